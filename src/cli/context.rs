@@ -1,0 +1,273 @@
+//! What commands share: where the workspace is, its config, its stores, the time.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::Global;
+use super::error::{CliError, CliResult};
+use super::output::Output;
+use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags, find_upwards};
+use crate::domain::name::Name;
+use crate::domain::state::{Mode, SharedState};
+use crate::domain::time::UnixMs;
+use crate::ports::{Board, Clock, Stores};
+use crate::stores::file::TEAM_FOLDER;
+use crate::stores::file::board::FileBoard;
+use crate::stores::file::workers::FileWorkers;
+use crate::stores::fs::RealFileSystem;
+use crate::stores::open::{OpenOptions, Purpose, leader, open};
+use crate::team::spec::TeamSpec;
+
+/// The system's clock.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> UnixMs {
+        UnixMs(0).plus(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+    }
+}
+
+/// The process that leads a team.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeadProcess {
+    /// Its team.
+    pub team: String,
+    /// Its number.
+    pub pid: u32,
+    /// The machine it runs on, where its record says so.
+    pub host: Option<String>,
+}
+
+/// What runs in a workspace, and what its state file says.
+#[derive(Debug, Clone, Default)]
+pub struct Running {
+    /// The team that runs.
+    pub team: Option<String>,
+    /// The process that leads it.
+    pub lead: Option<LeadProcess>,
+    /// The ids of all workers that live.
+    pub workers: Vec<String>,
+    /// What the person wants.
+    pub desired: Option<Mode>,
+    /// The state file.
+    pub state: Option<SharedState>,
+}
+
+/// What a command is given.
+#[derive(Debug)]
+pub struct Context {
+    global: Global,
+    surroundings: Surroundings,
+    /// Where its words go.
+    pub output: Output,
+}
+
+impl Context {
+    /// Takes in the flags, and what surrounds the process.
+    ///
+    /// # Errors
+    /// The current folder is gone.
+    pub fn new(global: Global, output: Output) -> CliResult<Self> {
+        let current_folder = std::env::current_dir()
+            .map_err(|error| CliError::usage(format!("the current folder cannot be used: {error}")))?;
+        let variables: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
+            .filter(|(name, _)| name.starts_with("BRIGADE_"))
+            .collect();
+        let surroundings = Surroundings { current_folder, user_file: user_file(), variables };
+        Ok(Self { global, surroundings, output })
+    }
+
+    /// Now.
+    #[must_use]
+    pub fn now(&self) -> UnixMs {
+        SystemClock.now()
+    }
+
+    /// The current folder.
+    #[must_use]
+    pub fn current_folder(&self) -> &Path {
+        &self.surroundings.current_folder
+    }
+
+    /// What surrounds the process.
+    #[must_use]
+    pub fn surroundings(&self) -> &Surroundings {
+        &self.surroundings
+    }
+
+    /// The config file: the one that was named, or the nearest upwards, from the workspace where one was named.
+    #[must_use]
+    pub fn config_file(&self) -> Option<PathBuf> {
+        if let Some(named) = self.global.config.as_ref().filter(|path| !path.as_os_str().is_empty()) {
+            return Some(self.current_folder().join(named));
+        }
+        self.named_workspace().as_deref().and_then(find_upwards).or_else(|| find_upwards(self.current_folder()))
+    }
+
+    fn named_workspace(&self) -> Option<PathBuf> {
+        let named = self.global.workspace.as_ref().filter(|path| !path.as_os_str().is_empty())?;
+        Some(self.current_folder().join(named))
+    }
+
+    /// The workspace: the one that was named, or the config's folder.
+    ///
+    /// # Errors
+    /// There is neither, or it is no folder.
+    pub fn workspace(&self) -> CliResult<PathBuf> {
+        if let (None, Some(named)) = (self.named_workspace(), &self.global.config)
+            && self.config_file().is_some_and(|file| !file.is_file())
+        {
+            return Err(CliError::usage(format!("there is no config file {}", named.display())));
+        }
+        let of_config = || self.config_file().and_then(|file| file.parent().map(Path::to_owned));
+        let Some(folder) = self.named_workspace().or_else(of_config) else {
+            let message = format!("no {CONFIG_FILE} in {} or any folder above it", self.current_folder().display());
+            let hint = "run `brigade init` to begin here, or say where: --workspace DIR, --config FILE";
+            return Err(CliError::usage(message).hint(hint));
+        };
+        let shown = folder.display();
+        match folder.canonicalize() {
+            Ok(folder) if folder.is_dir() => Ok(folder),
+            Ok(_) => Err(CliError::usage(format!("the workspace {shown} is not a folder"))),
+            Err(error) => Err(CliError::usage(format!("the workspace {shown} cannot be used: {error}"))),
+        }
+    }
+
+    /// Where a new config goes: the workspace that was named, which is made where it is missing, or the current folder.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn new_workspace(&self) -> CliResult<PathBuf> {
+        let folder = self.named_workspace().unwrap_or_else(|| self.current_folder().to_owned());
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| CliError::usage(format!("{} cannot be used: {error}", folder.display())))?;
+        Ok(folder)
+    }
+
+    /// The config.
+    ///
+    /// # Errors
+    /// There is none, or things are wrong in it.
+    pub fn config(&self) -> CliResult<Config> {
+        let file = self.config_file();
+        if file.is_none() && self.surroundings.user_file.as_deref().is_none_or(|path| !path.is_file()) {
+            let folder = self.current_folder().to_owned();
+            return Err(crate::config::problem::ConfigError::NotFound(folder).into());
+        }
+        Ok(Config::load(file.as_deref(), self.surroundings.clone())?)
+    }
+
+    /// The config, for commands that do their work without it too.
+    #[must_use]
+    pub fn config_if_valid(&self) -> Option<Config> {
+        Config::load(self.config_file().as_deref(), self.surroundings.clone()).ok()
+    }
+
+    /// The board, to look at: nothing is made or mended.
+    ///
+    /// # Errors
+    /// There is no workspace.
+    pub fn board_to_look_at(&self) -> CliResult<FileBoard> {
+        Ok(FileBoard::look(Arc::new(RealFileSystem::default()), &self.workspace()?, Arc::new(SystemClock)))
+    }
+
+    /// The board, to work on.
+    ///
+    /// # Errors
+    /// There is no workspace, or the board cannot be opened.
+    pub fn board(&self) -> CliResult<Arc<dyn Board>> {
+        let (changes, _) = tokio::sync::broadcast::channel(1);
+        let files = Arc::new(RealFileSystem::default());
+        let durability = self.durability();
+        Ok(Arc::new(FileBoard::open(files, &self.workspace()?, durability, Arc::new(SystemClock), changes)?))
+    }
+
+    /// All stores of the workspace, to act by hand or to look. Call it within the runtime.
+    ///
+    /// # Errors
+    /// There is no workspace, or one cannot be opened.
+    pub async fn stores(&self, purpose: Purpose) -> CliResult<Stores> {
+        let (durability, clock) = (self.durability(), Arc::new(SystemClock));
+        Ok(open(&self.workspace()?, OpenOptions { purpose, durability, clock }).await?.stores)
+    }
+
+    /// The team that runs here, if one does, and what the state file says.
+    ///
+    /// # Errors
+    /// There is no workspace, or it cannot be read.
+    pub async fn running(&self) -> CliResult<Running> {
+        let state = self.stores(Purpose::Look).await?.state.read().await?;
+        Ok(Running { desired: state.as_ref().map(|state| state.desired), state, ..self.who_runs()? })
+    }
+
+    /// The team that runs here, if one does, without the state.
+    ///
+    /// # Errors
+    /// There is no workspace, or it cannot be read.
+    pub fn who_runs(&self) -> CliResult<Running> {
+        let workspace = self.workspace()?;
+        let leader = leader(&workspace)?;
+        let files = Arc::new(RealFileSystem::default());
+        let living = FileWorkers::visit(files, Arc::new(SystemClock), &workspace.join(TEAM_FOLDER)).living()?;
+        let lead = leader.map(|leader| {
+            let record = living.iter().find(|worker| worker.pid == leader.pid);
+            LeadProcess { host: record.map(|record| record.host.clone()), team: leader.team, pid: leader.pid }
+        });
+        let workers = living.into_iter().map(|worker| worker.worker).collect();
+        Ok(Running { team: lead.as_ref().map(|lead| lead.team.clone()), lead, workers, ..Running::default() })
+    }
+
+    /// Opens the inboxes of the only team while none runs: mail may be sent before a team first does. A team that runs has
+    /// opened those of its members, and of those its lead took in besides. Returns the team.
+    ///
+    /// # Errors
+    /// They cannot be opened.
+    pub async fn open_inboxes(&self, stores: &Stores) -> CliResult<Option<TeamSpec>> {
+        let running = self.who_runs()?;
+        let team = self.team_if_valid(running.team.as_deref());
+        if let Some(team) = team.as_ref().filter(|_| running.lead.is_none()) {
+            stores.mailbox.open_inboxes(&member_names(team)).await?;
+        }
+        Ok(team)
+    }
+
+    /// What accepted work survives here; the stronger where the config does not say, or is wrong.
+    fn durability(&self) -> Durability {
+        self.config_if_valid().map_or(Durability::Power, |config| config.durability())
+    }
+
+    /// The team that is meant, as far as the config says: the one of this name, or the only one.
+    #[must_use]
+    pub fn team_if_valid(&self, name: Option<&str>) -> Option<TeamSpec> {
+        let config = self.config_if_valid()?;
+        let name = config.select(name).ok()?;
+        Some(config.team(&name, &TeamFlags::default()).ok()?.spec)
+    }
+}
+
+/// The names of a team's members.
+#[must_use]
+pub fn member_names(team: &TeamSpec) -> Vec<Name> {
+    team.members.iter().map(|member| member.name.clone()).collect()
+}
+
+/// `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.
+fn user_file() -> Option<PathBuf> {
+    let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;
+    Some(config.join("brigade/config.toml"))
+}
+
+/// A path as people read it: relative to the current folder where it is below that.
+#[must_use]
+pub fn shown(path: &Path, current_folder: &Path) -> String {
+    match path.strip_prefix(current_folder) {
+        Ok(relative) if relative.as_os_str().is_empty() => ".".to_owned(),
+        Ok(relative) => relative.display().to_string(),
+        Err(_) => path.display().to_string(),
+    }
+}

@@ -1,0 +1,324 @@
+//! `brigade doctor`: whether everything is there that a team needs, and what to do where it is not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Serialize;
+
+use super::context::Context;
+use super::error::CliResult;
+use super::exit::Exit;
+use super::output::Answer;
+use crate::config::TeamFlags;
+use crate::domain::graph::all_cycles;
+use crate::platform;
+use crate::platform::guard::{self, Confinement};
+use crate::platform::watch::FolderWatch;
+use crate::ports::Board as _;
+use crate::stores::fs::{FileSystem, RealFileSystem};
+use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
+use crate::ui::text::{bytes, count, one_line, wrap};
+
+/// Less free space than this is worth a warning.
+const FREE_BYTES_WARN: u64 = 1024 * 1024 * 1024;
+/// Variables that hold keys of providers; only whether they are set is ever said.
+const KEYS: [&str; 2] = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY"];
+
+/// Check that everything is there that a team needs
+///
+/// Exit code 1 when something fails.
+#[derive(Debug, clap::Args)]
+pub struct Doctor {}
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One check that was made.
+#[derive(Debug, Clone, Serialize)]
+struct Finding {
+    check: &'static str,
+    verdict: Verdict,
+    text: String,
+    hint: Option<String>,
+}
+
+fn ok(check: &'static str, text: impl Into<String>) -> Finding {
+    Finding { check, verdict: Verdict::Ok, text: text.into(), hint: None }
+}
+
+fn warn(check: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Finding {
+    Finding { check, verdict: Verdict::Warn, text: text.into(), hint: Some(hint.into()) }
+}
+
+fn fail(check: &'static str, text: impl Into<String>, hint: impl Into<String>) -> Finding {
+    Finding { check, verdict: Verdict::Fail, text: text.into(), hint: Some(hint.into()) }
+}
+
+impl Doctor {
+    /// Makes all checks.
+    ///
+    /// # Errors
+    /// None: what is wrong is found, not an error.
+    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+        let mut findings = config(context);
+        findings.extend(variables(context));
+        match context.workspace() {
+            Ok(workspace) => {
+                findings.push(git(&workspace));
+                findings.extend(file_system(&workspace));
+                findings.push(events(&workspace).await);
+                findings.push(free_space(&workspace));
+                findings.extend(board(context).await);
+            }
+            Err(error) => findings.push(fail("workspace", error.message, error.hint.unwrap_or_default())),
+        }
+        findings.push(confinement());
+        findings.push(keys(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())));
+        let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
+        let answer = context.output.answer(&findings, || text(&findings, context.output.columns))?;
+        Ok(if failed { answer.exit(Exit::Unfinished) } else { answer })
+    }
+}
+
+fn text(findings: &[Finding], columns: usize) -> String {
+    let mut out = String::new();
+    for finding in findings {
+        let (mark, style) = match finding.verdict {
+            Verdict::Ok => ("ok  ", GOOD),
+            Verdict::Warn => ("warn", WARN),
+            Verdict::Fail => ("FAIL", BAD),
+        };
+        let line = wrap(&one_line(&format!("{}: {}", finding.check, finding.text)), columns.saturating_sub(6), 6);
+        out.push_str(&format!("{}  {line}\n", paint(style, mark)));
+        if let Some(hint) = finding.hint.as_ref().filter(|hint| !hint.is_empty()) {
+            out.push_str(&format!(
+                "      {}\n",
+                paint(DIM, &wrap(&format!("→ {}", one_line(hint)), columns.saturating_sub(6), 8))
+            ));
+        }
+    }
+    out
+}
+
+fn config(context: &Context) -> Vec<Finding> {
+    let config = match context.config() {
+        Ok(config) => config,
+        Err(error) => {
+            let hint = error.hint.unwrap_or_else(|| "brigade config show says the same with lines".to_owned());
+            return vec![fail("config", error.message, hint)];
+        }
+    };
+    let names = config.team_names();
+    if names.is_empty() {
+        return vec![fail("config", "it has no team", "add one: [teams.NAME], or see `brigade init`")];
+    }
+    let check = |name: &String| match config.team(name, &TeamFlags::default()) {
+        Ok(team) => ok("config", format!("team {name}, {}", count(team.spec.members.len(), "member"))),
+        Err(error) => fail("config", error.to_string(), format!("team {name} cannot be launched")),
+    };
+    names.iter().map(check).collect()
+}
+
+fn variables(context: &Context) -> Vec<Finding> {
+    let Some(config) = context.config_if_valid() else {
+        return Vec::new();
+    };
+    let finding = |(name, meant): (String, Option<&'static str>)| {
+        let hint = meant.map(|meant| format!("did you mean {meant}?")).unwrap_or_default();
+        warn("environment", format!("{name} is set, and is no setting"), hint)
+    };
+    config.unknown_variables().into_iter().map(finding).collect()
+}
+
+fn git(workspace: &Path) -> Finding {
+    let run = |arguments: &[&str]| {
+        let output = Command::new("git").current_dir(workspace).args(arguments).stdin(Stdio::null()).output();
+        output.ok().filter(|output| output.status.success())
+    };
+    let Some(version) = run(&["--version"]) else {
+        return warn("git", "not found", "teammates work without it, but nothing can be undone");
+    };
+    let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
+    if run(&["rev-parse", "--is-inside-work-tree"]).is_none() {
+        return warn(
+            "git",
+            format!("{version}; the workspace is in no repository"),
+            "git init, so that changes can be seen and undone",
+        );
+    }
+    if run(&["check-ignore", "-q", ".team/x"]).is_none() {
+        return warn(
+            "git",
+            format!("{version}; run-time files are not ignored"),
+            "add /.tasks/, /.team/ and /agent_state.json to .gitignore",
+        );
+    }
+    ok("git", version)
+}
+
+/// A folder of the checks' own in the workspace, removed when they are over.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(workspace: &Path, purpose: &str) -> std::io::Result<Self> {
+        let folder = workspace.join(format!(".brigade-doctor-{}-{purpose}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // An empty folder left behind does no harm, and there is nobody to tell.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether locks keep others out here, and files can be swapped.
+fn file_system(workspace: &Path) -> Vec<Finding> {
+    let scratch = match Scratch::new(workspace, "files") {
+        Ok(scratch) => scratch,
+        Err(error) => {
+            return vec![fail("workspace", format!("cannot be written to: {error}"), "check its owner and mode")];
+        }
+    };
+    let mut findings = vec![locks(&scratch.0), exchange(&scratch.0)];
+    if let Some(kind) = platform::network_file_system(workspace) {
+        let text = format!("the workspace is on {kind}: locks and file events there are not to be trusted");
+        findings.push(warn(
+            "file system",
+            text,
+            "use a local disk; here, claims go by heartbeats, and changes by others are seen by polling",
+        ));
+    }
+    findings
+}
+
+fn locks(folder: &Path) -> Finding {
+    let path = folder.join(".lock");
+    let (first, second) = (RealFileSystem::default(), RealFileSystem::default());
+    let held = first.hold(&path);
+    match (held, second.hold(&path)) {
+        (Ok(Some(_)), Ok(None)) => ok("locks", "a held lock keeps others out"),
+        (Ok(Some(_)), Ok(Some(_))) => {
+            fail("locks", "two held the same lock: this file system does not keep locks", "use a local disk")
+        }
+        (Err(error), _) | (_, Err(error)) => fail("locks", error.to_string(), "use a local disk"),
+        (Ok(None), _) => fail("locks", "a new lock cannot be taken", "use a local disk"),
+    }
+}
+
+fn exchange(folder: &Path) -> Finding {
+    let (a, b) = (folder.join("a"), folder.join("b"));
+    let swapped = fs::write(&a, "a").and_then(|()| fs::write(&b, "b")).and_then(|()| platform::exchange(&a, &b));
+    match swapped {
+        Ok(()) if fs::read(&a).is_ok_and(|bytes| bytes == b"b") => ok("exchange", "files are swapped atomically"),
+        Ok(()) => fail("exchange", "the system said files were swapped, and they were not", "use a local disk"),
+        Err(error) => {
+            let text = format!("files cannot be swapped atomically ({error})");
+            warn("exchange", text, "a fast click in another program could be lost while the state file is written")
+        }
+    }
+}
+
+async fn events(workspace: &Path) -> Finding {
+    let hint = "changes by other programs are seen by polling, every few seconds";
+    let scratch = match Scratch::new(workspace, "events") {
+        Ok(scratch) => scratch,
+        Err(error) => return fail("file events", error.to_string(), "check the workspace's owner and mode"),
+    };
+    let folder = scratch.0.clone();
+    let seen = tokio::task::spawn_blocking(move || event_arrives(&folder)).await;
+    match seen {
+        Ok(Ok(true)) => ok("file events", "changes by other programs are seen at once"),
+        Ok(Ok(false)) => warn("file events", "none arrived", hint),
+        Ok(Err(error)) => warn("file events", error.to_string(), hint),
+        Err(error) => warn("file events", error.to_string(), hint),
+    }
+}
+
+/// Whether the system tells of a file that is written.
+fn event_arrives(folder: &Path) -> std::io::Result<bool> {
+    let Some(mut watch) = FolderWatch::start(folder) else {
+        return Ok(false);
+    };
+    fs::write(folder.join("written"), "x")?;
+    let mut seen = false;
+    // The event is in the queue before the write returns.
+    watch.drain(&mut |name, _| seen |= name == "written");
+    Ok(seen)
+}
+
+fn free_space(workspace: &Path) -> Finding {
+    match platform::free_bytes(workspace) {
+        Ok(free) if free < FREE_BYTES_WARN => warn(
+            "free space",
+            format!("{} left", bytes(free)),
+            "the team stops taking work when the disk is nearly full",
+        ),
+        Ok(free) => ok("free space", format!("{} left", bytes(free))),
+        Err(error) => warn("free space", format!("not known: {error}"), ""),
+    }
+}
+
+fn confinement() -> Finding {
+    let guard = match guard::own_guard() {
+        Ok(guard) => guard,
+        Err(error) => return fail("commands", format!("the guard cannot be started: {error}"), ""),
+    };
+    match guard::confinement(&guard) {
+        Confinement::Confined => ok("commands", "they see the control files read-only"),
+        Confinement::Unavailable(why) => {
+            let text = format!("they can write the control files ({why})");
+            warn("commands", text, "teammates are told not to; allow user namespaces to keep them from it")
+        }
+    }
+}
+
+/// Whether keys are there: their names only, never what they are.
+fn keys(is_set: impl Fn(&str) -> bool) -> Finding {
+    let set: Vec<&str> = KEYS.into_iter().filter(|name| is_set(name)).collect();
+    let text = if set.is_empty() {
+        "none set; the provider `runbook` needs none".to_owned()
+    } else {
+        format!("set: {}", set.join(", "))
+    };
+    ok("keys", text)
+}
+
+async fn board(context: &Context) -> Vec<Finding> {
+    let view = match context.board_to_look_at() {
+        Ok(board) => board.view().await,
+        Err(error) => return vec![fail("board", error.message, error.hint.unwrap_or_default())],
+    };
+    let view = match view {
+        Ok(view) => view,
+        Err(error) => return vec![fail("board", error.to_string(), "")],
+    };
+    let mut findings = Vec::new();
+    for spoiled in &view.spoiled {
+        let text = format!("{} is no task: {}", spoiled.file, spoiled.reason);
+        findings.push(warn("board", text, "mend it by hand; it blocks what waits for it"));
+    }
+    let tasks = view.tasks.iter().map(|(id, task)| (*id, task.as_ref())).collect();
+    for cycle in all_cycles(&tasks) {
+        let names: Vec<String> = cycle.iter().chain(cycle.first()).map(ToString::to_string).collect();
+        let hint = format!("brigade why {}", cycle.first().map_or(0, |id| id.0));
+        findings.push(fail("board", format!("tasks wait for each other: {}", names.join(" -> ")), hint));
+    }
+    let foreign: Vec<String> =
+        view.tasks.values().filter(|task| task.is_foreign()).map(|task| task.id.to_string()).collect();
+    if !foreign.is_empty() {
+        let text = format!("in progress for other programs, without a claim: {}", foreign.join(", "));
+        findings.push(warn("board", text, "brigade tasks release ID --force takes one back"));
+    }
+    findings.push(ok("board", crate::ui::tasks::tally(&view)));
+    findings
+}

@@ -1,0 +1,107 @@
+//! What a command says when it cannot do what it was asked: a message, a hint, an exit code.
+
+use serde_json::json;
+
+use super::exit::Exit;
+use crate::config::problem::ConfigError;
+use crate::domain::change::Refusal;
+use crate::domain::name::InvalidName;
+use crate::domain::plan::PlanErrors;
+use crate::domain::task::TaskId;
+use crate::ports::StoreError;
+
+/// An error for the person at the terminal, or the program behind the pipe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CliError {
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// How the command ends.
+    pub exit: Exit,
+}
+
+/// What a command comes to.
+pub type CliResult<T> = Result<T, CliError>;
+
+impl CliError {
+    /// It was asked wrongly, or the config is wrong.
+    #[must_use]
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None, exit: Exit::Usage }
+    }
+
+    /// It was refused, or the system would not.
+    #[must_use]
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None, exit: Exit::Unfinished }
+    }
+
+    /// The same, with what to do about it.
+    #[must_use]
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// The line for programs.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let error = json!({ "message": self.message, "hint": self.hint, "code": self.exit as u8 });
+        json!({ "schema_version": 1, "error": error }).to_string()
+    }
+}
+
+impl From<ConfigError> for CliError {
+    fn from(error: ConfigError) -> Self {
+        Self { message: error.to_string(), hint: error.hint(), exit: Exit::Usage }
+    }
+}
+
+impl From<InvalidName> for CliError {
+    fn from(error: InvalidName) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<PlanErrors> for CliError {
+    fn from(error: PlanErrors) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<StoreError> for CliError {
+    fn from(error: StoreError) -> Self {
+        let hint = match &error {
+            StoreError::NotClaimable { id, .. } => Some(format!("brigade why {}", id.0)),
+            StoreError::NoTask(_) => Some("see `brigade tasks`".to_owned()),
+            StoreError::Spoiled { id, .. } => Some(format!("mend .tasks/{} by hand, or remove it", id.file_name())),
+            StoreError::UnknownBlocker { .. } => Some("tasks are named by their numbers: --after 3,4".to_owned()),
+            StoreError::Occupied { .. } => Some("`brigade stop` stops it, `brigade team` shows it".to_owned()),
+            StoreError::Refused(refusal) => refusal_hint(refusal),
+            StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                Some("you may not write there; commands that a team runs see its control files read-only".to_owned())
+            }
+            _ => None,
+        };
+        let exit = if matches!(error, StoreError::Occupied { .. }) { Exit::Occupied } else { Exit::Unfinished };
+        let message = match &error {
+            StoreError::UnknownBlocker { task: TaskId(0), blocker } => {
+                format!("the new task cannot wait for {blocker}: there is no such task")
+            }
+            other => other.to_string(),
+        };
+        Self { message, hint, exit }
+    }
+}
+
+fn refusal_hint(refusal: &Refusal) -> Option<String> {
+    match refusal {
+        Refusal::Stale { task, .. } => Some(format!("see who has it now: brigade tasks show {}", task.0)),
+        Refusal::NotHolder { task, .. } => Some(format!(
+            "its holder says --as NAME --attempt N; a person insists with --force: brigade tasks show {}",
+            task.0
+        )),
+        Refusal::NeedsForce { .. } => Some("say --force to insist".to_owned()),
+        Refusal::WrongStatus { .. } | Refusal::NotAllowed { .. } => None,
+    }
+}

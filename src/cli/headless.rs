@@ -1,0 +1,114 @@
+//! What a run without a screen of its own prints: the timeline and the closing, or JSON for programs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::error::CliResult;
+use super::exit::Exit;
+use super::output::Output;
+use crate::domain::event::Event;
+use crate::ports::BoardView;
+use crate::ui::summary::{self, Outcome, Summary};
+use crate::ui::timeline::Timeline;
+
+/// How a run is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum OutputFormat {
+    /// A line for each thing a person cares about, and a closing table
+    Text,
+    /// How it came out, in one JSON object at the end
+    Json,
+    /// The events, a JSON line each, as they happen
+    StreamJson,
+}
+
+/// Shows a run as it goes on, and how it came out.
+#[derive(Debug)]
+pub struct Report {
+    format: OutputFormat,
+    output: Output,
+    team: String,
+    workspace: PathBuf,
+    timeline: Timeline,
+    summary: Summary,
+    /// Whether what it printed could not be written; it says no more then.
+    is_mute: bool,
+}
+
+impl Report {
+    /// A report of this team's run.
+    #[must_use]
+    pub fn new(format: OutputFormat, output: Output, team: String, workspace: PathBuf) -> Self {
+        let timeline = Timeline::new(output.columns);
+        Self { format, output, team, workspace, timeline, summary: Summary::default(), is_mute: false }
+    }
+
+    /// Learns what the tasks on the board are about, before the first event.
+    pub fn begin(&mut self, view: &BoardView) {
+        for task in view.tasks.values().map(Arc::as_ref) {
+            self.timeline.learn(task.id, &task.subject);
+        }
+    }
+
+    /// Shows an event.
+    pub fn event(&mut self, event: &Event) {
+        self.summary.observe(event);
+        let text = match self.format {
+            OutputFormat::Text => self.timeline.push(event),
+            OutputFormat::Json => return,
+            OutputFormat::StreamJson => event.to_line() + "\n",
+        };
+        self.print(&text);
+    }
+
+    /// Says something that is no event, where it disturbs no program.
+    pub fn note(&self, text: &str) {
+        self.output.note(text);
+    }
+
+    /// Shows lines that wait for more of their kind; for quiet moments.
+    pub fn flush(&mut self) {
+        let text = self.timeline.finish();
+        if self.format == OutputFormat::Text {
+            self.print(&text);
+        }
+    }
+
+    /// Prints; where that fails, nothing more. The team's work is worth more than what is said about it.
+    fn print(&mut self, text: &str) {
+        if text.is_empty() || self.is_mute {
+            return;
+        }
+        if let Err(error) = self.output.print(text) {
+            self.is_mute = true;
+            self.note(&format!(
+                "cannot write the output: {error}; the team goes on, and .team/events.jsonl tells of it"
+            ));
+        }
+    }
+
+    /// Shows how the run came out by what the board says now, and says how the process ends unless something else decides.
+    ///
+    /// # Errors
+    /// It cannot be put into words.
+    pub fn close(&mut self, view: &BoardView) -> CliResult<Exit> {
+        self.flush();
+        let outcome = self.summary.outcome(&self.team, view);
+        let text = match self.format {
+            OutputFormat::Text => summary::render(&outcome, &self.workspace, self.output.columns),
+            OutputFormat::Json => {
+                let output = Output { json: true, ..self.output };
+                output.answer(&outcome, String::new)?.text
+            }
+            OutputFormat::StreamJson => String::new(),
+        };
+        self.print(&text);
+        Ok(if self.is_mute { Exit::Unfinished } else { exit(&outcome) })
+    }
+}
+
+/// Tasks other programs have in progress are not the run's to finish.
+fn exit(outcome: &Outcome) -> Exit {
+    let tally = &outcome.tally;
+    if tally.failed + tally.blocked + tally.pending == 0 { Exit::Done } else { Exit::Unfinished }
+}

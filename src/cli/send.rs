@@ -1,0 +1,76 @@
+//! `brigade send`.
+
+use super::arguments::text_or_stdin;
+use super::context::{Context, member_names};
+use super::error::{CliError, CliResult};
+use super::output::Answer;
+use crate::domain::message::{Message, MessageType};
+use crate::domain::name::{ALL, HUMAN};
+use crate::ports::StoreError;
+use crate::stores::open::Purpose;
+
+/// Write to a teammate, to `lead`, or to `all`, whether the team runs or not
+#[derive(Debug, clap::Args)]
+pub struct Send {
+    /// To whom
+    to: String,
+    /// The text; `-` reads it from stdin
+    #[arg(required = true, num_args = 1.., value_name = "TEXT")]
+    text: Vec<String>,
+}
+
+impl Send {
+    /// Sends the message.
+    ///
+    /// # Errors
+    /// Nobody of that name, an inbox that is full, a text that is empty or too long.
+    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+        let text = text_or_stdin(self.text.join(" "))?;
+        if text.trim().is_empty() {
+            return Err(CliError::usage("there is nothing to send"));
+        }
+        let stores = context.stores(Purpose::Act).await?;
+        let team = context.open_inboxes(&stores).await?;
+        let to_all = self.to.eq_ignore_ascii_case(ALL);
+        let kind = if to_all { MessageType::Broadcast } else { MessageType::Message };
+        let recipients: Vec<String> = match &team {
+            _ if !to_all => vec![self.to.clone()],
+            Some(team) => member_names(team).iter().map(ToString::to_string).collect(),
+            None => {
+                return Err(
+                    CliError::usage("which team is `all`?").hint("the config names no single team: write to each")
+                );
+            }
+        };
+        let mut sent = Vec::with_capacity(recipients.len());
+        for to in recipients {
+            let message = Message::new(kind, HUMAN, text.clone(), context.now());
+            let id = stores.mailbox.send(&to, message).await.map_err(|error| unknown(error, &to))?;
+            sent.push(serde_json::json!({ "to": to, "id": id }));
+        }
+        let count = sent.len();
+        let answer = context.output.answer(&sent, || {
+            let whom = if to_all {
+                format!("all {}", crate::ui::text::count(count, "member"))
+            } else {
+                crate::ui::text::one_line(&self.to)
+            };
+            format!("sent to {whom}\n")
+        })?;
+        let is_running = context.who_runs().is_ok_and(|running| running.team.is_some());
+        Ok(if is_running { answer } else { answer.note("no team runs: it is delivered when one does") })
+    }
+}
+
+fn unknown(error: StoreError, to: &str) -> CliError {
+    let known = match &error {
+        StoreError::UnknownRecipient { known, .. } => known.clone(),
+        _ => Vec::new(),
+    };
+    let meant = crate::config::problem::nearest(to, known.iter().map(String::as_str)).map(str::to_owned);
+    let error = CliError::from(error);
+    match meant {
+        Some(meant) => error.hint(format!("did you mean `{meant}`?")),
+        None => error,
+    }
+}

@@ -1,0 +1,115 @@
+//! `brigade stop`.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::context::{Context, LeadProcess};
+use super::error::{CliError, CliResult};
+use super::output::Answer;
+use crate::domain::message::{Message, MessageType};
+use crate::domain::name::HUMAN;
+use crate::platform;
+use crate::stores::open::Purpose;
+use crate::ui::text::one_line;
+
+/// How often the workspace is looked at while the team stops.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// The time between the two signals of `--now`: the first must have been taken note of.
+const SECOND_SIGNAL_AFTER: Duration = Duration::from_millis(200);
+/// How long is waited by default.
+const WAIT_DEFAULT_S: u64 = 300;
+
+/// Stop the running team, or one teammate, from any terminal
+///
+/// The team finishes its running turns, releases its claims and exits; `--now` does not wait for the turns. A teammate is
+/// asked by mail, and stops after its turn; with `--now` it is told not to finish its task first.
+#[derive(Debug, clap::Args)]
+pub struct Stop {
+    /// The teammate [default: the whole team]
+    name: Option<String>,
+    /// Do not wait for running turns
+    #[arg(long)]
+    now: bool,
+    /// How long to wait for the team to be gone, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_DEFAULT_S, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    wait: u64,
+}
+
+impl Stop {
+    /// Stops the team or the teammate.
+    ///
+    /// # Errors
+    /// No team runs, nobody of that name, or the team did not stop in time.
+    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+        let running = context.who_runs()?;
+        let Some(lead) = running.lead.clone() else {
+            let done = context.output.answer(&serde_json::json!({ "stopped": false }), String::new)?;
+            return Ok(done.note("no team runs in this workspace"));
+        };
+        match &self.name {
+            Some(name) => ask(context, name, self.now).await,
+            None => self.stop_team(context, &lead).await,
+        }
+    }
+
+    async fn stop_team(&self, context: &Context, lead: &LeadProcess) -> CliResult<Answer> {
+        let team = &lead.team;
+        signal(lead)?;
+        if self.now {
+            sleep(SECOND_SIGNAL_AFTER).await;
+            if still_leads(context, lead)? {
+                signal(lead)?;
+            }
+        }
+        let deadline = Instant::now() + Duration::from_secs(self.wait);
+        while still_leads(context, lead)? {
+            if Instant::now() >= deadline {
+                let message =
+                    format!("team {} (pid {}) was asked to stop and is not gone yet", one_line(team), lead.pid);
+                let hint = if self.now {
+                    "brigade team shows what it does"
+                } else {
+                    "brigade stop --now does not wait for its turns"
+                };
+                return Err(CliError::refused(message).hint(hint));
+            }
+            sleep(LOOK_INTERVAL).await;
+        }
+        let data = serde_json::json!({ "stopped": true, "team": team, "pid": lead.pid });
+        context.output.answer(&data, || format!("team {} is stopped\n", one_line(team)))
+    }
+}
+
+fn signal(lead: &LeadProcess) -> CliResult<()> {
+    if let Some(host) = lead.host.as_ref().filter(|host| **host != platform::host_name()) {
+        let message = format!("the team runs on {}, not on this machine", one_line(host));
+        return Err(CliError::refused(message).hint("brigade state pause stops it from here"));
+    }
+    match platform::processes::terminate(lead.pid) {
+        // Gone meanwhile: that is what was wanted.
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(CliError::refused(format!("process {} cannot be asked to stop: {error}", lead.pid)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn still_leads(context: &Context, lead: &LeadProcess) -> CliResult<bool> {
+    Ok(context.who_runs()?.lead.is_some_and(|now| (&now.team, now.pid) == (&lead.team, lead.pid)))
+}
+
+/// Asks one teammate, as a person; its request carries what `--now` means.
+async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
+    let stores = context.stores(Purpose::Act).await?;
+    context.open_inboxes(&stores).await?;
+    let content = if now { STOP_NOW } else { "Please finish your task and stop." };
+    let mut message = Message::new(MessageType::ShutdownRequest, HUMAN, content, context.now());
+    message.request_id = Some(format!("stop-{}", context.now().0));
+    let id = stores.mailbox.send(name, message).await?;
+    let data = serde_json::json!({ "asked": name, "id": id, "now": now });
+    context.output.answer(&data, || format!("{} is asked to stop\n", one_line(name)))
+}
+
+/// The content of a person's shutdown request that does not wait for the task: the team takes it for an order.
+pub const STOP_NOW: &str = "Stop now: release your task, do not finish it.";

@@ -1,0 +1,69 @@
+//! `brigade tasks add`.
+
+use super::show::document;
+use crate::cli::arguments::{By, acting_name, task_id, text_or_stdin, whole_number, word, words};
+use crate::cli::context::Context;
+use crate::cli::error::{CliError, CliResult};
+use crate::cli::output::Answer;
+use crate::domain::task::{NewTask, TaskId};
+
+/// Put a task on the board
+#[derive(Debug, clap::Args)]
+pub struct Add {
+    /// What is to be done, in one line
+    subject: String,
+    /// The whole of it; `-` reads it from stdin
+    #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    description: String,
+    /// Tasks that must be finished first, such as 3,4
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = task_id)]
+    after: Vec<TaskId>,
+    /// Roles or capabilities, one of which is needed, such as coder,rust
+    #[arg(long, value_name = "WORDS", value_delimiter = ',', value_parser = word)]
+    requires: Vec<String>,
+    /// A command that must exit 0 before the task counts as completed
+    #[arg(long, value_name = "COMMAND")]
+    verify: Option<String>,
+    /// Higher goes first
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = whole_number)]
+    priority: i64,
+    /// Failures at which it is given up [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_attempts: Option<u32>,
+    /// Keep it for this teammate
+    #[arg(long = "for", value_name = "NAME")]
+    owner: Option<String>,
+    /// Who adds it [default: a person]
+    #[arg(long = "as", value_name = "NAME")]
+    by: Option<String>,
+}
+
+impl Add {
+    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+        let subject = self.subject.trim().to_owned();
+        if subject.is_empty() || subject.contains('\n') {
+            return Err(CliError::usage("a task needs a subject of one line").hint("the rest goes into --description"));
+        }
+        let owner = self.owner.as_deref().map(acting_name).transpose()?;
+        let by = By { name: self.by, ..By::default() }.actor()?;
+        let task = NewTask {
+            subject,
+            description: text_or_stdin(self.description)?,
+            blocked_by: self.after,
+            requires: words(&self.requires),
+            verify: self.verify.filter(|command| !command.trim().is_empty()),
+            priority: self.priority,
+            max_attempts: self.max_attempts,
+            owner: owner.map(|owner| owner.to_string()),
+            ..NewTask::default()
+        };
+        let board = context.board()?;
+        let mut created = board.create(&by, vec![task], false).await?;
+        let Some(task) = created.pop() else {
+            return Err(CliError::refused("the board took no task"));
+        };
+        context
+            .output
+            .answer(&document(&task), || format!("added {} {}\n", task.id, crate::ui::text::one_line(&task.subject)))
+    }
+}

@@ -1,0 +1,95 @@
+//! `brigade tasks claim`.
+
+use std::time::Duration;
+
+use super::show::document;
+use crate::cli::arguments::{acting_name, lease, task_id, word, words};
+use crate::cli::context::Context;
+use crate::cli::error::{CliError, CliResult};
+use crate::cli::output::Answer;
+use crate::domain::name::{LEAD, Name};
+use crate::domain::task::{Task, TaskId};
+use crate::ports::{Board, Claimant, LostClaims};
+use crate::ui::tasks;
+use crate::ui::text::{duration, one_line};
+
+/// Claim a task, to work on it by the same rules as a teammate
+///
+/// Without a number it is the best that is claimable: highest priority, then lowest number. The answer says the attempt;
+/// completing, failing, releasing and renewing take it, so that a claim that was lost meanwhile is noticed. The claim lives
+/// by its lease: renew it, or it is taken back. Nothing claimable is no error: exit code 0, and `null` with --json.
+#[derive(Debug, clap::Args)]
+pub struct Claim {
+    /// The task's number [default: the best that is claimable]
+    #[arg(value_parser = task_id)]
+    id: Option<TaskId>,
+    /// Who claims it
+    #[arg(long = "as", value_name = "NAME")]
+    name: String,
+    /// How long the claim lives unless it is renewed
+    #[arg(long, value_name = "TIME", value_parser = lease, default_value = "15m")]
+    lease: Duration,
+    /// What NAME can do, such as coder,rust [default: as the config has it]
+    #[arg(long, value_name = "WORDS", value_delimiter = ',', value_parser = word)]
+    can: Vec<String>,
+}
+
+impl Claim {
+    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+        let name = acting_name(&self.name)?;
+        if name.is_same(LEAD) {
+            return Err(CliError::usage("the lead holds no tasks").hint("claim under a name of your own"));
+        }
+        let board = context.board()?;
+        take_back_leases(board.as_ref()).await?;
+        let claimant = Claimant {
+            capabilities: capabilities(&name, words(&self.can), context),
+            worker: format!("lease:{name}"),
+            lease: Some(self.lease),
+            name: name.to_string(),
+        };
+        let claimed = match self.id {
+            Some(id) => Some(board.claim(id, &claimant).await?),
+            None => board.claim_next(&claimant).await?,
+        };
+        let Some(task) = claimed else {
+            let nothing = context.output.answer(&(), String::new)?;
+            return Ok(nothing.note(format!("nothing is claimable for {name}: brigade tasks, brigade why ID")));
+        };
+        let view = board.view().await?;
+        let now = context.now();
+        let answer =
+            context.output.answer(&document(&task), || tasks::card(&task, &view, now, context.output.columns))?;
+        Ok(answer.note(said(&task, &name, self.lease)))
+    }
+}
+
+fn said(task: &Task, name: &Name, lease: Duration) -> String {
+    let (id, attempt) = (task.id.0, task.attempt);
+    format!(
+        "claimed {} {} for {}; then: brigade tasks complete {id} --as {name} --attempt {attempt} (or fail, release, renew)",
+        task.id,
+        one_line(&task.subject),
+        duration(lease)
+    )
+}
+
+/// What this name can do: as it says, or as the config has it.
+fn capabilities(name: &Name, said: Vec<String>, context: &Context) -> Vec<String> {
+    if !said.is_empty() {
+        return said;
+    }
+    let config = context.config_if_valid();
+    let teams = config
+        .iter()
+        .flat_map(|config| config.team_names().into_iter().filter_map(|team| context.team_if_valid(Some(&team))));
+    let mut members = teams.flat_map(|team| team.members);
+    members.find(|member| member.name == *name).map(|member| member.can_do()).unwrap_or_default()
+}
+
+/// Takes back claims whose lease ran out: where no team runs, nobody else does.
+async fn take_back_leases(board: &dyn Board) -> CliResult<()> {
+    let lost = LostClaims { counts: true, reason: "its lease ran out".to_owned(), ..LostClaims::default() };
+    board.reclaim(&lost).await?;
+    Ok(())
+}

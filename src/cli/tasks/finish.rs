@@ -1,0 +1,180 @@
+//! `brigade tasks complete`, `fail`, `release`, `renew`, `retry`, `reopen`: each one change by the board's rules.
+
+use std::time::Duration;
+
+use super::show::document;
+use super::verify;
+use crate::cli::arguments::{By, lease, task_id};
+use crate::cli::context::Context;
+use crate::cli::error::{CliError, CliResult};
+use crate::cli::output::Answer;
+use crate::domain::change::{Action, Actor, Change, permit};
+use crate::domain::task::{TaskId, TaskResult, TaskStatus};
+use crate::ports::Board;
+use crate::ui::text::{ago, one_line};
+
+/// Say that a task is done
+///
+/// A task with a `verify` command counts as done only once that exits 0: it is run here, and on red nothing changes.
+#[derive(Debug, clap::Args)]
+pub struct Complete {
+    /// The task's number
+    #[arg(value_parser = task_id)]
+    id: TaskId,
+    #[command(flatten)]
+    by: By,
+    /// What was done
+    #[arg(long, alias = "result", value_name = "TEXT", default_value = "", hide_default_value = true)]
+    summary: String,
+    /// What shows it: a commit, a command and its exit status
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    evidence: String,
+}
+
+impl Complete {
+    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+        let by = self.by.holder("complete", self.id)?;
+        let result = TaskResult { summary: self.summary, evidence: self.evidence };
+        complete(context, self.id, result, &by).await
+    }
+}
+
+/// Verifies and completes a task.
+pub(super) async fn complete(context: &Context, id: TaskId, mut result: TaskResult, by: &Actor) -> CliResult<Answer> {
+    let board = context.board()?;
+    let task = board.get(id).await?;
+    // Who may not complete it need not wait for the command to be told so.
+    permit(&task, Action::Complete, by).map_err(crate::ports::StoreError::from)?;
+    if let Some(command) = &task.verify {
+        let evidence = verify::run(context, command, &task, &by.name).await?;
+        result.evidence =
+            if result.evidence.is_empty() { evidence } else { format!("{}; {evidence}", result.evidence) };
+    }
+    change(context, board.as_ref(), id, Change::Complete(result), by, "completed").await
+}
+
+/// Makes one change and says so.
+pub(super) async fn change(
+    context: &Context,
+    board: &dyn Board,
+    id: TaskId,
+    change: Change,
+    by: &Actor,
+    done: &str,
+) -> CliResult<Answer> {
+    let task = board.change(id, change, by).await?;
+    let now = context.now();
+    context.output.answer(&document(&task), || {
+        let rest = match (task.status, task.not_before) {
+            (TaskStatus::Failed, _) if done == "failed" => "; it is given up".to_owned(),
+            (_, Some(until)) if until > now && done == "failed" => format!("; it is tried again {}", ago(until, now)),
+            _ => String::new(),
+        };
+        format!("{done} {} {}{rest}\n", task.id, one_line(&task.subject))
+    })
+}
+
+/// Say that an attempt failed
+///
+/// The task is tried again after a back-off, until its attempts are used up.
+#[derive(Debug, clap::Args)]
+pub struct Fail {
+    /// The task's number
+    #[arg(value_parser = task_id)]
+    id: TaskId,
+    /// What went wrong
+    #[arg(long, short, value_name = "TEXT")]
+    reason: String,
+    /// Another attempt could not help: give the task up
+    #[arg(long = "final")]
+    is_final: bool,
+    #[command(flatten)]
+    by: By,
+}
+
+impl Fail {
+    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+        let by = self.by.holder("fail", self.id)?;
+        let fail = Change::Fail { reason: reason(self.reason)?, is_final: self.is_final };
+        change(context, context.board()?.as_ref(), self.id, fail, &by, "failed").await
+    }
+}
+
+fn reason(text: String) -> CliResult<String> {
+    if text.trim().is_empty() {
+        return Err(CliError::usage("a failure needs a reason: --reason TEXT"));
+    }
+    Ok(text)
+}
+
+/// Give a task back, for somebody else to claim
+#[derive(Debug, clap::Args)]
+pub struct Release {
+    /// The task's number
+    #[arg(value_parser = task_id)]
+    id: TaskId,
+    /// Why, for the next one
+    #[arg(long, short, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
+    #[command(flatten)]
+    by: By,
+}
+
+impl Release {
+    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+        let by = self.by.holder("release", self.id)?;
+        let release = Change::Release { reason: self.reason, counts: false };
+        change(context, context.board()?.as_ref(), self.id, release, &by, "released").await
+    }
+}
+
+/// Make the lease of a claim longer
+#[derive(Debug, clap::Args)]
+pub struct Renew {
+    /// The task's number
+    #[arg(value_parser = task_id)]
+    id: TaskId,
+    /// How long the claim lives from now
+    #[arg(long, value_name = "TIME", value_parser = lease, default_value = "15m")]
+    lease: Duration,
+    #[command(flatten)]
+    by: By,
+}
+
+impl Renew {
+    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+        let by = self.by.holder("renew", self.id)?;
+        let renew = Change::Renew { expires: context.now().plus(self.lease) };
+        change(context, context.board()?.as_ref(), self.id, renew, &by, "renewed").await
+    }
+}
+
+/// Have a failed task tried again, its failures forgotten
+#[derive(Debug, clap::Args)]
+pub struct Retry {
+    /// The task's number
+    #[arg(value_parser = task_id)]
+    id: TaskId,
+}
+
+impl Retry {
+    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+        let by = By::default().actor()?;
+        change(context, context.board()?.as_ref(), self.id, Change::Retry, &by, "to be tried again:").await
+    }
+}
+
+/// Have a completed task done again
+#[derive(Debug, clap::Args)]
+pub struct Reopen {
+    /// The task's number
+    #[arg(value_parser = task_id)]
+    id: TaskId,
+}
+
+impl Reopen {
+    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+        let by = By::default().actor()?;
+        change(context, context.board()?.as_ref(), self.id, Change::Reopen, &by, "to be done again:").await
+    }
+}

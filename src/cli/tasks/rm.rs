@@ -1,0 +1,35 @@
+//! `brigade tasks rm`.
+
+use super::show::document;
+use crate::cli::arguments::{By, task_id};
+use crate::cli::context::Context;
+use crate::cli::error::CliResult;
+use crate::cli::output::Answer;
+use crate::domain::task::TaskId;
+use crate::ui::text::one_line;
+
+/// Delete tasks; their numbers are never used again
+#[derive(Debug, clap::Args)]
+pub struct Rm {
+    /// The tasks' numbers
+    #[arg(required = true, value_parser = task_id)]
+    ids: Vec<TaskId>,
+    /// Delete them though somebody holds them
+    #[arg(long)]
+    force: bool,
+}
+
+impl Rm {
+    pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
+        let board = context.board()?;
+        let by = By { force: self.force, ..By::default() }.actor()?;
+        let mut deleted = Vec::with_capacity(self.ids.len());
+        for id in self.ids {
+            deleted.push(board.delete(id, &by).await?);
+        }
+        let documents: Vec<_> = deleted.iter().map(document).collect();
+        context.output.answer(&documents, || {
+            deleted.iter().map(|task| format!("deleted {} {}\n", task.id, one_line(&task.subject))).collect()
+        })
+    }
+}

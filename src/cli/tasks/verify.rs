@@ -1,0 +1,58 @@
+//! Runs a task's `verify` for somebody who completes it by command, through the one runner every command goes through.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use crate::cli::context::Context;
+use crate::cli::error::{CliError, CliResult};
+use crate::domain::task::Task;
+use crate::platform::guard;
+use crate::ports::StoreResult;
+use crate::team::spec::Limits;
+use crate::tools::CommandRegistry;
+use crate::tools::command::{self, CommandSetting};
+
+/// Files and folders no command may write.
+const CONTROL_FILES: [&str; 4] = [".tasks", ".team", "agent_state.json", "brigade.toml"];
+
+/// Nobody takes over a claim by command while its command runs: the guard ends that with this process.
+struct NoRegistry;
+
+#[async_trait]
+impl CommandRegistry for NoRegistry {
+    async fn started(&self, _: i32) -> StoreResult<()> {
+        Ok(())
+    }
+
+    async fn ended(&self, _: i32) {}
+}
+
+/// Runs the command; what shows that the task is done, or the error with what it printed.
+pub(super) async fn run(context: &Context, verify: &str, task: &Task, by: &str) -> CliResult<String> {
+    let team = context.team_if_valid(None);
+    let limits = team.as_ref().map_or_else(Limits::default, |team| team.limits.clone());
+    let held = watch::Sender::new(Some((task.id, task.attempt)));
+    let guard = guard::own_guard().map_err(|error| CliError::refused(format!("cannot start the guard: {error}")))?;
+    let setting = CommandSetting {
+        workspace: context.workspace()?,
+        control_files: CONTROL_FILES.map(PathBuf::from).into(),
+        guard,
+        commands: Arc::new(NoRegistry),
+        output_bytes_max: limits.tool_output_bytes_max,
+        team: team.map(|team| team.name.to_string()).unwrap_or_default(),
+        teammate: by.to_owned(),
+        holding: held.subscribe(),
+    };
+    let outcome = command::run(verify, limits.command_timeout, &setting).await;
+    let outcome = outcome.map_err(|error| CliError::refused(format!("cannot verify {}: {error}", task.id)))?;
+    if outcome.is_success() {
+        return Ok("verify exited 0".to_owned());
+    }
+    let output = outcome.output.trim_end();
+    let message = format!("{} is not done: `{verify}`: {}", task.id, outcome.ending_text());
+    let message = if output.is_empty() { message } else { format!("{message}\n{output}") };
+    Err(CliError::refused(message).hint("nothing changed: mend it and complete the task again, or release or fail it"))
+}

@@ -1,0 +1,147 @@
+//! `brigade team`.
+
+use std::collections::BTreeMap;
+
+use super::context::{Context, Running};
+use super::error::{CliError, CliResult};
+use super::output::Answer;
+use crate::config::problem::ConfigError;
+use crate::domain::record::{MemberStatus, RosterMember};
+use crate::domain::state::{SharedState, TeammateReport};
+use crate::domain::time::UnixMs;
+use crate::ports::{Board as _, BoardView};
+use crate::stores::open::Purpose;
+use crate::team::spec::TeamSpec;
+use crate::ui::style::{WARN, paint};
+use crate::ui::team::{MemberView, TeamView, render};
+
+/// Show the team: whether it runs, what it is to do, who is doing what
+#[derive(Debug, clap::Args)]
+pub struct Team {
+    /// The team [default: the one that runs, or ran last]
+    team: Option<String>,
+}
+
+impl Team {
+    /// Shows the team.
+    ///
+    /// # Errors
+    /// There is no such team.
+    pub async fn run(self, context: &Context) -> CliResult<Answer> {
+        let running = context.running().await?;
+        let said: Option<String> = running
+            .state
+            .as_ref()
+            .and_then(|state| state.document.get("team").ok().flatten())
+            .filter(|_| self.team.is_none());
+        let name = self.team.clone().or_else(|| running.team.clone()).or(said);
+        let spec = context.team_if_valid(name.as_deref());
+        let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
+            return Err(which_team(context));
+        };
+        if spec.is_none() && self.team.is_some() && running.team.as_deref() != Some(&name) {
+            context.config()?.select(Some(&name))?;
+        }
+        let stores = context.stores(Purpose::Look).await?;
+        let roster = stores.roster.read().await?;
+        let view = context.board_to_look_at()?.view().await?;
+        let now = context.now();
+        let team = assemble(name, spec.as_ref(), &running, &roster, &view);
+        let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
+        let unknown = running.state.as_ref().and_then(|state| state.unknown_desired.clone());
+        Ok(match unknown {
+            Some(word) => answer.note(format!(
+                "{} desired_state `{}` is no known word: the team pauses",
+                paint(WARN, "warning:"),
+                crate::ui::text::one_line(&word)
+            )),
+            None => answer,
+        })
+    }
+}
+
+fn which_team(context: &Context) -> CliError {
+    match context.config().map(|config| config.select(None)) {
+        Ok(Err(error @ (ConfigError::WhichTeam(_) | ConfigError::NoTeam(_)))) => error.into(),
+        Err(error) => error,
+        Ok(_) => CliError::usage("which team?").hint("name one behind the command"),
+    }
+}
+
+fn assemble(
+    team: String,
+    spec: Option<&TeamSpec>,
+    running: &Running,
+    roster: &[RosterMember],
+    view: &BoardView,
+) -> TeamView {
+    let is_running = running.team.as_deref() == Some(&team);
+    let reports = running.state.as_ref().map(|state| reports_of(state, &team)).unwrap_or_default();
+    let mut members: Vec<MemberView> = Vec::new();
+    let mut add = |name: &str, role: &str, phase: &str| {
+        if !members.iter().any(|member| member.name.eq_ignore_ascii_case(name)) {
+            let base =
+                MemberView { name: name.into(), role: role.into(), phase: phase.into(), ..MemberView::default() };
+            members.push(base);
+        }
+    };
+    for member in spec.iter().flat_map(|spec| &spec.members) {
+        add(member.name.as_str(), &member.role, "stopped");
+    }
+    for (name, report) in &reports {
+        add(name, &report.role, "stopped");
+    }
+    for member in roster {
+        add(&member.name, &member.role, phase_of(member.status, is_running));
+    }
+    for member in &mut members {
+        if let Some(report) = reports.get(&member.name) {
+            fill(member, report, is_running, view);
+        }
+    }
+    let state = running.state.as_ref();
+    TeamView {
+        team,
+        desired_state: state.map(|state| state.desired),
+        current_state: state.map(|state| state.current),
+        set_by: state.map(|state| state.set_by.clone()).unwrap_or_default(),
+        note: state.map(|state| state.note.clone()).unwrap_or_default(),
+        running: is_running,
+        pid: running.lead.as_ref().filter(|_| is_running).map(|lead| lead.pid),
+        members,
+    }
+}
+
+fn phase_of(status: MemberStatus, is_running: bool) -> &'static str {
+    match status {
+        _ if !is_running => "stopped",
+        MemberStatus::Working => "work",
+        MemberStatus::Idle => "idle",
+        MemberStatus::Shutdown => "stopped",
+    }
+}
+
+fn reports_of(state: &SharedState, team: &str) -> BTreeMap<String, TeammateReport> {
+    let of_team: Option<String> = state.document.get("team").ok().flatten();
+    if of_team.as_deref() != Some(team) {
+        return BTreeMap::new();
+    }
+    state.document.get("teammates").ok().flatten().unwrap_or_default()
+}
+
+/// What the state file says of a member; of a team that does not run, only what is still true.
+fn fill(member: &mut MemberView, report: &TeammateReport, is_running: bool, view: &BoardView) {
+    member.role.clone_from(&report.role);
+    member.tokens = report.tokens;
+    member.cost_usd = report.cost_usd;
+    member.heartbeat = UnixMs::from_iso(&report.heartbeat);
+    if !is_running {
+        return;
+    }
+    member.phase.clone_from(&report.phase);
+    member.task = report.task;
+    member.attempt = report.attempt;
+    member.subject = report.task.and_then(|task| view.tasks.get(&task)).map(|task| task.subject.clone());
+    member.since = UnixMs::from_iso(&report.since);
+    member.waiting_for.clone_from(&report.waiting_for);
+}

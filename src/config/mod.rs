@@ -1,0 +1,161 @@
+//! The config: from `brigade.toml`, the user's file, variables and flags to a checked team. It starts nothing and knows
+//! nothing of stores.
+//!
+//! [`settings`] has the tables everything else goes by; [`mod@file`] takes one file apart; [`resolve`] puts a team together.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+pub use crate::ports::Durability;
+
+pub mod file;
+pub mod problem;
+pub mod resolve;
+pub mod schema;
+pub mod settings;
+
+use file::{ConfigFile, Value};
+use problem::{ConfigError, nearest};
+pub use resolve::{Resolved, Shown, Source};
+
+/// The name of a workspace's config file.
+pub const CONFIG_FILE: &str = "brigade.toml";
+
+/// Serializes a path, which may be no text, as the text people see.
+///
+/// # Errors
+/// The serializer's.
+pub fn path_as_text<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}
+
+/// What surrounds a command: handed in, so that the config reads no environment itself.
+#[derive(Debug, Clone, Default)]
+pub struct Surroundings {
+    /// The current folder.
+    pub current_folder: PathBuf,
+    /// The user's config file, where there could be one.
+    pub user_file: Option<PathBuf>,
+    /// The environment variables that begin with `BRIGADE_`.
+    pub variables: BTreeMap<String, String>,
+}
+
+/// What flags say of a team.
+#[derive(Debug, Clone, Default)]
+pub struct TeamFlags {
+    /// `--goal`.
+    pub goal: Option<String>,
+    /// `--plan`.
+    pub plan: Option<PathBuf>,
+}
+
+/// All that was said about teams.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    surroundings: Surroundings,
+    workspace_file: Option<ConfigFile>,
+    user_file: Option<ConfigFile>,
+}
+
+/// The nearest config file in `folder` and those above it.
+#[must_use]
+pub fn find_upwards(folder: &Path) -> Option<PathBuf> {
+    folder.ancestors().map(|folder| folder.join(CONFIG_FILE)).find(|path| path.is_file())
+}
+
+impl Config {
+    /// Reads the config: `file`, where there is one, and the user's.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: a file cannot be read, or things are wrong in it.
+    pub fn load(file: Option<&Path>, surroundings: Surroundings) -> Result<Self, ConfigError> {
+        let read = |path: &Path| {
+            let shown = path.strip_prefix(&surroundings.current_folder).unwrap_or(path);
+            file::read(path, shown)
+        };
+        let workspace_file = file.map(read).transpose()?;
+        let user_file = surroundings.user_file.as_deref().filter(|path| path.is_file()).map(read).transpose()?;
+        Ok(Self { surroundings, workspace_file, user_file })
+    }
+
+    /// The files, the strongest first.
+    fn files(&self) -> impl Iterator<Item = &ConfigFile> {
+        self.workspace_file.iter().chain(&self.user_file)
+    }
+
+    fn current_folder(&self) -> &Path {
+        &self.surroundings.current_folder
+    }
+
+    /// The variable, unless it is empty.
+    fn variable<'a>(&'a self, name: &'a str) -> Option<(&'a str, &'a str)> {
+        self.surroundings.variables.get(name).filter(|text| !text.is_empty()).map(|text| (name, text.as_str()))
+    }
+
+    /// The names of all teams.
+    #[must_use]
+    pub fn team_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for (name, _) in self.files().flat_map(|file| &file.teams) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+
+    /// The team that is meant: the one that is named, or the only one.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: there is none of that name, or more than one to choose from.
+    pub fn select(&self, name: Option<&str>) -> Result<String, ConfigError> {
+        let mut known = self.team_names();
+        match name {
+            Some(name) if known.iter().any(|known| known == name) => Ok(name.to_owned()),
+            Some(name) => Err(ConfigError::UnknownTeam { name: name.to_owned(), known }),
+            None if known.len() > 1 => Err(ConfigError::WhichTeam(known)),
+            None => known.pop().ok_or_else(|| ConfigError::NoTeam(self.named_file())),
+        }
+    }
+
+    fn named_file(&self) -> PathBuf {
+        self.files().next().map_or_else(|| CONFIG_FILE.into(), |file| file.source.shown.clone())
+    }
+
+    /// The team `name`, checked.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: there is none, or things are wrong about it.
+    pub fn team(&self, name: &str, flags: &TeamFlags) -> Result<Resolved, ConfigError> {
+        let name = self.select(Some(name))?;
+        resolve::resolve(self, &name, flags).map_err(ConfigError::Problems)
+    }
+
+    /// What the workspace's accepted work survives: the strongest that any of its teams asks for.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        let names = self.team_names();
+        let of_team = |name: &String| self.team(name, &TeamFlags::default()).map(|resolved| resolved.durability);
+        if names.is_empty() {
+            let word = self.variable("BRIGADE_DURABILITY").map(|(_, word)| Value::Text(word.to_owned()));
+            let word = word.or_else(|| resolve::outside_teams(self, "durability").cloned());
+            return match word {
+                Some(Value::Text(word)) => Durability::from_word(&word),
+                _ => Durability::default(),
+            };
+        }
+        let all_process = names.iter().all(|name| matches!(of_team(name), Ok(Durability::Process)));
+        if all_process { Durability::Process } else { Durability::Power }
+    }
+
+    /// Variables that look like settings and are none, each with what was meant.
+    #[must_use]
+    pub fn unknown_variables(&self) -> Vec<(String, Option<&'static str>)> {
+        let known: Vec<&'static str> = settings::variables().chain(settings::OTHER_VARIABLES).collect();
+        let names = self.surroundings.variables.keys().filter(|name| !known.contains(&name.as_str()));
+        names.map(|name| (name.clone(), nearest(name, known.iter().copied()))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,499 @@
+//! One team out of all that says something about it: flag, variable, workspace file, user file, default, in this order.
+//! Every value keeps its source. It knows nothing of how files are read or errors shown.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::file::{ConfigFile, Located, MemberTable, TeamTable, Value, checked_text};
+use super::problem::{Problem, SourceFile};
+use super::settings::{self, Kind, LIMITS, PROVIDER_DEFAULT, ROLE_DEFAULT};
+use super::{Config, Durability, TeamFlags};
+use crate::domain::name::{LEAD, Name, RESERVED};
+use crate::team::spec::{Limits, MemberSpec, ModelSpec, Prompts, TeamSpec};
+
+/// The most members a team may have.
+pub const MEMBERS_MAX: usize = 2_000;
+/// The largest prompt file, in bytes.
+const PROMPT_BYTES_MAX: u64 = 256 * 1024;
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "from", rename_all = "snake_case")]
+pub enum Source {
+    /// Nobody said anything.
+    Default,
+    /// A flag of the command.
+    Flag {
+        /// The flag.
+        flag: &'static str,
+    },
+    /// An environment variable.
+    Environment {
+        /// Its name.
+        variable: String,
+    },
+    /// A file.
+    File {
+        /// The file.
+        #[serde(serialize_with = "super::path_as_text")]
+        path: PathBuf,
+        /// The line.
+        line: usize,
+    },
+    /// It is the lead's, which has it from there.
+    Lead {
+        /// Where the lead has it from.
+        source: Box<Source>,
+    },
+}
+
+/// A value as `config show` prints it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Shown {
+    /// Its key: `lead.provider`, `members.alice.role`.
+    pub key: String,
+    /// The value; `null` where there is none.
+    pub value: serde_json::Value,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// A team with all that was said about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    /// The team.
+    pub spec: TeamSpec,
+    /// What its accepted work survives.
+    pub durability: Durability,
+    /// Every value and its source.
+    pub shown: Vec<Shown>,
+}
+
+/// A value, where it comes from, and what to point at when it is wrong.
+#[derive(Debug, Clone)]
+struct Found<T> {
+    value: T,
+    source: Source,
+    place: Option<(Arc<SourceFile>, Range<usize>)>,
+}
+
+impl<T> Found<T> {
+    fn map<U>(&self, map: impl FnOnce(&T) -> U) -> Found<U> {
+        Found { value: map(&self.value), source: self.source.clone(), place: self.place.clone() }
+    }
+
+    fn problem(&self, message: impl Into<String>) -> Problem {
+        match (&self.place, &self.source) {
+            (Some((file, span)), _) => file.problem(span.clone(), message),
+            (None, Source::Environment { variable }) => Problem::elsewhere(format!("{variable}: {}", message.into())),
+            (None, Source::Flag { flag }) => Problem::elsewhere(format!("{flag}: {}", message.into())),
+            (None, _) => Problem::elsewhere(message),
+        }
+    }
+}
+
+/// What one file says of the team.
+struct FileLayer<'a> {
+    file: &'a ConfigFile,
+    team: Option<&'a TeamTable>,
+}
+
+/// Puts the team `name` together.
+///
+/// # Errors
+/// All problems there are with it.
+pub(super) fn resolve(config: &Config, name: &str, flags: &TeamFlags) -> Result<Resolved, Vec<Problem>> {
+    let layers = config
+        .files()
+        .map(|file| {
+            let team = file.teams.iter().find(|(known, _)| known == name).map(|(_, team)| team);
+            FileLayer { file, team }
+        })
+        .collect();
+    let mut resolver = Resolver { config, flags, layers, shown: Vec::new(), problems: Vec::new() };
+    let resolved = resolver.team(name);
+    match resolved {
+        Some(resolved) if resolver.problems.is_empty() => Ok(resolved),
+        _ => Err(resolver.problems),
+    }
+}
+
+struct Resolver<'a> {
+    config: &'a Config,
+    flags: &'a TeamFlags,
+    layers: Vec<FileLayer<'a>>,
+    shown: Vec<Shown>,
+    problems: Vec<Problem>,
+}
+
+impl Resolver<'_> {
+    fn team(&mut self, name: &str) -> Option<Resolved> {
+        let team_name = self.team_name(name);
+        let goal = self.text("goal");
+        let plan = self.text("plan");
+        let plan = plan.and_then(|plan| self.plan(&plan));
+        let done_when = self.text("done_when");
+        let durability = self.text("durability");
+        let durability = self.durability(durability.as_ref());
+        let lead = self.lead();
+        let members = self.members(&lead);
+        let limits = self.limits();
+        let goal = goal.filter(|goal| !goal.value.trim().is_empty()).map(|goal| goal.value);
+        let done_when = done_when.filter(|command| !command.value.trim().is_empty()).map(|command| command.value);
+        let lead = lead.spec(Name::new(LEAD).ok()?, LEAD.to_owned());
+        let prompts = self.prompts();
+        let spec = TeamSpec { name: team_name?, goal, plan, done_when, lead, members, limits, prompts };
+        Some(Resolved { spec, durability, shown: std::mem::take(&mut self.shown) })
+    }
+
+    fn team_name(&mut self, name: &str) -> Option<Name> {
+        Name::new(name)
+            .map_err(|error| {
+                let place = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
+                self.problems.push(match place {
+                    Some((file, team)) => file.source.problem(team.span.clone(), error.to_string()),
+                    None => Problem::elsewhere(error.to_string()),
+                });
+            })
+            .ok()
+    }
+
+    fn show(&mut self, key: impl Into<String>, value: impl Into<serde_json::Value>, source: &Source) {
+        self.shown.push(Shown { key: key.into(), value: value.into(), source: source.clone() });
+    }
+
+    /// The effective value of `key`, from the strongest source that has one.
+    fn find(&mut self, key: &str, variable: Option<&str>) -> Option<Found<Value>> {
+        let flag = match key {
+            "goal" => self.flags.goal.clone().map(|goal| ("--goal", goal)),
+            "plan" => self.flags.plan.as_ref().map(|plan| ("--plan", plan.to_string_lossy().into_owned())),
+            _ => None,
+        };
+        if let Some((flag, text)) = flag {
+            return Some(Found { value: Value::Text(text), source: Source::Flag { flag }, place: None });
+        }
+        if let Some((variable, text)) = variable.and_then(|variable| self.config.variable(variable)) {
+            let source = Source::Environment { variable: variable.to_owned() };
+            return Some(Found { value: Value::Text(text.to_owned()), source, place: None });
+        }
+        self.layers.iter().find_map(|layer| {
+            let values = [layer.team.map(|team| &team.values), Some(&layer.file.values)];
+            values.into_iter().flatten().find_map(|values| Some(found(layer.file, values.get(key)?)))
+        })
+    }
+
+    /// A text of the team, checked and shown.
+    fn text(&mut self, key: &'static str) -> Option<Found<String>> {
+        let (table, short) = match key.strip_prefix("lead.") {
+            Some(short) => (settings::LEAD, short),
+            None => (settings::TEAM, key),
+        };
+        let setting = table.iter().find(|setting| setting.key == short)?;
+        let text = self.find(key, setting.variable).map(|found| found.map(text_of));
+        if let Some(found) = &text
+            && let Err(message) = checked_text(setting, &found.value)
+        {
+            self.problems.push(found.problem(message));
+        }
+        if setting.key != "durability" && setting.kind != Kind::Provider {
+            let source = text.as_ref().map_or(Source::Default, |found| found.source.clone());
+            self.show(key, text.as_ref().map(|found| found.value.clone()), &source);
+        }
+        text
+    }
+
+    fn plan(&mut self, plan: &Found<String>) -> Option<PathBuf> {
+        if plan.value.is_empty() {
+            return None;
+        }
+        let path = self.absolute(plan, &plan.value);
+        if !path.is_file() {
+            let what = if path.is_dir() { "the plan is a folder, not a file:" } else { "there is no plan file" };
+            self.problems.push(plan.problem(format!("{what} {}", path.display())));
+        }
+        Some(path)
+    }
+
+    /// A path relative to where it was said: the file's folder, or the current one.
+    fn absolute<T>(&self, found: &Found<T>, path: &str) -> PathBuf {
+        let base = found.place.as_ref().map_or(self.config.current_folder(), |(file, _)| file.folder());
+        base.join(path)
+    }
+
+    fn durability(&mut self, found: Option<&Found<String>>) -> Durability {
+        let durability = found.map_or(Durability::default(), |found| Durability::from_word(&found.value));
+        self.show("durability", durability.as_str(), found.map_or(&Source::Default, |found| &found.source));
+        durability
+    }
+
+    fn lead(&mut self) -> Member {
+        let provider = self.text("lead.provider");
+        let default = Found { value: PROVIDER_DEFAULT.to_owned(), source: Source::Default, place: None };
+        let chosen = provider.clone().unwrap_or(default);
+        self.show("lead.provider", chosen.value.clone(), &chosen.source);
+        let model = self.text("lead.model");
+        let base_url = self.text("lead.base_url");
+        if provider.is_none()
+            && let Some(stray) = model.as_ref().or(base_url.as_ref())
+        {
+            let hint = "add provider = \"…\": without one the team uses `runbook`, which has no models";
+            self.problems.push(stray.problem("the lead has a model but no provider").hint(hint));
+        }
+        let prompt = self.text("lead.prompt");
+        let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
+        let model = model.map(|model| self.model(&chosen.value, &model));
+        Member { prompt, capabilities: Vec::new(), provider: chosen, model, base_url }
+    }
+
+    /// The model's name; for `scripted` the file, which must be there.
+    fn model(&mut self, provider: &str, model: &Found<String>) -> Found<String> {
+        if provider != "scripted" || model.value.is_empty() {
+            return model.clone();
+        }
+        let path = self.absolute(model, &model.value);
+        if !path.is_file() {
+            self.problems.push(model.problem(format!("there is no script {}", path.display())));
+        }
+        model.map(|_| path.to_string_lossy().into_owned())
+    }
+
+    /// A prompt: the text itself, or that of the file it names.
+    fn prompt(&mut self, prompt: &Found<String>) -> String {
+        let text = prompt.value.trim();
+        if text.is_empty() || text.contains('\n') || text.len() > 1024 {
+            return prompt.value.clone();
+        }
+        let path = self.absolute(prompt, text);
+        let looks_like_a_path = text.starts_with("prompts/")
+            || (!text.contains(char::is_whitespace) && (text.ends_with(".md") || text.ends_with(".txt")));
+        if !path.is_file() && !looks_like_a_path {
+            return prompt.value.clone();
+        }
+        read_prompt(&path).unwrap_or_else(|reason| {
+            self.problems.push(prompt.problem(format!("cannot read the prompt {}: {reason}", path.display())));
+            String::new()
+        })
+    }
+
+    /// The texts every team has, or those of the same name in `prompts/` beside a config file.
+    fn prompts(&mut self) -> Prompts {
+        let mut prompts = Prompts::default();
+        for (file, text) in [
+            ("lead.md", &mut prompts.lead),
+            ("teammate.md", &mut prompts.teammate),
+            ("compact.md", &mut prompts.compact),
+            ("cleanup.md", &mut prompts.cleanup),
+        ] {
+            let own = |layer: &FileLayer<'_>| layer.file.source.folder().join("prompts").join(file);
+            let Some(path) = self.layers.iter().map(own).find(|path| path.is_file()) else { continue };
+            match read_prompt(&path) {
+                Ok(own) => *text = own,
+                Err(reason) => {
+                    let problem = format!("cannot read the prompt {}: {reason}", path.display());
+                    self.problems.push(Problem::elsewhere(problem));
+                }
+            }
+        }
+        prompts
+    }
+
+    fn members(&mut self, lead: &Member) -> Vec<MemberSpec> {
+        let layer = self.layers.iter().find_map(|layer| {
+            Some((
+                layer.file,
+                layer.team.and_then(|team| team.members.as_deref().map(|members| (members, &team.span)))?,
+            ))
+        });
+        let Some((file, (rows, span))) = layer.filter(|(_, (rows, _))| !rows.is_empty()) else {
+            if lead.provider.value == PROVIDER_DEFAULT {
+                self.no_members();
+            }
+            return Vec::new();
+        };
+        if rows.len() > MEMBERS_MAX {
+            let message = format!("{} members; at most {MEMBERS_MAX} are possible", rows.len());
+            self.problems.push(file.source.problem(span.clone(), message));
+            return Vec::new();
+        }
+        let file = file.clone();
+        let mut names: HashMap<String, usize> = HashMap::new();
+        rows.to_vec().iter().filter_map(|row| self.member(&file, row, lead, &mut names)).collect()
+    }
+
+    fn no_members(&mut self) {
+        let place = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
+        let Some((file, team)) = place else { return };
+        let problem = file.source.problem(team.span.clone(), "the team has no members, so nobody would work on tasks");
+        self.problems.push(problem.hint("add one: [[teams.NAME.members]] with name = \"…\" and role = \"…\""));
+    }
+
+    fn member(
+        &mut self,
+        file: &ConfigFile,
+        row: &MemberTable,
+        lead: &Member,
+        names: &mut HashMap<String, usize>,
+    ) -> Option<MemberSpec> {
+        let name = self.member_name(file, row, names)?;
+        let text = |key: &str| row.values.get(key).map(|located| found(file, located).map(text_of));
+        let role = text("role").filter(|role| !role.value.trim().is_empty());
+        let role = role.unwrap_or(Found { value: ROLE_DEFAULT.to_owned(), source: Source::Default, place: None });
+        let capabilities = row.values.get("capabilities").map(|located| found(file, located).map(words_of));
+        let prompt = text("prompt");
+        let own_provider = text("provider").filter(|own| own.value != lead.provider.value);
+        let is_leads = own_provider.is_none();
+        let provider = text("provider").unwrap_or_else(|| inherited(&lead.provider));
+        // Another provider takes nothing else from the lead: its model is not theirs, and its address must not get their key.
+        let model = text("model").map(|model| self.model(&provider.value, &model));
+        let model = model.or_else(|| lead.model.as_ref().filter(|_| is_leads).map(inherited));
+        let base_url = text("base_url").or_else(|| lead.base_url.as_ref().filter(|_| is_leads).map(inherited));
+        self.show(format!("members.{name}.role"), role.value.clone(), &role.source);
+        for (key, found) in [("prompt", &prompt), ("model", &model), ("base_url", &base_url)] {
+            if let Some(found) = found {
+                self.show(format!("members.{name}.{key}"), found.value.clone(), &found.source);
+            }
+        }
+        self.show(format!("members.{name}.provider"), provider.value.clone(), &provider.source);
+        if let Some(found) = &capabilities {
+            self.show(format!("members.{name}.capabilities"), found.value.clone(), &found.source);
+        }
+        let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
+        let capabilities = capabilities.map(|found| found.value).unwrap_or_default();
+        Some(Member { prompt, capabilities, provider, model, base_url }.spec(name, role.value))
+    }
+
+    fn member_name(
+        &mut self,
+        file: &ConfigFile,
+        row: &MemberTable,
+        names: &mut HashMap<String, usize>,
+    ) -> Option<Name> {
+        let Some(located) = row.values.get("name") else {
+            let problem = file.source.problem(row.span.clone(), "a member needs a name");
+            self.problems.push(problem.hint("add name = \"…\""));
+            return None;
+        };
+        let given = text_of(&located.value);
+        let problem = |message: String| file.source.problem(located.span.clone(), message);
+        let name = match Name::new(&given) {
+            Ok(name) if name.is_reserved() => {
+                let message = format!("`{name}` is taken: {} are Brigade's own names", RESERVED.join(", "));
+                self.problems.push(problem(message));
+                return None;
+            }
+            Ok(name) => name,
+            Err(error) => {
+                self.problems.push(problem(error.to_string()));
+                return None;
+            }
+        };
+        let line = file.source.line(located.span.start);
+        if let Some(first) = names.insert(given.to_lowercase(), line) {
+            let message =
+                format!("a member is called `{name}` in line {first} already (upper and lower case are the same)");
+            self.problems.push(problem(message));
+            return None;
+        }
+        Some(name)
+    }
+
+    fn limits(&mut self) -> Limits {
+        let mut limits = Limits::default();
+        let mut command_timeout = None;
+        for limit in LIMITS {
+            let key = format!("limits.{}", limit.key);
+            let found = self.find(&key, Some(limit.variable));
+            if let Some(found) = &found {
+                match number_of(&found.value).filter(|number| (limit.min..=limit.max).contains(number)) {
+                    Some(number) => (limit.set)(&mut limits, number),
+                    None => {
+                        let message = format!("must be a whole number from {} to {}", limit.min, limit.max);
+                        self.problems.push(found.problem(message));
+                    }
+                }
+            }
+            self.show(key, (limit.get)(&limits), found.as_ref().map_or(&Source::Default, |found| &found.source));
+            if limit.key.starts_with("command_timeout") {
+                command_timeout = found.or(command_timeout);
+            }
+        }
+        if limits.command_timeout > limits.command_timeout_max
+            && let Some(found) = command_timeout
+        {
+            let message = "`command_timeout_ms` is longer than `command_timeout_max_ms`, the longest a command may run";
+            self.problems.push(found.problem(message));
+        }
+        limits
+    }
+}
+
+/// A member, the lead too, before it is a spec.
+struct Member {
+    prompt: String,
+    capabilities: Vec<String>,
+    provider: Found<String>,
+    model: Option<Found<String>>,
+    base_url: Option<Found<String>>,
+}
+
+impl Member {
+    fn spec(self, name: Name, role: String) -> MemberSpec {
+        let model = ModelSpec {
+            provider: self.provider.value,
+            model: self.model.map(|model| model.value).unwrap_or_default(),
+            base_url: self.base_url.map(|url| url.value).filter(|url| !url.is_empty()),
+        };
+        MemberSpec { name, role, capabilities: self.capabilities, prompt: self.prompt, model }
+    }
+}
+
+fn found(file: &ConfigFile, located: &Located) -> Found<Value> {
+    Found {
+        value: located.value.clone(),
+        source: Source::File { path: file.source.path.clone(), line: file.source.line(located.span.start) },
+        place: Some((Arc::clone(&file.source), located.span.clone())),
+    }
+}
+
+fn inherited(lead: &Found<String>) -> Found<String> {
+    Found { source: Source::Lead { source: Box::new(lead.source.clone()) }, ..lead.clone() }
+}
+
+fn text_of(value: &Value) -> String {
+    match value {
+        Value::Text(text) => text.clone(),
+        Value::Words(words) => words.join(", "),
+        Value::Integer(number) => number.to_string(),
+    }
+}
+
+fn words_of(value: &Value) -> Vec<String> {
+    match value {
+        Value::Words(words) => words.clone(),
+        other => vec![text_of(other)],
+    }
+}
+
+fn number_of(value: &Value) -> Option<u64> {
+    match value {
+        Value::Integer(number) => Some(*number),
+        other => text_of(other).trim().replace('_', "").parse().ok(),
+    }
+}
+
+fn read_prompt(path: &Path) -> Result<String, String> {
+    let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    if metadata.len() > PROMPT_BYTES_MAX {
+        return Err(format!("it has more than {PROMPT_BYTES_MAX} bytes"));
+    }
+    std::fs::read_to_string(path).map_err(|error| error.to_string())
+}
+
+/// What stands outside of teams for `key`, in the strongest file.
+pub(super) fn outside_teams<'a>(config: &'a Config, key: &str) -> Option<&'a Value> {
+    config.files().find_map(|file| file.values.get(key)).map(|located| &located.value)
+}

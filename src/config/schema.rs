@@ -1,0 +1,93 @@
+//! The JSON Schema of `brigade.toml`, made from the tables of settings, for editors that check and complete as one types.
+
+use serde_json::{Map, Value, json};
+
+use super::settings::{self, Kind, LIMITS, Setting};
+use crate::team::spec::Limits;
+
+/// The schema's text, as `schema/brigade.schema.json` has it.
+#[must_use]
+pub fn text() -> String {
+    let mut schema = table(settings::TOP, &[]);
+    schema.insert("$schema".into(), json!("https://json-schema.org/draft/2020-12/schema"));
+    schema.insert("title".into(), json!("brigade.toml"));
+    schema.insert("description".into(), json!("The teams of a workspace."));
+    // Writing a value whose keys are all strings cannot fail.
+    serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"
+}
+
+fn table(settings: &[Setting], required: &[&str]) -> Map<String, Value> {
+    let properties: Map<String, Value> =
+        settings.iter().map(|setting| (setting.key.to_owned(), property(setting))).collect();
+    let mut schema = Map::new();
+    schema.insert("type".into(), json!("object"));
+    schema.insert("additionalProperties".into(), json!(false));
+    schema.insert("properties".into(), Value::Object(properties));
+    if !required.is_empty() {
+        schema.insert("required".into(), json!(required));
+    }
+    schema
+}
+
+fn property(setting: &Setting) -> Value {
+    let mut schema = match setting.kind {
+        Kind::Text | Kind::Prompt | Kind::Path => object(json!({ "type": "string" })),
+        Kind::Name => object(json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$" })),
+        Kind::Provider => {
+            let names: Vec<&str> = settings::providers().collect();
+            object(json!({ "type": "string", "enum": names }))
+        }
+        Kind::Choice(words) => object(json!({ "type": "string", "enum": words })),
+        Kind::Words => object(json!({ "type": "array", "items": { "type": "string" } })),
+        Kind::Table(inner) => table(inner, &[]),
+        Kind::Tables(inner) => object(json!({ "type": "array", "items": table(inner, &["name"]) })),
+        Kind::Named(inner) => object(json!({
+            "type": "object",
+            "propertyNames": { "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$" },
+            "additionalProperties": table(inner, &[]),
+        })),
+        Kind::Limits => limits(),
+    };
+    let variable = setting.variable.map(|variable| format!(" Environment: {variable}.")).unwrap_or_default();
+    schema.insert("description".into(), json!(format!("{}{variable}", setting.about)));
+    Value::Object(schema)
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn limits() -> Map<String, Value> {
+    let defaults = Limits::default();
+    let properties: Map<String, Value> = LIMITS
+        .iter()
+        .map(|limit| {
+            let schema = json!({
+                "type": "integer",
+                "minimum": limit.min,
+                "maximum": limit.max,
+                "default": (limit.get)(&defaults),
+                "description": format!("{} Environment: {}.", limit.about, limit.variable),
+            });
+            (limit.key.to_owned(), schema)
+        })
+        .collect();
+    object(json!({ "type": "object", "additionalProperties": false, "properties": properties }))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_published_schema_is_the_one_of_the_tables() {
+        let published = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/brigade.schema.json");
+        if std::env::var_os("UPDATE_SCHEMA").is_some() {
+            std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/schema")).unwrap();
+            std::fs::write(published, super::text()).unwrap();
+        }
+        let text = std::fs::read_to_string(published).unwrap();
+        assert!(text == super::text(), "run `brigade config schema > schema/brigade.schema.json`");
+    }
+}

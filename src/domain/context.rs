@@ -1,0 +1,301 @@
+//! What a model is sent: identity, tasks and mail as text, and the context built from a transcript.
+//!
+//! Text of others (task subjects, mail) is defused before it stands beside our own tags, so that nothing but the harness
+//! can say `<identity>`, `<inbox>` or `<auto-claimed>`.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use super::message::{Message, MessageType};
+use super::record::RosterMember;
+use super::task::Task;
+use super::transcript::{Block, Entry, MessageRecord, Record, Role};
+
+/// The tags only the harness may write.
+pub const HARNESS_TAGS: [&str; 3] = ["identity", "inbox", "auto-claimed"];
+
+/// Makes `text` of others harmless: a `<` that opens or closes one of [`HARNESS_TAGS`], in any case, becomes `&lt;`.
+#[must_use]
+pub fn defuse(text: &str) -> Cow<'_, str> {
+    let mut out = String::new();
+    let mut copied = 0;
+    for (at, _) in text.match_indices('<') {
+        if opens_harness_tag(&text[at + 1..]) {
+            out.push_str(&text[copied..at]);
+            out.push_str("&lt;");
+            copied = at + 1;
+        }
+    }
+    if copied == 0 {
+        return Cow::Borrowed(text);
+    }
+    out.push_str(&text[copied..]);
+    Cow::Owned(out)
+}
+
+/// Takes [`defuse`] back, for a reader to whom tags mean nothing.
+#[must_use]
+pub fn restore(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut copied = 0;
+    for (at, entity) in text.match_indices("&lt;") {
+        if opens_harness_tag(&text[at + entity.len()..]) {
+            out.push_str(&text[copied..at]);
+            out.push('<');
+            copied = at + entity.len();
+        }
+    }
+    out.push_str(&text[copied..]);
+    out
+}
+
+/// Whether text behind a `<` reads as one of the harness's tags; spaces and slashes in front are what a model overlooks.
+fn opens_harness_tag(rest: &str) -> bool {
+    let rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == '/' || c == '\u{200b}');
+    HARNESS_TAGS.iter().any(|tag| rest.get(..tag.len()).is_some_and(|start| start.eq_ignore_ascii_case(tag)))
+}
+
+/// Who an agent is.
+#[derive(Debug, Clone, Copy)]
+pub struct Identity<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its role.
+    pub role: &'a str,
+    /// Its team.
+    pub team: &'a str,
+}
+
+impl Identity<'_> {
+    /// The first line of every system prompt and identity block.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!("You are '{}', role: {}, team: {}", self.name, defuse(self.role), self.team)
+    }
+}
+
+/// The identity block: who the agent is, who is in the team, and what it works on, all from durable state.
+#[must_use]
+pub fn identity_block(identity: Identity<'_>, roster: &[RosterMember], task: Option<&Task>) -> String {
+    let mut text = format!("<identity>{}.\nThe team:\n", identity.line());
+    for member in roster {
+        let status = serde_json::to_string(&member.status).unwrap_or_default();
+        // Writing into a string cannot fail.
+        let _ =
+            writeln!(text, "- {} (role: {}): {}", defuse(&member.name), defuse(&member.role), status.trim_matches('"'));
+    }
+    match task {
+        Some(task) => {
+            let _ = writeln!(
+                text,
+                "You hold task {} (attempt {}): {}\n{}",
+                task.id,
+                task.attempt,
+                defuse(&task.subject),
+                defuse(&task.description)
+            );
+        }
+        None => text.push_str("You hold no task.\n"),
+    }
+    text.push_str("Continue your work.</identity>");
+    text
+}
+
+/// A claimed task as the model reads it.
+#[must_use]
+pub fn claimed_block(task: &Task) -> String {
+    let mut text = format!("<auto-claimed>Task {}: {}\n", task.id, defuse(&task.subject));
+    if !task.description.is_empty() {
+        text.push_str(&defuse(&task.description));
+        text.push('\n');
+    }
+    if let Some(verify) = &task.verify {
+        let _ = writeln!(text, "Before it counts as completed, this command must exit 0: {}", defuse(verify));
+    }
+    if task.failures > 0
+        && let Some(result) = &task.result
+    {
+        let _ = writeln!(text, "An earlier attempt failed: {}", defuse(&result.summary));
+    }
+    text.push_str("</auto-claimed>");
+    text
+}
+
+/// Mail as the model reads it, in the order it came.
+#[must_use]
+pub fn inbox_block(messages: &[Message]) -> String {
+    let mut text = String::from("<inbox>\n");
+    for message in messages {
+        let _ = write!(text, "[{}] from {}", message.kind.as_str(), defuse(&message.from));
+        if let Some(request_id) = &message.request_id {
+            let _ = write!(text, " (request_id: {})", defuse(request_id));
+        }
+        if let Some(approve) = message.approve {
+            let _ = write!(text, " (approve: {approve})");
+        }
+        let _ = write!(text, ": {}", defuse(&message.content));
+        for (label, more) in [("plan", &message.plan), ("feedback", &message.feedback)] {
+            if let Some(more) = more.as_ref().filter(|more| **more != message.content) {
+                let _ = write!(text, "\n{label}: {}", defuse(more));
+            }
+        }
+        text.push('\n');
+    }
+    text.push_str("</inbox>");
+    text
+}
+
+/// Whether a text that was told to a model asks it for something a later process should still answer: a goal, or mail that
+/// is neither a notice nor a request to stop, which ends with the process it was made in.
+#[must_use]
+pub fn asks(text: &str) -> bool {
+    let needs_no_answer = [MessageType::IdleNotice, MessageType::ShutdownRequest];
+    let is_mail = |line: &str| {
+        MessageType::ALL
+            .iter()
+            .any(|kind| !needs_no_answer.contains(kind) && line.starts_with(&format!("[{}] from ", kind.as_str())))
+    };
+    text.starts_with("<goal>") || (text.starts_with("<inbox>") && text.lines().any(is_mail))
+}
+
+/// The summary a compaction left, as the model reads it.
+#[must_use]
+pub fn summary_block(summary: &str) -> String {
+    format!("<summary>What you did and learned so far, in your own words:\n{}</summary>", defuse(summary))
+}
+
+/// A context: the part of a transcript a model still reads, as messages that alternate between user and assistant.
+///
+/// The first block is a place for the identity, which the caller renders anew while the context is short.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Context {
+    /// The summary of what lies before it.
+    pub summary: Option<String>,
+    /// The messages behind the summary, as recorded.
+    pub messages: Vec<MessageRecord>,
+    /// How many records the transcript has in all.
+    pub records: u64,
+}
+
+impl Context {
+    /// The context a transcript leaves: what stands behind its last compaction.
+    #[must_use]
+    pub fn from_records(records: &[Record]) -> Self {
+        let mut context = Self::default();
+        for record in records {
+            context.push(&record.entry);
+        }
+        context
+    }
+
+    /// Adds a record.
+    pub fn push(&mut self, entry: &Entry) {
+        self.records += 1;
+        match entry {
+            Entry::Message(message) => self.messages.push(message.clone()),
+            Entry::Compaction { summary, .. } => {
+                self.messages.clear();
+                self.summary = Some(summary.clone());
+            }
+        }
+    }
+
+    /// The tool calls at the end that no result answers: a process that ended in between left them open.
+    #[must_use]
+    pub fn open_calls(&self) -> Vec<(String, String)> {
+        let Some(asked) = self.messages.iter().rposition(|message| message.role == Role::Assistant) else {
+            return Vec::new();
+        };
+        let answered = |call: &str| {
+            self.messages[asked + 1..]
+                .iter()
+                .flat_map(|message| &message.content)
+                .any(|block| matches!(block, Block::ToolResult { tool_use_id, .. } if tool_use_id == call))
+        };
+        let calls = self.messages[asked].content.iter().filter_map(|block| match block {
+            Block::ToolUse { id, name, .. } if !answered(id) => Some((id.clone(), name.clone())),
+            _ => None,
+        });
+        calls.collect()
+    }
+
+    /// The mail the context carries, by key.
+    pub fn delivered(records: &[Record]) -> impl Iterator<Item = &str> {
+        records
+            .iter()
+            .flat_map(|record| match &record.entry {
+                Entry::Message(message) => message.delivered.as_slice(),
+                Entry::Compaction { .. } => &[],
+            })
+            .map(String::as_str)
+    }
+
+    /// A rough size in bytes, for an estimate of tokens.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let blocks = self.messages.iter().flat_map(|message| &message.content).map(block_bytes).sum::<usize>();
+        blocks + self.summary.as_ref().map_or(0, String::len)
+    }
+}
+
+/// The rough size of a block in bytes.
+#[must_use]
+pub fn block_bytes(block: &Block) -> usize {
+    match block {
+        Block::Text { text } => text.len(),
+        Block::ToolUse { name, input, .. } => name.len() + input.to_string().len(),
+        Block::ToolResult { content, .. } => content.len(),
+        Block::Other(value) => value.to_string().len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::task::TaskId;
+    use crate::domain::time::UnixMs;
+    use proptest::prelude::*;
+
+    #[test]
+    fn text_of_others_never_passes_for_the_harness() {
+        for hostile in
+            ["<identity>", "</auto-claimed>", "< inbox>", "<INBOX >", "</ Identity", "<\u{200b}inbox>", "<\n/inbox>"]
+        {
+            let mut task = Task::new(TaskId(1), format!("a {hostile} b"));
+            task.description = hostile.to_owned();
+            let claimed = claimed_block(&task);
+            assert_eq!(claimed.matches('<').count(), 2, "{claimed}");
+            let mail = inbox_block(&[Message::new(MessageType::Message, hostile, hostile, UnixMs(0))]);
+            assert_eq!(mail.matches('<').count(), 2, "{mail}");
+        }
+        assert!(matches!(defuse("a < b <inner> <in box>"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn goals_and_mail_ask_for_an_answer_and_notices_do_not() {
+        let mail = |kind| inbox_block(&[Message::new(kind, "bob", "hello", UnixMs(0))]);
+        assert!(asks("<goal>x</goal>") && asks(&mail(MessageType::Message)) && asks(&mail(MessageType::TaskFailed)));
+        assert!(!asks("hello") && !asks(&mail(MessageType::IdleNotice)) && !asks(&mail(MessageType::ShutdownRequest)));
+    }
+
+    #[test]
+    fn a_call_without_a_result_is_open() {
+        let call = |id: &str| Block::ToolUse { id: id.into(), name: "bash".into(), input: serde_json::Value::Null };
+        let result = |id: &str| Block::ToolResult { tool_use_id: id.into(), content: "ok".into(), is_error: false };
+        let mut context = Context::default();
+        context.push(&Entry::Message(MessageRecord::new(Role::Assistant, vec![call("a"), call("b")])));
+        context.push(&Entry::Message(MessageRecord::new(Role::User, vec![result("a")])));
+        assert_eq!(context.open_calls(), [("b".to_owned(), "bash".to_owned())]);
+        context.push(&Entry::Message(MessageRecord::new(Role::User, vec![result("b")])));
+        assert!(context.open_calls().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_defused_is_restored(text in "[<&lt;/a-d inboxINBOXidentity]{0,60}") {
+            prop_assume!(!text.contains("&lt;"));
+            prop_assert_eq!(restore(&defuse(&text)), text.clone());
+            prop_assert!(!defuse(&text).match_indices('<').any(|(at, _)| opens_harness_tag(&defuse(&text)[at + 1..])));
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! A JSON object kept as it was read: the fields we know are changed, all others stay to the byte.
+//!
+//! Other programs keep their own fields in our files, so every whole-file contract goes through a [`Document`].
+//! It knows nothing of tasks, state or files.
+
+use indexmap::IndexMap;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+/// The deepest nesting that is read, short of where common readers give up (serde_json: 128 levels, Python's: about 1000).
+pub const DEPTH_MAX: usize = 100;
+
+/// A JSON object: its fields in their order, each value as the text it was read as.
+///
+/// A key that stands twice keeps its last value, as in every common reader.
+#[derive(Clone, Debug, Default)]
+pub struct Document {
+    fields: IndexMap<String, Box<RawValue>>,
+}
+
+/// Why bytes are not a document, or a field not what it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    /// The bytes are not one JSON object.
+    #[error("not a JSON object: {0}")]
+    Syntax(String),
+    /// Nested so deep that other readers of the file would fail.
+    #[error("not a JSON object: it is nested more than {DEPTH_MAX} levels deep")]
+    TooDeep,
+    /// A known field has the wrong type or range.
+    #[error("field `{field}`: {reason}")]
+    Field {
+        /// The field's name.
+        field: String,
+        /// What the parser said.
+        reason: String,
+    },
+}
+
+impl Document {
+    /// Reads one JSON object. A UTF-8 byte order mark in front, which some editors write, is passed over.
+    ///
+    /// # Errors
+    /// [`DocumentError::Syntax`] when `bytes` are anything but one whole JSON object, [`DocumentError::TooDeep`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+        if is_too_deep(bytes) {
+            return Err(DocumentError::TooDeep);
+        }
+        serde_json::from_slice(bytes)
+            .map(|fields| Self { fields })
+            .map_err(|error| DocumentError::Syntax(error.to_string()))
+    }
+
+    /// The value of `field`, or `None` where it is missing or `null`.
+    ///
+    /// # Errors
+    /// [`DocumentError::Field`] when the value is not a `T`.
+    pub fn get<T: DeserializeOwned>(&self, field: &str) -> Result<Option<T>, DocumentError> {
+        let Some(raw) = self.fields.get(field) else {
+            return Ok(None);
+        };
+        serde_json::from_str(raw.get())
+            .map_err(|error| DocumentError::Field { field: field.to_owned(), reason: error.to_string() })
+    }
+
+    /// Sets `field`; one that was there keeps its place and, when `value` equals what it says already, its text.
+    pub fn set<T: Serialize + DeserializeOwned + PartialEq>(&mut self, field: &str, value: &T) {
+        if let Ok(Some(old)) = self.get::<T>(field)
+            && old == *value
+        {
+            return;
+        }
+        self.put(field, value);
+    }
+
+    /// Sets `field`, whatever it said before.
+    pub fn put<T: Serialize>(&mut self, field: &str, value: &T) {
+        // A map with keys that are not strings is the only value of ours that could fail, and we have none.
+        if let Ok(raw) = serde_json::value::to_raw_value(value) {
+            self.fields.insert(field.to_owned(), raw);
+        }
+    }
+
+    /// Sets an optional field: `None` removes it, except where it was there as `null`, which means the same.
+    pub fn set_optional<T: Serialize + DeserializeOwned + PartialEq>(&mut self, field: &str, value: Option<&T>) {
+        match value {
+            Some(value) => self.set(field, value),
+            None if self.fields.get(field).is_some_and(|raw| raw.get() == "null") => {}
+            None => self.remove(field),
+        }
+    }
+
+    /// Sets a field that is left out while it has its default, unless the file spelled the default out.
+    pub fn set_unless_default<T: Serialize + DeserializeOwned + PartialEq>(
+        &mut self,
+        field: &str,
+        value: &T,
+        default: &T,
+    ) {
+        if value == default && !self.fields.contains_key(field) {
+            return;
+        }
+        self.set(field, value);
+    }
+
+    /// Removes `field`; the others keep their order.
+    pub fn remove(&mut self, field: &str) {
+        self.fields.shift_remove(field);
+    }
+
+    /// Whether `field` is there, also as `null`.
+    #[must_use]
+    pub fn contains(&self, field: &str) -> bool {
+        self.fields.contains_key(field)
+    }
+
+    /// The text of `field`'s value as it was read.
+    #[must_use]
+    pub fn raw(&self, field: &str) -> Option<&str> {
+        self.fields.get(field).map(|raw| raw.get())
+    }
+
+    /// The names of all fields, in their order.
+    pub fn field_names(&self) -> impl Iterator<Item = &str> {
+        self.fields.keys().map(String::as_str)
+    }
+
+    /// The document on one line, without a newline: a line of a `.jsonl` file.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        let mut out = String::from("{");
+        for (index, (name, raw)) in self.fields.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            push_string(&mut out, name);
+            out.push(':');
+            relayout(raw.get(), None, &mut out);
+        }
+        out.push('}');
+        out
+    }
+
+    /// The document with two-space indent and a trailing newline: a whole file.
+    #[must_use]
+    pub fn to_pretty(&self) -> String {
+        let mut out = String::with_capacity(256);
+        if self.fields.is_empty() {
+            return "{}\n".to_owned();
+        }
+        out.push('{');
+        for (index, (name, raw)) in self.fields.iter().enumerate() {
+            out.push_str(if index > 0 { ",\n  " } else { "\n  " });
+            push_string(&mut out, name);
+            out.push_str(": ");
+            relayout(raw.get(), Some(1), &mut out);
+        }
+        out.push_str("\n}\n");
+        out
+    }
+}
+
+impl Eq for Document {}
+
+impl PartialEq for Document {
+    /// Equal when the same fields have the same text, whatever their order and layout.
+    fn eq(&self, other: &Self) -> bool {
+        let is_same = |a: &str, b: &str| a == b || in_one_line(a) == in_one_line(b);
+        self.fields.len() == other.fields.len()
+            && self.fields.iter().all(|(name, raw)| other.raw(name).is_some_and(|other| is_same(raw.get(), other)))
+    }
+}
+
+fn in_one_line(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    relayout(json, None, &mut out);
+    out
+}
+
+impl Serialize for Document {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.fields.serialize(serializer)
+    }
+}
+
+/// Whether brackets outside of strings nest deeper than [`DEPTH_MAX`].
+fn is_too_deep(json: &[u8]) -> bool {
+    let (mut depth, mut at) = (0_usize, 0);
+    while at < json.len() {
+        match json[at] {
+            b'"' => {
+                at = string_end(json, at);
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+fn push_string(out: &mut String, text: &str) {
+    // Writing a string as JSON cannot fail.
+    out.push_str(&serde_json::to_string(text).unwrap_or_default());
+}
+
+/// Lays valid JSON out anew without changing any token: `indent` is the depth for the indented form, `None` the one-line form.
+fn relayout(json: &str, indent: Option<usize>, out: &mut String) {
+    let bytes = json.as_bytes();
+    if !matches!(bytes.first(), Some(b'{' | b'[')) {
+        // Most values are a string or a number, which has no layout.
+        return out.push_str(json);
+    }
+    let mut depth = indent.unwrap_or(0);
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => {
+                let end = string_end(bytes, at);
+                out.push_str(&json[at..end]);
+                at = end;
+                continue;
+            }
+            open @ (b'{' | b'[') => {
+                out.push(open as char);
+                let next = skip_space(bytes, at + 1);
+                if matches!(bytes.get(next), Some(b'}' | b']')) {
+                    out.push(bytes[next] as char);
+                    at = next + 1;
+                    continue;
+                }
+                depth += 1;
+                new_line(indent, depth, out);
+            }
+            close @ (b'}' | b']') => {
+                depth -= 1;
+                new_line(indent, depth, out);
+                out.push(close as char);
+            }
+            b',' => {
+                out.push(',');
+                new_line(indent, depth, out);
+            }
+            b':' => out.push_str(if indent.is_some() { ": " } else { ":" }),
+            b' ' | b'\t' | b'\n' | b'\r' => {}
+            other => out.push(other as char),
+        }
+        at += 1;
+    }
+}
+
+fn new_line(indent: Option<usize>, depth: usize, out: &mut String) {
+    if indent.is_some() {
+        out.push('\n');
+        for _ in 0..depth {
+            out.push_str("  ");
+        }
+    }
+}
+
+fn skip_space(bytes: &[u8], mut at: usize) -> usize {
+    while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+        at += 1;
+    }
+    at
+}
+
+/// The index just behind the string that opens at `start`.
+fn string_end(bytes: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_round_trip_keeps_every_byte_of_a_well_laid_out_file() {
+        let text = "{\n  \"id\": 7,\n  \"n\": 1.50e+3,\n  \"x\": {\n    \"keep\": [\n      \"every\",\n      \"b\\u0079te\"\n    ],\n    \"none\": [],\n    \"o\": {}\n  }\n}\n";
+        assert_eq!(Document::parse(text.as_bytes()).unwrap().to_pretty(), text);
+    }
+
+    #[test]
+    fn setting_the_same_value_keeps_its_spelling() {
+        let mut document = Document::parse(br#"{"at": 1763688000.250}"#).unwrap();
+        document.set("at", &1_763_688_000.25_f64);
+        assert_eq!(document.raw("at"), Some("1763688000.250"));
+        document.set("at", &2.0_f64);
+        assert_eq!(document.raw("at"), Some("2.0"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_passed_over_and_other_bytes_are_not() {
+        assert!(Document::parse(b"\xef\xbb\xbf{\"a\":1}").is_ok());
+        for bad in [&b"[1]"[..], b"{\"a\":1}x", b"", b"{\"a\":", b"\xff{}", b"null"] {
+            assert!(Document::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn documents_are_compared_by_their_tokens() {
+        let parse = |text: &str| Document::parse(text.as_bytes()).unwrap();
+        let document = parse(r#"{"a": 1.0, "b": {"c": [1, " "]}}"#);
+        assert_eq!(document, parse("{\"b\":{\n  \"c\": [1,\n\" \"]},\"a\":1.0}"));
+        for other in [r#"{"a": 1, "b": {"c": [1, " "]}}"#, r#"{"a": 1.0, "b": {"c": [1, ""]}}"#, r#"{"a": 1.0}"#] {
+            assert_ne!(document, parse(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn nesting_that_other_readers_give_up_on_is_refused() {
+        let nested = |depth: usize| format!("{{\"x\":{}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1));
+        let document = Document::parse(nested(DEPTH_MAX).as_bytes()).unwrap();
+        assert_eq!(document.to_line(), nested(DEPTH_MAX));
+        assert!(serde_json::from_str::<serde_json::Value>(&document.to_pretty()).is_ok());
+        for depth in [DEPTH_MAX + 1, 200_000] {
+            assert_eq!(Document::parse(nested(depth).as_bytes()).unwrap_err(), DocumentError::TooDeep);
+        }
+        let in_strings = format!(r#"{{"x":"{}\"[[","y":1}}"#, "[".repeat(1000));
+        assert!(Document::parse(in_strings.as_bytes()).is_ok());
+    }
+
+    fn json() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(Into::into),
+            any::<i64>().prop_map(Into::into),
+            ".*".prop_map(serde_json::Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+                prop::collection::btree_map(".*", inner, 0..6)
+                    .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn both_layouts_say_the_same_as_serde_json(value in json()) {
+            let object = serde_json::json!({ "field": value });
+            let document = Document::parse(object.to_string().as_bytes()).unwrap();
+            prop_assert_eq!(document.to_line(), object.to_string());
+            let pretty = serde_json::to_string_pretty(&object).unwrap() + "\n";
+            prop_assert_eq!(document.to_pretty(), pretty);
+        }
+    }
+}

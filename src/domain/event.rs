@@ -1,0 +1,235 @@
+//! The facts of a run, as front ends read them: lines of `.team/events.jsonl`.
+//!
+//! One kind for every fact that is shown anywhere; the log numbers them. Nothing here decides anything.
+
+use serde::{Deserialize, Serialize};
+
+use super::state::Mode;
+use super::task::TaskId;
+use super::time::UnixMs;
+
+/// A numbered fact.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Version of the form.
+    pub v: u32,
+    /// Counts up by one within a run, from 1.
+    pub seq: u64,
+    /// When.
+    pub at: UnixMs,
+    /// What.
+    #[serde(flatten)]
+    pub fact: Fact,
+}
+
+/// How a session came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Tally {
+    /// Tasks completed.
+    pub completed: usize,
+    /// Tasks given up.
+    pub failed: usize,
+    /// Tasks that could not be begun.
+    pub blocked: usize,
+    /// Tasks in progress.
+    pub in_progress: usize,
+    /// Tasks that wait to be claimed.
+    pub pending: usize,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the fields carry the names and meanings of contracts/events.jsonl")]
+pub enum Fact {
+    TeamStarted {
+        team: String,
+        members: Vec<String>,
+    },
+    TeamStopped {
+        team: String,
+        reason: String,
+    },
+    ModeChanged {
+        desired: Mode,
+        current: Mode,
+        note: String,
+    },
+    SessionStarted {
+        session: u64,
+        mode: Mode,
+    },
+    SessionFinished {
+        session: u64,
+        summary: String,
+        tally: Tally,
+    },
+    TaskCreated {
+        task: TaskId,
+        subject: String,
+        by: String,
+    },
+    TaskClaimed {
+        task: TaskId,
+        attempt: u32,
+        teammate: String,
+    },
+    TaskCompleted {
+        task: TaskId,
+        attempt: u32,
+        teammate: String,
+        evidence: String,
+    },
+    TaskFailed {
+        task: TaskId,
+        attempt: u32,
+        teammate: String,
+        reason: String,
+    },
+    /// The attempt is over without a result; the task is pending again, perhaps not before a time.
+    TaskReleased {
+        task: TaskId,
+        attempt: u32,
+        teammate: String,
+        reason: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        not_before: Option<UnixMs>,
+    },
+    TaskReclaimed {
+        task: TaskId,
+        attempt: u32,
+        teammate: String,
+        reason: String,
+    },
+    /// Any other change to a task: edited, retried, reopened; also by hand.
+    TaskChanged {
+        task: TaskId,
+        status: String,
+        by: String,
+    },
+    TaskDeleted {
+        task: TaskId,
+        by: String,
+    },
+    TaskSpoiled {
+        file: String,
+        reason: String,
+    },
+    TeammateSpawned {
+        teammate: String,
+        role: String,
+    },
+    TeammatePhase {
+        teammate: String,
+        phase: String,
+        #[serde(default)]
+        task: Option<TaskId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        waiting_for: Option<String>,
+    },
+    TeammateRespawned {
+        teammate: String,
+        reason: String,
+        respawns: u32,
+    },
+    TeammateStopped {
+        teammate: String,
+        reason: String,
+    },
+    TurnStarted {
+        teammate: String,
+        #[serde(default)]
+        task: Option<TaskId>,
+    },
+    TurnFinished {
+        teammate: String,
+        #[serde(default)]
+        task: Option<TaskId>,
+        input_tokens: u64,
+        output_tokens: u64,
+        cache_read_tokens: u64,
+        ms: u64,
+    },
+    ModelRetried {
+        teammate: String,
+        reason: String,
+        wait_ms: u64,
+        retries: u32,
+    },
+    Said {
+        teammate: String,
+        #[serde(default)]
+        task: Option<TaskId>,
+        text: String,
+    },
+    ToolStarted {
+        teammate: String,
+        #[serde(default)]
+        task: Option<TaskId>,
+        tool: String,
+        call: String,
+        about: String,
+    },
+    ToolFinished {
+        teammate: String,
+        #[serde(default)]
+        task: Option<TaskId>,
+        tool: String,
+        call: String,
+        ok: bool,
+        ms: u64,
+    },
+    MessageSent {
+        from: String,
+        to: String,
+        message: String,
+        about: String,
+    },
+    MessageDelivered {
+        to: String,
+        from: String,
+        message: String,
+    },
+    Compacted {
+        teammate: String,
+        covers: u64,
+    },
+    BudgetSpent {
+        limit: String,
+        spent: String,
+    },
+    Warning {
+        about: String,
+        text: String,
+    },
+}
+
+impl Event {
+    /// The line, without a newline.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        // No map with other keys than strings is in it, so writing it cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_starts_with_version_number_and_time() {
+        let event = Event {
+            v: 1,
+            seq: 3,
+            at: UnixMs(1_763_688_000_123),
+            fact: Fact::TaskClaimed { task: TaskId(3), attempt: 1, teammate: "alice".into() },
+        };
+        let line = event.to_line();
+        assert_eq!(
+            line,
+            r#"{"v":1,"seq":3,"at":1763688000123,"kind":"task_claimed","task":3,"attempt":1,"teammate":"alice"}"#
+        );
+        assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
+    }
+}

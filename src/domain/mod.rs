@@ -1,0 +1,21 @@
+//! What Brigade decides, and nothing it does: tasks, messages, phases, contexts, states.
+//!
+//! Pure by rule: no files, no environment, no clock, no runtime. A test keeps it so.
+
+pub mod change;
+pub mod context;
+pub mod document;
+pub mod event;
+pub mod facts;
+pub mod graph;
+pub mod message;
+pub mod mode;
+pub mod name;
+pub mod phase;
+pub mod plan;
+pub mod record;
+pub mod request;
+pub mod state;
+pub mod task;
+pub mod time;
+pub mod transcript;

@@ -1,0 +1,262 @@
+//! The shared state file: what the person wants, what the team does, and how one is merged into the other.
+//!
+//! `desired_state` is the person's: Brigade changes it only at the documented endings, and only while it still is the one
+//! being ended. The other fields are Brigade's and authoritative in its memory. Fields of others are kept.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::document::{Document, DocumentError};
+use super::task::TaskId;
+use super::time::UnixMs;
+
+/// What a team is to do, or does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// One session after the other, as long as there is work.
+    Continuous,
+    /// One session.
+    RunOnce,
+    /// One session that tidies up.
+    RunCleanup,
+    /// Nothing new.
+    Pause,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Continuous, Self::RunOnce, Self::RunCleanup, Self::Pause];
+
+    /// The word that stands in the file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Continuous => "continuous",
+            Self::RunOnce => "run_once",
+            Self::RunCleanup => "run_cleanup",
+            Self::Pause => "pause",
+        }
+    }
+
+    /// The mode this word stands for.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.as_str() == word)
+    }
+
+    /// Whether it ends by itself after one session.
+    #[must_use]
+    pub fn is_one_shot(self) -> bool {
+        matches!(self, Self::RunOnce | Self::RunCleanup)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What a teammate does, as people and programs read it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TeammateReport {
+    /// Its role.
+    pub role: String,
+    /// `work`, `idle`, `stopping`, `stopped`.
+    pub phase: String,
+    /// The task it holds.
+    pub task: Option<TaskId>,
+    /// Its attempt of that task.
+    pub attempt: Option<u32>,
+    /// Since when it is in this phase.
+    pub since: String,
+    /// When the harness last saw it alive.
+    pub heartbeat: String,
+    /// Tokens it has used.
+    pub tokens: u64,
+    /// What they cost, in US dollars.
+    pub cost_usd: f64,
+    /// What it waits for: a person, a limit, mail; `None` while it works.
+    pub waiting_for: Option<String>,
+}
+
+/// Brigade's part of the file.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StateReport {
+    /// The team.
+    pub team: String,
+    /// What it does; `None` leaves what the file says.
+    pub current: Option<Mode>,
+    /// How each teammate stands.
+    pub teammates: BTreeMap<String, TeammateReport>,
+}
+
+/// A change of the desired state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetDesired {
+    /// The new one.
+    pub mode: Mode,
+    /// `human` or `agent`.
+    pub by: String,
+    /// Why, for people.
+    pub note: String,
+    /// Do it only while the file says this: an ending must not undo a click.
+    pub only_if: Option<Mode>,
+}
+
+/// What is to be merged into the file.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StateUpdate {
+    /// Brigade's own fields.
+    pub report: Option<StateReport>,
+    /// A change of the desired state.
+    pub desired: Option<SetDesired>,
+}
+
+/// The shared state as a reader finds it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SharedState {
+    /// What the person wants. A word nobody knows counts as pause.
+    pub desired: Mode,
+    /// The word itself, where nobody knows it.
+    pub unknown_desired: Option<String>,
+    /// What the team says it does.
+    pub current: Mode,
+    /// Who set the desired state.
+    pub set_by: String,
+    /// Why.
+    pub note: String,
+    /// The file as it was read.
+    pub document: Document,
+}
+
+impl SharedState {
+    /// What stands where there was no file: pause, pause.
+    #[must_use]
+    pub fn fresh(now: UnixMs) -> Self {
+        let mut document = Document::default();
+        document.put("desired_state", &Mode::Pause);
+        document.put("current_state", &Mode::Pause);
+        document.put("timestamp", &now.to_iso());
+        document.put("setBy", &"agent");
+        document.put("note", &"");
+        Self {
+            desired: Mode::Pause,
+            unknown_desired: None,
+            current: Mode::Pause,
+            set_by: "agent".into(),
+            note: String::new(),
+            document,
+        }
+    }
+
+    /// Reads the bytes of `agent_state.json`.
+    ///
+    /// # Errors
+    /// [`DocumentError`] when they are no JSON object. Known fields of a wrong type do not make it malformed: a
+    /// `desired_state` that is no known word counts as pause, the others as missing.
+    pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
+        let document = Document::parse(bytes)?;
+        let word = |field: &str| -> Option<String> {
+            let value: Value = document.get(field).ok()??;
+            Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+        };
+        let desired_word = word("desired_state");
+        let desired = desired_word.as_deref().and_then(Mode::from_word);
+        Ok(Self {
+            desired: desired.unwrap_or(Mode::Pause),
+            unknown_desired: desired_word.filter(|_| desired.is_none()),
+            current: word("current_state").as_deref().and_then(Mode::from_word).unwrap_or(Mode::Pause),
+            set_by: word("setBy").unwrap_or_default(),
+            note: word("note").unwrap_or_default(),
+            document,
+        })
+    }
+
+    /// The state with `update` merged in. Pure: merging the same update again changes nothing but the time.
+    #[must_use]
+    pub fn merge(&self, update: &StateUpdate, now: UnixMs) -> Self {
+        let mut next = self.clone();
+        if let Some(report) = &update.report {
+            if let Some(current) = report.current {
+                next.current = current;
+                next.document.put("current_state", &current);
+            }
+            next.document.put("team", &report.team);
+            next.document.put("teammates", &report.teammates);
+        }
+        if let Some(set) = &update.desired
+            && set.only_if.is_none_or(|expected| expected == next.desired && next.unknown_desired.is_none())
+        {
+            next.desired = set.mode;
+            next.unknown_desired = None;
+            next.set_by.clone_from(&set.by);
+            next.note.clone_from(&set.note);
+            next.document.put("desired_state", &set.mode);
+            next.document.put("setBy", &set.by);
+            next.document.put("note", &set.note);
+        }
+        next.document.put("timestamp", &now.to_iso());
+        next
+    }
+
+    /// The file's text.
+    #[must_use]
+    pub fn to_file(&self) -> String {
+        self.document.to_pretty()
+    }
+
+    /// Whether Brigade's own fields in the file are those of `report`, apart from times.
+    #[must_use]
+    pub fn carries(&self, report: &StateReport) -> bool {
+        let teammates: Option<BTreeMap<String, TeammateReport>> = self.document.get("teammates").ok().flatten();
+        let team: Option<String> = self.document.get("team").ok().flatten();
+        report.current.is_none_or(|current| current == self.current)
+            && team.as_deref() == Some(&report.team)
+            && teammates.as_ref() == Some(&report.teammates)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(mode: Mode, only_if: Option<Mode>) -> StateUpdate {
+        StateUpdate {
+            desired: Some(SetDesired { mode, by: "agent".into(), note: "done".into(), only_if }),
+            report: None,
+        }
+    }
+
+    #[test]
+    fn an_ending_does_not_undo_a_click() {
+        let clicked = SharedState::fresh(UnixMs(0)).merge(&set(Mode::Continuous, None), UnixMs(1));
+        let ended = clicked.merge(&set(Mode::Pause, Some(Mode::RunOnce)), UnixMs(2));
+        assert_eq!(ended.desired, Mode::Continuous);
+        assert_eq!(clicked.merge(&set(Mode::Pause, Some(Mode::Continuous)), UnixMs(2)).desired, Mode::Pause);
+    }
+
+    #[test]
+    fn an_unknown_word_is_pause_and_is_kept() {
+        let state =
+            SharedState::parse(br#"{"desired_state":"hyperdrive","current_state":"pause","mine":[1.0]}"#).unwrap();
+        assert_eq!((state.desired, state.unknown_desired.as_deref()), (Mode::Pause, Some("hyperdrive")));
+        let update =
+            StateUpdate { report: Some(StateReport { team: "t".into(), ..StateReport::default() }), desired: None };
+        let merged = state.merge(&update, UnixMs(0)).to_file();
+        assert!(merged.contains("hyperdrive") && merged.contains("1.0"), "{merged}");
+    }
+
+    #[test]
+    fn a_report_is_found_again_in_the_file_it_was_merged_into() {
+        let report = StateReport { team: "t".into(), current: Some(Mode::RunOnce), teammates: BTreeMap::new() };
+        let update = StateUpdate { report: Some(report.clone()), desired: None };
+        let merged = SharedState::fresh(UnixMs(0)).merge(&update, UnixMs(9));
+        assert!(SharedState::parse(merged.to_file().as_bytes()).unwrap().carries(&report));
+        assert!(!SharedState::fresh(UnixMs(0)).carries(&report));
+    }
+}

@@ -1,0 +1,191 @@
+//! Adapters put together: stores, models, tools, clock and signals around a team; its events go to the report.
+
+use std::future::pending;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use brigade::cli::error::{CliError, CliResult};
+use brigade::cli::exit::Exit;
+use brigade::cli::headless::Report;
+use brigade::cli::launch::{Launch, Lifetime};
+use brigade::domain::event::Event;
+use brigade::domain::state::Mode;
+use brigade::domain::time::UnixMs;
+use brigade::platform::guard;
+use brigade::ports::{Clock, Stores};
+use brigade::stores::open::{OpenOptions, Purpose, Workspace, open};
+use brigade::team::handle::{Command, End, Outcome, TeamHandle};
+use brigade::team::{self, LaunchError, Start, Surroundings};
+use brigade::{models, tools};
+use tokio::sync::broadcast::error::RecvError;
+
+/// After this long without an event, lines that were held back to be told together are shown.
+const QUIET: Duration = Duration::from_millis(150);
+
+/// What no tool of a member may write, relative to the workspace.
+const CONTROL_FILES: [&str; 4] = [".tasks", ".team", "agent_state.json", "brigade.toml"];
+
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> UnixMs {
+        UnixMs(0).plus(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+    }
+}
+
+/// Launches a team, shows what it does, and says how the process ends.
+///
+/// # Errors
+/// The workspace cannot be used, or the team not be launched.
+pub fn launch(launch: Launch) -> CliResult<Exit> {
+    listen_to_traces();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::refused(format!("cannot start: {error}")))?;
+    let outcome = runtime.block_on(run(launch));
+    // Blocking calls that hang (a dead network disk) must not keep the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+/// Prints traces to stderr, as many as `RUST_LOG` asks for: by default what went wrong and is in no event.
+fn listen_to_traces() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let is_coloured =
+        std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_coloured).without_time();
+    // A second subscriber, in a program that embeds this one, is no reason to stop.
+    let _ = lines.with_writer(std::io::stderr).try_init();
+}
+
+async fn run(launch: Launch) -> CliResult<Exit> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let purpose = Purpose::Lead { team: launch.spec.name.to_string() };
+    let options = OpenOptions { purpose, durability: launch.durability, clock: Arc::clone(&clock) };
+    let workspace = open(&launch.workspace, options).await?;
+    let mut report = launch.report;
+    for warning in &workspace.warnings {
+        report.note(warning);
+    }
+    let start = start_of(launch.lifetime, launch.plan);
+    let surroundings = Surroundings {
+        stores: workspace.stores.clone(),
+        clock,
+        control_files: CONTROL_FILES.iter().map(PathBuf::from).collect(),
+        guard: guard::own_guard().map_err(|error| CliError::refused(format!("cannot guard commands: {error}")))?,
+        workspace: launch.workspace,
+        connect: Arc::new(models::connect),
+        tools_of: Arc::new(tools::table::tools_of),
+    };
+    report.begin(&*workspace.stores.board.view().await?);
+    let mut signals = Signals::listen()?;
+    let mut team = team::launch(launch.spec, start, surroundings).await.map_err(not_launched)?;
+    let outcome = show(&mut team, &mut report, &mut signals).await?;
+    let exit = close(&workspace, &mut report).await?;
+    Ok(match outcome.end {
+        End::Interrupted => Exit::Interrupted,
+        // A run that could not do what it was for is no success, whatever the board says.
+        End::SessionOver if outcome.trouble.is_some() => Exit::Unfinished,
+        End::SessionOver => exit,
+    })
+}
+
+fn start_of(lifetime: Lifetime, plan: Vec<brigade::domain::task::NewTask>) -> Start {
+    match lifetime {
+        Lifetime::Session(mode) => Start { plan, mode: Some(mode), mode_without_file: None, one_session: true },
+        Lifetime::Obey(mode) => Start { plan, mode, mode_without_file: Some(Mode::Continuous), one_session: false },
+    }
+}
+
+async fn close(workspace: &Workspace, report: &mut Report) -> CliResult<Exit> {
+    let stores: &Stores = &workspace.stores;
+    report.close(&*stores.board.view().await?)
+}
+
+/// Shows the events until the team has ended and all are shown.
+async fn show(team: &mut TeamHandle, report: &mut Report, signals: &mut Signals) -> CliResult<Outcome> {
+    let mut events = team.events();
+    let commands = team.commands();
+    let mut asked = false;
+    let outcome = loop {
+        tokio::select! {
+            event = events.recv() => show_event(event, report),
+            outcome = team.wait() => break outcome,
+            () = signals.next() => {
+                let command = if asked { Command::StopNow } else { Command::Stop };
+                report.note(if asked { "stopping now" } else { "stopping: running turns are finished; once more to stop now" });
+                asked = true;
+                let _ = commands.send(command).await;
+            }
+            () = tokio::time::sleep(QUIET) => report.flush(),
+        }
+    };
+    while let Ok(event) = events.try_recv() {
+        report.event(&event);
+    }
+    outcome.map_err(|error| CliError::refused(format!("the lead broke down: {error}")))
+}
+
+fn show_event(event: Result<Arc<Event>, RecvError>, report: &mut Report) {
+    match event {
+        Ok(event) => report.event(&event),
+        Err(RecvError::Lagged(missed)) => {
+            report.note(&format!("{missed} events are not shown; .team/events.jsonl has them"));
+        }
+        Err(RecvError::Closed) => {}
+    }
+}
+
+fn not_launched(error: LaunchError) -> CliError {
+    match error {
+        LaunchError::Store(error) => error.into(),
+        error => CliError::usage(error.to_string()),
+    }
+}
+
+/// SIGINT, SIGTERM and SIGHUP; on other systems Ctrl-C.
+struct Signals {
+    #[cfg(unix)]
+    kinds: [tokio::signal::unix::Signal; 3],
+}
+
+impl Signals {
+    #[cfg(unix)]
+    fn listen() -> CliResult<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let listen =
+            |kind| signal(kind).map_err(|error| CliError::refused(format!("cannot listen to signals: {error}")));
+        Ok(Self {
+            kinds: [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?],
+        })
+    }
+
+    #[cfg(unix)]
+    async fn next(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.kinds;
+        let received = tokio::select! {
+            received = interrupt.recv() => received,
+            received = terminate.recv() => received,
+            received = hangup.recv() => received,
+        };
+        if received.is_none() {
+            pending::<()>().await;
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn listen() -> CliResult<Self> {
+        Ok(Self {})
+    }
+
+    #[cfg(not(unix))]
+    async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            pending::<()>().await;
+        }
+    }
+}

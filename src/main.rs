@@ -1,0 +1,10 @@
+//! Wiring only: what was typed goes to the command line, which is handed what launches a team.
+
+use std::process::ExitCode;
+
+mod launch;
+
+fn main() -> ExitCode {
+    brigade::platform::guard::run_if_asked();
+    brigade::cli::run(std::env::args_os(), launch::launch).into()
+}

@@ -1,0 +1,44 @@
+//! How models are reached: one provider a file, one line in [`PROVIDERS`] each.
+
+use std::sync::Arc;
+
+use crate::ports::{ModelClient, ModelSpec};
+
+pub mod runbook;
+pub mod scripted;
+
+/// A way to reach models.
+pub struct Provider {
+    /// What the config calls it.
+    pub name: &'static str,
+    /// What people read about it.
+    pub about: &'static str,
+    /// Makes a client for one member; the error says what is wrong with its settings.
+    pub connect: fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>,
+}
+
+/// All providers.
+pub const PROVIDERS: &[Provider] = &[
+    Provider {
+        name: "runbook",
+        about: "needs no key: does a task by running the fenced sh blocks of its description",
+        connect: runbook::connect,
+    },
+    Provider {
+        name: "scripted",
+        about: "answers from the script file named by `model`: for tests, examples and rehearsals",
+        connect: scripted::connect,
+    },
+];
+
+/// The client for these settings.
+///
+/// # Errors
+/// A sentence that names the setting that is wrong and what is allowed.
+pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
+    let provider = PROVIDERS.iter().find(|provider| provider.name == spec.provider).ok_or_else(|| {
+        let known: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
+        format!("there is no provider `{}`; there are: {}", spec.provider, known.join(", "))
+    })?;
+    (provider.connect)(spec)
+}

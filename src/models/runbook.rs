@@ -1,0 +1,240 @@
+//! The provider that needs no key: it does a task by running the fenced `sh` blocks of its description, in order.
+//!
+//! It keeps no state. Each answer follows from the messages alone: which task was claimed last, and what came of the
+//! blocks since. It goes through the same tools and the same loop as any model.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::json;
+
+use crate::domain::context::restore;
+use crate::domain::transcript::{Block, Role, Usage};
+use crate::ports::{ChatMessage, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason};
+
+/// The longest part of a block's output that becomes a task's result, in characters.
+const RESULT_CHARS_MAX: usize = 400;
+
+/// The provider; see the module.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Runbook;
+
+/// The client for a member.
+///
+/// # Errors
+/// When a base URL is given: nothing is reached here.
+pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
+    match &spec.base_url {
+        Some(_) => Err("the runbook provider reaches no server: remove `base_url`".to_owned()),
+        None => Ok(Arc::new(Runbook)),
+    }
+}
+
+#[async_trait]
+impl ModelClient for Runbook {
+    async fn request(&self, request: ModelRequest) -> Result<ModelResponse, ModelError> {
+        Ok(match Progress::read(&request.messages) {
+            None => say("There is nothing to run here."),
+            Some(progress) => progress.answer(),
+        })
+    }
+
+    fn thinks(&self) -> bool {
+        false
+    }
+}
+
+/// How far the task that was claimed last has come.
+struct Progress {
+    task: u64,
+    scripts: Vec<String>,
+    /// What came of each call since the claim.
+    results: Vec<CallResult>,
+}
+
+struct CallResult {
+    tool: String,
+    output: String,
+    is_error: bool,
+}
+
+impl Progress {
+    /// Reads it from the messages; `None` when they end without a claimed task.
+    fn read(messages: &[Arc<ChatMessage>]) -> Option<Self> {
+        let (at, text) = messages.iter().enumerate().rev().find_map(|(at, message)| {
+            let texts = message.content.iter().rev().filter_map(|block| match block {
+                Block::Text { text } if message.role == Role::User => Some(text),
+                _ => None,
+            });
+            texts.into_iter().find(|text| text.starts_with("<auto-claimed>")).map(|text| (at, text))
+        })?;
+        let body = text.trim_start_matches("<auto-claimed>").trim_end_matches("</auto-claimed>");
+        let task = body.strip_prefix("Task #")?.split(':').next()?.trim().parse().ok()?;
+        Some(Self { task, scripts: shell_blocks(&restore(body)), results: results_behind(&messages[at..]) })
+    }
+
+    fn answer(&self) -> ModelResponse {
+        let reported = self.results.iter().rposition(|result| result.tool == "task_update");
+        if let Some(last) = reported {
+            let result = &self.results[last];
+            return if result.is_error { self.report_failed(&result.output, false) } else { nothing_more() };
+        }
+        if self.scripts.is_empty() {
+            let reason = "the runbook provider runs the fenced sh blocks of a task, and this one has none";
+            return self.report_failed(reason, true);
+        }
+        match self.results.last() {
+            Some(result) if result.is_error => self.report_failed(
+                &format!("block {} of {}: {}", self.results.len(), self.scripts.len(), result.output),
+                false,
+            ),
+            _ => match self.scripts.get(self.results.len()) {
+                Some(script) => self.call("bash", json!({ "command": script })),
+                None => {
+                    let summary = self.results.last().map_or("", |result| result.output.as_str());
+                    self.call(
+                        "task_update",
+                        json!({ "task_id": self.task, "status": "completed", "result": shorten(summary) }),
+                    )
+                }
+            },
+        }
+    }
+
+    fn report_failed(&self, reason: &str, is_final: bool) -> ModelResponse {
+        let mut input = json!({ "task_id": self.task, "status": "failed", "result": shorten(reason) });
+        if is_final {
+            input["final"] = json!(true);
+        }
+        // One refused report of a failure is not made again: the loop takes the claim back.
+        let failures = self.results.iter().filter(|result| result.tool == "task_update").count();
+        if failures > 1 { say("The task could not be reported.") } else { self.call("task_update", input) }
+    }
+
+    fn call(&self, tool: &str, input: serde_json::Value) -> ModelResponse {
+        let id = format!("run-{}-{}", self.task, self.results.len() + 1);
+        let content = vec![Block::ToolUse { id, name: tool.to_owned(), input }];
+        ModelResponse { content, stop: StopReason::ToolUse, usage: Usage::default() }
+    }
+}
+
+/// The end of the work: what is to be said was said with the task.
+fn nothing_more() -> ModelResponse {
+    ModelResponse { content: Vec::new(), stop: StopReason::EndTurn, usage: Usage::default() }
+}
+
+fn say(text: &str) -> ModelResponse {
+    ModelResponse { content: vec![Block::text(text)], stop: StopReason::EndTurn, usage: Usage::default() }
+}
+
+/// What came of the calls in these messages, in order.
+fn results_behind(messages: &[Arc<ChatMessage>]) -> Vec<CallResult> {
+    let blocks = || messages.iter().flat_map(|message| &message.content);
+    let tool_of = |call: &str| {
+        blocks().find_map(|block| match block {
+            Block::ToolUse { id, name, .. } if id == call => Some(name.clone()),
+            _ => None,
+        })
+    };
+    let results = blocks().filter_map(|block| match block {
+        Block::ToolResult { tool_use_id, content, is_error } => {
+            Some(CallResult { tool: tool_of(tool_use_id)?, output: content.clone(), is_error: *is_error })
+        }
+        _ => None,
+    });
+    results.collect()
+}
+
+/// The end of an output, which is where a script says what came of it.
+fn shorten(output: &str) -> String {
+    let output = output.trim();
+    let from = output.char_indices().rev().nth(RESULT_CHARS_MAX).map_or(0, |(at, _)| at);
+    if from == 0 { output.to_owned() } else { format!("… {}", output[from..].trim_start()) }
+}
+
+/// The fenced blocks marked `sh`, `bash` or `shell`. A fence closes with at least as many of its characters.
+fn shell_blocks(markdown: &str) -> Vec<String> {
+    let mut blocks = Vec::new();
+    let mut open: Option<(char, usize, bool, String)> = None;
+    for line in markdown.lines() {
+        let text = line.trim_start();
+        let fence = text.chars().next().filter(|first| matches!(first, '`' | '~'));
+        let length = fence.map_or(0, |mark| text.chars().take_while(|c| *c == mark).count());
+        match &mut open {
+            None if length >= 3 => {
+                let language = text.trim_start_matches(['`', '~']).trim().split([' ', ',', '{']).next().unwrap_or("");
+                let is_shell = matches!(language, "sh" | "bash" | "shell");
+                open = fence.map(|mark| (mark, length, is_shell, String::new()));
+            }
+            None => {}
+            Some((mark, opened, is_shell, script)) => {
+                let closes = fence == Some(*mark) && length >= *opened && text.trim_end().chars().all(|c| c == *mark);
+                if !closes {
+                    script.push_str(line);
+                    script.push('\n');
+                    continue;
+                }
+                if *is_shell {
+                    blocks.push(std::mem::take(script));
+                }
+                open = None;
+            }
+        }
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::context::claimed_block;
+    use crate::domain::task::{Task, TaskId};
+
+    fn task(description: &str) -> ChatMessage {
+        let mut task = Task::new(TaskId(7), "Count");
+        task.description = description.to_owned();
+        ChatMessage { role: Role::User, content: vec![Block::text(claimed_block(&task))] }
+    }
+
+    /// Plays `outputs` as the results of the calls and returns what was called, with its main argument.
+    fn play(description: &str, outputs: &[(&str, bool)]) -> Vec<String> {
+        let mut messages = vec![Arc::new(task(description))];
+        let mut calls = Vec::new();
+        for turn in 0..10 {
+            let response = Progress::read(&messages).unwrap().answer();
+            let Some(Block::ToolUse { id, name, input }) = response.content.first() else { return calls };
+            let argument = input.get("command").or(input.get("status")).unwrap();
+            calls.push(format!("{name} {}", argument.as_str().unwrap().trim()));
+            let (content, is_error) = outputs.get(turn).copied().unwrap_or(("ok", false));
+            let result = Block::ToolResult { tool_use_id: id.clone(), content: content.into(), is_error };
+            messages.push(Arc::new(ChatMessage { role: Role::Assistant, content: response.content.clone() }));
+            messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![result] }));
+        }
+        panic!("it never ends: {calls:?}");
+    }
+
+    const TWO: &str = "Text\n```sh\none\n```\nmore\n~~~bash\ntwo\n~~~\n```rust\nno\n```";
+
+    #[test]
+    fn it_runs_the_blocks_in_order_and_reports() {
+        assert_eq!(play(TWO, &[]), ["bash one", "bash two", "task_update completed"]);
+    }
+
+    #[test]
+    fn a_failing_block_ends_it_and_so_does_a_refused_completion() {
+        assert_eq!(play(TWO, &[("exit 1", true)]), ["bash one", "task_update failed"]);
+        assert_eq!(
+            play(TWO, &[("", false), ("", false), ("verify: exit 1", true)]),
+            ["bash one", "bash two", "task_update completed", "task_update failed"]
+        );
+        assert_eq!(play("nothing to run", &[]), ["task_update failed"]);
+        assert_eq!(play(TWO, &[("", true), ("refused", true), ("refused", true)]).len(), 3);
+    }
+
+    #[test]
+    fn fences_close_with_their_own_mark_and_scripts_keep_harness_tags() {
+        assert_eq!(shell_blocks("````sh\necho '```'\n````\n"), ["echo '```'\n"]);
+        assert_eq!(shell_blocks("```sh\nnever closed"), Vec::<String>::new());
+        assert_eq!(play("```sh\necho '<inbox>'\n```", &[])[0], "bash echo '<inbox>'");
+    }
+}

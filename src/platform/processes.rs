@@ -1,0 +1,191 @@
+//! Other processes: who they are, and ending their groups. It decides nothing about whom to end.
+//!
+//! Processes are told apart by their start, in milliseconds since boot by a clock that never jumps: a process id is used
+//! again, a pair of id and start is not. Only Linux lists processes here (`/proc`); elsewhere nothing is found, so nothing
+//! that cannot be identified is ever signalled.
+
+use std::fs;
+use std::io;
+
+/// A process as the system lists it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessInfo {
+    /// Its id.
+    pub pid: i32,
+    /// The process group it is in.
+    pub group: i32,
+    /// When it started, in milliseconds since boot.
+    pub started_ms: u64,
+    /// Whether it has ended and only waits to be noted by its parent.
+    pub has_ended: bool,
+}
+
+/// How a group is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupSignal {
+    /// It is asked to end.
+    Terminate,
+    /// It is ended.
+    Kill,
+}
+
+/// The process with this id, if it is there and the system says so.
+#[must_use]
+pub fn process(pid: i32) -> Option<ProcessInfo> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// All processes of a group.
+#[must_use]
+pub fn group_members(group: i32) -> Vec<ProcessInfo> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(process)
+        .filter(|process| process.group == group)
+        .collect()
+}
+
+/// Milliseconds since boot, suspended time among them; 0 where the system does not say.
+#[must_use]
+pub fn uptime_ms() -> u64 {
+    let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let seconds: f64 = text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
+    // Never negative, and below 2^53 for some hundred thousand years.
+    (seconds * 1000.0) as u64
+}
+
+/// When this process started, in milliseconds since boot; 0 where the system does not say.
+#[must_use]
+pub fn own_start_ms() -> u64 {
+    i32::try_from(std::process::id()).ok().and_then(process).map_or(0, |own| own.started_ms)
+}
+
+/// Reads a line of `/proc/<pid>/stat` (proc_pid_stat(5)): id, name in parentheses, then state, parent, group …, the start as
+/// the 22nd field in ticks since boot. The name may hold anything, parentheses and spaces too.
+fn parse_stat(line: &str) -> Option<ProcessInfo> {
+    let (pid, rest) = line.split_once(" (")?;
+    let (_, rest) = rest.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let ticks: u64 = fields.get(19)?.parse().ok()?;
+    Some(ProcessInfo {
+        pid: pid.parse().ok()?,
+        group: fields.get(2)?.parse().ok()?,
+        started_ms: ticks.saturating_mul(1000) / ticks_per_second(),
+        has_ended: matches!(*fields.first()?, "Z" | "X"),
+    })
+}
+
+#[cfg(unix)]
+fn ticks_per_second() -> u64 {
+    rustix::param::clock_ticks_per_second().max(1)
+}
+
+#[cfg(not(unix))]
+fn ticks_per_second() -> u64 {
+    100
+}
+
+/// The process group of this process; 0 where there are none.
+#[must_use]
+pub fn own_group() -> i32 {
+    #[cfg(unix)]
+    let group = rustix::process::getpgrp().as_raw_nonzero().get();
+    #[cfg(not(unix))]
+    let group = 0;
+    group
+}
+
+/// Whether a group has any process in it, ended ones among them.
+#[must_use]
+pub fn group_exists(group: i32) -> bool {
+    #[cfg(unix)]
+    let exists = group > 1
+        && rustix::process::Pid::from_raw(group)
+            .is_some_and(|group| rustix::process::test_kill_process_group(group) != Err(rustix::io::Errno::SRCH));
+    #[cfg(not(unix))]
+    let exists = false;
+    exists
+}
+
+/// Signals all processes of a group. Groups 0 and 1 and this process's own are refused, whoever asks.
+///
+/// # Errors
+/// `InvalidInput` for a refused group, `NotFound` where it has no process, `Unsupported` where there are no groups.
+pub fn signal_group(group: i32, signal: GroupSignal) -> io::Result<()> {
+    if group <= 1 || group == own_group() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("process group {group} is never signalled")));
+    }
+    #[cfg(unix)]
+    {
+        use rustix::process::{Pid, Signal, kill_process_group};
+        let signal = match signal {
+            GroupSignal::Terminate => Signal::TERM,
+            GroupSignal::Kill => Signal::KILL,
+        };
+        let group = Pid::from_raw(group).ok_or(io::ErrorKind::InvalidInput)?;
+        kill_process_group(group, signal).map_err(|error| match error {
+            rustix::io::Errno::SRCH => io::Error::new(io::ErrorKind::NotFound, error),
+            other => other.into(),
+        })
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = signal;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Asks one process to end. Processes 0 and 1 and this one are refused, whoever asks.
+///
+/// # Errors
+/// `InvalidInput` for a refused process, `NotFound` where it is gone, `Unsupported` where there are no signals.
+pub fn terminate(pid: u32) -> io::Result<()> {
+    if pid <= 1 || pid == std::process::id() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("process {pid} is never signalled")));
+    }
+    #[cfg(unix)]
+    {
+        use rustix::process::{Pid, Signal, kill_process};
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+        kill_process(pid, Signal::TERM).map_err(|error| match error {
+            rustix::io::Errno::SRCH => io::Error::new(io::ErrorKind::NotFound, error),
+            other => other.into(),
+        })
+    }
+    #[cfg(not(unix))]
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let line = "4021 (a) b (c) S 1 4000 4000 0 -1 4194560 1 0 0 0 2 1 0 0 20 0 1 0 8821 1 1 1";
+        let process = parse_stat(line).unwrap();
+        assert_eq!((process.pid, process.group, process.has_ended), (4021, 4000, false));
+        assert_eq!(process.started_ms, 8821 * 1000 / ticks_per_second());
+        assert_eq!(parse_stat("4021 (a) S 1"), None);
+    }
+
+    #[test]
+    fn the_own_group_and_the_first_two_are_never_signalled() {
+        for group in [-1, 0, 1, own_group()] {
+            let error = signal_group(group, GroupSignal::Terminate).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{group}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_process_is_found_and_started_before_now() {
+        let own = process(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert_eq!(own.group, own_group());
+        assert!(own.started_ms > 0 && own.started_ms <= uptime_ms());
+        assert!(group_members(own.group).contains(&own));
+    }
+}

@@ -1,0 +1,191 @@
+//! What changes in a folder, by whomever: inotify on Linux, nothing elsewhere.
+//!
+//! The kernel queues an event before the call that caused it returns, so a drain tells all that was done before it began.
+//! That holds for local disks only: on network and user-space file systems no watch is given.
+
+use std::path::Path;
+
+/// How a drain ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// All that changed was told.
+    All,
+    /// Events were dropped; the watch goes on. Look at everything.
+    SomeLost,
+    /// The folder is not watched any more: removed, renamed, unmounted. Look at everything, and watch anew.
+    Ended,
+}
+
+#[cfg(target_os = "linux")]
+pub use linux::FolderWatch;
+#[cfg(not(target_os = "linux"))]
+pub use none::FolderWatch;
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::mem::MaybeUninit;
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+    use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+    use rustix::io::Errno;
+
+    use super::{Drained, Path};
+
+    const EVENT_BYTES: usize = 16 * 1024;
+
+    /// A watch on one folder, not on those below it. Its descriptor is readable when something changed.
+    #[derive(Debug)]
+    pub struct FolderWatch {
+        inotify: OwnedFd,
+        buffer: Box<[MaybeUninit<u8>]>,
+    }
+
+    impl FolderWatch {
+        /// Watches `folder` from now on; `None` where changes are not told reliably, or the system has no watch left.
+        #[must_use]
+        pub fn start(folder: &Path) -> Option<Self> {
+            if !is_local(folder) {
+                return None;
+            }
+            let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
+            let wanted = WatchFlags::MODIFY
+                | WatchFlags::CLOSE_WRITE
+                | WatchFlags::ATTRIB
+                | WatchFlags::CREATE
+                | WatchFlags::DELETE
+                | WatchFlags::MOVE
+                | WatchFlags::DELETE_SELF
+                | WatchFlags::MOVE_SELF
+                | WatchFlags::ONLYDIR;
+            inotify::add_watch(&inotify, folder, wanted).ok()?;
+            Some(Self { inotify, buffer: vec![MaybeUninit::uninit(); EVENT_BYTES].into_boxed_slice() })
+        }
+
+        /// Tells `each` the names that changed since the last drain, without waiting; for a renamed file also the name
+        /// it had in this folder.
+        pub fn drain(&mut self, each: &mut dyn FnMut(&str, Option<&str>)) -> Drained {
+            let mut reader = Reader::new(&self.inotify, &mut self.buffer);
+            let mut drained = Drained::All;
+            let mut moved: Option<(u32, String)> = None;
+            loop {
+                let event = match reader.next() {
+                    Ok(event) => event,
+                    Err(Errno::AGAIN) => return drained,
+                    Err(Errno::INTR) => continue,
+                    Err(_) => return Drained::Ended,
+                };
+                let what = event.events();
+                if what.intersects(
+                    ReadFlags::IGNORED | ReadFlags::UNMOUNT | ReadFlags::from_bits_retain(WatchFlags::MOVE_SELF.bits()),
+                ) {
+                    return Drained::Ended;
+                }
+                if what.contains(ReadFlags::QUEUE_OVERFLOW) {
+                    drained = Drained::SomeLost;
+                }
+                let Some(name) = event.file_name().map(|name| name.to_string_lossy()) else {
+                    continue;
+                };
+                if what.contains(ReadFlags::MOVED_FROM) {
+                    moved = Some((event.cookie(), name.clone().into_owned()));
+                }
+                let is_target = what.contains(ReadFlags::MOVED_TO);
+                let from = moved.as_ref().filter(|(cookie, _)| is_target && *cookie == event.cookie());
+                each(&name, from.map(|(_, name)| name.as_str()));
+            }
+        }
+    }
+
+    impl AsFd for FolderWatch {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.inotify.as_fd()
+        }
+    }
+
+    /// Whether all changes to the folder go through this kernel: true of the local file systems known here.
+    fn is_local(folder: &Path) -> bool {
+        const LOCAL: [i64; 8] = [
+            0xEF53,      // ext2, ext3, ext4
+            0x9123_683E, // btrfs
+            0x5846_5342, // xfs
+            0x0102_1994, // tmpfs
+            0x794C_7630, // overlayfs
+            0xF2F5_2010, // f2fs
+            0x2FC1_2FC1, // zfs
+            0x8584_58F6, // ramfs
+        ];
+        rustix::fs::statfs(folder).is_ok_and(|about| LOCAL.contains(&super::super::system::file_system_type(&about)))
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod none {
+    use super::{Drained, Path};
+
+    /// There are no watches on this system.
+    #[derive(Debug)]
+    pub enum FolderWatch {}
+
+    impl FolderWatch {
+        /// Always `None`.
+        #[must_use]
+        pub fn start(_: &Path) -> Option<Self> {
+            None
+        }
+
+        /// Never called: there is no watch.
+        pub fn drain(&mut self, _: &mut dyn FnMut(&str, Option<&str>)) -> Drained {
+            match *self {}
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn drained(watch: &mut FolderWatch) -> (Vec<(String, Option<String>)>, Drained) {
+        let mut seen = Vec::new();
+        let end = watch.drain(&mut |name, from| {
+            let event = (name.to_owned(), from.map(str::to_owned));
+            if seen.last() != Some(&event) {
+                seen.push(event);
+            }
+        });
+        (seen, end)
+    }
+
+    #[test]
+    fn a_drain_tells_what_changed_before_it_and_where_a_renamed_file_came_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        fs::write(path.join("before"), "x").unwrap();
+        let mut watch = FolderWatch::start(path).unwrap();
+        assert_eq!(drained(&mut watch), (vec![], Drained::All));
+        fs::write(path.join("before"), "y").unwrap();
+        fs::write(path.join("t"), "z").unwrap();
+        fs::rename(path.join("t"), path.join("after")).unwrap();
+        fs::remove_file(path.join("before")).unwrap();
+        let (seen, end) = drained(&mut watch);
+        let seen: Vec<_> = seen.iter().map(|(name, from)| (name.as_str(), from.as_deref())).collect();
+        assert_eq!(seen, [("before", None), ("t", None), ("after", Some("t")), ("before", None)]);
+        assert_eq!(end, Drained::All);
+    }
+
+    #[test]
+    fn a_watch_ends_with_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        for end in ["remove", "rename"] {
+            let path = folder.path().join(end);
+            fs::create_dir(&path).unwrap();
+            let mut watch = FolderWatch::start(&path).unwrap();
+            match end {
+                "remove" => fs::remove_dir(&path).unwrap(),
+                _ => fs::rename(&path, folder.path().join("other")).unwrap(),
+            }
+            assert_eq!(drained(&mut watch).1, Drained::Ended, "{end}");
+        }
+        assert!(FolderWatch::start(&folder.path().join("missing")).is_none());
+    }
+}

@@ -1,0 +1,78 @@
+//! `.team/FORMAT`: the version of the files, so that an older Brigade does not spoil those of a newer one.
+
+use std::io;
+use std::path::Path;
+
+use crate::ports::{StoreError, StoreResult};
+use crate::stores::fs::FileSystem;
+
+use super::replace::replace;
+use super::{Durability, failed};
+
+/// The format this Brigade writes, and the newest it knows.
+pub const FORMAT: u64 = 1;
+
+const FORMAT_FILE: &str = "FORMAT";
+const FORMAT_BYTES_MAX: u64 = 1024;
+
+/// Refuses the files of a newer Brigade. A workspace without the file is one of ours to be.
+///
+/// # Errors
+/// [`StoreError::NewerFormat`]; [`StoreError::Io`] also when the file is no number.
+pub fn check_format(files: &dyn FileSystem, team_folder: &Path) -> StoreResult<()> {
+    match read_format(files, team_folder)? {
+        Some(found) if found > FORMAT => {
+            let path = team_folder.join(FORMAT_FILE).display().to_string();
+            Err(StoreError::NewerFormat { path, found, known: FORMAT })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says the format, where nothing says it yet.
+///
+/// # Errors
+/// [`StoreError::Io`].
+pub fn write_format(files: &dyn FileSystem, team_folder: &Path, durability: Durability) -> StoreResult<()> {
+    if read_format(files, team_folder)?.is_none() {
+        replace(files, team_folder, FORMAT_FILE, format!("{FORMAT}\n").as_bytes(), durability)?;
+    }
+    Ok(())
+}
+
+fn read_format(files: &dyn FileSystem, team_folder: &Path) -> StoreResult<Option<u64>> {
+    let path = team_folder.join(FORMAT_FILE);
+    let bytes = match files.read(&path, 0, FORMAT_BYTES_MAX) {
+        Ok((bytes, _)) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("read", &path)(error)),
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    let number = text.trim().parse().map_err(|_| {
+        let said = format!("`{}` is no number of a format", text.trim().escape_debug());
+        failed("read", &path)(io::Error::new(io::ErrorKind::InvalidData, said))
+    })?;
+    Ok(Some(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stores::fs::RealFileSystem;
+
+    #[test]
+    fn a_newer_format_is_refused_and_ours_is_written_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = RealFileSystem::default();
+        let path = folder.path();
+        check_format(&files, path).unwrap();
+        write_format(&files, path, Durability::Power).unwrap();
+        assert_eq!(std::fs::read_to_string(path.join(FORMAT_FILE)).unwrap(), "1\n");
+        check_format(&files, path).unwrap();
+        std::fs::write(path.join(FORMAT_FILE), "2\n").unwrap();
+        let error = check_format(&files, path).unwrap_err();
+        assert!(matches!(error, StoreError::NewerFormat { found: 2, known: 1, .. }), "{error}");
+        std::fs::write(path.join(FORMAT_FILE), "new").unwrap();
+        assert!(matches!(check_format(&files, path), Err(StoreError::Io { .. })));
+    }
+}

@@ -1,0 +1,44 @@
+//! The stores that keep everything in plain files of the workspace, over the file-system port.
+//!
+//! What several of them need stands in [`replace`] (whole files, temporaries), [`shared`] (files others write too), [`append`]
+//! (logs) and [`sync`] (durability, many waiters in one sync). A store knows nothing of the others.
+
+pub mod append;
+pub mod board;
+pub mod events;
+pub mod format;
+pub mod mailbox;
+pub mod replace;
+pub mod roster;
+pub mod shared;
+pub mod state;
+pub mod sync;
+pub mod transcripts;
+pub mod watch;
+pub mod workers;
+pub mod worktree;
+
+use std::io;
+use std::path::Path;
+
+pub use crate::ports::Durability;
+use crate::ports::{StoreError, StoreResult};
+
+/// The folder of all our files in a workspace that are not tasks.
+pub const TEAM_FOLDER: &str = ".team";
+
+/// Turns what the system said into a [`StoreError`] that names the path and what was tried: `map_err(failed("write", &path))`.
+pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    move |source| StoreError::Io { action, path: path.display().to_string(), source }
+}
+
+/// Runs `action`, which blocks, off the runtime's threads. Once begun it runs to its end, also when nobody waits any more.
+///
+/// # Errors
+/// What `action` says; a panic in it as [`StoreError::Io`].
+pub async fn blocking<R: Send + 'static>(action: impl FnOnce() -> StoreResult<R> + Send + 'static) -> StoreResult<R> {
+    match tokio::task::spawn_blocking(action).await {
+        Ok(outcome) => outcome,
+        Err(error) => Err(failed("finish work on", Path::new("the stores"))(io::Error::other(error))),
+    }
+}

@@ -1,0 +1,392 @@
+//! `agent_state.json`: the person's wishes and the team's report, in one file that others write too. How changes are merged
+//! into it without losing any stands in [`super::shared`]; what is merged, in [`crate::domain::state`].
+//!
+//! The team's own fields live in memory here and are authoritative. Reports go out at most four times a second; a change of
+//! the desired state, or of what the team does, at once. A task of its own, the keeper, writes what is due, looks at
+//! files that were swapped out, and puts right what an outside writer put back.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+use tokio::sync::broadcast::{Receiver, Sender, error::RecvError};
+
+use crate::domain::state::{SetDesired, SharedState, StateReport, StateUpdate};
+use crate::ports::{Clock, StateStore, StoreChange, StoreResult};
+use crate::stores::fs::Stamp;
+
+use super::blocking;
+use super::shared::{Base, Merged, SETTLE_TIME, SharedFile, merge_patiently};
+
+/// The file's name.
+pub const STATE_FILE: &str = "agent_state.json";
+
+/// The least time between two reports.
+const REPORT_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How often the file is looked at where the system tells no file events: stale fields may stay for 100 ms.
+const LOOK_INTERVAL: Duration = Duration::from_millis(40);
+
+/// How often it is looked at where the system tells them: the guarantee behind the hints.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The least time between two corrections, so that a fight with an outside writer costs little.
+const CORRECTION_INTERVAL: Duration = Duration::from_millis(10);
+
+/// When, after a swap, the file that came out is looked at for late writes: soon, and once it may be removed.
+const ASIDE_LOOKS: [Duration; 4] =
+    [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(250), SETTLE_TIME];
+
+/// How long to wait after an error, such as a full disk.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The shared state in its file.
+pub struct FileState {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    file: Arc<SharedFile>,
+    clock: Arc<dyn Clock>,
+    changes: Sender<StoreChange>,
+    has_events: bool,
+    own: Mutex<Own>,
+    wake: Arc<Notify>,
+}
+
+/// Our part of the file.
+#[derive(Default)]
+struct Own {
+    report: Option<StateReport>,
+    /// The one that was written last; a newer one may wait.
+    written: Option<StateReport>,
+    /// Counts the reports; the written one is behind while one waits.
+    version: u64,
+    written_version: u64,
+    /// The newest report that ever went into the making of the file, with its version: none older goes in behind it.
+    merged: (u64, Option<StateReport>),
+    written_at: Option<Instant>,
+    has_keeper: bool,
+    /// The file as it was last seen or left.
+    seen: Option<(Stamp, SharedState)>,
+}
+
+impl FileState {
+    /// The shared state in `file`. `has_events` says that `changes` tells when others write it.
+    #[must_use]
+    pub fn new(file: SharedFile, clock: Arc<dyn Clock>, changes: Sender<StoreChange>, has_events: bool) -> Self {
+        let (own, wake) = (Mutex::default(), Arc::new(Notify::new()));
+        Self { inner: Arc::new(Inner { file: Arc::new(file), clock, changes, has_events, own, wake }) }
+    }
+
+    /// Whether these bytes are a state file.
+    #[must_use]
+    pub fn is_whole(bytes: &[u8]) -> bool {
+        SharedState::parse(bytes).is_ok()
+    }
+
+    fn start_keeper(&self) {
+        let mut own = self.inner.own();
+        if !own.has_keeper {
+            own.has_keeper = true;
+            let (inner, wake) = (Arc::downgrade(&self.inner), Arc::clone(&self.inner.wake));
+            tokio::spawn(keep(inner, wake, self.inner.changes.subscribe()));
+        }
+    }
+}
+
+impl Drop for FileState {
+    fn drop(&mut self) {
+        // The keeper finds nothing to keep and ends.
+        self.inner.wake.notify_one();
+    }
+}
+
+#[async_trait]
+impl StateStore for FileState {
+    async fn read(&self) -> StoreResult<Option<SharedState>> {
+        let inner = Arc::clone(&self.inner);
+        if let Some(found) = blocking(move || inner.glance()).await? {
+            return Ok(found);
+        }
+        let inner = Arc::clone(&self.inner);
+        let mend = move |base: Base<'_>| match base {
+            Base::Malformed => Some(inner.fresh().to_file()),
+            Base::Missing | Base::Whole(_) => None,
+        };
+        let bytes = merge_patiently(&self.inner.file, None, mend).await?;
+        Ok(bytes.and_then(|bytes| SharedState::parse(&bytes).ok()))
+    }
+
+    async fn update(&self, update: StateUpdate) -> StoreResult<SharedState> {
+        let mut is_urgent = update.desired.is_some();
+        if let Some(report) = update.report {
+            is_urgent |= self.inner.note(report);
+            self.start_keeper();
+        }
+        if !is_urgent {
+            self.inner.wake.notify_one();
+            let inner = Arc::clone(&self.inner);
+            if let Some(state) = blocking(move || inner.glance()).await? {
+                return Ok(self.inner.as_reported(state));
+            }
+        }
+        let is_change = update.desired.is_some();
+        let state = self.inner.write(update.desired, true).await?;
+        self.inner.wake.notify_one();
+        if is_change {
+            // Nobody listens in a process that only sets it.
+            let _ = self.inner.changes.send(StoreChange::State);
+        }
+        Ok(state)
+    }
+}
+
+impl Inner {
+    fn own(&self) -> MutexGuard<'_, Own> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a report, and says whether it must not wait: the first, and one that says the team does something else.
+    fn note(&self, mut report: StateReport) -> bool {
+        let mut own = self.own();
+        let current = own.report.as_ref().and_then(|before| before.current);
+        report.current = report.current.or(current);
+        let is_urgent = own.report.is_none() || report.current != current;
+        own.report = Some(report);
+        own.version += 1;
+        is_urgent
+    }
+
+    /// The state as the file has it; `None` while it is being written.
+    fn glance(&self) -> StoreResult<Option<Option<SharedState>>> {
+        let stamp = self.file.stamp();
+        if let (Some(stamp), Some((seen, state))) = (stamp, &self.own().seen)
+            && *seen == stamp
+        {
+            return Ok(Some(Some(state.clone())));
+        }
+        Ok(match self.file.read()? {
+            Merged::Missing => Some(None),
+            Merged::Unsettled => None,
+            Merged::Whole(bytes) => SharedState::parse(&bytes).ok().map(Some),
+        })
+    }
+
+    /// The state once what is reported is written.
+    fn as_reported(&self, state: Option<SharedState>) -> SharedState {
+        let state = state.unwrap_or_else(|| SharedState::fresh(self.clock.now()));
+        let report = self.own().report.clone();
+        state.merge(&StateUpdate { report, desired: None }, self.clock.now())
+    }
+
+    /// What stands in the place of a file that is missing or was malformed.
+    fn fresh(&self) -> SharedState {
+        self.as_reported(None)
+    }
+
+    /// New contents, or `None` where the file says already what it should.
+    fn make(&self, base: Base<'_>, report: Option<&StateReport>, desired: Option<&SetDesired>) -> Option<String> {
+        let now = self.clock.now();
+        let found = match base {
+            Base::Whole(bytes) => SharedState::parse(bytes).ok(),
+            Base::Missing | Base::Malformed => None,
+        };
+        if found.is_none() && report.is_none() && desired.is_none() {
+            return matches!(base, Base::Malformed).then(|| self.fresh().to_file());
+        }
+        let is_new = found.is_none();
+        let state = found.unwrap_or_else(|| SharedState::fresh(now));
+        let next = state.merge(&StateUpdate { report: report.cloned(), desired: desired.cloned() }, now);
+        let wishes = |state: &SharedState| {
+            (state.desired, state.unknown_desired.clone(), state.set_by.clone(), state.note.clone())
+        };
+        let says_it = report.is_none_or(|report| state.carries(report)) && wishes(&state) == wishes(&next);
+        (is_new || !says_it).then(|| next.to_file())
+    }
+
+    /// Merges what is reported, and `desired`, into the file. A report that waits for its time goes along only if `at_once`.
+    async fn write(self: &Arc<Self>, desired: Option<SetDesired>, at_once: bool) -> StoreResult<SharedState> {
+        let is_due = at_once || self.due().is_some_and(|due| due <= Instant::now());
+        let (version, report) = {
+            let own = self.own();
+            if is_due { (own.version, own.report.clone()) } else { (own.written_version, own.written.clone()) }
+        };
+        // Only a person's wish counts as a change of its time; an ending gives way to any click, also an earlier one.
+        let is_wish = desired.as_ref().is_some_and(|desired| desired.only_if.is_none());
+        let own_change_ns = is_wish.then(|| i128::from(self.clock.now().0) * 1_000_000);
+        let (inner, told) = (Arc::clone(self), report.clone());
+        let make = move |base: Base<'_>| inner.make(base, inner.newest(version, &told).as_ref(), desired.as_ref());
+        let bytes = merge_patiently(&self.file, own_change_ns, make).await?;
+        let state = bytes.and_then(|bytes| SharedState::parse(&bytes).ok()).unwrap_or_else(|| self.fresh());
+        let mut own = self.own();
+        if version > own.written_version {
+            own.written_version = version;
+            own.written = report;
+            own.written_at = Some(Instant::now());
+        }
+        own.seen = None;
+        Ok(state)
+    }
+
+    /// This report, or a newer one that another call merged while this one waited for the file's lock.
+    fn newest(&self, version: u64, report: &Option<StateReport>) -> Option<StateReport> {
+        let mut own = self.own();
+        if version >= own.merged.0 {
+            own.merged = (version, report.clone());
+        }
+        own.merged.1.clone()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let own = self.own();
+        let due = own.written_at.map_or_else(Instant::now, |written| written + REPORT_INTERVAL);
+        (own.version > own.written_version).then_some(due)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.due().is_some() {
+            // The last report must not be lost with the process; there is nobody left to tell an error to.
+            let report = self.own().report.clone();
+            let _ = self.file.merge(None, &mut |base| self.make(base, report.as_ref(), None));
+        }
+    }
+}
+
+/// What the keeper remembers between two looks.
+struct Keeping {
+    /// The file as the last look left it.
+    stamp: Option<Stamp>,
+    /// Whether a write after that look is sure to give it another stamp.
+    is_telling: bool,
+    /// How many of [`ASIDE_LOOKS`] were taken since the last swap, and when that was.
+    looks: usize,
+    swapped_at: Instant,
+    looked_at: Instant,
+    has_failed: bool,
+}
+
+/// What the disk says between two looks.
+#[derive(Clone, Copy)]
+struct Facts {
+    stamp: Option<Stamp>,
+    has_asides: bool,
+}
+
+/// Keeps the file right for as long as the store is there.
+async fn keep(inner: Weak<Inner>, wake: Arc<Notify>, mut changes: Receiver<StoreChange>) {
+    let mut keeping = Keeping {
+        stamp: None,
+        is_telling: false,
+        looks: ASIDE_LOOKS.len(),
+        swapped_at: Instant::now(),
+        looked_at: Instant::now(),
+        has_failed: false,
+    };
+    let mut is_hinted = true;
+    loop {
+        let next = {
+            let Some(inner) = inner.upgrade() else { return };
+            let facts = inner.facts().await;
+            if is_hinted || keeping.must_look(&inner, facts) {
+                keeping.look(&inner, facts.stamp).await;
+            }
+            keeping.next_look(&inner, inner.facts().await)
+        };
+        tokio::time::sleep(CORRECTION_INTERVAL).await;
+        is_hinted = wait_for_a_reason(&wake, &mut changes, next).await;
+    }
+}
+
+/// Waits until something is to be written, `next` has come, or the file may have changed; says whether it was the last.
+async fn wait_for_a_reason(wake: &Notify, changes: &mut Receiver<StoreChange>, next: Instant) -> bool {
+    let hint = async {
+        loop {
+            match changes.recv().await {
+                Ok(StoreChange::State | StoreChange::Everything) | Err(RecvError::Lagged(_)) => return,
+                Ok(_) => {}
+                Err(RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    };
+    tokio::select! {
+        () = wake.notified() => false,
+        () = hint => true,
+        () = tokio::time::sleep_until(next.into()) => false,
+    }
+}
+
+impl Inner {
+    async fn facts(self: &Arc<Self>) -> Facts {
+        let inner = Arc::clone(self);
+        let facts = blocking(move || Ok(Facts { stamp: inner.file.stamp(), has_asides: inner.file.has_asides() }));
+        facts.await.unwrap_or(Facts { stamp: None, has_asides: false })
+    }
+}
+
+impl Keeping {
+    fn must_look(&self, inner: &Inner, facts: Facts) -> bool {
+        let now = Instant::now();
+        facts.stamp != self.stamp
+            || (!inner.has_events && !self.is_telling)
+            || inner.due().is_some_and(|due| due <= now)
+            || self.next_aside_look(facts).is_some_and(|look| look <= now)
+    }
+
+    async fn look(&mut self, inner: &Arc<Inner>, before: Option<Stamp>) {
+        let is_others = before.is_some() && before != self.stamp && !self.has_failed;
+        let outcome = inner.write(None, false).await;
+        if let Err(error) = &outcome
+            && !self.has_failed
+        {
+            tracing::warn!(%error, "the shared state cannot be written; it is tried again");
+        }
+        self.has_failed = outcome.is_err();
+        let after = inner.facts().await.stamp;
+        if after == self.stamp {
+            self.looks += 1;
+        } else {
+            (self.looks, self.swapped_at) = (0, Instant::now());
+        }
+        self.stamp = after;
+        self.looked_at = Instant::now();
+        self.is_telling = after.is_none_or(is_telling);
+        // Only what was read between two equal stamps belongs to that stamp.
+        if let (Ok(state), Some(stamp), true) = (outcome, after, self.is_telling && inner.has_events)
+            && before == after
+        {
+            inner.own().seen = Some((stamp, state));
+        }
+        if is_others && !inner.has_events {
+            // Nobody has to listen.
+            let _ = inner.changes.send(StoreChange::State);
+        }
+    }
+
+    fn next_aside_look(&self, facts: Facts) -> Option<Instant> {
+        let next = match ASIDE_LOOKS.get(self.looks) {
+            Some(wait) => self.swapped_at + *wait,
+            None => self.looked_at + SETTLE_TIME / 4,
+        };
+        facts.has_asides.then_some(next)
+    }
+
+    fn next_look(&self, inner: &Inner, facts: Facts) -> Instant {
+        let now = Instant::now();
+        if self.has_failed {
+            return now + RETRY_INTERVAL;
+        }
+        let idle = now + if inner.has_events { POLL_INTERVAL } else { LOOK_INTERVAL };
+        [inner.due(), self.next_aside_look(facts)].into_iter().flatten().fold(idle, Instant::min)
+    }
+}
+
+/// Whether a later write is sure to give the file another stamp: the clock of the file system has moved on.
+fn is_telling(stamp: Stamp) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let grain = Duration::from_millis(50);
+    i128::try_from(now.saturating_sub(grain).as_nanos()).is_ok_and(|grain_ago| stamp.modified_ns < grain_ago)
+}

@@ -1,0 +1,169 @@
+//! Ending the commands a dead worker left running, and no other process.
+//!
+//! A process group is a worker's only if it was recorded in this boot of this machine, and its leader (or, once that ended, its
+//! oldest process) started within the worker's life: not before the worker, not after its last record. Both are told in
+//! time since boot, which never jumps. A group that cannot be proven is left alone.
+
+use std::time::{Duration, Instant};
+
+use crate::domain::record::WorkerRecord;
+use crate::platform::processes::{self, GroupSignal, ProcessInfo};
+use crate::platform::{boot_id, host_name};
+
+/// How long a group may take to end before it is killed.
+const TERMINATE_TIME: Duration = Duration::from_millis(700);
+
+/// How long is waited for a killed group to be gone.
+const KILL_TIME: Duration = Duration::from_millis(300);
+
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What the two clocks may differ by: starts are told in ticks of 10 ms, and a group is recorded after it started.
+const SLACK_MS: u64 = 1000;
+
+/// Ends all groups of a dead worker's record that are provably its own.
+pub(super) fn end_groups(record: &WorkerRecord) {
+    let recorded = record.teammates.values().flat_map(|teammate| teammate.process_groups.iter().copied());
+    let groups: Vec<i32> = recorded.filter(|group| is_of(*group, record)).collect();
+    signal(&groups, GroupSignal::Terminate);
+    let left = wait_for(&groups, TERMINATE_TIME);
+    let left: Vec<i32> = left.into_iter().filter(|group| is_of(*group, record)).collect();
+    signal(&left, GroupSignal::Kill);
+    for group in wait_for(&left, KILL_TIME) {
+        tracing::warn!(group, worker = record.worker, "a command of a dead worker has not ended");
+    }
+}
+
+fn signal(groups: &[i32], signal: GroupSignal) {
+    for group in groups {
+        // Its worker is dead, and nobody else waits for it; one that has ended meanwhile is what was wanted.
+        if processes::signal_group(*group, signal).is_ok() {
+            tracing::info!(group, ?signal, "ended what a dead worker left running");
+        }
+    }
+}
+
+/// Waits until the groups have ended, and returns those that have not in time.
+fn wait_for(groups: &[i32], time: Duration) -> Vec<i32> {
+    let began = Instant::now();
+    let mut left = groups.to_owned();
+    loop {
+        left.retain(|group| processes::group_members(*group).iter().any(|process| !process.has_ended));
+        if left.is_empty() || began.elapsed() >= time {
+            return left;
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+fn is_of(group: i32, record: &WorkerRecord) -> bool {
+    if group <= 1 || group == processes::own_group() || !is_of_this_boot(record) {
+        return false;
+    }
+    let members = processes::group_members(group);
+    let leader = members.iter().find(|process| process.pid == group);
+    let eldest = leader.or_else(|| members.iter().min_by_key(|process| process.started_ms));
+    eldest.is_some_and(|eldest| started_within(eldest, record))
+}
+
+fn is_of_this_boot(record: &WorkerRecord) -> bool {
+    !record.boot.is_empty() && record.boot == boot_id() && record.host == host_name()
+}
+
+fn started_within(process: &ProcessInfo, record: &WorkerRecord) -> bool {
+    let Some(worker_started_ms) = started_ms(record) else {
+        return false;
+    };
+    (worker_started_ms..=record.uptime_ms + SLACK_MS).contains(&process.started_ms)
+}
+
+/// When the worker's process started, in milliseconds since boot: the second part of its id.
+fn started_ms(record: &WorkerRecord) -> Option<u64> {
+    record.worker.split('-').nth(1)?.parse().ok().filter(|started| *started > 0)
+}
+
+/// Whether the worker's own process is there, as far as this machine can say.
+pub(super) fn process_lives(record: &WorkerRecord) -> bool {
+    let process = i32::try_from(record.pid).ok().and_then(processes::process);
+    is_of_this_boot(record)
+        && process.is_some_and(|process| !process.has_ended && Some(process.started_ms) == started_ms(record))
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use super::*;
+    use crate::domain::record::WorkerTeammate;
+    use crate::domain::time::UnixMs;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command};
+
+    fn group_of(command: &str) -> Child {
+        Command::new("sh").arg("-c").arg(command).process_group(0).spawn().unwrap()
+    }
+
+    fn record(group: i32, uptime_ms: u64) -> WorkerRecord {
+        let teammate = WorkerTeammate { process_groups: vec![group], ..WorkerTeammate::default() };
+        WorkerRecord {
+            v: 1,
+            worker: format!("999999-{}-0", processes::own_start_ms()),
+            team: "t".into(),
+            host: host_name(),
+            pid: 999_999,
+            boot: boot_id(),
+            started: UnixMs(0),
+            heartbeat: UnixMs(0),
+            uptime_ms,
+            teammates: [("alice".to_owned(), teammate)].into(),
+        }
+    }
+
+    fn id(child: &Child) -> i32 {
+        i32::try_from(child.id()).unwrap()
+    }
+
+    #[test]
+    fn a_group_that_ignores_the_request_is_ended_within_a_second() {
+        let mut child = group_of("trap '' TERM; while :; do sleep 0.05; done");
+        let record = record(id(&child), processes::uptime_ms());
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| child.wait().unwrap());
+            end_groups(&record);
+            assert!(began.elapsed() < Duration::from_secs(2));
+            assert!(!waiting.join().unwrap().success());
+        });
+    }
+
+    #[test]
+    fn a_group_that_was_not_provably_the_workers_is_left_alone() {
+        let mut child = group_of("sleep 30");
+        let now = processes::uptime_ms();
+        let good = record(id(&child), now);
+        assert!(is_of(id(&child), &good));
+        let other_boot = WorkerRecord { boot: "another".into(), ..good.clone() };
+        let no_boot = WorkerRecord { boot: String::new(), ..good.clone() };
+        let other_host = WorkerRecord { host: "another".into(), ..good.clone() };
+        // Its id was used again after the worker's last record.
+        let ended_before = WorkerRecord { uptime_ms: now.saturating_sub(60_000), ..good.clone() };
+        let began_after = WorkerRecord { worker: format!("1-{}-0", now + 60_000), ..good.clone() };
+        let unknown_start = WorkerRecord { worker: "strange".into(), ..good.clone() };
+        for (what, record) in [
+            ("boot", other_boot),
+            ("no boot", no_boot),
+            ("host", other_host),
+            ("ended before", ended_before),
+            ("began after", began_after),
+            ("start", unknown_start),
+        ] {
+            assert!(!is_of(id(&child), &record), "{what}");
+            end_groups(&record);
+            assert!(child.try_wait().unwrap().is_none(), "{what}: it was ended");
+        }
+        for group in [0, 1, processes::own_group()] {
+            assert!(!is_of(group, &record(group, now)), "{group}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

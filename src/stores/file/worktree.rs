@@ -1,0 +1,177 @@
+//! `<worktree>/.agent/state.json`: what one task's worktree was used for, so that a crash is recovered from and no worktree is
+//! taken over for another task. Other runners read and write the file too; it knows nothing of git or tasks.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::domain::record::WorktreeState;
+use crate::ports::{Clock, StoreError};
+use crate::stores::fs::{FileSystem, HeldLock};
+
+use super::replace::{Staged, sweep_temporaries};
+use super::{Durability, failed};
+
+const FOLDER: &str = ".agent";
+const FILE: &str = "state.json";
+const LOCK: &str = ".state.lock";
+
+/// The largest file that is read, in bytes.
+const STATE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// How long is waited for others who update the same worktree. Each takes well below a millisecond.
+const LOCK_TIME_MAX: Duration = Duration::from_secs(10);
+const LOCK_WAIT: Duration = Duration::from_millis(1);
+
+/// Why a worktree's state was not read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum WorktreeError {
+    /// There is no state: the worktree is fresh.
+    #[error("{path}: there is no worktree state")]
+    NotFound {
+        /// The file.
+        path: String,
+    },
+    /// The file is no worktree state; it may be overwritten with a fresh one.
+    #[error("{path}: malformed worktree state: {reason}")]
+    Malformed {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The worktree belongs to another task and must be cleaned before it is used.
+    #[error("{path}: the worktree belongs to `{}`, not to `{expected}`", .loaded.issue_identifier)]
+    IdentifierMismatch {
+        /// The file.
+        path: String,
+        /// Whose it was expected to be.
+        expected: String,
+        /// What it says, for people.
+        loaded: Box<WorktreeState>,
+    },
+    /// The closure given to [`WorktreeStore::update`] failed; nothing was written.
+    #[error("the worktree state is not changed: {0}")]
+    Refused(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The system refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The states of worktrees. After a crash each file is the old or the new version.
+#[derive(Clone)]
+pub struct WorktreeStore {
+    files: Arc<dyn FileSystem>,
+    durability: Durability,
+    clock: Arc<dyn Clock>,
+}
+
+impl WorktreeStore {
+    /// A store that serves all worktrees. All its calls block.
+    #[must_use]
+    pub fn new(files: Arc<dyn FileSystem>, durability: Durability, clock: Arc<dyn Clock>) -> Self {
+        Self { files, durability, clock }
+    }
+
+    /// Where the state of `worktree` lies.
+    #[must_use]
+    pub fn path(worktree: &Path) -> PathBuf {
+        worktree.join(FOLDER).join(FILE)
+    }
+
+    /// The state of `worktree`.
+    ///
+    /// # Errors
+    /// [`WorktreeError::NotFound`], [`WorktreeError::Malformed`].
+    pub fn read(&self, worktree: &Path) -> Result<WorktreeState, WorktreeError> {
+        let path = Self::path(worktree);
+        let told = path.display().to_string();
+        let malformed = |reason: String| WorktreeError::Malformed { path: path.display().to_string(), reason };
+        match self.files.read(&path, 0, STATE_BYTES_MAX) {
+            Ok((bytes, _)) => WorktreeState::parse(&bytes).map_err(|error| malformed(error.to_string())),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound => Err(WorktreeError::NotFound { path: told }),
+                io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => Err(malformed(error.to_string())),
+                _ => Err(failed("read", &path)(error).into()),
+            },
+        }
+    }
+
+    /// The state of `worktree`, if it belongs to `expected`; an empty expectation fits every state.
+    ///
+    /// # Errors
+    /// As [`WorktreeStore::read`], and [`WorktreeError::IdentifierMismatch`] with the state that was found.
+    pub fn read_expect(&self, worktree: &Path, expected: &str) -> Result<WorktreeState, WorktreeError> {
+        let loaded = self.read(worktree)?;
+        if expected.is_empty() || loaded.issue_identifier == expected {
+            return Ok(loaded);
+        }
+        let path = Self::path(worktree).display().to_string();
+        Err(WorktreeError::IdentifierMismatch { path, expected: expected.to_owned(), loaded: Box::new(loaded) })
+    }
+
+    /// Writes the state, whatever was there, and returns it with its time of writing.
+    ///
+    /// # Errors
+    /// [`WorktreeError::Store`].
+    pub fn write(&self, worktree: &Path, state: WorktreeState) -> Result<WorktreeState, WorktreeError> {
+        let _lock = self.lock(worktree)?;
+        self.write_locked(worktree, state)
+    }
+
+    /// Changes the state: `change` gets what is there, or an empty state, and what it makes of it is written. Updates of
+    /// several threads and processes of ours follow each other; none is lost.
+    ///
+    /// # Errors
+    /// [`WorktreeError::Refused`] when `change` fails, [`WorktreeError::Malformed`]; nothing is written then.
+    pub fn update<E>(
+        &self,
+        worktree: &Path,
+        change: impl FnOnce(&mut WorktreeState) -> Result<(), E>,
+    ) -> Result<WorktreeState, WorktreeError>
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let _lock = self.lock(worktree)?;
+        let mut state = match self.read(worktree) {
+            Err(WorktreeError::NotFound { .. }) => WorktreeState::default(),
+            other => other?,
+        };
+        change(&mut state).map_err(|error| WorktreeError::Refused(error.into()))?;
+        self.write_locked(worktree, state)
+    }
+
+    fn write_locked(&self, worktree: &Path, mut state: WorktreeState) -> Result<WorktreeState, WorktreeError> {
+        let folder = worktree.join(FOLDER);
+        state.last_updated_at = self.clock.now().0;
+        let text = state.to_file();
+        sweep_temporaries(&*self.files, &folder)?;
+        let staged = Staged::write(&*self.files, &folder, FILE, text.as_bytes())?;
+        if self.durability == Durability::Power {
+            // Without it a power cut may leave an empty file, which is neither the old nor the new one.
+            staged.sync()?;
+        }
+        staged.commit()?;
+        Ok(state)
+    }
+
+    /// The worktree's lock. It is tried for again and again instead of waited for, so that no file stays open for a worktree
+    /// that is long gone.
+    fn lock(&self, worktree: &Path) -> Result<HeldLock, WorktreeError> {
+        let folder = worktree.join(FOLDER);
+        self.files.create_folder(&folder).map_err(failed("make", &folder))?;
+        let path = folder.join(LOCK);
+        let began = Instant::now();
+        loop {
+            if let Some(held) = self.files.hold(&path).map_err(failed("lock", &path))? {
+                return Ok(held);
+            }
+            if began.elapsed() > LOCK_TIME_MAX {
+                let error = io::Error::new(io::ErrorKind::TimedOut, "others hold it");
+                return Err(failed("lock", &path)(error).into());
+            }
+            std::thread::sleep(LOCK_WAIT);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The file-system port: every file operation of the stores, and nothing else.
+//!
+//! Small, so that a test can die at the n-th call ([`dying`]) and a simulated disk can drop unsynced writes
+//! ([`simulated`]). It knows nothing of tasks or mail. All calls block; the stores call it off the runtime's threads.
+
+use std::any::Any;
+use std::io;
+use std::path::Path;
+
+pub use crate::platform::watch::Drained;
+pub use crate::platform::{FileKind, Stamp};
+
+pub mod dying;
+mod real;
+pub mod simulated;
+
+pub use real::RealFileSystem;
+
+/// A lock held until this is dropped, or the process ends.
+pub type HeldLock = Box<dyn Any + Send + Sync>;
+
+/// Notes what changes in one folder, by whomever.
+pub trait FolderWatch: Send {
+    /// Tells `each` the names that changed since the last drain, without waiting; for a renamed file also the name it had in
+    /// this folder. All that was done in the folder before the drain began is told.
+    fn drain(&mut self, each: &mut dyn FnMut(&str, Option<&str>)) -> Drained;
+}
+
+/// The operations stores use. Paths are absolute. Symbolic links are never followed at the last component.
+pub trait FileSystem: Send + Sync {
+    /// The names in a folder, unsorted; names that are not UTF-8 in a lossy form. `NotFound` where there is no such folder.
+    fn list(&self, folder: &Path) -> io::Result<Vec<String>>;
+
+    /// What lies at `path`.
+    fn stamp(&self, path: &Path) -> io::Result<Stamp>;
+
+    /// A plain file's bytes from `offset`, and its stamp from before the reading. `FileTooLarge` when it has more than
+    /// `bytes_max` bytes behind the offset, `InvalidInput` when it is no plain file.
+    fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)>;
+
+    /// Makes the folder and all above it.
+    fn create_folder(&self, folder: &Path) -> io::Result<()>;
+
+    /// Makes or empties `path` and writes `bytes`: for temporaries, which get their name by a rename.
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+
+    /// Appends `bytes` in one call, making the file where it is missing; returns the size before. Where that fails halfway
+    /// and nobody else appended, what was written is taken back.
+    fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<u64>;
+
+    /// Makes a file's bytes durable.
+    fn sync_file(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes a folder's entries durable: renames, removals, new files.
+    fn sync_folder(&self, folder: &Path) -> io::Result<()>;
+
+    /// Gives a file another name, replacing what has it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Gives a file a name that nothing has; `AlreadyExists` where something has it.
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        match self.stamp(to) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.rename(from, to),
+            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Swaps two files atomically; `Unsupported` where the system cannot.
+    fn exchange(&self, a: &Path, b: &Path) -> io::Result<()>;
+
+    /// Removes a file; a missing one is an error.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Runs `critical` while holding the exclusive lock on the sidecar file `path`, waiting for it as long as it takes.
+    fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()>;
+
+    /// Takes the exclusive lock on `path` for as long as the result lives; `None` when another holds it.
+    fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>>;
+
+    /// Bytes that can still be written on the disk of `folder`.
+    fn free_bytes(&self, folder: &Path) -> io::Result<u64>;
+
+    /// Watches `folder` from now on; `None` where that cannot be relied on, and stamps must be compared instead.
+    fn watch(&self, _folder: &Path) -> Option<Box<dyn FolderWatch>> {
+        None
+    }
+
+    /// Whether a rename over an existing file becomes durable only after the renamed file's bytes. Where it does not,
+    /// a replacement that is not synced first can leave a torn file after a power cut.
+    fn renames_after_bytes(&self, _folder: &Path) -> bool {
+        false
+    }
+}
+
+/// Runs `critical` under the lock and hands on what it returns.
+///
+/// # Errors
+/// When the lock file cannot be opened or locked; `critical` did not run then.
+pub fn locked<R>(files: &dyn FileSystem, path: &Path, critical: impl FnOnce() -> R) -> io::Result<R> {
+    let mut critical = Some(critical);
+    let mut outcome = None;
+    files.locked(path, &mut || outcome = critical.take().map(|run| run()))?;
+    outcome.ok_or_else(|| io::Error::other("the critical section did not run"))
+}

@@ -1,0 +1,233 @@
+//! The operating system's files.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Drained, FileKind, FileSystem, FolderWatch, HeldLock, Stamp};
+use crate::platform;
+
+/// An open lock file; the mutex keeps the threads of this process apart, the lock the processes.
+type OpenLock = Arc<Mutex<fd_lock::RwLock<File>>>;
+
+/// The operating system's files. Clones share their open lock files.
+#[derive(Debug, Default, Clone)]
+pub struct RealFileSystem {
+    locks: Arc<Mutex<HashMap<PathBuf, OpenLock>>>,
+}
+
+impl RealFileSystem {
+    fn open_lock(&self, path: &Path) -> io::Result<OpenLock> {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = locks.get(path) {
+            return Ok(Arc::clone(open));
+        }
+        let open = Arc::new(Mutex::new(fd_lock::RwLock::new(platform::open_lock_file(path)?)));
+        locks.insert(path.to_owned(), Arc::clone(&open));
+        Ok(open)
+    }
+
+    fn forget_lock(&self, path: &Path) {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner).remove(path);
+    }
+}
+
+/// Whether `file` still is what lies at `path`: a lock on a file that somebody removed keeps nobody out.
+fn is_still(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else {
+        return false;
+    };
+    platform::stamp_of(&open).inode == platform::stamp_of(&there).inode
+}
+
+/// Cuts off the half that was appended before `error`, unless others appended behind it.
+fn take_back(file: &File, before: u64, written: usize, error: io::Error) -> io::Error {
+    if written > 0 && file.metadata().is_ok_and(|metadata| metadata.len() == before + written as u64) {
+        // What cannot be cut off is a torn line, which readers pass over.
+        let _ = file.set_len(before);
+    }
+    error
+}
+
+impl FileSystem for RealFileSystem {
+    fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
+        fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+        fs::symlink_metadata(path).map(|metadata| platform::stamp_of(&metadata))
+    }
+
+    fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)> {
+        let mut file = platform::open_for_reading(path)?;
+        let stamp = platform::stamp_of(&file.metadata()?);
+        if stamp.kind != FileKind::File {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
+        }
+        let expected = stamp.bytes.saturating_sub(offset);
+        if offset > 0 {
+            file.seek(SeekFrom::Start(offset))?;
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(expected.min(bytes_max)).unwrap_or(0) + 1);
+        file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > bytes_max {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {bytes_max} bytes")));
+        }
+        Ok((bytes, stamp))
+    }
+
+    fn create_folder(&self, folder: &Path) -> io::Result<()> {
+        fs::create_dir_all(folder)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        File::create(path)?.write_all(bytes)
+    }
+
+    fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<u64> {
+        let mut file = platform::open_for_appending(path)?;
+        let before = file.metadata()?.len();
+        let mut written = 0;
+        while written < bytes.len() {
+            match file.write(&bytes[written..]) {
+                Ok(0) => return Err(take_back(&file, before, written, io::ErrorKind::WriteZero.into())),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(take_back(&file, before, written, error)),
+            }
+        }
+        Ok(before)
+    }
+
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        platform::open_for_reading(path)?.sync_data()
+    }
+
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        platform::sync_folder(folder)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        platform::rename_new(from, to)
+    }
+
+    fn exchange(&self, a: &Path, b: &Path) -> io::Result<()> {
+        platform::exchange(a, b)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
+        loop {
+            let open = self.open_lock(path)?;
+            let mut lock = open.lock().unwrap_or_else(PoisonError::into_inner);
+            let guard = lock.write()?;
+            if is_still(&guard, path) {
+                critical();
+                return Ok(());
+            }
+            self.forget_lock(path);
+        }
+    }
+
+    fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
+        loop {
+            let mut lock = fd_lock::RwLock::new(platform::open_lock_file(path)?);
+            match lock.try_write() {
+                // Forgetting the guard keeps the lock until the file is closed, which dropping `lock` does.
+                Ok(guard) => mem::forget(guard),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+            let file = lock.into_inner();
+            if is_still(&file, path) {
+                return Ok(Some(Box::new(file)));
+            }
+        }
+    }
+
+    fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
+        platform::free_bytes(folder)
+    }
+
+    fn watch(&self, folder: &Path) -> Option<Box<dyn FolderWatch>> {
+        platform::watch::FolderWatch::start(folder).map(|watch| Box::new(watch) as Box<dyn FolderWatch>)
+    }
+
+    fn renames_after_bytes(&self, folder: &Path) -> bool {
+        platform::renames_after_bytes(folder)
+    }
+}
+
+impl FolderWatch for platform::watch::FolderWatch {
+    fn drain(&mut self, each: &mut dyn FnMut(&str, Option<&str>)) -> Drained {
+        self.drain(each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_whose_file_was_removed_keeps_the_next_one_out_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(".lock");
+        let files = RealFileSystem::default();
+        let other = RealFileSystem::default();
+        files.locked(&path, &mut || ()).unwrap();
+        fs::remove_file(&path).unwrap();
+        files
+            .locked(&path, &mut || {
+                assert!(other.hold(&path).unwrap().is_none(), "two hold the lock at once");
+            })
+            .unwrap();
+        assert!(other.hold(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn half_an_append_is_taken_back_unless_others_appended_behind_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        fs::write(&path, "whole\nhal").unwrap();
+        let file = platform::open_for_appending(&path).unwrap();
+        assert_eq!(take_back(&file, 6, 3, io::ErrorKind::StorageFull.into()).kind(), io::ErrorKind::StorageFull);
+        assert_eq!(fs::read(&path).unwrap(), b"whole\n");
+        fs::write(&path, "whole\nhalother\n").unwrap();
+        take_back(&file, 6, 3, io::ErrorKind::StorageFull.into());
+        assert_eq!(fs::read(&path).unwrap(), b"whole\nhalother\n");
+    }
+
+    #[test]
+    fn a_new_name_is_never_taken_from_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        let files = RealFileSystem::default();
+        fs::write(&a, "a").unwrap();
+        files.rename_new(&a, &b).unwrap();
+        fs::write(&a, "new").unwrap();
+        assert_eq!(files.rename_new(&a, &b).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!((fs::read(&a).unwrap(), fs::read(&b).unwrap()), (b"new".to_vec(), b"a".to_vec()));
+    }
+
+    #[test]
+    fn a_held_lock_ends_with_its_holder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w.lock");
+        let files = RealFileSystem::default();
+        let held = files.hold(&path).unwrap();
+        assert!(held.is_some());
+        assert!(files.hold(&path).unwrap().is_none());
+        drop(held);
+        assert!(files.hold(&path).unwrap().is_some());
+    }
+}

@@ -1,0 +1,175 @@
+//! What lies on the simulated disk, what of it is durable, and what a power cut leaves.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+impl Disk {
+    pub(super) fn survivors(&self, dice: &mut Dice) -> Self {
+        let mut after = Self { inodes: self.inodes.clone(), garbage_at: GARBAGE_FILES_MAX, ..Self::default() };
+        after.tree = self.durable.clone();
+        let mut lost: Vec<&Renaming> = Vec::new();
+        for renaming in &self.pending {
+            if dice.keeps() && !lost.iter().any(|earlier| renaming.builds_on(earlier)) {
+                after.apply(renaming);
+                after.carry(renaming);
+            } else {
+                lost.push(renaming);
+            }
+        }
+        after.durable = after.tree.clone();
+        let mut ids: Vec<u64> = after.inodes.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            if let Some(inode) = after.inodes.get_mut(&id) {
+                inode.bytes = inode.survivor(dice);
+                inode.settle();
+            }
+        }
+        after.throw_garbage_away();
+        after
+    }
+
+    /// What processes see from now on.
+    pub(super) fn apply(&mut self, renaming: &Renaming) {
+        for (name, node) in &renaming.names {
+            set(&mut self.tree, name, *node);
+        }
+    }
+
+    pub(super) fn change_names(&mut self, names: Vec<(PathBuf, Option<Node>)>, carries: Option<u64>) {
+        let carries = carries.and_then(|id| {
+            let inode = self.inodes.get(&id)?;
+            Some((id, inode.version, Arc::clone(&inode.bytes)))
+        });
+        let renaming = Renaming { names, carries };
+        self.apply(&renaming);
+        self.pending.push(renaming);
+        if self.inodes.len() > self.garbage_at {
+            self.throw_garbage_away();
+            self.garbage_at = self.inodes.len() + GARBAGE_FILES_MAX;
+        }
+    }
+
+    /// Makes a change of names durable.
+    pub(super) fn keep(&mut self, renaming: &Renaming) {
+        for (name, node) in &renaming.names {
+            set(&mut self.durable, name, *node);
+        }
+        self.carry(renaming);
+    }
+
+    pub(super) fn carry(&mut self, renaming: &Renaming) {
+        let Some((id, version, bytes)) = &renaming.carries else {
+            return;
+        };
+        if let Some(inode) = self.inodes.get_mut(id).filter(|inode| inode.durable_version < *version) {
+            inode.is_grown_only &= inode.bytes.starts_with(bytes);
+            inode.durable = Arc::clone(bytes);
+            inode.durable_version = *version;
+        }
+    }
+
+    pub(super) fn sync_folder(&mut self, folder: &Path) {
+        let pending = std::mem::take(&mut self.pending);
+        let mut wanted: Vec<bool> = pending.iter().map(|renaming| renaming.concerns(folder)).collect();
+        for later in (0..pending.len()).rev() {
+            if wanted[later] {
+                for earlier in 0..later {
+                    wanted[earlier] |= pending[later].builds_on(&pending[earlier]);
+                }
+            }
+        }
+        for (renaming, wanted) in pending.into_iter().zip(wanted) {
+            if wanted {
+                self.keep(&renaming);
+            } else {
+                self.pending.push(renaming);
+            }
+        }
+    }
+
+    pub(super) fn throw_garbage_away(&mut self) {
+        let named = |node: &Node| if let Node::File(id) = node { Some(*id) } else { None };
+        let mut used: HashSet<u64> = self.tree.values().chain(self.durable.values()).filter_map(named).collect();
+        used.extend(
+            self.pending.iter().flat_map(|renaming| &renaming.names).filter_map(|(_, node)| named(node.as_ref()?)),
+        );
+        self.inodes.retain(|id, _| used.contains(id));
+    }
+
+    pub(super) fn node(&self, path: &Path) -> io::Result<Node> {
+        self.tree.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    pub(super) fn file(&self, path: &Path) -> io::Result<u64> {
+        match self.node(path)? {
+            Node::File(id) => Ok(id),
+            Node::Folder => Err(io::ErrorKind::IsADirectory.into()),
+        }
+    }
+
+    pub(super) fn inode(&mut self, id: u64) -> io::Result<&mut Inode> {
+        self.inodes.get_mut(&id).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    pub(super) fn check_parent(&self, path: &Path) -> io::Result<()> {
+        match path.parent().map(|parent| self.node(parent)) {
+            Some(Ok(Node::Folder)) => Ok(()),
+            Some(Ok(Node::File(_))) => Err(io::ErrorKind::NotADirectory.into()),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// The file at `path`, made where there is none.
+    pub(super) fn open(&mut self, path: &Path) -> io::Result<u64> {
+        match self.file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => return found,
+        }
+        self.check_parent(path)?;
+        let id = self.next_inode;
+        self.next_inode += 1;
+        let modified_ns = self.tick();
+        self.inodes.insert(id, Inode { is_grown_only: true, modified_ns, ..Inode::default() });
+        self.change_names(vec![(path.to_owned(), Some(Node::File(id)))], None);
+        Ok(id)
+    }
+
+    /// Adds bytes to a file, as many as fit.
+    pub(super) fn extend(&mut self, id: u64, bytes: &[u8], bytes_max: u64) -> io::Result<()> {
+        let free = if bytes_max == u64::MAX { u64::MAX } else { bytes_max.saturating_sub(self.used_bytes()) };
+        let fitting = bytes.len().min(usize::try_from(free).unwrap_or(usize::MAX));
+        let modified_ns = self.tick();
+        let inode = self.inode(id)?;
+        Arc::make_mut(&mut inode.bytes).extend_from_slice(&bytes[..fitting]);
+        inode.version += 1;
+        inode.modified_ns = modified_ns;
+        if fitting < bytes.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        let size = |node: &Node| match node {
+            Node::File(id) => self.inodes.get(id).map_or(0, |inode| inode.bytes.len() as u64),
+            Node::Folder => 0,
+        };
+        self.tree.values().map(size).sum()
+    }
+
+    pub(super) fn tick(&mut self) -> i128 {
+        self.clock_ns += TICK_NS;
+        self.clock_ns
+    }
+}
+
+fn set(tree: &mut Tree, name: &Path, node: Option<Node>) {
+    match node {
+        Some(node) => {
+            tree.insert(name.to_owned(), node);
+        }
+        None => {
+            tree.remove(name);
+        }
+    }
+}

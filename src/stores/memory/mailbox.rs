@@ -1,0 +1,118 @@
+//! The inboxes in memory.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use tokio::sync::broadcast::Sender;
+
+use crate::domain::message::{MESSAGE_BYTES_MAX, Message};
+use crate::domain::name::{HUMAN, LEAD, Name};
+use crate::ports::{Delivery, Mailbox, StoreChange, StoreError, StoreResult};
+use crate::stores::file::mailbox::{INBOX_BYTES_MAX, INBOX_MESSAGES_MAX};
+
+/// The inboxes in memory.
+pub struct MemoryMailbox {
+    changes: Sender<StoreChange>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    open: Vec<Name>,
+    sent: u64,
+    inboxes: BTreeMap<String, Vec<Letter>>,
+}
+
+struct Letter {
+    id: String,
+    message: Message,
+    bytes: u64,
+}
+
+impl MemoryMailbox {
+    /// Inboxes for nobody yet but `lead` and `human`.
+    #[must_use]
+    pub fn new(changes: Sender<StoreChange>) -> Self {
+        Self { changes, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn find(&self, name: &str) -> StoreResult<String> {
+        let known = || [LEAD, HUMAN].into_iter().chain(self.open.iter().map(Name::as_str));
+        match known().find(|known| known.eq_ignore_ascii_case(name)) {
+            Some(known) => Ok(known.to_owned()),
+            None => {
+                Err(StoreError::UnknownRecipient { name: name.to_owned(), known: known().map(str::to_owned).collect() })
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Mailbox for MemoryMailbox {
+    async fn send(&self, to: &str, mut message: Message) -> StoreResult<String> {
+        let mut state = self.state();
+        let name = state.find(to)?;
+        let id = format!("m-{:016x}", state.sent + 1);
+        message.id = Some(id.clone());
+        let bytes = message.to_line().len() + 1;
+        if bytes > MESSAGE_BYTES_MAX {
+            let what = "the message".to_owned();
+            return Err(StoreError::TooLarge { what, bytes, bytes_max: MESSAGE_BYTES_MAX });
+        }
+        let inbox = state.inboxes.entry(name.clone()).or_default();
+        let held: u64 = inbox.iter().map(|letter| letter.bytes).sum();
+        if held + bytes as u64 > INBOX_BYTES_MAX || inbox.len() as u64 >= INBOX_MESSAGES_MAX {
+            return Err(StoreError::InboxFull { name, bytes: held, bytes_max: INBOX_BYTES_MAX });
+        }
+        inbox.push(Letter { id: id.clone(), message, bytes: bytes as u64 });
+        state.sent += 1;
+        drop(state);
+        // Nobody has to listen.
+        let _ = self.changes.send(StoreChange::Mail(name));
+        Ok(id)
+    }
+
+    async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
+        let mut state = self.state();
+        for name in names {
+            if !state.open.iter().any(|open| open.is_same(name.as_str())) {
+                state.open.push(name.clone());
+            }
+        }
+        Ok(())
+    }
+
+    async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
+        let state = self.state();
+        let name = state.find(name)?;
+        let waiting = state.inboxes.get(&name).into_iter().flatten().filter(|letter| !delivered.contains(&letter.id));
+        Ok(waiting.map(|letter| Delivery { key: letter.id.clone(), message: letter.message.clone() }).collect())
+    }
+
+    async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
+        let mut state = self.state();
+        let name = state.find(name)?;
+        if let Some(inbox) = state.inboxes.get_mut(&name) {
+            inbox.retain(|letter| !delivered.contains(&letter.id));
+        }
+        Ok(())
+    }
+
+    async fn peek(&self, name: &str) -> StoreResult<Vec<Message>> {
+        let state = self.state();
+        let name = state.find(name)?;
+        Ok(state.inboxes.get(&name).into_iter().flatten().map(|letter| letter.message.clone()).collect())
+    }
+
+    async fn waiting(&self) -> StoreResult<Vec<String>> {
+        let state = self.state();
+        Ok(state.inboxes.iter().filter(|(_, inbox)| !inbox.is_empty()).map(|(name, _)| name.clone()).collect())
+    }
+}

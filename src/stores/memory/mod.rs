@@ -1,0 +1,31 @@
+//! Stores that keep everything in memory, by the same rules as the others: for tests and rehearsals. Nothing survives them.
+
+pub mod board;
+pub mod events;
+pub mod mailbox;
+pub mod roster;
+pub mod state;
+pub mod transcripts;
+pub mod workers;
+
+use std::sync::Arc;
+
+use tokio::sync::broadcast::Sender;
+
+use crate::ports::{Clock, StoreChange, Stores};
+
+/// All stores in memory, empty.
+#[must_use]
+pub fn stores(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Stores {
+    Stores {
+        board: Arc::new(board::MemoryBoard::new(Arc::clone(&clock), changes.clone())),
+        mailbox: Arc::new(mailbox::MemoryMailbox::new(changes.clone())),
+        transcripts: Arc::new(transcripts::MemoryTranscripts::default()),
+        requests: Arc::new(super::requests::MemoryRequests::default()),
+        state: Arc::new(state::MemoryState::new(Arc::clone(&clock), changes.clone())),
+        roster: Arc::new(roster::MemoryRoster::default()),
+        events: Arc::new(events::MemoryEventLog::new(clock)),
+        workers: Arc::new(workers::MemoryWorkers::default()),
+        changes,
+    }
+}

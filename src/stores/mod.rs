@@ -1,0 +1,8 @@
+//! Where things are kept. Locks and blocking I/O live here and nowhere else.
+
+pub mod file;
+pub mod fs;
+pub mod memory;
+pub mod open;
+pub mod requests;
+pub mod rules;

@@ -1,0 +1,151 @@
+//! Where requests that wait for an answer are kept: `.team/requests.json`, or memory.
+//!
+//! One small file, replaced whole under its lock. It knows nothing of the mail that carries requests and answers.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+
+use super::file::replace::replace;
+use super::file::{Durability, blocking, failed};
+use super::fs::{FileSystem, locked};
+use crate::domain::request::{Answer, Request, RequestBook, RequestKind};
+use crate::ports::{Requests, StoreError, StoreResult};
+
+const FILE: &str = "requests.json";
+const LOCK: &str = "requests.lock";
+/// The largest file that is read, in bytes: many times what the rules let it become.
+const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// Requests in `.team/requests.json`.
+#[derive(Clone)]
+pub struct FileRequests {
+    files: Arc<dyn FileSystem>,
+    folder: PathBuf,
+    durability: Durability,
+}
+
+impl FileRequests {
+    /// The requests of the workspace whose `.team` is `folder`. Nothing is written before the first request.
+    #[must_use]
+    pub fn new(files: Arc<dyn FileSystem>, folder: PathBuf, durability: Durability) -> Self {
+        Self { files, folder, durability }
+    }
+
+    async fn section<R: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut RequestBook) -> StoreResult<R> + Send + 'static,
+    ) -> StoreResult<R> {
+        let this = self.clone();
+        blocking(move || {
+            this.files.create_folder(&this.folder).map_err(failed("make", &this.folder))?;
+            let lock = this.folder.join(LOCK);
+            locked(&*this.files, &lock, || this.read_change_write(change)).map_err(failed("lock", &lock))?
+        })
+        .await
+    }
+
+    fn read_change_write<R>(&self, change: impl FnOnce(&mut RequestBook) -> StoreResult<R>) -> StoreResult<R> {
+        let path = self.folder.join(FILE);
+        let mut book = self.read(&path)?;
+        let before = book.clone();
+        let result = change(&mut book)?;
+        if book != before {
+            let bytes = serde_json::to_vec_pretty(&book).map_err(|error| failed("write", &path)(error.into()))?;
+            replace(&*self.files, &self.folder, FILE, &bytes, self.durability)?;
+        }
+        Ok(result)
+    }
+
+    fn read(&self, path: &Path) -> StoreResult<RequestBook> {
+        match self.files.read(path, 0, FILE_BYTES_MAX) {
+            Ok((bytes, _)) => serde_json::from_slice(&bytes).map_err(|error| failed("read", path)(error.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(RequestBook { v: 1, ..RequestBook::default() }),
+            Err(error) => Err(failed("read", path)(error)),
+        }
+    }
+}
+
+#[async_trait]
+impl Requests for FileRequests {
+    async fn open(&self, request: Request) -> StoreResult<()> {
+        self.section(move |book| book.open(request).map_err(StoreError::from)).await
+    }
+
+    async fn answer(&self, id: &str, kind: RequestKind, by: &str, answer: Answer) -> StoreResult<Request> {
+        let (id, by) = (id.to_owned(), by.to_owned());
+        self.section(move |book| book.answer(&id, kind, &by, answer).map_err(StoreError::from)).await
+    }
+
+    async fn all(&self) -> StoreResult<RequestBook> {
+        self.section(|book| Ok(book.clone())).await
+    }
+}
+
+/// Requests in memory, for tests and for teams that leave no trace.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryRequests(Arc<Mutex<RequestBook>>);
+
+#[async_trait]
+impl Requests for MemoryRequests {
+    async fn open(&self, request: Request) -> StoreResult<()> {
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).open(request)?)
+    }
+
+    async fn answer(&self, id: &str, kind: RequestKind, by: &str, answer: Answer) -> StoreResult<Request> {
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).answer(id, kind, by, answer)?)
+    }
+
+    async fn all(&self) -> StoreResult<RequestBook> {
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::request::RequestError;
+    use crate::domain::time::UnixMs;
+    use crate::stores::fs::RealFileSystem;
+
+    fn file(folder: &Path) -> FileRequests {
+        FileRequests::new(Arc::new(RealFileSystem::default()), folder.join(".team"), Durability::Process)
+    }
+
+    fn request(id: &str) -> Request {
+        let (from, to) = ("lead".to_owned(), "bob".to_owned());
+        Request { id: id.to_owned(), kind: RequestKind::Shutdown, from, to, at: UnixMs(1), answer: None }
+    }
+
+    fn answer(approve: bool) -> Answer {
+        Answer { approve, text: "after this task".into(), at: UnixMs(2) }
+    }
+
+    #[tokio::test]
+    async fn a_request_outlives_whoever_recorded_it() {
+        let folder = tempfile::tempdir().unwrap();
+        file(folder.path()).open(request("a")).await.unwrap();
+        let reopened = file(folder.path());
+        let answered = reopened.answer("a", RequestKind::Shutdown, "bob", answer(false)).await.unwrap();
+        assert_eq!(answered.answer.unwrap().text, "after this task");
+        let again = file(folder.path()).answer("a", RequestKind::Shutdown, "bob", answer(true)).await;
+        assert!(matches!(again, Err(StoreError::Request(RequestError::Answered { approve: false, .. }))), "{again:?}");
+    }
+
+    #[tokio::test]
+    async fn of_many_answers_at_once_one_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        file(folder.path()).open(request("a")).await.unwrap();
+        let answers = (0..16).map(|_| {
+            let store = file(folder.path());
+            tokio::spawn(async move { store.answer("a", RequestKind::Shutdown, "bob", answer(true)).await.is_ok() })
+        });
+        let mut given = 0;
+        for answer in answers.collect::<Vec<_>>() {
+            given += usize::from(answer.await.unwrap());
+        }
+        assert_eq!(given, 1);
+    }
+}

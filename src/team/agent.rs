@@ -1,0 +1,304 @@
+//! An agent: one member's model, conversation and tools, and how a turn goes. Lead and teammates are both agents.
+//!
+//! It knows nothing of phases: [`super::teammate`] decides what follows from what a turn brought.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::conversation::Conversation;
+use super::progress::Progress;
+use super::recorder::Notes;
+use super::reins::Reins;
+use super::spec::{Limits, MemberSpec, Prompts};
+use crate::domain::context::{Identity, identity_block, inbox_block};
+use crate::domain::event::Fact;
+use crate::domain::message::{Message, MessageType};
+use crate::domain::name::{HUMAN, Name};
+use crate::domain::phase::{Event, Held};
+use crate::domain::request::{Request, RequestKind};
+use crate::domain::task::{Task, TaskId};
+use crate::domain::transcript::{Block, MessageRecord, Role};
+use crate::ports::{Clock, Delivery, ModelClient, StoreError, Stores, ToolSpec};
+use crate::tools::{Tool, ToolContext};
+
+/// The most mail put into a context at once, in bytes; the rest follows with the next turn.
+const MAIL_BYTES_MAX: usize = 64 * 1024;
+
+/// What every agent of a team shares.
+pub struct Shared {
+    /// The team's name.
+    pub team: Name,
+    /// The stores.
+    pub stores: Stores,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// The workspace's root.
+    pub workspace: PathBuf,
+    /// What no tool may write, relative to the workspace.
+    pub control_files: Arc<[PathBuf]>,
+    /// The program that guards commands, with its first arguments.
+    pub guard: Arc<[std::ffi::OsString]>,
+    /// The bounds.
+    pub limits: Limits,
+    /// The texts that tell members what to do.
+    pub prompts: Prompts,
+    /// Where facts go.
+    pub notes: Notes,
+    /// Told whenever a member reports, for the lead.
+    pub reported: Arc<tokio::sync::Notify>,
+}
+
+/// Why an agent cannot go on; its task ends and the lead starts it again within a bound.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// A store failed where going on would lose something.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The loop met an event that cannot happen.
+    #[error(transparent)]
+    Illegal(#[from] crate::domain::phase::Illegal),
+}
+
+/// What a turn or a look at the mail brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// An event of the phase machine.
+    Event(Event),
+    /// The model could not be reached; asking again would not help when `is_final`.
+    ModelFailed {
+        /// What it said.
+        reason: String,
+        /// Whether asking again cannot help.
+        is_final: bool,
+        /// How long it asked us to wait.
+        retry_after: Option<Duration>,
+    },
+    /// The turn was broken off, as its reins say.
+    BrokenOff,
+    /// A shutdown was asked for by the lead, under this request id.
+    ShutdownAsked {
+        /// The request.
+        request_id: String,
+    },
+    /// The lead's model says the goal is met.
+    GoalDone(String),
+}
+
+/// See the module.
+pub struct Agent {
+    pub(super) spec: MemberSpec,
+    pub(super) shared: Arc<Shared>,
+    pub(super) conversation: Conversation,
+    pub(super) progress: Arc<Progress>,
+    pub(super) reins: Arc<Reins>,
+    pub(super) model: Arc<dyn ModelClient>,
+    pub(super) tools: Vec<Arc<dyn Tool>>,
+    pub(super) tool_specs: Arc<[ToolSpec]>,
+    pub(super) context: ToolContext,
+    pub(super) system: Arc<str>,
+    pub(super) compactions_in_a_row: u32,
+    identity: Option<String>,
+}
+
+/// What an agent is made of, besides what it shares.
+pub struct AgentParts {
+    /// Who it is.
+    pub spec: MemberSpec,
+    /// How its model is reached.
+    pub model: Arc<dyn ModelClient>,
+    /// Its tools.
+    pub tools: Vec<Arc<dyn Tool>>,
+    /// What its tools reach.
+    pub context: ToolContext,
+    /// What it holds, and how soon its turns must end.
+    pub reins: Arc<Reins>,
+    /// What the harness sees of its life.
+    pub progress: Arc<Progress>,
+}
+
+impl Agent {
+    /// An agent that goes on where its transcript ends.
+    pub async fn resume(parts: AgentParts, shared: Arc<Shared>) -> Result<Self, AgentError> {
+        let name = parts.spec.name.as_str();
+        let stores = &shared.stores;
+        let conversation =
+            Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&shared.clock)).await?;
+        stores.mailbox.settle(name, conversation.delivered()).await?;
+        let is_lead = parts.context.is_lead;
+        let instructions = if is_lead { &shared.prompts.lead } else { &shared.prompts.teammate };
+        let identity = Identity { name, role: &parts.spec.role, team: shared.team.as_str() };
+        let system = format!(
+            "{}, at {}.\n\n{}\nOne WORK phase has at most {} turns.\n\n{}",
+            identity.line(),
+            shared.workspace.display(),
+            instructions.trim(),
+            shared.limits.turns_max,
+            parts.spec.prompt.trim()
+        );
+        let tool_specs = parts.tools.iter().map(|tool| tool.spec()).collect();
+        Ok(Self {
+            conversation,
+            system: system.trim_end().into(),
+            identity: None,
+            compactions_in_a_row: 0,
+            spec: parts.spec,
+            shared,
+            model: parts.model,
+            tools: parts.tools,
+            tool_specs,
+            context: parts.context,
+            reins: parts.reins,
+            progress: parts.progress,
+        })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.spec.name.as_str()
+    }
+
+    /// Whether its model thinks; one that does not keeps nothing from task to task.
+    #[must_use]
+    pub fn thinks(&self) -> bool {
+        self.model.thinks()
+    }
+
+    /// The task it holds.
+    pub(super) fn task(&self) -> Option<TaskId> {
+        self.reins.held().map(|held| held.task)
+    }
+
+    /// Tells the model something, with the task it holds noted beside it.
+    pub async fn tell(&mut self, text: String) -> Result<(), AgentError> {
+        let message = self.stamped(Role::User, vec![Block::text(text)]);
+        Ok(self.conversation.record(message, false).await?)
+    }
+
+    pub(super) fn stamped(&self, role: Role, content: Vec<Block>) -> MessageRecord {
+        let held = self.reins.held();
+        MessageRecord {
+            task: held.map(|held| held.task),
+            attempt: held.map(|held| held.attempt),
+            ..MessageRecord::new(role, content)
+        }
+    }
+
+    /// Renders the identity anew at the next request.
+    pub fn forget_identity(&mut self) {
+        self.identity = None;
+    }
+
+    /// The identity block, from the roster and the board. It stays as it is while the context is long, so that a request's
+    /// beginning equals the former one's.
+    pub(super) async fn identity(&mut self) -> String {
+        if let Some(identity) = &self.identity
+            && !self.conversation.is_short()
+        {
+            return identity.clone();
+        }
+        let roster = self.shared.stores.roster.read().await.unwrap_or_default();
+        let task = match self.task() {
+            Some(id) => self.shared.stores.board.get(id).await.ok(),
+            None => None,
+        };
+        let who = Identity { name: self.name(), role: &self.spec.role, team: self.shared.team.as_str() };
+        let text = identity_block(who, &roster, task.as_ref());
+        self.identity = Some(text.clone());
+        text
+    }
+
+    /// Puts waiting mail into the context and says what it brought. Notices alone wake nobody.
+    pub async fn read_inbox(&mut self) -> Result<Vec<Outcome>, AgentError> {
+        loop {
+            match self.read_portion().await? {
+                // Only notices so far: there may be more behind them.
+                Some(outcomes) if outcomes.is_empty() => {}
+                outcomes => return Ok(outcomes.unwrap_or_default()),
+            }
+        }
+    }
+
+    /// Puts the first of the waiting mail into the context; `None` when there is none.
+    async fn read_portion(&mut self) -> Result<Option<Vec<Outcome>>, AgentError> {
+        let name = self.spec.name.clone();
+        let mailbox = Arc::clone(&self.shared.stores.mailbox);
+        let mut deliveries = mailbox.take(name.as_str(), self.conversation.delivered()).await?;
+        if deliveries.is_empty() {
+            return Ok(None);
+        }
+        deliveries.truncate(portion(&deliveries));
+        let messages: Vec<Message> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
+        let mut record = self.stamped(Role::User, vec![Block::text(inbox_block(&messages))]);
+        record.delivered = deliveries.into_iter().map(|delivery| delivery.key).collect();
+        let keys = record.delivered.clone();
+        self.conversation.record(record, true).await?;
+        mailbox.settle(name.as_str(), self.conversation.delivered()).await?;
+        for (message, key) in messages.iter().zip(keys) {
+            self.shared.notes.fact(Fact::MessageDelivered {
+                to: name.to_string(),
+                from: message.from.clone(),
+                message: key,
+            });
+            self.note_request(message).await;
+        }
+        Ok(Some(outcomes_of_mail(&messages)))
+    }
+
+    /// Records a request another program sent by mail, so that it can be answered; ours are recorded already.
+    async fn note_request(&self, message: &Message) {
+        let kind = match message.kind {
+            MessageType::PlanApprovalRequest => RequestKind::PlanApproval,
+            MessageType::ShutdownRequest if message.from != HUMAN => RequestKind::Shutdown,
+            _ => return,
+        };
+        let Some(id) = message.request_id.clone() else { return };
+        let (from, to) = (message.from.clone(), self.name().to_owned());
+        let request = Request { id, kind, from, to, at: self.shared.clock.now(), answer: None };
+        if let Err(error) = self.shared.stores.requests.open(request).await {
+            self.shared.notes.warn(self.name(), format!("a request cannot be recorded: {error}"));
+        }
+    }
+
+    /// Starts on a claimed task: what it held is set, and the task is told. A model that does not think starts afresh.
+    pub async fn begin(&mut self, task: &Task) -> Result<Held, AgentError> {
+        let held = Held { task: task.id, attempt: task.attempt };
+        self.reins.hold(Some(held));
+        if !self.thinks() && !self.conversation.is_empty() {
+            self.conversation.compact(String::new()).await?;
+            self.forget_identity();
+        }
+        self.tell(crate::domain::context::claimed_block(task)).await?;
+        Ok(held)
+    }
+}
+
+/// How many of these are put into the context at once: at least one.
+fn portion(deliveries: &[Delivery]) -> usize {
+    let mut bytes = 0;
+    let fits = |delivery: &&Delivery| {
+        bytes += delivery.message.content.len() + delivery.message.plan.as_ref().map_or(0, String::len);
+        bytes <= MAIL_BYTES_MAX
+    };
+    deliveries.iter().take_while(fits).count().max(1)
+}
+
+/// What mail means for the one it came to.
+fn outcomes_of_mail(messages: &[Message]) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for message in messages {
+        match message.kind {
+            MessageType::ShutdownRequest if message.from == HUMAN => {
+                outcomes.push(Outcome::Event(Event::StopAsked));
+            }
+            MessageType::ShutdownRequest => {
+                outcomes.push(Outcome::ShutdownAsked { request_id: message.request_id.clone().unwrap_or_default() });
+            }
+            kind if kind.is_notice() => {}
+            _ => outcomes.push(Outcome::Event(Event::Mail)),
+        }
+    }
+    outcomes.dedup();
+    outcomes
+}

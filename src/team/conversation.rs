@@ -1,0 +1,261 @@
+//! One member's conversation: its transcript on disk and the context its model is sent.
+//!
+//! Every message is recorded before it is acted on. The identity block in front of the context is rendered from durable
+//! state by the agent; it is not part of the transcript.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::domain::context::{Context, asks, block_bytes, summary_block};
+use crate::domain::transcript::{Block, Entry, MessageRecord, Record, Role, Usage};
+use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
+
+/// Contexts of at most this many messages have the identity block rendered anew before each request.
+pub const SHORT_CONTEXT_MESSAGES: usize = 3;
+
+/// What goals as they are told begin with.
+const GOAL_START: &str = "<goal>";
+/// What prompts of the harness begin with.
+const PROMPTS: [&str; 2] = [GOAL_START, "<report>"];
+
+/// Bytes of text that make about one token.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// See the module.
+pub struct Conversation {
+    name: String,
+    transcripts: Arc<dyn Transcripts>,
+    clock: Arc<dyn Clock>,
+    summary: Option<String>,
+    messages: Vec<Arc<ChatMessage>>,
+    records: u64,
+    delivered: HashSet<String>,
+    /// Tokens of the context as the provider last counted them, and the bytes that came since.
+    counted: Option<u64>,
+    bytes_since: u64,
+    /// Something was told that asks for an answer, and the model has not said anything since.
+    owes_answer: bool,
+    /// The goals that were told, also those a summary stands for by now.
+    goals: Vec<String>,
+    /// What the transcript ended with, unanswered, when it was taken up.
+    resumed_with: Vec<String>,
+    /// Whether the model has said something since.
+    has_said: bool,
+}
+
+impl Conversation {
+    /// Takes up the conversation of `name` where its transcript ends. A tool call without a result is closed as interrupted.
+    pub async fn resume(name: &str, transcripts: Arc<dyn Transcripts>, clock: Arc<dyn Clock>) -> StoreResult<Self> {
+        let records = transcripts.load(name).await?;
+        let context = Context::from_records(&records);
+        let open_calls = context.open_calls();
+        let mut conversation = Self {
+            name: name.to_owned(),
+            transcripts,
+            clock,
+            delivered: Context::delivered(&records).map(str::to_owned).collect(),
+            bytes_since: context.bytes() as u64,
+            summary: context.summary,
+            messages: Vec::new(),
+            records: context.records,
+            counted: None,
+            owes_answer: false,
+            goals: Vec::new(),
+            resumed_with: Vec::new(),
+            has_said: false,
+        };
+        records.iter().for_each(|record| conversation.note(&record.entry));
+        for message in context.messages {
+            conversation.add(&message);
+        }
+        conversation.has_said = false;
+        if let Some(last) = conversation.messages.last().filter(|message| message.role == Role::User) {
+            conversation.resumed_with = last.content.iter().filter_map(text_of).map(str::to_owned).collect();
+        }
+        if !open_calls.is_empty() {
+            let closed = open_calls.into_iter().map(|(id, tool)| Block::ToolResult {
+                tool_use_id: id,
+                content: format!("Interrupted: Brigade was stopped while `{tool}` ran. It may have had effects; look before you do it again."),
+                is_error: true,
+            });
+            conversation.record(MessageRecord::new(Role::User, closed.collect()), false).await?;
+        }
+        Ok(conversation)
+    }
+
+    /// Records a message and adds it to the context. With `sync` it survives a power cut once this returns.
+    pub async fn record(&mut self, message: MessageRecord, sync: bool) -> StoreResult<()> {
+        let record = Record { at: self.clock.now(), entry: Entry::Message(message) };
+        self.transcripts.append(&self.name, std::slice::from_ref(&record), sync).await?;
+        self.records += 1;
+        self.note(&record.entry);
+        if let Entry::Message(message) = record.entry {
+            self.delivered.extend(message.delivered.iter().cloned());
+            self.bytes_since += message.content.iter().map(block_bytes).sum::<usize>() as u64;
+            if let Some(usage) = message.usage.filter(|usage| usage.total() > 0) {
+                self.counted = Some(usage.total());
+                self.bytes_since = 0;
+            }
+            self.add(&message);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, entry: &Entry) {
+        let Entry::Message(message) = entry else { return };
+        if message.role == Role::Assistant {
+            self.owes_answer = false;
+            self.has_said = true;
+            return;
+        }
+        for text in message.content.iter().filter_map(text_of) {
+            self.owes_answer |= asks(text);
+            if text.starts_with(GOAL_START) {
+                self.goals.push(text.to_owned());
+            }
+        }
+    }
+
+    /// Replaces the context by a summary.
+    pub async fn compact(&mut self, summary: String) -> StoreResult<u64> {
+        let covers = self.records;
+        let record = Record { at: self.clock.now(), entry: Entry::Compaction { summary: summary.clone(), covers } };
+        self.transcripts.append(&self.name, &[record], false).await?;
+        self.records += 1;
+        self.messages.clear();
+        self.counted = None;
+        self.bytes_since = summary.len() as u64;
+        self.summary = Some(summary).filter(|summary| !summary.is_empty());
+        Ok(covers)
+    }
+
+    /// Adds to the context; consecutive messages of one side are one message to the model.
+    fn add(&mut self, message: &MessageRecord) {
+        match self.messages.last_mut() {
+            Some(last) if last.role == message.role => {
+                Arc::make_mut(last).content.extend(message.content.iter().cloned())
+            }
+            _ => self.messages.push(Arc::new(ChatMessage { role: message.role, content: message.content.clone() })),
+        }
+    }
+
+    /// The messages of a request: the identity first, then the summary, then what was said since.
+    #[must_use]
+    pub fn messages(&self, identity: &str) -> Arc<[Arc<ChatMessage>]> {
+        let mut first = vec![Block::text(identity)];
+        first.extend(self.summary.as_ref().map(|summary| Block::text(summary_block(summary))));
+        let mut rest = self.messages.as_slice();
+        if let Some((head, tail)) = rest.split_first()
+            && head.role == Role::User
+        {
+            first.extend(head.content.iter().cloned());
+            rest = tail;
+        }
+        let first = Arc::new(ChatMessage { role: Role::User, content: first });
+        std::iter::once(first).chain(rest.iter().cloned()).collect()
+    }
+
+    /// Whether the context is so short that the model could have forgotten who it is.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.messages.len() <= SHORT_CONTEXT_MESSAGES
+    }
+
+    /// Whether nothing was said since the last compaction.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// About how many tokens the context has.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.counted.unwrap_or(0) + self.bytes_since / BYTES_PER_TOKEN
+    }
+
+    /// The mail this transcript carries, by key.
+    #[must_use]
+    pub fn delivered(&self) -> &HashSet<String> {
+        &self.delivered
+    }
+
+    /// Whether this goal was told, ever.
+    #[must_use]
+    pub fn was_told_goal(&self, text: &str) -> bool {
+        self.goals.iter().any(|goal| goal == text)
+    }
+
+    /// Whether the model was asked something it has not answered: mail, a goal, or what [`Conversation::owe`] said so of.
+    #[must_use]
+    pub fn owes_answer(&self) -> bool {
+        self.owes_answer
+    }
+
+    /// Says that the model is asked something.
+    pub fn owe(&mut self) {
+        self.owes_answer = true;
+    }
+
+    /// Whether the process before told this and had no answer to it; that it did so is said once. It is answered by now if the
+    /// model has said something.
+    pub fn was_told_before(&mut self, text: &str) -> bool {
+        let place = self.resumed_with.iter().position(|told| told == text);
+        let Some(place) = place else { return false };
+        self.resumed_with.swap_remove(place);
+        self.owes_answer |= !self.has_said;
+        true
+    }
+
+    /// The last thing the model said since it was last asked for something by a prompt.
+    #[must_use]
+    pub fn said_since_prompt(&self) -> Option<&str> {
+        let is_prompt = |block: &Block| text_of(block).is_some_and(|text| PROMPTS.iter().any(|p| text.starts_with(p)));
+        for message in self.messages.iter().rev() {
+            let said = message.content.iter().rev().filter_map(text_of).find(|text| !text.trim().is_empty());
+            match message.role {
+                Role::Assistant if said.is_some() => return said,
+                Role::User if message.content.iter().any(is_prompt) => return None,
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Whether it is time to compact: large, and not merely because what stands before it is.
+    #[must_use]
+    pub fn is_due(&self, tokens: u64) -> bool {
+        self.tokens() >= tokens && !self.is_short()
+    }
+
+    /// The last texts of the context, for a summary no model could make: at most `bytes_max` in all.
+    #[must_use]
+    pub fn tail_text(&self, bytes_max: usize) -> String {
+        let mut parts = Vec::new();
+        let mut left = bytes_max;
+        for block in self.messages.iter().rev().flat_map(|message| message.content.iter().rev()) {
+            let Block::Text { text } = block else { continue };
+            let from = text.len().saturating_sub(left);
+            let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+            parts.push(text[from..].to_owned());
+            left = left.saturating_sub(text.len());
+            if left == 0 {
+                break;
+            }
+        }
+        parts.reverse();
+        parts.join("\n")
+    }
+}
+
+fn text_of(block: &Block) -> Option<&str> {
+    match block {
+        Block::Text { text } => Some(text),
+        _ => None,
+    }
+}
+
+/// What a response used, for a record.
+#[must_use]
+pub fn usage_of(usage: Usage) -> Option<Usage> {
+    (usage.total() > 0).then_some(usage)
+}

@@ -1,0 +1,226 @@
+//! What a teammate does besides turns: it reads its mail, claims, gives back, answers requests to stop, tells the lead.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::agent::AgentError;
+use super::teammate::Teammate;
+use crate::domain::change::{Actor, Change};
+use crate::domain::message::{Message, MessageType};
+use crate::domain::name::{LEAD, SYSTEM};
+use crate::domain::phase::{Because, Event, Held, Phase};
+use crate::domain::request::{Answer, Request, RequestKind};
+use crate::domain::task::{Task, TaskId};
+use crate::ports::{Claimant, StoreError};
+
+/// How long a teammate waits before it looks again at a store that failed.
+const STORE_BACKOFF: Duration = Duration::from_secs(15);
+
+impl Teammate {
+    fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle { .. } | Phase::OnCall)
+    }
+
+    /// Takes in prompts and mail, as far as that may set the model to work now. Mail that cannot be read waits.
+    pub(super) async fn read_inbox(&mut self) -> Result<Vec<Event>, AgentError> {
+        match self.try_read_inbox().await {
+            Err(AgentError::Store(error)) => {
+                self.agent.shared.notes.warn(self.agent.name(), format!("cannot read its mail: {error}"));
+                if self.is_idle() {
+                    self.stay_away("its inbox", STORE_BACKOFF);
+                    self.report();
+                }
+                Ok(Vec::new())
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn try_read_inbox(&mut self) -> Result<Vec<Event>, AgentError> {
+        let is_idle = self.is_idle();
+        if is_idle && !self.is_able() {
+            return self.heed_orders().await;
+        }
+        let may_act = !is_idle || self.gate.borrow().read || !self.prompts.is_empty();
+        while let Some(prompt) = self.prompts.pop_front() {
+            // One that was told before a crash is not told again.
+            if !self.agent.conversation.was_told_before(&prompt.text) {
+                self.agent.tell(prompt.text).await?;
+                self.agent.conversation.owe();
+            }
+            self.prompts_taken = prompt.number;
+            self.report();
+        }
+        if !may_act {
+            return self.heed_orders().await;
+        }
+        let outcomes = self.agent.read_inbox().await?;
+        let mut events = self.events_of(outcomes).await?;
+        if !is_idle {
+            return Ok(events);
+        }
+        if !events.contains(&Event::Mail) {
+            // One that does nothing has nothing to lose: the harness agrees for it, without asking a model.
+            events.extend(self.agree_to_stop().await);
+        }
+        let is_asked = self.agent.conversation.owes_answer();
+        if is_asked && !events.iter().any(|event| matches!(event, Event::Mail | Event::StopAsked)) {
+            events.push(Event::Mail);
+        }
+        Ok(events)
+    }
+
+    /// Reads mail that needs no model: requests to stop, and notices. The rest stays where it is.
+    async fn heed_orders(&mut self) -> Result<Vec<Event>, AgentError> {
+        let waiting = self.agent.shared.stores.mailbox.peek(self.agent.name()).await?;
+        let has_order = waiting.iter().any(|message| message.kind == MessageType::ShutdownRequest);
+        let needs_no_thought = waiting.iter().all(|message| message.kind.is_notice());
+        if waiting.is_empty() || !(has_order || needs_no_thought) {
+            return Ok(Vec::new());
+        }
+        let outcomes = self.agent.read_inbox().await?;
+        let mut events = self.events_of(outcomes).await?;
+        events.extend(self.agree_to_stop().await);
+        // It stops, or its model may not be asked; what came with the order is answered by a later life.
+        events.retain(|event| *event == Event::StopAsked);
+        Ok(events)
+    }
+
+    /// Agrees to a request to stop that its model has not answered.
+    async fn agree_to_stop(&mut self) -> Option<Event> {
+        let request_id = self.pending_shutdown.take()?;
+        let shared = Arc::clone(&self.agent.shared);
+        let name = self.agent.name().to_owned();
+        let book = shared.stores.requests.all().await.unwrap_or_default();
+        let is_it = |request: &&Request| request.id == request_id && request.kind == RequestKind::Shutdown;
+        let answered = book.requests.iter().find(is_it).and_then(|request| request.answer.as_ref());
+        if let Some(answer) = answered {
+            return answer.approve.then_some(Event::StopAsked);
+        }
+        let text = "Idle, so it stops.";
+        let mut message = Message::new(MessageType::ShutdownResponse, &name, text, shared.clock.now());
+        message.request_id = Some(request_id.clone());
+        message.approve = Some(true);
+        if let Err(error) = shared.stores.mailbox.send(LEAD, message).await {
+            shared.notes.warn(name.clone(), format!("cannot write to the lead: {error}"));
+        }
+        let answer = Answer { approve: true, text: text.to_owned(), at: shared.clock.now() };
+        if let Err(error) = shared.stores.requests.answer(&request_id, RequestKind::Shutdown, &name, answer).await {
+            tracing::debug!("a request to stop is not in the book: {error}");
+        }
+        Some(Event::StopAsked)
+    }
+
+    /// Looks for a task, when it is idle and may.
+    pub(super) async fn claim_next(&mut self) -> Result<Vec<Event>, AgentError> {
+        if !self.is_idle() {
+            return Ok(Vec::new());
+        }
+        if !self.gate.borrow().claim || !self.is_able() {
+            return Ok(vec![Event::NothingFound]);
+        }
+        match self.claim().await {
+            Ok(Some(task)) => {
+                self.agent.shared.notes.task(&task);
+                Ok(vec![Event::Claimed(self.agent.begin(&task).await?)])
+            }
+            Ok(None) => Ok(vec![Event::NothingFound]),
+            // A board that cannot be written is a reason to wait, not to die.
+            Err(error) => {
+                self.agent.shared.notes.warn(self.agent.name(), format!("cannot claim: {error}"));
+                self.stay_away("the board", STORE_BACKOFF);
+                self.report();
+                Ok(vec![Event::NothingFound])
+            }
+        }
+    }
+
+    async fn claim(&mut self) -> Result<Option<Task>, StoreError> {
+        let stores = &self.agent.shared.stores;
+        let claimant = Claimant {
+            name: self.agent.name().to_owned(),
+            capabilities: self.agent.spec.can_do(),
+            worker: stores.workers.me().to_owned(),
+            lease: None,
+        };
+        if let Some(id) = self.prefers.take()
+            && let Ok(task) = stores.board.claim(id, &claimant).await
+        {
+            return Ok(Some(task));
+        }
+        stores.board.claim_next(&claimant).await
+    }
+
+    pub(super) async fn remind(&mut self) -> Result<(), AgentError> {
+        let Some(held) = self.phase.held() else { return Ok(()) };
+        let text = format!(
+            "You still hold task {}. Say what came of it with task_update: completed with a result, failed with the reason, or pending to give it back. If you end without that, it counts as a failed attempt.",
+            held.task
+        );
+        self.agent.tell(text).await
+    }
+
+    pub(super) async fn tell_claim_lost(&mut self) -> Result<(), AgentError> {
+        self.reins.hold(None);
+        let task = match self.lost.take() {
+            Some(id) => self.agent.shared.stores.board.get(id).await.ok(),
+            None => None,
+        };
+        let what = match &task {
+            Some(task) => {
+                let owner = task.owner.as_ref().map_or_else(String::new, |owner| format!(", {owner}"));
+                format!("Task {} is not yours any more ({}{owner})", task.id, task.status)
+            }
+            None => "The task you worked on is not yours any more".to_owned(),
+        };
+        self.agent.tell(format!("{what}: somebody took it over or changed it. Stop working on it.")).await
+    }
+
+    pub(super) async fn release(&mut self, held: Held, because: Because) -> Result<(), AgentError> {
+        let shared = Arc::clone(&self.agent.shared);
+        let reason = match because {
+            Because::Unfinished => "its teammate ended its work twice without saying what came of it",
+            Because::ModelFailed => "the teammate's model could not be reached",
+            Because::Stopping => "",
+        };
+        let change = Change::Release { reason: reason.to_owned(), counts: because.counts() };
+        let by = Actor::holder(self.agent.name(), held.attempt);
+        match shared.stores.board.change(held.task, change, &by).await {
+            Ok(task) => {
+                shared.notes.task(&task);
+                if because == Because::Unfinished {
+                    let text = format!("Task {} ({}): {reason}.", task.id, task.subject);
+                    self.tell_lead(MessageType::TaskFailed, text).await;
+                }
+            }
+            // It was somebody else's already.
+            Err(StoreError::Refused(_) | StoreError::NoTask(_) | StoreError::Spoiled { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.reins.hold(None);
+        Ok(())
+    }
+
+    pub(super) async fn tell_lead_of_model(&self, reason: &str) {
+        if self.agent.name() != LEAD {
+            let gave_back = if self.phase.held().is_some() { " I gave back what I held and wait." } else { " I wait." };
+            self.tell_lead(MessageType::Message, format!("My model did not answer: {reason}.{gave_back}")).await;
+        }
+    }
+
+    /// Tells the lead; that its inbox is full or the disk is must not end a teammate.
+    async fn tell_lead(&self, kind: MessageType, text: String) {
+        let shared = &self.agent.shared;
+        let from = if kind == MessageType::TaskFailed { SYSTEM } else { self.agent.name() };
+        let message = Message::new(kind, from, text, shared.clock.now());
+        if let Err(error) = shared.stores.mailbox.send(LEAD, message).await {
+            shared.notes.warn(self.agent.name(), format!("cannot write to the lead: {error}"));
+        }
+    }
+
+    pub(super) async fn note_task(&self, id: TaskId) {
+        if let Ok(task) = self.agent.shared.stores.board.get(id).await {
+            self.agent.shared.notes.task(&task);
+        }
+    }
+}

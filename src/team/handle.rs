@@ -1,0 +1,223 @@
+//! The team as a front end sees it: commands in, events out, and a live index of how everybody stands.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use dashmap::DashMap;
+use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::lead::Lead;
+use super::spec::MemberSpec;
+use crate::domain::event::{Event, Tally};
+use crate::domain::name::{LEAD, Name};
+use crate::domain::state::{StateReport, TeammateReport};
+use crate::domain::time::UnixMs;
+use crate::ports::ModelSpec;
+use crate::tools::TeamControl;
+
+/// The most members a team may have.
+pub const MEMBERS_MAX: usize = 2000;
+/// Commands that wait to be heard.
+pub(super) const COMMANDS_WAITING_MAX: usize = 64;
+
+/// What a front end says to the team.
+#[derive(Debug)]
+pub enum Command {
+    /// Finish the running turns, give claims back, end.
+    Stop,
+    /// End now.
+    StopNow,
+    /// Stop one teammate.
+    StopTeammate {
+        /// Whom.
+        name: Name,
+        /// Without finishing its turn.
+        now: bool,
+    },
+    /// Start a teammate.
+    Spawn {
+        /// Who.
+        spec: MemberSpec,
+        /// What came of it.
+        reply: oneshot::Sender<Result<String, String>>,
+    },
+}
+
+/// Why a team ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Its one session is over.
+    SessionOver,
+    /// It was asked to stop.
+    Interrupted,
+}
+
+/// How a team ended.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Why.
+    pub end: End,
+    /// How the tasks of the board stand.
+    pub tally: Tally,
+    /// The last session's report.
+    pub summary: String,
+    /// What kept it from what it was for, other than its tasks: nobody was left who could work, or the goal was not planned.
+    pub trouble: Option<String>,
+}
+
+/// A running team.
+pub struct TeamHandle {
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) events: broadcast::Sender<Arc<Event>>,
+    /// Listens since before the first event.
+    pub(super) from_the_first: Mutex<Option<broadcast::Receiver<Arc<Event>>>>,
+    pub(super) live: Arc<Live>,
+    pub(super) lead: JoinHandle<Outcome>,
+}
+
+impl TeamHandle {
+    /// Says something to the team; what comes of it shows in the events.
+    pub async fn command(&self, command: Command) {
+        // A team that is gone needs no commands.
+        let _ = self.commands.send(command).await;
+    }
+
+    /// A sender of commands that outlives borrowing the handle.
+    #[must_use]
+    pub fn commands(&self) -> mpsc::Sender<Command> {
+        self.commands.clone()
+    }
+
+    /// The events: all of the run for the first who asks, those from now on for others.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<Arc<Event>> {
+        let first = self.from_the_first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        first.unwrap_or_else(|| self.events.subscribe())
+    }
+
+    /// How everybody stands.
+    #[must_use]
+    pub fn live(&self) -> &Arc<Live> {
+        &self.live
+    }
+
+    /// Waits until the team has ended.
+    ///
+    /// # Errors
+    /// The lead itself broke: a mistake in Brigade.
+    pub async fn wait(&mut self) -> Result<Outcome, tokio::task::JoinError> {
+        (&mut self.lead).await
+    }
+}
+
+/// How everybody stands, kept by the lead and read by front ends at any time.
+#[derive(Default)]
+pub struct Live {
+    teammates: DashMap<String, TeammateReport>,
+    members: DashMap<Name, ()>,
+}
+
+impl Live {
+    /// How each teammate stands.
+    #[must_use]
+    pub fn teammates(&self) -> BTreeMap<String, TeammateReport> {
+        self.teammates.iter().map(|entry| (entry.key().clone(), entry.value().clone())).collect()
+    }
+
+    pub(super) fn add_member(&self, name: Name) {
+        self.members.insert(name, ());
+    }
+
+    /// What the lead reports; its own view of everybody is kept here too. `heartbeat`: the time, when it is to be told anew.
+    pub(super) fn report(&self, lead: &Lead, heartbeat: Option<UnixMs>) -> StateReport {
+        for member in lead.members.teammates() {
+            let name = member.spec.name.to_string();
+            let standing = member.standing.borrow().clone();
+            let held = member.progress.held();
+            let before = self.teammates.get(&name).map(|report| report.heartbeat.clone());
+            let report = TeammateReport {
+                role: member.spec.role.clone(),
+                phase: if member.gone.is_some() { "stopped" } else { standing.phase.word() }.to_owned(),
+                task: held.map(|held| held.task),
+                attempt: held.map(|held| held.attempt),
+                since: member.since.to_iso(),
+                heartbeat: match (heartbeat, before) {
+                    (Some(now), _) if member.gone.is_none() => now.to_iso(),
+                    (_, Some(before)) => before,
+                    _ => member.since.to_iso(),
+                },
+                tokens: member.progress.tokens(),
+                cost_usd: 0.0,
+                waiting_for: match &member.gone {
+                    Some(reason) => Some(format!("nothing: {reason}")).filter(|_| !reason.is_empty()),
+                    None if member.works() => member
+                        .progress
+                        .doing()
+                        .filter(|doing| *doing == "waiting for a limit")
+                        .map(|_| "a limit of its model".to_owned()),
+                    None => standing.waiting_for,
+                },
+            };
+            self.teammates.insert(name, report);
+        }
+        StateReport {
+            team: lead.spec.name.to_string(),
+            current: Some(lead.current_mode()),
+            teammates: self.teammates(),
+        }
+    }
+}
+
+/// What the lead's tools reach of the team.
+pub struct Control {
+    live: Arc<Live>,
+    commands: mpsc::Sender<Command>,
+    model: ModelSpec,
+}
+
+impl Control {
+    /// Control over the team that hears `commands`; teammates it spawns use the lead's model.
+    #[must_use]
+    pub fn new(live: Arc<Live>, commands: mpsc::Sender<Command>, model: ModelSpec) -> Self {
+        Self { live, commands, model }
+    }
+}
+
+#[async_trait]
+impl TeamControl for Control {
+    async fn spawn_teammate(&self, name: &Name, role: &str, prompt: &str) -> Result<String, String> {
+        let spec = MemberSpec {
+            name: name.clone(),
+            role: role.to_owned(),
+            capabilities: Vec::new(),
+            prompt: prompt.to_owned(),
+            model: self.model.clone(),
+        };
+        let (reply, answer) = oneshot::channel();
+        let gone = || "the team is stopping".to_owned();
+        self.commands.send(Command::Spawn { spec, reply }).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    async fn list_teammates(&self) -> String {
+        let teammates = self.live.teammates();
+        if teammates.is_empty() {
+            return "There are no teammates.".to_owned();
+        }
+        let rows = teammates.iter().map(|(name, report)| {
+            let task = report.task.map_or_else(String::new, |task| format!(", task {task}"));
+            let waiting = report.waiting_for.as_ref().map_or_else(String::new, |what| format!(", waits for {what}"));
+            format!("{name} ({}): {}{task} since {}{waiting}", report.role, report.phase, report.since)
+        });
+        rows.collect::<Vec<_>>().join("\n")
+    }
+
+    fn members(&self) -> Vec<Name> {
+        let mut names: Vec<Name> = self.live.members.iter().map(|entry| entry.key().clone()).collect();
+        names.extend(Name::new(LEAD));
+        names.sort();
+        names
+    }
+}

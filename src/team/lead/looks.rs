@@ -1,0 +1,220 @@
+//! What the lead looks at: the board, the mail, the shared state, the disk, the workers. Hints say when; the poll is the guarantee.
+
+use std::collections::HashSet;
+
+use tokio::time::Instant;
+
+use super::{Changes, Lead};
+use crate::domain::event::Fact;
+use crate::domain::graph::TaskLookup;
+use crate::domain::message::{Message, MessageType};
+use crate::domain::name::{LEAD, SYSTEM};
+use crate::domain::state::Mode;
+use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::ports::LostClaims;
+use crate::team::members::Member;
+
+impl Lead {
+    /// Looks at everything: the guarantee behind the hints.
+    pub(super) async fn poll(&mut self) {
+        self.state.last_poll = Instant::now();
+        self.state.polls = self.state.polls.wrapping_add(1);
+        self.members.by_name.values_mut().for_each(Member::forget_nudge);
+        self.state.told_of_mail.clear();
+        self.write_end().await;
+        self.reclaim().await;
+        self.look_at_disk();
+        self.look_at_state().await;
+        self.look_at_board().await;
+        self.take_back_unheld().await;
+        self.look_at_mail().await;
+    }
+
+    pub(super) async fn look_at(&mut self, changes: Changes) {
+        if changes.everything {
+            return self.poll().await;
+        }
+        if changes.board {
+            self.look_at_board().await;
+        }
+        if changes.state {
+            self.look_at_state().await;
+        }
+        if !changes.mail.is_empty() {
+            let is_new = |to: &String| !changes.mail.iter().any(|mail| mail.eq_ignore_ascii_case(to));
+            self.state.told_of_mail.retain(|name| is_new(&name.to_string()));
+            self.look_at_mail().await;
+        }
+    }
+
+    /// Whose mail waits, and whether it would set a model to work. A lead that does not think reads its own by rule.
+    pub(super) async fn look_at_mail(&mut self) {
+        let waiting = match self.shared.stores.mailbox.waiting().await {
+            Ok(waiting) => waiting,
+            Err(error) => return tracing::warn!("cannot look at the mail: {error}"),
+        };
+        if waiting.iter().any(|to| to == LEAD)
+            && let Err(error) = self.session.read_by_rule(&self.shared).await
+        {
+            self.shared.notes.warn(LEAD, format!("cannot read its mail: {error}"));
+        }
+        let mut asks = Vec::with_capacity(waiting.len());
+        for to in waiting {
+            // Who works reads its mail anyway.
+            let is_idle = self.members.by_name.values().any(|member| member.is_idle() && member.spec.name.is_same(&to));
+            let sets_to_work = is_idle && self.sets_to_work(&to).await;
+            asks.push((to, sets_to_work));
+        }
+        self.state.mail_waiting = asks;
+    }
+
+    async fn sets_to_work(&self, to: &str) -> bool {
+        match self.shared.stores.mailbox.peek(to).await {
+            Ok(messages) => {
+                messages.iter().any(|message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest)
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Takes back the claims of workers that are gone, and leases that ran out.
+    async fn reclaim(&mut self) {
+        let survey = match self.shared.stores.workers.survey().await {
+            Ok(survey) => survey,
+            Err(error) => return tracing::warn!("cannot look at the workers: {error}"),
+        };
+        let reason = "its worker is gone".to_owned();
+        // This worker lives on, so another's death counts against the task it held.
+        let lost = LostClaims { live_workers: Some(survey.live), claims: Vec::new(), counts: true, reason };
+        self.take_back(lost).await;
+    }
+
+    /// Takes back claims of this worker that no member of it holds: their holder was ended just as it claimed. A claim that
+    /// is being made looks the same for a moment, so it must look so for a while.
+    async fn take_back_unheld(&mut self) {
+        let me = self.shared.stores.workers.me();
+        let held: HashSet<(TaskId, u32)> = self
+            .members
+            .by_name
+            .values()
+            .filter_map(|member| member.progress.held())
+            .map(|held| (held.task, held.attempt))
+            .collect();
+        let is_mine = |task: &&std::sync::Arc<Task>| {
+            task.status == TaskStatus::InProgress && task.claim.as_ref().is_some_and(|claim| claim.worker == me)
+        };
+        let claims = self.view.tasks.values().filter(is_mine).map(|task| (task.id, task.attempt));
+        let unheld: Vec<(TaskId, u32)> = claims.filter(|claim| !held.contains(claim)).collect();
+        self.state.unheld.retain(|claim, _| unheld.contains(claim));
+        for claim in &unheld {
+            self.state.unheld.entry(*claim).or_insert_with(Instant::now);
+        }
+        let is_old = |since: &Instant| since.elapsed() >= self.spec.limits.poll_interval;
+        let claims: Vec<_> =
+            self.state.unheld.iter().filter(|(_, since)| is_old(since)).map(|(claim, _)| *claim).collect();
+        if !claims.is_empty() {
+            let reason = "its teammate was ended just as it claimed it".to_owned();
+            self.take_back(LostClaims { live_workers: None, claims, counts: false, reason }).await;
+        }
+    }
+
+    pub(super) async fn take_back(&mut self, lost: LostClaims) {
+        let reclaimed = match self.shared.stores.board.reclaim(&lost).await {
+            Ok(reclaimed) => reclaimed,
+            Err(error) => return self.shared.notes.warn("board", format!("cannot take back claims: {error}")),
+        };
+        for claim in reclaimed {
+            let (task, attempt) = (claim.task.id, claim.task.attempt);
+            self.shared.notes.fact(Fact::TaskReclaimed {
+                task,
+                attempt,
+                teammate: claim.owner,
+                reason: claim.reason.clone(),
+            });
+            self.shared.notes.task(&claim.task);
+            if claim.task.status == TaskStatus::Failed {
+                self.tell_lead(&claim.task, &claim.reason).await;
+            }
+        }
+    }
+
+    async fn tell_lead(&self, task: &Task, reason: &str) {
+        let text = format!("Task {} ({}) was given up: {reason}.", task.id, task.subject);
+        let message = Message::new(MessageType::TaskFailed, SYSTEM, text, self.shared.clock.now());
+        if let Err(error) = self.shared.stores.mailbox.send(LEAD, message).await {
+            self.shared.notes.warn(LEAD, format!("cannot be written to: {error}"));
+        }
+    }
+
+    pub(in crate::team) async fn look_at_board(&mut self) {
+        match self.shared.stores.board.view().await {
+            Ok(view) => self.view = view,
+            Err(error) => return self.shared.notes.warn("board", error.to_string()),
+        }
+        self.shared.notes.board();
+        for member in self.members.by_name.values_mut() {
+            let Some(held) = member.progress.held() else { continue };
+            let is_held = self.view.task(held.task).is_some_and(|task| {
+                task.status == TaskStatus::InProgress
+                    && task.attempt == held.attempt
+                    && task.owner.as_deref().is_some_and(|owner| member.spec.name.is_same(owner))
+            });
+            // A view may be older than a claim: only one that knows of the attempt can deny it.
+            let is_known = match self.view.task(held.task) {
+                Some(task) => task.attempt >= held.attempt,
+                None => !self.view.is_spoiled(held.task),
+            };
+            if !is_held && is_known {
+                member.tell_lost(held);
+            }
+        }
+    }
+
+    pub(super) async fn look_at_state(&mut self) {
+        let state = match self.shared.stores.state.read().await {
+            Ok(Some(state)) => state,
+            Ok(None) => {
+                // Without a file nobody wants anything; the report below makes it anew.
+                self.set_desired(Mode::Pause, "the state file is missing");
+                self.state.last_report = None;
+                return;
+            }
+            Err(error) => {
+                // Whoever cannot steer the team any more does not want it to go on.
+                self.set_desired(Mode::Pause, "the state file cannot be read");
+                let trouble = error.to_string();
+                if self.state.state_trouble.as_ref() != Some(&trouble) {
+                    self.shared.notes.warn("agent_state.json", trouble.as_str());
+                    self.state.state_trouble = Some(trouble);
+                }
+                return;
+            }
+        };
+        self.state.state_trouble = None;
+        if state.unknown_desired != self.state.unknown_desired {
+            self.state.unknown_desired.clone_from(&state.unknown_desired);
+            if let Some(word) = &state.unknown_desired {
+                let text = format!(
+                    "desired_state `{word}` is none of continuous, run_once, run_cleanup, pause: taken as pause"
+                );
+                self.shared.notes.warn("agent_state.json", text);
+            }
+        }
+        self.set_desired(state.desired, &state.note);
+        let stale = self.state.last_report.as_ref().is_some_and(|report| !state.carries(report));
+        if stale {
+            self.state.last_report = None;
+        }
+    }
+
+    fn look_at_disk(&mut self) {
+        let free_min = self.spec.limits.free_bytes_min;
+        let is_full = crate::platform::free_bytes(self.members.workspace()).is_ok_and(|free| free < free_min);
+        if is_full != self.state.disk_is_full {
+            self.state.disk_is_full = is_full;
+            let text =
+                if is_full { "nearly full: no new work is taken until there is room" } else { "there is room again" };
+            self.shared.notes.warn("disk", text);
+        }
+    }
+}

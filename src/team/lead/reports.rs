@@ -1,0 +1,132 @@
+//! What the lead says: to the shared state and the roster how the team stands, at the end how it came out.
+
+use super::Lead;
+use crate::domain::event::Fact;
+use crate::domain::mode::Stage;
+use crate::domain::record::{MemberStatus, RosterMember};
+use crate::domain::state::{Mode, SetDesired, StateUpdate};
+use crate::team::handle::{End, Outcome};
+use crate::team::teammate::Control;
+
+impl Lead {
+    pub(in crate::team) fn current_mode(&self) -> Mode {
+        match self.session.stage {
+            Stage::Running(mode) | Stage::Reporting(mode) => mode,
+            Stage::Between if self.desired == Mode::Continuous && self.state.stopping.is_none() => Mode::Continuous,
+            Stage::Between => Mode::Pause,
+        }
+    }
+
+    /// Takes in what the person wants. An ending that is not written yet counts as if it were.
+    pub(super) fn set_desired(&mut self, desired: Mode, note: &str) {
+        let is_ended = self.state.unwritten_end.as_ref().is_some_and(|end| end.only_if == Some(desired));
+        let desired = if is_ended { Mode::Pause } else { desired };
+        if desired == self.desired {
+            return;
+        }
+        if self.desired == Mode::Pause {
+            // A person who lets the team go on may have mended what kept a model out of reach.
+            let down = self.members.by_name.values().filter(|member| member.gone.is_none() && !member.is_usable());
+            down.for_each(|member| member.tell(Control::TryAgain));
+        }
+        self.desired = desired;
+        let current = self.current_mode();
+        self.shared.notes.fact(Fact::ModeChanged { desired, current, note: note.to_owned() });
+    }
+
+    pub(super) async fn beat(&mut self) {
+        if let Err(error) = self.worker.beat().await {
+            tracing::warn!("cannot write the worker's record: {error}");
+        }
+        self.report(true).await;
+    }
+
+    /// Reports how the team stands, when that changed, or as a sign of life.
+    pub(super) async fn report(&mut self, is_heartbeat: bool) {
+        let report = self.live.report(self, is_heartbeat.then(|| self.shared.clock.now()));
+        if self.state.last_report.as_ref() == Some(&report) {
+            return;
+        }
+        self.state.last_report = Some(report.clone());
+        let update = StateUpdate { report: Some(report), desired: None };
+        match self.shared.stores.state.update(update).await {
+            Ok(state) => self.set_desired(state.desired, &state.note),
+            Err(error) => tracing::warn!("cannot write agent_state.json: {error}"),
+        }
+    }
+
+    pub(super) async fn report_roster(&self) {
+        let rows: Vec<RosterMember> = self
+            .members
+            .teammates()
+            .map(|member| RosterMember {
+                name: member.spec.name.to_string(),
+                role: member.spec.role.clone(),
+                status: match () {
+                    () if member.gone.is_some() => MemberStatus::Shutdown,
+                    () if member.works() => MemberStatus::Working,
+                    () => MemberStatus::Idle,
+                },
+            })
+            .collect();
+        if let Err(error) = self.shared.stores.roster.report(self.spec.name.as_str(), &rows).await {
+            self.shared.notes.warn("roster", error.to_string());
+        }
+    }
+
+    /// Ends the mode that ran, unless the person chose another meanwhile.
+    pub(in crate::team) async fn end_mode(&mut self, ended: Mode, note: &str) {
+        self.state.unwritten_end =
+            Some(SetDesired { mode: Mode::Pause, by: "agent".to_owned(), note: note.to_owned(), only_if: Some(ended) });
+        self.write_end().await;
+    }
+
+    /// Writes an ending. While that fails the team keeps to it all the same, and tries again at each poll.
+    pub(super) async fn write_end(&mut self) {
+        let Some(desired) = self.state.unwritten_end.clone() else { return };
+        let note = desired.note.clone();
+        let update = StateUpdate { report: Some(self.live.report(self, None)), desired: Some(desired) };
+        match self.shared.stores.state.update(update).await {
+            Ok(state) => {
+                self.state.unwritten_end = None;
+                self.set_desired(state.desired, &state.note);
+            }
+            Err(error) => {
+                self.shared.notes.warn("agent_state.json", format!("cannot end the mode: {error}"));
+                self.set_desired(self.desired, &note);
+            }
+        }
+    }
+
+    /// Leaves everything as a later start wants to find it.
+    pub(super) async fn finish(mut self, end: End) -> Outcome {
+        self.members.note_phases();
+        self.report_roster().await;
+        self.session.stage = Stage::Between;
+        self.state.last_report = None;
+        self.desired = Mode::Pause;
+        let update =
+            StateUpdate { report: Some(self.live.report(&self, Some(self.shared.clock.now()))), desired: None };
+        if let Err(error) = self.shared.stores.state.update(update).await {
+            tracing::warn!("cannot write agent_state.json: {error}");
+        }
+        // The record says that no command runs any more, so that it goes with the worker.
+        if let Err(error) = self.worker.beat().await {
+            tracing::warn!("cannot write the worker's record: {error}");
+        }
+        self.look_at_board().await;
+        let reason = match (end, &self.session.trouble) {
+            (End::Interrupted, _) => "interrupted".to_owned(),
+            (End::SessionOver, None) => "its session is over".to_owned(),
+            (End::SessionOver, Some(trouble)) => format!("its session is over: {trouble}"),
+        };
+        self.shared.notes.fact(Fact::TeamStopped { team: self.spec.name.to_string(), reason });
+        self.shared.notes.flush().await;
+        Outcome {
+            end,
+            tally: self.tally(),
+            summary: self.session.summary.clone(),
+            trouble: self.session.trouble.clone(),
+        }
+    }
+}

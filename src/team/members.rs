@@ -1,0 +1,414 @@
+//! The members that live in this process: starting them, listening to them, starting them again after a panic or a hang.
+//!
+//! It owns their tasks and nothing of the session: `lead` decides when somebody is to work or to stop.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+
+use super::agent::{Agent, AgentError, AgentParts, Shared};
+use super::progress::Progress;
+use super::reins::Reins;
+use super::spec::MemberSpec;
+use super::teammate::{Control, Gate, Standing, Teammate};
+use super::worker::WorkerReporter;
+use crate::domain::event::Fact;
+use crate::domain::name::{LEAD, Name};
+use crate::domain::phase::{Held, Phase};
+use crate::domain::task::TaskId;
+use crate::domain::time::UnixMs;
+use crate::ports::{ModelClient, ModelSpec};
+use crate::tools::{TeamControl, Tool, ToolContext, ToolLimits};
+
+/// Words to a teammate that may wait to be heard; a full queue means it will look anyway.
+const CONTROLS_WAITING_MAX: usize = 64;
+/// The first wait before a teammate is started again; each further one doubles.
+const RESPAWN_WAIT_FIRST: Duration = Duration::from_millis(250);
+
+/// Makes the client of a member's model.
+pub type Connect = Arc<dyn Fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String> + Send + Sync>;
+/// Makes the tools of a member; the flag says whether it is the lead.
+pub type ToolsOf = Arc<dyn Fn(bool) -> Vec<Arc<dyn Tool>> + Send + Sync>;
+
+/// One member that was started.
+pub struct Member {
+    /// Who it is.
+    pub spec: MemberSpec,
+    /// All it can do.
+    pub can_do: Vec<String>,
+    /// How it stands, as it last said.
+    pub standing: watch::Receiver<Standing>,
+    /// What the harness sees of its life.
+    pub progress: Arc<Progress>,
+    /// Since when it is in its phase.
+    pub since: UnixMs,
+    /// Why it is gone for good, once it is; empty when it stopped as asked.
+    pub gone: Option<String>,
+    /// How often it was started again.
+    pub respawns: u32,
+    control: mpsc::Sender<Control>,
+    life: AbortHandle,
+    last_word: &'static str,
+    /// Its reports and looks when it was last told to look: it has not answered while they are the same.
+    nudged_at: Option<(u64, u64)>,
+    /// The claim it was last told is lost.
+    told_lost: Option<Held>,
+    /// Whether it was told to stop: however it ends then, it is not started again.
+    pub is_stopping: bool,
+}
+
+impl Member {
+    /// Whether it waits for work and could be told of some.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.gone.is_none() && matches!(self.standing.borrow().phase, Phase::Idle { .. } | Phase::OnCall)
+    }
+
+    /// Whether it is in a WORK phase, or finishing one.
+    #[must_use]
+    pub fn works(&self) -> bool {
+        self.gone.is_none() && matches!(self.standing.borrow().phase, Phase::Work { .. } | Phase::Stopping { .. })
+    }
+
+    /// Whether it can do tasks, now or after a while: there, and its model not beyond reach.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.gone.is_none() && self.standing.borrow().down.is_none()
+    }
+
+    /// Whether it waits for work and would begin it when told.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.is_idle() && {
+            let standing = self.standing.borrow();
+            standing.down.is_none() && !standing.is_away
+        }
+    }
+
+    /// Why it is of no use, when it is not.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let reason = self.gone.clone().or_else(|| self.standing.borrow().down.clone());
+        reason.filter(|reason| !reason.is_empty())
+    }
+
+    /// Whether it has begun to live; one that has not holds nothing and has heard nothing.
+    fn has_begun(&self) -> bool {
+        self.standing.borrow().reports > 0
+    }
+
+    /// Says something to it. A queue that is full holds a `Look` already.
+    pub fn tell(&self, control: Control) {
+        if let Err(mpsc::error::TrySendError::Full(control)) = self.control.try_send(control)
+            && control != Control::Look
+        {
+            // The word must not be lost: stopping goes by the life itself then.
+            self.life.abort();
+        }
+    }
+
+    /// Tells it that it lost this claim, once.
+    pub fn tell_lost(&mut self, held: Held) {
+        if self.told_lost.replace(held) != Some(held) {
+            self.tell(Control::ClaimLost(held));
+        }
+    }
+
+    /// Tells it to stop; one that has not begun ends here.
+    pub fn stop(&mut self, control: Control) {
+        self.is_stopping = true;
+        self.tell(control);
+        if !self.has_begun() {
+            self.life.abort();
+        }
+    }
+
+    /// Ends its life, whatever it does.
+    pub fn abort(&self) {
+        self.life.abort();
+    }
+
+    /// Tells it to look, unless it was told already and has not answered.
+    pub fn nudge(&mut self) -> bool {
+        let answered = {
+            let standing = self.standing.borrow();
+            (standing.reports, standing.looks)
+        };
+        if self.nudged_at == Some(answered) {
+            return false;
+        }
+        self.nudged_at = Some(answered);
+        self.tell(Control::Look);
+        true
+    }
+
+    /// Forgets that it was told: a poll tells everyone again.
+    pub fn forget_nudge(&mut self) {
+        self.nudged_at = None;
+    }
+}
+
+/// A member whose life ended.
+pub struct Ended {
+    /// Whose.
+    pub name: Name,
+    /// Why; `None` when it stopped as it was asked.
+    pub reason: Option<String>,
+    /// What it held then.
+    pub held: Option<Held>,
+}
+
+/// See the module.
+pub struct Members {
+    /// All members by name, the lead among them when its model thinks.
+    pub by_name: BTreeMap<Name, Member>,
+    shared: Arc<Shared>,
+    lives: JoinSet<Result<(), AgentError>>,
+    names: HashMap<Id, Name>,
+    connect: Connect,
+    tools_of: ToolsOf,
+    control: Arc<dyn TeamControl>,
+    worker: Arc<WorkerReporter>,
+    gates: Gates,
+    stalled: HashMap<Id, &'static str>,
+}
+
+/// What idle members may begin.
+#[derive(Clone)]
+pub struct Gates {
+    /// For teammates.
+    pub teammates: watch::Receiver<Gate>,
+    /// For the lead.
+    pub lead: watch::Receiver<Gate>,
+}
+
+/// What members are made with.
+pub struct Making {
+    /// Makes model clients.
+    pub connect: Connect,
+    /// Makes tools.
+    pub tools_of: ToolsOf,
+    /// What the lead's tools reach.
+    pub control: Arc<dyn TeamControl>,
+    /// Where commands and heartbeats are recorded.
+    pub worker: Arc<WorkerReporter>,
+    /// What they may begin.
+    pub gates: Gates,
+}
+
+/// What ties a life to its member.
+struct LifeEnds {
+    heard: mpsc::Receiver<Control>,
+    says: watch::Sender<Standing>,
+    prefers: Option<TaskId>,
+    respawns: u32,
+}
+
+impl Members {
+    /// Nobody yet.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, making: Making) -> Self {
+        let Making { connect, tools_of, control, worker, gates } = making;
+        let lives = JoinSet::new();
+        Self {
+            by_name: BTreeMap::new(),
+            shared,
+            lives,
+            names: HashMap::new(),
+            connect,
+            tools_of,
+            control,
+            worker,
+            gates,
+            stalled: HashMap::new(),
+        }
+    }
+
+    /// Starts a member, or one that is gone again. `prefers` is the task it worked on before.
+    ///
+    /// # Errors
+    /// Its model's settings are wrong, or one of that name lives.
+    pub fn spawn(&mut self, spec: MemberSpec, prefers: Option<TaskId>, respawns: u32) -> Result<(), String> {
+        let name = spec.name.clone();
+        let before = self.by_name.get(&name);
+        if before.is_some_and(|member| member.gone.is_none()) {
+            return Err(format!("`{name}` is here already"));
+        }
+        let model = (self.connect)(&spec.model)?;
+        let progress = before.map_or_else(Arc::default, |member| Arc::clone(&member.progress));
+        progress.hold(None);
+        progress.touch();
+        let prompts_answered = before.map_or(0, |member| member.standing.borrow().prompts_answered);
+        let goals_done = before.map_or_else(Default::default, |member| member.standing.borrow().goals_done.clone());
+        let (says, standing) = watch::channel(Standing { prompts_answered, goals_done, ..Standing::default() });
+        let (control, heard) = mpsc::channel(CONTROLS_WAITING_MAX);
+        let life = self.start(&spec, model, Arc::clone(&progress), LifeEnds { heard, says, prefers, respawns });
+        self.names.insert(life.id(), name.clone());
+        let member = Member {
+            can_do: spec.can_do(),
+            spec,
+            standing,
+            progress,
+            since: self.shared.clock.now(),
+            gone: None,
+            respawns,
+            control,
+            life,
+            last_word: "",
+            nudged_at: None,
+            told_lost: None,
+            is_stopping: false,
+        };
+        if respawns == 0 {
+            let role = member.spec.role.clone();
+            self.shared.notes.fact(Fact::TeammateSpawned { teammate: name.to_string(), role });
+        }
+        self.by_name.insert(name, member);
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        spec: &MemberSpec,
+        model: Arc<dyn ModelClient>,
+        progress: Arc<Progress>,
+        ends: LifeEnds,
+    ) -> AbortHandle {
+        let is_lead = spec.name.as_str() == LEAD;
+        let gate = if is_lead { self.gates.lead.clone() } else { self.gates.teammates.clone() };
+        let reins = Reins::new(Arc::clone(&progress));
+        let context = self.tool_context(spec, is_lead, Arc::clone(&progress), reins.holding());
+        let tools = (self.tools_of)(is_lead);
+        let parts = AgentParts { spec: spec.clone(), model, tools, context, reins, progress };
+        let shared = Arc::clone(&self.shared);
+        let LifeEnds { heard, says, prefers, respawns } = ends;
+        let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
+        self.lives.spawn(async move {
+            tokio::time::sleep(wait).await;
+            let agent = Agent::resume(parts, shared).await?;
+            Teammate::new(agent, heard, says, gate, prefers).live().await
+        })
+    }
+
+    fn tool_context(
+        &self,
+        spec: &MemberSpec,
+        is_lead: bool,
+        progress: Arc<Progress>,
+        holding: watch::Receiver<Option<(TaskId, u32)>>,
+    ) -> ToolContext {
+        let shared = &self.shared;
+        ToolContext {
+            name: spec.name.clone(),
+            role: spec.role.clone(),
+            capabilities: spec.can_do(),
+            team: shared.team.clone(),
+            is_lead,
+            holding,
+            stores: shared.stores.clone(),
+            clock: Arc::clone(&shared.clock),
+            workspace: shared.workspace.clone(),
+            control_files: Arc::clone(&shared.control_files),
+            guard: Arc::clone(&shared.guard),
+            commands: self.worker.enlist(spec.name.as_str(), progress),
+            limits: ToolLimits {
+                command_timeout: shared.limits.command_timeout,
+                command_timeout_max: shared.limits.command_timeout_max,
+                output_bytes_max: shared.limits.tool_output_bytes_max,
+            },
+            control: Arc::clone(&self.control),
+            facts: shared.notes.facts(),
+            todos: Arc::new(Mutex::new(String::new())),
+        }
+    }
+
+    /// Waits until a life ends; never when there is none.
+    pub async fn ended(&mut self) -> Ended {
+        loop {
+            match self.lives.join_next_with_id().await {
+                Some(Ok((id, outcome))) => {
+                    self.stalled.remove(&id);
+                    let reason = outcome.err().map(|error| error.to_string());
+                    if let Some(ended) = self.bury(id, reason) {
+                        return ended;
+                    }
+                }
+                Some(Err(error)) => {
+                    let reason = self.stalled.remove(&error.id()).map_or_else(|| why(&error), str::to_owned);
+                    if let Some(ended) = self.bury(error.id(), Some(reason)) {
+                        return ended;
+                    }
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    fn bury(&mut self, id: Id, reason: Option<String>) -> Option<Ended> {
+        let name = self.names.remove(&id)?;
+        let member = self.by_name.get_mut(&name)?;
+        let held = member.progress.held();
+        member.progress.hold(None);
+        member.gone = Some(reason.clone().unwrap_or_default());
+        Some(Ended { name, reason, held })
+    }
+
+    /// Ends the lives of those that hang; each then comes out of [`Members::ended`].
+    pub fn end_stalled(&mut self) {
+        let stall_timeout = self.shared.limits.stall_timeout;
+        let could_hang =
+            |member: &&Member| member.gone.is_none() && (member.works() || member.progress.held().is_some());
+        for member in self.by_name.values().filter(could_hang) {
+            if member.progress.is_stalled(stall_timeout) {
+                self.stalled.insert(member.life.id(), "it hung: no progress within its bound");
+                member.life.abort();
+            }
+        }
+    }
+
+    /// Whether nobody lives.
+    #[must_use]
+    pub fn are_gone(&self) -> bool {
+        self.by_name.values().all(|member| member.gone.is_some())
+    }
+
+    /// Notes phases that changed: since when each member is in its phase. Returns whether any did.
+    pub fn note_phases(&mut self) -> bool {
+        let now = self.shared.clock.now();
+        let mut changed = false;
+        for member in self.by_name.values_mut() {
+            let word = if member.gone.is_some() { "stopped" } else { member.standing.borrow().phase.word() };
+            if member.last_word != word {
+                member.last_word = word;
+                member.since = now;
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// The teammates: all members but the lead.
+    pub fn teammates(&self) -> impl Iterator<Item = &Member> + Clone {
+        self.by_name.values().filter(|member| member.spec.name.as_str() != LEAD)
+    }
+
+    /// The lead, when its model thinks.
+    #[must_use]
+    pub fn lead(&self) -> Option<&Member> {
+        self.by_name.values().find(|member| member.spec.name.as_str() == LEAD)
+    }
+
+    /// The workspace of all.
+    #[must_use]
+    pub fn workspace(&self) -> &Path {
+        &self.shared.workspace
+    }
+}
+
+fn why(error: &JoinError) -> String {
+    if error.is_panic() { "it panicked".to_owned() } else { "its task was ended".to_owned() }
+}

@@ -1,0 +1,205 @@
+//! The team: the lead, its teammates, their turns. The only place that acts on what the domain decides.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::domain::change::{Actor, ActorKind};
+use crate::domain::event::Fact;
+use crate::domain::name::{HUMAN, LEAD, Name};
+use crate::domain::state::{Mode, SetDesired, StateUpdate};
+use crate::domain::task::NewTask;
+use crate::ports::{Clock, LostClaims, StoreError, Stores};
+use agent::Shared;
+use conversation::Conversation;
+use handle::{Control, Live, TeamHandle};
+use lead::{GateKeys, Lead, LeadParts};
+use members::{Connect, Gates, Making, Members, ToolsOf};
+use session::Session;
+use spec::TeamSpec;
+use worker::WorkerReporter;
+
+pub mod agent;
+pub mod conversation;
+mod errands;
+pub mod handle;
+mod lead;
+pub mod members;
+pub mod progress;
+mod ready;
+pub mod recorder;
+pub mod reins;
+mod retry;
+mod session;
+pub mod spec;
+pub mod teammate;
+mod turn;
+mod worker;
+
+/// What a team needs of the world.
+pub struct Surroundings {
+    /// The stores of its workspace; it is alone with them.
+    pub stores: Stores,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// The workspace's root, absolute.
+    pub workspace: PathBuf,
+    /// What no tool may write, relative to the workspace.
+    pub control_files: Arc<[PathBuf]>,
+    /// The program that guards commands, with its first arguments.
+    pub guard: Arc<[OsString]>,
+    /// Makes model clients.
+    pub connect: Connect,
+    /// Makes tools.
+    pub tools_of: ToolsOf,
+}
+
+/// How a team is to begin.
+#[derive(Debug, Clone, Default)]
+pub struct Start {
+    /// Tasks to put on the board, unless they are there already.
+    pub plan: Vec<NewTask>,
+    /// A desired state to set, as the person's.
+    pub mode: Option<Mode>,
+    /// The desired state where there is no state file.
+    pub mode_without_file: Option<Mode>,
+    /// Whether the team ends with its first session.
+    pub one_session: bool,
+}
+
+/// Why a team cannot be launched. Nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// A store refuses.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A member's model settings are wrong.
+    #[error("member `{name}`: {reason}")]
+    Model {
+        /// Whose.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A goal, but nobody who could turn it into tasks.
+    #[error(
+        "the lead's provider `{0}` cannot turn a goal into tasks: give it a plan, or give the lead a model that thinks"
+    )]
+    GoalWithoutThought(String),
+}
+
+/// Launches a team: what an earlier process left is taken up, the plan imported, the members started.
+///
+/// # Errors
+/// See [`LaunchError`].
+pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) -> Result<TeamHandle, LaunchError> {
+    let Surroundings { stores, clock, workspace, control_files, guard, connect, tools_of } = surroundings;
+    let lead_thinks = check_models(&spec, &connect)?;
+    let has_plan = !start.plan.is_empty();
+    if spec.goal.is_some() && !lead_thinks && !has_plan && stores.board.view().await?.tasks.is_empty() {
+        return Err(LaunchError::GoalWithoutThought(spec.lead.model.provider));
+    }
+    let prefers = take_up(&stores).await?;
+    let names: Vec<Name> = spec.members.iter().map(|member| member.name.clone()).collect();
+    stores.mailbox.open_inboxes(&names).await?;
+    let (notes, events, first) = recorder::start(stores.clone(), &*stores.board.view().await?);
+    notes.fact(Fact::TeamStarted {
+        team: spec.name.to_string(),
+        members: names.iter().map(ToString::to_string).collect(),
+    });
+    if has_plan {
+        stores.board.create(&Actor::new(LEAD, ActorKind::Lead), start.plan.clone(), true).await?;
+    }
+    set_mode(&stores, &start).await?;
+    let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
+    let session = Session::new(&spec, start.one_session, has_plan, conversation, told);
+    let reported = Arc::new(Notify::new());
+    let shared = Arc::new(Shared {
+        team: spec.name.clone(),
+        stores: stores.clone(),
+        clock: Arc::clone(&clock),
+        workspace,
+        control_files,
+        guard,
+        limits: spec.limits.clone(),
+        prompts: spec.prompts.clone(),
+        notes,
+        reported: Arc::clone(&reported),
+    });
+    let live = Arc::new(Live::default());
+    names.into_iter().for_each(|name| live.add_member(name));
+    let (commands, heard) = mpsc::channel(handle::COMMANDS_WAITING_MAX);
+    let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
+    let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());
+    let gates = Gates { teammates: teammates.subscribe(), lead: lead.subscribe() };
+    let control = Arc::new(Control::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone()));
+    let making = Making { connect, tools_of, control, worker: Arc::clone(&worker), gates };
+    let members = Members::new(Arc::clone(&shared), making);
+    worker.beat().await?;
+    let view = stores.board.view().await?;
+    let lead = Lead::new(LeadParts {
+        spec,
+        shared,
+        members,
+        session,
+        view,
+        live: Arc::clone(&live),
+        commands: heard,
+        reported,
+        gates: GateKeys { teammates, lead },
+        worker,
+        prefers,
+    });
+    Ok(TeamHandle { commands, events, from_the_first: Mutex::new(Some(first)), live, lead: tokio::spawn(lead.run()) })
+}
+
+/// Checks that every member's model can be made, and says whether the lead's thinks.
+fn check_models(spec: &TeamSpec, connect: &Connect) -> Result<bool, LaunchError> {
+    let mut lead_thinks = false;
+    for member in spec.members.iter().chain([&spec.lead]) {
+        let name = member.name.to_string();
+        let model = connect(&member.model).map_err(|reason| LaunchError::Model { name, reason })?;
+        lead_thinks = model.thinks();
+    }
+    Ok(lead_thinks)
+}
+
+/// Takes back what workers that are gone held: the whole team ended, so it counts against nobody. Says who held what, so that
+/// each goes on with its own.
+async fn take_up(stores: &Stores) -> Result<HashMap<String, crate::domain::task::TaskId>, StoreError> {
+    let survey = stores.workers.survey().await?;
+    let reason = "the team ended before it was done".to_owned();
+    let lost = LostClaims { live_workers: Some(survey.live), claims: Vec::new(), counts: false, reason };
+    let reclaimed = stores.board.reclaim(&lost).await?;
+    Ok(reclaimed.into_iter().map(|claim| (claim.owner, claim.task.id)).collect())
+}
+
+async fn set_mode(stores: &Stores, start: &Start) -> Result<(), StoreError> {
+    let present = stores.state.read().await?;
+    let mode = match (start.mode, &present) {
+        (Some(mode), _) => Some(mode),
+        (None, None) => start.mode_without_file,
+        (None, Some(_)) => None,
+    };
+    if let Some(mode) = mode {
+        let desired =
+            SetDesired { mode, by: HUMAN.to_owned(), note: "set when the team was launched".to_owned(), only_if: None };
+        stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await?;
+    }
+    Ok(())
+}
+
+/// Whether the lead was told this goal before; and the conversation of a lead that does not think.
+async fn lead_conversation(
+    spec: &TeamSpec,
+    stores: &Stores,
+    clock: &Arc<dyn Clock>,
+    lead_thinks: bool,
+) -> Result<(bool, Option<Conversation>), StoreError> {
+    let conversation = Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(clock)).await?;
+    let told = spec.goal.as_deref().is_some_and(|goal| conversation.was_told_goal(&session::goal_text(goal)));
+    Ok((told, (!lead_thinks).then_some(conversation)))
+}

@@ -1,0 +1,106 @@
+//! What the harness sees of a teammate's life: when it last got on, what it is busy with and for how long at most, what it
+//! holds and what it has used. Written by the teammate's loop, read by the lead; never by a model.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::phase::Held;
+use crate::domain::transcript::Usage;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Progress {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Clone)]
+struct State {
+    at: Instant,
+    busy: Option<(&'static str, Instant)>,
+    held: Option<Held>,
+    tokens: u64,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { state: Mutex::new(State { at: Instant::now(), busy: None, held: None, tokens: 0 }) }
+    }
+}
+
+impl Progress {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that the teammate got on.
+    pub fn touch(&self) {
+        self.state().at = Instant::now();
+    }
+
+    /// Says that the teammate does something that may take up to `bound`; the result ends it when dropped.
+    pub fn busy(&self, doing: &'static str, bound: Duration) -> Busy<'_> {
+        let mut state = self.state();
+        state.at = Instant::now();
+        state.busy = Some((doing, state.at + bound));
+        Busy { progress: self }
+    }
+
+    /// What it is busy with.
+    #[must_use]
+    pub fn doing(&self) -> Option<&'static str> {
+        self.state().busy.map(|(doing, _)| doing)
+    }
+
+    /// Sets what it holds.
+    pub fn hold(&self, held: Option<Held>) {
+        self.state().held = held;
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn held(&self) -> Option<Held> {
+        self.state().held
+    }
+
+    /// Counts what a request used.
+    pub fn spend(&self, usage: Usage) {
+        self.state().tokens += usage.total();
+    }
+
+    /// All tokens it has used in this run.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.state().tokens
+    }
+
+    /// How long ago it last got on.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.state().at.elapsed()
+    }
+
+    /// Whether it hangs: busy beyond its bound, or without a sign of life for `stall_timeout` while it should get on.
+    #[must_use]
+    pub fn is_stalled(&self, stall_timeout: Duration) -> bool {
+        let state = self.state();
+        match state.busy {
+            Some((_, until)) => Instant::now() > until,
+            None => state.at.elapsed() > stall_timeout,
+        }
+    }
+}
+
+/// Ends what [`Progress::busy`] began.
+pub struct Busy<'a> {
+    progress: &'a Progress,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut state = self.progress.state();
+        state.busy = None;
+        state.at = Instant::now();
+    }
+}

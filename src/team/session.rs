@@ -1,0 +1,395 @@
+//! One session: how the lead opens it, has it reported and closes it; by its model, or by rule where that does not think.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::conversation::Conversation;
+use super::lead::Lead;
+use super::members::Member;
+use super::spec::TeamSpec;
+use super::teammate::{Control, Prompt};
+use crate::domain::context::inbox_block;
+use crate::domain::event::{Fact, Tally};
+use crate::domain::graph;
+use crate::domain::mode::Stage;
+use crate::domain::name::LEAD;
+use crate::domain::state::Mode;
+use crate::domain::task::{Task, TaskStatus};
+use crate::domain::transcript::{Block, MessageRecord, Role};
+use crate::ports::{BoardView, StoreResult};
+use crate::tools::command::{self, CommandSetting};
+
+/// How often a lead may add tasks in its closing report before the session ends all the same.
+const ROUNDS_MAX: u32 = 5;
+/// How long `done_when` may take.
+const DONE_WHEN_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Failed and blocked tasks a summary names; more are counted.
+const NAMED_MAX: usize = 5;
+
+/// What came of `done_when`.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// Whether it exited 0.
+    pub is_met: bool,
+    /// How it ended, with the end of its output.
+    pub text: String,
+}
+
+/// See the module.
+pub struct Session {
+    /// Where it is.
+    pub stage: Stage,
+    /// How the last one came out, in words.
+    pub summary: String,
+    /// What kept the last one from what it was for, other than its tasks.
+    pub trouble: Option<String>,
+    number: u64,
+    rounds: u32,
+    is_only_one: bool,
+    is_over_for_good: bool,
+    lead_thinks: bool,
+    goal: Option<String>,
+    /// The last prompt of the lead: it works until it says that it has answered it.
+    prompt: Option<Prompt>,
+    /// How often the goal had been called done when the session began.
+    goals_done: u64,
+    report_asked: bool,
+    checked: Option<Checked>,
+    check: Option<JoinHandle<Checked>>,
+    rule_conversation: Option<Conversation>,
+}
+
+impl Session {
+    /// None yet. `is_only_one`: the process ends with the first. A lead that does not think keeps its mail in `conversation`.
+    #[must_use]
+    pub fn new(
+        spec: &TeamSpec,
+        is_only_one: bool,
+        has_plan: bool,
+        conversation: Option<Conversation>,
+        told: bool,
+    ) -> Self {
+        let lead_thinks = conversation.is_none();
+        let goal = spec.goal.clone().filter(|_| lead_thinks && !has_plan && !told);
+        Self {
+            stage: Stage::Between,
+            summary: String::new(),
+            trouble: None,
+            number: 0,
+            rounds: 0,
+            is_only_one,
+            is_over_for_good: false,
+            lead_thinks,
+            goal,
+            prompt: None,
+            goals_done: 0,
+            report_asked: false,
+            checked: None,
+            check: None,
+            rule_conversation: conversation,
+        }
+    }
+
+    /// Whether the lead has a model that thinks.
+    #[must_use]
+    pub fn lead_thinks(&self) -> bool {
+        self.lead_thinks
+    }
+
+    /// Whether the goal still has to be handed to the lead.
+    #[must_use]
+    pub fn goal_unplanned(&self) -> bool {
+        self.goal.is_some()
+    }
+
+    /// Whether the process had the one session it is for.
+    #[must_use]
+    pub fn is_over_for_good(&self) -> bool {
+        self.is_over_for_good
+    }
+
+    /// Whether the lead was asked something and has not answered, or the goal is being checked.
+    #[must_use]
+    pub fn lead_is_prompted(&self, lead: Option<&Member>) -> bool {
+        if self.check.as_ref().is_some_and(|check| !check.is_finished()) {
+            return true;
+        }
+        lead.is_some_and(|lead| lead.is_usable() && (lead.works() || self.unanswered(lead).is_some()))
+    }
+
+    fn unanswered(&self, lead: &Member) -> Option<&Prompt> {
+        self.prompt.as_ref().filter(|prompt| lead.standing.borrow().prompts_answered < prompt.number)
+    }
+
+    fn prompt(&mut self, lead: &Member, text: String) {
+        let number = self.prompt.as_ref().map_or(1, |prompt| prompt.number + 1);
+        let prompt = self.prompt.insert(Prompt { number, text });
+        lead.tell(Control::Prompt(prompt.clone()));
+    }
+
+    /// Asks a lead that was started again what the one before it has not answered.
+    pub fn prompt_again(&mut self, lead: Option<&Member>) {
+        if let Some(lead) = lead
+            && let Some(prompt) = self.unanswered(lead)
+        {
+            lead.tell(Control::Prompt(prompt.clone()));
+        }
+    }
+
+    /// Hands the goal to the lead, unless that was done, as soon as it can be reached.
+    pub fn hand_over_goal(&mut self, lead: Option<&Member>) {
+        if let Some(lead) = lead.filter(|lead| lead.is_usable())
+            && let Some(goal) = self.goal.take()
+        {
+            self.prompt(lead, goal_text(&goal));
+        }
+    }
+
+    /// Takes in mail for a lead that does not think: its transcript keeps it, and people see it as it comes.
+    ///
+    /// # Errors
+    /// The stores'.
+    pub async fn read_by_rule(&mut self, lead: &super::agent::Shared) -> StoreResult<()> {
+        let Some(conversation) = &mut self.rule_conversation else { return Ok(()) };
+        let mailbox = &lead.stores.mailbox;
+        let deliveries = mailbox.take(LEAD, conversation.delivered()).await?;
+        if !deliveries.is_empty() {
+            let messages: Vec<_> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
+            let mut record = MessageRecord::new(Role::User, vec![Block::text(inbox_block(&messages))]);
+            record.delivered = deliveries.iter().map(|delivery| delivery.key.clone()).collect();
+            conversation.record(record, true).await?;
+            for delivery in deliveries {
+                lead.notes.fact(Fact::MessageDelivered {
+                    to: LEAD.to_owned(),
+                    from: delivery.message.from,
+                    message: delivery.key,
+                });
+            }
+        }
+        mailbox.settle(LEAD, conversation.delivered()).await
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(check) = &self.check {
+            check.abort();
+        }
+    }
+}
+
+impl Lead {
+    /// Opens a session: the teammates may claim, and the lead is told what is wanted.
+    pub(super) fn begin(&mut self, mode: Mode) {
+        let session = &mut self.session;
+        session.number += 1;
+        session.rounds = 0;
+        session.report_asked = false;
+        session.checked = None;
+        session.trouble = None;
+        session.stage = Stage::Running(mode);
+        session.goals_done = self.members.lead().map_or(0, |lead| lead.standing.borrow().goals_done.0);
+        self.shared.notes.fact(Fact::SessionStarted { session: session.number, mode });
+        if mode == Mode::RunCleanup
+            && let Some(lead) = self.members.lead().filter(|lead| lead.is_usable())
+        {
+            session.prompt(lead, format!("<goal>{}</goal>", self.shared.prompts.cleanup.trim()));
+        }
+    }
+
+    /// All is settled: checks whether the goal is met, and has the lead report.
+    pub(super) fn ask_for_report(&mut self) {
+        let Stage::Running(mode) = self.session.stage else { return };
+        self.session.stage = Stage::Reporting(mode);
+        if let Some(command) = self.spec.done_when.clone()
+            && self.desired != Mode::Pause
+        {
+            self.session.check = Some(tokio::spawn(check(command, self.command_setting(), Arc::clone(&self.reported))));
+        }
+    }
+
+    fn command_setting(&self) -> CommandSetting {
+        // Nothing is held, so nothing can be lost; the channel may close.
+        let (_, holding) = watch::channel(None);
+        CommandSetting {
+            workspace: self.shared.workspace.clone(),
+            control_files: Arc::clone(&self.shared.control_files),
+            guard: Arc::clone(&self.shared.guard),
+            commands: self.worker.enlist(LEAD, Arc::default()),
+            output_bytes_max: self.shared.limits.tool_output_bytes_max,
+            team: self.spec.name.to_string(),
+            teammate: LEAD.to_owned(),
+            holding,
+        }
+    }
+
+    /// Ends the session once the lead has reported, or opens it again for tasks the lead added.
+    pub(super) async fn finish_session(&mut self) {
+        let Stage::Reporting(mode) = self.session.stage else { return };
+        if let Some(check) = self.session.check.take() {
+            self.session.checked = check.await.ok();
+        }
+        self.look_at_board().await;
+        self.ready.look(&self.view);
+        if !self.session.report_asked
+            && let Some(lead) = self.members.lead().filter(|lead| lead.is_usable())
+        {
+            self.session.report_asked = true;
+            let by_rule = summary_by_rule(&self.view, self.tally(), None);
+            let text = report_request(&by_rule, &self.spec, self.session.checked.as_ref());
+            self.session.prompt(lead, text);
+            return;
+        }
+        if self.has_more() && self.desired != Mode::Pause && self.session.rounds < ROUNDS_MAX {
+            self.session.rounds += 1;
+            self.session.report_asked = false;
+            self.session.stage = Stage::Running(mode);
+            return;
+        }
+        self.conclude(mode).await;
+    }
+
+    /// Whether the report left something to do.
+    fn has_more(&self) -> bool {
+        let usable = self.members.teammates().filter(|member| member.is_usable());
+        let members = usable.map(|member| (member.spec.name.as_str(), member.can_do.as_slice()));
+        self.ready.is_any_due_for(self.shared.clock.now(), members) || self.mail_waits()
+    }
+
+    async fn conclude(&mut self, mode: Mode) {
+        let tally = self.tally();
+        self.session.trouble = self.trouble(tally);
+        let by_rule = summary_by_rule(&self.view, tally, self.session.checked.as_ref());
+        let standing = self.members.lead().map(|lead| lead.standing.borrow().clone()).unwrap_or_default();
+        let said = standing.last_said.filter(|_| self.session.report_asked && !standing.owes_answer);
+        let mut summary = said.unwrap_or(by_rule);
+        if let Some(trouble) = &self.session.trouble {
+            summary.push_str(&format!(" {trouble}"));
+        }
+        self.session.summary.clone_from(&summary);
+        self.shared.notes.fact(Fact::SessionFinished { session: self.session.number, summary, tally });
+        self.session.stage = Stage::Between;
+        self.session.is_over_for_good = self.session.is_only_one;
+        let (goals_done, goal_summary) = standing.goals_done;
+        let met = match (&self.spec.done_when, &self.session.checked) {
+            (Some(command), Some(checked)) if checked.is_met => Some(format!("goal met: `{command}` exited 0")),
+            (None, _) if goals_done > self.session.goals_done => Some(format!("goal met: {goal_summary}")),
+            _ => None,
+        };
+        if mode.is_one_shot() {
+            self.end_mode(mode, &format!("{mode} is done")).await;
+        } else if let Some(note) = met {
+            self.end_mode(mode, &note).await;
+        }
+    }
+
+    /// What keeps the team from its work, where that is not in its tasks: nobody is left who could do them, or plan them.
+    fn trouble(&self, tally: Tally) -> Option<String> {
+        let names = |members: Vec<&Member>| {
+            let named = members.iter().take(NAMED_MAX).map(|member| {
+                let reason = member.trouble().unwrap_or_else(|| "it was asked to stop".to_owned());
+                format!("{}: {}", member.spec.name, reason.lines().next().unwrap_or("").trim_end_matches('.'))
+            });
+            named.collect::<Vec<_>>().join("; ")
+        };
+        let lost: Vec<&Member> = self.members.teammates().filter(|member| !member.is_usable()).collect();
+        if tally.pending > 0 && self.members.teammates().all(|member| !member.is_usable()) {
+            return Some(format!("Nobody is left who can work ({}).", names(lost)));
+        }
+        let lead = self.members.lead().filter(|lead| !lead.is_usable())?;
+        let was_planned = !self.session.goal_unplanned() && self.session.unanswered(lead).is_none();
+        (self.spec.goal.is_some() && !was_planned)
+            .then(|| format!("The lead could not do its part ({}).", names(vec![lead])))
+    }
+
+    /// How the tasks of the board stand.
+    pub(super) fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for task in self.view.tasks.values() {
+            match task.status {
+                TaskStatus::Completed => tally.completed += 1,
+                TaskStatus::Failed => tally.failed += 1,
+                TaskStatus::InProgress => tally.in_progress += 1,
+                TaskStatus::Pending if self.can_be_begun(task) => tally.pending += 1,
+                TaskStatus::Pending => tally.blocked += 1,
+            }
+        }
+        tally
+    }
+
+    /// Whether some member could begin it once its back-off is over, were its model within reach.
+    fn can_be_begun(&self, task: &Task) -> bool {
+        let now = task.not_before.unwrap_or_default();
+        self.members
+            .teammates()
+            .any(|member| graph::obstacle(task, member.spec.name.as_str(), &member.can_do, &*self.view, now).is_none())
+    }
+}
+
+/// The goal as the lead is handed it.
+#[must_use]
+pub fn goal_text(goal: &str) -> String {
+    format!("<goal>{goal}</goal>")
+}
+
+async fn check(command: String, setting: CommandSetting, done: Arc<tokio::sync::Notify>) -> Checked {
+    let checked = match command::run(&command, DONE_WHEN_TIMEOUT, &setting).await {
+        Ok(outcome) => {
+            let text = format!("`{command}`: {}\n{}", outcome.ending_text(), outcome.output);
+            Checked { is_met: outcome.is_success(), text }
+        }
+        Err(error) => Checked { is_met: false, text: format!("`{command}`: {error}") },
+    };
+    // The task is finished a moment after this; the lead looks again when it is told and finds it so, or at its next tick.
+    done.notify_one();
+    checked
+}
+
+fn report_request(by_rule: &str, spec: &TeamSpec, checked: Option<&Checked>) -> String {
+    let goal = spec.goal.as_deref().unwrap_or("(none was given)");
+    let checked = checked.map_or_else(String::new, |checked| {
+        format!("\nThe check of the goal: {}", crate::domain::context::defuse(&checked.text))
+    });
+    let by_rule = crate::domain::context::defuse(by_rule);
+    format!(
+        "<report>The board is settled. {by_rule}\nThe goal: {goal}{checked}\nReport to the person, or add tasks for what is missing.</report>"
+    )
+}
+
+/// How a session came out, in a sentence or two.
+#[must_use]
+pub fn summary_by_rule(view: &BoardView, tally: Tally, checked: Option<&Checked>) -> String {
+    let mut parts = vec![format!("{} completed", tally.completed)];
+    for (count, word) in [
+        (tally.failed, "failed"),
+        (tally.blocked, "blocked"),
+        (tally.pending, "pending"),
+        (tally.in_progress, "in progress"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {word}"));
+        }
+    }
+    let mut text = format!("{} tasks: {}.", view.tasks.len(), parts.join(", "));
+    let failed = view.tasks.values().filter(|task| task.status == TaskStatus::Failed);
+    for task in failed.take(NAMED_MAX) {
+        let reason = task.result.as_ref().map_or("", |result| result.summary.as_str());
+        text.push_str(&format!(
+            " {} ({}) failed: {}.",
+            task.id,
+            task.subject,
+            reason.lines().next().unwrap_or("").trim_end_matches('.')
+        ));
+    }
+    if let Some(checked) = checked {
+        let word = if checked.is_met { "met" } else { "not met" };
+        text.push_str(&format!(
+            " The goal is {word}: {}.",
+            checked.text.lines().next().unwrap_or("").trim_end_matches('.')
+        ));
+    }
+    text
+}

@@ -1,0 +1,410 @@
+//! A teammate's loop: it acts on what [`crate::domain::phase::step`] decides, and turns what comes of it into events.
+//!
+//! The lead is one too, without claiming: goals and reports reach it as prompts. What a teammate does besides turns (mail,
+//! claims, requests to stop) is in `errands`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::agent::{Agent, AgentError, Outcome};
+use super::reins::{Pace, Reins};
+use crate::domain::event::Fact;
+use crate::domain::phase::{self, Bounds, Effect, Event, Held, Phase};
+use crate::domain::task::TaskId;
+
+/// What others say to a teammate.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Control {
+    /// There may be mail or a task.
+    Look,
+    /// A text for its model, as the lead gets its goals.
+    Prompt(Prompt),
+    /// What kept its model out of reach may be mended: try again.
+    TryAgain,
+    /// Finish the turn, give the claim back, end.
+    Stop,
+    /// End now: the turn is broken off.
+    StopNow,
+    /// The claim is somebody else's now.
+    ClaimLost(Held),
+}
+
+/// A text for a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// Counts up from 1; it is answered once [`Standing::prompts_answered`] says so.
+    pub number: u64,
+    /// The text.
+    pub text: String,
+}
+
+/// How a teammate stands, as the lead reads it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Standing {
+    /// Its phase.
+    pub phase: Phase,
+    /// What it waits for.
+    pub waiting_for: Option<String>,
+    /// Why its model cannot be reached, when asking again cannot help: it is of no use for tasks.
+    pub down: Option<String>,
+    /// Its model is out of reach for a while; it comes back by itself.
+    pub is_away: bool,
+    /// It was told or asked something that its model has not answered.
+    pub owes_answer: bool,
+    /// Counts up with every report.
+    pub reports: u64,
+    /// Counts up as it begins to look for mail and tasks.
+    pub looks: u64,
+    /// The last prompt that was answered.
+    pub prompts_answered: u64,
+    /// The last thing its model said since it was last prompted.
+    pub last_said: Option<String>,
+    /// How often the goal was called done, and with what summary.
+    pub goals_done: (u64, String),
+}
+
+/// What an idle teammate may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Gate {
+    /// To claim a task.
+    pub claim: bool,
+    /// To read mail that sets its model to work.
+    pub read: bool,
+}
+
+/// A teammate's handle on its own life.
+pub struct Teammate {
+    pub(super) agent: Agent,
+    pub(super) reins: Arc<Reins>,
+    pub(super) phase: Phase,
+    bounds: Bounds,
+    control: mpsc::Receiver<Control>,
+    pub(super) standing: watch::Sender<Standing>,
+    pub(super) gate: watch::Receiver<Gate>,
+    pub(super) prefers: Option<TaskId>,
+    pub(super) pending_shutdown: Option<String>,
+    pub(super) prompts: VecDeque<Prompt>,
+    pub(super) prompts_taken: u64,
+    pub(super) down: Option<String>,
+    away_until: Option<Instant>,
+    away_for: &'static str,
+    pub(super) lost: Option<TaskId>,
+    model_failures: u32,
+}
+
+/// The first wait after a model could not be reached; each further one doubles.
+const MODEL_BACKOFF_FIRST: Duration = Duration::from_secs(15);
+/// The longest such wait of our own choice.
+const MODEL_BACKOFF_MAX: Duration = Duration::from_secs(600);
+
+/// How a running turn was made to end.
+#[derive(Default)]
+struct Interruption {
+    lost: Option<Held>,
+    is_broken_off: bool,
+}
+
+impl Teammate {
+    /// A teammate about to live. It prefers the task `prefers`, which it worked on before the process ended.
+    #[must_use]
+    pub fn new(
+        agent: Agent,
+        control: mpsc::Receiver<Control>,
+        standing: watch::Sender<Standing>,
+        gate: watch::Receiver<Gate>,
+        prefers: Option<TaskId>,
+    ) -> Self {
+        let limits = &agent.shared.limits;
+        let looks = limits.idle_timeout.as_millis() / limits.poll_interval.as_millis().max(1);
+        let bounds = Bounds { turns_max: limits.turns_max, looks_max: u32::try_from(looks).unwrap_or(u32::MAX).max(1) };
+        let prompts_taken = standing.borrow().prompts_answered;
+        Self {
+            reins: Arc::clone(&agent.reins),
+            agent,
+            phase: Phase::START,
+            bounds,
+            control,
+            standing,
+            gate,
+            prefers,
+            pending_shutdown: None,
+            prompts: VecDeque::new(),
+            prompts_taken,
+            down: None,
+            away_until: None,
+            away_for: "",
+            lost: None,
+            model_failures: 0,
+        }
+    }
+
+    /// Lives until it stops.
+    ///
+    /// # Errors
+    /// A store that fails, or an event that cannot happen; its claim is the lead's to take back then.
+    pub async fn live(mut self) -> Result<(), AgentError> {
+        let mut effects = VecDeque::from([Effect::Report, Effect::ReadInbox, Effect::ClaimNext]);
+        loop {
+            let events = match effects.pop_front() {
+                Some(Effect::Exit) => return Ok(()),
+                Some(effect) => self.act(effect).await?,
+                None => vec![self.wait().await],
+            };
+            for event in events {
+                // What comes behind an end does not count.
+                if self.phase == Phase::Stopped {
+                    break;
+                }
+                let (next, more) = phase::step(self.phase, event, self.bounds)?;
+                self.agent.progress.touch();
+                self.phase = next;
+                effects.extend(more);
+            }
+        }
+    }
+
+    async fn act(&mut self, effect: Effect) -> Result<Vec<Event>, AgentError> {
+        match effect {
+            Effect::RunTurn => return self.run_turn().await,
+            Effect::ReadInbox => return self.read_inbox().await,
+            Effect::ClaimNext => return self.claim_next().await,
+            Effect::InjectIdentity => self.agent.forget_identity(),
+            Effect::Remind => self.remind().await?,
+            Effect::TellClaimLost => self.tell_claim_lost().await?,
+            Effect::Release { held, because } => self.release(held, because).await?,
+            Effect::BackOff | Effect::Exit => {}
+            Effect::Report => self.report(),
+        }
+        Ok(Vec::new())
+    }
+
+    /// Runs a turn to its end, and hears meanwhile how soon that must be.
+    async fn run_turn(&mut self) -> Result<Vec<Event>, AgentError> {
+        match self.phase {
+            Phase::Work { .. } => {}
+            // It was asked to stop between two turns.
+            Phase::Stopping { .. } => return Ok(vec![Event::TurnEnded]),
+            _ => return Ok(Vec::new()),
+        }
+        self.reins.set_pace(Pace::Free);
+        let mut interruption = Interruption::default();
+        let outcomes = {
+            let Self { agent, control, reins, phase, standing, prompts, bounds, .. } = self;
+            let turn = agent.turn();
+            tokio::pin!(turn);
+            loop {
+                // What was said before the turn begins is heeded first.
+                let heard = tokio::select! {
+                    biased;
+                    heard = control.recv() => heard.unwrap_or(Control::StopNow),
+                    outcomes = &mut turn => break outcomes?,
+                };
+                match heard {
+                    Control::StopNow => {
+                        interruption.is_broken_off = true;
+                        reins.hasten(Pace::BreakOff);
+                    }
+                    Control::ClaimLost(lost) if reins.held() == Some(lost) => {
+                        interruption.lost = Some(lost);
+                        reins.hold(None);
+                        reins.hasten(Pace::LetGo);
+                    }
+                    Control::Stop => {
+                        *phase = phase::step(*phase, Event::StopAsked, *bounds)?.0;
+                        reins.hasten(Pace::Finish);
+                        standing.send_modify(|standing| standing.phase = *phase);
+                        // The model may be slow; people see at once that it was heard.
+                        tracing::debug!("a teammate was asked to stop and finishes its turn");
+                    }
+                    Control::Prompt(prompt) => prompts.push_back(prompt),
+                    Control::ClaimLost(_) | Control::Look | Control::TryAgain => {}
+                }
+            }
+        };
+        self.events_of_turn(interruption, outcomes).await
+    }
+
+    async fn events_of_turn(
+        &mut self,
+        interruption: Interruption,
+        outcomes: Vec<Outcome>,
+    ) -> Result<Vec<Event>, AgentError> {
+        if !outcomes.iter().any(|outcome| matches!(outcome, Outcome::ModelFailed { .. })) {
+            self.model_failures = 0;
+            self.down = None;
+            self.away_until = None;
+        }
+        let has_finished = outcomes.contains(&Outcome::Event(Event::Finished));
+        if interruption.is_broken_off {
+            let mut events = self.events_of(outcomes).await?;
+            events.retain(|event| matches!(event, Event::Finished | Event::Claimed(_) | Event::ClaimLost));
+            events.extend((!matches!(self.phase, Phase::Stopping { .. })).then_some(Event::StopAsked));
+            events.push(Event::TurnEnded);
+            return Ok(events);
+        }
+        // A report of its own that came through is what ended the claim then.
+        let events = match interruption.lost {
+            Some(_) if !has_finished => vec![Event::ClaimLost],
+            _ => self.events_of(outcomes).await?,
+        };
+        if events.contains(&Event::ClaimLost) {
+            self.lost = interruption.lost.or(self.phase.held()).map(|held| held.task);
+        }
+        Ok(events)
+    }
+
+    /// The phase machine's events in what a turn or the mail brought; the rest is done here.
+    pub(super) async fn events_of(&mut self, outcomes: Vec<Outcome>) -> Result<Vec<Event>, AgentError> {
+        let mut events = Vec::new();
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Event(Event::Claimed(held)) => {
+                    self.note_task(held.task).await;
+                    events.push(Event::Claimed(held));
+                }
+                Outcome::Event(Event::Finished) => {
+                    if let Some(held) = self.phase.held() {
+                        self.note_task(held.task).await;
+                    }
+                    events.push(Event::Finished);
+                }
+                Outcome::Event(event) => events.push(event),
+                Outcome::ModelFailed { reason, is_final, retry_after } => {
+                    self.model_failed(&reason, is_final, retry_after).await;
+                    events.push(Event::ModelFailed);
+                }
+                Outcome::ShutdownAsked { request_id } => self.pending_shutdown = Some(request_id),
+                Outcome::GoalDone(summary) => {
+                    self.standing.send_modify(|standing| standing.goals_done = (standing.goals_done.0 + 1, summary));
+                }
+                // How it was broken off is known to who did it.
+                Outcome::BrokenOff => {}
+            }
+        }
+        // A claim that is gone ends the work; what the turn said besides does not count.
+        if events.contains(&Event::ClaimLost) {
+            return Ok(vec![Event::ClaimLost]);
+        }
+        Ok(events)
+    }
+
+    async fn model_failed(&mut self, reason: &str, is_final: bool, retry_after: Option<Duration>) {
+        if matches!(self.phase, Phase::Stopping { .. }) {
+            return;
+        }
+        self.agent.shared.notes.warn(self.agent.name(), format!("its model did not answer: {reason}"));
+        let was_told = self.model_failures > 0 && !is_final;
+        self.down = is_final.then(|| reason.to_owned());
+        self.model_failures += 1;
+        let own = MODEL_BACKOFF_FIRST
+            .saturating_mul(1 << self.model_failures.saturating_sub(1).min(16))
+            .min(MODEL_BACKOFF_MAX);
+        self.stay_away("its model", own.max(retry_after.unwrap_or_default()));
+        if !was_told {
+            self.tell_lead_of_model(reason).await;
+        }
+    }
+
+    /// Begins nothing for so long, because of what is named.
+    pub(super) fn stay_away(&mut self, because_of: &'static str, wait: Duration) {
+        self.away_until = Some(Instant::now() + wait);
+        self.away_for = because_of;
+    }
+
+    /// Whether it may begin something, as far as its model and the stores go.
+    pub(super) fn is_able(&self) -> bool {
+        self.down.is_none() && self.away_until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// Waits for something to happen: a word from the lead, or the time for the next look.
+    async fn wait(&mut self) -> Event {
+        match self.phase {
+            Phase::Idle { .. } | Phase::OnCall => {}
+            // Nothing is left of the turn it was to finish.
+            _ => return Event::TurnEnded,
+        }
+        loop {
+            let now = Instant::now();
+            let wait = match (self.phase, self.away_until) {
+                (_, Some(until)) if self.down.is_none() => Some(until.saturating_duration_since(now)),
+                (Phase::Idle { .. }, _) => Some(self.agent.shared.limits.poll_interval),
+                _ => None,
+            };
+            let heard = tokio::select! {
+                biased;
+                heard = self.control.recv() => heard.unwrap_or(Control::Stop),
+                () = sleep_if(wait) => Control::Look,
+            };
+            match heard {
+                Control::Look => return self.look(),
+                Control::Prompt(prompt) => {
+                    self.prompts.push_back(prompt);
+                    return self.look();
+                }
+                Control::TryAgain => {
+                    (self.down, self.away_until) = (None, None);
+                    self.report();
+                    return self.look();
+                }
+                Control::Stop | Control::StopNow => return Event::StopAsked,
+                Control::ClaimLost(_) => {}
+            }
+        }
+    }
+
+    fn look(&mut self) -> Event {
+        // What is there before it looks is seen by it; who has news later sees that it must be told again.
+        self.standing.send_modify(|standing| standing.looks += 1);
+        if self.away_until.is_some_and(|until| Instant::now() >= until) && self.down.is_none() {
+            self.away_until = None;
+            self.report();
+        }
+        Event::Look
+    }
+
+    /// Says how it stands: to the lead at once, to people as a fact.
+    pub(super) fn report(&mut self) {
+        let is_idle = matches!(self.phase, Phase::Idle { .. } | Phase::OnCall);
+        let waiting_for = match (is_idle, &self.down) {
+            (false, _) => None,
+            (true, Some(reason)) => Some(format!("its model: {reason}")),
+            (true, None) if !self.is_able() => Some(self.away_for.to_owned()),
+            (true, None) => Some("mail or a claimable task".to_owned()),
+        };
+        let held = self.phase.held();
+        self.reins.hold(held);
+        let fact = Fact::TeammatePhase {
+            teammate: self.agent.name().to_owned(),
+            phase: self.phase.word().to_owned(),
+            task: held.map(|held| held.task),
+            waiting_for: waiting_for.clone(),
+        };
+        self.agent.shared.notes.fact(fact);
+        let is_away = !self.is_able();
+        let owes_answer = self.agent.conversation.owes_answer();
+        let last_said = self.agent.conversation.said_since_prompt().map(str::to_owned);
+        let prompts_answered = (is_idle && !owes_answer).then_some(self.prompts_taken);
+        self.standing.send_modify(|standing| {
+            standing.phase = self.phase;
+            standing.waiting_for = waiting_for;
+            standing.down.clone_from(&self.down);
+            standing.is_away = is_away;
+            standing.owes_answer = owes_answer;
+            standing.reports += 1;
+            standing.last_said = last_said;
+            standing.prompts_answered = prompts_answered.unwrap_or(standing.prompts_answered);
+        });
+        self.agent.shared.reported.notify_one();
+    }
+}
+
+async fn sleep_if(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => tokio::time::sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}

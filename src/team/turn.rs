@@ -1,0 +1,319 @@
+//! How a turn goes: the model is asked, the tools it asks for are run, every part is recorded before the next begins.
+//!
+//! A turn always runs to its end; [`super::reins`] say how soon that must be. A call that was not made or not ended has a
+//! result that says so, because a model reads no context in which one is missing.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::agent::{Agent, AgentError, Outcome};
+use super::conversation::usage_of;
+use super::reins::Pace;
+use super::retry::Unanswered;
+use crate::domain::event::Fact;
+use crate::domain::phase::{Event, Held};
+use crate::domain::transcript::{Block, Role};
+use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, StopReason, ToolSpec};
+use crate::tools::{Tool, ToolEffect, ToolError, ToolOutput};
+
+/// Compactions without a turn between them before the context counts as beyond mending.
+const COMPACTIONS_IN_A_ROW_MAX: u32 = 2;
+/// Bytes of the context's end that stand in for a summary where no model can write one.
+const SUMMARY_FALLBACK_BYTES: usize = 8 * 1024;
+
+const CUT_OFF: &str = "The answer was cut by its length limit, so this call was not made: ask again, in smaller parts.";
+const REFUSED: &str = "Not called: the answer was a refusal.";
+const INTERRUPTED: &str =
+    "Interrupted: the turn was broken off while this ran. It may have had effects; look before you do it again.";
+
+/// A tool the model asks for.
+struct Call {
+    id: String,
+    tool: String,
+    input: Value,
+}
+
+impl Agent {
+    /// One turn: asks the model, runs the tools it asks for.
+    pub async fn turn(&mut self) -> Result<Vec<Outcome>, AgentError> {
+        if self.reins.pace() >= Pace::Finish {
+            return Ok(vec![Outcome::Event(Event::TurnEnded)]);
+        }
+        self.shared.notes.room().await;
+        if self.thinks()
+            && self.conversation.is_due(self.shared.limits.compact_at_tokens)
+            && let Some(outcome) = self.compact().await?
+        {
+            return Ok(vec![outcome]);
+        }
+        match self.ask().await {
+            Ok(response) => {
+                self.compactions_in_a_row = 0;
+                self.answer(response).await
+            }
+            Err(Unanswered::Model(ModelError::ContextTooLong(reason))) => self.mend_context(reason).await,
+            Err(unanswered) => Ok(vec![outcome_of(unanswered)]),
+        }
+    }
+
+    async fn mend_context(&mut self, reason: String) -> Result<Vec<Outcome>, AgentError> {
+        if self.compactions_in_a_row >= COMPACTIONS_IN_A_ROW_MAX {
+            self.compactions_in_a_row = 0;
+            return Ok(vec![Outcome::ModelFailed { reason, is_final: true, retry_after: None }]);
+        }
+        Ok(vec![self.compact().await?.unwrap_or(Outcome::Event(Event::TurnEnded))])
+    }
+
+    /// Sends the context.
+    async fn ask(&mut self) -> Result<ModelResponse, Unanswered> {
+        let identity = self.identity().await;
+        let messages = self.conversation.messages(&identity);
+        self.send(messages, Arc::clone(&self.tool_specs)).await
+    }
+
+    /// Sends a request, again after temporary errors, and tells how it went.
+    async fn send(
+        &self,
+        messages: Arc<[Arc<ChatMessage>]>,
+        tools: Arc<[ToolSpec]>,
+    ) -> Result<ModelResponse, Unanswered> {
+        let request = ModelRequest {
+            teammate: self.name().into(),
+            model: self.spec.model.model.as_str().into(),
+            system: Arc::clone(&self.system),
+            messages,
+            tools,
+            output_tokens_max: self.shared.limits.output_tokens_max,
+        };
+        let (teammate, task) = (self.name().to_owned(), self.task());
+        self.shared.notes.fact(Fact::TurnStarted { teammate: teammate.clone(), task });
+        let started = Instant::now();
+        let response = super::retry::request(&*self.model, &request, &self.shared, &self.progress, &self.reins).await?;
+        self.progress.spend(response.usage);
+        self.shared.notes.fact(Fact::TurnFinished {
+            teammate,
+            task,
+            input_tokens: response.usage.input_tokens,
+            output_tokens: response.usage.output_tokens,
+            cache_read_tokens: response.usage.cache_read_tokens,
+            ms: elapsed_ms(started),
+        });
+        Ok(response)
+    }
+
+    /// Records what the model said and runs what it asked for.
+    async fn answer(&mut self, response: ModelResponse) -> Result<Vec<Outcome>, AgentError> {
+        let mut record = self.stamped(Role::Assistant, response.content.clone());
+        record.usage = usage_of(response.usage);
+        if record.content.is_empty() {
+            record.content.push(Block::text("(nothing more)"));
+        }
+        self.conversation.record(record, false).await?;
+        self.note_said(&response.content);
+        let calls: Vec<Call> = response.content.into_iter().filter_map(call_of).collect();
+        let goes_on = match response.stop {
+            StopReason::Refusal => false,
+            StopReason::PauseTurn | StopReason::MaxTokens => true,
+            _ => !calls.is_empty(),
+        };
+        if response.stop == StopReason::MaxTokens && calls.is_empty() {
+            self.tell("Your answer was cut by its length limit. Go on from there.".to_owned()).await?;
+        }
+        let mut outcomes = self.run_calls(calls, &response.stop).await?;
+        if !outcomes.contains(&Outcome::Event(Event::WorkEnded)) {
+            outcomes.push(Outcome::Event(if goes_on { Event::TurnEnded } else { Event::WorkEnded }));
+        }
+        Ok(outcomes)
+    }
+
+    /// Runs the calls of one answer in order; each has a result afterwards, be it that it was not made.
+    async fn run_calls(&mut self, calls: Vec<Call>, stop: &StopReason) -> Result<Vec<Outcome>, AgentError> {
+        let mut outcomes = Vec::new();
+        for call in calls {
+            let skip = match stop {
+                StopReason::MaxTokens => Some(CUT_OFF),
+                StopReason::Refusal => Some(REFUSED),
+                _ => self.not_to_be_called().or_else(|| outcomes.iter().find_map(not_to_be_followed)),
+            };
+            match skip {
+                Some(reason) => self.record_result(call.id, reason.to_owned(), true).await?,
+                None => outcomes.extend(self.call(call).await?),
+            }
+        }
+        if self.reins.pace() >= Pace::LetGo {
+            outcomes.push(Outcome::BrokenOff);
+        }
+        Ok(outcomes)
+    }
+
+    fn not_to_be_called(&self) -> Option<&'static str> {
+        match self.reins.pace() {
+            Pace::Free | Pace::Finish => None,
+            Pace::LetGo => Some("Not called: the task is not yours any more."),
+            Pace::BreakOff => Some("Not called: the turn was broken off."),
+        }
+    }
+
+    fn note_said(&self, content: &[Block]) {
+        for block in content {
+            let Block::Text { text } = block else { continue };
+            if !text.trim().is_empty() {
+                let (teammate, task) = (self.name().to_owned(), self.task());
+                self.shared.notes.fact(Fact::Said { teammate, task, text: text.clone() });
+            }
+        }
+    }
+
+    /// Runs one tool and records its result.
+    async fn call(&mut self, call: Call) -> Result<Vec<Outcome>, AgentError> {
+        let Call { id, tool, input } = call;
+        let place = self.tool_specs.iter().position(|spec| spec.name == tool);
+        let Some(found) = place.and_then(|place| self.tools.get(place)).cloned() else {
+            let known: Vec<&str> = self.tool_specs.iter().map(|spec| spec.name.as_str()).collect();
+            let text = format!("There is no tool `{tool}`. There are: {}.", known.join(", "));
+            self.record_result(id, text, true).await?;
+            return Ok(Vec::new());
+        };
+        let input = if input.is_null() { Value::Object(serde_json::Map::new()) } else { input };
+        let result = self.run_tool(&*found, &id, tool, input).await;
+        let (text, is_error, outcomes) = match result {
+            None => (INTERRUPTED.to_owned(), true, Vec::new()),
+            Some(Ok(output)) => (output.text, false, self.effect(output.effect)),
+            Some(Err(ToolError::Mendable(text))) => (text, true, Vec::new()),
+            Some(Err(ToolError::ClaimLost(text))) => (text, true, vec![Outcome::Event(Event::ClaimLost)]),
+            Some(Err(ToolError::Fatal(text))) => (text, true, vec![Outcome::Event(Event::WorkEnded)]),
+        };
+        self.record_result(id, text, is_error).await?;
+        Ok(outcomes)
+    }
+
+    /// Runs a tool and tells how it went; `None` when it was broken off.
+    async fn run_tool(
+        &self,
+        tool: &dyn Tool,
+        id: &str,
+        name: String,
+        input: Value,
+    ) -> Option<Result<ToolOutput, ToolError>> {
+        let (teammate, task, notes) = (self.name().to_owned(), self.task(), &self.shared.notes);
+        notes.room().await;
+        notes.fact(Fact::ToolStarted {
+            teammate: teammate.clone(),
+            task,
+            tool: name.clone(),
+            call: id.to_owned(),
+            about: tool.about(&input),
+        });
+        let started = Instant::now();
+        let busy = self.progress.busy("running a tool", self.shared.limits.command_timeout_max.saturating_mul(2));
+        let result = tokio::select! {
+            biased;
+            result = tool.run(input, &self.context) => Some(result),
+            () = self.reins.drops_tools() => None,
+        };
+        drop(busy);
+        notes.fact(Fact::ToolFinished {
+            teammate,
+            task,
+            tool: name,
+            call: id.to_owned(),
+            ok: matches!(result, Some(Ok(_))),
+            ms: elapsed_ms(started),
+        });
+        result
+    }
+
+    fn effect(&self, effect: ToolEffect) -> Vec<Outcome> {
+        match effect {
+            ToolEffect::None => Vec::new(),
+            ToolEffect::Idle => vec![Outcome::Event(Event::WorkEnded)],
+            ToolEffect::Claimed { task, attempt } => {
+                let held = Held { task, attempt };
+                self.reins.hold(Some(held));
+                vec![Outcome::Event(Event::Claimed(held))]
+            }
+            ToolEffect::Finished => {
+                self.reins.finished();
+                vec![Outcome::Event(Event::Finished)]
+            }
+            ToolEffect::Stop => vec![Outcome::Event(Event::StopAsked)],
+            ToolEffect::GoalDone { summary } => vec![Outcome::GoalDone(summary)],
+        }
+    }
+
+    async fn record_result(&mut self, id: String, text: String, is_error: bool) -> Result<(), AgentError> {
+        let result = Block::ToolResult { tool_use_id: id, content: text, is_error };
+        let message = self.stamped(Role::User, vec![result]);
+        Ok(self.conversation.record(message, false).await?)
+    }
+
+    /// Replaces the context by a summary its model writes, or, where it cannot, by the context's end. Says what came of it
+    /// when the context stays as it is: the model is out of reach, or the turn was broken off.
+    async fn compact(&mut self) -> Result<Option<Outcome>, AgentError> {
+        self.compactions_in_a_row += 1;
+        let summary = match self.summarise().await {
+            Ok(summary) => summary,
+            Err(unanswered @ (Unanswered::BrokenOff | Unanswered::Model(ModelError::Temporary { .. }))) => {
+                return Ok(Some(outcome_of(unanswered)));
+            }
+            Err(Unanswered::Model(_)) => self.conversation.tail_text(SUMMARY_FALLBACK_BYTES),
+        };
+        let covers = self.conversation.compact(summary).await?;
+        self.forget_identity();
+        self.shared.notes.fact(Fact::Compacted { teammate: self.name().to_owned(), covers });
+        Ok(None)
+    }
+
+    async fn summarise(&mut self) -> Result<String, Unanswered> {
+        let identity = self.identity().await;
+        let mut messages = self.conversation.messages(&identity).to_vec();
+        let ask = Block::text(self.shared.prompts.compact.clone());
+        match messages.last_mut() {
+            Some(last) if last.role == Role::User => Arc::make_mut(last).content.push(ask),
+            _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![ask] })),
+        }
+        let response = self.send(messages.into(), Arc::default()).await?;
+        let said = response.content.into_iter().find_map(|block| match block {
+            Block::Text { text } if !text.trim().is_empty() => Some(text),
+            _ => None,
+        });
+        Ok(said.unwrap_or_else(|| self.conversation.tail_text(SUMMARY_FALLBACK_BYTES)))
+    }
+}
+
+fn call_of(block: Block) -> Option<Call> {
+    match block {
+        Block::ToolUse { id, name, input } => Some(Call { id, tool: name, input }),
+        _ => None,
+    }
+}
+
+fn outcome_of(unanswered: Unanswered) -> Outcome {
+    match unanswered {
+        Unanswered::BrokenOff => Outcome::BrokenOff,
+        Unanswered::Model(error) => {
+            let retry_after = match &error {
+                ModelError::Temporary { retry_after, .. } => *retry_after,
+                _ => None,
+            };
+            let is_final = !matches!(error, ModelError::Temporary { .. });
+            Outcome::ModelFailed { reason: error.to_string(), is_final, retry_after }
+        }
+    }
+}
+
+fn elapsed_ms(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Why the calls behind this outcome are not made.
+fn not_to_be_followed(outcome: &Outcome) -> Option<&'static str> {
+    match outcome {
+        Outcome::Event(Event::ClaimLost) => Some("Not called: the task is not yours any more."),
+        Outcome::Event(Event::WorkEnded) => Some("Not called: your work ended with the call before."),
+        Outcome::Event(Event::StopAsked) => Some("Not called: you agreed to stop."),
+        _ => None,
+    }
+}

@@ -1,0 +1,64 @@
+//! `glob`: files by name.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::arguments::{Arguments, Kind, Parameter, optional, required};
+use super::checked::{Checked, text_of};
+use super::walk::{matcher, walk};
+use super::workspace::{Workspace, WorkspaceRoot};
+use super::{ToolContext, ToolError, ToolOutput};
+
+/// The most paths handed back.
+const PATHS_MAX: usize = 500;
+
+pub(super) struct Glob;
+
+#[async_trait::async_trait]
+impl Checked for Glob {
+    const NAME: &'static str = "glob";
+    const DESCRIPTION: &'static str = "Lists files of the workspace whose path matches a pattern, in the order of their paths. `*` stays within a folder, `**` crosses folders, `{a,b}` is either one; a pattern without `/` matches names in any folder. Left out: .git, Brigade's own files, and what git ignores (see those with bash). To search inside files use grep. Examples: {\"pattern\": \"*.rs\"}, {\"pattern\": \"src/**/test_*.py\"}, {\"pattern\": \"**\", \"path\": \"docs\"}";
+    const PARAMETERS: &'static [Parameter] = &[
+        required("pattern", Kind::Text, "The pattern, matched against paths relative to the workspace (or to `path`)"),
+        optional("path", Kind::Text, "The folder to look in; the whole workspace if not given"),
+    ];
+
+    fn about(&self, input: &Value) -> String {
+        text_of(input, "pattern")
+    }
+
+    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let pattern = arguments.text("pattern").to_owned();
+        let path = arguments.optional_text("path").unwrap_or(".").to_owned();
+        let text = WorkspaceRoot::of(context).work(move |workspace| glob(workspace, &pattern, &path)).await?;
+        Ok(ToolOutput::text(text))
+    }
+}
+
+fn glob(workspace: &Workspace, pattern: &str, path: &str) -> Result<String, ToolError> {
+    let inside = Path::new(pattern).strip_prefix(workspace.root()).ok().and_then(Path::to_str);
+    let matcher = matcher(inside.unwrap_or(pattern))?;
+    let below = workspace.resolve(path)?;
+    let (mut paths, mut count) = (Vec::new(), 0_usize);
+    let is_complete = walk(workspace, &below, |found| {
+        let relative = found.path.strip_prefix(&below).unwrap_or(&found.path);
+        if matcher.is_match(relative) || matcher.is_match(&found.path) {
+            count += 1;
+            if paths.len() < PATHS_MAX {
+                paths.push(format!("{}{}", found.path.display(), if found.is_link { " (symbolic link)" } else { "" }));
+            }
+        }
+        Ok(true)
+    })?;
+    if count == 0 {
+        return Ok(format!("no file matches `{pattern}`"));
+    }
+    if count > paths.len() {
+        paths.push(format!("({PATHS_MAX} of {count} files are shown; narrow the pattern)"));
+    }
+    if !is_complete {
+        paths.push("(there are too many files to look at all; give a `path`)".to_owned());
+    }
+    Ok(paths.join("\n"))
+}

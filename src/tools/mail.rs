@@ -1,0 +1,105 @@
+//! What the tools that send mail and requests have in common.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use tokio::sync::Mutex;
+
+use super::{ToolContext, ToolError};
+use crate::domain::event::Fact;
+use crate::domain::message::{Message, MessageType};
+use crate::domain::name::{ALL, SYSTEM};
+use crate::domain::request::{Answer, Request, RequestKind};
+
+/// The longest part of a message that stands in an event, in characters.
+const ABOUT_CHARS_MAX: usize = 120;
+
+/// One answer at a time in this process, so that a request that is looked up open is still open when it is answered.
+static ANSWERS: Mutex<()> = Mutex::const_new(());
+
+/// A message of the caller.
+pub(super) fn message(context: &ToolContext, kind: MessageType, content: &str) -> Message {
+    Message::new(kind, context.name.as_str(), content, context.clock.now())
+}
+
+/// Sends `message` to `to` and says so in the events.
+pub(super) async fn send(context: &ToolContext, to: &str, message: Message) -> Result<(), ToolError> {
+    let to = recipient(context, to)?;
+    let (kind, about) = (message.kind, about(&message));
+    let from = message.from.clone();
+    let id = context.stores.mailbox.send(&to, message).await?;
+    tracing::debug!(%from, %to, kind = kind.as_str(), "message sent");
+    // Nobody listens once the team has stopped; the message is in the inbox all the same.
+    (context.facts)(Fact::MessageSent { from, to, message: id, about });
+    Ok(())
+}
+
+/// The name the team knows the recipient by; whether it has an inbox is the mailbox's to say.
+fn recipient(context: &ToolContext, to: &str) -> Result<String, ToolError> {
+    let to = to.trim().trim_start_matches('@');
+    if context.name.is_same(to) {
+        return Err(ToolError::Mendable("that would be a message to yourself; use todo for notes".to_owned()));
+    }
+    if to.eq_ignore_ascii_case(ALL) {
+        let how = if context.is_lead { "use broadcast" } else { "send to each by name, or to `lead`" };
+        return Err(ToolError::Mendable(format!("`{to}` is nobody's inbox; {how}")));
+    }
+    if to.eq_ignore_ascii_case(SYSTEM) {
+        return Err(ToolError::Mendable(format!("`{to}` is nobody's inbox; the lead is `lead`, the person `human`")));
+    }
+    let known = context.control.members().into_iter().find(|member| member.is_same(to));
+    Ok(known.map_or_else(|| to.to_owned(), |member| member.to_string()))
+}
+
+fn about(message: &Message) -> String {
+    let line = message.content.lines().next().unwrap_or_default();
+    line.char_indices().nth(ABOUT_CHARS_MAX).map_or_else(|| line.to_owned(), |(at, _)| format!("{}…", &line[..at]))
+}
+
+/// Records a request of the caller and sends it; returns its id.
+pub(super) async fn ask(
+    context: &ToolContext,
+    to: &str,
+    kind: RequestKind,
+    mut message: Message,
+) -> Result<String, ToolError> {
+    let id = new_request_id();
+    let (from, now) = (message.from.clone(), context.clock.now());
+    let to = recipient(context, to)?;
+    let request = Request { id: id.clone(), kind, from, to: to.clone(), at: now, answer: None };
+    context.stores.requests.open(request).await?;
+    message.request_id = Some(id.clone());
+    if let Err(error) = send(context, &to, message).await {
+        // Nobody will ever answer it: it must not look as if somebody could.
+        let answer = Answer { approve: false, text: "it could not be sent".to_owned(), at: now };
+        context.stores.requests.answer(&id, kind, &to, answer).await?;
+        return Err(error);
+    }
+    Ok(id)
+}
+
+/// Answers a request that waits for the caller: `message` goes to who asked. The answer counts once it is sent.
+pub(super) async fn answer(
+    context: &ToolContext,
+    id: &str,
+    kind: RequestKind,
+    approve: bool,
+    mut message: Message,
+) -> Result<Request, ToolError> {
+    let (id, by) = (id.trim(), context.name.as_str());
+    let _one_at_a_time = ANSWERS.lock().await;
+    let asked = context.stores.requests.all().await?;
+    let from = asked.find_open(id, kind, by).map_err(|error| ToolError::Mendable(error.to_string()))?.from.clone();
+    let text = message.content.clone();
+    message.request_id = Some(id.to_owned());
+    message.approve = Some(approve);
+    // First sent, then recorded: a crash in between lets it be answered again, the other order would lose the answer.
+    send(context, &from, message).await?;
+    Ok(context.stores.requests.answer(id, kind, by, Answer { approve, text, at: context.clock.now() }).await?)
+}
+
+/// Eight hexadecimal digits, as other programs of the field use.
+fn new_request_id() -> String {
+    // Every RandomState has other keys, from the system's randomness.
+    let random = RandomState::new().build_hasher().finish();
+    format!("{:08x}", random & 0xFFFF_FFFF)
+}

@@ -1,0 +1,201 @@
+//! The tools a model may ask for: one file each, one line in the table each.
+//!
+//! A tool gets its arguments and a [`ToolContext`]; it reaches files through the workspace, the board and mail through the
+//! ports, and commands through the guard. It knows nothing of turns or models.
+
+mod arguments;
+mod bash;
+mod broadcast;
+mod checked;
+mod claim_task;
+pub mod command;
+mod edit_file;
+mod environment;
+mod glob;
+mod grep;
+mod idle;
+mod mail;
+pub mod output;
+mod plan_approval;
+mod read_file;
+mod read_inbox;
+mod send_message;
+mod shutdown;
+pub mod table;
+mod task_create;
+mod task_get;
+mod task_list;
+mod task_update;
+mod team;
+mod todo;
+mod verify;
+mod walk;
+mod workspace;
+mod write_file;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::domain::change::Refusal;
+use crate::domain::event::Fact;
+use crate::domain::name::Name;
+use crate::domain::task::TaskId;
+use crate::ports::{Clock, StoreError, StoreResult, Stores, ToolSpec};
+
+/// Something a model may ask for.
+#[async_trait]
+pub trait Tool: Send + Sync {
+    /// What the model is told of it.
+    fn spec(&self) -> ToolSpec;
+
+    /// One line for people about a call with this input: the command, the path.
+    fn about(&self, input: &Value) -> String;
+
+    /// Does it. Dropping the future ends what it started.
+    async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError>;
+}
+
+/// What a tool gives back.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ToolOutput {
+    /// What the model reads; already within its bound.
+    pub text: String,
+    /// What the harness does about it.
+    pub effect: ToolEffect,
+}
+
+impl ToolOutput {
+    /// Output that asks nothing of the harness.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { text: text.into(), effect: ToolEffect::None }
+    }
+}
+
+/// What the harness does after a tool, besides handing on its text.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ToolEffect {
+    /// Nothing.
+    #[default]
+    None,
+    /// The teammate has no more work: its WORK phase ends.
+    Idle,
+    /// The teammate holds this task now.
+    Claimed {
+        /// The task.
+        task: TaskId,
+        /// Its attempt.
+        attempt: u32,
+    },
+    /// The teammate no longer holds its task: completed, failed or released.
+    Finished,
+    /// The teammate agreed to stop.
+    Stop,
+    /// The lead says the goal is met.
+    GoalDone {
+        /// What was reached.
+        summary: String,
+    },
+}
+
+/// Why a tool did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ToolError {
+    /// The model can mend it: it reads the text as an error result.
+    #[error("{0}")]
+    Mendable(String),
+    /// The teammate no longer holds its task: no further tool is called.
+    #[error("{0}")]
+    ClaimLost(String),
+    /// The turn ends.
+    #[error("{0}")]
+    Fatal(String),
+}
+
+impl From<StoreError> for ToolError {
+    /// A stale attempt is a lost claim; what the system refused ends the turn; everything else can be mended.
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Refused(Refusal::Stale { .. }) => Self::ClaimLost(error.to_string()),
+            StoreError::Io { .. } | StoreError::NewerFormat { .. } | StoreError::Occupied { .. } => {
+                Self::Fatal(error.to_string())
+            }
+            _ => Self::Mendable(error.to_string()),
+        }
+    }
+}
+
+/// What a lead may do with teammates; the team implements it.
+#[async_trait]
+pub trait TeamControl: Send + Sync {
+    /// Starts a teammate, or a stopped one again, under this role with these instructions. The error says why not.
+    async fn spawn_teammate(&self, name: &Name, role: &str, prompt: &str) -> Result<String, String>;
+
+    /// How each teammate stands, as text for the lead.
+    async fn list_teammates(&self) -> String;
+
+    /// Whom mail can be sent to.
+    fn members(&self) -> Vec<Name>;
+}
+
+/// The limits a tool keeps.
+#[derive(Debug, Clone)]
+pub struct ToolLimits {
+    /// How long a command may run unless the call says otherwise.
+    pub command_timeout: Duration,
+    /// The longest a call may ask for.
+    pub command_timeout_max: Duration,
+    /// The most output in bytes.
+    pub output_bytes_max: usize,
+}
+
+/// Everything a tool may reach.
+pub struct ToolContext {
+    /// Who calls.
+    pub name: Name,
+    /// Its role.
+    pub role: String,
+    /// All it can do.
+    pub capabilities: Vec<String>,
+    /// Its team.
+    pub team: Name,
+    /// Whether the caller is the lead.
+    pub is_lead: bool,
+    /// The task it holds and the attempt, as of now.
+    pub holding: watch::Receiver<Option<(TaskId, u32)>>,
+    /// The stores.
+    pub stores: Stores,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// The workspace's root folder, absolute.
+    pub workspace: PathBuf,
+    /// Files and folders, relative to the workspace, that no tool may write.
+    pub control_files: Arc<[PathBuf]>,
+    /// The program that guards commands, and its first arguments; see `platform::guard`.
+    pub guard: Arc<[std::ffi::OsString]>,
+    /// Where the process groups of running commands are recorded.
+    pub commands: Arc<dyn CommandRegistry>,
+    /// The limits.
+    pub limits: ToolLimits,
+    /// What the lead may do with teammates.
+    pub control: Arc<dyn TeamControl>,
+    /// Where facts go that are not the harness's own, such as a message that was sent.
+    pub facts: Arc<dyn Fn(Fact) + Send + Sync>,
+    /// The teammate's list of things to do; `todo` keeps it.
+    pub todos: Arc<Mutex<String>>,
+}
+
+/// Where running commands are recorded, so that whoever takes over a lost claim can end them first.
+#[async_trait]
+pub trait CommandRegistry: Send + Sync {
+    /// Records that this process group runs for the caller; returns once the record is written. The command starts after that.
+    async fn started(&self, group: i32) -> StoreResult<()>;
+
+    /// Records that the group has ended.
+    async fn ended(&self, group: i32);
+}

@@ -1,0 +1,70 @@
+//! `plan_approval`: a teammate hands in a plan; the lead answers.
+
+use serde_json::Value;
+
+use super::arguments::{Arguments, Kind, Parameter, optional, required};
+use super::checked::{Checked, text_of};
+use super::mail::{answer, ask, message};
+use super::{ToolContext, ToolError, ToolOutput};
+use crate::domain::message::MessageType;
+use crate::domain::name::LEAD;
+use crate::domain::request::RequestKind;
+
+const NAME: &str = "plan_approval";
+
+/// The teammate's.
+pub(super) struct SubmitPlan;
+
+#[async_trait::async_trait]
+impl Checked for SubmitPlan {
+    const NAME: &'static str = NAME;
+    const DESCRIPTION: &'static str = "Hands in a plan to the lead before work that is large, risky or hard to undo, or when the task asks for it. The answer comes as mail with the same request_id; do not begin what needs the approval before it came. Small tasks need no plan. Example: {\"plan\": \"1. Move the schema to v2 behind a flag. 2. Copy the data. 3. Switch reads. Undo: switch the flag back.\"}";
+    const PARAMETERS: &'static [Parameter] = &[required("plan", Kind::Text, "The plan: steps, risks, how to undo")];
+
+    fn about(&self, input: &Value) -> String {
+        text_of(input, "plan")
+    }
+
+    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let plan = arguments.text("plan");
+        if plan.trim().is_empty() {
+            return Err(ToolError::Mendable("argument `plan` is empty".to_owned()));
+        }
+        let mut request = message(context, MessageType::PlanApprovalRequest, plan);
+        request.plan = Some(plan.to_owned());
+        let id = ask(context, LEAD, RequestKind::PlanApproval, request).await?;
+        Ok(ToolOutput::text(format!("handed in to the lead as request {id}; the answer will come as mail")))
+    }
+}
+
+/// The lead's.
+pub(super) struct AnswerPlan;
+
+#[async_trait::async_trait]
+impl Checked for AnswerPlan {
+    const NAME: &'static str = NAME;
+    const DESCRIPTION: &'static str = "Answers a plan that a teammate handed in, once. The request_id stands in its mail. Say in `feedback` what to change when you reject it. Example: {\"request_id\": \"9b1d4e05\", \"approve\": false, \"feedback\": \"Split step 2; take a backup first.\"}";
+    const PARAMETERS: &'static [Parameter] = &[
+        required("request_id", Kind::Text, "Which plan, as its mail says"),
+        required("approve", Kind::Boolean, "Whether it may be done so"),
+        optional("feedback", Kind::Text, "What to change, or to mind"),
+    ];
+
+    fn about(&self, input: &Value) -> String {
+        about_answer(input)
+    }
+
+    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let (approve, feedback) = (arguments.flag("approve"), arguments.optional_text("feedback"));
+        let content = feedback.unwrap_or(if approve { "Approved." } else { "Rejected." });
+        let mut reply = message(context, MessageType::PlanApprovalResponse, content);
+        reply.feedback = feedback.map(str::to_owned);
+        let request = answer(context, arguments.text("request_id"), RequestKind::PlanApproval, approve, reply).await?;
+        Ok(ToolOutput::text(format!("{} is told: {}", request.from, if approve { "approved" } else { "rejected" })))
+    }
+}
+
+/// A line about the answer to a request.
+pub(super) fn about_answer(input: &Value) -> String {
+    format!("{}: {}", text_of(input, "request_id"), if input["approve"] == true { "yes" } else { "no" })
+}

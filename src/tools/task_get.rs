@@ -1,0 +1,72 @@
+//! `task_get`: one task, whole.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::arguments::{Arguments, Kind, Parameter, required};
+use super::checked::{Checked, text_of};
+use super::{ToolContext, ToolError, ToolOutput};
+use crate::domain::graph::obstacle;
+use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::ports::BoardView;
+
+pub(super) struct TaskGet;
+
+#[async_trait::async_trait]
+impl Checked for TaskGet {
+    const NAME: &'static str = "task_get";
+    const DESCRIPTION: &'static str = "Shows one task of the board, whole: description, who holds it, what it waits for, its verify command, its result. Example: {\"task_id\": 3}";
+    const PARAMETERS: &'static [Parameter] = &[required("task_id", Kind::Task, "The task's number")];
+
+    fn about(&self, input: &Value) -> String {
+        text_of(input, "task_id")
+    }
+
+    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let task = context.stores.board.get(arguments.task("task_id")).await?;
+        let view = context.stores.board.view().await?;
+        Ok(ToolOutput::text(describe(&task, &view, context)))
+    }
+}
+
+fn describe(task: &Task, view: &BoardView, context: &ToolContext) -> String {
+    let mut text = format!("Task {}: {}\nstatus: {}", task.id, task.subject, task.status);
+    // Writing into a string cannot fail.
+    if let Some(owner) = &task.owner {
+        let _ = write!(text, ", owner: {owner}, attempt: {}", task.attempt);
+    }
+    text.push('\n');
+    if task.status == TaskStatus::Pending {
+        let way = obstacle(task, context.name.as_str(), &context.capabilities, view, context.clock.now());
+        let _ = match way {
+            None => writeln!(text, "you can claim it"),
+            Some(obstacle) => writeln!(text, "you cannot claim it: {obstacle}"),
+        };
+    }
+    let mut line = |label: &str, value: String| {
+        if !value.is_empty() {
+            let _ = writeln!(text, "{label}: {value}");
+        }
+    };
+    line("blocked by", numbers(&task.blocked_by));
+    line("blocks", numbers(&task.blocks));
+    line("requires", task.requires.join(" or "));
+    line("priority", if task.priority == 0 { String::new() } else { task.priority.to_string() });
+    line("verify", task.verify.clone().unwrap_or_default());
+    line("created by", task.created_by.clone().unwrap_or_default());
+    if task.failures > 0 {
+        line("failures", format!("{} of {}", task.failures, task.max_attempts));
+    }
+    if let Some(result) = &task.result {
+        line("result", result.summary.clone());
+        line("evidence", result.evidence.clone());
+    }
+    line("description", task.description.clone());
+    text
+}
+
+/// Task numbers in a row.
+pub(super) fn numbers(tasks: &[TaskId]) -> String {
+    tasks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,219 @@
+//! `task_update`: what came of a task, and changes to its text, order and dependencies.
+//!
+//! A task with a verify command is completed only after that command exited 0 here. What is allowed to whom is the
+//! board's to say, by the rules of `domain::change`.
+
+use serde_json::Value;
+
+use super::arguments::{Arguments, Kind, Parameter, optional, required};
+use super::checked::{Checked, text_of};
+use super::command::CommandOutcome;
+use super::output::bounded;
+use super::task_create::{actor, checked_description, checked_subject};
+use super::verify::{self, REDS_MAX, Reds};
+use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
+use crate::domain::change::{Actor, Change, TaskEdit};
+use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
+
+/// The longest result, in bytes.
+const RESULT_BYTES_MAX: usize = 16 * 1024;
+/// How much of a red verify's output becomes the reason of a failure, in bytes.
+const REASON_OUTPUT_BYTES_MAX: usize = 2000;
+
+/// Arguments that are no edit.
+const NOT_EDITS: [&str; 5] = ["task_id", "status", "result", "final", "force"];
+
+#[derive(Default)]
+pub(super) struct TaskUpdate {
+    reds: Reds,
+}
+
+#[async_trait::async_trait]
+impl Checked for TaskUpdate {
+    const NAME: &'static str = "task_update";
+    const DESCRIPTION: &'static str = "Reports what came of the task you hold, or changes a task's text, order or dependencies.\nstatus `completed`: it is done; say in `result` what you did and what shows it. If the task has a verify command it runs now; when it is red you get its output and still hold the task: mend the cause and report again (after 3 reds the attempt has failed).\nstatus `failed`: you cannot do it; say why in `result`. It is tried again later unless `final` is true, which says that another attempt cannot help.\nstatus `pending`: gives it back for somebody else; by the lead it also retries a failed task and reopens a completed one.\nstatus `deleted`: removes a task (lead only).\nTo take a task use claim_task. Editing is for the lead, the task's creator and its holder. Examples: {\"task_id\": 4, \"status\": \"completed\", \"result\": \"largest.txt lists the 20 largest files; checked with wc -l.\"}, {\"task_id\": 9, \"add_blocked_by\": [4]}";
+    const PARAMETERS: &'static [Parameter] = &[
+        required("task_id", Kind::Task, "The task's number"),
+        optional(
+            "status",
+            Kind::Word(&["pending", "in_progress", "completed", "failed", "deleted"]),
+            "What it is to be",
+        ),
+        optional("result", Kind::Text, "What was done and what shows it, or why it failed"),
+        optional("final", Kind::Boolean, "With `failed`: another attempt cannot help"),
+        optional("add_blocked_by", Kind::Tasks, "Tasks this one is to wait for"),
+        optional("remove_blocked_by", Kind::Tasks, "Tasks this one need not wait for any more"),
+        optional("add_blocks", Kind::Tasks, "Tasks that are to wait for this one"),
+        optional("subject", Kind::Text, "Its line"),
+        optional("description", Kind::Text, "Its whole description"),
+        optional("priority", Kind::Integer, "Higher is claimed first"),
+        optional("requires", Kind::Texts, "Roles or capabilities, one of which is needed; [] for anyone"),
+        optional("verify", Kind::Text, "The command that shows it is done; empty removes it"),
+        optional("active_form", Kind::Text, "The subject as something going on, such as `Counting lines`"),
+        optional("owner", Kind::Text, "Whom a pending task is kept for; empty frees it"),
+        optional("force", Kind::Boolean, "The lead only: do it though a teammate holds the task"),
+    ];
+
+    fn about(&self, input: &Value) -> String {
+        format!("#{} {}", text_of(input, "task_id").trim_start_matches('#'), text_of(input, "status"))
+    }
+
+    async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let call = Call::of(&arguments, context)?;
+        let mut said = Vec::new();
+        if arguments.has_other_than(&NOT_EDITS) {
+            let edited = context.stores.board.change(call.id, Change::Edit(edit(&arguments)?), &call.by).await?;
+            said.push(format!("changed task {}", edited.id));
+        } else if call.status.is_none() {
+            return Err(ToolError::Mendable("nothing to change was given; a report needs `status`".to_owned()));
+        }
+        let mut output = match call.status {
+            Some("completed") => self.complete(&call, context).await,
+            Some("failed") => self.fail(&call, context).await,
+            Some("pending") => self.reset(&call, context).await,
+            Some("deleted") => delete(&call, context).await,
+            Some(_) => Err(ToolError::Mendable("a task gets in progress by being claimed: use claim_task".to_owned())),
+            None => Ok(ToolOutput::default()),
+        }?;
+        said.extend(Some(std::mem::take(&mut output.text)).filter(|text| !text.is_empty()));
+        Ok(ToolOutput { text: said.join("\n"), ..output })
+    }
+}
+
+/// One report.
+struct Call<'a> {
+    id: TaskId,
+    status: Option<&'a str>,
+    result: String,
+    is_final: bool,
+    by: Actor,
+    /// Whether the caller holds this task.
+    holds: bool,
+}
+
+impl<'a> Call<'a> {
+    fn of(arguments: &'a Arguments, context: &ToolContext) -> Result<Self, ToolError> {
+        let id = arguments.task("task_id");
+        let result = arguments.optional_text("result").unwrap_or_default().trim().to_owned();
+        if result.len() > RESULT_BYTES_MAX {
+            return Err(ToolError::Mendable(format!(
+                "argument `result` has {} bytes, at most {RESULT_BYTES_MAX} are taken; write it into a file and name that",
+                result.len()
+            )));
+        }
+        let attempt = context.holding.borrow().filter(|(held, _)| *held == id).map(|(_, attempt)| attempt);
+        let force = arguments.flag("force");
+        if force && !context.is_lead {
+            return Err(ToolError::Mendable("`force` is for the lead".to_owned()));
+        }
+        let by = Actor { attempt, ..actor(context) }.forcing(force);
+        let (status, is_final) = (arguments.optional_text("status"), arguments.flag("final"));
+        Ok(Self { id, status, result, is_final, holds: attempt.is_some(), by })
+    }
+
+    /// What the harness does about a task that is over: nothing when it was not the caller's.
+    fn effect(&self) -> ToolEffect {
+        if self.holds { ToolEffect::Finished } else { ToolEffect::None }
+    }
+}
+
+impl TaskUpdate {
+    async fn complete(&self, call: &Call<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let task = context.stores.board.get(call.id).await?;
+        // What is refused anyway needs no command to be run first.
+        crate::domain::change::permit(&task, crate::domain::change::Action::Complete, &call.by)
+            .map_err(|refusal| ToolError::from(crate::ports::StoreError::from(refusal)))?;
+        let mut result = TaskResult { summary: call.result.clone(), evidence: String::new() };
+        if let Some(verify) = &task.verify {
+            let outcome = verify::run(verify, context).await?;
+            if !outcome.is_success() {
+                return self.red(call, &task, verify, &outcome, context).await;
+            }
+            result.evidence = "verify exited 0".to_owned();
+        }
+        let evidence = if result.evidence.is_empty() { String::new() } else { format!(" ({})", result.evidence) };
+        context.stores.board.change(call.id, Change::Complete(result), &call.by).await?;
+        self.reds.forget(context.name.as_str());
+        Ok(ToolOutput { text: format!("task {} is completed{evidence}", call.id), effect: call.effect() })
+    }
+
+    /// After a red verify: the holder goes on with its output, a bounded number of times.
+    async fn red(
+        &self,
+        call: &Call<'_>,
+        task: &Task,
+        verify: &str,
+        outcome: &CommandOutcome,
+        context: &ToolContext,
+    ) -> Result<ToolOutput, ToolError> {
+        let (id, ending) = (call.id, outcome.ending_text());
+        let reds = if call.holds { self.reds.count(context.name.as_str(), id, task.attempt) } else { 0 };
+        if reds < REDS_MAX {
+            let count = if call.holds { format!(" (red {reds} of {REDS_MAX})") } else { String::new() };
+            return Err(ToolError::Mendable(format!(
+                "task {id} stays in progress{count}: its verify command `{verify}` came out red ({ending}):\n{}",
+                outcome.output
+            )));
+        }
+        let output = bounded(&outcome.output, REASON_OUTPUT_BYTES_MAX);
+        let reason = format!("red verify given up after {reds} tries: `{verify}` ({ending})\n{output}");
+        context.stores.board.change(id, Change::Fail { reason, is_final: false }, &call.by).await?;
+        self.reds.forget(context.name.as_str());
+        let text =
+            format!("verify came out red {reds} times ({ending}); this attempt of task {id} has failed and is over");
+        Ok(ToolOutput { text, effect: call.effect() })
+    }
+
+    async fn fail(&self, call: &Call<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        if call.result.is_empty() {
+            return Err(ToolError::Mendable(
+                "a failure needs its reason: say in `result` why it cannot be done".to_owned(),
+            ));
+        }
+        let change = Change::Fail { reason: call.result.clone(), is_final: call.is_final };
+        let task = context.stores.board.change(call.id, change, &call.by).await?;
+        self.reds.forget(context.name.as_str());
+        let text = match task.status {
+            TaskStatus::Failed => format!("task {} has failed for good", task.id),
+            _ => format!("this attempt of task {} has failed; it will be tried again", task.id),
+        };
+        Ok(ToolOutput { text, effect: call.effect() })
+    }
+
+    async fn reset(&self, call: &Call<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let task = context.stores.board.get(call.id).await?;
+        let (change, what) = match task.status {
+            TaskStatus::InProgress => (
+                Change::Release { reason: call.result.clone(), counts: false },
+                "is released; somebody else may claim it",
+            ),
+            TaskStatus::Failed => (Change::Retry, "will be tried again"),
+            TaskStatus::Completed => (Change::Reopen, "is open again"),
+            TaskStatus::Pending => return Ok(ToolOutput::text(format!("task {} is pending already", call.id))),
+        };
+        context.stores.board.change(call.id, change, &call.by).await?;
+        Ok(ToolOutput { text: format!("task {} {what}", call.id), effect: call.effect() })
+    }
+}
+
+async fn delete(call: &Call<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+    let task = context.stores.board.delete(call.id, &call.by).await?;
+    Ok(ToolOutput { text: format!("task {} is deleted", task.id), effect: call.effect() })
+}
+
+fn edit(arguments: &Arguments) -> Result<TaskEdit, ToolError> {
+    let text = |name: &str| arguments.optional_text(name).map(str::to_owned);
+    Ok(TaskEdit {
+        subject: arguments.optional_text("subject").map(checked_subject).transpose()?,
+        description: arguments.optional_text("description").map(checked_description).transpose()?,
+        active_form: text("active_form"),
+        priority: arguments.integer("priority"),
+        requires: arguments.texts("requires"),
+        verify: text("verify"),
+        owner: text("owner"),
+        max_attempts: None,
+        add_blocked_by: arguments.tasks("add_blocked_by"),
+        remove_blocked_by: arguments.tasks("remove_blocked_by"),
+        add_blocks: arguments.tasks("add_blocks"),
+    })
+}

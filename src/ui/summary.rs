@@ -1,0 +1,381 @@
+//! How a run came out: the closing table and the closing sentence, for people and for programs. It is told the events of
+//! the run and, at the end, the board.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
+use super::table::{Cell, Column, Table};
+use super::text::{count, duration, one_line, wrap};
+use crate::domain::event::{Event, Fact, Tally};
+use crate::domain::graph::unfinished_blockers;
+use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::time::UnixMs;
+use crate::ports::BoardView;
+
+/// Rows of the closing table; what went well is left out first.
+const ROWS_MAX: usize = 40;
+/// Tasks that a hint names.
+const HINTED_MAX: usize = 5;
+/// Failed tasks whose reason is told in full below the table.
+const REASONS_MAX: usize = 3;
+/// A note longer than the line's width divided by this does not fit the table.
+const NOTE_SHARE: usize = 4;
+
+/// What the run did with one task.
+#[derive(Debug, Clone, Copy, Default)]
+struct Work {
+    /// Time somebody held it, over all attempts.
+    held: Duration,
+    /// When the present attempt began.
+    since: Option<UnixMs>,
+}
+
+/// Collects what the closing needs.
+#[derive(Debug, Clone, Default)]
+pub struct Summary {
+    first: Option<UnixMs>,
+    last: UnixMs,
+    work: BTreeMap<TaskId, Work>,
+    completed: BTreeSet<TaskId>,
+    workers: BTreeSet<String>,
+    input_tokens: u64,
+    output_tokens: u64,
+    stopped: Option<String>,
+}
+
+/// One task of the closing, for programs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TaskOutcome {
+    /// Its number.
+    pub id: TaskId,
+    /// What it is about.
+    pub subject: String,
+    /// Where it stands: a status, or `blocked`.
+    pub status: &'static str,
+    /// Who worked on it.
+    pub owner: Option<String>,
+    /// Attempts so far.
+    pub attempt: u32,
+    /// How long it was worked on in this run, in milliseconds.
+    pub ms: u64,
+    /// What came of it, or what is in its way.
+    pub note: String,
+}
+
+/// How the run came out, for programs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outcome {
+    /// The team.
+    pub team: String,
+    /// All tasks of the board, counted.
+    pub tally: Tally,
+    /// Tasks completed in this run.
+    pub completed_now: usize,
+    /// How long the run took, in milliseconds.
+    pub ms: u64,
+    /// Tokens that models read.
+    pub input_tokens: u64,
+    /// Tokens that models wrote.
+    pub output_tokens: u64,
+    /// Why the team stopped.
+    pub reason: Option<String>,
+    /// The tasks: those of this run and all that are unfinished.
+    pub tasks: Vec<TaskOutcome>,
+}
+
+impl Outcome {
+    /// Whether every task of the board is completed.
+    #[must_use]
+    pub fn is_all_done(&self) -> bool {
+        let tally = &self.tally;
+        tally.failed + tally.blocked + tally.in_progress + tally.pending == 0
+    }
+}
+
+impl Summary {
+    /// Takes note of an event.
+    pub fn observe(&mut self, event: &Event) {
+        self.first.get_or_insert(event.at);
+        self.last = self.last.max(event.at);
+        match &event.fact {
+            Fact::TaskClaimed { task, teammate, .. } => {
+                self.workers.insert(teammate.clone());
+                self.work.entry(*task).or_default().since = Some(event.at);
+            }
+            Fact::TaskCompleted { task, .. } => {
+                self.completed.insert(*task);
+                self.let_go(*task, event.at);
+            }
+            Fact::TaskFailed { task, .. } | Fact::TaskReleased { task, .. } | Fact::TaskReclaimed { task, .. } => {
+                self.let_go(*task, event.at);
+            }
+            Fact::TurnFinished { input_tokens, output_tokens, .. } => {
+                self.input_tokens = self.input_tokens.saturating_add(*input_tokens);
+                self.output_tokens = self.output_tokens.saturating_add(*output_tokens);
+            }
+            Fact::TeamStopped { reason, .. } => self.stopped = Some(reason.clone()),
+            _ => {}
+        }
+    }
+
+    fn let_go(&mut self, task: TaskId, at: UnixMs) {
+        let work = self.work.entry(task).or_default();
+        if let Some(since) = work.since.take() {
+            work.held += at.since(since);
+        }
+    }
+
+    /// How it came out, by what the board says now.
+    #[must_use]
+    pub fn outcome(&self, team: &str, view: &BoardView) -> Outcome {
+        let mut tally = Tally::default();
+        let mut tasks = Vec::new();
+        for task in view.tasks.values() {
+            let status = status(task, view);
+            match status {
+                "completed" => tally.completed += 1,
+                "failed" => tally.failed += 1,
+                "blocked" => tally.blocked += 1,
+                "in_progress" => tally.in_progress += 1,
+                _ => tally.pending += 1,
+            }
+            if task.status != TaskStatus::Completed || self.work.contains_key(&task.id) {
+                tasks.push(self.task(task, status, view));
+            }
+        }
+        Outcome {
+            team: team.to_owned(),
+            tally,
+            completed_now: self.completed.len(),
+            ms: millis(self.first.map_or(Duration::ZERO, |first| self.last.since(first))),
+            input_tokens: self.input_tokens,
+            output_tokens: self.output_tokens,
+            reason: self.stopped.clone(),
+            tasks,
+        }
+    }
+
+    fn task(&self, task: &Task, status: &'static str, view: &BoardView) -> TaskOutcome {
+        let work = self.work.get(&task.id).copied().unwrap_or_default();
+        let running = work.since.map_or(Duration::ZERO, |since| self.last.since(since));
+        let result = task.result.as_ref().map(|result| result.summary.clone()).unwrap_or_default();
+        let blockers: Vec<String> = unfinished_blockers(task, view).map(|blocker| blocker.to_string()).collect();
+        TaskOutcome {
+            id: task.id,
+            subject: task.subject.clone(),
+            status,
+            owner: task.owner.clone(),
+            attempt: task.attempt,
+            ms: millis(work.held + running),
+            note: if blockers.is_empty() { result } else { format!("waits for {}", blockers.join(", ")) },
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn status(task: &Task, view: &BoardView) -> &'static str {
+    let is_blocked = task.status == TaskStatus::Pending && unfinished_blockers(task, view).next().is_some();
+    if is_blocked { "blocked" } else { task.status.as_str() }
+}
+
+/// The closing table and sentence.
+#[must_use]
+pub fn render(outcome: &Outcome, workspace: &Path, columns: usize) -> String {
+    let mut out = String::from("\n");
+    if !outcome.tasks.is_empty() {
+        out.push_str(&table(outcome).render(columns));
+        if let Some(more) = outcome.tasks.len().checked_sub(ROWS_MAX).filter(|more| *more > 0) {
+            out.push_str(&paint(DIM, &format!("and {more} more: brigade tasks")));
+            out.push('\n');
+        }
+        out.push('\n');
+    }
+    for (style, sentence) in sentences(outcome, workspace, columns) {
+        out.push_str(&paint(style, &wrap(&one_line(&sentence), columns, 0)));
+        out.push('\n');
+    }
+    out
+}
+
+fn table(outcome: &Outcome) -> Table {
+    let mut table = Table::new(&[
+        Column::flexible("TASK"),
+        Column::new("STATUS"),
+        Column::new("OWNER"),
+        Column::number("ATTEMPTS"),
+        Column::number("TIME"),
+        Column::flexible("NOTE"),
+    ]);
+    let mut rows: Vec<&TaskOutcome> = outcome.tasks.iter().collect();
+    rows.sort_by_key(|task| task.status == "completed");
+    rows.truncate(ROWS_MAX);
+    rows.sort_by_key(|task| task.id);
+    for task in rows {
+        let style = match task.status {
+            "completed" => GOOD,
+            "failed" => BAD,
+            "in_progress" => BUSY,
+            _ => WARN,
+        };
+        let time = if task.ms == 0 { String::new() } else { duration(Duration::from_millis(task.ms)) };
+        table.row(vec![
+            Cell::new(&format!("{} {}", task.id, task.subject), PLAIN),
+            Cell::new(task.status, style),
+            Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
+            Cell::new(&if task.attempt == 0 { String::new() } else { task.attempt.to_string() }, PLAIN),
+            Cell::new(&time, PLAIN),
+            Cell::new(&task.note, DIM),
+        ]);
+    }
+    table
+}
+
+fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyle::Style, String)> {
+    let tally = &outcome.tally;
+    let total = tally.completed + tally.failed + tally.blocked + tally.in_progress + tally.pending;
+    let took = duration(Duration::from_millis(outcome.ms));
+    let tokens = match outcome.input_tokens + outcome.output_tokens {
+        0 => String::new(),
+        tokens => format!(", {tokens} tokens"),
+    };
+    let done = match (total, outcome.is_all_done()) {
+        (0, _) => (WARN, format!("There was nothing to do: the board has no task ({took}{tokens}).")),
+        (_, true) => (
+            GOOD,
+            format!("All {} done, {} in this run ({took}{tokens}).", count(total, "task"), outcome.completed_now),
+        ),
+        _ => (
+            BOLD,
+            format!(
+                "{} of {} done, {} in this run ({took}{tokens}).",
+                tally.completed,
+                count(total, "task"),
+                outcome.completed_now
+            ),
+        ),
+    };
+    let mut sentences = vec![done];
+    let ids = |status: &str| -> Vec<u64> {
+        outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id.0).collect()
+    };
+    for (status, what, command, style) in [
+        ("failed", "failed", "try again with `brigade tasks retry ID`", BAD),
+        ("blocked", "blocked", "`brigade why ID` says by what", WARN),
+        ("in_progress", "still in progress", "`brigade why ID` says for whom", WARN),
+        ("pending", "left to do", "`brigade why ID` says why", WARN),
+    ] {
+        let ids = ids(status);
+        if !ids.is_empty() {
+            sentences.push((style, format!("{} {what}: {}; {command}.", ids.len(), listed(&ids))));
+        }
+        if status == "failed" {
+            sentences.extend(reasons(outcome, columns).map(|reason| (PLAIN, reason)));
+        }
+    }
+    if total > 0 {
+        sentences
+            .push((DIM, format!("Results are in {}; what happened is in .team/events.jsonl.", workspace.display())));
+    }
+    sentences
+}
+
+/// Why tasks failed, where the table has too little room to say it: what a person reads first.
+fn reasons(outcome: &Outcome, columns: usize) -> impl Iterator<Item = String> {
+    let failed = outcome.tasks.iter().filter(|task| task.status == "failed").take(REASONS_MAX);
+    let is_cut = move |task: &&TaskOutcome| task.note.chars().count() > columns / NOTE_SHARE;
+    failed.filter(is_cut).map(|task| format!("{} {}: {}", task.id, task.subject, task.note))
+}
+
+fn listed(ids: &[u64]) -> String {
+    let named = ids.iter().take(HINTED_MAX).map(|id| format!("#{id}")).collect::<Vec<_>>().join(", ");
+    if ids.len() > HINTED_MAX { format!("{named}, …") } else { named }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use crate::domain::task::TaskResult;
+
+    fn event(seq: u64, at: i64, fact: Fact) -> Event {
+        Event { v: 1, seq, at: UnixMs(at), fact }
+    }
+
+    fn run() -> Summary {
+        let mut summary = Summary::default();
+        let claim =
+            |task: u64, attempt: u32| Fact::TaskClaimed { task: TaskId(task), attempt, teammate: "alice".into() };
+        let facts = [
+            (0, Fact::TeamStarted { team: "t".into(), members: vec!["alice".into()] }),
+            (1_000, claim(1, 1)),
+            (
+                3_000,
+                Fact::TaskReleased {
+                    task: TaskId(1),
+                    attempt: 1,
+                    teammate: "alice".into(),
+                    reason: "x".into(),
+                    not_before: None,
+                },
+            ),
+            (4_000, claim(1, 2)),
+            (
+                9_000,
+                Fact::TaskCompleted { task: TaskId(1), attempt: 2, teammate: "alice".into(), evidence: "e".into() },
+            ),
+            (9_000, claim(2, 1)),
+            (9_500, Fact::TaskFailed { task: TaskId(2), attempt: 1, teammate: "alice".into(), reason: "y".into() }),
+            (
+                9_600,
+                Fact::TurnFinished {
+                    teammate: "alice".into(),
+                    task: None,
+                    input_tokens: 900,
+                    output_tokens: 100,
+                    cache_read_tokens: 0,
+                    ms: 5,
+                },
+            ),
+            (70_000, Fact::TeamStopped { team: "t".into(), reason: "done".into() }),
+        ];
+        for (seq, (at, fact)) in facts.into_iter().enumerate() {
+            summary.observe(&event(seq as u64 + 1, at, fact));
+        }
+        summary
+    }
+
+    fn board() -> BoardView {
+        let mut tasks: Vec<Task> = (1..=5).map(|id| Task::new(TaskId(id), format!("Task {id}"))).collect();
+        tasks[0].status = TaskStatus::Completed;
+        tasks[0].attempt = 2;
+        tasks[0].owner = Some("alice".into());
+        tasks[1].status = TaskStatus::Failed;
+        tasks[1].attempt = 1;
+        tasks[1].owner = Some("alice".into());
+        tasks[1].result = Some(TaskResult { summary: "the compiler said no".into(), evidence: String::new() });
+        tasks[2].blocked_by = vec![TaskId(2)];
+        tasks[4].status = TaskStatus::Completed;
+        BoardView { tasks: tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(), ..BoardView::default() }
+    }
+
+    #[test]
+    fn the_closing_says_what_was_done_and_what_to_do() {
+        let outcome = run().outcome("t", &board());
+        let text = render(&outcome, Path::new("/srv/repo"), 90);
+        let mut done = board();
+        done.tasks.retain(|_, task| task.status == TaskStatus::Completed);
+        let all = render(&run().outcome("t", &done), Path::new("/srv/repo"), 40);
+        let none = render(&Summary::default().outcome("t", &BoardView::default()), Path::new("/w"), 80);
+        let plain = anstream::adapter::strip_str(&format!("{text}---{all}---{none}")).to_string();
+        insta::assert_snapshot!(format!("{plain}---\n{}", serde_json::to_string_pretty(&outcome).unwrap()));
+        assert!(!outcome.is_all_done());
+    }
+}

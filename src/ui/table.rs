@@ -1,0 +1,188 @@
+//! A table that fits the terminal: columns as wide as they need to be, the flexible ones as narrow as they must be.
+
+use anstyle::Style;
+
+use super::style::{BOLD, PLAIN, paint};
+use super::text::{cut, one_line, pad, pad_left, width};
+
+/// Between two columns.
+const GAP: usize = 2;
+/// A flexible column is not made narrower than this.
+const FLEXIBLE_MIN: usize = 8;
+
+/// A column.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    title: &'static str,
+    is_number: bool,
+    is_flexible: bool,
+}
+
+impl Column {
+    /// A column of words.
+    #[must_use]
+    pub const fn new(title: &'static str) -> Self {
+        Self { title, is_number: false, is_flexible: false }
+    }
+
+    /// A column of numbers.
+    #[must_use]
+    pub const fn number(title: &'static str) -> Self {
+        Self { title, is_number: true, is_flexible: false }
+    }
+
+    /// A column that is cut where the terminal is too narrow.
+    #[must_use]
+    pub const fn flexible(title: &'static str) -> Self {
+        Self { title, is_number: false, is_flexible: true }
+    }
+}
+
+/// What stands in a row and column: one harmless line.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    text: String,
+    style: Style,
+}
+
+impl Cell {
+    /// A text in a style.
+    #[must_use]
+    pub fn new(text: &str, style: Style) -> Self {
+        Self { text: one_line(text), style }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::new(text, PLAIN)
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::new(&text, PLAIN)
+    }
+}
+
+/// A table.
+#[derive(Debug, Clone)]
+pub struct Table {
+    columns: Vec<Column>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    /// A table without rows.
+    #[must_use]
+    pub fn new(columns: &[Column]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row, a cell for each column.
+    pub fn row(&mut self, cells: Vec<Cell>) {
+        self.rows.push(cells);
+    }
+
+    /// The text, each line at most `columns` wide and ended by a newline. Columns in which nothing stands are left out.
+    #[must_use]
+    pub fn render(&self, columns: usize) -> String {
+        let shown: Vec<usize> = (0..self.columns.len()).filter(|index| self.has_text(*index)).collect();
+        let widths = self.widths(&shown, columns);
+        let mut out = String::new();
+        let heads: Vec<Cell> = self.columns.iter().map(|column| Cell::new(column.title, BOLD)).collect();
+        for row in std::iter::once(&heads).chain(&self.rows) {
+            self.line(row, &shown, &widths, columns, &mut out);
+        }
+        out
+    }
+
+    fn has_text(&self, index: usize) -> bool {
+        self.rows.iter().any(|row| row.get(index).is_some_and(|cell| !cell.text.is_empty()))
+    }
+
+    fn widths(&self, shown: &[usize], columns: usize) -> Vec<usize> {
+        let needed = |index: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(index)).map(|cell| width(&cell.text));
+            cells.chain([width(self.columns[index].title)]).max().unwrap_or(0)
+        };
+        let mut widths: Vec<usize> = shown.iter().map(|index| needed(*index)).collect();
+        let gaps = GAP * shown.len().saturating_sub(1);
+        let mut excess = (widths.iter().sum::<usize>() + gaps).saturating_sub(columns);
+        while excess > 0 {
+            // One column after the other, the widest first, so that all flexible ones stay readable.
+            let widest = (0..shown.len())
+                .filter(|at| self.columns[shown[*at]].is_flexible && widths[*at] > FLEXIBLE_MIN)
+                .max_by_key(|at| widths[*at]);
+            let Some(widest) = widest else { break };
+            widths[widest] -= 1;
+            excess -= 1;
+        }
+        widths
+    }
+
+    fn line(&self, row: &[Cell], shown: &[usize], widths: &[usize], columns: usize, out: &mut String) {
+        let mut used = 0;
+        // Nothing stands behind the last text of a row, not even spaces.
+        let last = shown.iter().rposition(|index| row.get(*index).is_some_and(|cell| !cell.text.is_empty()));
+        for (at, (index, wanted)) in shown.iter().zip(widths).enumerate().take(last.map_or(0, |last| last + 1)) {
+            let gap = if at > 0 { GAP } else { 0 };
+            let room = columns.saturating_sub(used + gap).min(*wanted);
+            let Some(cell) = row.get(*index).filter(|_| room > 0) else { break };
+            let text = cut(&cell.text, room);
+            let filled = if self.columns[*index].is_number { pad_left(&text, room) } else { pad(&text, room) };
+            out.push_str(&" ".repeat(gap));
+            out.push_str(&paint(cell.style, if Some(at) == last { filled.trim_end() } else { &filled }));
+            used += gap + room;
+        }
+        out.truncate(out.trim_end_matches(' ').len());
+        out.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    fn sample() -> Table {
+        let mut table = Table::new(&[
+            Column::number("ID"),
+            Column::new("STATUS"),
+            Column::new("EMPTY"),
+            Column::flexible("SUBJECT"),
+        ]);
+        table.row(vec!["1".into(), "pending".into(), "".into(), "日本語 and a rather long subject line".into()]);
+        table.row(vec!["12".into(), "completed".into(), "".into(), "evil \x1b[2J".into()]);
+        table
+    }
+
+    #[test]
+    fn columns_fit_their_text() {
+        assert_eq!(
+            plain(&sample().render(80)),
+            "ID  STATUS     SUBJECT\n 1  pending    日本語 and a rather long subject line\n12  completed  evil \\u{1b}[2J\n"
+        );
+        assert_eq!(
+            plain(&sample().render(30)),
+            "ID  STATUS     SUBJECT\n 1  pending    日本語 and a r…\n12  completed  evil \\u{1b}[2J\n"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_is_wider_than_the_terminal(cells in prop::collection::vec("[ -~日\n]{0,30}", 4..16), columns in 1_usize..60) {
+            let mut table = sample();
+            for row in cells.chunks(4).filter(|row| row.len() == 4) {
+                table.row(row.iter().map(|cell| cell.as_str().into()).collect());
+            }
+            for line in plain(&table.render(columns)).lines() {
+                prop_assert!(width(line) <= columns, "{line:?}");
+            }
+        }
+    }
+}

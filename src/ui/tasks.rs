@@ -1,0 +1,236 @@
+//! The board as people read it: a table of tasks, and one task in full.
+
+use std::fmt::Write as _;
+
+use anstyle::Style;
+
+use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
+use super::table::{Cell, Column, Table};
+use super::text::{ago, count, harmless, one_line, wrap};
+use crate::domain::graph::{Blocker, BlockerState, unfinished_blockers};
+use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::time::UnixMs;
+use crate::ports::BoardView;
+
+/// Blockers that are named in a line of the table; more are counted.
+const BLOCKERS_NAMED_MAX: usize = 4;
+
+/// The table of these tasks.
+#[must_use]
+pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, view: &BoardView, now: UnixMs, columns: usize) -> String {
+    let mut table = Table::new(&[
+        Column::number("ID"),
+        Column::new("STATUS"),
+        Column::new("OWNER"),
+        Column::flexible("SUBJECT"),
+        Column::flexible("NOTE"),
+    ]);
+    for task in tasks {
+        let blockers: Vec<Blocker> = unfinished_blockers(task, view).collect();
+        let (status, style) = status(task, &blockers);
+        table.row(vec![
+            Cell::new(&task.id.0.to_string(), PLAIN),
+            Cell::new(status, style),
+            Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
+            Cell::new(&task.subject, if task.status == TaskStatus::Completed { DIM } else { PLAIN }),
+            Cell::new(&note(task, &blockers, now), DIM),
+        ]);
+    }
+    table.render(columns)
+}
+
+/// The word for where a task stands; a pending task that waits for others is `blocked`.
+fn status(task: &Task, blockers: &[Blocker]) -> (&'static str, Style) {
+    match task.status {
+        TaskStatus::Pending if !blockers.is_empty() => ("blocked", DIM),
+        TaskStatus::Pending => ("pending", PLAIN),
+        TaskStatus::InProgress => ("in_progress", BUSY),
+        TaskStatus::Completed => ("completed", GOOD),
+        TaskStatus::Failed => ("failed", BAD),
+    }
+}
+
+/// What else is to be known of a task, in a few words.
+fn note(task: &Task, blockers: &[Blocker], now: UnixMs) -> String {
+    let mut parts = Vec::new();
+    match task.status {
+        TaskStatus::Pending => {
+            if !blockers.is_empty() {
+                parts.push(format!("waits for {}", blocker_list(blockers)));
+            }
+            if let Some(until) = task.not_before.filter(|until| *until > now) {
+                parts.push(format!("backs off, again {}", ago(until, now)));
+            }
+            if task.owner.is_some() {
+                parts.push("kept for its owner".to_owned());
+            }
+            if task.failures > 0 {
+                parts.push(format!("failed {} of {}", task.failures, task.max_attempts));
+            }
+        }
+        TaskStatus::InProgress if task.is_foreign() => parts.push("another program's: no claim".to_owned()),
+        TaskStatus::InProgress => parts.extend(claim_note(task, now)),
+        TaskStatus::Completed | TaskStatus::Failed => {
+            parts.extend(task.result.as_ref().map(|result| one_line(&result.summary)));
+        }
+    }
+    if matches!(task.status, TaskStatus::Pending) && !task.requires.is_empty() {
+        parts.push(format!("requires {}", task.requires.join(" or ")));
+    }
+    parts.join("; ")
+}
+
+fn claim_note(task: &Task, now: UnixMs) -> Option<String> {
+    let claim = task.claim.as_ref()?;
+    let lease = match claim.expires {
+        Some(end) if end <= now => format!(", lease ran out {}", ago(end, now)),
+        Some(end) => format!(", lease ends {}", ago(end, now)),
+        None => String::new(),
+    };
+    Some(format!("attempt {}, claimed {}{lease}", task.attempt, ago(claim.at, now)))
+}
+
+fn blocker_list(blockers: &[Blocker]) -> String {
+    let named = blockers.iter().take(BLOCKERS_NAMED_MAX).map(|blocker| match blocker.state {
+        BlockerState::Unfinished(TaskStatus::Failed) => format!("{} (failed)", blocker.id),
+        BlockerState::Unfinished(_) => blocker.id.to_string(),
+        BlockerState::Missing => format!("{} (missing)", blocker.id),
+        BlockerState::Spoiled => format!("{} (spoiled)", blocker.id),
+    });
+    let list = named.collect::<Vec<_>>().join(", ");
+    match blockers.len().saturating_sub(BLOCKERS_NAMED_MAX) {
+        0 => list,
+        more => format!("{list} and {more} more"),
+    }
+}
+
+/// `12 tasks: 3 completed, 1 in_progress, 8 pending`.
+#[must_use]
+pub fn tally(view: &BoardView) -> String {
+    let of = |status: TaskStatus| view.tasks.values().filter(|task| task.status == status).count();
+    let parts: Vec<String> = [TaskStatus::Completed, TaskStatus::InProgress, TaskStatus::Failed, TaskStatus::Pending]
+        .into_iter()
+        .filter(|status| of(*status) > 0)
+        .map(|status| format!("{} {status}", of(status)))
+        .collect();
+    let total = count(view.tasks.len(), "task");
+    if parts.is_empty() { total } else { format!("{total}: {}", parts.join(", ")) }
+}
+
+/// One task in full.
+#[must_use]
+pub fn card(task: &Task, view: &BoardView, now: UnixMs, columns: usize) -> String {
+    let blockers: Vec<Blocker> = unfinished_blockers(task, view).collect();
+    let (word, style) = status(task, &blockers);
+    let mut out = format!("{} {}\n", paint(BOLD, &task.id.to_string()), paint(BOLD, &one_line(&task.subject)));
+    let mut line = |label: &str, text: &str| {
+        if !text.is_empty() {
+            let text = wrap(&one_line(text), columns.saturating_sub(12).max(20), 0).replace('\n', "\n            ");
+            let _ = writeln!(out, "{} {text}", paint(DIM, &format!("{label:>11}")));
+        }
+    };
+    line("status", word);
+    line("owner", task.owner.as_deref().unwrap_or_default());
+    line("note", &note(task, &blockers, now));
+    line("blocked by", &ids(&task.blocked_by));
+    line("blocks", &ids(&task.blocks));
+    line("priority", &if task.priority == 0 { String::new() } else { task.priority.to_string() });
+    line("requires", &task.requires.join(" or "));
+    line("verify", task.verify.as_deref().unwrap_or_default());
+    line("worktree", task.worktree.as_deref().unwrap_or_default());
+    line("attempt", &attempts(task));
+    if let Some(result) = &task.result {
+        line("result", &result.summary);
+        line("evidence", &result.evidence);
+    }
+    line("created", &created(task, now));
+    line("changed", &task.updated_at.map(|at| ago(at, now)).unwrap_or_default());
+    if !task.description.trim().is_empty() {
+        let _ = write!(out, "\n{}\n", harmless(task.description.trim_end()));
+    }
+    let painted = paint(style, word);
+    out.replacen(&format!(" {word}\n"), &format!(" {painted}\n"), 1)
+}
+
+fn ids(ids: &[TaskId]) -> String {
+    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn attempts(task: &Task) -> String {
+    if task.attempt == 0 {
+        return String::new();
+    }
+    match task.failures {
+        0 => task.attempt.to_string(),
+        failures => format!("{}; {failures} of {} failures", task.attempt, task.max_attempts),
+    }
+}
+
+fn created(task: &Task, now: UnixMs) -> String {
+    let by = task.created_by.as_deref().map(|by| format!("by {by}"));
+    let at = task.created_at.map(|at| ago(at, now));
+    [by, at].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// A warning for each file of the board that is no task.
+#[must_use]
+pub fn spoiled(view: &BoardView) -> Vec<String> {
+    let line = |file: &str, reason: &str| {
+        format!("{} {} is no task: {}", paint(WARN, "warning:"), one_line(file), one_line(reason))
+    };
+    view.spoiled.iter().map(|spoiled| line(&spoiled.file, &spoiled.reason)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use crate::domain::task::{Claim, TaskResult};
+    use crate::ports::SpoiledFile;
+
+    fn view() -> BoardView {
+        let mut tasks = vec![Task::new(TaskId(1), "Count lines"), Task::new(TaskId(2), "日本語のタスク\x1b[2J")];
+        tasks[0].status = TaskStatus::Failed;
+        tasks[0].failures = 3;
+        tasks[0].attempt = 3;
+        tasks[0].owner = Some("alice".into());
+        tasks[0].result = Some(TaskResult { summary: "exit status 1".into(), evidence: "attempt 3 failed".into() });
+        tasks[1].blocked_by = vec![TaskId(1), TaskId(9)];
+        tasks[1].requires = vec!["coder".into()];
+        tasks[1].description = "Do it.\n\n```sh\necho \x07\n```\n".into();
+        let mut claimed = Task::new(TaskId(3), "Report");
+        claimed.status = TaskStatus::InProgress;
+        claimed.owner = Some("bob".into());
+        claimed.attempt = 2;
+        claimed.claim = Some(Claim { worker: "lease:bob".into(), at: UnixMs(40_000), expires: Some(UnixMs(90_000)) });
+        let mut foreign = Task::new(TaskId(4), "Elsewhere");
+        foreign.status = TaskStatus::InProgress;
+        foreign.owner = Some("carol".into());
+        let mut waiting = Task::new(TaskId(5), "Again");
+        waiting.not_before = Some(UnixMs(64_000));
+        waiting.failures = 1;
+        let tasks = tasks.into_iter().chain([claimed, foreign, waiting]);
+        BoardView {
+            tasks: tasks.map(|task| (task.id, Arc::new(task))).collect(),
+            spoiled: vec![SpoiledFile { file: "task_8.json".into(), reason: "not a JSON object".into() }],
+            ..BoardView::default()
+        }
+    }
+
+    #[test]
+    fn the_board_reads_well_in_wide_and_narrow_terminals() {
+        let view = view();
+        let tasks = || view.tasks.values().map(Arc::as_ref);
+        let plain = |text: String| anstream::adapter::strip_str(&text).to_string();
+        let wide = plain(list(tasks(), &view, UnixMs(60_000), 120));
+        let narrow = plain(list(tasks(), &view, UnixMs(60_000), 60));
+        insta::assert_snapshot!(format!(
+            "{wide}---\n{narrow}---\n{}\n{}",
+            tally(&view),
+            plain(spoiled(&view).join("\n"))
+        ));
+        let cards: Vec<String> = tasks().map(|task| plain(card(task, &view, UnixMs(60_000), 80))).collect();
+        insta::assert_snapshot!(cards.join("---\n"));
+    }
+}

@@ -1,0 +1,163 @@
+//! A team as people read it: what it is to do, what it does, who is doing what.
+
+use std::fmt::Write as _;
+
+use anstyle::Style;
+use serde::Serialize;
+
+use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
+use super::table::{Cell, Column, Table};
+use super::text::{ago, one_line};
+use crate::domain::state::Mode;
+use crate::domain::task::TaskId;
+use crate::domain::time::UnixMs;
+
+/// A team at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TeamView {
+    /// Its name.
+    pub team: String,
+    /// What the person wants; `None` where nobody has said.
+    pub desired_state: Option<Mode>,
+    /// What it does.
+    pub current_state: Option<Mode>,
+    /// Who set the desired state.
+    #[serde(rename = "setBy")]
+    pub set_by: String,
+    /// Why.
+    pub note: String,
+    /// Whether a process runs it.
+    pub running: bool,
+    /// That process.
+    pub pid: Option<u32>,
+    /// Its members.
+    pub members: Vec<MemberView>,
+}
+
+/// A member at one moment.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct MemberView {
+    /// Its name.
+    pub name: String,
+    /// Its role.
+    pub role: String,
+    /// `work`, `idle`, `stopping`, `stopped`, `dead`.
+    pub phase: String,
+    /// The task it holds.
+    pub task: Option<TaskId>,
+    /// Its attempt of that task.
+    pub attempt: Option<u32>,
+    /// That task's subject.
+    pub subject: Option<String>,
+    /// Since when it is in this phase.
+    pub since: Option<UnixMs>,
+    /// When the harness last saw it alive.
+    pub heartbeat: Option<UnixMs>,
+    /// Tokens it has used.
+    pub tokens: u64,
+    /// What they cost, in US dollars.
+    pub cost_usd: f64,
+    /// What it waits for.
+    pub waiting_for: Option<String>,
+}
+
+fn phase_style(phase: &str) -> Style {
+    match phase {
+        "work" => BUSY,
+        "idle" => GOOD,
+        "stopping" => WARN,
+        "dead" | "stalled" => BAD,
+        _ => DIM,
+    }
+}
+
+/// The team as text.
+#[must_use]
+pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
+    let mut out = format!("{} {}\n", paint(BOLD, &one_line(&view.team)), running(view));
+    if let Some(desired) = view.desired_state {
+        let current = view.current_state.map(|mode| format!(", current {mode}")).unwrap_or_default();
+        let by = if view.set_by.is_empty() { String::new() } else { format!(" (set by {})", one_line(&view.set_by)) };
+        let note = if view.note.is_empty() { String::new() } else { format!(": {}", one_line(&view.note)) };
+        let line = super::text::cut(&format!("desired {desired}{current}{by}{note}"), columns);
+        let _ = writeln!(out, "{}", paint(DIM, &line));
+    }
+    out.push('\n');
+    out.push_str(&members(view, now).render(columns));
+    out
+}
+
+fn running(view: &TeamView) -> String {
+    match view.pid {
+        Some(pid) if view.running => paint(GOOD, &format!("runs (pid {pid})")),
+        _ if view.running => paint(GOOD, "runs"),
+        _ => paint(DIM, "does not run"),
+    }
+}
+
+fn members(view: &TeamView, now: UnixMs) -> Table {
+    let mut table = Table::new(&[
+        Column::new("NAME"),
+        Column::new("ROLE"),
+        Column::new("PHASE"),
+        Column::new("SINCE"),
+        Column::flexible("TASK"),
+        Column::number("TOKENS"),
+        Column::number("COST"),
+        Column::flexible("WAITS FOR"),
+    ]);
+    for member in &view.members {
+        let subject = member.subject.as_deref().unwrap_or_default();
+        let task = member.task.map(|task| format!("{task} {subject}")).unwrap_or_default();
+        table.row(vec![
+            Cell::new(&member.name, BOLD),
+            Cell::new(&member.role, PLAIN),
+            Cell::new(&member.phase, phase_style(&member.phase)),
+            Cell::new(&member.since.map(|since| ago(since, now)).unwrap_or_default(), DIM),
+            Cell::new(&task, PLAIN),
+            Cell::new(&if member.tokens == 0 { String::new() } else { member.tokens.to_string() }, PLAIN),
+            Cell::new(&if member.cost_usd > 0.0 { format!("${:.2}", member.cost_usd) } else { String::new() }, PLAIN),
+            Cell::new(member.waiting_for.as_deref().unwrap_or_default(), DIM),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_team_is_shown_with_what_each_member_does() {
+        let alice = MemberView {
+            name: "alice".into(),
+            role: "coder".into(),
+            phase: "work".into(),
+            task: Some(TaskId(3)),
+            attempt: Some(2),
+            subject: Some("Count lines per module".into()),
+            since: Some(UnixMs(1_000)),
+            tokens: 18_234,
+            cost_usd: 0.0712,
+            ..MemberView::default()
+        };
+        let bob = MemberView {
+            name: "bob".into(),
+            role: "tester".into(),
+            phase: "idle".into(),
+            waiting_for: Some("mail or a claimable task".into()),
+            ..MemberView::default()
+        };
+        let view = TeamView {
+            team: "my-team".into(),
+            desired_state: Some(Mode::RunOnce),
+            current_state: Some(Mode::RunOnce),
+            set_by: "human".into(),
+            note: String::new(),
+            running: true,
+            pid: Some(4021),
+            members: vec![alice, bob],
+        };
+        insta::assert_snapshot!(anstream::adapter::strip_str(&render(&view, UnixMs(13_000), 100)).to_string());
+    }
+}

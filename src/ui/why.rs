@@ -1,0 +1,392 @@
+//! Why a task is not being worked on, in sentences, each with what to do about it. Decides nothing: the obstacles are the
+//! domain's, which every claim goes by.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use super::text::{ago, count, one_line};
+use crate::domain::graph::{BlockerState, Obstacle, TaskLookup, find_cycle, obstacle, unfinished_blockers};
+use crate::domain::state::Mode;
+use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::time::UnixMs;
+use crate::ports::BoardView;
+
+/// Chains of blockers that are told; more are counted.
+const CHAINS_MAX: usize = 8;
+
+/// Somebody who could work on tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The name.
+    pub name: String,
+    /// All it can do.
+    pub capabilities: Vec<String>,
+}
+
+/// All that bears on the question.
+#[derive(Debug, Clone)]
+pub struct Situation<'a> {
+    /// The board.
+    pub view: &'a BoardView,
+    /// The members of the team.
+    pub candidates: Vec<Candidate>,
+    /// The team that runs.
+    pub running: Option<String>,
+    /// The workers that live.
+    pub live_workers: HashSet<String>,
+    /// What the person wants of the team.
+    pub desired: Option<Mode>,
+    /// Now.
+    pub now: UnixMs,
+}
+
+/// One thing in the way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reason {
+    /// A word for programs.
+    pub kind: &'static str,
+    /// A sentence.
+    pub text: String,
+    /// What to do.
+    pub hint: Option<String>,
+}
+
+fn reason(kind: &'static str, text: impl Into<String>) -> Reason {
+    Reason { kind, text: text.into(), hint: None }
+}
+
+impl Reason {
+    fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+/// Everything that keeps task `id` from being worked on, the task's own reasons first; empty when somebody will take it.
+#[must_use]
+pub fn explain(id: TaskId, situation: &Situation<'_>) -> Vec<Reason> {
+    let Some(task) = situation.view.task(id) else {
+        return vec![no_task(id, situation)];
+    };
+    match task.status {
+        TaskStatus::Completed => vec![completed(task)],
+        TaskStatus::Failed => vec![failed(task)],
+        TaskStatus::InProgress => vec![in_progress(task, situation)],
+        TaskStatus::Pending => pending(task, situation),
+    }
+}
+
+fn no_task(id: TaskId, situation: &Situation<'_>) -> Reason {
+    let file = id.file_name();
+    match situation.view.spoiled.iter().find(|spoiled| spoiled.file == file) {
+        Some(spoiled) => reason("spoiled", format!("Its file {file} is no task: {}.", one_line(&spoiled.reason)))
+            .hint("mend the file by hand, or remove it"),
+        None => reason("missing", format!("There is no task {id} on the board.")).hint("see `brigade tasks`"),
+    }
+}
+
+fn completed(task: &Task) -> Reason {
+    let by = task.owner.as_deref().map(|owner| format!(" by {}", one_line(owner))).unwrap_or_default();
+    reason("completed", format!("It is completed{by}."))
+        .hint(format!("to have it done again: brigade tasks reopen {}", task.id.0))
+}
+
+fn failed(task: &Task) -> Reason {
+    let why = task.result.as_ref().map(|result| format!(": {}", one_line(&result.summary))).unwrap_or_default();
+    let text =
+        format!("It was given up after {} of {}{why}.", count(task.failures as usize, "failure"), task.max_attempts);
+    reason("failed", text).hint(format!("to have it tried again: brigade tasks retry {}", task.id.0))
+}
+
+fn in_progress(task: &Task, situation: &Situation<'_>) -> Reason {
+    let owner = one_line(task.owner.as_deref().unwrap_or("nobody"));
+    let release = format!("to take it back: brigade tasks release {} --force", task.id.0);
+    let Some(claim) = &task.claim else {
+        let text = format!(
+            "It is in progress for {owner} without a claim: another program's. Brigade neither waits for it nor takes it back by itself."
+        );
+        return reason("foreign", text).hint(release);
+    };
+    let since = ago(claim.at, situation.now);
+    if let Some(end) = claim.expires {
+        let (kind, lease) = match end <= situation.now {
+            true => (
+                "lease_over",
+                format!("its lease ran out {}, so it is taken back at the next look", ago(end, situation.now)),
+            ),
+            false => ("held", format!("its lease ends {}", ago(end, situation.now))),
+        };
+        return reason(kind, format!("{owner} claimed it {since} by command (attempt {}); {lease}.", task.attempt))
+            .hint(release);
+    }
+    if situation.live_workers.contains(&claim.worker) {
+        return reason("held", format!("{owner} is working on it: claimed {since}, attempt {}.", task.attempt));
+    }
+    let text = format!("{owner} claimed it {since}, but the process that ran {owner} is gone.");
+    reason("worker_gone", text).hint(format!("the next `brigade up` takes it back by itself; or {release}"))
+}
+
+fn pending(task: &Task, situation: &Situation<'_>) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    if let Some(until) = task.not_before.filter(|until| *until > situation.now) {
+        let text = format!(
+            "It backs off after {} and is tried again {}.",
+            count(task.failures as usize, "failure"),
+            ago(until, situation.now)
+        );
+        reasons.push(reason("backs_off", text));
+    }
+    reasons.extend(kept_for(task, situation));
+    reasons.extend(blocked(task, situation));
+    reasons.extend(unfit(task, situation));
+    reasons.extend(team(situation));
+    if reasons.is_empty() {
+        reasons.extend(ready(task, situation));
+    }
+    reasons
+}
+
+fn kept_for(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
+    let owner = task.owner.as_deref()?;
+    let free = format!("to free it for everybody: brigade tasks update {} --for \"\"", task.id.0);
+    let shown = one_line(owner);
+    if situation.candidates.iter().any(|candidate| candidate.name == owner) {
+        return Some(reason("kept_for", format!("It is kept for {shown}.")).hint(free));
+    }
+    Some(reason("kept_for_nobody", format!("It is kept for {shown}, who is not in the team.")).hint(free))
+}
+
+/// What a blocker that waits for nothing else waits for itself.
+fn root_reason(waiter: TaskId, id: TaskId, state: BlockerState, situation: &Situation<'_>) -> (String, Option<String>) {
+    let task = situation.view.task(id);
+    let subject = task.map(|task| format!(" \"{}\"", one_line(&task.subject))).unwrap_or_default();
+    let (text, hint) = match (state, task) {
+        (BlockerState::Missing, _) => (
+            "which is missing: no such file is on the board".to_owned(),
+            Some(format!(
+                "bring the file back, or take the dependency away: brigade tasks update {} --not-after {}",
+                waiter.0, id.0
+            )),
+        ),
+        (BlockerState::Spoiled, _) => {
+            (format!("whose file {} is no task", id.file_name()), Some(format!("mend {} by hand", id.file_name())))
+        }
+        (BlockerState::Unfinished(TaskStatus::Failed), _) => {
+            ("which failed".to_owned(), Some(format!("brigade why {0}; then brigade tasks retry {0}", id.0)))
+        }
+        (BlockerState::Unfinished(TaskStatus::InProgress), Some(task)) if task.is_foreign() => {
+            ("which another program has in progress without a claim".to_owned(), Some(format!("brigade why {}", id.0)))
+        }
+        (BlockerState::Unfinished(TaskStatus::InProgress), Some(task)) => {
+            (format!("which {} is working on", one_line(task.owner.as_deref().unwrap_or("somebody"))), None)
+        }
+        (BlockerState::Unfinished(_), Some(task)) => {
+            let unfit =
+                unfit(task, situation).map(|unfit| (format!("which nobody can do: {}", unfit.text), unfit.hint));
+            unfit.unwrap_or(("which is not begun".to_owned(), Some(format!("brigade why {}", id.0))))
+        }
+        (BlockerState::Unfinished(status), None) => (format!("which is {status}"), None),
+    };
+    (format!("{id}{subject}, {text}"), hint)
+}
+
+fn blocked(task: &Task, situation: &Situation<'_>) -> Vec<Reason> {
+    let unfinished = |id: TaskId| -> Vec<TaskId> {
+        let task = situation.view.task(id);
+        task.map(|task| unfinished_blockers(task, situation.view).map(|blocker| blocker.id).collect())
+            .unwrap_or_default()
+    };
+    if let Some(cycle) = find_cycle(task.id, unfinished) {
+        let names: Vec<String> = cycle.iter().chain(cycle.first()).map(ToString::to_string).collect();
+        let text = format!("It waits for itself: {}.", names.join(" waits for "));
+        let hint = format!(
+            "take one of these away: brigade tasks update {} --not-after {}",
+            cycle[0].0,
+            cycle.get(1).unwrap_or(&cycle[0]).0
+        );
+        return vec![reason("cycle", text).hint(hint)];
+    }
+    let mut seen = HashSet::from([task.id]);
+    let mut open: Vec<(TaskId, Vec<TaskId>)> = vec![(task.id, Vec::new())];
+    let mut reasons = Vec::new();
+    let mut more = 0_usize;
+    while let Some((id, path)) = open.pop() {
+        let Some(at) = situation.view.task(id) else { continue };
+        let blockers: Vec<_> = unfinished_blockers(at, situation.view).collect();
+        for blocker in blockers.into_iter().rev().filter(|blocker| seen.insert(blocker.id)) {
+            let is_pending = blocker.state == BlockerState::Unfinished(TaskStatus::Pending);
+            if is_pending && !unfinished(blocker.id).is_empty() {
+                let path = path.iter().copied().chain([blocker.id]).collect();
+                open.push((blocker.id, path));
+            } else if reasons.len() < CHAINS_MAX {
+                let (text, hint) = root_reason(id, blocker.id, blocker.state, situation);
+                let through: String = path.iter().map(|id| format!("{id}, which waits for ")).collect();
+                reasons.push(Reason { kind: "blocked", text: format!("It waits for {through}{text}."), hint });
+            } else {
+                more += 1;
+            }
+        }
+    }
+    if more > 0 {
+        reasons.push(reason("blocked", format!("It waits for {} besides.", count(more, "more task"))));
+    }
+    reasons
+}
+
+fn unfit(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
+    if situation.candidates.is_empty()
+        || situation.candidates.iter().any(|candidate| task.fits(&candidate.capabilities))
+    {
+        return None;
+    }
+    let wanted = one_line(&task.requires.join(" or "));
+    let have = situation.candidates.iter().map(|one| format!("{} ({})", one.name, one.capabilities.join(", ")));
+    let text = format!(
+        "It requires {wanted}, and nobody in the team has that: {}",
+        one_line(&have.collect::<Vec<_>>().join("; "))
+    );
+    let hint = format!(
+        "add the capability to a member in brigade.toml, or: brigade tasks update {} --requires \"\"",
+        task.id.0
+    );
+    Some(reason("nobody_fit", format!("{text}.")).hint(hint))
+}
+
+fn team(situation: &Situation<'_>) -> Option<Reason> {
+    if situation.running.is_none() {
+        let text = "No team runs in this workspace.";
+        return Some(reason("no_team", text).hint("brigade up, or brigade run TEAM"));
+    }
+    (situation.desired == Some(Mode::Pause)).then(|| {
+        reason("paused", "The team is paused: nothing more is claimed.").hint("brigade state continuous, or run_once")
+    })
+}
+
+/// Nothing is in the way: who could take it, and what goes before it.
+fn ready(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
+    let claimable = |candidate: &Candidate, task: &Task| -> Option<Obstacle> {
+        obstacle(task, &candidate.name, &candidate.capabilities, situation.view, situation.now)
+    };
+    let fit: Vec<&Candidate> = situation.candidates.iter().filter(|one| claimable(one, task).is_none()).collect();
+    let names = fit.iter().map(|candidate| candidate.name.as_str()).collect::<Vec<_>>().join(", ");
+    let before = situation.view.tasks.values().filter(|other| {
+        let goes_first = (std::cmp::Reverse(other.priority), other.id) < (std::cmp::Reverse(task.priority), task.id);
+        goes_first && fit.iter().any(|candidate| claimable(candidate, other).is_none())
+    });
+    let text = match (before.count(), names.is_empty()) {
+        (_, true) => "Nothing is in its way: it can be claimed.".to_owned(),
+        (0, false) => format!("Nothing is in its way: {names} will take it as soon as one of them is free."),
+        (tasks, false) => format!("It can be claimed by {names}; {} before it.", goes_before(tasks)),
+    };
+    Some(reason("claimable", text))
+}
+
+fn goes_before(tasks: usize) -> String {
+    if tasks == 1 { "1 task goes".to_owned() } else { format!("{tasks} tasks go") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use crate::domain::task::{Claim, TaskResult};
+    use crate::ports::SpoiledFile;
+
+    fn task(id: u64, status: TaskStatus, blocked_by: &[u64]) -> Task {
+        let mut task = Task::new(TaskId(id), format!("Task {id}"));
+        task.status = status;
+        task.blocked_by = blocked_by.iter().copied().map(TaskId).collect();
+        task
+    }
+
+    fn told(tasks: Vec<Task>, id: u64, change: impl FnOnce(&mut Situation<'_>)) -> String {
+        let view = BoardView {
+            tasks: tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(),
+            spoiled: vec![SpoiledFile { file: "task_8.json".into(), reason: "not a JSON object".into() }],
+            ..BoardView::default()
+        };
+        let mut situation = Situation {
+            view: &view,
+            candidates: vec![
+                Candidate { name: "alice".into(), capabilities: vec!["coder".into()] },
+                Candidate { name: "bob".into(), capabilities: vec!["tester".into()] },
+            ],
+            running: Some("team".into()),
+            live_workers: HashSet::from(["w1".to_owned()]),
+            desired: Some(Mode::Continuous),
+            now: UnixMs(100_000),
+        };
+        change(&mut situation);
+        let lines: Vec<String> = explain(TaskId(id), &situation)
+            .into_iter()
+            .map(|reason| format!("{}: {} [{}]", reason.kind, reason.text, reason.hint.unwrap_or_default()))
+            .collect();
+        lines.join("\n")
+    }
+
+    use TaskStatus::{Completed, Failed, InProgress, Pending};
+
+    #[test]
+    fn everything_in_the_way_is_told() {
+        let claimed = |worker: &str, expires: Option<i64>| {
+            let mut task = task(1, InProgress, &[]);
+            task.owner = Some("alice".into());
+            task.attempt = 2;
+            task.claim = Some(Claim { worker: worker.into(), at: UnixMs(40_000), expires: expires.map(UnixMs) });
+            task
+        };
+        let mut failed_task = task(1, Failed, &[]);
+        failed_task.failures = 3;
+        failed_task.result = Some(TaskResult { summary: "exit \x1b[2J 1".into(), evidence: String::new() });
+        let mut kept = task(1, Pending, &[]);
+        kept.owner = Some("zoe".into());
+        kept.not_before = Some(UnixMs(104_000));
+        kept.failures = 1;
+        let mut special = task(1, Pending, &[]);
+        special.requires = vec!["gpu".into(), "cuda".into()];
+        let mut foreign = task(1, InProgress, &[]);
+        foreign.owner = Some("carol".into());
+        let chain = vec![
+            task(1, Pending, &[2, 9, 8]),
+            task(2, Pending, &[3, 4]),
+            task(3, Failed, &[]),
+            claimed_as(4, claimed("w1", None)),
+            task(5, Completed, &[]),
+        ];
+        let circle = vec![task(1, Pending, &[2]), task(2, Pending, &[3]), task(3, Pending, &[1])];
+        let ready = || vec![task(1, Pending, &[]), task(2, Pending, &[])];
+        let all = [
+            told(vec![], 7, |_| {}),
+            told(vec![], 8, |_| {}),
+            told(vec![task(1, Completed, &[])], 1, |_| {}),
+            told(vec![failed_task], 1, |_| {}),
+            told(vec![foreign], 1, |_| {}),
+            told(vec![claimed("w1", None)], 1, |_| {}),
+            told(vec![claimed("w0", None)], 1, |_| {}),
+            told(vec![claimed("lease:alice", Some(90_000))], 1, |_| {}),
+            told(vec![claimed("lease:alice", Some(190_000))], 1, |_| {}),
+            told(vec![kept], 1, |_| {}),
+            told(vec![special], 1, |situation| situation.running = None),
+            told(chain, 1, |_| {}),
+            told(circle, 1, |situation| situation.desired = Some(Mode::Pause)),
+            told(ready(), 1, |_| {}),
+            told(ready(), 2, |_| {}),
+            told(ready(), 2, |situation| situation.candidates.clear()),
+        ];
+        insta::assert_snapshot!(all.join("\n---\n"));
+    }
+
+    fn claimed_as(id: u64, task: Task) -> Task {
+        Task { id: TaskId(id), ..task }
+    }
+
+    #[test]
+    fn many_blockers_are_counted() {
+        let mut tasks: Vec<Task> = (2..40).map(|id| task(id, Pending, &[])).collect();
+        tasks.push(task(1, Pending, &(2..40).collect::<Vec<_>>()));
+        let text = told(tasks, 1, |_| {});
+        assert_eq!(text.lines().count(), CHAINS_MAX + 1);
+        assert!(text.contains("30 more tasks besides"), "{text}");
+    }
+}

@@ -1,0 +1,850 @@
+//! What every task board does, whatever it keeps its tasks in; and what the one made of files does besides.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic as the tests do")]
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use brigade::domain::change::{Actor, ActorKind, Change, TaskEdit};
+use brigade::domain::graph::{Blocker, BlockerState, Obstacle};
+use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
+use brigade::domain::time::UnixMs;
+use brigade::ports::{Board, Claimant, Clock, LostClaims, StoreChange, StoreError};
+use brigade::stores::file::Durability;
+use brigade::stores::file::board::FileBoard;
+use brigade::stores::fs::{FileSystem, HeldLock, RealFileSystem, Stamp};
+use brigade::stores::memory::board::MemoryBoard;
+use brigade::stores::rules::{SUBJECT_CHARS_MAX, TASK_BYTES_MAX};
+use tempfile::TempDir;
+use tokio::sync::broadcast;
+
+struct TestClock(AtomicI64);
+
+impl Clock for TestClock {
+    fn now(&self) -> UnixMs {
+        UnixMs(self.0.load(Ordering::SeqCst))
+    }
+}
+
+impl TestClock {
+    fn advance(&self, duration: Duration) {
+        self.0.fetch_add(i64::try_from(duration.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+/// A board, and what a test does to its surroundings.
+struct World {
+    board: Arc<dyn Board>,
+    clock: Arc<TestClock>,
+    changes: broadcast::Receiver<StoreChange>,
+    folder: Option<TempDir>,
+}
+
+/// The operating system's files, without any watch on them.
+struct Unwatched(RealFileSystem);
+
+#[rustfmt::skip]
+impl FileSystem for Unwatched {
+    fn list(&self, folder: &std::path::Path) -> std::io::Result<Vec<String>> { self.0.list(folder) }
+    fn stamp(&self, path: &std::path::Path) -> std::io::Result<Stamp> { self.0.stamp(path) }
+    fn read(&self, path: &std::path::Path, offset: u64, max: u64) -> std::io::Result<(Vec<u8>, Stamp)> { self.0.read(path, offset, max) }
+    fn create_folder(&self, folder: &std::path::Path) -> std::io::Result<()> { self.0.create_folder(folder) }
+    fn write(&self, path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> { self.0.write(path, bytes) }
+    fn append(&self, path: &std::path::Path, bytes: &[u8]) -> std::io::Result<u64> { self.0.append(path, bytes) }
+    fn sync_file(&self, path: &std::path::Path) -> std::io::Result<()> { self.0.sync_file(path) }
+    fn sync_folder(&self, folder: &std::path::Path) -> std::io::Result<()> { self.0.sync_folder(folder) }
+    fn rename(&self, from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> { self.0.rename(from, to) }
+    fn exchange(&self, a: &std::path::Path, b: &std::path::Path) -> std::io::Result<()> { self.0.exchange(a, b) }
+    fn remove(&self, path: &std::path::Path) -> std::io::Result<()> { self.0.remove(path) }
+    fn locked(&self, path: &std::path::Path, critical: &mut dyn FnMut()) -> std::io::Result<()> { self.0.locked(path, critical) }
+    fn hold(&self, path: &std::path::Path) -> std::io::Result<Option<HeldLock>> { self.0.hold(path) }
+    fn free_bytes(&self, folder: &std::path::Path) -> std::io::Result<u64> { self.0.free_bytes(folder) }
+}
+
+fn clock() -> Arc<TestClock> {
+    Arc::new(TestClock(AtomicI64::new(1_763_688_000_000)))
+}
+
+fn in_memory() -> World {
+    let (sender, changes) = broadcast::channel(1024);
+    let clock = clock();
+    World { board: Arc::new(MemoryBoard::new(clock.clone(), sender)), clock, changes, folder: None }
+}
+
+fn over(files: Arc<dyn FileSystem>, durability: Durability) -> World {
+    let (sender, changes) = broadcast::channel(1024);
+    let (clock, folder) = (clock(), tempfile::tempdir().unwrap());
+    let board = FileBoard::open(files, folder.path(), durability, clock.clone(), sender).unwrap();
+    World { board: Arc::new(board), clock, changes, folder: Some(folder) }
+}
+
+fn in_files() -> World {
+    over(Arc::new(RealFileSystem::default()), Durability::Process)
+}
+
+fn in_durable_files() -> World {
+    over(Arc::new(RealFileSystem::default()), Durability::Power)
+}
+
+fn in_unwatched_files() -> World {
+    over(Arc::new(Unwatched(RealFileSystem::default())), Durability::Process)
+}
+
+impl World {
+    fn path(&self) -> PathBuf {
+        self.folder.as_ref().unwrap().path().join(".tasks")
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path().join(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path().join(name)).unwrap()
+    }
+
+    /// A second process, as far as the board can tell.
+    fn other(&self) -> FileBoard {
+        let files = Arc::new(RealFileSystem::default());
+        let root = self.folder.as_ref().unwrap().path();
+        FileBoard::open(files, root, Durability::Process, self.clock.clone(), broadcast::channel(1).0).unwrap()
+    }
+
+    async fn create(&self, tasks: Vec<NewTask>) -> Vec<Task> {
+        self.board.create(&lead(), tasks, false).await.unwrap()
+    }
+
+    async fn claim(&self, name: &str) -> Option<Task> {
+        self.board.claim_next(&claimant(name, &[])).await.unwrap()
+    }
+
+    async fn complete(&self, task: &Task) -> Task {
+        self.board.change(task.id, complete(), &holder(task)).await.unwrap()
+    }
+}
+
+fn lead() -> Actor {
+    Actor::new("lead", ActorKind::Lead)
+}
+
+fn holder(task: &Task) -> Actor {
+    Actor::holder(task.owner.as_deref().unwrap(), task.attempt)
+}
+
+fn complete() -> Change {
+    Change::Complete(TaskResult { summary: "done".into(), evidence: String::new() })
+}
+
+fn fail(reason: &str) -> Change {
+    Change::Fail { reason: reason.into(), is_final: false }
+}
+
+fn claimant(name: &str, capabilities: &[&str]) -> Claimant {
+    let capabilities = capabilities.iter().map(|text| (*text).to_owned()).collect();
+    Claimant { name: name.into(), capabilities, worker: format!("worker-of-{name}"), lease: None }
+}
+
+fn task(subject: &str) -> NewTask {
+    NewTask { subject: subject.into(), ..NewTask::default() }
+}
+
+fn after(subject: &str, blockers: &[u64]) -> NewTask {
+    NewTask { blocked_by: ids(blockers), ..task(subject) }
+}
+
+fn ids(numbers: &[u64]) -> Vec<TaskId> {
+    numbers.iter().map(|number| TaskId(*number)).collect()
+}
+
+fn edit(edit: TaskEdit) -> Change {
+    Change::Edit(edit)
+}
+
+/// Runs each contract test against every kind of board.
+macro_rules! contract {
+    ($($test:ident),* $(,)?) => {
+        mod memory { $( #[tokio::test] async fn $test() { super::$test(super::in_memory()).await } )* }
+        mod files { $( #[tokio::test] async fn $test() { super::$test(super::in_files()).await } )* }
+        mod durable_files { $( #[tokio::test] async fn $test() { super::$test(super::in_durable_files()).await } )* }
+        mod unwatched_files { $( #[tokio::test] async fn $test() { super::$test(super::in_unwatched_files()).await } )* }
+    };
+}
+
+contract!(
+    created_tasks_are_numbered_and_announced,
+    a_call_that_is_refused_creates_nothing,
+    tasks_of_one_call_may_wait_for_each_other,
+    what_comes_from_a_known_source_is_not_created_twice,
+    the_best_claimable_task_is_claimed,
+    only_who_is_fit_claims,
+    a_claim_by_number_says_what_is_in_the_way,
+    completing_lets_the_others_go_ahead_and_reopening_holds_them_again,
+    a_failed_blocker_blocks_until_it_is_done,
+    a_holder_that_lost_its_claim_changes_nothing,
+    attempts_run_out,
+    dependencies_are_edited_with_their_mirrors,
+    a_teammate_cannot_make_others_wait,
+    a_deleted_task_hinders_nobody_and_its_number_is_gone,
+    claims_of_dead_workers_are_taken_back,
+    leases_run_out_and_are_renewed,
+    what_is_too_large_is_refused,
+    a_view_stays_as_it_was,
+);
+
+async fn created_tasks_are_numbered_and_announced(mut world: World) {
+    let made = world.create(vec![task("one"), task("two")]).await;
+    assert_eq!(made.iter().map(|task| task.id).collect::<Vec<_>>(), ids(&[1, 2]));
+    assert_eq!((made[0].subject.as_str(), made[0].status), ("one", TaskStatus::Pending));
+    assert_eq!(made[0].created_by.as_deref(), Some("lead"));
+    assert_eq!(made[0].created_at, Some(world.clock.now()));
+    assert_eq!(world.changes.try_recv().unwrap(), StoreChange::Board);
+    assert_eq!(world.create(vec![task("three")]).await[0].id, TaskId(3));
+    assert_eq!(world.board.view().await.unwrap().tasks.len(), 3);
+    assert_eq!(world.board.get(TaskId(2)).await.unwrap(), made[1]);
+    assert!(matches!(world.board.get(TaskId(9)).await, Err(StoreError::NoTask(TaskId(9)))));
+    assert_eq!(world.create(vec![]).await, vec![]);
+}
+
+async fn a_call_that_is_refused_creates_nothing(world: World) {
+    world.create(vec![task("one")]).await;
+    let waits_for = |index| NewTask { blocked_by_new: vec![index], ..task("x") };
+    for (tasks, reason) in [
+        (vec![task("fine"), after("x", &[99])], "no such task"),
+        (vec![waits_for(1), waits_for(0)], "circle"),
+        (vec![waits_for(0)], "circle"),
+        (vec![task("fine"), waits_for(7)], "waits for task 7"),
+        (vec![after("x", &[2])], "no such task"),
+        (vec![task("fine"), task("two\nlines")], "one line"),
+        (vec![task(" ")], "needs a subject"),
+        (vec![task(&"é".repeat(SUBJECT_CHARS_MAX + 1))], "at most 500 characters"),
+    ] {
+        let error = world.board.create(&lead(), tasks, false).await.unwrap_err().to_string();
+        assert!(error.contains(reason), "{error} should say {reason}");
+    }
+    assert_eq!(world.board.view().await.unwrap().tasks.len(), 1);
+    world.create(vec![task(&"é".repeat(SUBJECT_CHARS_MAX))]).await;
+}
+
+async fn tasks_of_one_call_may_wait_for_each_other(world: World) {
+    world.create(vec![task("one")]).await;
+    let made = world
+        .create(vec![NewTask { blocked_by: ids(&[1]), blocked_by_new: vec![1], ..task("last") }, task("first")])
+        .await;
+    assert_eq!(made[0].blocked_by, ids(&[1, 3]));
+    assert_eq!(made[1].blocks, ids(&[2]));
+    assert_eq!(world.board.get(TaskId(1)).await.unwrap().blocks, ids(&[2]));
+    for expected in [1, 3, 2] {
+        let claimed = world.claim("alice").await.unwrap();
+        assert_eq!(claimed.id, TaskId(expected));
+        world.complete(&claimed).await;
+    }
+    // Nobody waits for what is done, but it is known whom it would hold up.
+    assert_eq!(world.create(vec![after("late", &[1])]).await[0].blocked_by, ids(&[]));
+    assert_eq!(world.board.get(TaskId(1)).await.unwrap().blocks, ids(&[2, 4]));
+}
+
+async fn what_comes_from_a_known_source_is_not_created_twice(world: World) {
+    let from = |subject: &str, source: &str| NewTask { source: Some(source.into()), ..task(subject) };
+    let plan = || vec![from("a", "plan#a"), NewTask { blocked_by_new: vec![0], ..from("b", "plan#b") }];
+    let first = world.board.create(&lead(), plan(), true).await.unwrap();
+    let again = world.board.create(&lead(), plan(), true).await.unwrap();
+    assert_eq!(first.iter().map(|task| task.id).collect::<Vec<_>>(), ids(&[1, 2]));
+    assert_eq!(again, [world.board.get(TaskId(1)).await.unwrap(), first[1].clone()]);
+    let mut longer = plan();
+    longer.push(NewTask { blocked_by_new: vec![1], ..from("c", "plan#c") });
+    longer.push(from("c again", "plan#c"));
+    let made = world.board.create(&lead(), longer, true).await.unwrap();
+    assert_eq!(made.iter().map(|task| task.id).collect::<Vec<_>>(), ids(&[1, 2, 3, 3]));
+    assert_eq!(made[2].blocked_by, ids(&[2]));
+    assert_eq!(world.board.create(&lead(), plan(), false).await.unwrap()[1].id, TaskId(5));
+}
+
+async fn the_best_claimable_task_is_claimed(world: World) {
+    let with = |subject: &str, priority| NewTask { priority, ..task(subject) };
+    let mut tasks: Vec<NewTask> = (1..=10).map(|_| with("plain", 0)).collect();
+    tasks.push(with("urgent", 5));
+    tasks.push(with("urgent too", 5));
+    tasks.push(with("later", -1));
+    tasks.push(NewTask { blocked_by: vec![], blocked_by_new: vec![12], ..with("blocked", 9) });
+    world.create(tasks).await;
+    let mut order = Vec::new();
+    while let Some(claimed) = world.claim("alice").await {
+        assert_eq!((claimed.status, claimed.attempt), (TaskStatus::InProgress, 1));
+        assert_eq!(claimed.owner.as_deref(), Some("alice"));
+        assert_eq!(claimed.claim.as_ref().unwrap().worker, "worker-of-alice");
+        assert_eq!(claimed.claim.as_ref().unwrap().expires, None);
+        order.push(claimed.id.0);
+    }
+    assert_eq!(order, [11, 12, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13], "numbers count as numbers");
+}
+
+async fn only_who_is_fit_claims(world: World) {
+    let requires = |needs: &[&str]| NewTask { requires: needs.iter().map(|n| (*n).to_owned()).collect(), ..task("x") };
+    world.create(vec![requires(&["rust", "go"]), requires(&["docs"]), task("kept"), task("anyone's")]).await;
+    let keep = edit(TaskEdit { owner: Some("carol".into()), ..TaskEdit::default() });
+    world.board.change(TaskId(3), keep, &lead()).await.unwrap();
+    let claim = async |name: &str, capabilities: &[&str]| {
+        world.board.claim_next(&claimant(name, capabilities)).await.unwrap().map(|task| task.id.0)
+    };
+    assert_eq!(claim("alice", &["coder", "RUST"]).await, Some(1));
+    assert_eq!(claim("alice", &["coder"]).await, Some(4));
+    assert_eq!(claim("alice", &["coder"]).await, None);
+    assert_eq!(claim("carol", &[]).await, Some(3));
+    assert_eq!(claim("carol", &["docs"]).await, Some(2));
+}
+
+async fn a_claim_by_number_says_what_is_in_the_way(world: World) {
+    world
+        .create(vec![task("one"), after_new("two", 0), NewTask { requires: vec!["rust".into()], ..task("three") }])
+        .await;
+    let obstacle = async |id, name: &str| match world.board.claim(TaskId(id), &claimant(name, &[])).await {
+        Err(StoreError::NotClaimable { obstacle, .. }) => Some(obstacle),
+        Ok(_) => None,
+        Err(other) => panic!("{other}"),
+    };
+    let pending = Blocker { id: TaskId(1), state: BlockerState::Unfinished(TaskStatus::Pending) };
+    assert_eq!(obstacle(2, "alice").await, Some(Obstacle::Blocked(vec![pending])));
+    assert_eq!(obstacle(3, "alice").await, Some(Obstacle::Unfit(vec!["rust".into()])));
+    assert_eq!(obstacle(1, "alice").await, None);
+    assert_eq!(obstacle(1, "bob").await, Some(Obstacle::Held { owner: "alice".into(), foreign: false }));
+    let held = world.board.get(TaskId(1)).await.unwrap();
+    let held = world.board.change(held.id, fail("no luck"), &holder(&held)).await.unwrap();
+    assert_eq!(obstacle(1, "bob").await, held.not_before.map(Obstacle::BacksOff));
+    assert_eq!(world.claim("bob").await, None);
+    world.clock.advance(Duration::from_millis(1001));
+    let again = world.claim("bob").await.unwrap();
+    assert_eq!((again.id, again.attempt, again.not_before), (TaskId(1), 2, None));
+    world.complete(&again).await;
+    assert_eq!(obstacle(1, "bob").await, Some(Obstacle::Over(TaskStatus::Completed)));
+    let missing = world.board.claim(TaskId(9), &claimant("bob", &[])).await;
+    assert!(matches!(missing, Err(StoreError::NoTask(TaskId(9)))));
+}
+
+fn after_new(subject: &str, index: usize) -> NewTask {
+    NewTask { blocked_by_new: vec![index], ..task(subject) }
+}
+
+async fn completing_lets_the_others_go_ahead_and_reopening_holds_them_again(world: World) {
+    world.create(vec![task("one"), after_new("two", 0), after_new("three", 0)]).await;
+    let one = world.claim("alice").await.unwrap();
+    assert_eq!(world.claim("bob").await, None);
+    let done = world.complete(&one).await;
+    assert_eq!((done.status, done.claim, done.blocks), (TaskStatus::Completed, None, ids(&[2, 3])));
+    assert_eq!(done.result.unwrap().summary, "done");
+    assert_eq!(world.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[]));
+    let two = world.claim("bob").await.unwrap();
+    let reopened = world.board.change(TaskId(1), Change::Reopen, &lead()).await.unwrap();
+    assert_eq!((reopened.status, reopened.owner), (TaskStatus::Pending, None));
+    // Only who has not begun waits again.
+    assert_eq!(world.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[]));
+    assert_eq!(world.board.get(TaskId(3)).await.unwrap().blocked_by, ids(&[1]));
+    assert_eq!(world.claim("carol").await.unwrap().id, TaskId(1));
+    assert_eq!(world.claim("carol").await, None);
+    world.complete(&two).await;
+}
+
+async fn a_failed_blocker_blocks_until_it_is_done(world: World) {
+    world.create(vec![task("one"), after_new("two", 0)]).await;
+    let one = world.claim("alice").await.unwrap();
+    let end = Change::Fail { reason: "hopeless".into(), is_final: true };
+    let failed = world.board.change(one.id, end, &holder(&one)).await.unwrap();
+    assert_eq!((failed.status, failed.owner.as_deref()), (TaskStatus::Failed, Some("alice")));
+    assert_eq!(world.claim("bob").await, None);
+    assert!(world.board.change(TaskId(1), Change::Retry, &Actor::new("bob", ActorKind::Teammate)).await.is_err());
+    world.board.change(TaskId(1), Change::Retry, &lead()).await.unwrap();
+    let one = world.claim("bob").await.unwrap();
+    assert_eq!((one.id, one.attempt, one.failures), (TaskId(1), 2, 0));
+    world.complete(&one).await;
+    assert_eq!(world.claim("bob").await.unwrap().id, TaskId(2));
+}
+
+async fn a_holder_that_lost_its_claim_changes_nothing(world: World) {
+    world.create(vec![task("one")]).await;
+    let first = world.claim("alice").await.unwrap();
+    let gone = LostClaims { live_workers: Some(HashSet::new()), reason: "gone".into(), ..LostClaims::default() };
+    world.board.reclaim(&gone).await.unwrap();
+    let second = world.claim("alice").await.unwrap();
+    assert_eq!(second.attempt, 2);
+    for change in [complete(), fail("x"), Change::Release { reason: String::new(), counts: false }] {
+        let error = world.board.change(first.id, change, &holder(&first)).await.unwrap_err().to_string();
+        assert!(error.contains("stale"), "{error}");
+    }
+    assert_eq!(world.board.get(first.id).await.unwrap(), second);
+    world.complete(&second).await;
+}
+
+async fn attempts_run_out(world: World) {
+    world.create(vec![NewTask { max_attempts: Some(2), ..task("hard") }]).await;
+    for attempt in 1..=2 {
+        world.clock.advance(Duration::from_secs(100));
+        let held = world.claim("alice").await.unwrap();
+        assert_eq!(held.attempt, attempt);
+        // Giving back does not count.
+        world
+            .board
+            .change(held.id, Change::Release { reason: String::new(), counts: false }, &holder(&held))
+            .await
+            .unwrap();
+        let held = world.claim("bob").await.unwrap();
+        world.board.change(held.id, fail("too hard"), &holder(&held)).await.unwrap();
+        if attempt == 1 {
+            assert_eq!(world.board.get(held.id).await.unwrap().status, TaskStatus::Pending);
+            world.clock.advance(Duration::from_secs(100));
+            let held = world.claim("bob").await.unwrap();
+            assert_eq!(held.attempt, 3);
+            let given_up = world.board.change(held.id, fail("too hard"), &holder(&held)).await.unwrap();
+            assert_eq!((given_up.status, given_up.failures), (TaskStatus::Failed, 2));
+            break;
+        }
+    }
+    assert_eq!(world.claim("bob").await, None);
+}
+
+async fn dependencies_are_edited_with_their_mirrors(world: World) {
+    world.create(vec![task("one"), task("two"), task("three"), task("four")]).await;
+    let wait = |blockers: &[u64]| edit(TaskEdit { add_blocked_by: ids(blockers), ..TaskEdit::default() });
+    let two = world.board.change(TaskId(2), wait(&[1, 3]), &lead()).await.unwrap();
+    assert_eq!(two.blocked_by, ids(&[1, 3]));
+    assert_eq!(world.board.get(TaskId(3)).await.unwrap().blocks, ids(&[2]));
+    let blocks = edit(TaskEdit { add_blocks: ids(&[1]), subject: Some("new".into()), ..TaskEdit::default() });
+    let four = world.board.change(TaskId(4), blocks, &lead()).await.unwrap();
+    assert_eq!((four.subject.as_str(), four.blocks), ("new", ids(&[1])));
+    assert_eq!(world.board.get(TaskId(1)).await.unwrap().blocked_by, ids(&[4]));
+    for (id, change) in
+        [(4, wait(&[2])), (1, wait(&[1])), (2, edit(TaskEdit { add_blocks: ids(&[3]), ..TaskEdit::default() }))]
+    {
+        let error = world.board.change(TaskId(id), change, &lead()).await.unwrap_err();
+        assert!(matches!(error, StoreError::Cycle(_)), "{error}");
+    }
+    let error = world.board.change(TaskId(4), wait(&[77]), &lead()).await.unwrap_err();
+    assert!(matches!(error, StoreError::UnknownBlocker { task: TaskId(4), blocker: TaskId(77) }), "{error}");
+    assert_eq!(world.claim("alice").await.unwrap().id, TaskId(3));
+    let free = edit(TaskEdit { remove_blocked_by: ids(&[1, 3, 77]), ..TaskEdit::default() });
+    world.board.change(TaskId(2), free, &lead()).await.unwrap();
+    assert_eq!(world.board.get(TaskId(1)).await.unwrap().blocks, ids(&[]));
+    assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2));
+}
+
+async fn a_teammate_cannot_make_others_wait(world: World) {
+    world.create(vec![task("the lead's")]).await;
+    let bob = Actor::new("bob", ActorKind::Teammate);
+    let own = world.board.create(&bob, vec![task("bob's")], false).await.unwrap().remove(0);
+    let blocks = edit(TaskEdit { add_blocks: ids(&[1]), ..TaskEdit::default() });
+    assert!(matches!(world.board.change(own.id, blocks, &bob).await, Err(StoreError::Refused(_))));
+    let waits = edit(TaskEdit { add_blocked_by: ids(&[1]), ..TaskEdit::default() });
+    world.board.change(own.id, waits, &bob).await.unwrap();
+    assert!(world.board.delete(own.id, &bob).await.is_err());
+}
+
+async fn a_deleted_task_hinders_nobody_and_its_number_is_gone(world: World) {
+    world.create(vec![task("one"), after_new("two", 0), task("three")]).await;
+    assert_eq!(world.board.delete(TaskId(1), &lead()).await.unwrap().subject, "one");
+    assert!(matches!(world.board.get(TaskId(1)).await, Err(StoreError::NoTask(_))));
+    assert_eq!(world.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[]));
+    let two = world.claim("alice").await.unwrap();
+    assert_eq!(two.id, TaskId(2));
+    assert!(matches!(world.board.delete(TaskId(2), &lead()).await, Err(StoreError::Refused(_))));
+    world.board.delete(TaskId(2), &lead().forcing(true)).await.unwrap();
+    assert!(matches!(world.board.change(two.id, complete(), &holder(&two)).await, Err(StoreError::NoTask(_))));
+    world.board.delete(TaskId(3), &lead()).await.unwrap();
+    let view = world.board.view().await.unwrap();
+    assert!(view.tasks.is_empty() && view.deleted.is_empty());
+    assert_eq!(world.create(vec![task("four")]).await[0].id, TaskId(4));
+}
+
+async fn claims_of_dead_workers_are_taken_back(world: World) {
+    world.create(vec![task("one"), task("two"), task("three"), after("four", &[])]).await;
+    world.claim("alice").await.unwrap();
+    world.claim("bob").await.unwrap();
+    let lease =
+        Claimant { lease: Some(Duration::from_secs(60)), worker: "lease:carol".into(), ..claimant("carol", &[]) };
+    world.board.claim_next(&lease).await.unwrap().unwrap();
+    // A clock that jumps takes nothing from a living worker, and a survey of workers nothing from a lease.
+    world.clock.advance(Duration::from_secs(30));
+    let live = |names: &[&str]| Some(names.iter().map(|name| format!("worker-of-{name}")).collect::<HashSet<_>>());
+    let lost =
+        |live_workers, counts| LostClaims { live_workers, counts, reason: "its worker died".into(), claims: vec![] };
+    assert_eq!(world.board.reclaim(&lost(None, true)).await.unwrap(), vec![]);
+    assert_eq!(world.board.reclaim(&lost(live(&["alice", "bob"]), true)).await.unwrap(), vec![]);
+    let taken = world.board.reclaim(&lost(live(&["alice"]), true)).await.unwrap();
+    assert_eq!(taken.len(), 1);
+    assert_eq!((taken[0].owner.as_str(), taken[0].reason.as_str()), ("bob", "its worker died"));
+    assert_eq!((taken[0].task.id, taken[0].task.failures, &taken[0].task.claim), (TaskId(2), 1, &None));
+    assert_eq!((taken[0].task.status, &taken[0].task.owner), (TaskStatus::Pending, &None));
+    let one = LostClaims { claims: vec![(TaskId(1), 1), (TaskId(3), 9)], ..lost(live(&["alice"]), false) };
+    let taken = world.board.reclaim(&one).await.unwrap();
+    assert_eq!(taken.iter().map(|one| (one.task.id.0, one.task.failures)).collect::<Vec<_>>(), [(1, 0)]);
+    assert_eq!(world.claim("dave").await.unwrap().attempt, 2);
+}
+
+async fn leases_run_out_and_are_renewed(world: World) {
+    world.create(vec![task("one")]).await;
+    let lease =
+        Claimant { lease: Some(Duration::from_secs(60)), worker: "lease:carol".into(), ..claimant("carol", &[]) };
+    let held = world.board.claim(TaskId(1), &lease).await.unwrap();
+    assert_eq!(held.claim.as_ref().unwrap().expires, Some(UnixMs(world.clock.now().0 + 60_000)));
+    let longer = Change::Renew { expires: UnixMs(world.clock.now().0 + 90_000) };
+    world.board.change(held.id, longer, &holder(&held)).await.unwrap();
+    let nothing = LostClaims { live_workers: Some(HashSet::new()), reason: "x".into(), ..LostClaims::default() };
+    world.clock.advance(Duration::from_secs(89));
+    assert_eq!(world.board.reclaim(&nothing).await.unwrap(), vec![]);
+    world.clock.advance(Duration::from_secs(2));
+    // Late, but before anybody took it back.
+    let late = world.board.get(held.id).await.unwrap();
+    assert_eq!(late.status, TaskStatus::InProgress);
+    let taken = world.board.reclaim(&nothing).await.unwrap();
+    assert_eq!(taken[0].reason, "its lease ran out");
+    assert!(world.board.change(held.id, complete(), &holder(&held)).await.is_err());
+}
+
+async fn what_is_too_large_is_refused(world: World) {
+    let huge = NewTask { description: "x".repeat(TASK_BYTES_MAX), ..task("huge") };
+    let error = world.board.create(&lead(), vec![task("small"), huge], false).await.unwrap_err();
+    assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
+    assert!(world.board.view().await.unwrap().tasks.is_empty());
+    world.create(vec![task("one")]).await;
+    let held = world.claim("alice").await.unwrap();
+    let result = TaskResult { summary: "x".repeat(TASK_BYTES_MAX), evidence: String::new() };
+    let error = world.board.change(held.id, Change::Complete(result), &holder(&held)).await.unwrap_err();
+    assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
+    assert_eq!(world.board.get(held.id).await.unwrap(), held);
+}
+
+async fn a_view_stays_as_it_was(world: World) {
+    let empty = world.board.view().await.unwrap();
+    world.create(vec![task("one")]).await;
+    let one = world.board.view().await.unwrap();
+    world.claim("alice").await.unwrap();
+    let claimed = world.board.view().await.unwrap();
+    assert!(empty.tasks.is_empty());
+    assert_eq!(one.tasks[&TaskId(1)].status, TaskStatus::Pending);
+    assert_eq!(claimed.tasks[&TaskId(1)].status, TaskStatus::InProgress);
+    assert!(empty.revision < one.revision && one.revision < claimed.revision);
+    assert_eq!(world.board.view().await.unwrap().revision, claimed.revision);
+}
+
+/// What other programs do to the files, as the tutorial's agent does: no locks, in place.
+mod others {
+    use super::*;
+
+    const MINIMAL: &str = r#"{"id": 1, "subject": "s", "status": "pending", "owner": null, "blockedBy": []}"#;
+
+    fn with(id: u64, status: &str, blockers: &str) -> String {
+        format!(r#"{{"id": {id}, "subject": "s{id}", "status": "{status}", "owner": null, "blockedBy": [{blockers}]}}"#)
+    }
+
+    #[tokio::test]
+    async fn their_tasks_are_seen_at_once_and_count_for_numbers() {
+        for world in [in_files(), in_unwatched_files()] {
+            world.write("task_900.json", &with(900, "pending", ""));
+            assert_eq!(world.board.view().await.unwrap().tasks.len(), 1);
+            assert_eq!(world.create(vec![task("ours")]).await[0].id, TaskId(901));
+            world.write("task_900.json", &with(900, "completed", ""));
+            assert_eq!(world.board.get(TaskId(900)).await.unwrap().status, TaskStatus::Completed);
+            fs::remove_file(world.path().join("task_900.json")).unwrap();
+            assert!(matches!(world.board.get(TaskId(900)).await, Err(StoreError::NoTask(_))));
+            assert_eq!(world.create(vec![task("ours")]).await[0].id, TaskId(902));
+        }
+    }
+
+    #[tokio::test]
+    async fn their_completions_let_ours_go_ahead_and_their_claims_are_left_alone() {
+        for world in [in_files(), in_unwatched_files()] {
+            world.create(vec![task("one"), after_new("two", 0)]).await;
+            let theirs = world.read("task_1.json").replace("\"pending\"", "\"in_progress\"").replace("null", "\"bob\"");
+            world.write("task_1.json", &theirs);
+            assert_eq!(world.claim("alice").await, None);
+            let everyone_died = LostClaims { live_workers: Some(HashSet::new()), ..LostClaims::default() };
+            assert_eq!(world.board.reclaim(&everyone_died).await.unwrap(), vec![]);
+            let view = world.board.view().await.unwrap();
+            assert!(view.tasks[&TaskId(1)].is_foreign());
+            world.write("task_1.json", &theirs.replace("in_progress", "completed"));
+            assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_task_is_read_again_before_it_is_taken() {
+        let world = in_files();
+        world.create(vec![task("one"), task("two")]).await;
+        world.board.view().await.unwrap();
+        world.write("task_1.json", r#"{"id": 1, "subject"#);
+        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2), "one is just being written");
+        world.write("task_1.json", MINIMAL);
+        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(1));
+        assert!(world.read("task_1.json").contains("\"attempt\": 1"));
+        assert!(!world.path().join(".spoiled").exists());
+    }
+
+    #[tokio::test]
+    async fn their_fields_survive_every_change() {
+        let world = in_files();
+        let theirs = MINIMAL.replace('}', r#", "x": 1.50, "created_at": 1763688000.25}"#);
+        world.write("task_1.json", &theirs);
+        let held = world.claim("alice").await.unwrap();
+        world.complete(&held).await;
+        let text = world.read("task_1.json");
+        assert!(text.contains("\"x\": 1.50") && text.contains("\"created_at\": 1763688000.25"), "{text}");
+        assert!(text.ends_with("}\n") && text.starts_with("{\n  \"id\": 1"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_prunes_nothing_is_made_up_for_when_the_board_is_opened() {
+        let world = in_files();
+        world.write("task_1.json", &with(1, "completed", ""));
+        world.write("task_2.json", &with(2, "pending", "1, 3"));
+        world.write("task_3.json", &with(3, "pending", ""));
+        world.other();
+        assert_eq!(world.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[3]));
+        assert_eq!(world.read("task_3.json"), with(3, "pending", ""), "and nothing else is written");
+    }
+
+    #[tokio::test]
+    async fn a_circle_they_made_is_never_claimed_and_never_hangs() {
+        let world = in_files();
+        for (id, blocker) in [(1, "2"), (2, "1"), (3, "3"), (4, "99")] {
+            world.write(&format!("task_{id}.json"), &with(id, "pending", blocker));
+        }
+        assert_eq!(world.claim("alice").await, None);
+        assert_eq!(world.create(vec![after("five", &[1])]).await[0].id, TaskId(5));
+        // A number somebody waits for already may close a circle.
+        let error = world.board.create(&lead(), vec![after("x", &[4])], false).await.map(|made| made[0].id);
+        assert_eq!(error.unwrap(), TaskId(6));
+    }
+}
+
+/// Files that are no tasks.
+mod spoiled {
+    use super::*;
+
+    fn names(world: &World) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(world.path().join(".spoiled"))
+            .map(|entries| entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())
+            .unwrap_or_default();
+        names.sort();
+        names
+    }
+
+    #[tokio::test]
+    async fn they_are_named_at_once_skipped_and_block_who_waits_for_them() {
+        for world in [in_files(), in_unwatched_files()] {
+            world.create(vec![task("one"), after_new("two", 0), task("three")]).await;
+            world.write("task_1.json", "");
+            world.write("task_7.json", r#"{"id": 8, "subject": "s", "status": "pending"}"#);
+            world.write("task_8.json", &format!("{{\"x\": \"{}\"}}", "y".repeat(TASK_BYTES_MAX)));
+            world.write("task_09.json", "{}");
+            fs::create_dir(world.path().join("task_10.json")).unwrap();
+            let view = world.board.view().await.unwrap();
+            let reasons: Vec<String> =
+                view.spoiled.iter().map(|file| format!("{}: {}", file.file, file.reason)).collect();
+            for expected in [
+                "task_1.json: not a JSON",
+                "task_7.json: its id is 8",
+                "task_8.json: it has more",
+                "task_09.json: its name",
+                "task_10.json: it is a folder",
+            ] {
+                assert!(reasons.iter().any(|reason| reason.starts_with(expected)), "{expected} in {reasons:?}");
+            }
+            assert!(matches!(world.board.get(TaskId(7)).await, Err(StoreError::Spoiled { .. })));
+            assert_eq!(world.claim("alice").await.unwrap().id, TaskId(3));
+            assert_eq!(world.claim("alice").await, None);
+            assert!(!world.path().join(".spoiled").exists(), "somebody may be writing them");
+            assert_eq!(world.create(vec![task("more")]).await[0].id, TaskId(11));
+        }
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn they_are_moved_once_they_stay_the_same_and_never_over_each_other() {
+        let world = in_files();
+        world.create(vec![task("one"), task("two")]).await;
+        fs::create_dir(world.path().join(".spoiled")).unwrap();
+        world.write(".spoiled/task_5.json", "older");
+        world.write("task_5.json", "broken");
+        world.write("task_6.json", "being writ");
+        fs::create_dir(world.path().join("task_7.json")).unwrap();
+        std::os::unix::fs::symlink("task_1.json", world.path().join("task_8.json")).unwrap();
+        let end = std::time::Instant::now() + Duration::from_secs(30);
+        while names(&world).len() < 3 {
+            assert!(std::time::Instant::now() < end, "not moved: {:?}", names(&world));
+            // Somebody goes on writing this one, so that it never stays the same.
+            let more = world.read("task_6.json") + "t";
+            world.write("task_6.json", &more);
+            world.board.view().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(names(&world), ["task_5.json", "task_5.json.2", "task_8.json"]);
+        assert_eq!(world.read(".spoiled/task_5.json"), "older");
+        assert_eq!(world.read(".spoiled/task_5.json.2"), "broken");
+        assert!(world.path().join("task_7.json").is_dir());
+        world.write("task_6.json", r#"{"id": 6, "subject": "whole", "status": "pending"}"#);
+        assert_eq!(world.board.get(TaskId(6)).await.unwrap().subject, "whole");
+        fs::remove_dir(world.path().join("task_7.json")).unwrap();
+        fs::remove_file(world.path().join("task_6.json")).unwrap();
+        fs::remove_file(world.path().join(".highwatermark")).unwrap();
+        assert_eq!(world.create(vec![task("new")]).await[0].id, TaskId(9), "what was moved keeps its number");
+    }
+
+    #[tokio::test]
+    async fn a_lost_or_spoiled_watermark_is_made_up_from_the_files() {
+        for spoiled in ["", "x", "-1", "99999999999999999999", "9007199254740991", "1"] {
+            let world = in_files();
+            world.create(vec![task("one"), task("two")]).await;
+            world.write(".highwatermark", spoiled);
+            assert_eq!(world.create(vec![task("three")]).await[0].id, TaskId(3), "{spoiled:?}");
+            assert_eq!(world.read(".highwatermark").trim(), "3");
+        }
+    }
+}
+
+/// Boards on the same folder, and boards that cannot be written.
+mod shared {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_one_process_does_the_other_sees() {
+        let world = in_files();
+        let other = world.other();
+        world.create(vec![task("one"), after_new("two", 0)]).await;
+        let held = other.claim_next(&claimant("bob", &[])).await.unwrap().unwrap();
+        assert_eq!(world.board.get(held.id).await.unwrap(), held);
+        assert_eq!(world.claim("alice").await, None);
+        other.change(held.id, complete(), &holder(&held)).await.unwrap();
+        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2));
+        assert_eq!(other.view().await.unwrap().tasks, world.board.view().await.unwrap().tasks);
+        other.delete(TaskId(1), &lead()).await.unwrap();
+        assert_eq!(world.board.view().await.unwrap().tasks.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_was_replaced_is_found_again() {
+        let world = in_files();
+        world.create(vec![task("one"), task("two")]).await;
+        let path = world.path();
+        fs::rename(&path, path.with_extension("old")).unwrap();
+        fs::create_dir(&path).unwrap();
+        fs::copy(path.with_extension("old").join("task_2.json"), path.join("task_2.json")).unwrap();
+        assert_eq!(world.board.view().await.unwrap().tasks.len(), 1);
+        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2));
+        world.write("task_3.json", r#"{"id": 3, "subject": "s", "status": "pending"}"#);
+        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(3));
+    }
+
+    #[tokio::test]
+    async fn looking_makes_nothing_and_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let files: Arc<dyn FileSystem> = Arc::new(RealFileSystem::default());
+        let looker = FileBoard::look(Arc::clone(&files), folder.path(), clock());
+        assert!(looker.view().await.unwrap().tasks.is_empty());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        let writer =
+            FileBoard::open(files, folder.path(), Durability::Process, clock(), broadcast::channel(1).0).unwrap();
+        writer.create(&lead(), vec![task("one")], false).await.unwrap();
+        assert_eq!(looker.view().await.unwrap().tasks.len(), 1);
+        assert_eq!(looker.get(TaskId(1)).await.unwrap().subject, "one");
+        let error = looker.claim_next(&claimant("x", &[])).await.unwrap_err().to_string();
+        assert!(error.contains(".tasks") && error.contains("read-only"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_board_that_cannot_be_locked_is_still_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let tasks = folder.path().join(".tasks");
+        fs::create_dir_all(tasks.join(".lock")).unwrap();
+        fs::write(tasks.join("task_1.json"), r#"{"id": 1, "subject": "s", "status": "pending"}"#).unwrap();
+        let files = Arc::new(RealFileSystem::default());
+        let board = FileBoard::open(files, folder.path(), Durability::Power, clock(), broadcast::channel(1).0).unwrap();
+        assert_eq!(board.view().await.unwrap().tasks.len(), 1);
+        let error = board.claim_next(&claimant("x", &[])).await.unwrap_err().to_string();
+        assert!(error.contains("lock") && error.contains(".tasks/.lock"), "{error}");
+        fs::write(tasks.join("task_2.json"), r#"{"id": 2, "subject": "s", "status": "pending"}"#).unwrap();
+        assert_eq!(board.view().await.unwrap().tasks.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_nobody_waits_for_any_more_is_given_back() {
+        let world = in_files();
+        world.create(vec![task("one")]).await;
+        let files = RealFileSystem::default();
+        let (entered, wait) = std::sync::mpsc::channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let lock = world.path().join(".lock");
+        let blocker = std::thread::spawn(move || {
+            files.locked(&lock, &mut || {
+                entered.send(()).unwrap();
+                released.recv().unwrap();
+            })
+        });
+        wait.recv().unwrap();
+        let board = Arc::clone(&world.board);
+        let waiting = tokio::spawn(async move { board.claim_next(&claimant("alice", &[])).await });
+        tokio::task::yield_now().await;
+        waiting.abort();
+        assert!(waiting.await.is_err());
+        release.send(()).unwrap();
+        blocker.join().unwrap().unwrap();
+        let end = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let task = world.other().get(TaskId(1)).await.unwrap();
+            if task.attempt == 1 && task.status == TaskStatus::Pending {
+                break;
+            }
+            assert!(std::time::Instant::now() < end, "{task:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Eight claimers in four processes, as far as the files can tell, drain a board whose tasks wait for each other.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn many_claimers_take_each_task_once_and_in_order() {
+        const TASKS: usize = 500;
+        let world = in_files();
+        let tasks = (0..TASKS).map(|index| {
+            let blocked_by_new = if index >= 10 { vec![index - 10, index / 2] } else { vec![] };
+            NewTask { blocked_by_new, priority: (index % 7) as i64, ..task("drain") }
+        });
+        world.create(tasks.collect()).await;
+        let boards: Vec<FileBoard> = (0..4).map(|_| world.other()).collect();
+        let claims = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let workers: Vec<_> = (0..8)
+            .map(|number| (boards[number / 2].clone(), Arc::clone(&claims), format!("w{number}")))
+            .map(|(board, claims, name)| tokio::spawn(drain(board, claims, name, TASKS)))
+            .collect();
+        for worker in workers {
+            worker.await.unwrap();
+        }
+        let mut claims = Arc::try_unwrap(claims).unwrap().into_inner().unwrap();
+        let all = claims.len();
+        claims.sort_unstable();
+        claims.dedup();
+        assert_eq!(claims.len(), all, "an attempt was handed out twice");
+        let view = world.board.view().await.unwrap();
+        assert!(view.tasks.values().all(|task| task.status == TaskStatus::Completed && task.blocked_by.is_empty()));
+        let attempts: u32 = view.tasks.values().map(|task| task.attempt).sum();
+        assert_eq!(attempts as usize, all);
+    }
+
+    async fn drain(board: FileBoard, claims: Arc<std::sync::Mutex<Vec<(TaskId, u32)>>>, name: String, tasks: usize) {
+        loop {
+            let Some(held) = board.claim_next(&claimant(&name, &[])).await.unwrap() else {
+                let view = board.view().await.unwrap();
+                if view.tasks.values().filter(|task| task.status == TaskStatus::Completed).count() == tasks {
+                    return;
+                }
+                tokio::task::yield_now().await;
+                continue;
+            };
+            claims.lock().unwrap().push((held.id, held.attempt));
+            // Now and then somebody gives up, and somebody else goes on.
+            let gives_up = held.id.0.is_multiple_of(13) && held.attempt == 1;
+            let release = Change::Release { reason: String::new(), counts: false };
+            let change = if gives_up { release } else { complete() };
+            board.change(held.id, change, &holder(&held)).await.unwrap();
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! The command line as people and programs meet it: whole outputs of the real program, on real files.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail as tests do")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A workspace and a shell in it.
+struct Place {
+    folder: tempfile::TempDir,
+    told: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), told: String::new() }
+    }
+
+    /// A workspace with the team of `brigade init` and no git around it.
+    fn begun() -> Self {
+        let place = Self::new();
+        assert!(place.output("brigade init").status.success());
+        place
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// What the shell line prints, and how it ends.
+    fn output(&self, line: &str) -> Output {
+        self.shell(line).output().unwrap()
+    }
+
+    fn wait_until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !is_so(self) {
+            assert!(std::time::Instant::now() < deadline, "waited in vain: {what}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    fn shell(&self, line: &str) -> Command {
+        let program = Path::new(env!("CARGO_BIN_EXE_brigade"));
+        let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]).current_dir(self.path());
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("BRIGADE_") || name.ends_with("_API_KEY"))
+        {
+            shell.env_remove(name);
+        }
+        shell.env("PATH", path).env("COLUMNS", "100").env("XDG_CONFIG_HOME", self.path().join("none"));
+        shell.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+        shell
+    }
+
+    /// Runs the line and adds all that can be seen of it to the transcript.
+    fn run(&mut self, line: &str) -> &mut Self {
+        let output = self.output(line);
+        self.told.push_str(&format!("$ {line}\n{}", String::from_utf8_lossy(&output.stdout)));
+        for error in String::from_utf8_lossy(&output.stderr).lines() {
+            self.told.push_str(&format!("! {error}\n"));
+        }
+        match output.status.code() {
+            Some(0) => {}
+            code => self.told.push_str(&format!("[exit {}]\n", code.unwrap_or(-1))),
+        }
+        self
+    }
+
+    /// The transcript, with what differs from run to run taken out.
+    fn told(&self) -> String {
+        let real = self.path().canonicalize().unwrap().display().to_string();
+        let text = self.told.replace(&real, "WORKSPACE").replace(&self.path().display().to_string(), "WORKSPACE");
+        without_times(&text)
+    }
+
+    fn json(&self, line: &str) -> Value {
+        let output = self.output(line);
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(answer.as_object().unwrap().keys().collect::<Vec<_>>(), ["schema_version", "data"]);
+        assert_eq!(answer["schema_version"], 1);
+        answer["data"].clone()
+    }
+}
+
+/// `12 ms ago` and `in 14 min 59 s` become `SOME TIME ago` and `in SOME TIME`.
+fn without_times(text: &str) -> String {
+    let is_time = |words: &[&str]| {
+        let unit = words[1].trim_end_matches([',', ';', '.', ')']);
+        words[0].parse::<u64>().is_ok() && ["ms", "s", "min", "h", "d"].contains(&unit)
+    };
+    let lines = text.lines().map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut out: Vec<String> = Vec::new();
+        let mut at = 0;
+        while at < words.len() {
+            if at + 1 < words.len() && is_time(&words[at..at + 2]) {
+                let tail: String = words[at + 1].chars().skip_while(|c| c.is_alphanumeric()).collect();
+                match out.last_mut() {
+                    Some(last) if last.starts_with("SOME_TIME") => *last = format!("SOME_TIME{tail}"),
+                    _ => out.push(format!("SOME_TIME{tail}")),
+                }
+                at += 2;
+            } else {
+                out.push(words[at].to_owned());
+                at += 1;
+            }
+        }
+        out.join(" ")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_workspace_is_begun_once() {
+    let mut place = Place::new();
+    place.run("brigade tasks").run("brigade init").run("ls -A . prompts").run("cat .gitignore").run("brigade init");
+    place
+        .run("mkdir sub && cd sub && brigade tasks && brigade config show my-team | head -3")
+        .run("brigade init --force");
+    place.run("grep -c brigade .gitignore").run("brigade init --prompts").run("brigade init 'my team' --force");
+    insta::assert_snapshot!(place.told());
+}
+
+#[test]
+fn the_board_is_worked_on_by_the_rules() {
+    let mut place = Place::begun();
+    place.write("plan.md", include_str!("plans/board.md"));
+    place
+        .run("brigade tasks import plan.md")
+        .run("brigade tasks import plan.md")
+        .run("brigade tasks")
+        .run("echo 'From stdin.' | brigade tasks add 'One more' -d - --after '3, #1' --priority -2 --for bob")
+        .run("brigade tasks claim --as alice")
+        .run("brigade tasks complete 1")
+        .run("brigade tasks done 1 --as alice")
+        .run("brigade tasks done 1 --as alice --attempt 1")
+        .run("echo x > files.txt; brigade tasks done 1 --as alice --attempt 1 --summary 'All listed'")
+        .run("brigade tasks done 1 --as alice --attempt 1")
+        .run("brigade tasks claim 2 --as bob")
+        .run("brigade tasks claim 2 --as zoe --can coder --lease 1h")
+        .run("brigade tasks renew 2 --as zoe --attempt 1 --lease 2h")
+        .run("brigade tasks fail 2 --as zoe --attempt 1 --reason 'no words'")
+        .run("brigade tasks rm 2")
+        .run("brigade tasks update 3 --requires '' --max-attempts 1 --verify '' --subject 'Write it all'")
+        .run("brigade tasks update 3 --before 1")
+        .run("brigade tasks update 4 --not-after 3,1")
+        .run("brigade tasks claim --as carol")
+        .run("brigade tasks release 3")
+        .run("brigade tasks release 3 --force --reason 'not today'")
+        .run("brigade tasks claim 3 --as carol >/dev/null")
+        .run("brigade tasks update 3 --status failed --reason 'gave up' --as carol --attempt 2")
+        .run("brigade tasks update 3 --status pending")
+        .run("brigade tasks reopen 1")
+        .run("brigade tasks rm 4 1")
+        .run("brigade tasks show 3")
+        .run("brigade tasks show 2")
+        .run("brigade tasks list --status failed")
+        .run("brigade tasks");
+    insta::assert_snapshot!(place.told());
+}
+
+#[test]
+fn what_new_users_try_is_answered_with_help() {
+    let mut place = Place::begun();
+    for line in [
+        "brigade task",
+        "brigade taks",
+        "brigade status",
+        "brigade start",
+        "brigade help | head -1",
+        "brigade tasks frobnicate",
+        "brigade tasks done",
+        "brigade tasks show x",
+        "brigade tasks show 99",
+        "brigade tasks add",
+        "brigade tasks add ''",
+        "brigade tasks add x --after 9",
+        "brigade tasks add x --priority high",
+        "brigade tasks claim",
+        "brigade tasks claim --as all",
+        "brigade tasks claim --as 'a b'",
+        "brigade tasks claim --as x --lease 15",
+        "brigade tasks claim --as x",
+        "brigade tasks update 1",
+        "brigade tasks update 1 --status done",
+        "brigade tasks import nothing.md",
+        "brigade tasks --statsu x",
+        "brigade up nobody",
+        "brigade --workspace /nowhere tasks",
+        "brigade --workspace brigade.toml tasks",
+        "brigade --config nothing.toml config show",
+        "brigade state running",
+        "brigade completions tcsh",
+        "BRIGADE_TURNS_MAX=none brigade config show",
+    ] {
+        place.run(line);
+    }
+    insta::assert_snapshot!(place.told());
+}
+
+#[test]
+fn wrong_configs_and_plans_are_refused_with_their_lines() {
+    let mut place = Place::new();
+    place.write("brigade.toml", "[teams.a]\nmembrs = []\nbudget = { usd = 3 }\n");
+    place.run("brigade up a").run("brigade config show --json").run("brigade tasks");
+    place.write(
+        "brigade.toml",
+        "[teams.a]\nplan = \"plan.md\"\nmembers = [{ name = \"x\" }]\n[teams.b]\nmembers = [{ name = \"y\" }]\n",
+    );
+    place.write("plan.md", "## A\nafter: C\n## B\npriority: soon\n");
+    place.run("brigade up").run("brigade run a").run("brigade tasks import plan.md");
+    insta::assert_snapshot!(place.told());
+}
+
+#[test]
+fn programs_get_one_line_of_json() {
+    let place = Place::begun();
+    assert_eq!(place.json("brigade tasks --json"), serde_json::json!([]));
+    assert_eq!(place.json("brigade --json tasks claim --as alice"), Value::Null);
+    let added = place.json("brigade tasks add 'List the largest files' --json");
+    let keys = [
+        "id",
+        "subject",
+        "description",
+        "status",
+        "owner",
+        "blockedBy",
+        "blocks",
+        "createdBy",
+        "createdAt",
+        "updatedAt",
+    ];
+    assert_eq!(added.as_object().unwrap().keys().take(10).collect::<Vec<_>>(), keys);
+    let claimed = place.json("brigade tasks claim --as bob --json");
+    let sample = include_str!("contracts/cli_tasks.json");
+    let sample: Value = serde_json::from_str(sample).unwrap();
+    for (field, value) in sample["data"][0].as_object().unwrap() {
+        if field != "id" {
+            assert_eq!(&claimed[field], value, "{field}");
+        }
+    }
+    let listed = place.json("brigade tasks --json --status in_progress");
+    assert_eq!(listed[0]["claim"]["worker"], "lease:bob");
+    let reasons = place.json("brigade why 1 --json")["reasons"].clone();
+    assert_eq!(reasons[0]["kind"], "held");
+    assert_eq!(place.json("brigade config show --json")[0]["values"][0]["key"], "goal");
+
+    let refused = place.output("brigade tasks show 9 --json");
+    assert!(refused.stdout.is_empty() && refused.status.code() == Some(1));
+    let error: Value = serde_json::from_slice(&refused.stderr).unwrap();
+    assert_eq!(error["schema_version"], 1);
+    assert_eq!(error["error"]["code"], 1);
+    assert_eq!(error["error"]["hint"], "see `brigade tasks`");
+    let usage: Value = serde_json::from_slice(&place.output("brigade tasks frob --json").stderr).unwrap();
+    assert_eq!(usage["error"]["code"], 2);
+}
+
+#[test]
+fn other_programs_fields_and_orders_to_the_terminal_are_shown_harmlessly() {
+    let place = Place::begun();
+    fs::create_dir_all(place.path().join(".tasks")).unwrap();
+    let foreign = fs::read_to_string("tests/contracts/task_foreign_fields.json").unwrap();
+    place.write(".tasks/task_7.json", &foreign.replace("Refactor auth", "evil \\u001b[2J\\u202e name"));
+    let text = String::from_utf8(place.output("brigade tasks; brigade tasks show 7; brigade why 7").stdout).unwrap();
+    assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text:?}");
+    assert!(text.contains("another program's"), "{text}");
+    let shown = place.json("brigade tasks show 7 --json");
+    assert_eq!(shown["x_other_tool"]["keep"], serde_json::json!(["every", "byte"]));
+}
+
+#[test]
+fn colours_are_for_those_who_want_them() {
+    let place = Place::begun();
+    place.output("brigade tasks add x");
+    let has_colour = |line: &str| place.output(line).stdout.contains(&0x1b);
+    assert!(!has_colour("brigade tasks"));
+    assert!(has_colour("brigade tasks --color always"));
+    assert!(has_colour("brigade --color=always tasks"));
+    assert!(has_colour("CLICOLOR_FORCE=1 brigade tasks"));
+    assert!(!has_colour("CLICOLOR_FORCE=1 brigade tasks --color never"));
+    assert!(!has_colour("NO_COLOR=1 brigade tasks"));
+}
+
+#[test]
+fn lines_fit_the_terminal_and_a_closed_pipe_is_no_error() {
+    let place = Place::begun();
+    place.output("brigade tasks add 'a subject that is far too long for the narrow terminal it is shown in 日本語'");
+    let narrow = String::from_utf8(place.output("COLUMNS=40 brigade tasks").stdout).unwrap();
+    assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
+    for line in ["brigade tasks", "brigade --help", "brigade completions bash", "brigade config schema"] {
+        // The reader is gone before anything is written.
+        let output = place.output(&format!("{{ sleep 0.2; {line}; echo \"exit $?\" >&2; }} | true"));
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let told: Vec<&str> = errors.lines().filter(|line| !line.starts_with("1 task")).collect();
+        assert_eq!(told, ["exit 0"], "{line}");
+    }
+}
+
+#[test]
+fn the_published_schema_is_printed_and_completions_are_made() {
+    let place = Place::new();
+    let schema = place.output("brigade config schema").stdout;
+    assert_eq!(String::from_utf8(schema).unwrap(), include_str!("../schema/brigade.schema.json"));
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = place.output(&format!("brigade completions {shell}")).stdout;
+        assert!(String::from_utf8(script).unwrap().contains("brigade"), "{shell}");
+    }
+}
+
+#[test]
+fn help_says_what_there_is() {
+    let mut place = Place::new();
+    place.run("brigade --help").run("brigade tasks --help").run("brigade tasks claim --help").run("brigade run -h");
+    insta::assert_snapshot!(place.told());
+}
+
+#[test]
+fn tasks_of_a_lease_that_ran_out_can_be_claimed_again() {
+    let place = Place::begun();
+    place.output("brigade tasks add x");
+    place.output("brigade tasks claim --as bob --lease 1s");
+    // The lease is the condition that is waited for.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let claimed = place.json("brigade tasks claim --as carol --json");
+        if claimed["owner"] == "carol" {
+            assert_eq!((&claimed["attempt"], &claimed["failures"]), (&Value::from(2), &Value::from(1)));
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "the lease never ran out");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let stale = place.output("brigade tasks complete 1 --as bob --attempt 1");
+    assert_eq!(stale.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&stale.stderr).contains("stale"));
+}
+
+#[test]
+fn the_doctor_finds_what_is_wrong() {
+    let place = Place::begun();
+    let findings = place.json("brigade doctor --json");
+    let verdict = |check: &str| {
+        let found = findings.as_array().unwrap().iter().find(|finding| finding["check"] == check);
+        found.map(|finding| finding["verdict"].clone())
+    };
+    for check in ["config", "locks", "board", "keys"] {
+        assert_eq!(verdict(check), Some("ok".into()), "{check}");
+    }
+    place.write(".tasks/task_1.json", "{\"id\":1,\"subject\":\"a\",\"status\":\"pending\",\"blockedBy\":[2]}");
+    place.write(".tasks/task_2.json", "{\"id\":2,\"subject\":\"b\",\"status\":\"pending\",\"blockedBy\":[1]}");
+    let output = place.output("ANTHROPIC_API_KEY=sk-secret BRIGADE_TRUNS_MAX=1 brigade doctor");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("FAIL  board: tasks wait for each other: #1 -> #2 -> #1"), "{text}");
+    assert!(text.contains("did you mean BRIGADE_TURNS_MAX?") && text.contains("set: ANTHROPIC_API_KEY"), "{text}");
+    assert!(!text.contains("sk-secret"));
+    let left: Vec<_> = fs::read_dir(place.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("doctor")), "{left:?}");
+}
+
+#[test]
+fn mail_is_sent_and_read_whether_a_team_runs_or_not() {
+    let mut place = Place::begun();
+    for line in [
+        "brigade send alice start with the parser",
+        "brigade send Alcie hello",
+        "printf 'two\\nlines' | brigade send lead -",
+        "brigade send all main is green",
+        "brigade send alice ''",
+        "brigade inbox alice",
+        "brigade inbox lead",
+        "brigade inbox zoe",
+        "brigade inbox alice --take",
+        "brigade inbox",
+        "brigade send human 'note to myself'",
+        "brigade inbox",
+        "brigade inbox --take",
+        "brigade inbox --take",
+        "brigade inbox",
+    ] {
+        place.run(line);
+    }
+    insta::assert_snapshot!(place.told());
+    let mail = place.json("brigade inbox bob --json");
+    assert_eq!((&mail[0]["type"], &mail[0]["from"]), (&Value::from("broadcast"), &Value::from("human")));
+    assert!(mail[0]["timestamp"].is_f64() && mail[0]["id"].is_string());
+}
+
+#[test]
+fn the_desired_state_is_shown_and_set() {
+    let mut place = Place::begun();
+    place
+        .run("brigade state")
+        .run("brigade state continuous")
+        .run("brigade state pause --note 'not now'")
+        .run("brigade state");
+    place.run("brigade team");
+    let unknown = include_str!("contracts/agent_state_unknown.json");
+    place.write("agent_state.json", unknown);
+    place.run("brigade state").run("brigade team my-team | head -2");
+    insta::assert_snapshot!(place.told());
+    let state = place.json("brigade state run_once --json");
+    let fields: Vec<&String> = state.as_object().unwrap().keys().collect();
+    assert_eq!(fields, ["desired_state", "current_state", "timestamp", "setBy", "note"]);
+    assert_eq!((&state["desired_state"], &state["setBy"]), (&Value::from("run_once"), &Value::from("human")));
+}
+
+#[test]
+fn a_team_that_runs_is_seen_and_stopped() {
+    let place = Place::begun();
+    let mut up = place.shell("exec brigade up --headless --mode pause >/dev/null 2>&1").spawn().unwrap();
+    place.wait_until("the team runs", |place| place.json("brigade team --json")["running"] == true);
+    let sample: Value = serde_json::from_str(include_str!("contracts/cli_team.json")).unwrap();
+    let team = place.json("brigade team --json");
+    for field in sample["data"].as_object().unwrap().keys() {
+        assert!(team.get(field).is_some(), "{field}");
+    }
+    for field in sample["data"]["members"][0].as_object().unwrap().keys() {
+        assert!(team["members"][0].get(field).is_some(), "{field}");
+    }
+    assert_eq!(team["pid"], up.id());
+    let second = place.output("brigade run");
+    assert_eq!(second.status.code(), Some(4), "{}", String::from_utf8_lossy(&second.stderr));
+    assert_eq!(place.output("brigade clean").status.code(), Some(4));
+    assert!(place.output("brigade send alice hello").status.success());
+    let stopped = place.output("brigade stop");
+    assert_eq!(String::from_utf8_lossy(&stopped.stdout), "team my-team is stopped\n");
+    up.wait().unwrap();
+    assert_eq!(place.json("brigade team --json")["running"], false);
+    assert_eq!(place.json("brigade stop --json")["stopped"], false);
+}
+
+#[test]
+fn a_run_is_told_and_its_outcome_is_the_exit_code() {
+    let place = Place::begun();
+    let done = place.json("brigade run --json");
+    assert_eq!((&done["tally"]["completed"], &done["completed_now"]), (&Value::from(3), &Value::from(3)));
+    assert_eq!(fs::read_to_string(place.path().join("report.txt")).unwrap().lines().count(), 2);
+    place.output("brigade tasks add 'Nobody can' --requires gpu");
+    let events = place.output("brigade run my-team --output-format stream-json");
+    assert_eq!(events.status.code(), Some(1));
+    let kinds: Vec<Value> = String::from_utf8(events.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["kind"].clone())
+        .collect();
+    assert_eq!((kinds.first(), kinds.last()), (Some(&"team_started".into()), Some(&"team_stopped".into())));
+    let text = String::from_utf8(place.output("brigade run").stdout).unwrap();
+    assert!(text.contains("3 of 4 tasks done") && text.contains("`brigade why ID`"), "{text}");
+    let why = place.json("brigade why 4 --json")["reasons"].clone();
+    assert_eq!((&why[0]["kind"], &why[1]["kind"]), (&Value::from("nobody_fit"), &Value::from("no_team")));
+}
+
+#[test]
+fn old_files_are_listed_then_removed_and_the_board_only_when_asked() {
+    let place = Place::begun();
+    place.output("brigade tasks add x");
+    place.write(".team/events.1.jsonl", "{}\n");
+    place.write(".team/events.jsonl", "{}\n");
+    place.write(".team/workers/1-1-dead.json", "{}");
+    place.write(".team/workers/1-1-dead.lock", "");
+    place.write(".team/transcripts/alice.jsonl", "{}\n");
+    let names = |line: &str| -> Vec<String> {
+        let items = place.json(line)["files"].clone();
+        let path = |item: &Value| item["path"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+        items.as_array().unwrap().iter().map(path).collect()
+    };
+    let old = ["1-1-dead.json", "1-1-dead.lock", "events.1.jsonl"];
+    assert_eq!(names("brigade clean --json"), old);
+    assert_eq!(names("brigade clean --all --board --json").len(), 5);
+    assert!(place.path().join(".team/workers/1-1-dead.json").exists(), "listing removes nothing");
+    assert_eq!(names("brigade clean --yes --json"), old);
+    assert!(names("brigade clean --json").is_empty());
+    assert!(place.path().join(".team/transcripts/alice.jsonl").exists());
+    assert_eq!(names("brigade clean --yes --all --board --json"), ["alice.jsonl", "task_1.json"]);
+    assert_eq!(place.json("brigade tasks add y --json")["id"], 2, "numbers are never used again");
+}

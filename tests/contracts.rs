@@ -1,0 +1,107 @@
+//! The contract samples: what is read from one and written back is the same, but for what was changed.
+
+use brigade::domain::change::{Actor, Change, change};
+use brigade::domain::event::Event;
+use brigade::domain::message::{Message, MessageType};
+use brigade::domain::record::{MemberStatus, RosterMember, WorkerRecord, merge_roster, read_roster};
+use brigade::domain::state::{Mode, SharedState, StateReport, StateUpdate, TeammateReport};
+use brigade::domain::task::{Task, TaskId, TaskResult};
+use brigade::domain::time::UnixMs;
+use brigade::domain::transcript::{Entry, Record};
+use serde_json::Value;
+
+fn sample(name: &str) -> String {
+    let path = format!("{}/tests/contracts/{name}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn tasks_are_written_back_as_they_were_read() {
+    for (name, id) in
+        [("task_minimal.json", 12), ("task_full.json", 3), ("task_claimed.json", 4), ("task_foreign_fields.json", 7)]
+    {
+        let text = sample(name);
+        let task = Task::parse(TaskId(id), text.as_bytes()).unwrap();
+        if name == "task_foreign_fields.json" {
+            assert!(task.is_foreign());
+            // Its own tool left `blocks` out; ours says it.
+            let written = value(&task.to_file());
+            for (field, kept) in value(&text).as_object().unwrap() {
+                assert_eq!(written[field], *kept, "{field}");
+            }
+            assert!(task.to_file().contains("1763688012.5"), "numbers keep their spelling");
+        } else {
+            assert_eq!(task.to_file(), text, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_claimed_task_is_completed_in_place() {
+    let task = Task::parse(TaskId(4), sample("task_claimed.json").as_bytes()).unwrap();
+    let result = TaskResult { summary: "done".into(), evidence: "verify exited 0".into() };
+    let done = change(&task, &Change::Complete(result), &Actor::holder("bob", 1), UnixMs(1_763_688_009_000)).unwrap();
+    let written = value(&done.to_file());
+    assert_eq!(written["status"], "completed");
+    assert_eq!(written.get("claim"), None);
+    assert_eq!(written["result"]["evidence"], "verify exited 0");
+    assert!(change(&task, &Change::Complete(TaskResult::default()), &Actor::holder("bob", 2), UnixMs(0)).is_err());
+}
+
+#[test]
+fn the_tutorials_roster_keeps_its_members() {
+    let text = sample("roster.json");
+    let bob = RosterMember { name: "bob".into(), role: "tester".into(), status: MemberStatus::Working };
+    let merged = merge_roster(Some(text.as_bytes()), "my-team", &[bob]).unwrap();
+    assert_eq!(merged, text.replace("\"idle\"", "\"working\""));
+    let names: Vec<String> = read_roster(merged.as_bytes()).unwrap().into_iter().map(|member| member.name).collect();
+    assert_eq!(names, ["alice", "bob", "carol"]);
+}
+
+#[test]
+fn the_tutorials_mail_is_read() {
+    let kinds: Vec<MessageType> =
+        sample("inbox.jsonl").lines().map(|line| Message::parse(line.as_bytes()).unwrap().kind).collect();
+    use MessageType::{Broadcast, Message as Plain, PlanApprovalResponse, ShutdownRequest};
+    assert_eq!(kinds, [Plain, Broadcast, ShutdownRequest, PlanApprovalResponse]);
+}
+
+#[test]
+fn transcripts_events_and_workers_are_written_as_they_were_read() {
+    for line in sample("transcript.jsonl").lines() {
+        let record = Record::parse(line.as_bytes()).unwrap();
+        assert_eq!(value(&record.to_line()), value(line));
+        assert!(!matches!(record.entry, Entry::Compaction { covers: 0, .. }));
+    }
+    for (index, line) in sample("events.jsonl").lines().enumerate() {
+        let event: Event = serde_json::from_str(line).unwrap();
+        assert_eq!(event.seq, index as u64 + 1);
+        assert_eq!(value(&event.to_line()), value(line));
+    }
+    let text = sample("worker.json");
+    let worker: WorkerRecord = serde_json::from_str(&text).unwrap();
+    assert_eq!(value(&serde_json::to_string(&worker).unwrap()), value(&text));
+}
+
+#[test]
+fn the_state_file_is_read_merged_and_written() {
+    let text = sample("agent_state_team.json");
+    let state = SharedState::parse(text.as_bytes()).unwrap();
+    let rows: std::collections::BTreeMap<String, TeammateReport> =
+        serde_json::from_value(value(&text)["teammates"].clone()).unwrap();
+    let report = StateReport { team: "my-team".into(), current: Some(Mode::RunOnce), teammates: rows };
+    assert!(state.carries(&report));
+    let at = UnixMs::from_iso("2025-11-21T09:15:02.118Z").unwrap();
+    let merged = state.merge(&StateUpdate { report: Some(report), desired: None }, at);
+    assert_eq!(merged.to_file(), text);
+
+    let simple = SharedState::parse(sample("agent_state.json").as_bytes()).unwrap();
+    assert_eq!((simple.desired, simple.set_by.as_str()), (Mode::Continuous, "human"));
+    let unknown = SharedState::parse(sample("agent_state_unknown.json").as_bytes()).unwrap();
+    assert_eq!((unknown.desired, unknown.unknown_desired.as_deref()), (Mode::Pause, Some("hyperdrive")));
+    assert!(SharedState::parse(sample("agent_state_truncated.json").as_bytes()).is_err());
+}

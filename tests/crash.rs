@@ -1,0 +1,429 @@
+//! Kills, power cuts and full disks at every call of every operation of the board: what was accepted stays, what was not is wholly
+//! there or wholly not, the order holds, no number is used twice, nothing is left lying about.
+//!
+//! Every case runs over a simulated disk; kills also over real files. A failure names the scenario, the call and the seed.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic as the tests do")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use brigade::domain::change::{Actor, ActorKind, Change, TaskEdit};
+use brigade::domain::document::Document;
+use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
+use brigade::domain::time::UnixMs;
+use brigade::ports::{Claimant, Clock, LostClaims, StoreResult};
+use brigade::stores::file::Durability;
+use brigade::stores::file::board::BoardFiles;
+use brigade::stores::fs::dying::{DyingFileSystem, Fate};
+use brigade::stores::fs::simulated::{DiskOptions, SimulatedDisk};
+use brigade::stores::fs::{FileSystem, RealFileSystem};
+use tokio::sync::broadcast;
+
+/// More calls than any scenario makes: a loop that gets here does not end.
+const CALLS_MAX: u64 = 2_000;
+/// Power cuts tried at each call.
+const SEEDS: u64 = 8;
+
+struct StoppedClock(AtomicI64);
+
+impl Clock for StoppedClock {
+    fn now(&self) -> UnixMs {
+        UnixMs(self.0.load(Ordering::SeqCst))
+    }
+}
+
+fn open(files: Arc<dyn FileSystem>, root: &Path, durability: Durability) -> StoreResult<BoardFiles> {
+    let clock = Arc::new(StoppedClock(AtomicI64::new(1_763_688_000_000)));
+    BoardFiles::open(files, root, durability, clock, broadcast::channel(16).0)
+}
+
+fn lead() -> Actor {
+    Actor::new("lead", ActorKind::Lead)
+}
+
+fn alice() -> Actor {
+    Actor::holder("alice", 1)
+}
+
+fn claimant(name: &str) -> Claimant {
+    Claimant { name: name.into(), capabilities: vec![], worker: format!("w-{name}"), lease: None }
+}
+
+fn task(subject: &str) -> NewTask {
+    NewTask { subject: subject.into(), ..NewTask::default() }
+}
+
+fn waiting(subject: &str, blockers: &[u64]) -> NewTask {
+    NewTask { blocked_by: blockers.iter().map(|id| TaskId(*id)).collect(), ..task(subject) }
+}
+
+fn done() -> Change {
+    Change::Complete(TaskResult { summary: "done".into(), evidence: String::new() })
+}
+
+type Tasks = BTreeMap<TaskId, Task>;
+
+/// The tasks as far as calls decide them: not when they were last written, and how.
+fn tasks_of(board: &BoardFiles) -> Tasks {
+    let view = board.view().unwrap();
+    assert_eq!(view.spoiled, vec![], "no file is half written");
+    let plain = |task: &Task| Task { updated_at: None, document: Document::default(), ..task.clone() };
+    view.tasks.iter().map(|(id, task)| (*id, plain(task))).collect()
+}
+
+fn without_mirrors(tasks: &Tasks) -> Tasks {
+    tasks.iter().map(|(id, task)| (*id, Task { blocks: vec![], ..task.clone() })).collect()
+}
+
+type Act = fn(&BoardFiles) -> StoreResult<()>;
+
+/// One operation, on the board that `prepare` makes.
+struct Scenario {
+    name: &'static str,
+    act: Act,
+    /// Whether what it did survives a power cut once it returned.
+    is_durable: bool,
+    /// Who must not go ahead of whom, unless the first is gone.
+    order: &'static [(u64, u64)],
+}
+
+#[rustfmt::skip]
+const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "open", act: |_| Ok(()), is_durable: true, order: &[(1, 2), (1, 3)] },
+    Scenario { name: "create one", is_durable: true, order: &[(1, 2), (1, 10)],
+        act: |board| board.create(&lead(), vec![waiting("new", &[1, 8])], false).map(drop) },
+    Scenario { name: "create a batch", is_durable: true, order: &[(1, 2), (1, 11), (10, 12)],
+        act: |board| {
+            let last = NewTask { blocked_by_new: vec![0, 1], ..task("c") };
+            board.create(&lead(), vec![task("a"), waiting("b", &[1]), last], false).map(drop)
+        } },
+    Scenario { name: "create after a delete", is_durable: true, order: &[(1, 2)],
+        act: |board| {
+            board.delete(TaskId(9), &lead())?;
+            board.create(&lead(), vec![task("a"), task("b")], false).map(drop)
+        } },
+    Scenario { name: "claim", is_durable: false, order: &[(1, 2)], act: |board| board.claim_next(&claimant("bob")).map(drop) },
+    Scenario { name: "complete", is_durable: true, order: &[(1, 2), (1, 3)],
+        act: |board| board.change(TaskId(1), &done(), &alice()).map(drop) },
+    Scenario { name: "fail", is_durable: true, order: &[(1, 2), (1, 3)],
+        act: |board| board.change(TaskId(1), &Change::Fail { reason: "no".into(), is_final: true }, &alice()).map(drop) },
+    Scenario { name: "release", is_durable: true, order: &[(1, 2)],
+        act: |board| board.change(TaskId(1), &Change::Release { reason: String::new(), counts: false }, &alice()).map(drop) },
+    Scenario { name: "reopen", is_durable: true, order: &[(6, 7)],
+        act: |board| board.change(TaskId(6), &Change::Reopen, &lead()).map(drop) },
+    Scenario { name: "delete", is_durable: true, order: &[(1, 2), (4, 5)], act: |board| board.delete(TaskId(4), &lead()).map(drop) },
+    Scenario { name: "delete the last", is_durable: true, order: &[(1, 2)], act: |board| board.delete(TaskId(9), &lead()).map(drop) },
+    Scenario { name: "edit dependencies", is_durable: true, order: &[(1, 2)],
+        act: |board| {
+            let edit = TaskEdit {
+                add_blocked_by: vec![TaskId(8)], remove_blocked_by: vec![TaskId(4)], add_blocks: vec![TaskId(9)],
+                subject: Some("edited".into()), ..TaskEdit::default()
+            };
+            board.change(TaskId(5), &Change::Edit(edit), &lead()).map(drop)
+        } },
+    Scenario { name: "reclaim", is_durable: false, order: &[(1, 2)],
+        act: |board| {
+            let lost = LostClaims { live_workers: Some(["w-carol".to_owned()].into()), counts: true, reason: "died".into(), claims: vec![] };
+            board.reclaim(&lost).map(drop)
+        } },
+];
+
+/// 1 is alice's, 2 and 3 wait for it; 5 waits for 4; 6 is completed and 7 waited for it; 8 is carol's; 9 is free, the last one.
+fn prepare(files: Arc<dyn FileSystem>, root: &Path) {
+    let board = open(files, root, Durability::Process).unwrap();
+    let all = vec![
+        task("one"),
+        waiting("two", &[1]),
+        waiting("three", &[1]),
+        task("four"),
+        waiting("five", &[4]),
+        task("six"),
+        waiting("seven", &[6]),
+        task("eight"),
+        task("nine"),
+    ];
+    for new in all {
+        board.create(&lead(), vec![new], false).unwrap();
+    }
+    board.claim(TaskId(1), &claimant("alice")).unwrap();
+    board.claim(TaskId(6), &claimant("alice")).unwrap();
+    board.change(TaskId(6), &done(), &alice()).unwrap();
+    board.claim(TaskId(8), &claimant("carol")).unwrap();
+}
+
+fn simulated(options: DiskOptions) -> (SimulatedDisk, PathBuf) {
+    let (disk, root) = (SimulatedDisk::new(options), PathBuf::from("/work"));
+    disk.create_folder(&root).unwrap();
+    prepare(Arc::new(disk.clone()), &root);
+    disk.settle();
+    (disk, root)
+}
+
+/// Opens the board with `files` and does `act`, as a process whose files have a `fate`. Says how many calls it took, and whether
+/// it was told that all is done.
+fn live(
+    files: Arc<dyn FileSystem>,
+    root: &Path,
+    durability: Durability,
+    act: Act,
+    fate: Fate,
+) -> (Arc<DyingFileSystem>, bool) {
+    let dying = Arc::new(DyingFileSystem::new(files, fate));
+    let is_done = open(dying.clone(), root, durability).and_then(|board| act(&board)).is_ok();
+    // The dead are told nothing.
+    let is_told = is_done && !dying.is_struck();
+    (dying, is_told)
+}
+
+/// What must hold on the board, whatever happened, once it is opened again.
+fn check(
+    files: Arc<dyn FileSystem>,
+    root: &Path,
+    durability: Durability,
+    scenario: &Scenario,
+    expected: &Expected,
+    case: &str,
+) {
+    let board = open(Arc::clone(&files), root, durability).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let tasks = tasks_of(&board);
+    let leftovers: Vec<String> = files
+        .list(&root.join(".tasks"))
+        .unwrap()
+        .into_iter()
+        .filter(|name| [".tmp-", ".batch-", ".applied-", ".deleted-"].iter().any(|prefix| name.starts_with(prefix)))
+        .collect();
+    assert_eq!(leftovers, Vec::<String>::new(), "{case}: leftovers");
+    match expected.outcome {
+        Outcome::After => assert_eq!(tasks, expected.after, "{case}: what was accepted is there"),
+        Outcome::Either => {
+            for (id, task) in &without_mirrors(&tasks) {
+                let is_one = |tasks: &Tasks| without_mirrors(tasks).get(id) == Some(task);
+                assert!(is_one(&expected.before) || is_one(&expected.after), "{case}: {task:?} is neither old nor new");
+            }
+            let lost: Vec<_> = expected
+                .before
+                .keys()
+                .filter(|id| !tasks.contains_key(id) && expected.after.contains_key(id))
+                .collect();
+            assert!(lost.is_empty(), "{case}: lost {lost:?}");
+            let created = |tasks: &Tasks| tasks.keys().filter(|id| !expected.before.contains_key(id)).count();
+            assert!([0, created(&expected.after)].contains(&created(&tasks)), "{case}: half of a batch");
+        }
+    }
+    check_order(&tasks, scenario.order, case);
+    check_goes_on(&board, expected, case);
+}
+
+/// Nobody may begin who was to wait for somebody that is not done.
+fn check_order(tasks: &Tasks, order: &[(u64, u64)], case: &str) {
+    let is_done = |id: &TaskId| tasks.get(id).is_none_or(|task| task.status == TaskStatus::Completed);
+    for (first, then) in order {
+        if let Some(task) = tasks.get(&TaskId(*then)) {
+            let may_begin = task.status == TaskStatus::Pending && task.blocked_by.iter().all(is_done);
+            assert!(!may_begin || is_done(&TaskId(*first)), "{case}: {then} may begin before {first} is done");
+        }
+    }
+}
+
+/// The board works: numbers are new, and each task goes to one.
+fn check_goes_on(board: &BoardFiles, expected: &Expected, case: &str) {
+    let made = board.create(&lead(), vec![task("more")], false).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let known = expected.before.keys().chain(expected.after.keys()).max().unwrap();
+    let is_one_of_after = expected.after.contains_key(&made[0].id) && !expected.before.contains_key(&made[0].id);
+    assert!(made[0].id > *known || is_one_of_after, "{case}: {} was used before {known}", made[0].id);
+    let mut claimed = Vec::new();
+    for name in ["dave", "erin"].iter().cycle() {
+        match board.claim_next(&claimant(name)).unwrap() {
+            Some(task) => claimed.push(task.id),
+            None => break,
+        }
+    }
+    let count = claimed.len();
+    claimed.sort_unstable();
+    claimed.dedup();
+    assert_eq!(claimed.len(), count, "{case}: a task has two owners");
+}
+
+enum Outcome {
+    /// All of it is there.
+    After,
+    /// Each task is as before or as after.
+    Either,
+}
+
+struct First {
+    call: u64,
+    change: u64,
+    write: u64,
+}
+
+struct Expected {
+    before: Tasks,
+    after: Tasks,
+    outcome: Outcome,
+    /// The first calls, changes and writes that are the operation's own; those before are the opening's, which has a scenario
+    /// of its own.
+    first: First,
+}
+
+/// What the scenario leads to where nothing goes wrong.
+fn expected(disk: &SimulatedDisk, root: &Path, durability: Durability, scenario: &Scenario) -> Expected {
+    let files = Arc::new(DyingFileSystem::new(Arc::new(disk.fork()), Fate::Lives));
+    let board = open(files.clone(), root, durability).unwrap();
+    let first = match scenario.name {
+        "open" => First { call: 1, change: 1, write: 1 },
+        _ => First { call: files.calls() + 1, change: files.changes() + 1, write: files.writes() + 1 },
+    };
+    let before = tasks_of(&board);
+    (scenario.act)(&board).unwrap_or_else(|error| panic!("{}: {error}", scenario.name));
+    Expected { before, after: tasks_of(&board), outcome: Outcome::Either, first }
+}
+
+fn each_durability() -> [Durability; 2] {
+    [Durability::Process, Durability::Power]
+}
+
+#[test]
+fn a_process_killed_at_any_call_leaves_the_old_or_the_new() {
+    let (disk, root) = simulated(DiskOptions::default());
+    for durability in each_durability() {
+        for scenario in SCENARIOS {
+            let mut expected = expected(&disk, &root, durability, scenario);
+            for make in [Fate::DiesAt as fn(u64) -> Fate, Fate::DiesInside] {
+                for n in expected.first.change..CALLS_MAX {
+                    let disk: Arc<dyn FileSystem> = Arc::new(disk.fork());
+                    let (dying, is_told) = live(Arc::clone(&disk), &root, durability, scenario.act, make(n));
+                    expected.outcome = if is_told { Outcome::After } else { Outcome::Either };
+                    let case = format!("{} {durability:?} {:?}", scenario.name, make(n));
+                    check(disk, &root, durability, scenario, &expected, &case);
+                    if !dying.is_struck() {
+                        break;
+                    }
+                    assert!(n + 1 < CALLS_MAX, "{case} does not end");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn so_it_does_over_real_files_and_their_watches() {
+    let (disk, simulated_root) = simulated(DiskOptions::default());
+    for durability in each_durability() {
+        for scenario in SCENARIOS {
+            let mut expected = expected(&disk, &simulated_root, durability, scenario);
+            for n in expected.first.change..CALLS_MAX {
+                let folder = tempfile::tempdir().unwrap();
+                let files: Arc<dyn FileSystem> = Arc::new(RealFileSystem::default());
+                copy_board(&disk, &simulated_root, folder.path());
+                let fate = Fate::DiesInside(n);
+                let (dying, is_told) = live(Arc::clone(&files), folder.path(), durability, scenario.act, fate);
+                expected.outcome = if is_told { Outcome::After } else { Outcome::Either };
+                let case = format!("{} {durability:?} on real files, killed inside change {n}", scenario.name);
+                check(files, folder.path(), Durability::Process, scenario, &expected, &case);
+                if !dying.is_struck() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn copy_board(disk: &SimulatedDisk, from: &Path, to: &Path) {
+    std::fs::create_dir(to.join(".tasks")).unwrap();
+    for name in disk.list(&from.join(".tasks")).unwrap() {
+        let (bytes, _) = disk.read(&from.join(".tasks").join(&name), 0, 1 << 20).unwrap();
+        std::fs::write(to.join(".tasks").join(name), bytes).unwrap();
+    }
+}
+
+#[test]
+fn what_was_accepted_survives_a_power_cut_at_any_call() {
+    for renames_after_bytes in [true, false] {
+        let (disk, root) = simulated(DiskOptions { renames_after_bytes, ..DiskOptions::default() });
+        for scenario in SCENARIOS {
+            let mut expected = expected(&disk, &root, Durability::Power, scenario);
+            for n in expected.first.change..CALLS_MAX {
+                let disk = disk.fork();
+                let (dying, is_told) =
+                    live(Arc::new(disk.clone()), &root, Durability::Power, scenario.act, Fate::DiesAt(n));
+                let is_promised = is_told && scenario.is_durable;
+                expected.outcome = if is_promised { Outcome::After } else { Outcome::Either };
+                for seed in 0..SEEDS {
+                    let case = format!("{}, power cut at call {n}, seed {seed}, {renames_after_bytes}", scenario.name);
+                    let after = Arc::new(disk.fork().crash(seed * 1_000 + n * u64::from(seed > 1) + seed % 2));
+                    check(after, &root, Durability::Power, scenario, &expected, &case);
+                }
+                if !dying.is_struck() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_wholly_and_the_board_is_still_read() {
+    let (disk, root) = simulated(DiskOptions::default());
+    for durability in each_durability() {
+        for scenario in SCENARIOS {
+            let mut expected = expected(&disk, &root, durability, scenario);
+            for n in expected.first.write..CALLS_MAX {
+                let disk: Arc<dyn FileSystem> = Arc::new(disk.fork());
+                let dying = Arc::new(DyingFileSystem::new(Arc::clone(&disk), Fate::DiskFullFrom(n)));
+                let board = open(dying.clone(), &root, durability).unwrap();
+                let outcome = (scenario.act)(&board);
+                let case = format!("{} {durability:?}, disk full from write {n}", scenario.name);
+                let tasks = without_mirrors(&tasks_of(&board));
+                match &outcome {
+                    Ok(()) => expected.outcome = Outcome::After,
+                    Err(error) => {
+                        let error = error.to_string();
+                        assert!(error.contains(".tasks/") && error.contains("storage space"), "{case}: {error}");
+                        let is_one_step = scenario.name != "create after a delete" && scenario.name != "reopen";
+                        if is_one_step {
+                            assert_eq!(tasks, without_mirrors(&expected.before), "{case}: refused is wholly not done");
+                        }
+                        expected.outcome = Outcome::Either;
+                    }
+                }
+                drop(board);
+                check(disk, &root, durability, scenario, &expected, &case);
+                if !dying.is_struck() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_call_that_fails_once_leaves_a_board_that_works() {
+    let (disk, root) = simulated(DiskOptions::default());
+    for durability in each_durability() {
+        for scenario in SCENARIOS {
+            let expected = expected(&disk, &root, durability, scenario);
+            for n in expected.first.call..CALLS_MAX {
+                let disk: Arc<dyn FileSystem> = Arc::new(disk.fork());
+                let dying = Arc::new(DyingFileSystem::new(Arc::clone(&disk), Fate::FailsAt(n)));
+                let case = format!("{} {durability:?}, call {n} fails", scenario.name);
+                if let Ok(board) = open(dying.clone(), &root, durability) {
+                    let _ = (scenario.act)(&board);
+                    let seen = board.view().or_else(|_| board.view()).unwrap_or_else(|error| panic!("{case}: {error}"));
+                    let other = open(Arc::clone(&disk), &root, durability).unwrap();
+                    let there = other.view().unwrap();
+                    let again = board.view().unwrap();
+                    assert_eq!(again.tasks, there.tasks, "{case}: a running board sees what a new one sees");
+                    assert!(again.revision >= seen.revision);
+                }
+                check(disk, &root, durability, scenario, &expected, &case);
+                if !dying.is_struck() {
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Brigade as real processes, attacked from outside: killed, starved, raced, fed rubbish. Each test is one attack on one
+//! promise; it starts the real program on real files and waits for conditions, never for a time.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "what fails in a test is to stop it, and a skipped one says so"
+)]
+
+#[path = "processes/audit.rs"]
+mod audit;
+#[path = "processes/claimers.rs"]
+mod claimers;
+#[path = "processes/clicks.rs"]
+mod clicks;
+#[path = "processes/disks.rs"]
+mod disks;
+#[path = "processes/hostile.rs"]
+mod hostile;
+#[path = "processes/kills.rs"]
+mod kills;
+#[path = "processes/leads.rs"]
+mod leads;
+#[path = "processes/places.rs"]
+mod places;
+#[path = "processes/secrets.rs"]
+mod secrets;
+#[path = "processes/support.rs"]
+mod support;
+#[path = "processes/tutorial.rs"]
+mod tutorial;
+#[path = "processes/typed.rs"]
+mod typed;

@@ -1,0 +1,219 @@
+//! A board full of files nobody should have written: every command answers, names them, loses none, and the good tasks are done.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
+use std::time::Instant;
+
+use super::support::{Place, wait_until};
+
+/// Files that are tasks, strange as they look.
+fn write_good(place: &Place) {
+    let runs = r#""status":"pending","description":"```sh\ntrue\n```""#;
+    let write = |id: u64, text: String| place.write(&format!(".tasks/task_{id}.json"), &text);
+    write(1, format!(r#"{{"id":1,"subject":"plain",{runs}}}"#));
+    write(8, format!("\u{feff}{{\"id\":8,\"subject\":\"byte order mark\",{runs}}}"));
+    write(9, format!("{{\r\n  \"id\": 9,\r\n  \"subject\": \"crlf\",\r\n  {runs}\r\n}}\r\n"));
+    write(12, format!(r#"{{"id":12,"subject":"\u001b[2J\u001b]0;title\u0007 \u202e\u0000 end\nsecond line",{runs}}}"#));
+    write(13, format!(r#"{{"id":13,"subject":"first","subject":"second","status":"completed",{runs}}}"#));
+    let ones = vec!["1"; 400_000].join(",");
+    write(14, format!(r#"{{"id":14,"subject":"wide","x_wide":[{ones}],{runs}}}"#));
+    write(15, format!(r#"{{"id":15,"subject":"deep","x_deep":{}{},{runs}}}"#, "[".repeat(90), "]".repeat(90)));
+    write(
+        16,
+        format!(
+            r#"{{"id":16,"subject":"much tried","attempt":4294967290,"maxAttempts":0,"priority":-9223372036854775808,{runs}}}"#
+        ),
+    );
+}
+
+/// Tasks that can never be claimed, and why.
+const STUCK: [(u64, &str, &str); 6] = [
+    (20, r#""status":"pending","blockedBy":[21]"#, "waits for itself"),
+    (21, r#""status":"pending","blockedBy":[20]"#, "waits for itself"),
+    (22, r#""status":"pending","blockedBy":[22]"#, "waits for itself"),
+    (23, r#""status":"pending","blockedBy":[999]"#, "missing"),
+    (24, r#""status":"pending","blockedBy":[40]"#, "#40"),
+    (25, r#""status":"in_progress","owner":"ghost""#, "another program"),
+];
+
+/// Files that are no tasks: the name, and what is said of it. All but the last few can be moved away.
+fn write_bad(place: &Place) -> Vec<(String, &'static str)> {
+    let too_deep =
+        format!(r#"{{"id":44,"subject":"s","status":"pending","x":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+    let no_room = format!(r#"{{"id":45,"subject":"s","status":"pending","x":"{}"}}"#, "x".repeat((1 << 20) - 100));
+    let large = format!(r#"{{"id":46,"subject":"{}","status":"pending"}}"#, "x".repeat(5_000_000));
+    let texts: [(&str, &[u8], &'static str); 16] = [
+        ("task_40.json", b"", "not a JSON object"),
+        ("task_41.json", b"{\"id\":41,\"subject\":\"nul \0 byte\",\"status\":\"pending\"}", "not a JSON object"),
+        ("task_42.json", b"\xff\xfe{\0\"\0", "not a JSON object"),
+        ("task_43.json", br#"{"id":6,"subject":"another's","status":"pending"}"#, "its id is 6"),
+        ("task_44.json", too_deep.as_bytes(), "levels deep"),
+        ("task_45.json", no_room.as_bytes(), "no room"),
+        ("task_46.json", large.as_bytes(), "more than"),
+        ("task_47.json", br#"{"id":47,"subject":"s","status":"doing"}"#, "doing"),
+        ("task_48.json", br#"{"id":"48","subject":"s","status":"pending"}"#, "field `id`"),
+        ("task_49.json", br#"{"id":49,"status":"pending"}"#, "field `subject`"),
+        ("task_50.json", br#"[1, 2, 3]"#, "not a JSON object"),
+        ("task_51.json", br#"{"id":51,"subject":"s","status":"pending","blockedBy":[-1]}"#, "field `blockedBy`"),
+        ("task_52.json", br#"{"id":52,"subject":"s","status":"pending","attempt":1e99}"#, "field `attempt`"),
+        ("task_53.json", b"{\"id\":53,\"subject\":\"\xc3\x28\",\"status\":\"pending\"}", "not a JSON object"),
+        ("task_54.json", b"{\"id\":54,\"subject\":\"\\ud800\",\"status\":\"pending\"}", "field `subject`"),
+        ("task_55.json", br#"{"id":55,"subject":"s","status":"pending"} trailing"#, "not a JSON object"),
+    ];
+    for (name, bytes, _) in &texts {
+        fs::write(place.join(".tasks").join(name), bytes).unwrap();
+    }
+    let sparse = fs::File::create(place.join(".tasks/task_60.json")).unwrap();
+    sparse.set_len(200 << 20).unwrap();
+    symlink("/etc/passwd", place.join(".tasks/task_61.json")).unwrap();
+    symlink("task_62.json", place.join(".tasks/task_62.json")).unwrap();
+    let mut bad: Vec<(String, &str)> = texts.iter().map(|(name, _, said)| ((*name).to_owned(), *said)).collect();
+    for (name, said) in
+        [("task_60.json", "more than"), ("task_61.json", "symbolic link"), ("task_62.json", "symbolic link")]
+    {
+        bad.push((name.to_owned(), said));
+    }
+    bad
+}
+
+/// What cannot be moved away, because it is no file of ours to move, or has no number.
+fn write_strays(place: &Place) -> Vec<(String, &'static str)> {
+    let tasks = place.join(".tasks");
+    fs::create_dir(tasks.join("task_70.json")).unwrap();
+    fs::write(tasks.join("task_70.json/inside"), "kept").unwrap();
+    assert!(Command::new("mkfifo").arg(tasks.join("task_71.json")).status().unwrap().success());
+    let task = r#"{"id":1,"subject":"s","status":"pending"}"#;
+    let names: [&[u8]; 7] = [
+        b"task_9999999999999999999.json",
+        b"task_-1.json",
+        b"task_007.json",
+        b"task_x.json",
+        b"task_\x1b[31m.json",
+        b"task_two\nlines.json",
+        b"task_\xff\xfe.json",
+    ];
+    for name in names {
+        fs::write(tasks.join(OsStr::from_bytes(name)), task).unwrap();
+    }
+    let mut strays =
+        vec![("task_70.json".to_owned(), "it is a folder"), ("task_71.json".to_owned(), "not a plain file")];
+    for shown in [
+        "task_9999999999999999999.json",
+        "task_-1.json",
+        "task_007.json",
+        "task_x.json",
+        "[31m.json",
+        "lines.json",
+        "task_\u{fffd}\u{fffd}.json",
+    ] {
+        strays.push((shown.to_owned(), "its name is not"));
+    }
+    strays
+}
+
+/// No command may send a terminal what it takes for orders.
+fn assert_harmless(text: &str) {
+    let harmful = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
+    assert!(!text.contains(harmful), "{text:?}");
+}
+
+#[test]
+fn a_board_of_rubbish_is_named_and_worked_around() {
+    let place = Place::with_idle_team(2);
+    fs::create_dir(place.join(".tasks")).unwrap();
+    write_good(&place);
+    for (id, rest, _) in STUCK {
+        place.write(&format!(".tasks/task_{id}.json"), &format!(r#"{{"id":{id},"subject":"stuck {id}",{rest}}}"#));
+    }
+    let (bad, strays) = (write_bad(&place), write_strays(&place));
+    for (name, text) in [(".batch-1-2", "rubbish"), (".highwatermark", "many"), (".tmp-4000000-1-1", "left")] {
+        place.write(&format!(".tasks/{name}"), text);
+    }
+    let is_root = super::support::is_root("unreadable file");
+    let before = fs::read_dir(place.join(".tasks")).unwrap().count();
+
+    let listed = place.run(&["tasks"]);
+    assert_eq!(listed.code, Some(0), "{listed:?}");
+    assert_harmless(&listed.out);
+    assert_harmless(&listed.err);
+    for (name, said) in bad.iter().chain(&strays) {
+        let named = listed.err.lines().any(|line| line.contains(name.as_str()) && line.contains(said));
+        assert!(named, "{name} ({said}) is not named in\n{}", listed.err);
+    }
+    assert_eq!(place.json(&["tasks"]).as_array().unwrap().len(), 8 + STUCK.len());
+    assert_eq!(fs::read_dir(place.join(".tasks")).unwrap().count(), before, "looking changes nothing");
+    for (id, _, why) in STUCK {
+        let answer = place.run(&["why", &id.to_string()]);
+        assert!(answer.code == Some(0) && answer.out.contains(why), "{id}: {answer:?}");
+    }
+    for (name, said) in &bad {
+        let id = name.trim_start_matches("task_").trim_end_matches(".json");
+        let answer = place.run(&["why", id]);
+        assert!(answer.out.contains(said), "{name} ({said}): {answer:?}");
+    }
+    if !is_root {
+        fs::set_permissions(place.join(".tasks/task_1.json"), fs::Permissions::from_mode(0o000)).unwrap();
+        assert!(place.run(&["tasks"]).err.contains("permission denied"));
+        fs::set_permissions(place.join(".tasks/task_1.json"), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    work_around(&place, &bad, &strays, before);
+}
+
+/// A run does what can be done, says what cannot, and moves nothing away but what is spoiled.
+fn work_around(place: &Place, bad: &[(String, &str)], strays: &[(String, &str)], before: usize) {
+    let mut run = place.start(&["run"]);
+    assert_eq!(run.code(), Some(1), "{}", run.said());
+    assert_harmless(&run.said());
+    for id in [1, 8, 9, 12, 13, 14, 15, 16] {
+        assert_eq!(place.run(&["tasks", "show", &id.to_string(), "--json"]).code, Some(0));
+        let text = place.read(&format!(".tasks/task_{id}.json"));
+        assert!(text.contains(r#""completed""#), "{id}: {:.300}", text);
+    }
+    assert!(place.read(".tasks/task_15.json").replace([' ', '\n'], "").contains(&"[".repeat(90)));
+    assert_eq!(place.read(".tasks/task_14.json").matches('1').count() / 1000, 400);
+    for (id, rest, _) in STUCK {
+        let status = if rest.contains("in_progress") { "in_progress" } else { "pending" };
+        assert_eq!(place.task(id)["status"], status);
+    }
+    // Spoiled files are moved by a process that has seen them the same for two seconds.
+    let mut up = place.start(&["up", "--headless"]);
+    wait_until("the spoiled files are moved away", || {
+        bad.iter().all(|(name, _)| fs::symlink_metadata(place.join(".tasks/.spoiled").join(name)).is_ok())
+    });
+    up.signal("INT");
+    assert_eq!(up.code(), Some(130), "{}", up.said());
+    assert_eq!(fs::metadata(place.join(".tasks/.spoiled/task_60.json")).unwrap().len(), 200 << 20);
+    assert_eq!(fs::read_link(place.join(".tasks/.spoiled/task_61.json")).unwrap(), OsStr::new("/etc/passwd"));
+    assert_eq!(place.read(".tasks/task_70.json/inside"), "kept");
+    // What was there is there still, but for one temporary, and for .spoiled and .lock that came.
+    let left = fs::read_dir(place.join(".tasks")).unwrap().count();
+    let moved = fs::read_dir(place.join(".tasks/.spoiled")).unwrap().count();
+    assert_eq!(left + moved, before - 1 + 2);
+    assert!(strays.len() > 8 && moved >= bad.len());
+    let added = place.json(&["tasks", "add", "New"]);
+    assert!(added["id"].as_u64().unwrap() > 62, "numbers of spoiled files are not given again: {added}");
+}
+
+#[test]
+fn ten_thousand_tasks_are_no_burden() {
+    let place = Place::with_idle_team(2);
+    fs::create_dir(place.join(".tasks")).unwrap();
+    for id in 1..=10_000 {
+        let status = if id % 5_000 == 0 { "pending" } else { "completed" };
+        let task =
+            format!(r#"{{"id":{id},"subject":"Task {id}","description":"```sh\ntrue\n```","status":"{status}"}}"#);
+        fs::write(place.join(&format!(".tasks/task_{id}.json")), task).unwrap();
+    }
+    let began = Instant::now();
+    assert_eq!(place.json(&["tasks"]).as_array().unwrap().len(), 10_000);
+    assert_eq!(place.run(&["why", "5000"]).code, Some(0));
+    assert_eq!(place.run(&["tasks", "claim", "--as", "ann", "--json"]).code, Some(0));
+    assert_eq!(place.run(&["tasks", "complete", "5000", "--as", "ann", "--attempt", "1"]).code, Some(0));
+    let mut run = place.start(&["run"]);
+    assert_eq!(run.code(), Some(0), "{}", run.said());
+    assert_eq!(place.task(10_000)["status"], "completed");
+    println!("10,000 tasks: {:?}", began.elapsed());
+}

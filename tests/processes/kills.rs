@@ -1,0 +1,146 @@
+//! A run whose lead is killed again and again: in the end everything is done, in order, and nothing was left behind on the way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::support::{Place, wait_until};
+
+const TASKS: u64 = 120;
+const KILLS: u32 = 12;
+/// What a killed team's commands have to be gone; the guard lets them end by themselves for a fifth of it.
+const GONE_WITHIN: Duration = Duration::from_millis(1000);
+
+/// Whom a task waits for: a grid of chains with cross-links.
+fn blockers(id: u64) -> Vec<u64> {
+    [10, 13].iter().filter(|step| id > **step).map(|step| id - step).collect()
+}
+
+/// Each task notes that it ran, and what it should have waited for and was not there; some leave processes behind.
+fn plan() -> String {
+    let mut plan = String::new();
+    for id in 1..=TASKS {
+        let after: Vec<String> = blockers(id).iter().map(|blocker| format!("Task {blocker}")).collect();
+        let _ = writeln!(plan, "## Task {id}\nafter: {}\n\n```sh", after.join(", "));
+        for blocker in blockers(id) {
+            let _ = writeln!(plan, "test -e done/{blocker} || echo {blocker} >> violations/{id}");
+        }
+        let left = match id % 12 {
+            1 => "sleep 300 &",
+            5 => "setsid sleep 300 >/dev/null 2>&1 &",
+            9 => "nohup sleep 300 >/dev/null 2>&1 &",
+            _ => "",
+        };
+        let _ = writeln!(plan, "{left}\nsleep 0.0{}\necho {id} >> done/{id}\n```", id % 7 + 1);
+    }
+    plan.replace("after: \n", "")
+}
+
+#[test]
+fn a_lead_killed_a_dozen_times_loses_nothing_and_leaves_nothing() {
+    let place = Place::with_team(4, &plan());
+    for folder in ["done", "violations"] {
+        fs::create_dir(place.join(folder)).unwrap();
+    }
+    let mut story = Story::default();
+    for kill in 0..KILLS {
+        let mut run = place.start(&["run"]);
+        // Somewhere between the first breath and the next few tasks.
+        let wanted = fs::read_dir(place.join("done")).unwrap().count() + fastrand::usize(..8);
+        if kill % 4 != 0 {
+            wait_until("some tasks are done", || fs::read_dir(place.join("done")).unwrap().count() >= wanted);
+        }
+        std::thread::sleep(Duration::from_micros(fastrand::u64(..60_000)));
+        assert!(!run.has_ended(), "the plan is too short: {}", run.said());
+        run.kill();
+        place.assert_nothing_runs_within(GONE_WITHIN);
+        story.take_in(&place);
+    }
+    let mut run = place.start(&["run"]);
+    assert_eq!(run.code(), Some(0), "{}", run.said());
+    place.assert_nothing_runs_within(GONE_WITHIN);
+    assert_all_done_in_order(&place);
+    story.take_in(&place);
+    place.assert_no_temporaries();
+    assert_eq!(fs::read_dir(place.join(".team/workers")).unwrap().count(), 0, "records of dead workers are left");
+    assert_calls_are_answered(&place);
+}
+
+fn assert_all_done_in_order(place: &Place) {
+    let tasks = place.tasks();
+    assert_eq!(tasks.len() as u64, TASKS);
+    for task in &tasks {
+        let id = task["id"].as_u64().unwrap();
+        assert_eq!(task["status"], "completed", "{task}");
+        assert_eq!(task["failures"].as_u64().unwrap_or(0), 0, "the death of the team counts against nobody: {task}");
+        let runs = place.read(&format!("done/{id}")).lines().count() as u64;
+        let attempts = task["attempt"].as_u64().unwrap();
+        assert!((1..=attempts).contains(&runs), "task {id} ran {runs} times in {attempts} attempts");
+    }
+    let violations: Vec<_> =
+        fs::read_dir(place.join("violations")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(violations.is_empty(), "tasks ran before what they wait for: {violations:?}");
+}
+
+/// What the logs of all runs tell; each run begins a log of its own.
+#[derive(Default)]
+struct Story {
+    last_run: Value,
+    attempts: BTreeMap<u64, u64>,
+    completed: BTreeSet<u64>,
+}
+
+impl Story {
+    /// Takes in the log of the run that ended: numbered without gaps, and each task's story makes sense.
+    fn take_in(&mut self, place: &Place) {
+        let events = place.events();
+        // One that was killed before it began to tell left the log of the run before.
+        if events.first().is_none_or(|first| *first == self.last_run) {
+            return;
+        }
+        self.last_run = events[0].clone();
+        for (place_in_log, event) in events.iter().enumerate() {
+            assert_eq!(event["seq"], place_in_log as u64 + 1, "{event}");
+            let Some(task) = event["task"].as_u64() else { continue };
+            match event["kind"].as_str().unwrap() {
+                "task_claimed" => self.claimed(task, event, place),
+                "task_completed" => assert!(self.completed.insert(task), "completed twice: {event}"),
+                _ => {}
+            }
+        }
+    }
+
+    fn claimed(&mut self, task: u64, event: &Value, place: &Place) {
+        let attempt = event["attempt"].as_u64().unwrap();
+        let before = self.attempts.insert(task, attempt).unwrap_or(0);
+        assert!(attempt > before, "attempt {before} of task {task} was followed by {event}");
+        let open = blockers(task).into_iter().filter(|id| !self.completed.contains(id));
+        // A lead may be killed between a completion and the event that tells of it: the board is the truth.
+        let open: Vec<u64> = open.filter(|id| place.task(*id)["status"] != "completed").collect();
+        assert!(open.is_empty(), "{event} while {open:?} are open");
+    }
+}
+
+/// Every call a model made has its result before the model is asked again.
+fn assert_calls_are_answered(place: &Place) {
+    for path in super::support::files_below(&place.join(".team/transcripts")) {
+        let text = fs::read_to_string(&path).unwrap();
+        let mut open: BTreeSet<String> = BTreeSet::new();
+        for line in text.lines() {
+            let record: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            let is_assistant = record["role"] == "assistant";
+            assert!(!is_assistant || open.is_empty(), "{}: {open:?} are open before {line}", path.display());
+            for block in record["content"].as_array().into_iter().flatten() {
+                match block["type"].as_str() {
+                    Some("tool_use") => assert!(open.insert(block["id"].to_string()), "{line}"),
+                    Some("tool_result") => assert!(open.remove(&block["tool_use_id"].to_string()), "{line}"),
+                    _ => {}
+                }
+            }
+        }
+        assert!(open.is_empty(), "{}: {open:?} were never answered", path.display());
+    }
+}

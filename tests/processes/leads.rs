@@ -1,0 +1,135 @@
+//! Two leads of one workspace, and what signals do to one.
+
+use std::fs;
+use std::time::Duration;
+
+use super::support::{Place, Process, wait_until, wait_within};
+
+/// Two tasks that run until they are ended, and a third that waits for room.
+const ENDLESS: &str = "## One\n```sh\nsleep 300\n```\n## Two\n```sh\nsleep 300\n```\n## Three\n```sh\ntrue\n```\n";
+
+/// Starts a run and waits until both members run a command.
+fn at_work(place: &Place) -> Process {
+    let run = place.start(&["run"]);
+    wait_until("two commands run", || run.said().matches("bash sleep 300").count() == 2);
+    run
+}
+
+#[test]
+fn a_second_lead_is_told_who_holds_the_workspace() {
+    let place = Place::with_team(2, ENDLESS);
+    let mut first = at_work(&place);
+    for command in [&["run"][..], &["up", "--headless"], &["run", "--output-format", "json"]] {
+        let second = place.run(command);
+        assert_eq!(second.code, Some(4), "{second:?}");
+        let pid = first.id().to_string();
+        assert!(second.err.contains("crew") && second.err.contains(&pid), "pid {pid}: {second:?}");
+        assert!(second.err.contains("brigade stop"), "{second:?}");
+        assert!(second.out.is_empty(), "{second:?}");
+    }
+    // What only looks and acts is not kept out.
+    assert_eq!(place.json(&["tasks"]).as_array().unwrap().len(), 3);
+    assert_eq!(place.run(&["tasks", "add", "Four"]).code, Some(0));
+    // Stopped is not gone: the second must not take over, nor hang.
+    first.signal("STOP");
+    let second = place.run(&["run"]);
+    assert_eq!(second.code, Some(4), "{second:?}");
+    assert_eq!(place.json(&["tasks"]).as_array().unwrap().len(), 4);
+    first.signal("CONT");
+    first.kill();
+    let mut second = at_work(&place);
+    assert_eq!(place.task(1)["attempt"], 2);
+    second.kill();
+    place.assert_nothing_runs_within(Duration::from_secs(1));
+}
+
+/// What has to hold once a team was asked to stop and is gone.
+fn assert_stopped_in_order(place: &Place, run: &mut Process, signal: &str) {
+    assert_eq!(run.code(), Some(130), "{signal}: {}", run.said());
+    place.assert_nothing_runs_within(Duration::from_secs(1));
+    assert_eq!(place.state()["current_state"], "pause", "{signal}: {}", place.state());
+    for (name, teammate) in place.state()["teammates"].as_object().unwrap() {
+        assert_eq!((&teammate["phase"], &teammate["task"]), (&"stopped".into(), &().into()), "{signal}: {name}");
+    }
+    for task in place.tasks() {
+        assert!(task["status"] == "pending" || task["status"] == "completed", "{signal}: {task}");
+        assert!(task.get("claim").is_none() && task["owner"].is_null(), "{signal}: {task}");
+        assert_eq!(task["failures"].as_u64().unwrap_or(0), 0, "{signal}: {task}");
+    }
+    let events = place.events();
+    assert_eq!(events.last().unwrap()["kind"], "team_stopped", "{signal}: {events:#?}");
+    place.assert_no_temporaries();
+}
+
+#[test]
+fn each_signal_lets_running_turns_finish_and_releases_the_rest() {
+    for signal in ["INT", "TERM", "HUP"] {
+        let gate = "while ! test -e open; do sleep 0.01; done";
+        let plan = format!(
+            "## One\n```sh\n{gate}\necho done > one\n```\n```sh\necho no > two\n```\n## Two\nafter: One\n```sh\ntrue\n```\n"
+        );
+        let place = Place::with_team(2, &plan);
+        let mut run = place.start(&["run"]);
+        wait_until("the command runs", || place.events().iter().any(|event| event["kind"] == "tool_started"));
+        run.signal(signal);
+        wait_until("it says that it stops", || run.said().contains("stopping"));
+        assert!(!run.has_ended(), "{signal}: a running turn is not broken off: {}", run.said());
+        place.write("open", "");
+        assert_stopped_in_order(&place, &mut run, signal);
+        assert_eq!(place.read("one"), "done\n", "{signal}");
+        assert_eq!(place.task(1)["status"], "pending", "the second turn is not begun");
+        assert!(!place.join("two").exists(), "{signal}");
+        let mut again = place.start(&["run"]);
+        assert_eq!(again.code(), Some(0), "{signal}: {}", again.said());
+        assert!(place.all_are("completed"), "{signal}");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    for (first, second) in [("INT", "INT"), ("TERM", "HUP")] {
+        let place = Place::with_team(2, ENDLESS);
+        let mut run = at_work(&place);
+        run.signal(first);
+        wait_until("it says that it stops", || run.said().contains("stopping"));
+        run.signal(second);
+        let ended = run.end_within(Duration::from_secs(5));
+        assert!(ended.is_some(), "{first}, {second}: it goes on: {}", run.said());
+        assert_stopped_in_order(&place, &mut run, first);
+    }
+}
+
+#[test]
+fn stop_from_another_terminal_stops_in_order_and_says_so() {
+    let place = Place::with_team(2, ENDLESS);
+    let mut run = at_work(&place);
+    let impatient = place.run(&["stop", "--wait", "0"]);
+    assert_eq!(impatient.code, Some(1), "{impatient:?}");
+    assert!(impatient.err.contains("--now"), "{impatient:?}");
+    let stopped = place.run(&["stop", "--now"]);
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    assert!(stopped.out.contains("crew"), "{stopped:?}");
+    assert_stopped_in_order(&place, &mut run, "stop --now");
+    assert_eq!(place.run(&["stop"]).code, Some(0), "there is nothing left to stop, which is what was wanted");
+}
+
+#[test]
+fn a_killed_lead_leaves_a_workspace_that_says_so() {
+    let place = Place::with_team(2, ENDLESS);
+    let mut run = at_work(&place);
+    run.kill();
+    place.assert_nothing_runs_within(Duration::from_secs(1));
+    let team = place.json(&["team"]);
+    assert!(team["members"].as_array().unwrap().iter().all(|member| member["phase"] != "work"), "{team}");
+    let why = place.run(&["why", "1"]);
+    assert!(why.code == Some(0) && why.out.contains("is gone"), "{why:?}");
+    let doctor = place.run(&["doctor"]);
+    assert_eq!(doctor.code, Some(0), "{doctor:?}");
+    // Someone removes what the lead left: the next one starts all the same.
+    for file in ["lead.json", "lead.lock"] {
+        fs::remove_file(place.join(".team").join(file)).unwrap();
+    }
+    let second = at_work(&place);
+    wait_within(Duration::from_secs(10), "the claims are anew", || place.task(1)["attempt"] == 2);
+    drop(second);
+}

@@ -1,0 +1,190 @@
+//! Strange surroundings: no config, every kind of broken config, closed streams, full streams, no home, odd folder names.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Stdio};
+
+use super::support::{Answer, Place};
+
+const COMMANDS: [&[&str]; 11] = [
+    &["tasks"],
+    &["tasks", "add", "x"],
+    &["team"],
+    &["up"],
+    &["run"],
+    &["state"],
+    &["clean"],
+    &["why", "1"],
+    &["inbox"],
+    &["config", "show"],
+    &["stop"],
+];
+
+#[test]
+fn an_empty_folder_is_told_how_to_begin_and_stays_empty() {
+    let place = Place::new();
+    for command in COMMANDS {
+        let answer = place.run(command);
+        assert_eq!(answer.code, Some(2), "{command:?}: {answer:?}");
+        assert!(answer.err.contains("brigade.toml") && answer.err.contains("brigade init"), "{command:?}: {answer:?}");
+    }
+    assert_eq!(place.run(&["doctor"]).code, Some(1));
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn each_kind_of_broken_config_is_refused_with_what_is_wrong() {
+    const MEMBER: &str = "\n[[teams.x.members]]\nname = \"a\"\n";
+    let with_member = |text: &str| format!("{text}{MEMBER}");
+    let broken: [(String, &str); 22] = [
+        (String::new(), "no team"),
+        ("teams".into(), ":1:6"),
+        ("[teams.x".into(), "unclosed"),
+        ("[teams.x]".into(), "no members"),
+        ("[teams.x]\nmembers = []".into(), "no members"),
+        ("[teams.x]\nmembers = 3".into(), "members"),
+        (with_member("a = 1"), "unknown key `a`"),
+        (with_member("[team.x]"), "`team`"),
+        (with_member("[teams.x]\ngoal = 3"), "`goal` must be a text"),
+        (with_member("[teams.x]\ngaol = \"g\""), "goal"),
+        (with_member("[teams.x]\nplan = \"nope.md\""), "nope.md"),
+        (with_member("[teams.x]\nbudget = { usd = 1.0 }"), "not enforced"),
+        (with_member("[teams.x]\nlimits = { turns_max = 0 }"), "from 1 to"),
+        (with_member("[teams.x]\nlimits = { turns_max = \"many\" }"), "whole number"),
+        (with_member("[teams.x]\nlimits = { turns = 5 }"), "turns_max"),
+        (with_member("durability = \"weak\""), "process, power"),
+        ("[[teams.\"a b\".members]]\nname=\"b\"".into(), "`a b`"),
+        ("[[teams.x.members]]\nname = \"lead\"".into(), "`lead` is taken"),
+        ("[[teams.x.members]]\nrole = \"coder\"".into(), "name"),
+        (
+            format!(
+                "{MEMBER}{}",
+                MEMBER.to_uppercase().replace("TEAMS.X.MEMBERS", "teams.x.members").replace("NAME", "name")
+            ),
+            "already",
+        ),
+        (format!("{MEMBER}provider = \"magic\""), "runbook"),
+        (format!("{MEMBER}[[teams.y.members]]\nname = \"b\""), "which team"),
+    ];
+    for (text, said) in &broken {
+        let place = Place::new();
+        place.write("brigade.toml", text);
+        for command in [&["run"][..], &["up", "--headless"]] {
+            let answer = place.run(command);
+            assert!(answer.code == Some(2) && answer.err.contains(said), "{text}\n{said}: {answer:?}");
+        }
+        let doctor = place.run(&["doctor"]);
+        assert!(doctor.code == Some(1) || *said == "which team", "{text}: {doctor:?}");
+        // The board needs no config, only a place.
+        assert_eq!(place.run(&["tasks", "add", "x"]).code, Some(0), "{text}");
+        assert!(!place.join(".team/lead.json").exists(), "{text}: nothing was launched");
+    }
+    for bytes in [&b"\xff\xfe"[..], &vec![b'#'; 2 << 20]] {
+        let place = Place::new();
+        fs::write(place.join("brigade.toml"), bytes).unwrap();
+        let answer = place.run(&["run"]);
+        assert!(answer.code == Some(2) && answer.err.contains("cannot read brigade.toml"), "{answer:?}");
+    }
+}
+
+/// A team of two tasks, and a shell line in its folder; returns how the line ended and what it printed.
+fn in_shell(line: &str, change: impl FnOnce(&mut Command)) -> (Place, Answer) {
+    let place = Place::with_team(2, "## One\n```sh\ntrue\n```\n## Two\nafter: One\n```sh\ntrue\n```\n");
+    let program = env!("CARGO_BIN_EXE_brigade");
+    let mut shell = place.command("sh");
+    shell.args(["-c", &line.replace("brigade", program)]);
+    change(&mut shell);
+    let answer = Answer::of(shell);
+    (place, answer)
+}
+
+#[test]
+fn closed_and_full_streams_cost_no_work() {
+    for (line, code) in [
+        ("brigade run <&-", 0),
+        ("brigade run >&-", 0),
+        ("brigade run 2>&-", 0),
+        ("brigade run <&- >&- 2>&-", 0),
+        ("brigade run >/dev/full", 1),
+        ("brigade run --output-format stream-json >/dev/full", 1),
+        ("brigade run --output-format json >/dev/full", 1),
+        ("brigade run 2>/dev/full", 0),
+        ("brigade run | head -1", 0),
+        ("brigade run | true", 0),
+        ("brigade run --output-format stream-json | head -1", 0),
+    ] {
+        let (place, answer) = in_shell(line, |_| {});
+        assert_eq!(answer.code, Some(code), "{line}: {answer:?}");
+        assert!(place.all_are("completed"), "{line}: {:#?}", place.tasks());
+        place.assert_nothing_runs_within(std::time::Duration::from_secs(1));
+    }
+    for line in
+        ["brigade tasks >&-", "brigade tasks | true", "brigade --help | true", "brigade completions bash | true"]
+    {
+        let (_, answer) = in_shell(line, |_| {});
+        assert_eq!(answer.code, Some(0), "{line}: {answer:?}");
+    }
+    let (_, answer) = in_shell("brigade doctor >/dev/full", |_| {});
+    assert_eq!(answer.code, Some(1), "{answer:?}");
+    assert!(answer.err.contains("No space"), "{answer:?}");
+}
+
+#[test]
+fn homes_and_languages_do_not_matter() {
+    let nowhere: [(&str, Option<&str>); 4] =
+        [("unset", None), ("empty", Some("")), ("read-only", Some("/proc")), ("missing", Some("/no/where"))];
+    for (what, home) in nowhere {
+        let (place, answer) = in_shell("brigade run && brigade doctor && brigade team", |shell| {
+            shell.env_remove("XDG_CONFIG_HOME").env_remove("HOME");
+            if let Some(home) = home {
+                shell.env("HOME", home);
+            }
+        });
+        assert_eq!(answer.code, Some(0), "{what}: {answer:?}");
+        assert!(place.all_are("completed"), "{what}");
+    }
+    for language in ["C", "POSIX", "tr_TR.UTF-8", "nonsense"] {
+        let (place, answer) = in_shell("brigade tasks add 'Größe — ✓' && brigade tasks", |shell| {
+            shell.env("LANG", language).env("LC_ALL", language);
+        });
+        assert!(answer.code == Some(0) && answer.out.contains("Größe — ✓"), "{language}: {answer:?}");
+        assert_eq!(place.task(1)["subject"], "Größe — ✓");
+    }
+    let bare =
+        Command::new(env!("CARGO_BIN_EXE_brigade")).arg("--version").env_clear().stdin(Stdio::null()).output().unwrap();
+    assert!(bare.status.success());
+}
+
+#[test]
+fn folder_names_may_be_anything() {
+    let names: [&[u8]; 7] = [
+        b"with spaces",
+        b"it's \"quoted\"",
+        b"two\nlines",
+        b"\xff\xfe no text",
+        b"-dash",
+        b"$(touch evil)`;&|",
+        "Größe✓".as_bytes(),
+    ];
+    for name in names {
+        let place = Place::named(OsStr::from_bytes(name));
+        let shown = OsString::from(OsStr::from_bytes(name));
+        for command in
+            [&["init"][..], &["run"], &["tasks"], &["team"], &["doctor"], &["why", "1"], &["stop"], &["clean"]]
+        {
+            let answer = place.run(command);
+            assert_eq!(answer.code, Some(0), "{shown:?} {command:?}: {answer:?}");
+        }
+        assert!(place.all_are("completed"), "{shown:?}");
+        assert_eq!(place.json(&["tasks"]).as_array().unwrap().len(), 3);
+        for command in [&["clean"][..], &["team"], &["init", "--force"], &["config", "show"], &["doctor"]] {
+            place.json(command);
+        }
+        assert!(!place.join("evil").exists());
+        // From elsewhere, by name.
+        let mut elsewhere = place.command(env!("CARGO_BIN_EXE_brigade"));
+        elsewhere.current_dir("/").args(["tasks", "--workspace"]).arg(place.path());
+        assert_eq!(Answer::of(elsewhere).code, Some(0), "{shown:?}");
+    }
+}

@@ -1,0 +1,363 @@
+//! A workspace, and processes that end with the test, however that ends.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long a condition may take on a slow, busy machine before the test fails.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The variable by which the processes of one workspace are found again: commands inherit it.
+const MARK: &str = "TORTURE_MARK";
+
+/// A workspace.
+pub struct Place {
+    root: PathBuf,
+    mark: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Place {
+    /// An empty folder.
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self::at(folder.path().canonicalize().unwrap(), folder)
+    }
+
+    /// A folder of this name inside an empty one.
+    pub fn named(name: &OsStr) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap().join(name);
+        fs::create_dir(&root).unwrap();
+        Self::at(root, folder)
+    }
+
+    fn at(root: PathBuf, folder: tempfile::TempDir) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let mark = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { root, mark, _folder: folder }
+    }
+
+    /// A workspace with a team `crew` of this many runbook members, `m1`, `m2`, ..., and this plan.
+    pub fn with_team(members: usize, plan: &str) -> Self {
+        let place = Self::new();
+        place.write("plan.md", plan);
+        place.write_team(members, "plan = \"plan.md\"");
+        place
+    }
+
+    /// The same without a plan.
+    pub fn with_idle_team(members: usize) -> Self {
+        let place = Self::new();
+        place.write_team(members, "");
+        place
+    }
+
+    /// Writes a config with the team `crew`, and `more` in its table.
+    pub fn write_team(&self, members: usize, more: &str) {
+        let members: String = (1..=members)
+            .map(|number| format!("[[teams.crew.members]]\nname = \"m{number}\"\nrole = \"worker\"\n"))
+            .collect();
+        self.write("brigade.toml", &format!("durability = \"process\"\n[teams.crew]\n{more}\n{members}"));
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        let path = self.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// The program with these arguments, in the workspace, without what the tester's environment says of Brigade.
+    pub fn brigade(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(env!("CARGO_BIN_EXE_brigade"));
+        command.args(arguments);
+        command
+    }
+
+    /// Any program in the workspace, with an environment that is the same everywhere.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.root).stdin(Stdio::null());
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name.starts_with("BRIGADE_") || name.ends_with("_API_KEY") || name.starts_with("GIT_") {
+                command.env_remove(name);
+            }
+        }
+        command.env("XDG_CONFIG_HOME", self.root.join("no-config")).env("COLUMNS", "100").env(MARK, &self.mark);
+        command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE").env_remove("RUST_BACKTRACE");
+        command
+    }
+
+    /// Runs the program to its end.
+    pub fn run(&self, arguments: &[&str]) -> Answer {
+        Answer::of(self.brigade(arguments))
+    }
+
+    /// Starts the program and goes on.
+    pub fn start(&self, arguments: &[&str]) -> Process {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let log = format!("said-{}.txt", NEXT.fetch_add(1, Ordering::Relaxed));
+        Process::start(self.brigade(arguments), &self.join(&log))
+    }
+
+    /// The `data` of a command's JSON answer.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let answer = self.run(&[arguments, &["--json"]].concat());
+        assert_eq!(answer.code, Some(0), "{arguments:?}: {answer:?}");
+        let value: Value = serde_json::from_str(&answer.out).unwrap_or_else(|error| panic!("{error}: {answer:?}"));
+        assert_eq!(value["schema_version"], 1);
+        value["data"].clone()
+    }
+
+    /// The tasks as their files say: each must be whole at every moment.
+    pub fn tasks(&self) -> Vec<Value> {
+        let mut tasks: Vec<Value> = fs::read_dir(self.join(".tasks"))
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("task_"))
+            .filter_map(|path| Some((fs::read(&path).ok()?, path)))
+            .map(|(bytes, path)| {
+                serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{} is torn: {error}", path.display()))
+            })
+            .collect();
+        tasks.sort_by_key(|task| task["id"].as_u64());
+        tasks
+    }
+
+    pub fn task(&self, id: u64) -> Value {
+        let text = self.read(&format!(".tasks/task_{id}.json"));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("task {id} is torn: {error}: {text}"))
+    }
+
+    /// Whether the board has tasks and all of them have this status.
+    pub fn all_are(&self, status: &str) -> bool {
+        let tasks = self.tasks();
+        !tasks.is_empty() && tasks.iter().all(|task| task["status"] == status)
+    }
+
+    /// The events of the run that began last, each a whole line.
+    pub fn events(&self) -> Vec<Value> {
+        let path = self.join(".team/events.jsonl");
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n') && line.len() > 1);
+        whole.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("event {line}: {error}"))).collect()
+    }
+
+    pub fn state(&self) -> Value {
+        let text = self.read("agent_state.json");
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("agent_state.json is torn: {error}: {text}"))
+    }
+
+    /// The ids of all living processes that were started for this workspace, with what they run.
+    pub fn processes(&self) -> Vec<(u32, String)> {
+        let wanted = format!("{MARK}={}", self.mark);
+        let is_marked = |path: &Path| {
+            fs::read(path.join("environ"))
+                .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes()))
+        };
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let marked = entries.filter_map(|entry| {
+            let process: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let command = fs::read(entry.path().join("cmdline")).ok()?;
+            // One that has ended and was not waited for has no command line any more.
+            (!command.is_empty() && is_marked(&entry.path()))
+                .then(|| (process, String::from_utf8_lossy(&command).replace('\0', " ")))
+        });
+        marked.collect()
+    }
+
+    /// Fails unless nothing that was started for this workspace runs within `time`.
+    pub fn assert_nothing_runs_within(&self, time: Duration) {
+        let began = Instant::now();
+        loop {
+            let left = self.processes();
+            if left.is_empty() {
+                return;
+            }
+            assert!(began.elapsed() < time, "still running after {:?}: {left:#?}", began.elapsed());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Fails if a temporary of ours lies about anywhere in the workspace.
+    pub fn assert_no_temporaries(&self) {
+        let left: Vec<PathBuf> = files_below(&self.root)
+            .into_iter()
+            .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(".tmp-"))
+            .collect();
+        assert!(left.is_empty(), "temporaries were left: {left:?}");
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // A failed test may have left something that no `Process` knows of.
+        for (process, _) in self.processes() {
+            signal(process, "KILL");
+        }
+    }
+}
+
+/// All files below a folder.
+pub fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(files_below(&entry.path()));
+        } else {
+            found.push(entry.path());
+        }
+    }
+    found
+}
+
+/// What a command printed and how it ended.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Answer {
+    /// Runs `command` to its end; one that hangs fails the test.
+    pub fn of(mut command: Command) -> Self {
+        let shown = format!("{command:?}");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let read_out = std::thread::spawn(move || read_all(&mut out));
+        let read_err = std::thread::spawn(move || read_all(&mut err));
+        let mut process = Process { child, log: PathBuf::new() };
+        let status = process.end_within(PATIENCE).unwrap_or_else(|| panic!("{shown} hangs"));
+        let (out, err) = (read_out.join().unwrap(), read_err.join().unwrap());
+        assert!(!err.contains("panicked at") && !err.contains("RUST_BACKTRACE"), "{shown}: {err}");
+        Self { code: status.code(), out, err }
+    }
+
+    pub fn from_output(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+fn read_all(pipe: &mut impl Read) -> String {
+    let mut bytes = Vec::new();
+    pipe.read_to_end(&mut bytes).unwrap();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A process that is killed when the test is over, however it ends.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command`; what it prints goes to `log`.
+    pub fn start(mut command: Command, log: &Path) -> Self {
+        let file = fs::File::options().create_new(true).append(true).open(log).unwrap();
+        command.stdout(file.try_clone().unwrap()).stderr(file);
+        Self { child: command.spawn().unwrap(), log: log.to_owned() }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it printed so far.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(self.id(), name);
+    }
+
+    /// Kills it and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// How it ended, or nothing if it runs on.
+    pub fn end_within(&mut self, time: Duration) -> Option<ExitStatus> {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return Some(status);
+            }
+            if began.elapsed() > time {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits for its end and returns its exit code.
+    pub fn code(&mut self) -> Option<i32> {
+        let status = self.end_within(PATIENCE);
+        let said = self.said();
+        assert!(!said.contains("panicked at"), "{said}");
+        status.unwrap_or_else(|| panic!("it hangs: {said}")).code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Sends a signal by its name.
+pub fn signal(process: u32, name: &str) {
+    let _ = Command::new("kill").args([&format!("-{name}"), "--", &process.to_string()]).stderr(Stdio::null()).status();
+}
+
+/// Waits until `condition` holds; fails with `what` if it never does.
+#[track_caller]
+pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    wait_within(PATIENCE, what, condition);
+}
+
+/// The same with a bound of its own.
+#[track_caller]
+pub fn wait_within(time: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < time, "this never came: {what}");
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
+/// Whether this machine lets us mount; says why not.
+pub fn is_root(test: &str) -> bool {
+    let is_root = Answer::from_output(Command::new("id").arg("-u").output().unwrap()).out.trim() == "0";
+    if !is_root {
+        println!("{test}: skipped, because mounting needs root");
+    }
+    is_root
+}

@@ -1,0 +1,95 @@
+//! The tutorial's own agent, which takes no locks and writes in place, on the same files as a team that works.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::support::{Answer, Place, wait_until};
+
+const TASKS: u64 = 80;
+const ROUNDS: &str = "150";
+
+/// How often each of the tutorial's messages stands in a member's transcript.
+fn delivered(place: &Place, name: &str) -> BTreeMap<String, usize> {
+    let text = fs::read_to_string(place.join(&format!(".team/transcripts/{name}.jsonl"))).unwrap_or_default();
+    let mut times = BTreeMap::new();
+    for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        let record: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        for block in record["content"].as_array().into_iter().flatten() {
+            let mut text = block["text"].as_str().unwrap_or_default();
+            while let Some((_, rest)) = text.split_once("<<pat ") {
+                let (number, rest) = rest.split_once(">>").unwrap();
+                *times.entry(format!("<<pat {number}>>")).or_default() += 1;
+                text = rest;
+            }
+        }
+    }
+    times
+}
+
+#[test]
+fn the_tutorials_agent_works_beside_a_team() {
+    if !Command::new("python3").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        println!("skipped: there is no python3");
+        return;
+    }
+    let place = Place::with_idle_team(2);
+    for id in 1..=TASKS {
+        let task = format!(
+            "{{\n  \"id\": {id},\n  \"subject\": \"Task {id}\",\n  \"description\": \"```sh\\nsleep 0.0{}\\n```\",\n  \"status\": \"pending\",\n  \"owner\": null,\n  \"blockedBy\": [],\n  \"x_tutor\": {{ \"keep\": [1.50, {id}] }}\n}}",
+            id % 5 + 1
+        );
+        place.write(&format!(".tasks/task_{id}.json"), &task);
+    }
+    let mut up = place.start(&["up", "--headless"]);
+    wait_until("the team is up", || place.join(".team/config.json").exists());
+    let mut tutor = place.command("python3");
+    tutor.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/processes/tutorial.py")).arg(place.path()).arg(ROUNDS);
+    let tutor = Answer::of(tutor);
+    assert_eq!(tutor.code, Some(0), "{tutor:?}");
+    let told: Value = serde_json::from_str(&tutor.out).unwrap();
+    assert_eq!(told["torn"], Value::Array(vec![]), "the tutorial read half a file");
+
+    let sent: Vec<(String, String)> = serde_json::from_value(told["sent"].clone()).unwrap();
+    for name in ["m1", "m2"] {
+        let expected: BTreeMap<String, usize> =
+            sent.iter().filter(|(to, _)| to == name).map(|(_, content)| (content.clone(), 1)).collect();
+        assert!(expected.len() > 10);
+        wait_until("all mail is delivered", || delivered(&place, name).len() >= expected.len());
+        assert_eq!(delivered(&place, name), expected, "mail of {name}");
+    }
+    let own: Vec<&String> = sent.iter().filter(|(to, _)| to == "pat").map(|(_, content)| content).collect();
+    assert_eq!(serde_json::to_value(own).unwrap(), told["read"], "the tutor's own inbox is its own");
+
+    wait_until("nothing of ours is left", || {
+        place.tasks().iter().all(|task| task["status"] == "completed" || task["owner"] == "pat")
+    });
+    assert!(!up.has_ended(), "{}", up.said());
+    up.signal("INT");
+    assert_eq!(up.code(), Some(130), "{}", up.said());
+    assert_foreign_things_are_kept(&place, &told);
+}
+
+fn assert_foreign_things_are_kept(place: &Place, told: &Value) {
+    let foreign: Vec<u64> = serde_json::from_value(told["held"].clone()).unwrap();
+    let foreign: Vec<u64> = foreign.into_iter().filter(|id| place.task(*id)["status"] == "in_progress").collect();
+    assert!(!foreign.is_empty(), "the tutor got no task");
+    for id in 1..=TASKS {
+        let text = place.read(&format!(".tasks/task_{id}.json"));
+        assert!(place.task(id)["x_tutor"]["keep"] == serde_json::json!([1.5, id]), "{text}");
+    }
+    let roster: Value = serde_json::from_str(&place.read(".team/config.json")).unwrap();
+    let member = roster["members"].as_array().unwrap().iter().find(|member| member["name"] == "pat").cloned();
+    assert_eq!(member.unwrap()["desk"], serde_json::json!([1, 2]), "{roster}");
+    // Shown, not waited for, not taken back.
+    let mut run = place.start(&["run"]);
+    assert_eq!(run.code(), Some(0), "{}", run.said());
+    for id in foreign {
+        assert_eq!((&place.task(id)["status"], &place.task(id)["owner"]), (&"in_progress".into(), &"pat".into()));
+        let why = place.run(&["why", &id.to_string()]);
+        assert!(why.out.contains("pat"), "{why:?}");
+    }
+    assert!(place.run(&["tasks"]).out.contains("pat"));
+}

@@ -1,0 +1,143 @@
+//! Commands typed wrong, as new users type them: the exit code, a word that names the thing, and a way on.
+
+use super::support::Place;
+
+/// What is typed, the exit code, and what the answer must name.
+#[rustfmt::skip]
+const TYPED: &[(&str, i32, &[&str])] = &[
+    ("", 2, &["Usage", "init"]),
+    ("strat", 2, &["strat", "--help"]),
+    ("start", 2, &["start", "brigade up"]),
+    ("status", 2, &["status", "brigade team"]),
+    ("logs", 2, &["logs", "events.jsonl"]),
+    ("UP", 2, &["UP", "--help"]),
+    ("--verison", 2, &["--verison", "--version"]),
+    ("help nothing", 2, &["nothing"]),
+    ("run nobody", 2, &["nobody", "crew"]),
+    ("run crew --plan nope.md", 2, &["nope.md"]),
+    ("run crew --plan .", 2, &["folder"]),
+    ("run --plan /dev/null", 2, &["/dev/null"]),
+    ("run --output-format xml", 2, &["xml", "stream-json"]),
+    ("run crew goal extra", 2, &["extra", "Usage"]),
+    ("up nobody", 2, &["nobody", "crew"]),
+    ("up --mode fast", 2, &["fast", "run_once"]),
+    ("up -x", 2, &["-x", "Usage"]),
+    ("state paws", 2, &["paws", "pause"]),
+    ("state pause now", 2, &["now", "Usage"]),
+    ("state --note why", 2, &["MODE"]),
+    ("tasks lst", 2, &["lst", "list"]),
+    ("tasks list --status done", 2, &["done", "completed"]),
+    ("tasks show", 2, &["ID"]),
+    ("tasks show 1.5", 2, &["1.5", "#3"]),
+    ("tasks show 99", 1, &["#99", "brigade tasks"]),
+    ("tasks show 99999999999999999999", 2, &["99999999999999999999", "#3"]),
+    ("tasks add", 2, &["SUBJECT"]),
+    ("tasks add ''", 2, &["subject"]),
+    ("tasks add x --after 77", 1, &["#77", "--after"]),
+    ("tasks add x --after foo", 2, &["foo", "#3"]),
+    ("tasks add x --priority high", 2, &["high", "whole number"]),
+    ("tasks add x --max-attempts 0", 2, &["0", "max-attempts"]),
+    ("tasks add x --for 'a b'", 2, &["a b", "letters"]),
+    ("tasks update 1", 2, &["nothing to change", "--priority"]),
+    ("tasks update 1 --after 1", 1, &["#1"]),
+    ("tasks rm", 2, &["IDS"]),
+    ("tasks rm 99", 1, &["#99", "brigade tasks"]),
+    ("tasks import", 2, &["FILE"]),
+    ("tasks import nope.md", 2, &["nope.md"]),
+    ("tasks import .", 2, &["cannot read"]),
+    ("tasks import brigade.toml", 2, &["brigade.toml", "## Title"]),
+    ("tasks claim", 2, &["--as"]),
+    ("tasks claim --as", 2, &["--as", "NAME"]),
+    ("tasks claim --as 'a b'", 2, &["a b", "letters"]),
+    ("tasks claim --as lead", 2, &["lead", "name of your own"]),
+    ("tasks claim --as all", 2, &["all"]),
+    ("tasks claim --as me --lease 5", 2, &["5", "15m"]),
+    ("tasks claim --as me --lease 0s", 2, &["0s", "1s"]),
+    ("tasks claim x --as me", 2, &["x", "#3"]),
+    ("tasks claim 99 --as me", 1, &["#99", "brigade tasks"]),
+    ("tasks complete", 2, &["ID"]),
+    ("tasks complete 1", 2, &["#1", "--as", "--attempt"]),
+    ("tasks complete 1 --as me", 2, &["--attempt"]),
+    ("tasks complete 1 --as me --attempt 7", 1, &["#1"]),
+    ("tasks complete 1 --as me --attempt one", 2, &["one"]),
+    ("tasks fail 1 --as me --attempt 1", 2, &["--reason"]),
+    ("tasks fail 1 --as me --attempt 1 -r ''", 2, &["--reason"]),
+    ("tasks retry 1", 1, &["#1", "pending"]),
+    ("tasks reopen 1", 1, &["#1", "pending"]),
+    ("why", 2, &["ID"]),
+    ("why abc", 2, &["abc", "#3"]),
+    ("why 42", 1, &["#42", "brigade tasks"]),
+    ("send", 2, &["TO", "TEXT"]),
+    ("send m1", 2, &["TEXT"]),
+    ("send m1 ''", 2, &["nothing to send"]),
+    ("send nobody hi", 1, &["nobody", "m1"]),
+    ("inbox nobody", 1, &["nobody", "m1"]),
+    ("inbox ../../etc", 1, &["../../etc"]),
+    ("inbox m1 --take", 2, &["m1", "human"]),
+    ("team nobody", 2, &["nobody", "crew"]),
+    ("stop --wait soon", 2, &["soon", "--wait"]),
+    ("clean --al", 2, &["--al", "--all"]),
+    ("config", 2, &["show", "schema"]),
+    ("config shw", 2, &["shw", "show"]),
+    ("config show nobody", 2, &["nobody", "crew"]),
+    ("completions tcsh", 2, &["tcsh", "bash"]),
+    ("completions", 2, &["SHELL"]),
+    ("init", 2, &["brigade.toml", "--force"]),
+    ("init 'my team' --force", 2, &["my team", "letters"]),
+    ("doctor extra", 2, &["extra"]),
+    ("--color sometimes tasks", 2, &["sometimes", "auto"]),
+    ("tasks --workspace /nowhere", 2, &["/nowhere"]),
+    ("tasks --workspace brigade.toml", 2, &["not a folder"]),
+    ("tasks --config /nowhere/brigade.toml", 2, &["config file", "/nowhere/brigade.toml"]),
+    ("tasks --config .", 2, &["config file"]),
+    ("run --config /nowhere/brigade.toml", 2, &["/nowhere/brigade.toml"]),
+];
+
+/// Splits at spaces; what stands between single quotes stays together.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut is_quoted) = (Vec::new(), false);
+    for part in line.split('\'') {
+        if is_quoted {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+        is_quoted = !is_quoted;
+    }
+    words
+}
+
+#[test]
+fn what_is_typed_wrong_is_answered_with_the_thing_and_a_way_on() {
+    let place = Place::with_idle_team(1);
+    assert_eq!(place.run(&["tasks", "add", "One"]).code, Some(0));
+    let before = place.task(1);
+    let mut poor = Vec::new();
+    for (line, code, named) in TYPED {
+        let words = words(line);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let answer = place.run(&words);
+        let said = answer.out.clone() + &answer.err;
+        let is_silent = answer.err.trim().is_empty() && *line != "why 42"; // Its answer is on stdout.
+        if answer.code != Some(*code) || is_silent || !named.iter().all(|name| said.contains(name)) {
+            poor.push(format!(
+                "brigade {line}\n  expected exit {code} and {named:?}, got exit {:?}:\n{said}",
+                answer.code
+            ));
+        }
+        // The same for programs: one line of JSON that says what is wrong.
+        if !line.is_empty() && *line != "config" {
+            let answer = place.run(&[&words[..], &["--json"]].concat());
+            let first: Option<serde_json::Value> = serde_json::from_str((answer.err + &answer.out).trim()).ok();
+            let is_error = first
+                .as_ref()
+                .is_some_and(|value| value["error"]["code"] == *code || value["data"]["reasons"].is_array());
+            if answer.code != Some(*code) || !is_error {
+                poor.push(format!("brigade {line} --json\n  exit {:?}: {first:?}", answer.code));
+            }
+        }
+    }
+    assert!(poor.is_empty(), "{}", poor.join("\n"));
+    assert_eq!(place.task(1), before, "nothing of this changed anything");
+    assert_eq!(place.tasks().len(), 1);
+}

@@ -1,0 +1,322 @@
+//! The process dies, or the power, at every call of the file system: what was accepted is there, and is delivered once.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use brigade::domain::message::{Message, MessageType};
+use brigade::domain::name::Name;
+use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
+use brigade::domain::time::UnixMs;
+use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
+use brigade::ports::{Mailbox, StateStore, StoreResult, Transcripts};
+use brigade::stores::file::Durability;
+use brigade::stores::file::mailbox::FileMailbox;
+use brigade::stores::file::shared::SharedFile;
+use brigade::stores::file::state::FileState;
+use brigade::stores::file::transcripts::FileTranscripts;
+use brigade::stores::fs::dying::{DyingFileSystem, Fate};
+use brigade::stores::fs::simulated::{DiskOptions, SimulatedDisk};
+use brigade::stores::fs::{FileSystem, HeldLock, Stamp};
+
+use crate::support::{changes, clock};
+
+const TEAM: &str = "/w/.team";
+
+/// One life of a process that sends to alice and runs her.
+struct Life {
+    mail: FileMailbox,
+    transcripts: FileTranscripts,
+}
+
+impl Life {
+    fn begin(files: Arc<dyn FileSystem>, durability: Durability) -> Self {
+        let team = Path::new(TEAM);
+        Self {
+            mail: FileMailbox::with_settle_time(
+                Arc::clone(&files),
+                durability,
+                clock(),
+                changes(),
+                team,
+                Duration::ZERO,
+            ),
+            transcripts: FileTranscripts::new(files, durability, team),
+        }
+    }
+
+    async fn open(&self) -> StoreResult<()> {
+        self.mail.open_inboxes(&[Name::new("alice").unwrap()]).await
+    }
+
+    async fn send(&self, number: u32, accepted: &mut Vec<u32>) -> StoreResult<()> {
+        let message = Message::new(MessageType::Message, "bob", number.to_string(), UnixMs(0));
+        self.mail.send("alice", message).await?;
+        accepted.push(number);
+        Ok(())
+    }
+
+    /// Delivers as a teammate does: takes, appends to the transcript durably, settles.
+    async fn deliver(&self) -> StoreResult<()> {
+        let delivered = delivered(&self.transcripts.load("alice").await?);
+        let mail = self.mail.take("alice", &delivered).await?;
+        if !mail.is_empty() {
+            let blocks = mail.iter().map(|delivery| Block::text(delivery.message.content.clone())).collect();
+            let mut message = MessageRecord::new(Role::User, blocks);
+            message.delivered = mail.into_iter().map(|delivery| delivery.key).collect();
+            self.transcripts.append("alice", &[Record { at: UnixMs(0), entry: Entry::Message(message) }], true).await?;
+        }
+        self.mail.settle("alice", &self::delivered(&self.transcripts.load("alice").await?)).await
+    }
+
+    /// What the process does until it dies; `accepted` are the messages whose sending returned.
+    async fn live(&self, first: u32, accepted: &mut Vec<u32>) -> StoreResult<()> {
+        self.open().await?;
+        self.send(first, accepted).await?;
+        self.send(first + 1, accepted).await?;
+        self.deliver().await?;
+        self.send(first + 2, accepted).await?;
+        self.deliver().await?;
+        self.deliver().await?;
+        self.send(first + 3, accepted).await
+    }
+
+    async fn received(&self) -> Vec<u32> {
+        let mut received = Vec::new();
+        for record in self.transcripts.load("alice").await.unwrap() {
+            if let Entry::Message(message) = record.entry {
+                received.extend(message.content.iter().map(|block| match block {
+                    Block::Text { text } => text.parse::<u32>().unwrap(),
+                    other => panic!("{other:?}"),
+                }));
+            }
+        }
+        received
+    }
+}
+
+fn delivered(records: &[Record]) -> HashSet<String> {
+    let keys = records.iter().flat_map(|record| match &record.entry {
+        Entry::Message(message) => message.delivered.clone(),
+        Entry::Compaction { .. } => Vec::new(),
+    });
+    keys.collect()
+}
+
+async fn check(files: Arc<dyn FileSystem>, durability: Durability, accepted: &[u32], what: &str) {
+    let life = Life::begin(files, durability);
+    life.open().await.unwrap();
+    life.deliver().await.unwrap();
+    let received = life.received().await;
+    let known: Vec<u32> = received.iter().copied().filter(|number| accepted.contains(number)).collect();
+    assert_eq!(known, accepted, "{what}: accepted and received differ (all received: {received:?})");
+    let once: HashSet<u32> = received.iter().copied().collect();
+    assert_eq!(once.len(), received.len(), "{what}: delivered twice: {received:?}");
+    assert!(life.mail.waiting().await.unwrap().is_empty(), "{what}");
+    assert!(life.mail.peek("alice").await.unwrap().is_empty(), "{what}");
+}
+
+#[tokio::test]
+async fn a_process_killed_at_any_call_loses_and_doubles_no_mail() {
+    for fate in [Fate::DiesAt as fn(u64) -> Fate, Fate::DiesInside, Fate::FailsAt] {
+        for call in 1.. {
+            let disk = SimulatedDisk::new(DiskOptions::default());
+            let mut accepted = Vec::new();
+            // A life before, so that the files are there already.
+            Life::begin(Arc::new(disk.clone()), Durability::Power).live(0, &mut accepted).await.unwrap();
+            let dying = Arc::new(DyingFileSystem::new(Arc::new(disk.clone()), fate(call)));
+            let life = Life::begin(Arc::clone(&dying) as Arc<dyn FileSystem>, Durability::Power);
+            let outcome = life.live(10, &mut accepted).await;
+            drop(life);
+            let what = format!("{:?}, outcome {outcome:?}", fate(call));
+            check(Arc::new(disk), Durability::Power, &accepted, &what).await;
+            if !dying.is_struck() {
+                assert!(call > 15, "hardly a call was struck: {call}");
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_power_cut_at_any_call_loses_and_doubles_no_mail() {
+    for call in 1.. {
+        let mut is_over = false;
+        for seed in 0..8 {
+            let disk = SimulatedDisk::new(DiskOptions { renames_after_bytes: seed % 2 == 0, ..DiskOptions::default() });
+            let mut accepted = Vec::new();
+            Life::begin(Arc::new(disk.clone()), Durability::Power).live(0, &mut accepted).await.unwrap();
+            let dying = Arc::new(DyingFileSystem::new(Arc::new(disk.clone()), Fate::DiesInside(call)));
+            let life = Life::begin(Arc::clone(&dying) as Arc<dyn FileSystem>, Durability::Power);
+            let outcome = life.live(10, &mut accepted).await;
+            drop(life);
+            let left = disk.crash(seed);
+            let what = format!("call {call}, seed {seed}, outcome {outcome:?}");
+            check(Arc::new(left), Durability::Power, &accepted, &what).await;
+            is_over = !dying.is_struck();
+        }
+        if is_over {
+            break;
+        }
+    }
+}
+
+fn state_text(mode: &str) -> String {
+    format!(
+        "{{\"desired_state\": \"{mode}\", \"current_state\": \"pause\", \"setBy\": \"human\", \"note\": \"\", \"theirs\": 1.50}}"
+    )
+}
+
+/// A state store over a disk on which the file says `continuous`, durably.
+fn disk_with_state() -> (SimulatedDisk, PathBuf) {
+    let disk = SimulatedDisk::new(DiskOptions { renames_after_bytes: false, ..DiskOptions::default() });
+    let path = PathBuf::from("/w/agent_state.json");
+    disk.create_folder(Path::new("/w")).unwrap();
+    disk.write(&path, state_text("continuous").as_bytes()).unwrap();
+    disk.settle();
+    (disk, path)
+}
+
+fn state_store(files: Arc<dyn FileSystem>) -> FileState {
+    let file = SharedFile::new(
+        files,
+        Durability::Power,
+        Path::new("/w"),
+        "agent_state.json",
+        Path::new(TEAM),
+        FileState::is_whole,
+    );
+    FileState::new(file, clock(), changes(), true)
+}
+
+#[tokio::test]
+async fn the_shared_state_is_the_old_or_the_new_one_whenever_the_power_is_cut() {
+    let wish = SetDesired { mode: Mode::RunCleanup, by: "human".into(), note: String::new(), only_if: None };
+    for call in 1.. {
+        let mut is_over = false;
+        for seed in 0..16 {
+            let (disk, path) = disk_with_state();
+            let dying = Arc::new(DyingFileSystem::new(Arc::new(disk.clone()), Fate::DiesInside(call)));
+            let update = StateUpdate { desired: Some(wish.clone()), report: None };
+            let outcome = state_store(Arc::clone(&dying) as Arc<dyn FileSystem>).update(update).await;
+            let is_cut = seed % 2 == 0;
+            let left = if is_cut { disk.crash(seed) } else { disk };
+            let what = format!("call {call}, seed {seed}, outcome {outcome:?}");
+            let (bytes, _) = left.read(&path, 0, 1 << 20).unwrap();
+            let found = SharedState::parse(&bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(matches!(found.desired, Mode::Continuous | Mode::RunCleanup), "{what}");
+            assert_eq!(found.document.raw("theirs"), Some("1.50"), "{what}");
+            if outcome.is_ok() && !is_cut {
+                assert_eq!(found.desired, Mode::RunCleanup, "{what}");
+            }
+            // What the dead process left is no click of anybody.
+            let state = state_store(Arc::new(left)).update(StateUpdate::default()).await.unwrap();
+            assert_eq!(state.desired, found.desired, "{what}");
+            is_over = !dying.is_struck();
+        }
+        if is_over {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_click_between_any_two_calls_of_an_ending_wins() {
+    for (call, in_place) in (1..40).flat_map(|call| [(call, false), (call, true)]) {
+        let (disk, path) = disk_with_state();
+        let clicking = Arc::new(ClickingAt { disk: disk.clone(), call, in_place, calls: AtomicU64::new(0), path });
+        let ending = SetDesired {
+            mode: Mode::Pause,
+            by: "agent".into(),
+            note: "goal met".into(),
+            only_if: Some(Mode::Continuous),
+        };
+        let store = state_store(Arc::clone(&clicking) as Arc<dyn FileSystem>);
+        let update = StateUpdate { desired: Some(ending), report: None };
+        let ended = store.update(update).await.unwrap();
+        while clicking.calls.load(Ordering::SeqCst) < call {
+            store.update(StateUpdate::default()).await.unwrap();
+        }
+        let state = store.update(StateUpdate::default()).await.unwrap();
+        assert!(
+            matches!(ended.desired, Mode::RunOnce | Mode::Pause),
+            "click at call {call}, in place {in_place}: {:?}",
+            ended.desired
+        );
+        assert_eq!(state.desired, Mode::RunOnce, "click at call {call}, in place {in_place}");
+    }
+}
+
+/// A file system on which somebody clicks `run_once` just before one call.
+struct ClickingAt {
+    disk: SimulatedDisk,
+    call: u64,
+    in_place: bool,
+    calls: AtomicU64,
+    path: PathBuf,
+}
+
+impl ClickingAt {
+    fn count(&self) -> &SimulatedDisk {
+        if self.calls.fetch_add(1, Ordering::SeqCst) + 1 == self.call {
+            let temporary = Path::new("/w/their.tmp");
+            let written = if self.in_place { &self.path } else { temporary };
+            self.disk.write(written, state_text("run_once").as_bytes()).unwrap();
+            if !self.in_place {
+                self.disk.rename(temporary, &self.path).unwrap();
+            }
+        }
+        &self.disk
+    }
+}
+
+impl FileSystem for ClickingAt {
+    fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
+        self.count().list(folder)
+    }
+    fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+        self.count().stamp(path)
+    }
+    fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)> {
+        self.count().read(path, offset, bytes_max)
+    }
+    fn create_folder(&self, folder: &Path) -> io::Result<()> {
+        self.count().create_folder(folder)
+    }
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.count().write(path, bytes)
+    }
+    fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<u64> {
+        self.count().append(path, bytes)
+    }
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        self.count().sync_file(path)
+    }
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        self.count().sync_folder(folder)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.count().rename(from, to)
+    }
+    fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.count().rename_new(from, to)
+    }
+    fn exchange(&self, a: &Path, b: &Path) -> io::Result<()> {
+        self.count().exchange(a, b)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.count().remove(path)
+    }
+    fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
+        self.count().locked(path, critical)
+    }
+    fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
+        self.count().hold(path)
+    }
+    fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
+        self.count().free_bytes(folder)
+    }
+}

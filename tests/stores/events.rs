@@ -1,0 +1,128 @@
+//! The event log: numbered without gaps, also over full disks, parts and runs.
+
+use std::fs;
+use std::sync::Arc;
+
+use brigade::domain::event::{Event, Fact};
+use brigade::ports::EventLog;
+use brigade::stores::file::events::{EventReader, FileEventLog, PARTS_MAX};
+use brigade::stores::fs::dying::{DyingFileSystem, Fate};
+
+use crate::support::{clock, real, worlds};
+
+fn fact(text: &str) -> Fact {
+    Fact::Warning { about: "test".into(), text: text.into() }
+}
+
+fn numbers(events: &[Event]) -> Vec<u64> {
+    events.iter().map(|event| event.seq).collect()
+}
+
+#[tokio::test]
+async fn facts_are_numbered_from_one_in_their_order() {
+    for world in worlds().await {
+        let log = &world.stores.events;
+        assert!(log.append(Vec::new()).await.unwrap().is_empty());
+        let first = log.append(vec![fact("a"), fact("b")]).await.unwrap();
+        let second = log.append(vec![fact("c")]).await.unwrap();
+        assert_eq!((numbers(&first), numbers(&second)), (vec![1, 2], vec![3]), "{}", world.kind);
+        assert_eq!(first[1].fact, fact("b"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_writers_leave_a_log_without_gaps() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = Arc::new(FileEventLog::with_part_bytes(real(), clock(), folder.path(), 20_000));
+    let mut reader = EventReader::new(real(), folder.path());
+    let writers: Vec<_> = (0..8)
+        .map(|_| {
+            let log = Arc::clone(&log);
+            tokio::spawn(async move {
+                for number in 0..50 {
+                    log.append(vec![fact(&number.to_string()), fact("x")]).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut read = Vec::new();
+    while read.len() < 800 {
+        read.extend(reader.read_new().unwrap());
+        tokio::task::yield_now().await;
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    assert_eq!(numbers(&read), (1..=800).collect::<Vec<_>>());
+    assert!(folder.path().join("events.2.jsonl").exists());
+    // A reader that comes later finds the whole run over all parts.
+    assert_eq!(numbers(&EventReader::new(real(), folder.path()).read_new().unwrap()), numbers(&read));
+}
+
+#[tokio::test]
+async fn a_run_begins_anew_and_the_parts_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    for run in 0..10 {
+        let log = FileEventLog::new(real(), clock(), folder.path());
+        let events = log.append(vec![fact(&run.to_string()), fact("x")]).await.unwrap();
+        assert_eq!(numbers(&events), [1, 2]);
+        let read = EventReader::new(real(), folder.path()).read_new().unwrap();
+        assert_eq!(read, events, "the newest run and no other");
+    }
+    let parts = fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(parts, PARTS_MAX as usize + 1);
+}
+
+#[tokio::test]
+async fn half_a_line_is_read_once_it_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let sample = include_str!("../contracts/events.jsonl");
+    let (begun, rest) = sample.split_at(sample.len() - 40);
+    fs::write(&path, begun).unwrap();
+    let mut reader = EventReader::new(real(), folder.path());
+    assert_eq!(numbers(&reader.read_new().unwrap()), (1..=7).collect::<Vec<_>>());
+    assert!(reader.read_new().unwrap().is_empty());
+    fs::write(&path, format!("{begun}{rest}")).unwrap();
+    assert_eq!(numbers(&reader.read_new().unwrap()), [8]);
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_nothing_and_leaves_no_gap() {
+    for at in 1..8 {
+        let folder = tempfile::tempdir().unwrap();
+        let dying = Arc::new(DyingFileSystem::new(real(), Fate::FailsAt(at)));
+        let log = FileEventLog::with_part_bytes(dying, clock(), folder.path(), 500);
+        for number in 1..=20_u64 {
+            let events = log.append(vec![fact("one"), fact("two")]).await.unwrap();
+            assert_eq!(numbers(&events), [2 * number - 1, 2 * number]);
+        }
+        let mut read = Vec::new();
+        for part in (1..=PARTS_MAX).rev().map(|part| format!("events.{part}.jsonl")).chain(["events.jsonl".into()]) {
+            let text = fs::read_to_string(folder.path().join(part)).unwrap_or_default();
+            read.extend(text.lines().map(|line| serde_json::from_str::<Event>(line).unwrap().seq));
+        }
+        let first = read[0];
+        assert_eq!(read, (first..=40).collect::<Vec<_>>(), "failed at call {at}");
+    }
+}
+
+#[tokio::test]
+async fn facts_wait_for_room_on_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let dying = Arc::new(DyingFileSystem::new(real(), Fate::DiskFullFrom(2)));
+    let log = FileEventLog::new(dying, clock(), folder.path());
+    log.append(vec![fact("written")]).await.unwrap();
+    let mut accepted = 1;
+    let large = "x".repeat(100_000);
+    let refused = loop {
+        match log.append(vec![fact(&large)]).await {
+            Ok(events) => accepted = events[0].seq,
+            Err(error) => break error,
+        }
+    };
+    assert!(refused.to_string().contains("events.jsonl"), "{refused}");
+    assert!(accepted > 50, "only {accepted} facts waited");
+    // What is refused takes no number.
+    assert_eq!(numbers(&log.append(vec![fact("small")]).await.unwrap()), [accepted + 1]);
+}

@@ -1,0 +1,367 @@
+//! Mail: accepted once, delivered once, in order, whoever else writes the inboxes.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use brigade::domain::message::{MESSAGE_BYTES_MAX, Message, MessageType};
+use brigade::domain::name::Name;
+use brigade::domain::time::UnixMs;
+use brigade::ports::{Delivery, Mailbox, StoreChange, StoreError};
+use brigade::stores::file::Durability;
+
+use crate::support::{eventually, mailbox, real, worlds};
+
+fn message(from: &str, content: &str) -> Message {
+    Message::new(MessageType::Message, from, content, UnixMs(1_763_688_000_000))
+}
+
+fn names(names: &[&str]) -> Vec<Name> {
+    names.iter().map(|name| Name::new(name).unwrap()).collect()
+}
+
+fn contents(deliveries: &[Delivery]) -> Vec<&str> {
+    deliveries.iter().map(|delivery| delivery.message.content.as_str()).collect()
+}
+
+fn keys(deliveries: &[Delivery]) -> HashSet<String> {
+    deliveries.iter().map(|delivery| delivery.key.clone()).collect()
+}
+
+fn inbox(workspace: &Path, name: &str) -> PathBuf {
+    workspace.join(".team/inbox").join(format!("{name}.jsonl"))
+}
+
+/// A line as the tutorial program writes it: opens with mode "a", takes no lock.
+fn tutorial_writes(workspace: &Path, name: &str, line: &str) {
+    fs::create_dir_all(workspace.join(".team/inbox")).unwrap();
+    let mut file = fs::OpenOptions::new().append(true).create(true).open(inbox(workspace, name)).unwrap();
+    file.write_all(line.as_bytes()).unwrap();
+}
+
+fn taken_files(workspace: &Path) -> Vec<PathBuf> {
+    fs::read_dir(workspace.join(".team/inbox/.taken")).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[tokio::test]
+async fn mail_is_handed_out_until_a_transcript_carries_it() {
+    for world in worlds().await {
+        let mail = &world.stores.mailbox;
+        mail.open_inboxes(&names(&["alice"])).await.unwrap();
+        assert!(mail.waiting().await.unwrap().is_empty());
+        for content in ["one", "two"] {
+            mail.send("Alice", message("bob", content)).await.unwrap();
+        }
+        assert_eq!(mail.waiting().await.unwrap(), ["alice"], "{}", world.kind);
+        assert_eq!(mail.peek("alice").await.unwrap().len(), 2);
+        let first = mail.take("alice", &HashSet::new()).await.unwrap();
+        assert_eq!(contents(&first), ["one", "two"], "{}", world.kind);
+        mail.send("alice", message("bob", "three")).await.unwrap();
+        let again = mail.take("ALICE", &HashSet::new()).await.unwrap();
+        assert_eq!(contents(&again), ["one", "two", "three"], "{}", world.kind);
+        let carried = keys(&first);
+        mail.settle("alice", &carried).await.unwrap();
+        assert_eq!(contents(&mail.take("alice", &carried).await.unwrap()), ["three"], "{}", world.kind);
+        assert_eq!(mail.waiting().await.unwrap(), ["alice"]);
+        mail.settle("alice", &keys(&again)).await.unwrap();
+        assert!(mail.waiting().await.unwrap().is_empty(), "{}", world.kind);
+    }
+}
+
+#[tokio::test]
+async fn an_id_is_given_and_hints_are_sent() {
+    for world in worlds().await {
+        let mail = &world.stores.mailbox;
+        let mut changes = world.stores.changes.subscribe();
+        let first = mail.send("lead", message("bob", "x")).await.unwrap();
+        let second = mail.send("LEAD", message("bob", "x")).await.unwrap();
+        assert_ne!(first, second);
+        assert_eq!(changes.recv().await.unwrap(), StoreChange::Mail("lead".into()), "{}", world.kind);
+        let taken = mail.take("lead", &HashSet::new()).await.unwrap();
+        assert_eq!(taken.iter().map(|delivery| &delivery.key).collect::<Vec<_>>(), [&first, &second]);
+        assert_eq!(taken[0].message.id.as_ref(), Some(&first));
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_written_to_who_is_not_there() {
+    for world in worlds().await {
+        let mail = &world.stores.mailbox;
+        mail.open_inboxes(&names(&["alice"])).await.unwrap();
+        for name in ["carol", "all", "system", "", "../../etc/passwd", "alice.jsonl", "a/../alice", ".taken"] {
+            let error = mail.send(name, message("bob", "x")).await.unwrap_err();
+            let StoreError::UnknownRecipient { known, .. } = &error else { panic!("{name}: {error}") };
+            assert_eq!(known, &["lead", "human", "alice"], "{}", world.kind);
+        }
+        mail.send("human", message("bob", "x")).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_long_and_a_full_inbox_are_errors() {
+    for world in worlds().await {
+        let mail = &world.stores.mailbox;
+        let error = mail.send("lead", message("bob", &"x".repeat(MESSAGE_BYTES_MAX))).await.unwrap_err();
+        assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
+        let large = message("bob", &"x".repeat(MESSAGE_BYTES_MAX - 1000));
+        let mut sent = 0;
+        let error = loop {
+            match mail.send("lead", large.clone()).await {
+                Ok(_) => sent += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, StoreError::InboxFull { .. }), "{error}");
+        assert_eq!(sent, 16, "{}", world.kind);
+        let taken = mail.take("lead", &HashSet::new()).await.unwrap();
+        assert_eq!(taken.len(), 16);
+        // What was taken still waits.
+        assert!(matches!(mail.send("lead", large.clone()).await, Err(StoreError::InboxFull { .. })), "{}", world.kind);
+        mail.settle("lead", &keys(&taken)).await.unwrap();
+        eventually("there is room again", async || mail.send("lead", large.clone()).await.is_ok()).await;
+    }
+}
+
+#[tokio::test]
+async fn an_inbox_of_many_small_messages_is_full_too_and_does_not_stall_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let mail = mailbox(real(), folder.path(), Durability::Process);
+    mail.send("lead", message("bob", "first")).await.unwrap();
+    let line = message("bob", "x").to_line() + "\n";
+    tutorial_writes(folder.path(), "lead", &line.repeat(9_900));
+    let began = Instant::now();
+    let mut sent = 1;
+    let error = loop {
+        match mail.send("lead", message("bob", "y")).await {
+            Ok(_) => sent += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(sent, 100);
+    assert!(matches!(error, StoreError::InboxFull { .. }), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(2), "a nearly full inbox stalls");
+}
+
+#[tokio::test]
+async fn many_senders_at_once_keep_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let reader = mailbox(real(), folder.path(), Durability::Process);
+    let senders: Vec<_> = (0..8)
+        .map(|sender| {
+            let mail = mailbox(real(), folder.path(), Durability::Process);
+            tokio::spawn(async move {
+                for number in 0..50 {
+                    mail.send("lead", message(&format!("s{sender}"), &number.to_string())).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut delivered = HashSet::new();
+    let mut received: Vec<(String, u32)> = Vec::new();
+    while received.len() < 400 {
+        for delivery in reader.take("lead", &delivered).await.unwrap() {
+            received.push((delivery.message.from, delivery.message.content.parse().unwrap()));
+            assert!(delivered.insert(delivery.key), "delivered twice");
+        }
+        reader.settle("lead", &delivered).await.unwrap();
+    }
+    for sender in senders {
+        sender.await.unwrap();
+    }
+    assert!(reader.take("lead", &delivered).await.unwrap().is_empty());
+    for sender in 0..8 {
+        let from: Vec<u32> =
+            received.iter().filter(|(from, _)| *from == format!("s{sender}")).map(|got| got.1).collect();
+        assert_eq!(from, (0..50).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
+async fn lines_of_the_tutorial_program_are_delivered_once_also_across_restarts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let mail = mailbox(real(), path, Durability::Process);
+    mail.open_inboxes(&names(&["alice"])).await.unwrap();
+    let sample = include_str!("../contracts/inbox.jsonl");
+    tutorial_writes(path, "alice", sample);
+    let first = mail.take("alice", &HashSet::new()).await.unwrap();
+    assert_eq!(first.len(), sample.lines().count());
+    let carried = keys(&first);
+    assert_eq!(carried.len(), first.len());
+    drop(mail);
+    let mail = mailbox(real(), path, Durability::Process);
+    assert_eq!(keys(&mail.take("alice", &HashSet::new()).await.unwrap()), carried, "the keys changed");
+    assert!(mail.take("alice", &carried).await.unwrap().is_empty());
+    eventually("the taken file goes by itself", async || taken_files(path).is_empty()).await;
+    // The same lines again are other messages.
+    tutorial_writes(path, "alice", sample);
+    assert_eq!(mail.take("alice", &carried).await.unwrap().len(), first.len());
+}
+
+#[tokio::test]
+async fn a_line_written_into_a_taken_file_is_delivered() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let mail = mailbox(real(), path, Durability::Process);
+    tutorial_writes(path, "lead", "{\"content\": \"one\"}\n");
+    let mut late = fs::OpenOptions::new().append(true).open(inbox(path, "lead")).unwrap();
+    let mut delivered = keys(&mail.take("lead", &HashSet::new()).await.unwrap());
+    mail.settle("lead", &delivered).await.unwrap();
+    assert!(mail.waiting().await.unwrap().is_empty());
+    late.write_all(b"{\"content\": \"two\"}\n").unwrap();
+    drop(late);
+    let mut found = Vec::new();
+    eventually("the late line is delivered", async || {
+        found = mail.take("lead", &delivered).await.unwrap();
+        !found.is_empty()
+    })
+    .await;
+    assert_eq!(contents(&found), ["two"]);
+    delivered.extend(keys(&found));
+    mail.settle("lead", &delivered).await.unwrap();
+    eventually("the taken file goes", async || taken_files(path).is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_torn_tail_costs_nobody_elses_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let mail = mailbox(real(), path, Durability::Process);
+    mail.send("lead", message("bob", "before")).await.unwrap();
+    tutorial_writes(path, "lead", "{\"type\": \"message\", \"content\": \"half a li");
+    mail.send("lead", message("bob", "after")).await.unwrap();
+    tutorial_writes(path, "lead", "{\"content\": \"no newline\"}");
+    assert_eq!(contents(&mail.take("lead", &HashSet::new()).await.unwrap()), ["before", "after", "no newline"]);
+    let spoiled = fs::read_to_string(path.join(".team/inbox/.spoiled.jsonl")).unwrap();
+    assert!(spoiled.contains("half a li") && spoiled.lines().count() == 1, "{spoiled}");
+    mail.take("lead", &HashSet::new()).await.unwrap();
+    let restarted = mailbox(real(), path, Durability::Process);
+    restarted.take("lead", &HashSet::new()).await.unwrap();
+    assert_eq!(fs::read_to_string(path.join(".team/inbox/.spoiled.jsonl")).unwrap(), spoiled, "named again");
+}
+
+#[tokio::test]
+async fn a_line_in_the_making_is_waited_for_and_one_that_stays_torn_is_kept_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let mail = mailbox(real(), path, Durability::Process);
+    tutorial_writes(path, "lead", "{\"content\": ");
+    let mut rest = fs::OpenOptions::new().append(true).open(inbox(path, "lead")).unwrap();
+    assert!(mail.take("lead", &HashSet::new()).await.unwrap().is_empty());
+    assert!(!path.join(".team/inbox/.spoiled.jsonl").exists());
+    assert_eq!(mail.waiting().await.unwrap(), ["lead"]);
+    rest.write_all(b"\"whole\"}\n").unwrap();
+    let taken = mail.take("lead", &HashSet::new()).await.unwrap();
+    assert_eq!(contents(&taken), ["whole"]);
+    mail.settle("lead", &keys(&taken)).await.unwrap();
+    tutorial_writes(path, "lead", "{\"content\": \"never who");
+    eventually("it is kept aside", async || {
+        assert!(mail.take("lead", &keys(&taken)).await.unwrap().is_empty());
+        path.join(".team/inbox/.spoiled.jsonl").exists()
+    })
+    .await;
+    assert!(mail.waiting().await.unwrap().is_empty());
+    eventually("nothing is left of it", async || taken_files(path).is_empty()).await;
+}
+
+#[tokio::test]
+async fn garbage_of_all_kinds_blocks_no_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let mail = mailbox(real(), path, Durability::Process);
+    mail.send("lead", message("bob", "first")).await.unwrap();
+    let mut garbage: Vec<u8> =
+        b"\xff\xfe\x00\n[1]\nnull\n{\"content\": 5}\n{\"id\": 7, \"content\": \"x\"}\n\n \n".to_vec();
+    garbage.extend(format!("{{\"content\": \"{}\"}}\n", "x".repeat(2 * MESSAGE_BYTES_MAX)).bytes());
+    let mut file = fs::OpenOptions::new().append(true).open(inbox(path, "lead")).unwrap();
+    file.write_all(&garbage).unwrap();
+    mail.send("lead", message("bob", "last")).await.unwrap();
+    assert_eq!(contents(&mail.take("lead", &HashSet::new()).await.unwrap()), ["first", "last"]);
+    let spoiled = fs::read_to_string(path.join(".team/inbox/.spoiled.jsonl")).unwrap();
+    assert_eq!(spoiled.lines().count(), 6);
+    fs::create_dir(inbox(path, "human")).unwrap();
+    assert!(mail.send("human", message("bob", "x")).await.is_err());
+    assert!(mail.take("human", &HashSet::new()).await.unwrap().is_empty());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn an_inbox_that_is_a_link_is_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let mail = mailbox(real(), path, Durability::Process);
+    mail.open_inboxes(&names(&["alice"])).await.unwrap();
+    fs::write(path.join("secret"), "{\"content\": \"secret\"}\n").unwrap();
+    std::os::unix::fs::symlink(path.join("secret"), inbox(path, "alice")).unwrap();
+    assert!(mail.send("alice", message("bob", "x")).await.is_err());
+    assert_eq!(fs::read_to_string(path.join("secret")).unwrap().lines().count(), 1);
+    assert!(mail.take("alice", &HashSet::new()).await.unwrap().is_empty());
+    mail.send("alice", message("bob", "x")).await.unwrap();
+    assert_eq!(mail.take("alice", &HashSet::new()).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_reader_that_empties_the_inbox_takes_what_it_took_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_owned();
+    let mail = mailbox(real(), &path, Durability::Process);
+    let tutorial = {
+        let path = inbox(&path, "lead");
+        std::thread::spawn(move || {
+            let mut taken = 0;
+            for _ in 0..200 {
+                if let Ok(text) = fs::read_to_string(&path) {
+                    taken += text.lines().count();
+                    fs::write(&path, "").unwrap();
+                }
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            taken
+        })
+    };
+    let mut delivered = HashSet::new();
+    for number in 0..200 {
+        mail.send("lead", message("bob", &number.to_string())).await.unwrap();
+        if number % 3 == 0 {
+            let taken = mail.take("lead", &delivered).await.unwrap();
+            delivered.extend(keys(&taken));
+            mail.settle("lead", &delivered).await.unwrap();
+        }
+    }
+    assert!(tutorial.join().unwrap() > 0);
+    let taken = mail.take("lead", &delivered).await.unwrap();
+    delivered.extend(keys(&taken));
+    mail.send("lead", message("bob", "still works")).await.unwrap();
+    assert_eq!(contents(&mail.take("lead", &delivered).await.unwrap()), ["still works"]);
+}
+
+#[tokio::test]
+async fn mail_in_an_inbox_of_another_spelling_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let mail = mailbox(real(), path, Durability::Process);
+    mail.open_inboxes(&names(&["Alice"])).await.unwrap();
+    tutorial_writes(path, "alice", "{\"content\": \"hello\"}\n");
+    tutorial_writes(path, "stranger", "{\"content\": \"hello\"}\n");
+    assert_eq!(mail.waiting().await.unwrap(), ["Alice"]);
+    assert_eq!(contents(&mail.take("Alice", &HashSet::new()).await.unwrap()), ["hello"]);
+}
+
+#[tokio::test]
+async fn another_process_knows_the_recipients_and_a_new_run_begins_with_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let first = mailbox(real(), path, Durability::Process);
+    first.open_inboxes(&names(&["alice", "bob"])).await.unwrap();
+    let visitor = mailbox(real(), path, Durability::Process);
+    visitor.send("bob", message("human", "x")).await.unwrap();
+    first.open_inboxes(&names(&["carol"])).await.unwrap();
+    visitor.send("carol", message("human", "x")).await.unwrap();
+    let second = mailbox(real(), path, Durability::Process);
+    second.open_inboxes(&names(&["alice"])).await.unwrap();
+    assert!(matches!(visitor.send("bob", message("human", "x")).await, Err(StoreError::UnknownRecipient { .. })));
+    visitor.send("alice", message("human", "x")).await.unwrap();
+    assert_eq!(second.waiting().await.unwrap(), ["alice"]);
+}

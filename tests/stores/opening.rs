@@ -1,0 +1,172 @@
+//! Opening a workspace: who may, what is said, and the hints that tell of changes by others.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use brigade::domain::message::{Message, MessageType};
+use brigade::domain::name::Name;
+use brigade::domain::time::UnixMs;
+use brigade::ports::{StoreChange, StoreError};
+use brigade::stores::open::{Purpose, StoreKind, leader, open};
+use tokio::sync::broadcast::Receiver;
+
+use crate::support::{lead, options};
+
+/// Waits for a hint and passes over all others.
+async fn hint(changes: &mut Receiver<StoreChange>, wanted: &StoreChange) -> Duration {
+    let began = Instant::now();
+    let wait = async {
+        loop {
+            match changes.recv().await.unwrap() {
+                change if change == *wanted => return,
+                _ => {}
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), wait).await.unwrap_or_else(|_| panic!("no hint of {wanted:?}"));
+    began.elapsed()
+}
+
+#[tokio::test]
+async fn one_process_leads_and_others_act_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = open(folder.path(), lead()).await.unwrap();
+    let refused = open(folder.path(), lead()).await.err().unwrap();
+    assert!(matches!(refused, StoreError::Occupied { .. }), "{refused}");
+    assert_eq!(leader(folder.path()).unwrap().unwrap().team, "my-team");
+    let beside = open(folder.path(), options(Purpose::Act)).await.unwrap();
+    first.stores.mailbox.open_inboxes(&[Name::new("alice").unwrap()]).await.unwrap();
+    let message = Message::new(MessageType::Message, "human", "hello", UnixMs(0));
+    beside.stores.mailbox.send("alice", message).await.unwrap();
+    assert_eq!(first.stores.mailbox.waiting().await.unwrap(), ["alice"]);
+    assert_eq!(beside.stores.workers.survey().await.unwrap().live.len(), 1);
+    drop((first, beside));
+    assert_eq!(leader(folder.path()).unwrap(), None);
+    open(folder.path(), lead()).await.unwrap();
+}
+
+#[tokio::test]
+async fn looking_makes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let looker = open(folder.path(), options(Purpose::Look)).await.unwrap();
+    assert_eq!(looker.stores.state.read().await.unwrap(), None);
+    assert!(looker.stores.roster.read().await.unwrap().is_empty());
+    assert!(looker.stores.mailbox.waiting().await.unwrap().is_empty());
+    assert!(looker.stores.mailbox.peek("human").await.unwrap().is_empty());
+    assert!(looker.stores.transcripts.load("alice").await.unwrap().is_empty());
+    assert!(looker.stores.workers.survey().await.unwrap().live.is_empty());
+    assert!(looker.stores.board.view().await.unwrap().tasks.is_empty());
+    assert!(fs::read_dir(folder.path()).unwrap().next().is_none());
+}
+
+#[tokio::test]
+async fn files_of_a_newer_brigade_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join(".team")).unwrap();
+    fs::write(folder.path().join(".team/FORMAT"), "2\n").unwrap();
+    for purpose in [Purpose::Lead { team: "t".into() }, Purpose::Act, Purpose::Look] {
+        let refused = open(folder.path(), options(purpose)).await.err().unwrap();
+        assert!(matches!(refused, StoreError::NewerFormat { found: 2, .. }), "{refused}");
+    }
+}
+
+#[test]
+fn kinds_are_found_by_name() {
+    assert!(StoreKind::named("file").is_some() && StoreKind::named("memory").is_some());
+    assert!(StoreKind::named("postgres").is_none());
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_by_other_programs_are_told_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let workspace = open(folder.path(), lead()).await.unwrap();
+    assert!(workspace.warnings.is_empty(), "{:?}", workspace.warnings);
+    let mut changes = workspace.stores.changes.subscribe();
+    let path = folder.path();
+    for round in 0..3 {
+        // In place, as the tutorial program writes.
+        fs::write(
+            path.join(".tasks/task_7.json"),
+            format!("{{\"id\": 7, \"subject\": \"{round}\", \"status\": \"pending\"}}"),
+        )
+        .unwrap();
+        assert!(hint(&mut changes, &StoreChange::Board).await < Duration::from_secs(2));
+        fs::write(path.join(".team/inbox/alice.jsonl"), "{\"content\": \"x\"}\n").unwrap();
+        hint(&mut changes, &StoreChange::Mail("alice".into())).await;
+        fs::write(path.join("x.tmp"), "{\"desired_state\": \"pause\"}").unwrap();
+        fs::rename(path.join("x.tmp"), path.join("agent_state.json")).unwrap();
+        hint(&mut changes, &StoreChange::State).await;
+        fs::rename(path.join(".tasks/task_7.json"), path.join("away")).unwrap();
+        hint(&mut changes, &StoreChange::Board).await;
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_do_not_matter_wake_nobody_and_many_changes_are_few_hints() {
+    let folder = tempfile::tempdir().unwrap();
+    let workspace = open(folder.path(), lead()).await.unwrap();
+    let mut changes = workspace.stores.changes.subscribe();
+    let path = folder.path();
+    for number in 0..200 {
+        fs::write(path.join(format!("file{number}")), "x").unwrap();
+        fs::write(path.join(".tasks/.highwatermark"), "x").unwrap();
+        fs::write(path.join(".team/inbox/.lock"), "").unwrap();
+        fs::write(path.join(".team/inbox/bob.jsonl"), "").unwrap();
+    }
+    fs::write(path.join(".tasks/task_9.json"), "{").unwrap();
+    // The events come in their order: with this one all others have come.
+    let mut seen = Vec::new();
+    while seen.last() != Some(&StoreChange::Board) {
+        seen.push(tokio::time::timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap());
+    }
+    assert_eq!(seen, [StoreChange::Board]);
+    let began = Instant::now();
+    for number in 0..1000 {
+        fs::write(path.join(".tasks/task_9.json"), number.to_string()).unwrap();
+    }
+    fs::write(path.join(".team/inbox/alice.jsonl"), "{}\n").unwrap();
+    let mut hints: u128 = 0;
+    while changes.recv().await.unwrap() != StoreChange::Mail("alice".into()) {
+        hints += 1;
+    }
+    let most = began.elapsed().as_millis() / 4 + 2;
+    assert!(hints <= most, "{hints} hints, more than one in 4 ms ({most})");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_that_is_made_anew_is_watched_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let workspace = open(folder.path(), lead()).await.unwrap();
+    let mut changes = workspace.stores.changes.subscribe();
+    let board = folder.path().join(".tasks");
+    fs::remove_dir_all(&board).unwrap();
+    hint(&mut changes, &StoreChange::Everything).await;
+    fs::create_dir(&board).unwrap();
+    hint(&mut changes, &StoreChange::Everything).await;
+    fs::write(board.join("task_1.json"), "{").unwrap();
+    hint(&mut changes, &StoreChange::Board).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_watch_ends_with_the_workspace() {
+    let watchers = || {
+        fs::read_dir("/proc/self/task")
+            .unwrap()
+            .filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok())
+            .filter(|name| name.starts_with("brigade-watch"))
+            .count()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let before = open(folder.path(), lead()).await.unwrap();
+    assert!(watchers() >= 1);
+    drop(before);
+    // Other tests have watchers of their own: it is enough that they do not pile up.
+    for _ in 0..20 {
+        drop(open(folder.path(), lead()).await.unwrap());
+    }
+    crate::support::eventually("the watchers end", async || watchers() < 12).await;
+}

@@ -1,0 +1,494 @@
+//! The shared state file under outside writers that take no locks.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use brigade::domain::state::{Mode, SetDesired, SharedState, StateReport, StateUpdate, TeammateReport};
+use brigade::ports::{StateStore, StoreChange};
+use brigade::stores::file::Durability;
+use brigade::stores::file::shared::SharedFile;
+use brigade::stores::file::state::FileState;
+use brigade::stores::fs::dying::{DyingFileSystem, Fate};
+use brigade::stores::open::{Purpose, open};
+use serde_json::{Value, json};
+
+use crate::support::{changes, clock, eventually, lead, options, real, state_store, worlds};
+
+fn report(current: Mode, tokens: u64) -> StateUpdate {
+    let teammate = TeammateReport {
+        role: "coder".into(),
+        phase: "work".into(),
+        task: None,
+        attempt: None,
+        since: "2025-11-21T09:14:58.001Z".into(),
+        heartbeat: "2025-11-21T09:15:02.100Z".into(),
+        tokens,
+        cost_usd: 0.1,
+        waiting_for: None,
+    };
+    let teammates = BTreeMap::from([("alice".to_owned(), teammate)]);
+    StateUpdate { report: Some(StateReport { team: "t".into(), current: Some(current), teammates }), desired: None }
+}
+
+fn set(mode: Mode, only_if: Option<Mode>) -> StateUpdate {
+    let desired = SetDesired { mode, by: "agent".into(), note: "done".into(), only_if };
+    StateUpdate { report: None, desired: Some(desired) }
+}
+
+/// What a second program writes: its whole idea of the file, the team's fields out of date.
+fn click(number: u64) -> String {
+    let mode = Mode::ALL[usize::try_from(number % 4).unwrap()];
+    json!({
+        "desired_state": mode, "current_state": "pause", "timestamp": "2025-10-15T22:39:14.372Z", "setBy": "human",
+        "note": number.to_string(), "theirs": {"n": number},
+    })
+    .to_string()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Writer {
+    Rename,
+    InPlace,
+}
+
+impl Writer {
+    fn write(self, workspace: &Path, text: &str) {
+        let path = workspace.join("agent_state.json");
+        match self {
+            Self::InPlace => fs::write(path, text).unwrap(),
+            Self::Rename => {
+                let temporary = workspace.join("their.tmp");
+                fs::write(&temporary, text).unwrap();
+                fs::rename(temporary, path).unwrap();
+            }
+        }
+    }
+}
+
+fn note(state: &SharedState) -> Option<u64> {
+    state.note.parse().ok()
+}
+
+fn on_disk(workspace: &Path) -> Option<Value> {
+    serde_json::from_slice(&fs::read(workspace.join("agent_state.json")).ok()?).ok()
+}
+
+/// Bursts of clicks at full speed while reports and endings go on at full speed: after each burst its last click stands, no
+/// click ever comes back after a later one, and the team's own fields are right again.
+async fn hammer(writer: Writer, durability: Durability) {
+    const BURSTS: u64 = 40;
+    const CLICKS: u64 = 25;
+    let folder = tempfile::tempdir().unwrap();
+    let workspace: PathBuf = folder.path().to_owned();
+    let store = Arc::new(state_store(&workspace, durability));
+    store.update(report(Mode::RunOnce, 0)).await.unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let reporting = tokio::spawn(report_at_full_speed(Arc::clone(&store), Arc::clone(&is_over)));
+    for burst in 0..BURSTS {
+        let clicks = burst * CLICKS + 1..=(burst + 1) * CLICKS;
+        let (last, workspace) = (*clicks.end(), workspace.clone());
+        let outside = tokio::task::spawn_blocking(move || {
+            for number in clicks {
+                writer.write(&workspace, &click(number));
+                std::thread::sleep(Duration::from_micros(number % 5 * 60));
+            }
+        });
+        outside.await.unwrap();
+        eventually(&format!("{writer:?}: click {last} stands"), async || {
+            let state = store.read().await.unwrap().unwrap();
+            let theirs: Option<Value> = state.document.get("theirs").unwrap();
+            let is_theirs = theirs == Some(json!({"n": last}));
+            is_theirs && (note(&state) == Some(last) || state.note == "done") && state.document.contains("teammates")
+        })
+        .await;
+    }
+    is_over.store(true, Ordering::SeqCst);
+    assert!(reporting.await.unwrap() > BURSTS, "hardly a report went out");
+}
+
+async fn report_at_full_speed(store: Arc<impl StateStore>, is_over: Arc<AtomicBool>) -> u64 {
+    let mut newest_seen = 0;
+    let mut reports = 0;
+    while !is_over.load(Ordering::SeqCst) {
+        reports += 1;
+        // Endings run against the clicks too, and never win over one; a change of what the team does is written at once.
+        let update = match reports % 5 {
+            0 => set(Mode::Pause, Some(Mode::RunOnce)),
+            1 => report(Mode::Continuous, reports),
+            _ => report(Mode::RunOnce, reports),
+        };
+        let updated = store.update(update).await.unwrap();
+        let read = store.read().await.unwrap().unwrap();
+        for seen in [note(&updated), note(&read)].into_iter().flatten() {
+            assert!(seen >= newest_seen, "click {seen} came back after {newest_seen}");
+            newest_seen = seen;
+        }
+    }
+    reports
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_fast_click_of_a_renaming_writer_is_lost() {
+    hammer(Writer::Rename, Durability::Process).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_fast_click_of_a_writer_in_place_is_lost() {
+    hammer(Writer::InPlace, Durability::Process).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_fast_click_is_lost_with_power_durability_and_both_kinds_of_writers() {
+    let folder = tempfile::tempdir().unwrap();
+    let workspace: PathBuf = folder.path().to_owned();
+    let store = Arc::new(state_store(&workspace, Durability::Power));
+    store.update(report(Mode::RunOnce, 0)).await.unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let reporting = {
+        let (store, is_over) = (Arc::clone(&store), Arc::clone(&is_over));
+        tokio::spawn(async move {
+            for tokens in 1.. {
+                store
+                    .update(report(if tokens % 2 == 0 { Mode::RunOnce } else { Mode::Continuous }, tokens))
+                    .await
+                    .unwrap();
+                if is_over.load(Ordering::SeqCst) {
+                    return;
+                }
+            }
+        })
+    };
+    let write = |writer: Writer, first: u64| {
+        let workspace = workspace.clone();
+        std::thread::spawn(move || {
+            for number in first..first + 300 {
+                writer.write(&workspace, &click(number));
+                std::thread::sleep(Duration::from_micros(number % 7 * 80));
+            }
+        })
+    };
+    let writers = [write(Writer::Rename, 1), write(Writer::InPlace, 1001)];
+    for writer in writers {
+        tokio::task::spawn_blocking(move || writer.join().unwrap()).await.unwrap();
+    }
+    // The last click of all is the last of one of them.
+    eventually("the last click stands", async || {
+        let state = store.read().await.unwrap().unwrap();
+        matches!(note(&state), Some(300 | 1300)) && state.document.contains("teammates")
+    })
+    .await;
+    is_over.store(true, Ordering::SeqCst);
+    reporting.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_fast_click_of_a_python_program_is_lost() {
+    const PROGRAM: &str = "
+import json, os, sys
+path, last = sys.argv[1], int(sys.argv[2])
+for number in range(last - 49, last + 1):
+    try:
+        state = json.load(open(path))
+    except ValueError:
+        state = {}
+    state.update(desired_state='continuous', current_state='pause', setBy='human', note=str(number))
+    state['theirs'] = {'n': number}
+    if number % 2:
+        with open(path, 'w') as file:
+            json.dump(state, file, indent=2)
+    else:
+        with open(path + '.tmp', 'w') as file:
+            json.dump(state, file)
+        os.replace(path + '.tmp', path)
+";
+    if Command::new("python3").arg("--version").output().is_err() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let workspace: PathBuf = folder.path().to_owned();
+    let store = Arc::new(state_store(&workspace, Durability::Process));
+    store.update(report(Mode::RunOnce, 0)).await.unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let reporting = tokio::spawn(report_at_full_speed(Arc::clone(&store), Arc::clone(&is_over)));
+    for burst in 1..=6 {
+        let path = workspace.join("agent_state.json");
+        let last = burst * 50;
+        let program = move || Command::new("python3").args(["-c", PROGRAM]).arg(path).arg(last.to_string()).status();
+        assert!(tokio::task::spawn_blocking(program).await.unwrap().unwrap().success());
+        eventually(&format!("click {last} stands"), async || {
+            let state = store.read().await.unwrap().unwrap();
+            note(&state) == Some(last) && state.document.contains("teammates")
+        })
+        .await;
+    }
+    is_over.store(true, Ordering::SeqCst);
+    reporting.await.unwrap();
+}
+
+/// A writer may have opened the file before it was swapped out, and write into it afterwards.
+#[tokio::test]
+async fn a_click_into_a_file_that_was_swapped_out_is_found() {
+    for (wait_ms, later_click) in [(0, false), (300, false), (700, false), (300, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent_state.json");
+        fs::write(&path, click(1)).unwrap();
+        let store = state_store(folder.path(), Durability::Process);
+        let mut file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        store.update(report(Mode::RunOnce, 1)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+        file.set_len(0).unwrap();
+        file.write_all(click(2).as_bytes()).unwrap();
+        drop(file);
+        let expected = if later_click {
+            Writer::Rename.write(folder.path(), &click(3));
+            3
+        } else {
+            2
+        };
+        eventually("the latest click stands", async || {
+            let state = store.read().await.unwrap().unwrap();
+            note(&state) == Some(expected) && state.current == Mode::RunOnce
+        })
+        .await;
+        eventually("nothing is left aside", async || {
+            fs::read_dir(folder.path().join(".team/aside")).unwrap().count() == 0
+        })
+        .await;
+        assert_eq!(note(&store.read().await.unwrap().unwrap()), Some(expected));
+    }
+}
+
+/// The process is killed between the swap and the look at what came out, or while that is kept aside.
+#[tokio::test]
+async fn a_click_that_a_dead_process_had_not_seen_is_found_by_the_next() {
+    for into_old_file in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent_state.json");
+        fs::write(&path, click(1)).unwrap();
+        let mut old = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        // Calls of an update of a file that is there; killed after the exchange at the earliest.
+        let calls = (1..40).rev();
+        for call in calls {
+            let dying = Arc::new(DyingFileSystem::new(real(), Fate::DiesAt(call)));
+            let team = folder.path().join(".team");
+            let file = SharedFile::new(
+                dying,
+                Durability::Process,
+                folder.path(),
+                "agent_state.json",
+                &team,
+                FileState::is_whole,
+            );
+            let store = FileState::new(file, clock(), changes(), true);
+            let _ = store.update(set(Mode::Pause, None)).await;
+        }
+        if into_old_file {
+            old.set_len(0).unwrap();
+            old.write_all(click(2).as_bytes()).unwrap();
+        }
+        let expected = if into_old_file { "2" } else { "done" };
+        let store = state_store(folder.path(), Durability::Process);
+        store.update(report(Mode::RunOnce, 1)).await.unwrap();
+        eventually("the latest change stands", async || {
+            let state = store.read().await.unwrap().unwrap();
+            state.note == expected && state.document.contains("teammates")
+        })
+        .await;
+        eventually("nothing is left aside", async || {
+            fs::read_dir(folder.path().join(".team/aside")).unwrap().count() == 0
+        })
+        .await;
+        assert_eq!(store.read().await.unwrap().unwrap().note, expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stale_fields_put_back_by_others_are_corrected_within_a_tenth_of_a_second() {
+    for with_events in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = open(folder.path(), lead()).await.unwrap();
+        let store: Arc<dyn StateStore> = if with_events {
+            workspace.stores.state.clone()
+        } else {
+            Arc::new(state_store(folder.path(), Durability::Process))
+        };
+        store.update(report(Mode::RunOnce, 77)).await.unwrap();
+        let mut worst = Duration::ZERO;
+        for number in 1..=20 {
+            let writer = if number % 2 == 0 { Writer::InPlace } else { Writer::Rename };
+            writer.write(folder.path(), &click(number));
+            let began = Instant::now();
+            loop {
+                let state = on_disk(folder.path()).unwrap_or_default();
+                if state["teammates"]["alice"]["tokens"] == 77 && state["current_state"] == "run_once" {
+                    assert_eq!(state["note"], number.to_string());
+                    assert_eq!(state["theirs"]["n"], number);
+                    break;
+                }
+                assert!(began.elapsed() < Duration::from_secs(5), "never corrected");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            worst = worst.max(began.elapsed());
+        }
+        // Twice the contract, for a machine that is busy with other tests.
+        assert!(worst < Duration::from_millis(200), "events: {with_events}: {worst:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_state_is_kept_by_every_kind_of_store() {
+    for world in worlds().await {
+        let store = &world.stores.state;
+        assert_eq!(store.read().await.unwrap(), None, "{}", world.kind);
+        let updated = store.update(report(Mode::RunOnce, 5)).await.unwrap();
+        assert_eq!((updated.desired, updated.current), (Mode::Pause, Mode::RunOnce), "{}", world.kind);
+        assert_eq!(store.update(set(Mode::Continuous, Some(Mode::RunOnce))).await.unwrap().desired, Mode::Pause);
+        assert_eq!(store.update(set(Mode::Continuous, Some(Mode::Pause))).await.unwrap().desired, Mode::Continuous);
+        let state = store.read().await.unwrap().unwrap();
+        assert_eq!((state.desired, state.current, state.note.as_str()), (Mode::Continuous, Mode::RunOnce, "done"));
+        let StateUpdate { report: Some(told), .. } = report(Mode::RunOnce, 9) else { unreachable!() };
+        let answer = store.update(report(Mode::RunOnce, 9)).await.unwrap();
+        assert!(answer.carries(&told), "{}: the answer has the report though it is written later", world.kind);
+        eventually("it is written", async || store.read().await.unwrap().unwrap().carries(&told)).await;
+    }
+}
+
+#[tokio::test]
+async fn reports_go_out_at_most_four_times_a_second_and_the_last_one_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = state_store(folder.path(), Durability::Process);
+    store.update(report(Mode::RunOnce, 0)).await.unwrap();
+    let began = Instant::now();
+    let mut writes = 0;
+    let mut last = None;
+    for tokens in 1..=2000 {
+        store.update(report(Mode::RunOnce, tokens)).await.unwrap();
+        let now = fs::metadata(folder.path().join("agent_state.json")).unwrap().modified().unwrap();
+        writes += u128::from(last.replace(now) != Some(now));
+        if began.elapsed() > Duration::from_millis(1200) {
+            break;
+        }
+    }
+    let most = began.elapsed().as_millis() / 250 + 2;
+    assert!(writes <= most, "{writes} writes in {:?}", began.elapsed());
+    drop(store);
+    eventually("the last report is in the file", async || {
+        let file = on_disk(folder.path()).unwrap();
+        file["teammates"]["alice"]["tokens"].as_u64() > Some(1)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_report_that_waits_is_written_when_the_store_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = state_store(folder.path(), Durability::Process);
+    for tokens in 0..=30 {
+        store.update(report(Mode::RunOnce, tokens)).await.unwrap();
+    }
+    drop(store);
+    eventually("it is written", async || on_disk(folder.path()).unwrap()["teammates"]["alice"]["tokens"] == 30).await;
+}
+
+#[tokio::test]
+async fn torn_is_waited_for_and_malformed_is_kept_beside_and_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent_state.json");
+    let truncated = include_str!("../contracts/agent_state_truncated.json");
+    fs::write(&path, truncated).unwrap();
+    let store = Arc::new(state_store(folder.path(), Durability::Process));
+    let reading = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.read().await.unwrap().unwrap() }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!reading.is_finished(), "a torn file is no answer");
+    fs::write(&path, click(1)).unwrap();
+    assert_eq!(note(&reading.await.unwrap()), Some(1));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is kept beside");
+    for round in 1..=7 {
+        let broken = format!("{truncated} {round}");
+        fs::write(&path, &broken).unwrap();
+        let began = Instant::now();
+        let state = store.read().await.unwrap().unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(900), "malformed after {:?}", began.elapsed());
+        assert_eq!((state.desired, state.current), (Mode::Pause, Mode::Pause));
+        assert_eq!(
+            fs::read_to_string(folder.path().join(format!("agent_state.json.malformed-{round}"))).unwrap(),
+            broken
+        );
+        assert_eq!(on_disk(folder.path()).unwrap()["desired_state"], "pause");
+    }
+    let kept = fs::read_dir(folder.path())
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("malformed"));
+    assert_eq!(kept.count(), 5);
+}
+
+#[tokio::test]
+async fn the_samples_of_the_contracts_are_read_and_their_fields_kept() {
+    for sample in ["agent_state", "agent_state_team", "agent_state_unknown"] {
+        let folder = tempfile::tempdir().unwrap();
+        let text = fs::read_to_string(format!("tests/contracts/{sample}.json")).unwrap();
+        let text = text.replacen('{', "{\n  \"theirs\": 1.50e+3,", 1);
+        fs::write(folder.path().join("agent_state.json"), &text).unwrap();
+        let store = state_store(folder.path(), Durability::Process);
+        let state = store.read().await.unwrap().unwrap();
+        assert_eq!(state.unknown_desired.is_some(), sample == "agent_state_unknown");
+        assert_eq!(
+            fs::read_to_string(folder.path().join("agent_state.json")).unwrap(),
+            text,
+            "reading changes nothing"
+        );
+        store.update(report(Mode::Pause, 3)).await.unwrap();
+        let written = fs::read_to_string(folder.path().join("agent_state.json")).unwrap();
+        assert!(written.contains("\"theirs\": 1.50e+3,") && written.ends_with("}\n"), "{written}");
+        let after: Value = serde_json::from_str(&written).unwrap();
+        let before: Value = serde_json::from_str(&text).unwrap();
+        for field in ["desired_state", "setBy", "note", "theirs"] {
+            assert_eq!(after[field], before[field], "{sample}: {field}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wish_of_another_process_of_ours_reaches_the_team() {
+    let folder = tempfile::tempdir().unwrap();
+    let workspace = open(folder.path(), lead()).await.unwrap();
+    workspace.stores.state.update(report(Mode::RunOnce, 1)).await.unwrap();
+    let mut changes = workspace.stores.changes.subscribe();
+    let beside = open(folder.path(), options(Purpose::Act)).await.unwrap();
+    let said = beside.stores.state.update(set(Mode::RunCleanup, None)).await.unwrap();
+    assert_eq!((said.desired, said.current), (Mode::RunCleanup, Mode::RunOnce));
+    while changes.recv().await.unwrap() != StoreChange::State {}
+    drop(beside);
+    eventually("the team reads it", async || {
+        let state = workspace.stores.state.read().await.unwrap().unwrap();
+        state.desired == Mode::RunCleanup && state.current == Mode::RunOnce
+    })
+    .await;
+    eventually("what the other process put aside goes", async || {
+        fs::read_dir(folder.path().join(".team/aside")).unwrap().count() == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_file_that_was_removed_is_made_again_by_the_team_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let workspace = open(folder.path(), lead()).await.unwrap();
+    let looker = state_store(folder.path(), Durability::Process);
+    assert_eq!(looker.read().await.unwrap(), None);
+    assert_eq!(on_disk(folder.path()), None);
+    workspace.stores.state.update(report(Mode::RunOnce, 1)).await.unwrap();
+    fs::remove_file(folder.path().join("agent_state.json")).unwrap();
+    eventually("it is there again", async || on_disk(folder.path()).is_some()).await;
+    let state = looker.read().await.unwrap().unwrap();
+    assert_eq!((state.desired, state.current), (Mode::Pause, Mode::RunOnce));
+}

@@ -1,0 +1,163 @@
+//! Transcripts: they grow, survive torn tails, and are archived without losing what a resume needs.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use brigade::domain::time::UnixMs;
+use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role, Usage};
+use brigade::ports::{StoreError, Transcripts};
+use brigade::stores::file::Durability;
+use brigade::stores::file::transcripts::{FileTranscripts, RECORD_BYTES_MAX};
+use brigade::stores::fs::dying::{DyingFileSystem, Fate};
+use std::sync::Arc;
+
+use crate::support::{real, worlds};
+
+fn said(text: &str) -> Record {
+    Record { at: UnixMs(7), entry: Entry::Message(MessageRecord::new(Role::User, vec![Block::text(text)])) }
+}
+
+fn compaction(covers: u64) -> Record {
+    Record { at: UnixMs(8), entry: Entry::Compaction { summary: format!("{covers} said"), covers } }
+}
+
+#[tokio::test]
+async fn what_was_appended_is_loaded_in_order() {
+    for world in worlds().await {
+        let transcripts = &world.stores.transcripts;
+        assert!(transcripts.load("alice").await.unwrap().is_empty());
+        transcripts.append("alice", &[said("a"), said("b\nc\u{2028}")], false).await.unwrap();
+        transcripts.append("bob", &[said("x")], true).await.unwrap();
+        transcripts.append("alice", &[compaction(2)], true).await.unwrap();
+        transcripts.append("alice", &[], true).await.unwrap();
+        let loaded = transcripts.load("alice").await.unwrap();
+        assert_eq!(loaded, [said("a"), said("b\nc\u{2028}"), compaction(2)], "{}", world.kind);
+        let error = transcripts.append("alice", &[said(&"x".repeat(RECORD_BYTES_MAX))], false).await.unwrap_err();
+        assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
+        assert_eq!(transcripts.load("alice").await.unwrap().len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_torn_last_line_is_closed_and_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("transcripts/alice.jsonl");
+    let open = || FileTranscripts::new(real(), Durability::Process, folder.path());
+    open().append("alice", &[said("a")], true).await.unwrap();
+    for load_first in [false, true] {
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, format!("{text}{{\"v\":1,\"at\":1,\"ki")).unwrap();
+        let transcripts = open();
+        if load_first {
+            assert_eq!(transcripts.load("alice").await.unwrap(), [said("a"), said("b")]);
+        }
+        transcripts.append("alice", &[said("b")], true).await.unwrap();
+    }
+    assert_eq!(open().load("alice").await.unwrap(), [said("a"), said("b"), said("b")]);
+}
+
+#[tokio::test]
+async fn an_append_that_failed_halfway_is_done_wholly_by_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    for writes in 1..4 {
+        let dying = DyingFileSystem::new(real(), Fate::DiskFullFrom(writes));
+        let team = folder.path().join(writes.to_string());
+        fs::create_dir(&team).unwrap();
+        let transcripts = FileTranscripts::new(Arc::new(dying), Durability::Process, &team);
+        let mut written = Vec::new();
+        let failed = loop {
+            let record = said(&format!("record {}", written.len()));
+            match transcripts.append("alice", &[record.clone(), record.clone()], false).await {
+                Ok(()) => written.extend([record.clone(), record]),
+                Err(_) => break [record.clone(), record],
+            }
+        };
+        // The disk has room again: another process, or this one later.
+        let transcripts = FileTranscripts::new(real(), Durability::Process, &team);
+        let loaded = transcripts.load("alice").await.unwrap();
+        assert_eq!(loaded[..written.len()], written[..], "what was accepted is there");
+        assert!(loaded.len() <= written.len() + 1);
+        transcripts.append("alice", &failed, false).await.unwrap();
+        assert_eq!(transcripts.load("alice").await.unwrap()[loaded.len()..], failed[..]);
+    }
+}
+
+#[tokio::test]
+async fn names_never_become_paths() {
+    let folder = tempfile::tempdir().unwrap();
+    let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
+    for name in ["../x", "", "a/b", ".archive"] {
+        assert!(transcripts.append(name, &[said("a")], false).await.is_err(), "{name}");
+        assert!(transcripts.load(name).await.is_err(), "{name}");
+    }
+    assert!(fs::read_dir(folder.path()).unwrap().next().is_none());
+}
+
+#[tokio::test]
+async fn ten_thousand_records_load_fast() {
+    let folder = tempfile::tempdir().unwrap();
+    let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
+    let records: Vec<Record> = (0..10_000).map(|number| said(&format!("{number} {}", "word ".repeat(40)))).collect();
+    transcripts.append("alice", &records, false).await.unwrap();
+    let began = Instant::now();
+    assert_eq!(transcripts.load("alice").await.unwrap().len(), 10_000);
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+}
+
+fn delivering(number: u64) -> Record {
+    let mut record = said(&format!("turn {number}"));
+    if let Entry::Message(message) = &mut record.entry {
+        message.delivered = vec![format!("m-{number}")];
+        message.usage = Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() });
+    }
+    record
+}
+
+/// What a resume needs: the records after the last compaction's cover, all delivered mail, all tokens.
+fn needed(records: &[Record]) -> (Vec<Record>, Vec<String>, u64) {
+    let covers = records.iter().rev().find_map(|record| match &record.entry {
+        Entry::Compaction { covers, .. } => Some(usize::try_from(*covers).unwrap()),
+        Entry::Message(_) => None,
+    });
+    let mut delivered = Vec::new();
+    let mut tokens = 0;
+    for record in records {
+        if let Entry::Message(message) = &record.entry {
+            delivered.extend(message.delivered.clone());
+            tokens += message.usage.unwrap_or_default().total();
+        }
+    }
+    let live = records[covers.unwrap_or(0)..].iter().filter(|record| matches!(record.entry, Entry::Message(_)));
+    (live.cloned().collect(), delivered, tokens)
+}
+
+#[tokio::test]
+async fn archiving_keeps_what_a_resume_needs_and_what_covers_means() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || FileTranscripts::with_live_bytes(real(), Durability::Power, folder.path(), 2_000);
+    let mut transcripts = open();
+    // The writer counts in its own records, from what it loaded.
+    let mut mine: Vec<Record> = Vec::new();
+    let mut said_so_far = 0;
+    for round in 0..20 {
+        for _ in 0..10 {
+            let record = delivering(said_so_far);
+            said_so_far += 1;
+            transcripts.append("alice", std::slice::from_ref(&record), false).await.unwrap();
+            mine.push(record);
+        }
+        let record = compaction(mine.len() as u64 - 3);
+        transcripts.append("alice", std::slice::from_ref(&record), false).await.unwrap();
+        mine.push(record);
+        let loaded = open().load("alice").await.unwrap();
+        assert_eq!(needed(&loaded), needed(&mine), "round {round}");
+        if round % 3 == 2 {
+            transcripts = open();
+            mine = transcripts.load("alice").await.unwrap();
+        }
+    }
+    assert!(fs::metadata(folder.path().join("transcripts/alice.jsonl")).unwrap().len() < 12_000);
+    let archives = fs::read_dir(folder.path().join("transcripts/.archive")).unwrap();
+    let lines: usize = archives.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap().lines().count()).sum();
+    assert!(lines > 150, "{lines} records are archived");
+}

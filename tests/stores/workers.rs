@@ -1,0 +1,181 @@
+//! Workers: who lives is told by locks, and what the dead left running is ended.
+
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+
+use brigade::domain::record::{WorkerRecord, WorkerTeammate};
+use brigade::ports::{StoreError, Workers};
+use brigade::stores::file::workers::FileWorkers;
+use brigade::stores::file::workers::lead::{occupy, who_leads};
+
+use crate::support::{clock, eventually, real, worlds};
+
+fn worker(team: &Path) -> FileWorkers {
+    FileWorkers::register(real(), clock(), team, "t").unwrap()
+}
+
+fn running(group: Option<i32>) -> BTreeMap<String, WorkerTeammate> {
+    let process_groups = group.into_iter().collect();
+    BTreeMap::from([("alice".to_owned(), WorkerTeammate { process_groups, ..WorkerTeammate::default() })])
+}
+
+fn command() -> (Child, i32) {
+    let child = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+    let group = i32::try_from(child.id()).unwrap();
+    (child, group)
+}
+
+fn names(team: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(team.join("workers"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn a_worker_lives_and_says_so() {
+    for world in worlds().await {
+        let workers = &world.stores.workers;
+        workers.report(running(None)).await.unwrap();
+        let survey = workers.survey().await.unwrap();
+        assert!(survey.live.contains(workers.me()) && survey.dead.is_empty(), "{}", world.kind);
+    }
+}
+
+#[tokio::test]
+async fn the_living_see_each_other_and_bury_the_dead_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (worker(folder.path()), worker(folder.path()));
+    let both = |survey: &brigade::ports::Survey| survey.live.contains(first.me()) && survey.live.contains(second.me());
+    assert!(both(&first.survey().await.unwrap()) && both(&second.survey().await.unwrap()));
+    let (mut child, group) = command();
+    let dead = {
+        let third = worker(folder.path());
+        third.report(running(Some(group))).await.unwrap();
+        assert!(first.survey().await.unwrap().live.contains(third.me()));
+        third.me().to_owned()
+    };
+    // It had a command running, so its record is left, and its lock free.
+    let survey = first.survey().await.unwrap();
+    assert!(both(&survey) && !survey.live.contains(&dead));
+    assert_eq!(survey.dead.iter().map(|record| &record.worker).collect::<Vec<_>>(), [&dead]);
+    assert!(!child.wait().unwrap().success(), "its command was ended");
+    let survey = second.survey().await.unwrap();
+    assert!(survey.dead.is_empty() && both(&survey));
+    assert_eq!(names(folder.path()).len(), 4, "nothing is left of it: {:?}", names(folder.path()));
+}
+
+#[tokio::test]
+async fn the_dead_are_told_only_once_their_commands_have_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("alive");
+    let script = format!("trap '' TERM; while :; do date +%s%N > {}; sleep 0.02; done", path.display());
+    let mut child = Command::new("sh").arg("-c").arg(script).process_group(0).spawn().unwrap();
+    let group = i32::try_from(child.id()).unwrap();
+    let dead = worker(folder.path());
+    dead.report(running(Some(group))).await.unwrap();
+    drop(dead);
+    let waiting = std::thread::spawn(move || child.wait().unwrap());
+    let survey = worker(folder.path()).survey().await.unwrap();
+    assert_eq!(survey.dead.len(), 1);
+    let last = fs::read_to_string(&path).unwrap_or_default();
+    assert!(!waiting.join().unwrap().success());
+    assert_eq!(fs::read_to_string(&path).unwrap_or_default(), last, "it ran on after the survey");
+}
+
+#[tokio::test]
+async fn a_worker_that_ends_in_order_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let looker = FileWorkers::visit(real(), clock(), folder.path());
+    assert!(looker.survey().await.unwrap().live.is_empty());
+    let one = worker(folder.path());
+    one.report(running(None)).await.unwrap();
+    assert_eq!(looker.survey().await.unwrap().live.len(), 1);
+    drop(one);
+    assert!(names(folder.path()).is_empty());
+}
+
+#[tokio::test]
+async fn a_living_worker_whose_lock_was_removed_is_not_taken_for_dead() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (worker(folder.path()), worker(folder.path()));
+    fs::remove_file(folder.path().join(format!("workers/{}.lock", second.me()))).unwrap();
+    assert!(first.survey().await.unwrap().live.contains(second.me()));
+    second.report(running(None)).await.unwrap();
+    assert!(folder.path().join(format!("workers/{}.lock", second.me())).exists());
+    assert!(first.survey().await.unwrap().live.contains(second.me()));
+}
+
+#[tokio::test]
+async fn a_record_is_written_when_something_changes_and_not_for_progress() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = worker(folder.path());
+    let path = folder.path().join(format!("workers/{}.json", one.me()));
+    one.report(running(Some(2_000_000_000))).await.unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    let record: WorkerRecord = serde_json::from_str(&text).unwrap();
+    assert_eq!(record.teammates["alice"].process_groups, [2_000_000_000]);
+    assert!(!record.boot.is_empty() && record.uptime_ms > 0);
+    let mut teammates = running(Some(2_000_000_000));
+    teammates.get_mut("alice").unwrap().progress = brigade::domain::time::UnixMs(99);
+    one.report(teammates.clone()).await.unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    teammates.get_mut("alice").unwrap().process_groups.clear();
+    one.report(teammates).await.unwrap();
+    assert_ne!(fs::read_to_string(&path).unwrap(), text);
+}
+
+#[tokio::test]
+async fn what_is_no_record_is_tidied_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = worker(folder.path());
+    fs::write(folder.path().join("workers/1-2-3.json"), "{\"half").unwrap();
+    fs::write(folder.path().join("workers/4-5-6.lock"), "").unwrap();
+    // The sample of the contracts: of another machine, not provably ours.
+    fs::write(folder.path().join("workers/4021-88213-5f0c9e2b.json"), include_str!("../contracts/worker.json"))
+        .unwrap();
+    let survey = one.survey().await.unwrap();
+    assert_eq!(survey.dead.len(), 1);
+    assert_eq!((survey.live.len(), names(folder.path()).len()), (1, 2));
+}
+
+#[tokio::test]
+async fn one_leads_and_others_are_told_who() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = real();
+    assert_eq!(who_leads(&*files, folder.path()).unwrap(), None);
+    let held = occupy(&*files, folder.path(), "my-team").unwrap();
+    let leader = who_leads(&*files, folder.path()).unwrap().unwrap();
+    assert_eq!((leader.team.as_str(), leader.pid), ("my-team", std::process::id()));
+    match occupy(&*files, folder.path(), "other") {
+        Err(StoreError::Occupied { team, pid }) => assert_eq!((team.as_str(), pid), ("my-team", std::process::id())),
+        other => panic!("{:?}", other.err()),
+    }
+    drop(held);
+    assert_eq!(who_leads(&*files, folder.path()).unwrap(), None);
+    eventually("it can be led again", async || occupy(&*files, folder.path(), "other").is_ok()).await;
+}
+
+#[tokio::test]
+async fn asking_who_leads_keeps_nobody_from_leading() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = real();
+    drop(occupy(&*files, folder.path(), "t").unwrap());
+    let path = folder.path().to_owned();
+    let asking = std::thread::spawn(move || {
+        for _ in 0..300 {
+            who_leads(&*real(), &path).unwrap();
+        }
+    });
+    for _ in 0..30 {
+        drop(occupy(&*files, folder.path(), "t").unwrap());
+    }
+    asking.join().unwrap();
+}

@@ -1,0 +1,111 @@
+//! The state of a worktree, as the Go runner keeps it.
+
+use std::fs;
+use std::path::Path;
+
+use brigade::domain::record::WorktreeState;
+use brigade::stores::file::Durability;
+use brigade::stores::file::worktree::{WorktreeError, WorktreeStore};
+
+use crate::support::{clock, real};
+
+fn store() -> WorktreeStore {
+    WorktreeStore::new(real(), Durability::Process, clock())
+}
+
+fn state(identifier: &str) -> WorktreeState {
+    WorktreeState { issue_id: "3".into(), issue_identifier: identifier.into(), ..WorktreeState::default() }
+}
+
+fn count_up(state: &mut WorktreeState) -> Result<(), String> {
+    state.attempt_count += 1;
+    Ok(())
+}
+
+fn write(worktree: &Path, text: &str) {
+    fs::create_dir_all(worktree.join(".agent")).unwrap();
+    fs::write(WorktreeStore::path(worktree), text).unwrap();
+}
+
+#[test]
+fn a_fresh_worktree_has_no_state_and_a_written_one_is_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(matches!(store().read(folder.path()), Err(WorktreeError::NotFound { .. })));
+    let written = store().write(folder.path(), state("t/task-3")).unwrap();
+    assert!(written.last_updated_at > 1_700_000_000_000);
+    let read = store().read(folder.path()).unwrap();
+    assert_eq!((read.issue_id, read.last_updated_at), ("3".to_owned(), written.last_updated_at));
+    let text = fs::read_to_string(WorktreeStore::path(folder.path())).unwrap();
+    assert!(!text.contains("pid") && text.contains("\"attemptCount\": 0"), "{text}");
+}
+
+#[test]
+fn a_state_of_the_other_runner_keeps_all_its_fields() {
+    let folder = tempfile::tempdir().unwrap();
+    let sample = include_str!("../contracts/worktree_state.json");
+    write(folder.path(), &sample.replacen('{', "{\n  \"theirs\": 1.50,", 1));
+    let updated = store().update(folder.path(), count_up).unwrap();
+    assert_eq!(updated.attempt_count, 3);
+    let text = fs::read_to_string(WorktreeStore::path(folder.path())).unwrap();
+    let expected = sample
+        .replacen('{', "{\n  \"theirs\": 1.50,", 1)
+        .replace("\"attemptCount\": 2", "\"attemptCount\": 3")
+        .replace("1763688005000", &updated.last_updated_at.to_string());
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_state_of_another_task_is_refused_and_handed_back() {
+    let folder = tempfile::tempdir().unwrap();
+    store().write(folder.path(), state("t/task-3")).unwrap();
+    assert!(store().read_expect(folder.path(), "t/task-3").is_ok());
+    assert!(store().read_expect(folder.path(), "").is_ok());
+    match store().read_expect(folder.path(), "t/task-4") {
+        Err(WorktreeError::IdentifierMismatch { expected, loaded, .. }) => {
+            assert_eq!((expected.as_str(), loaded.issue_identifier.as_str()), ("t/task-4", "t/task-3"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_malformed_state_is_told_and_may_be_overwritten() {
+    for text in ["", "{\"issueId\": 3}", "{\"issueId\":", "[]", "{\"attemptCount\": \"two\"}"] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), text);
+        assert!(matches!(store().read(folder.path()), Err(WorktreeError::Malformed { .. })), "{text}");
+        let updated = store().update(folder.path(), |_| Ok::<_, String>(()));
+        assert!(matches!(updated, Err(WorktreeError::Malformed { .. })), "{text}");
+        assert_eq!(fs::read_to_string(WorktreeStore::path(folder.path())).unwrap(), text);
+        store().write(folder.path(), state("t/task-3")).unwrap();
+        assert!(store().read(folder.path()).is_ok());
+    }
+}
+
+#[test]
+fn a_failing_change_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = store().update(folder.path(), |state| {
+        state.attempt_count = 9;
+        Err("no".to_owned())
+    });
+    assert!(matches!(refused, Err(WorktreeError::Refused(_))));
+    assert!(matches!(store().read(folder.path()), Err(WorktreeError::NotFound { .. })));
+}
+
+#[test]
+fn fifty_updates_at_once_lose_none_and_leave_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..50 {
+            scope.spawn(|| store().update(folder.path(), count_up).unwrap());
+        }
+    });
+    assert_eq!(store().read(folder.path()).unwrap().attempt_count, 50);
+    let mut names: Vec<String> = fs::read_dir(folder.path().join(".agent"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, [".state.lock", "state.json"]);
+}

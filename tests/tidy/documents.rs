@@ -1,0 +1,181 @@
+//! What the public documents say is there: links, files, tests, commands and their flags.
+
+use std::collections::HashMap;
+use std::process::Command;
+
+use super::{hold, root, text_of};
+
+/// The documents people read.
+const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", ".tasks/README.md"];
+
+/// Folders of the project, its sources first; a path into one of them that a document names is there.
+const FOLDERS: &[&str] = &["src/", "tests/", "prompts/", "schema/", "demo/", "benches/", "examples/", ".ci/", "docs/"];
+
+/// Between these stand the README's commands for a new machine; `.ci/run` runs them.
+const TWO_COMMANDS: &str = "<!-- two-commands -->";
+
+#[test]
+fn links_lead_somewhere() {
+    let mut complaints = Vec::new();
+    for document in DOCUMENTS {
+        let text = text_of(document);
+        let folder = root().join(document).parent().expect("it lies in a folder").to_owned();
+        for (number, line) in text.lines().enumerate() {
+            for link in links_of(line) {
+                let file = link.split('#').next().unwrap_or_default();
+                if !link.contains("://") && !file.is_empty() && !folder.join(file).exists() {
+                    complaints.push(format!("{document}:{}: ({link}) leads nowhere", number + 1));
+                }
+            }
+        }
+    }
+    hold("documents: every relative link leads to a file", &complaints);
+}
+
+/// What stands in the brackets of `[text](…)`.
+fn links_of(line: &str) -> impl Iterator<Item = &str> {
+    line.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link))
+}
+
+#[test]
+fn named_files_and_tests_are_there() {
+    let mut complaints = Vec::new();
+    let mut checked = 0;
+    for document in DOCUMENTS {
+        let mut is_block = false;
+        for (number, line) in text_of(document).lines().enumerate() {
+            is_block ^= line.trim_start().starts_with("```");
+            // What stands in an example lies in the reader's workspace, but for our sources.
+            let folders = if is_block { &FOLDERS[..2] } else { FOLDERS };
+            for word in line.split(|character: char| character.is_whitespace() || "`()[]|,;\"'".contains(character)) {
+                let word = word.trim_end_matches(['.', ':']);
+                let is_pattern = word.contains(['<', '*', '…', '$']) || word.contains("NAME");
+                if folders.iter().any(|folder| word.starts_with(folder)) && !is_pattern {
+                    checked += 1;
+                    let missing = what_is_missing(word);
+                    complaints.extend(missing.map(|missing| format!("{document}:{}: {missing}", number + 1)));
+                }
+            }
+        }
+    }
+    assert!(checked > 30, "the named files are found");
+    hold("documents: what they name is there", &complaints);
+}
+
+/// `tests/board.rs` is to exist; of `tests/board.rs::name`, the file is to have that word.
+fn what_is_missing(word: &str) -> Option<String> {
+    let (path, name) = word.split_once("::").map_or((word, None), |(path, name)| (path, Some(name)));
+    if !root().join(path).exists() {
+        return Some(format!("there is no {path}"));
+    }
+    let name = name?;
+    let text = text_of(path);
+    let is_word = |character: char| character.is_alphanumeric() || character == '_';
+    let has = |part: &str| text.split(|character| !is_word(character)).any(|word| word == part);
+    (!name.split("::").all(has)).then(|| format!("{path} has no {name}"))
+}
+
+/// What `brigade … --help` says, asked once for each command.
+#[derive(Default)]
+struct Helps(HashMap<Vec<String>, String>);
+
+impl Helps {
+    fn of(&mut self, command: &[String]) -> &str {
+        self.0.entry(command.to_vec()).or_insert_with(|| {
+            let mut brigade = Command::new(env!("CARGO_BIN_EXE_brigade"));
+            let output = brigade.args(command).arg("--help").current_dir(root()).output().expect("brigade runs");
+            String::from_utf8(output.stdout).expect("help is text")
+        })
+    }
+
+    fn commands_of(&mut self, command: &[String]) -> Vec<String> {
+        let list = self.of(command).lines().skip_while(|line| *line != "Commands:").skip(1);
+        let list = list.take_while(|line| !line.is_empty());
+        list.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
+    }
+
+    /// What is wrong with the words after `brigade`.
+    fn what_is_wrong(&mut self, words: &[&str]) -> Option<String> {
+        let mut command = Vec::new();
+        for word in words.iter().take_while(|word| !word.starts_with('-')) {
+            let known = self.commands_of(&command);
+            if known.contains(&(*word).to_owned()) {
+                command.push((*word).to_owned());
+            } else if command.is_empty() || (known.len() > 1 && word.chars().all(|letter| letter.is_ascii_lowercase()))
+            {
+                return Some(format!("there is no command `brigade {} {word}`", command.join(" ")));
+            } else {
+                break;
+            }
+        }
+        let help = self.of(&command).to_owned();
+        let flags = words.iter().filter(|word| word.starts_with("--") && word.len() > 2);
+        let mut flags = flags.map(|flag| flag.split('=').next().unwrap_or_default());
+        let knows =
+            |flag: &str| help.split(|letter: char| letter.is_whitespace() || letter == ',').any(|word| word == flag);
+        let unknown = flags.find(|flag| !knows(flag))?;
+        Some(format!("`brigade {}` has no {unknown}", command.join(" ")))
+    }
+}
+
+#[test]
+fn named_commands_are_there() {
+    let mut helps = Helps::default();
+    let mut complaints = Vec::new();
+    let mut checked = 0;
+    for document in DOCUMENTS {
+        for (number, command) in commands_in(&text_of(document)) {
+            checked += 1;
+            let words: Vec<&str> = command.split_whitespace().collect();
+            complaints.extend(helps.what_is_wrong(&words).map(|wrong| format!("{document}:{number}: {wrong}")));
+        }
+    }
+    assert!(checked > 10, "the commands are found; there are {checked}");
+    hold("documents: every command they name is there, with its flags", &complaints);
+}
+
+/// What stands after `brigade` in code: in `…` and in fenced blocks, with the line it is on.
+fn commands_in(text: &str) -> Vec<(usize, String)> {
+    let mut commands = Vec::new();
+    let mut is_block = false;
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            is_block = !is_block;
+        } else if is_block {
+            let line = line.trim_start().trim_start_matches("$ ");
+            commands.extend(command_of(line).map(|command| (number + 1, command)));
+        } else {
+            let spans = line.split('`').skip(1).step_by(2);
+            commands.extend(spans.filter_map(command_of).map(|command| (number + 1, command)));
+        }
+    }
+    commands
+}
+
+/// The words of a command after `brigade`; what stands after `#`, `|` or `&&` is none of it.
+fn command_of(code: &str) -> Option<String> {
+    let words = code.strip_prefix("brigade ").or_else(|| code.strip_prefix("cargo run --release -- "))?;
+    let end = words
+        .find([';', '"', '\''])
+        .into_iter()
+        .chain([" #", " |", " && ", " > "].iter().filter_map(|end| words.find(end)));
+    let words = &words[..end.min().unwrap_or(words.len())];
+    words.starts_with(|letter: char| letter.is_ascii_lowercase() || letter == '-').then(|| words.to_owned())
+}
+
+#[test]
+fn the_readme_begins_with_two_commands() {
+    let readme = text_of("README.md");
+    let parts: Vec<&str> = readme.split(TWO_COMMANDS).collect();
+    assert_eq!(parts.len(), 3, "README.md has its two commands between two marks {TWO_COMMANDS}");
+    let commands: Vec<&str> = parts[1].lines().filter(|line| line.starts_with("cargo ")).collect();
+    assert_eq!(commands, ["cargo run --release -- run demo", "cargo test"]);
+}
+
+#[test]
+fn commands_are_found_in_code_only() {
+    let text =
+        "`brigade tasks claim 3 --as me` and brigade no\n```\n$ brigade run demo # it\nbrigade.toml\n```\n`brigade`";
+    let commands: Vec<String> = commands_in(text).into_iter().map(|(_, command)| command).collect();
+    assert_eq!(commands, ["tasks claim 3 --as me", "run demo"]);
+}

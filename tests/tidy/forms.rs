@@ -1,0 +1,166 @@
+//! What every file looks like: its size, its first line, what may not stand in it.
+
+use std::path::{Path, PathBuf};
+
+use super::source::{Source, closing, sources};
+use super::{files_below, hold, root, text_of};
+
+/// Lines of a file before its tests.
+const FILE_LINES_MAX: usize = 500;
+/// Lines of a function, from its `fn` to its closing bracket.
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// What ends the program where an error should be told, and what is not finished.
+const NOT_IN_CODE: &[&str] =
+    &[".unwrap()", ".expect(", ".unwrap_err()", ".expect_err(", "todo!", "unimplemented!", "dbg!", "panic!"];
+
+/// Places of one machine.
+const NOT_IN_TREE: &[&str] = &["/work/", "/root/", "/home/", "/tmp/"];
+/// Of those, what tests must not say either; they may name the system's folder for temporaries.
+const NOT_IN_TESTS: &[&str] = &["/work/", "/root/"];
+/// What a comment says of code that is not finished.
+const MARKS: &[&str] = &["TODO", "FIXME", "XXX", "HACK"];
+
+/// What is read for [`NOT_IN_TREE`], besides the files in the root.
+const FOLDERS: &[&str] = &["src", "tests", "benches", "examples", "prompts", "schema", "demo", "docs", ".ci"];
+
+#[test]
+fn files_fit_their_bound() {
+    let complaints: Vec<String> = sources()
+        .iter()
+        .filter_map(|source| {
+            let lines = source.text.lines().take_while(|line| !line.trim_start().starts_with("#[cfg(test)]")).count();
+            (lines > FILE_LINES_MAX).then(|| format!("{}: {lines} lines before its tests", source.path.display()))
+        })
+        .collect();
+    hold(&format!("sizes: a file has at most {FILE_LINES_MAX} lines before its tests"), &complaints);
+}
+
+#[test]
+fn functions_fit_a_screen() {
+    let functions: Vec<_> = sources().iter().flat_map(functions_of).collect();
+    assert!(functions.len() > 500, "the functions are found; there are {}", functions.len());
+    let complaints: Vec<String> = functions
+        .iter()
+        .filter(|(.., lines)| *lines > FUNCTION_LINES_MAX)
+        .map(|(at, name, lines)| format!("{at}: {name} has {lines} lines"))
+        .collect();
+    hold(&format!("sizes: a function has at most {FUNCTION_LINES_MAX} lines"), &complaints);
+}
+
+/// The functions with a body: where, the name, how many lines.
+fn functions_of(source: &Source) -> Vec<(String, String, usize)> {
+    let code = &source.code;
+    let starts = code.match_indices("fn ").map(|(at, _)| at).filter(|at| *at == 0 || !is_word(code.as_bytes()[at - 1]));
+    let functions = starts.filter_map(|at| {
+        let name: String = code[at + 3..].chars().take_while(|character| is_word(*character as u8)).collect();
+        let body = body_of(code, at + 3 + name.len()).filter(|_| !name.is_empty())?;
+        let lines = code[at..=closing(code, body)].lines().count();
+        Some((source.at(at), name, lines))
+    });
+    functions.collect()
+}
+
+/// Where the body begins of a function whose signature goes on at `at`; `None` for one without.
+fn body_of(code: &str, mut at: usize) -> Option<usize> {
+    loop {
+        match code.as_bytes().get(at)? {
+            b'{' => return Some(at),
+            b';' => return None,
+            b'(' | b'[' => at = closing(code, at) + 1,
+            _ => at += 1,
+        }
+    }
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+#[test]
+fn every_file_says_what_it_owns() {
+    let folders = ["src", "tests", "benches", "examples"];
+    let silent = folders
+        .iter()
+        .flat_map(|folder| files_below(folder))
+        .filter(|path| is_rust(path) && !text_of(path).starts_with("//! "));
+    let complaints: Vec<String> = silent.map(|path| format!("{}: begin with `//! `", path.display())).collect();
+    hold("forms: each file opens with what it owns and what it must not know", &complaints);
+}
+
+#[test]
+fn errors_are_told_and_nothing_is_unfinished() {
+    let mut complaints = Vec::new();
+    for source in sources() {
+        for banned in NOT_IN_CODE {
+            for (at, _) in source.code.match_indices(banned) {
+                let is_part = !banned.starts_with('.') && at > 0 && is_word(source.code.as_bytes()[at - 1]);
+                if !is_part {
+                    complaints.push(format!("{}: {banned}", source.at(at)));
+                }
+            }
+        }
+        for form in ["#[allow(", "#![allow(", "#[expect(", "#![expect("] {
+            for (at, _) in source.code.match_indices(form) {
+                let end = closing(&source.code, at + form.len() - 1);
+                if !source.code[at..end].contains("reason =") {
+                    complaints.push(format!("{}: {form}…) without `reason = \"…\"`", source.at(at)));
+                }
+            }
+        }
+    }
+    hold("forms: outside tests errors are told, and exceptions have a reason", &complaints);
+}
+
+#[test]
+fn no_place_of_one_machine_and_no_mark_is_left() {
+    let mut complaints = Vec::new();
+    for path in tree() {
+        let Ok(text) = String::from_utf8(std::fs::read(root().join(&path)).expect("the tree can be read")) else {
+            continue;
+        };
+        let tests_begin = tests_begin(&path, &text);
+        for (number, (offset, line)) in with_offsets(&text).enumerate() {
+            let places = if offset >= tests_begin { NOT_IN_TESTS } else { NOT_IN_TREE };
+            let comment = line.find("//").filter(|_| is_rust(&path)).map_or("", |at| &line[at..]);
+            let found = places.iter().filter(|place| line.contains(*place));
+            let found = found.chain(MARKS.iter().filter(|mark| comment.contains(*mark)));
+            complaints.extend(found.map(|word| format!("{}:{}: {word}", path.display(), number + 1)));
+        }
+    }
+    hold("tree: no place of one machine, no mark of what is not finished", &complaints);
+}
+
+/// The files that are read for [`NOT_IN_TREE`]. This test's own are not: they name what they look for.
+fn tree() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root()).expect("the root can be read").map(|entry| entry.expect("an entry"));
+    // `.git` is a file in a worktree of git.
+    let in_root =
+        entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()) && entry.file_name() != ".git");
+    let mut tree: Vec<PathBuf> = in_root.map(|entry| PathBuf::from(entry.file_name())).collect();
+    tree.extend(FOLDERS.iter().flat_map(|folder| files_below(folder)));
+    tree.push(PathBuf::from(".tasks/README.md"));
+    tree.retain(|path| !path.starts_with("tests/tidy"));
+    assert!(tree.len() > 100, "the tree is found");
+    tree
+}
+
+/// The offset from which on a file is a test's: snapshots and modules for tests only are so from the first line.
+fn tests_begin(path: &Path, text: &str) -> usize {
+    if path.starts_with("tests") || path.extension().is_some_and(|extension| extension == "snap") {
+        return 0;
+    }
+    match is_rust(path) && path.starts_with("src") {
+        true if sources().iter().any(|source| source.path == path) => text.find("#[cfg(test)]").unwrap_or(text.len()),
+        true => 0,
+        false => text.len(),
+    }
+}
+
+fn is_rust(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "rs")
+}
+
+fn with_offsets(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().map(move |line| (line.as_ptr() as usize - text.as_ptr() as usize, line))
+}

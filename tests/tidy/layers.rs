@@ -1,0 +1,222 @@
+//! Who may know whom: our own layers, other crates, and what the domain must not touch.
+
+use std::path::Path;
+
+use super::paths::paths_of;
+use super::source::{Source, sources};
+use super::{hold, text_of};
+
+/// Which layer may name which, and why. A line that nothing needs any more is to be removed.
+#[rustfmt::skip]
+const LAYERS: &[(&str, &str, &str)] = &[
+    ("main",   "cli",      "hands over what was typed, and launches what it asks for"),
+    ("main",   "team",     "puts the adapters together around a team"),
+    ("main",   "tools",    "hands the TOOLS table to the team"),
+    ("main",   "models",   "hands the PROVIDERS table to the team"),
+    ("main",   "stores",   "opens the workspace for the team"),
+    ("main",   "ports",    "the clock"),
+    ("main",   "domain",   "the vocabulary"),
+    ("main",   "platform", "becomes the guard before anything else"),
+    ("cli",    "ui",       "prints what it renders"),
+    ("cli",    "config",   "reads what is to be launched"),
+    ("cli",    "team",     "launches teams and listens to them"),
+    ("cli",    "tools",    "completing a task by command runs its verify as a tool would"),
+    ("cli",    "stores",   "opens the workspace, for commands with and without a running team"),
+    ("cli",    "ports",    "commands work on the board through the ports"),
+    ("cli",    "domain",   "the vocabulary"),
+    ("cli",    "platform", "processes, for doctor, stop and who holds the workspace"),
+    ("config", "team",     "builds the team's specification"),
+    ("config", "models",   "checks that a provider exists, by the PROVIDERS table"),
+    ("config", "ports",    "what accepted work survives is a word of the ports"),
+    ("config", "domain",   "names are checked in one place"),
+    ("config", "platform", "the user's folder"),
+    ("ui",     "ports",    "shows the board's view"),
+    ("ui",     "domain",   "shows tasks, events, reasons"),
+    ("team",   "tools",    "runs what models ask for"),
+    ("team",   "ports",    "stores and models are handed in"),
+    ("team",   "domain",   "acts on what it decides"),
+    ("team",   "platform", "free disk space"),
+    ("tools",  "ports",    "board and mail"),
+    ("tools",  "domain",   "the vocabulary"),
+    ("tools",  "platform", "the guard of commands"),
+    ("models", "ports",    "implements ModelClient"),
+    ("models", "domain",   "transcript blocks"),
+    ("stores", "ports",    "implements them"),
+    ("stores", "domain",   "every change goes through its rules"),
+    ("stores", "platform", "exchange, stamps, file events, lives of processes"),
+    ("ports",  "domain",   "the vocabulary"),
+];
+
+/// Crates that belong to some layers only, and why.
+#[rustfmt::skip]
+const CRATES: &[(&str, &[&str], &str)] = &[
+    ("anyhow",        &["main", "cli"],          "elsewhere an error is a type that can be told apart"),
+    ("clap",          &["cli"],                  "only the command line parses arguments"),
+    ("clap_complete", &["cli"],                  "as clap"),
+    ("cap_std",       &["tools"],                "file tools are confined to the workspace by a folder handle"),
+    ("cap_tempfile",  &["tools"],                "as cap_std"),
+    ("ignore",        &["tools"],                "walks the workspace for glob and grep"),
+    ("globset",       &["tools"],                "as ignore"),
+    ("glob",          &["stores"],               "stores list their own files"),
+    ("fd_lock",       &["stores"],               "locks live in stores and nowhere else"),
+    ("reqwest",       &["models"],               "only providers speak HTTP"),
+    ("rustix",        &["platform"],             "system calls are in one place"),
+    ("dashmap",       &["team"],                 "the live index that front ends read"),
+    ("indexmap",      &["domain", "stores"],     "JSON objects that keep the order of their fields"),
+    ("toml",          &["config"],               "only the config is TOML"),
+    ("anstream",      &["cli", "tools"],         "the terminal; stripping escapes from what commands print"),
+    ("anstyle",       &["ui", "cli"],            "the terminal"),
+    ("terminal_size", &["ui", "cli"],            "the terminal"),
+    ("unicode_width", &["ui"],                   "the terminal"),
+];
+
+/// Files that name a crate outside its layers, and why.
+#[rustfmt::skip]
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("rustix", "src/stores/file/watch.rs", "waits for file events and its own end at once, by poll(2)"),
+    ("rustix", "src/tools/write_file.rs",  "a replaced file keeps its owner; cap-std cannot say so"),
+];
+
+/// What the domain must not name: it is handed everything, so that it can be tested and simulated.
+const NOT_IN_DOMAIN: &[&str] = &[
+    "tokio",
+    "std::fs",
+    "std::env",
+    "std::process",
+    "std::thread",
+    "std::net",
+    "std::os",
+    "std::time::SystemTime",
+    "std::time::Instant",
+];
+
+/// Layers that need no permission to know themselves; `lib.rs` declares them all and knows none.
+const DECLARES_ALL: &str = "lib";
+
+fn is_allowed(from: &str, to: &str) -> bool {
+    from == to || LAYERS.iter().any(|(layer, known, _)| *layer == from && *known == to)
+}
+
+/// Every step of the code from one layer into another: where, from, into.
+fn steps(sources: &[Source]) -> Vec<(String, String, String)> {
+    let layers: Vec<String> = sources.iter().map(Source::layer).collect();
+    let mut steps = Vec::new();
+    for source in sources {
+        for path in paths_of(source) {
+            let is_ours = matches!(path.parts[0].as_str(), "crate" | "brigade");
+            if let Some(to) = path.parts.get(1).filter(|to| is_ours && layers.contains(to)) {
+                steps.push((source.at(path.at), source.layer(), to.clone()));
+            } else if is_ours && path.parts.get(1).is_some_and(|part| part == "*") {
+                steps.push((source.at(path.at), source.layer(), "everything (*)".to_owned()));
+            }
+        }
+    }
+    steps.retain(|(_, from, to)| from != to);
+    steps
+}
+
+#[test]
+fn layers_know_only_what_lies_below() {
+    let sources = sources();
+    let steps = steps(sources);
+    assert!(steps.len() > 100, "the layers' paths are found; there are {}", steps.len());
+    let mut complaints: Vec<String> = steps
+        .iter()
+        .filter(|(_, from, to)| !is_allowed(from, to))
+        .map(|(at, from, to)| format!("{at}: {from} names {to}"))
+        .collect();
+    for (from, to, reason) in LAYERS {
+        if !steps.iter().any(|step| step.1 == *from && step.2 == *to) {
+            complaints.push(format!("LAYERS: nothing needs {from} -> {to} ({reason}); remove the line"));
+        }
+    }
+    hold("layers: main -> cli, ui, config -> team -> tools -> ports -> domain; stores, models -> ports", &complaints);
+}
+
+#[test]
+fn every_file_belongs_to_a_layer() {
+    let known =
+        |layer: &str| layer == DECLARES_ALL || LAYERS.iter().any(|(from, to, _)| layer == *from || layer == *to);
+    let strangers: Vec<String> = sources()
+        .iter()
+        .filter(|source| !known(&source.layer()))
+        .map(|source| format!("{}: say in LAYERS whom {} may know", source.path.display(), source.layer()))
+        .collect();
+    hold("layers: each file is in one", &strangers);
+}
+
+#[test]
+fn crates_stay_where_they_belong() {
+    let sources = sources();
+    let strangers: Vec<(&str, &Source, String)> =
+        sources.iter().flat_map(|source| strangers_in(source, sources)).collect();
+    let is_excepted = |name: &str, source: &Source| {
+        EXCEPTIONS.iter().any(|(krate, file, _)| *krate == name && source.path == Path::new(file))
+    };
+    let mut complaints: Vec<String> = strangers
+        .iter()
+        .filter(|(name, source, _)| !is_excepted(name, source))
+        .map(|(_, _, complaint)| complaint.clone())
+        .collect();
+    for (krate, file, reason) in EXCEPTIONS {
+        if !strangers.iter().any(|(name, source, _)| name == krate && source.path == Path::new(file)) {
+            complaints.push(format!("EXCEPTIONS: {file} does not name {krate} ({reason}); remove the line"));
+        }
+    }
+    hold("crates: some belong to some layers only", &complaints);
+}
+
+/// The crates that `source` names though they belong elsewhere.
+fn strangers_in<'a>(source: &'a Source, all: &[Source]) -> Vec<(&'static str, &'a Source, String)> {
+    let layer = source.layer();
+    // A module of ours may be called as a crate is: `glob` among the tools.
+    let has_module = |name: &str| all.iter().any(|other| other.module() == [layer.as_str(), name]);
+    let mut strangers = Vec::new();
+    for path in paths_of(source) {
+        let found = CRATES.iter().find(|(name, layers, _)| *name == path.parts[0] && !layers.contains(&layer.as_str()));
+        if let Some((name, layers, reason)) = found.filter(|(name, ..)| !has_module(name)) {
+            let complaint = format!("{}: {name} belongs to {}: {reason}", source.at(path.at), layers.join(", "));
+            strangers.push((*name, source, complaint));
+        }
+    }
+    strangers
+}
+
+#[test]
+fn the_domain_touches_nothing() {
+    let mut complaints = Vec::new();
+    for source in sources().iter().filter(|source| source.layer() == "domain") {
+        for path in paths_of(source) {
+            let name = path.parts.join("::");
+            let is = |banned: &&&str| name == **banned || name.starts_with(&format!("{banned}::"));
+            if let Some(banned) = NOT_IN_DOMAIN.iter().find(is) {
+                complaints.push(format!("{}: names {banned}; have it handed in", source.at(path.at)));
+            }
+        }
+    }
+    hold("domain: no runtime, files, environment, processes, clock, network", &complaints);
+}
+
+#[test]
+fn every_dependency_is_used() {
+    let manifest = text_of("Cargo.toml");
+    let mut is_dependencies = false;
+    let mut declared = Vec::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            is_dependencies = line.ends_with("dependencies]") && !line.contains("dev-");
+        } else if let Some((name, _)) = line.split_once('=').filter(|_| is_dependencies) {
+            declared.push(name.trim().replace('-', "_"));
+        }
+    }
+    assert!(declared.len() > 10, "the dependencies are found");
+    // `async_trait` and the like are also named in attributes, so the words of the code count, not only its paths.
+    let code: String = sources().iter().map(|source| source.code.as_str()).collect();
+    let is_word = |character: char| character.is_alphanumeric() || character == '_';
+    let words: std::collections::HashSet<&str> = code.split(|character| !is_word(character)).collect();
+    let unused = declared.iter().filter(|name| !words.contains(name.as_str()));
+    hold(
+        "Cargo.toml: no dependency that nothing uses",
+        &unused.map(|name| format!("{name} is not used")).collect::<Vec<_>>(),
+    );
+}

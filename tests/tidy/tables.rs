@@ -1,0 +1,91 @@
+//! Extending is one file and one line of a table: every file that should be in a table is.
+
+use super::source::{Source, sources};
+use super::{files_below, hold, text_of};
+
+/// The name after `marker`, up to what cannot be part of a name.
+fn name_after<'a>(text: &'a str, marker: &str) -> Option<&'a str> {
+    let rest = &text[text.find(marker)? + marker.len()..];
+    rest.split(|character: char| !character.is_alphanumeric() && character != '_').next()
+}
+
+fn stem(source: &Source) -> String {
+    source.path.file_stem().expect("a name").to_string_lossy().into_owned()
+}
+
+#[test]
+fn every_tool_is_in_the_table() {
+    let table = text_of("src/tools/table.rs");
+    let mut complaints = Vec::new();
+    let mut tools = 0;
+    for source in sources().iter().filter(|source| source.layer() == "tools") {
+        for (at, marker) in source.code.match_indices("impl Checked for ") {
+            tools += 1;
+            let tool = name_after(&source.code[at..], marker).expect("a name");
+            let entry = format!("{}::{tool}", stem(source));
+            if !table.contains(&format!("Safe({entry}")) {
+                complaints.push(format!("{}: {entry} has no line in TOOLS (src/tools/table.rs)", source.at(at)));
+            }
+        }
+    }
+    assert!(tools > 10, "the tools are found");
+    hold("tables: TOOLS has every tool", &complaints);
+}
+
+#[test]
+fn every_provider_is_in_the_table() {
+    let table = text_of("src/models/mod.rs");
+    let mut complaints = Vec::new();
+    let mut providers = 0;
+    for source in sources().iter().filter(|source| source.layer() == "models") {
+        if source.module().len() == 2 && source.code.contains("impl ModelClient for ") {
+            providers += 1;
+            let entry = format!("connect: {}::connect", stem(source));
+            if !table.contains(&entry) {
+                complaints.push(format!("{}: no `{entry}` in PROVIDERS (src/models/mod.rs)", source.path.display()));
+            }
+        }
+    }
+    assert!(providers > 0, "the providers are found");
+    hold("tables: PROVIDERS has every provider", &complaints);
+}
+
+#[test]
+fn every_command_is_in_the_enum() {
+    let mut complaints = Vec::new();
+    let mut commands = 0;
+    for source in sources().iter().filter(|source| source.layer() == "cli") {
+        let parent = source.path.parent().expect("it lies in a folder").join("mod.rs");
+        let own_enum = source.path.file_stem().is_some_and(|stem| stem == "mod");
+        // A file of a command has a `run` that answers; what it parses is the type that has it.
+        let is_command = source.code.contains("fn run(self, ") && source.code.contains("Args)]");
+        if !is_command || own_enum {
+            continue;
+        }
+        commands += 1;
+        let text = text_of(&parent);
+        if !text.contains(&format!("({}::", stem(source))) {
+            complaints.push(format!("{}: no command of {} is made of it", source.path.display(), parent.display()));
+        }
+    }
+    assert!(commands > 8, "the commands are found; there are {commands}");
+    hold("tables: every subcommand is in the command enum", &complaints);
+}
+
+#[test]
+fn every_contract_is_tested() {
+    let tests: String = files_below("tests")
+        .into_iter()
+        .chain(files_below("src"))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs") && !path.starts_with("tests/tidy"))
+        .map(text_of)
+        .map(|text| if text.contains("#[test]") || text.contains("#[tokio::test") { text } else { String::new() })
+        .collect();
+    let untested: Vec<String> = files_below("tests/contracts")
+        .iter()
+        .filter_map(|path| path.file_name()?.to_str().map(str::to_owned))
+        .filter(|name| !tests.contains(name.as_str()))
+        .map(|name| format!("tests/contracts/{name} is named in no test"))
+        .collect();
+    hold("contracts: each sample is read by a test", &untested);
+}

@@ -1,0 +1,175 @@
+//! A team of alice, bob and the lead on one workspace, with a context for each.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use brigade::domain::event::Fact;
+use brigade::domain::name::Name;
+use brigade::domain::task::{Task, TaskId};
+use brigade::domain::time::UnixMs;
+use brigade::platform::guard::GUARD_ARGUMENT;
+use brigade::ports::{Clock, StoreResult, Stores};
+use brigade::stores::memory;
+use brigade::tools::command::Holding;
+use brigade::tools::table::tools_of;
+use brigade::tools::{CommandRegistry, TeamControl, Tool, ToolContext, ToolEffect, ToolError, ToolLimits, ToolOutput};
+use serde_json::Value;
+use tokio::sync::{broadcast, mpsc, watch};
+
+/// A clock that stands still until it is moved.
+#[derive(Default)]
+pub struct StillClock(AtomicI64);
+
+impl Clock for StillClock {
+    fn now(&self) -> UnixMs {
+        UnixMs(1_763_688_000_000 + self.0.load(Ordering::Relaxed))
+    }
+}
+
+struct NoRecord;
+
+#[async_trait]
+impl CommandRegistry for NoRecord {
+    async fn started(&self, _: i32) -> StoreResult<()> {
+        Ok(())
+    }
+    async fn ended(&self, _: i32) {}
+}
+
+struct Members(Mutex<Vec<Name>>);
+
+#[async_trait]
+impl TeamControl for Members {
+    async fn spawn_teammate(&self, name: &Name, role: &str, _: &str) -> Result<String, String> {
+        let mut members = self.0.lock().unwrap();
+        if members.contains(name) {
+            return Err(format!("{name} is there already"));
+        }
+        members.push(name.clone());
+        Ok(format!("{name} ({role}) has started"))
+    }
+    async fn list_teammates(&self) -> String {
+        self.0.lock().unwrap().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    }
+    fn members(&self) -> Vec<Name> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// One member with its tools.
+pub struct Member {
+    pub context: ToolContext,
+    pub tools: Vec<Arc<dyn Tool>>,
+    pub holding: watch::Sender<Holding>,
+    pub facts: mpsc::UnboundedReceiver<Fact>,
+}
+
+impl Member {
+    /// Calls a tool as a turn does, and keeps what it says about the claim.
+    pub async fn call(&self, tool: &str, input: Value) -> Result<ToolOutput, ToolError> {
+        let found = self.tools.iter().find(|known| known.spec().name == tool);
+        let found = found.unwrap_or_else(|| panic!("no tool {tool}"));
+        let output = found.run(input, &self.context).await?;
+        match &output.effect {
+            ToolEffect::Claimed { task, attempt } => drop(self.holding.send_replace(Some((*task, *attempt)))),
+            ToolEffect::Finished => drop(self.holding.send_replace(None)),
+            _ => {}
+        }
+        Ok(output)
+    }
+
+    /// What a call that works says.
+    pub async fn says(&self, tool: &str, input: Value) -> String {
+        self.call(tool, input).await.unwrap().text
+    }
+
+    /// What a call that is refused says.
+    pub async fn refused(&self, tool: &str, input: Value) -> String {
+        match self.call(tool, input).await {
+            Err(ToolError::Mendable(text)) => text,
+            other => panic!("{tool} should be refused: {other:?}"),
+        }
+    }
+}
+
+/// The team.
+pub struct Stage {
+    pub folder: tempfile::TempDir,
+    pub stores: Stores,
+    pub alice: Member,
+    pub bob: Member,
+    pub lead: Member,
+}
+
+pub async fn stage() -> Stage {
+    let folder = tempfile::tempdir().unwrap();
+    let clock: Arc<dyn Clock> = Arc::new(StillClock::default());
+    let names: Vec<Name> = ["alice", "bob"].map(|name| Name::new(name).unwrap()).into();
+    let stores = memory::stores(Arc::clone(&clock), broadcast::channel(16).0);
+    stores.mailbox.open_inboxes(&names).await.unwrap();
+    let control: Arc<dyn TeamControl> = Arc::new(Members(Mutex::new(names)));
+    let member = |name: &str, role: &str| member(name, role, folder.path(), &stores, &clock, &control);
+    let (alice, bob, lead) = (member("alice", "coder"), member("bob", "tester"), member("lead", "lead"));
+    Stage { stores: stores.clone(), alice, bob, lead, folder }
+}
+
+fn member(
+    name: &str,
+    role: &str,
+    workspace: &Path,
+    stores: &Stores,
+    clock: &Arc<dyn Clock>,
+    control: &Arc<dyn TeamControl>,
+) -> Member {
+    let is_lead = name == "lead";
+    let (holding, receiver) = watch::channel(None);
+    let (sender, facts) = mpsc::unbounded_channel();
+    let guard: [OsString; 2] = [env!("CARGO_BIN_EXE_brigade").into(), GUARD_ARGUMENT.into()];
+    let context = ToolContext {
+        name: Name::new(name).unwrap(),
+        role: role.to_owned(),
+        capabilities: vec![role.to_owned()],
+        team: Name::new("my-team").unwrap(),
+        is_lead,
+        holding: receiver,
+        stores: stores.clone(),
+        clock: Arc::clone(clock),
+        workspace: workspace.to_owned(),
+        control_files: [".tasks", ".team", "agent_state.json", "brigade.toml"].map(PathBuf::from).into(),
+        guard: Arc::from(guard),
+        commands: Arc::new(NoRecord),
+        limits: ToolLimits {
+            command_timeout: Duration::from_secs(30),
+            command_timeout_max: Duration::from_secs(60),
+            output_bytes_max: 20_000,
+        },
+        control: Arc::clone(control),
+        facts: Arc::new(move |fact| drop(sender.send(fact))),
+        todos: Arc::default(),
+    };
+    Member { context, tools: tools_of(is_lead), holding, facts }
+}
+
+impl Stage {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    pub async fn task(&self, id: u64) -> Task {
+        self.stores.board.get(TaskId(id)).await.unwrap()
+    }
+}

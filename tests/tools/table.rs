@@ -1,0 +1,188 @@
+//! The TOOLS table is whole, and every tool takes what its schema says and nothing else.
+
+use std::collections::BTreeSet;
+
+use brigade::tools::ToolError;
+use brigade::tools::table::{Audience, TOOLS, tools_of};
+use serde_json::{Value, json};
+
+use super::stage::stage;
+
+const OF_ALL: [&str; 15] = [
+    "bash",
+    "read_file",
+    "write_file",
+    "edit_file",
+    "glob",
+    "grep",
+    "send_message",
+    "read_inbox",
+    "task_create",
+    "task_get",
+    "task_list",
+    "task_update",
+    "claim_task",
+    "todo",
+    "idle",
+];
+const OF_LEAD: [&str; 7] = [
+    "spawn_teammate",
+    "list_teammates",
+    "broadcast",
+    "shutdown_request",
+    "plan_approval",
+    "shutdown_response",
+    "goal_done",
+];
+
+#[test]
+fn each_member_has_the_tools_of_the_design() {
+    let names = |is_lead| tools_of(is_lead).iter().map(|tool| tool.spec().name).collect::<Vec<_>>();
+    let (teammate, lead) = (names(false), names(true));
+    let expected_teammate: BTreeSet<_> = OF_ALL.into_iter().chain(["plan_approval", "shutdown_response"]).collect();
+    let expected_lead: BTreeSet<_> = OF_ALL.into_iter().chain(OF_LEAD).collect();
+    assert_eq!(teammate.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected_teammate);
+    assert_eq!(lead.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected_lead);
+    assert_eq!((teammate.len(), lead.len()), (expected_teammate.len(), expected_lead.len()), "a name stands twice");
+    for entry in TOOLS {
+        assert_eq!((entry.build)().spec().name, entry.name);
+    }
+}
+
+#[test]
+fn every_tool_file_stands_in_the_table() {
+    let helpers = [
+        "arguments",
+        "checked",
+        "command",
+        "environment",
+        "mail",
+        "mod",
+        "output",
+        "table",
+        "verify",
+        "walk",
+        "workspace",
+    ];
+    let source = std::fs::read_to_string("src/tools/table.rs").unwrap();
+    for entry in std::fs::read_dir("src/tools").unwrap() {
+        let name = entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned();
+        let stands = source.contains(&format!("Safe({name}::"));
+        assert_ne!(stands, helpers.contains(&name.as_str()), "{name} is neither in the table nor known as a helper");
+    }
+}
+
+/// A value a schema's property describes.
+fn example_of(property: &Value) -> Value {
+    match property["type"].as_str().unwrap() {
+        "string" => property["enum"].get(0).cloned().unwrap_or(json!("x")),
+        "integer" => json!(1),
+        "boolean" => json!(true),
+        "array" => json!([example_of(&property["items"])]),
+        other => panic!("a property of type {other}"),
+    }
+}
+
+/// A value of another type.
+fn wrong_for(property: &Value) -> Value {
+    match property["type"].as_str().unwrap() {
+        "string" => json!({ "not": "text" }),
+        "array" => json!({ "not": "a list" }),
+        _ => json!("not that"),
+    }
+}
+
+#[test]
+fn schemas_are_valid_and_say_what_each_argument_is() {
+    for entry in TOOLS {
+        let spec = (entry.build)().spec();
+        let schema = &spec.input_schema;
+        assert_eq!(
+            (&schema["type"], &schema["additionalProperties"]),
+            (&json!("object"), &json!(false)),
+            "{}",
+            entry.name
+        );
+        let properties = schema["properties"].as_object().unwrap();
+        for name in schema["required"].as_array().unwrap() {
+            assert!(properties.contains_key(name.as_str().unwrap()), "{}: {name}", entry.name);
+        }
+        for (name, property) in properties {
+            example_of(property);
+            assert!(property["description"].as_str().is_some_and(|about| about.len() > 5), "{} {name}", entry.name);
+        }
+        assert!(spec.description.contains("Example"), "{} has no example", entry.name);
+        assert!((80..1500).contains(&spec.description.len()), "{}: {}", entry.name, spec.description.len());
+    }
+}
+
+/// The examples of the descriptions are taken by the tools they describe.
+#[test]
+fn examples_are_calls_their_schema_allows() {
+    for entry in TOOLS {
+        let spec = (entry.build)().spec();
+        let (_, examples) = spec.description.split_once("Example").unwrap();
+        let start = examples.find('{').unwrap();
+        let mut calls = 0;
+        for call in serde_json::Deserializer::from_str(&examples[start..].replace("}, {", "} {")).into_iter::<Value>() {
+            let call = call.unwrap_or_else(|error| panic!("{}: {error}", entry.name));
+            let properties = spec.input_schema["properties"].as_object().unwrap();
+            assert!(
+                call.as_object().unwrap().keys().all(|name| properties.contains_key(name)),
+                "{}: {call}",
+                entry.name
+            );
+            let required = spec.input_schema["required"].as_array().unwrap();
+            assert!(required.iter().all(|name| call.get(name.as_str().unwrap()).is_some()), "{}: {call}", entry.name);
+            calls += 1;
+        }
+        assert!(calls > 0, "{}", entry.name);
+    }
+}
+
+#[tokio::test]
+async fn tools_take_what_their_schema_says_and_name_what_they_do_not() {
+    let stage = stage().await;
+    for entry in TOOLS {
+        let member = if entry.audience == Audience::Lead { &stage.lead } else { &stage.alice };
+        let schema = (entry.build)().spec().input_schema;
+        let properties = schema["properties"].as_object().unwrap();
+        let full: Value = properties
+            .iter()
+            .map(|(name, property)| (name.clone(), example_of(property)))
+            .collect::<serde_json::Map<_, _>>()
+            .into();
+        // Whatever a full call comes to, it is not its arguments that are wrong.
+        if let Err(ToolError::Mendable(text)) = member.call(entry.name, full.clone()).await {
+            assert!(!text.contains("argument") || text.contains("`force`"), "{}: {text}", entry.name);
+        }
+        member.holding.send_replace(None);
+        let mut unknown = full.clone();
+        unknown["surprise"] = json!(1);
+        assert!(member.refused(entry.name, unknown).await.contains("unknown argument `surprise`"), "{}", entry.name);
+        for (name, property) in properties {
+            let mut wrong = full.clone();
+            wrong[name] = wrong_for(property);
+            // Any text is a text, and a list may be written as one.
+            let text = member.refused(entry.name, wrong).await;
+            assert!(text.contains(&format!("argument `{name}` must be")), "{} {name}: {text}", entry.name);
+        }
+        for name in schema["required"].as_array().unwrap() {
+            let mut missing = full.clone();
+            missing.as_object_mut().unwrap().remove(name.as_str().unwrap());
+            let text = member.refused(entry.name, missing).await;
+            assert!(text.contains(&format!("argument `{}` is missing", name.as_str().unwrap())), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_line_about_a_call_is_one_line() {
+    let bash = &tools_of(false)[0];
+    assert_eq!(bash.about(&json!({ "command": "cd a\nmake" })), "cd a…");
+    assert_eq!(bash.about(&json!({ "command": "x".repeat(500) })).chars().count(), 201);
+    for entry in TOOLS {
+        (entry.build)().about(&Value::Null);
+        (entry.build)().about(&json!({ "path": 3 }));
+    }
+}
