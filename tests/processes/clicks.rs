@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::support::{Place, Process, wait_until, wait_within};
+use super::support::{PATIENCE, Place, Process, wait_until};
 
 const CLICKS: u32 = 240;
 /// After so many clicks the person waits and looks whether the last one is obeyed.
@@ -39,7 +39,7 @@ fn read_carefully(place: &Place) -> Option<Value> {
         if let Some(value) = bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
             return Some(value);
         }
-        if began.elapsed() > Duration::from_secs(5) {
+        if began.elapsed() > PATIENCE {
             return None;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -131,13 +131,13 @@ fn click_through(place: &Place, style: Style) {
         while !heard(place).is_some_and(|heard| wanted.iter().any(|word| heard == *word)) {
             let state = read_carefully(place).unwrap();
             assert!(stands(&state, word, &note), "{style:?}: click {number} ({word}) was undone: {state:#}");
-            assert!(began.elapsed() < Duration::from_secs(10), "{style:?}: click {number} ({word}) is not obeyed");
+            assert!(began.elapsed() < PATIENCE, "{style:?}: click {number} ({word}) is not obeyed");
             std::thread::sleep(Duration::from_millis(2));
         }
         // It stays so while the team goes on reporting.
         let reports = AtomicU64::new(0);
         let mut last = Value::Null;
-        wait_within(Duration::from_secs(10), "the team reports on", || {
+        wait_until("the team reports on", || {
             let state = read_carefully(place).unwrap();
             assert!(stands(&state, word, &note), "{style:?}: click {number} ({word}) was undone: {state:#}");
             if state["timestamp"] != last {

@@ -1,9 +1,8 @@
 //! Two leads of one workspace, and what signals do to one.
 
 use std::fs;
-use std::time::Duration;
 
-use super::support::{Place, Process, wait_until, wait_within};
+use super::support::{PATIENCE, Place, Process, wait_until};
 
 /// Two tasks that run until they are ended, and a third that waits for room.
 const ENDLESS: &str = "## One\n```sh\nsleep 300\n```\n## Two\n```sh\nsleep 300\n```\n## Three\n```sh\ntrue\n```\n";
@@ -40,13 +39,13 @@ fn a_second_lead_is_told_who_holds_the_workspace() {
     let mut second = at_work(&place);
     assert_eq!(place.task(1)["attempt"], 2);
     second.kill();
-    place.assert_nothing_runs_within(Duration::from_secs(1));
+    place.assert_nothing_is_left_running();
 }
 
 /// What has to hold once a team was asked to stop and is gone.
 fn assert_stopped_in_order(place: &Place, run: &mut Process, signal: &str) {
     assert_eq!(run.code(), Some(130), "{signal}: {}", run.said());
-    place.assert_nothing_runs_within(Duration::from_secs(1));
+    place.assert_nothing_is_left_running();
     assert_eq!(place.state()["current_state"], "pause", "{signal}: {}", place.state());
     for (name, teammate) in place.state()["teammates"].as_object().unwrap() {
         assert_eq!((&teammate["phase"], &teammate["task"]), (&"stopped".into(), &().into()), "{signal}: {name}");
@@ -93,7 +92,7 @@ fn a_second_signal_ends_it_at_once() {
         run.signal(first);
         wait_until("it says that it stops", || run.said().contains("stopping"));
         run.signal(second);
-        let ended = run.end_within(Duration::from_secs(5));
+        let ended = run.end_within(PATIENCE);
         assert!(ended.is_some(), "{first}, {second}: it goes on: {}", run.said());
         assert_stopped_in_order(&place, &mut run, first);
     }
@@ -118,7 +117,7 @@ fn a_killed_lead_leaves_a_workspace_that_says_so() {
     let place = Place::with_team(2, ENDLESS);
     let mut run = at_work(&place);
     run.kill();
-    place.assert_nothing_runs_within(Duration::from_secs(1));
+    place.assert_nothing_is_left_running();
     let team = place.json(&["team"]);
     assert!(team["members"].as_array().unwrap().iter().all(|member| member["phase"] != "work"), "{team}");
     let why = place.run(&["why", "1"]);
@@ -130,6 +129,6 @@ fn a_killed_lead_leaves_a_workspace_that_says_so() {
         fs::remove_file(place.join(".team").join(file)).unwrap();
     }
     let second = at_work(&place);
-    wait_within(Duration::from_secs(10), "the claims are anew", || place.task(1)["attempt"] == 2);
+    wait_until("the claims are anew", || place.task(1)["attempt"] == 2);
     drop(second);
 }

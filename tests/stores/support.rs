@@ -33,11 +33,14 @@ pub fn real() -> Arc<dyn FileSystem> {
     Arc::new(RealFileSystem::default())
 }
 
-/// Waits until `holds`, and fails when it does not within ten seconds.
+/// How long a test waits for what has to come; only a failure takes as long.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until `holds`, and fails when it never does.
 pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !holds().await {
-        assert!(began.elapsed() < Duration::from_secs(10), "never: {what}");
+        assert!(began.elapsed() < PATIENCE, "never: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
