@@ -8,7 +8,7 @@ use super::context::{Context, LeadProcess};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
 use crate::domain::message::{Message, MessageType};
-use crate::domain::name::HUMAN;
+use crate::domain::name::{HUMAN, Name};
 use crate::platform;
 use crate::stores::open::Purpose;
 use crate::ui::text::one_line;
@@ -23,7 +23,7 @@ const WAIT_DEFAULT_S: u64 = 300;
 /// Stop the running team, or one teammate, from any terminal
 ///
 /// The team finishes its running turns, releases its claims and exits; `--now` does not wait for the turns. A teammate is
-/// asked by mail, and stops after its turn; with `--now` it is told not to finish its task first.
+/// asked by mail, and stops after its turn; with `--now` its turn is broken off. Its task goes to somebody else.
 #[derive(Debug, clap::Args)]
 pub struct Stop {
     /// The teammate [default: the whole team]
@@ -99,17 +99,19 @@ fn still_leads(context: &Context, lead: &LeadProcess) -> CliResult<bool> {
     Ok(context.who_runs()?.lead.is_some_and(|now| (&now.team, now.pid) == (&lead.team, lead.pid)))
 }
 
-/// Asks one teammate, as a person; its request carries what `--now` means.
+/// Asks one teammate, as a person.
 async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
+    if Name::new(name).is_ok_and(|name| name.is_reserved()) {
+        let message = format!("`{}` is no teammate", one_line(name));
+        return Err(CliError::usage(message).hint("brigade stop without a name stops the whole team"));
+    }
     let stores = context.stores(Purpose::Act).await?;
     context.open_inboxes(&stores).await?;
-    let content = if now { STOP_NOW } else { "Please finish your task and stop." };
+    let content = if now { "Stop now; your turn was broken off." } else { "Stop after this turn." };
     let mut message = Message::new(MessageType::ShutdownRequest, HUMAN, content, context.now());
     message.request_id = Some(format!("stop-{}", context.now().0));
+    message.now = now.then_some(true);
     let id = stores.mailbox.send(name, message).await?;
     let data = serde_json::json!({ "asked": name, "id": id, "now": now });
     context.output.answer(&data, || format!("{} is asked to stop\n", one_line(name)))
 }
-
-/// The content of a person's shutdown request that does not wait for the task: the team takes it for an order.
-pub const STOP_NOW: &str = "Stop now: release your task, do not finish it.";

@@ -13,10 +13,8 @@ use super::problem::{Problem, SourceFile};
 use super::settings::{self, Kind, LIMITS, PROVIDER_DEFAULT, ROLE_DEFAULT};
 use super::{Config, Durability, TeamFlags};
 use crate::domain::name::{LEAD, Name, RESERVED};
-use crate::team::spec::{Limits, MemberSpec, ModelSpec, Prompts, TeamSpec};
+use crate::team::spec::{Limits, MEMBERS_MAX, MemberSpec, ModelSpec, Prompts, TeamSpec};
 
-/// The most members a team may have.
-pub const MEMBERS_MAX: usize = 2_000;
 /// The largest prompt file, in bytes.
 const PROMPT_BYTES_MAX: u64 = 256 * 1024;
 

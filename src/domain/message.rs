@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::document::{Document, DocumentError};
+use super::name::HUMAN;
 use super::time::UnixMs;
 
 /// The longest line of an inbox, in bytes; a longer one is refused to its sender.
@@ -90,9 +91,17 @@ pub struct Message {
     pub plan: Option<String>,
     /// What is to be changed about it.
     pub feedback: Option<String>,
+    /// A request to stop that does not wait for the turn; a field of ours that others need not know.
+    pub now: Option<bool>,
 }
 
 impl Message {
+    /// Whether a person orders its recipient to stop without finishing its turn.
+    #[must_use]
+    pub fn stops_now(&self) -> bool {
+        self.kind == MessageType::ShutdownRequest && self.now == Some(true) && self.from == HUMAN
+    }
+
     /// A message that is about to be sent; the store gives it its id.
     #[must_use]
     pub fn new(kind: MessageType, from: &str, content: impl Into<String>, now: UnixMs) -> Self {
@@ -106,6 +115,7 @@ impl Message {
             approve: None,
             plan: None,
             feedback: None,
+            now: None,
         }
     }
 
@@ -135,6 +145,7 @@ impl Message {
             approve,
             plan,
             feedback: document.get("feedback")?,
+            now: document.get("now")?,
         })
     }
 
@@ -151,6 +162,7 @@ impl Message {
         document.set_optional("approve", self.approve.as_ref());
         document.set_optional("plan", self.plan.as_ref());
         document.set_optional("feedback", self.feedback.as_ref());
+        document.set_optional("now", self.now.as_ref());
         document.to_line().replace('\u{85}', "\\u0085").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
     }
 }

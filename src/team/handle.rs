@@ -17,8 +17,6 @@ use crate::domain::time::UnixMs;
 use crate::ports::ModelSpec;
 use crate::tools::TeamControl;
 
-/// The most members a team may have.
-pub const MEMBERS_MAX: usize = 2000;
 /// Commands that wait to be heard.
 pub(super) const COMMANDS_WAITING_MAX: usize = 64;
 

@@ -6,6 +6,9 @@ use std::time::Duration;
 use crate::domain::name::Name;
 pub use crate::ports::ModelSpec;
 
+/// The most members a team may have.
+pub const MEMBERS_MAX: usize = 2_000;
+
 /// A team that can be launched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TeamSpec {

@@ -25,6 +25,8 @@ pub enum Control {
     Prompt(Prompt),
     /// What kept its model out of reach may be mended: try again.
     TryAgain,
+    /// An order waits in its mail that does not wait for the turn: the turn is broken off and the mail read.
+    ReadNow,
     /// Finish the turn, give the claim back, end.
     Stop,
     /// End now: the turn is broken off.
@@ -106,6 +108,8 @@ const MODEL_BACKOFF_MAX: Duration = Duration::from_secs(600);
 struct Interruption {
     lost: Option<Held>,
     is_broken_off: bool,
+    /// It goes on with its mail, which says what to do.
+    has_order: bool,
 }
 
 impl Teammate {
@@ -220,6 +224,10 @@ impl Teammate {
                         // The model may be slow; people see at once that it was heard.
                         tracing::debug!("a teammate was asked to stop and finishes its turn");
                     }
+                    Control::ReadNow => {
+                        interruption.has_order = true;
+                        reins.hasten(Pace::BreakOff);
+                    }
                     Control::Prompt(prompt) => prompts.push_back(prompt),
                     Control::ClaimLost(_) | Control::Look | Control::TryAgain => {}
                 }
@@ -239,10 +247,11 @@ impl Teammate {
             self.away_until = None;
         }
         let has_finished = outcomes.contains(&Outcome::Event(Event::Finished));
-        if interruption.is_broken_off {
+        if interruption.is_broken_off || interruption.has_order {
             let mut events = self.events_of(outcomes).await?;
             events.retain(|event| matches!(event, Event::Finished | Event::Claimed(_) | Event::ClaimLost));
-            events.extend((!matches!(self.phase, Phase::Stopping { .. })).then_some(Event::StopAsked));
+            let stops = interruption.is_broken_off && !matches!(self.phase, Phase::Stopping { .. });
+            events.extend(stops.then_some(Event::StopAsked));
             events.push(Event::TurnEnded);
             return Ok(events);
         }
@@ -340,7 +349,7 @@ impl Teammate {
                 () = sleep_if(wait) => Control::Look,
             };
             match heard {
-                Control::Look => return self.look(),
+                Control::Look | Control::ReadNow => return self.look(),
                 Control::Prompt(prompt) => {
                     self.prompts.push_back(prompt);
                     return self.look();

@@ -113,6 +113,26 @@ fn stop_from_another_terminal_stops_in_order_and_says_so() {
 }
 
 #[test]
+fn one_teammate_is_stopped_in_the_middle_of_its_command_and_the_rest_goes_on() {
+    let place = Place::with_team(2, ENDLESS);
+    let mut run = at_work(&place);
+    let owner = place.task(1)["owner"].as_str().unwrap().to_owned();
+    let asked = place.run(&["stop", &owner, "--now"]);
+    assert_eq!(asked.code, Some(0), "{asked:?}");
+    wait_until("it is stopped", || place.state()["teammates"][&owner]["phase"] == "stopped");
+    assert_ne!(place.task(1)["owner"], owner.as_str());
+    assert_eq!(place.task(1)["failures"].as_u64().unwrap_or(0), 0);
+    assert_eq!(place.task(2)["status"], "in_progress", "the other goes on");
+    assert!(!run.has_ended());
+    let unknown = place.run(&["stop", "nobody", "--now"]);
+    assert!(unknown.code == Some(1) && unknown.err.contains("nobody"), "{unknown:?}");
+    let lead = place.run(&["stop", "lead"]);
+    assert!(lead.code == Some(2) && lead.err.contains("brigade stop"), "{lead:?}");
+    assert_eq!(place.run(&["stop", "--now"]).code, Some(0));
+    assert_eq!(run.code(), Some(130));
+}
+
+#[test]
 fn a_killed_lead_leaves_a_workspace_that_says_so() {
     let place = Place::with_team(2, ENDLESS);
     let mut run = at_work(&place);

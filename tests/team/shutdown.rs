@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use brigade::domain::event::Fact;
-use brigade::domain::message::MessageType;
+use brigade::domain::message::{Message, MessageType};
 use brigade::domain::state::Mode;
 use brigade::domain::task::{NewTask, TaskStatus};
+use brigade::domain::time::UnixMs;
 use brigade::ports::ModelRequest;
 use brigade::team::handle::Command;
 use serde_json::{Value, json};
@@ -163,6 +164,35 @@ async fn a_person_is_always_obeyed() {
         stage.ended(team).await;
         stage.check_laws().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_who_does_not_wait_for_the_turn_breaks_it_off() {
+    let mut stage = Stage::new(&["alice", "bob"]);
+    stage.brain("alice", |_, _| async {
+        std::future::pending::<()>().await;
+        say("")
+    });
+    stage.diligent(&["bob"]);
+    stage.create(vec![NewTask { owner: Some("alice".into()), ..new_task("hers") }]).await;
+    let team = stage.launch(on_and_on()).await;
+    stage.until("she is at it", |stage| !stage.sent_by("alice").is_empty()).await;
+    stage.mail_of(MessageType::ShutdownRequest, "human", "alice", Some("stop-1")).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!stopped(&stage, "alice"), "a plain request waits for the turn");
+    let order = Message { now: Some(true), ..Message::new(MessageType::ShutdownRequest, "bob", "x", UnixMs(0)) };
+    stage.stores.mailbox.send("alice", order.clone()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!stopped(&stage, "alice"), "only a person breaks off a turn");
+    stage.stores.mailbox.send("alice", Message { from: "human".to_owned(), ..order }).await.unwrap();
+    stage.until("stopped", |stage| stopped(stage, "alice")).await;
+    stage.until_status(1, TaskStatus::Completed).await;
+    let task = stage.task(1).await;
+    assert_eq!((task.failures, task.owner.as_deref(), stage.sent_by("alice").len()), (0, Some("bob"), 1));
+    assert!(!stage.mailbox_waits().await, "the order was read: it stops no later life");
+    team.command(Command::Stop).await;
+    stage.ended(team).await;
+    stage.check_laws().await;
 }
 
 fn plan_answer(request: &ModelRequest, approve: bool) -> Answer {

@@ -9,9 +9,9 @@ use crate::domain::event::Fact;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::task::TaskStatus;
 use crate::ports::LostClaims;
-use crate::team::handle::{Command, End, MEMBERS_MAX};
+use crate::team::handle::{Command, End};
 use crate::team::members::{Ended, Member};
-use crate::team::spec::MemberSpec;
+use crate::team::spec::{MEMBERS_MAX, MemberSpec};
 use crate::team::teammate::Control;
 
 /// How long a life may take to end once it was told to end now; it is ended then.

@@ -13,6 +13,7 @@ use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::LostClaims;
 use crate::team::members::Member;
+use crate::team::teammate::Control;
 
 impl Lead {
     /// Looks at everything: the guarantee behind the hints.
@@ -60,21 +61,28 @@ impl Lead {
         }
         let mut asks = Vec::with_capacity(waiting.len());
         for to in waiting {
-            // Who works reads its mail anyway.
-            let is_idle = self.members.by_name.values().any(|member| member.is_idle() && member.spec.name.is_same(&to));
-            let sets_to_work = is_idle && self.sets_to_work(&to).await;
+            let member = self.members.by_name.values().find(|member| member.spec.name.is_same(&to));
+            let sets_to_work = match member {
+                Some(member) if member.is_idle() || member.works() => self.look_at_mail_of(member).await,
+                _ => false,
+            };
             asks.push((to, sets_to_work));
         }
         self.state.mail_waiting = asks;
     }
 
-    async fn sets_to_work(&self, to: &str) -> bool {
-        match self.shared.stores.mailbox.peek(to).await {
-            Ok(messages) => {
-                messages.iter().any(|message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest)
-            }
-            Err(_) => true,
+    /// Whether its mail would set it to work, were it told of it. Who works reads its mail anyway, but for an order that does not wait
+    /// for that.
+    async fn look_at_mail_of(&self, member: &Member) -> bool {
+        let Ok(messages) = self.shared.stores.mailbox.peek(member.spec.name.as_str()).await else {
+            return member.is_idle();
+        };
+        if member.works() && messages.iter().any(Message::stops_now) {
+            member.tell(Control::ReadNow);
         }
+        let sets_to_work =
+            |message: &Message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest;
+        member.is_idle() && messages.iter().any(sets_to_work)
     }
 
     /// Takes back the claims of workers that are gone, and leases that ran out.
