@@ -1,6 +1,5 @@
 //! Adapters put together: stores, models, tools, clock and signals around a team; its events go to the report.
 
-use std::future::pending;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,19 +9,15 @@ use brigade::cli::error::{CliError, CliResult};
 use brigade::cli::exit::Exit;
 use brigade::cli::headless::Report;
 use brigade::cli::launch::{Launch, Lifetime};
-use brigade::domain::event::Event;
+use brigade::cli::signals::Signals;
 use brigade::domain::state::Mode;
 use brigade::domain::time::UnixMs;
 use brigade::platform::guard;
 use brigade::ports::{Clock, Stores};
 use brigade::stores::open::{OpenOptions, Purpose, Workspace, open};
-use brigade::team::handle::{Command, End, Outcome, TeamHandle};
+use brigade::team::handle::End;
 use brigade::team::{self, LaunchError, Start, Surroundings};
 use brigade::{models, tools};
-use tokio::sync::broadcast::error::RecvError;
-
-/// After this long without an event, lines that were held back to be told together are shown.
-const QUIET: Duration = Duration::from_millis(150);
 
 /// What no tool of a member may write, relative to the workspace.
 const CONTROL_FILES: [&str; 4] = [".tasks", ".team", "agent_state.json", "brigade.toml"];
@@ -84,7 +79,10 @@ async fn run(launch: Launch) -> CliResult<Exit> {
     report.begin(&*workspace.stores.board.view().await?);
     let mut signals = Signals::listen()?;
     let mut team = team::launch(launch.spec, start, surroundings).await.map_err(not_launched)?;
-    let outcome = show(&mut team, &mut report, &mut signals).await?;
+    let outcome = match launch.session {
+        Some(session) => session.follow(&mut team, &mut report, &mut signals).await?,
+        None => report.follow(&mut team, &mut signals).await?,
+    };
     let exit = close(&workspace, &mut report).await?;
     Ok(match outcome.end {
         End::Interrupted => Exit::Interrupted,
@@ -106,86 +104,9 @@ async fn close(workspace: &Workspace, report: &mut Report) -> CliResult<Exit> {
     report.close(&*stores.board.view().await?)
 }
 
-/// Shows the events until the team has ended and all are shown.
-async fn show(team: &mut TeamHandle, report: &mut Report, signals: &mut Signals) -> CliResult<Outcome> {
-    let mut events = team.events();
-    let commands = team.commands();
-    let mut asked = false;
-    let outcome = loop {
-        tokio::select! {
-            event = events.recv() => show_event(event, report),
-            outcome = team.wait() => break outcome,
-            () = signals.next() => {
-                let command = if asked { Command::StopNow } else { Command::Stop };
-                report.note(if asked { "stopping now" } else { "stopping: running turns are finished; once more to stop now" });
-                asked = true;
-                let _ = commands.send(command).await;
-            }
-            () = tokio::time::sleep(QUIET) => report.flush(),
-        }
-    };
-    while let Ok(event) = events.try_recv() {
-        report.event(&event);
-    }
-    outcome.map_err(|error| CliError::refused(format!("the lead broke down: {error}")))
-}
-
-fn show_event(event: Result<Arc<Event>, RecvError>, report: &mut Report) {
-    match event {
-        Ok(event) => report.event(&event),
-        Err(RecvError::Lagged(missed)) => {
-            report.note(&format!("{missed} events are not shown; .team/events.jsonl has them"));
-        }
-        Err(RecvError::Closed) => {}
-    }
-}
-
 fn not_launched(error: LaunchError) -> CliError {
     match error {
         LaunchError::Store(error) => error.into(),
         error => CliError::usage(error.to_string()),
-    }
-}
-
-/// SIGINT, SIGTERM and SIGHUP; on other systems Ctrl-C.
-struct Signals {
-    #[cfg(unix)]
-    kinds: [tokio::signal::unix::Signal; 3],
-}
-
-impl Signals {
-    #[cfg(unix)]
-    fn listen() -> CliResult<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let listen =
-            |kind| signal(kind).map_err(|error| CliError::refused(format!("cannot listen to signals: {error}")));
-        Ok(Self {
-            kinds: [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?],
-        })
-    }
-
-    #[cfg(unix)]
-    async fn next(&mut self) {
-        let [interrupt, terminate, hangup] = &mut self.kinds;
-        let received = tokio::select! {
-            received = interrupt.recv() => received,
-            received = terminate.recv() => received,
-            received = hangup.recv() => received,
-        };
-        if received.is_none() {
-            pending::<()>().await;
-        }
-    }
-
-    #[cfg(not(unix))]
-    fn listen() -> CliResult<Self> {
-        Ok(Self {})
-    }
-
-    #[cfg(not(unix))]
-    async fn next(&mut self) {
-        if tokio::signal::ctrl_c().await.is_err() {
-            pending::<()>().await;
-        }
     }
 }

@@ -466,6 +466,33 @@ fn a_run_is_told_and_its_outcome_is_the_exit_code() {
 }
 
 #[test]
+fn the_log_is_shown_chosen_from_and_followed() {
+    let place = Place::begun();
+    assert!(place.output("brigade log").stdout.is_empty());
+    place.output("brigade run");
+    let text = |line: &str| String::from_utf8(place.output(line).stdout).unwrap();
+    let all = text("brigade log");
+    assert!(all.contains("my-team starts") && all.contains("completes #3"), "{all}");
+    let of_two = text("brigade log --task 2");
+    assert!(of_two.contains("completes #2") && !of_two.contains("#3") && !of_two.contains("starts"), "{of_two}");
+    let kinds = |line: &str| -> Vec<Value> {
+        place.json(line).as_array().unwrap().iter().map(|event| event["kind"].clone()).collect()
+    };
+    assert_eq!(kinds("brigade log --json --kind task_completed --kind task_claimed").len(), 6);
+    assert_eq!(kinds("brigade log --json -n 2").last(), Some(&"team_stopped".into()));
+    let mut follow = place.shell("exec brigade log --follow > followed.txt").spawn().unwrap();
+    let starts = |place: &Place| {
+        let followed = fs::read_to_string(place.path().join("followed.txt")).unwrap_or_default();
+        followed.matches("my-team starts").count()
+    };
+    place.wait_until("what was is told", |place| starts(place) == 1);
+    place.output("brigade run");
+    place.wait_until("it goes on", |place| starts(place) == 2);
+    follow.kill().unwrap();
+    follow.wait().unwrap();
+}
+
+#[test]
 fn old_files_are_listed_then_removed_and_the_board_only_when_asked() {
     let place = Place::begun();
     place.output("brigade tasks add x");

@@ -57,7 +57,7 @@ pub struct Running {
 }
 
 /// What a command is given.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Context {
     global: Global,
     surroundings: Surroundings,
@@ -79,6 +79,12 @@ impl Context {
             .collect();
         let surroundings = Surroundings { current_folder, user_file: user_file(), variables };
         Ok(Self { global, surroundings, output })
+    }
+
+    /// The same for a command within a session: as wide as the terminal is now.
+    #[must_use]
+    pub fn in_session(&self) -> Self {
+        Self { output: Output::new(false, self.output.color), ..self.clone() }
     }
 
     /// Now.

@@ -2,14 +2,26 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::error::CliResult;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::output::Output;
+use super::session::screen::Screen;
+use super::signals::Signals;
 use crate::domain::event::Event;
 use crate::ports::BoardView;
-use crate::ui::summary::{self, Outcome, Summary};
+use crate::team::handle::{Command, Outcome, TeamHandle};
+use crate::ui::summary::{self, Summary};
 use crate::ui::timeline::Timeline;
+
+/// After this long without an event, lines that were held back to be told together are shown.
+pub(super) const QUIET: Duration = Duration::from_millis(150);
+/// What is said when the team is asked to stop, and when it is asked again.
+pub(super) const STOPPING: &str = "stopping: running turns are finished; once more to stop now";
+pub(super) const STOPPING_NOW: &str = "stopping now";
 
 /// How a run is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -33,6 +45,8 @@ pub struct Report {
     summary: Summary,
     /// Whether what it printed could not be written; it says no more then.
     is_mute: bool,
+    /// Where a session shows it, instead of stdout.
+    screen: Option<Screen>,
 }
 
 impl Report {
@@ -40,7 +54,7 @@ impl Report {
     #[must_use]
     pub fn new(format: OutputFormat, output: Output, team: String, workspace: PathBuf) -> Self {
         let timeline = Timeline::new(output.columns);
-        Self { format, output, team, workspace, timeline, summary: Summary::default(), is_mute: false }
+        Self { format, output, team, workspace, timeline, summary: Summary::default(), is_mute: false, screen: None }
     }
 
     /// Learns what the tasks on the board are about, before the first event.
@@ -63,11 +77,65 @@ impl Report {
 
     /// Says something that is no event, where it disturbs no program.
     pub fn note(&self, text: &str) {
-        self.output.note(text);
+        match &self.screen {
+            Some(screen) => screen.print(text),
+            None => self.output.note(text),
+        }
+    }
+
+    /// Shows everything on this screen from now on.
+    pub fn show_on(&mut self, screen: Screen) {
+        self.screen = Some(screen);
+    }
+
+    /// Shows everything on stdout from now on.
+    pub fn show_on_stdout(&mut self) {
+        self.screen = None;
+    }
+
+    /// Shows the events of a team until it has ended and all are shown; signals ask it to stop.
+    ///
+    /// # Errors
+    /// The lead broke down.
+    pub async fn follow(&mut self, team: &mut TeamHandle, signals: &mut Signals) -> CliResult<Outcome> {
+        let mut events = team.events();
+        let commands = team.commands();
+        let mut asked = false;
+        let outcome = loop {
+            tokio::select! {
+                event = events.recv() => self.show(event),
+                outcome = team.wait() => break outcome,
+                () = signals.next() => {
+                    let command = if asked { Command::StopNow } else { Command::Stop };
+                    self.note(if asked { STOPPING_NOW } else { STOPPING });
+                    asked = true;
+                    // A team that is gone needs no commands.
+                    let _ = commands.send(command).await;
+                }
+                () = tokio::time::sleep(QUIET) => self.flush(),
+            }
+        };
+        while let Ok(event) = events.try_recv() {
+            self.event(&event);
+        }
+        outcome.map_err(|error| CliError::refused(format!("the lead broke down: {error}")))
+    }
+
+    fn show(&mut self, event: Result<Arc<Event>, RecvError>) {
+        match event {
+            Ok(event) => self.event(&event),
+            Err(RecvError::Lagged(missed)) => {
+                self.note(&format!("{missed} events are not shown; brigade log has them"));
+            }
+            Err(RecvError::Closed) => {}
+        }
     }
 
     /// Shows lines that wait for more of their kind; for quiet moments.
     pub fn flush(&mut self) {
+        // The terminal may have another width by now.
+        self.output = Output::new(self.output.json, self.output.color);
+        self.timeline.set_columns(self.output.columns);
         let text = self.timeline.finish();
         if self.format == OutputFormat::Text {
             self.print(&text);
@@ -78,6 +146,9 @@ impl Report {
     fn print(&mut self, text: &str) {
         if text.is_empty() || self.is_mute {
             return;
+        }
+        if let Some(screen) = &self.screen {
+            return screen.print(text);
         }
         if let Err(error) = self.output.print(text) {
             self.is_mute = true;
@@ -108,7 +179,7 @@ impl Report {
 }
 
 /// Tasks other programs have in progress are not the run's to finish.
-fn exit(outcome: &Outcome) -> Exit {
+fn exit(outcome: &summary::Outcome) -> Exit {
     let tally = &outcome.tally;
     if tally.failed + tally.blocked + tally.pending == 0 { Exit::Done } else { Exit::Unfinished }
 }

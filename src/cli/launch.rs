@@ -10,6 +10,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::headless::{OutputFormat, Report};
+use super::session::Session;
 use crate::config::{Durability, TeamFlags};
 use crate::domain::plan::{self, PLAN_BYTES_MAX};
 use crate::domain::state::Mode;
@@ -41,8 +42,8 @@ pub struct Launch {
     pub durability: Durability,
     /// How long it runs.
     pub lifetime: Lifetime,
-    /// Whether a person sits at a terminal and wants to talk to the team.
-    pub is_interactive: bool,
+    /// What a person who sits at a terminal and wants to talk to the team is given.
+    pub session: Option<Session>,
     /// Shows what happens, where nobody does.
     pub report: Report,
 }
@@ -79,9 +80,10 @@ impl Wanted {
             None => OutputFormat::Text,
         };
         let at_terminal = || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+        let is_interactive = self.may_interact && format == OutputFormat::Text && at_terminal();
         Ok(Launch {
+            session: is_interactive.then(|| Session::new(context.clone(), name.clone())),
             report: Report::new(format, context.output, name, workspace.clone()),
-            is_interactive: self.may_interact && format == OutputFormat::Text && at_terminal(),
             spec: resolved.spec,
             durability: resolved.durability,
             lifetime: self.lifetime,

@@ -20,9 +20,12 @@ pub mod headless;
 pub mod inbox;
 pub mod init;
 pub mod launch;
+pub mod log;
 pub mod output;
 pub mod run;
 pub mod send;
+pub mod session;
+pub mod signals;
 pub mod state;
 pub mod stop;
 pub mod tasks;
@@ -86,6 +89,7 @@ pub enum Command {
     Send(send::Send),
     Why(why::Why),
     State(state::State),
+    Log(log::Log),
     Doctor(doctor::Doctor),
     Config(config::ConfigCommand),
     Clean(clean::Clean),
@@ -103,8 +107,8 @@ const TIPS: [(&str, &str); 21] = [
     ("list", "brigade tasks"),
     ("ls", "brigade tasks"),
     ("board", "brigade tasks"),
-    ("log", "tail -f .team/events.jsonl"),
-    ("logs", "tail -f .team/events.jsonl"),
+    ("logs", "brigade log"),
+    ("tail", "brigade log --follow"),
     ("kill", "brigade stop --now"),
     ("down", "brigade stop"),
     ("pause", "brigade state pause"),
@@ -150,9 +154,27 @@ impl Command {
             Self::Send(command) => wait_for(command.run(context)),
             Self::Why(command) => wait_for(command.run(context)),
             Self::State(command) => wait_for(command.run(context)),
+            Self::Log(command) => wait_for(command.run(context)),
             Self::Doctor(command) => wait_for(command.run(context)),
             Self::Clean(command) => wait_for(command.run(context)),
         }
+    }
+}
+
+/// Does what these words say, in a session: what it has to say is returned, coloured, not printed.
+#[must_use]
+pub fn answer(context: &Context, words: Vec<String>) -> String {
+    let parsed = Cli::command().color(clap::ColorChoice::Always).try_get_matches_from(words);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => return error.render().ansi().to_string(),
+    };
+    let output = Output { json: cli.global.json, ..context.output };
+    let mut context = context.clone();
+    context.output = output;
+    match cli.command.act(&context, |_| Err(CliError::usage("a team runs here already"))) {
+        Ok(answer) => output.render(&answer),
+        Err(error) => output.render_error(&error),
     }
 }
 

@@ -150,15 +150,25 @@ impl Output {
     /// Prints an error and says how to end.
     #[must_use]
     pub fn fail(&self, error: &CliError) -> Exit {
-        if self.json {
-            self.note(&error.to_json());
-            return error.exit;
-        }
-        self.note(&format!("{} {}", paint(BAD, "error:"), harmless(&error.message)));
-        if let Some(hint) = &error.hint {
-            self.note(&format!("{} {}", paint(BOLD, "hint:"), harmless(hint)));
-        }
+        self.note(self.render_error(error).trim_end_matches('\n'));
         error.exit
+    }
+
+    /// An answer as one text with its notes, for a screen.
+    #[must_use]
+    pub fn render(&self, answer: &Answer) -> String {
+        let notes = answer.notes.iter().filter(|_| !self.json);
+        notes.fold(answer.text.clone(), |text, note| text + note + "\n")
+    }
+
+    /// An error as a text: lines for people, JSON for programs.
+    #[must_use]
+    pub fn render_error(&self, error: &CliError) -> String {
+        if self.json {
+            return error.to_json() + "\n";
+        }
+        let hint = error.hint.as_ref().map(|hint| format!("{} {}\n", paint(BOLD, "hint:"), harmless(hint)));
+        format!("{} {}\n{}", paint(BAD, "error:"), harmless(&error.message), hint.unwrap_or_default())
     }
 }
 

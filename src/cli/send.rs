@@ -6,6 +6,7 @@ use super::error::{CliError, CliResult};
 use super::output::Answer;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, HUMAN};
+use crate::domain::state::Mode;
 use crate::ports::StoreError;
 use crate::stores::open::Purpose;
 
@@ -57,8 +58,14 @@ impl Send {
             };
             format!("sent to {whom}\n")
         })?;
-        let is_running = context.who_runs().is_ok_and(|running| running.team.is_some());
-        Ok(if is_running { answer } else { answer.note("no team runs: it is delivered when one does") })
+        let running = context.running().await.unwrap_or_default();
+        Ok(match (running.team, running.desired) {
+            (None, _) => answer.note("no team runs: it is delivered when one does"),
+            (Some(_), Some(Mode::Pause)) => {
+                answer.note("the team pauses: it is read when it goes on (brigade state continuous)")
+            }
+            (Some(_), _) => answer,
+        })
     }
 }
 

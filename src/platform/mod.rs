@@ -9,6 +9,7 @@ use std::path::Path;
 
 pub mod guard;
 pub mod processes;
+pub mod terminal;
 pub mod watch;
 
 #[cfg(unix)]

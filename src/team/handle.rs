@@ -73,6 +73,7 @@ pub struct TeamHandle {
     pub(super) from_the_first: Mutex<Option<broadcast::Receiver<Arc<Event>>>>,
     pub(super) live: Arc<Live>,
     pub(super) lead: JoinHandle<Outcome>,
+    pub(super) lead_thinks: bool,
 }
 
 impl TeamHandle {
@@ -93,6 +94,12 @@ impl TeamHandle {
     pub fn events(&self) -> broadcast::Receiver<Arc<Event>> {
         let first = self.from_the_first.lock().unwrap_or_else(PoisonError::into_inner).take();
         first.unwrap_or_else(|| self.events.subscribe())
+    }
+
+    /// Whether the lead has a model that answers what it is told; one without goes by rule.
+    #[must_use]
+    pub fn lead_thinks(&self) -> bool {
+        self.lead_thinks
     }
 
     /// How everybody stands.
@@ -122,6 +129,12 @@ impl Live {
     #[must_use]
     pub fn teammates(&self) -> BTreeMap<String, TeammateReport> {
         self.teammates.iter().map(|entry| (entry.key().clone(), entry.value().clone())).collect()
+    }
+
+    /// The names of all members but the lead.
+    #[must_use]
+    pub fn members(&self) -> Vec<Name> {
+        self.members.iter().map(|entry| entry.key().clone()).collect()
     }
 
     pub(super) fn add_member(&self, name: Name) {
@@ -213,7 +226,7 @@ impl TeamControl for Control {
     }
 
     fn members(&self) -> Vec<Name> {
-        let mut names: Vec<Name> = self.live.members.iter().map(|entry| entry.key().clone()).collect();
+        let mut names = self.live.members();
         names.extend(Name::new(LEAD));
         names.sort();
         names

@@ -153,7 +153,8 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         worker,
         prefers,
     });
-    Ok(TeamHandle { commands, events, from_the_first: Mutex::new(Some(first)), live, lead: tokio::spawn(lead.run()) })
+    let from_the_first = Mutex::new(Some(first));
+    Ok(TeamHandle { commands, events, from_the_first, live, lead: tokio::spawn(lead.run()), lead_thinks })
 }
 
 /// Checks that every member's model can be made, and says whether the lead's thinks.

@@ -373,7 +373,8 @@ pub fn summary_by_rule(view: &BoardView, tally: Tally, checked: Option<&Checked>
             parts.push(format!("{count} {word}"));
         }
     }
-    let mut text = format!("{} tasks: {}.", view.tasks.len(), parts.join(", "));
+    let mut text =
+        format!("{} {}: {}.", view.tasks.len(), if view.tasks.len() == 1 { "task" } else { "tasks" }, parts.join(", "));
     let failed = view.tasks.values().filter(|task| task.status == TaskStatus::Failed);
     for task in failed.take(NAMED_MAX) {
         let reason = task.result.as_ref().map_or("", |result| result.summary.as_str());

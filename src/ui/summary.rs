@@ -247,6 +247,7 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
     };
     let done = match (total, outcome.is_all_done()) {
         (0, _) => (WARN, format!("There was nothing to do: the board has no task ({took}{tokens}).")),
+        (1, true) => (GOOD, format!("The one task is done ({took}{tokens}).")),
         (_, true) => (
             GOOD,
             format!("All {} done, {} in this run ({took}{tokens}).", count(total, "task"), outcome.completed_now),

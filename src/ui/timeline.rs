@@ -81,6 +81,11 @@ impl Timeline {
         }
     }
 
+    /// Lines have at most so many columns from now on.
+    pub fn set_columns(&mut self, columns: usize) {
+        self.columns = columns;
+    }
+
     /// Says what a task is about that was on the board before.
     pub fn learn(&mut self, task: TaskId, subject: &str) {
         if self.subjects.len() < SUBJECTS_MAX {

@@ -67,6 +67,8 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("anstream",      &["cli", "tools"],         "the terminal; stripping escapes from what commands print"),
     ("anstyle",       &["ui", "cli"],            "the terminal"),
     ("terminal_size", &["ui", "cli"],            "the terminal"),
+    ("rustyline",     &["cli"],                  "the line editor of an interactive session"),
+    ("shlex",         &["cli"],                  "slash commands are quoted as in a shell"),
     ("unicode_width", &["ui"],                   "the terminal"),
 ];
 

@@ -1,0 +1,191 @@
+//! The line editor of a session, in a thread of its own: it hands typed lines over one at a time and reads the next when it is
+//! told to go on. The terminal is put back as it was when it ends, also in the middle of a line.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use rustyline::completion::{Completer, Pair};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::{CmdKind, Highlighter};
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::{CompletionType, Config};
+use tokio::sync::mpsc;
+
+use super::completion::Vocabulary;
+use super::screen::Screen;
+use crate::cli::error::{CliError, CliResult};
+use crate::cli::output::Output;
+use crate::platform::terminal::Terminal;
+use crate::ui::style::{BOLD, DIM, paint};
+
+/// Lines that are kept from one session to the next.
+const HISTORY_MAX: usize = 1_000;
+/// The widest prompt; a longer team's name is left out.
+const PROMPT_WIDTH_MAX: usize = 20;
+
+/// What came of reading a line.
+#[derive(Debug)]
+pub enum Typed {
+    /// A line.
+    Line(String),
+    /// Ctrl-C.
+    Interrupt,
+    /// Ctrl-D, or the terminal is gone.
+    End,
+    /// A signal to the process.
+    Signal,
+    /// Nothing can be read any more.
+    Failed(String),
+}
+
+/// See the module.
+pub struct Editor {
+    typed: mpsc::Receiver<Typed>,
+    go_on: SyncSender<()>,
+    screen: Screen,
+    terminal: Option<Terminal>,
+    /// Whether a line was handed over and the next is not being read yet.
+    is_waiting: bool,
+}
+
+impl Editor {
+    /// Begins to read lines; what is printed on the screen it returns appears above them.
+    ///
+    /// # Errors
+    /// The terminal cannot be used.
+    pub fn start(
+        team: &str,
+        history: PathBuf,
+        vocabulary: Arc<Mutex<Vocabulary>>,
+        output: Output,
+    ) -> CliResult<(Self, Screen)> {
+        let cannot = |error: &dyn std::fmt::Display| CliError::refused(format!("cannot use the terminal: {error}"));
+        let terminal = Terminal::remember();
+        let config = Config::builder()
+            .completion_type(CompletionType::List)
+            .max_history_size(HISTORY_MAX)
+            .map_err(|error| cannot(&error))?
+            .history_ignore_space(true)
+            .auto_add_history(true)
+            .build();
+        let mut lines: rustyline::Editor<Helper, FileHistory> =
+            rustyline::Editor::with_config(config).map_err(|error| cannot(&error))?;
+        // A terminal that can do nothing but print has no printer of its own.
+        let printer = lines.create_external_printer().ok();
+        let screen = Screen::start(printer, output).map_err(|error| cannot(&error))?;
+        lines.set_helper(Some(Helper { vocabulary }));
+        // There is none the first time.
+        let _ = lines.load_history(&history);
+        let (sender, typed) = mpsc::channel(1);
+        let (go_on, may_go_on) = sync_channel(1);
+        let prompt = if team.len() <= PROMPT_WIDTH_MAX { format!("{team}> ") } else { "> ".to_owned() };
+        let read = move || read_lines(&mut lines, &prompt, &history, &sender, &may_go_on);
+        std::thread::Builder::new().name("editor".to_owned()).spawn(read).map_err(|error| cannot(&error))?;
+        Ok((Self { typed, go_on, screen: screen.clone(), terminal, is_waiting: false }, screen))
+    }
+
+    /// The next thing that was typed. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Typed {
+        match self.typed.recv().await {
+            Some(typed) => {
+                self.is_waiting = true;
+                typed
+            }
+            // It has said that it ended.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The line before is done: reads the next.
+    pub fn go_on(&mut self) {
+        if std::mem::take(&mut self.is_waiting) {
+            let _ = self.go_on.try_send(());
+        }
+    }
+
+    /// Ends it, whatever is being typed.
+    pub async fn end(self) {
+        let Self { screen, terminal, .. } = self;
+        let put_back = move || {
+            screen.flush();
+            if let Some(terminal) = terminal {
+                terminal.put_back();
+            }
+        };
+        // It cannot panic; a runtime that is being shut down has no terminal to care for.
+        let _ = tokio::task::spawn_blocking(put_back).await;
+    }
+}
+
+fn read_lines(
+    lines: &mut rustyline::Editor<Helper, FileHistory>,
+    prompt: &str,
+    history: &std::path::Path,
+    typed: &mpsc::Sender<Typed>,
+    may_go_on: &Receiver<()>,
+) {
+    loop {
+        let (what, is_last) = match lines.readline(prompt) {
+            Ok(line) => {
+                // What cannot be kept is typed again.
+                let _ = lines.save_history(history);
+                (Typed::Line(line), false)
+            }
+            Err(ReadlineError::Interrupted) => (Typed::Interrupt, false),
+            Err(ReadlineError::Eof) => (Typed::End, false),
+            Err(ReadlineError::Signal(_)) => continue,
+            Err(error) => (Typed::Failed(error.to_string()), true),
+        };
+        if typed.blocking_send(what).is_err() || is_last || may_go_on.recv().is_err() {
+            return;
+        }
+    }
+}
+
+/// What the editor asks while a line is typed.
+struct Helper {
+    vocabulary: Arc<Mutex<Vocabulary>>,
+}
+
+impl rustyline::Helper for Helper {}
+
+impl rustyline::validate::Validator for Helper {}
+
+impl Completer for Helper {
+    type Candidate = Pair;
+
+    fn complete(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let (start, candidates) = Vocabulary::of(&self.vocabulary).complete(&line[..pos]);
+        let pair =
+            |candidate: super::completion::Candidate| Pair { display: candidate.shown, replacement: candidate.typed };
+        Ok((start, candidates.into_iter().map(pair).collect()))
+    }
+}
+
+impl Hinter for Helper {
+    type Hint = String;
+
+    fn hint(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> Option<String> {
+        if pos < line.len() {
+            return None;
+        }
+        Vocabulary::of(&self.vocabulary).hint(line)
+    }
+}
+
+impl Highlighter for Helper {
+    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> Cow<'b, str> {
+        Cow::Owned(paint(BOLD, prompt))
+    }
+
+    fn highlight_hint<'h>(&self, hint: &'h str) -> Cow<'h, str> {
+        Cow::Owned(paint(DIM, hint))
+    }
+
+    fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
+        false
+    }
+}

@@ -1,0 +1,205 @@
+//! What a typed line means, and the table of slash commands. Pure.
+
+use crate::ui::style::{BOLD, DIM, paint};
+use crate::ui::text::pad;
+
+/// A slash command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlashCommand {
+    /// Its name, without the slash.
+    pub name: &'static str,
+    /// What goes behind it.
+    pub arguments: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    /// Whose it is.
+    does: Does,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Does {
+    /// What `brigade` does in any terminal.
+    Brigade,
+    /// Something only a session has.
+    Own(Own),
+}
+
+/// Commands that only a session has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Own {
+    /// Shows the commands.
+    Help,
+    /// Ends the session, and the team.
+    Quit,
+}
+
+const fn brigade(name: &'static str, arguments: &'static str, about: &'static str) -> SlashCommand {
+    SlashCommand { name, arguments, about, does: Does::Brigade }
+}
+
+const fn own(name: &'static str, own: Own, about: &'static str) -> SlashCommand {
+    SlashCommand { name, arguments: "", about, does: Does::Own(own) }
+}
+
+/// All slash commands.
+#[rustfmt::skip]
+pub const COMMANDS: &[SlashCommand] = &[
+    brigade("tasks",  "[show|add|update|retry|rm …]", "the board: status, owner, blockers; with a word behind it, work on it"),
+    brigade("team",   "",                 "who does what since when, and what they wait for"),
+    brigade("why",    "ID",               "why a task is not being worked on"),
+    brigade("inbox",  "[NAME]",           "mail that waits, yours or another's"),
+    brigade("send",   "NAME TEXT",        "write to somebody; @NAME TEXT is shorter"),
+    brigade("state",  "[MODE]",           "what the team is to do: continuous, run_once, run_cleanup, pause"),
+    brigade("log",    "[-n COUNT]",       "what happened, from the event log"),
+    brigade("stop",   "NAME [--now]",     "stop a teammate"),
+    brigade("config", "show",             "every setting and where it comes from"),
+    brigade("doctor", "",                 "what this machine offers, and what is amiss"),
+    own("help", Own::Help, "this list"),
+    own("quit", Own::Quit, "stop the team and leave; twice: at once"),
+];
+
+/// A typed line, understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// Nothing was typed.
+    Nothing,
+    /// A message to these.
+    To {
+        /// Whom, as they were written.
+        names: Vec<String>,
+        /// What.
+        text: String,
+    },
+    /// A message to the lead.
+    ToLead(String),
+    /// A command of `brigade`.
+    Brigade {
+        /// Which.
+        name: &'static str,
+        /// What stands behind it.
+        arguments: Vec<String>,
+    },
+    /// A command of the session.
+    Own {
+        /// Which.
+        own: Own,
+    },
+}
+
+impl Line {
+    /// Understands a line.
+    ///
+    /// # Errors
+    /// A sentence for the person who typed it.
+    pub fn parse(typed: &str) -> Result<Self, String> {
+        let typed = typed.trim();
+        if typed.is_empty() {
+            return Ok(Self::Nothing);
+        }
+        if typed.starts_with('@') {
+            return to(typed);
+        }
+        match typed.strip_prefix('/') {
+            Some(command) => slash(command),
+            None => Ok(Self::ToLead(typed.to_owned())),
+        }
+    }
+}
+
+/// `@alice @bob text`.
+fn to(typed: &str) -> Result<Line, String> {
+    let mut names = Vec::new();
+    let mut rest = typed;
+    while let Some(named) = rest.strip_prefix('@') {
+        let (name, behind) = named.split_once(char::is_whitespace).unwrap_or((named, ""));
+        let name = name.trim_end_matches([',', ':']);
+        if name.is_empty() {
+            return Err("Whom? @NAME TEXT writes to a teammate, @all TEXT to all of them".to_owned());
+        }
+        names.push(name.to_owned());
+        rest = behind.trim_start();
+    }
+    if rest.is_empty() {
+        return Err(format!("What? @{} TEXT", names.join(" @")));
+    }
+    Ok(Line::To { names, text: rest.to_owned() })
+}
+
+fn slash(command: &str) -> Result<Line, String> {
+    let (name, behind) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+    let Some(found) = COMMANDS.iter().find(|command| command.name == name) else {
+        let nearest = crate::config::problem::nearest(name, COMMANDS.iter().map(|command| command.name));
+        let meant = nearest.map_or_else(String::new, |nearest| format!(" Did you mean /{nearest}?"));
+        return Err(format!("There is no command /{name}.{meant} /help shows all."));
+    };
+    match found.does {
+        Does::Own(own) => Ok(Line::Own { own }),
+        Does::Brigade => {
+            let arguments = shlex::split(behind).ok_or_else(|| format!("/{name}: a quotation mark is not closed"))?;
+            Ok(Line::Brigade { name: found.name, arguments })
+        }
+    }
+}
+
+/// The list of commands, for a screen.
+#[must_use]
+pub fn help() -> String {
+    let shown = |command: &SlashCommand| format!("/{} {}", command.name, command.arguments).trim_end().to_owned();
+    let width = COMMANDS.iter().map(|command| shown(command).chars().count()).max().unwrap_or(0);
+    let rows =
+        COMMANDS.iter().map(|command| format!("  {}  {}\n", paint(BOLD, &pad(&shown(command), width)), command.about));
+    let text = [("@NAME TEXT", "write to a teammate; @all TEXT to all of them"), ("TEXT", "goes to the lead")];
+    let others = text.map(|(what, about)| format!("  {}  {about}\n", paint(BOLD, &pad(what, width))));
+    let more = paint(DIM, "Behind a command --help says more; Tab completes.");
+    rows.chain(others).chain([format!("  {more}\n")]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[test]
+    fn lines_are_understood() {
+        for (typed, line) in [
+            ("  ", Line::Nothing),
+            ("hello there", Line::ToLead("hello there".into())),
+            ("@alice look at #3", Line::To { names: words(&["alice"]), text: "look at #3".into() }),
+            ("@alice, @bob: both", Line::To { names: words(&["alice", "bob"]), text: "both".into() }),
+            ("/tasks show 3", Line::Brigade { name: "tasks", arguments: words(&["show", "3"]) }),
+            (
+                "/tasks add 'a b' --after 2",
+                Line::Brigade { name: "tasks", arguments: words(&["add", "a b", "--after", "2"]) },
+            ),
+            ("/quit", Line::Own { own: Own::Quit }),
+        ] {
+            assert_eq!(Line::parse(typed), Ok(line), "{typed}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (typed, said) in [
+            ("@", "Whom?"),
+            ("@alice", "What?"),
+            ("/taks", "Did you mean /tasks?"),
+            ("/xyzzy", "no command /xyzzy"),
+            ("/tasks add 'a", "not closed"),
+        ] {
+            let error = Line::parse(typed).unwrap_err();
+            assert!(error.contains(said), "{typed}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_commands_of_brigade_are_commands_of_brigade() {
+        use clap::CommandFactory;
+        let brigade = crate::cli::Cli::command();
+        for command in COMMANDS.iter().filter(|command| command.does == Does::Brigade) {
+            assert!(brigade.find_subcommand(command.name).is_some(), "{}", command.name);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Where a session's words go: above the line being typed while one is, plainly otherwise. A thread of its own prints them in
+//! order, so that a slow terminal holds nobody up but itself.
+
+use std::io::{self, Write as _};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use anstream::{AutoStream, ColorChoice};
+use rustyline::ExternalPrinter;
+
+use crate::cli::output::{Color, Output};
+
+/// Texts that wait to be printed; who prints waits then.
+const WAITING_MAX: usize = 1024;
+/// How long the end of a session waits for what is still to be printed.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// See the module. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Screen {
+    texts: SyncSender<Text>,
+    has_colours: bool,
+}
+
+enum Text {
+    Print(String),
+    /// Say so once everything before is printed.
+    Flush(SyncSender<()>),
+}
+
+impl Screen {
+    /// A screen that prints through `printer`, or plainly where the terminal is too simple for an editor.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(printer: Option<impl ExternalPrinter + Send + 'static>, output: Output) -> io::Result<Self> {
+        let (texts, waiting) = sync_channel(WAITING_MAX);
+        std::thread::Builder::new().name("screen".to_owned()).spawn(move || print_all(&waiting, printer))?;
+        let has_colours = match output.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => AutoStream::choice(&io::stdout()) != ColorChoice::Never,
+        };
+        Ok(Self { texts, has_colours })
+    }
+
+    /// Prints whole lines above what is being typed.
+    pub fn print(&self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        let text = if self.has_colours { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
+        let text = if text.ends_with('\n') { text } else { text + "\n" };
+        // A screen that is gone has nobody in front of it.
+        let _ = self.texts.send(Text::Print(text));
+    }
+
+    /// Waits until everything is printed, but not for ever.
+    pub fn flush(&self) {
+        let (done, printed) = sync_channel(1);
+        if !matches!(self.texts.try_send(Text::Flush(done)), Err(TrySendError::Disconnected(_))) {
+            let _: Result<(), RecvTimeoutError> = printed.recv_timeout(END_TIMEOUT);
+        }
+    }
+}
+
+fn print_all(waiting: &Receiver<Text>, mut printer: Option<impl ExternalPrinter>) {
+    while let Ok(text) = waiting.recv() {
+        match text {
+            Text::Print(text) => {
+                let printed = printer.as_mut().is_some_and(|printer| printer.print(text.clone()).is_ok());
+                if !printed {
+                    let mut out = io::stdout().lock();
+                    // Whoever closed the terminal sees nothing any more.
+                    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+                }
+            }
+            Text::Flush(done) => {
+                let _ = done.send(());
+            }
+        }
+    }
+}

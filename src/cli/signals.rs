@@ -1,0 +1,59 @@
+//! Signals that ask a team to stop: SIGINT, SIGTERM and SIGHUP; on other systems Ctrl-C.
+
+use std::future::pending;
+
+use super::error::{CliError, CliResult};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Signals {
+    #[cfg(unix)]
+    kinds: [tokio::signal::unix::Signal; 3],
+}
+
+impl Signals {
+    /// Listens from now on; the signals do nothing else any more.
+    ///
+    /// # Errors
+    /// The system refuses.
+    #[cfg(unix)]
+    pub fn listen() -> CliResult<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let listen =
+            |kind| signal(kind).map_err(|error| CliError::refused(format!("cannot listen to signals: {error}")));
+        Ok(Self {
+            kinds: [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?],
+        })
+    }
+
+    /// Waits for the next.
+    #[cfg(unix)]
+    pub async fn next(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.kinds;
+        let received = tokio::select! {
+            received = interrupt.recv() => received,
+            received = terminate.recv() => received,
+            received = hangup.recv() => received,
+        };
+        if received.is_none() {
+            pending::<()>().await;
+        }
+    }
+
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// Never.
+    #[cfg(not(unix))]
+    pub fn listen() -> CliResult<Self> {
+        Ok(Self {})
+    }
+
+    /// Waits for the next.
+    #[cfg(not(unix))]
+    pub async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            pending::<()>().await;
+        }
+    }
+}
