@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::lead::Lead;
 use super::spec::MemberSpec;
+use super::words::{Mouth, Words};
 use crate::domain::event::{Event, Tally};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::state::{StateReport, TeammateReport};
@@ -73,6 +74,7 @@ pub struct TeamHandle {
     pub(super) events: broadcast::Sender<Arc<Event>>,
     /// Listens since before the first event.
     pub(super) from_the_first: Mutex<Option<broadcast::Receiver<Arc<Event>>>>,
+    pub(super) mouth: Mouth,
     pub(super) live: Arc<Live>,
     pub(super) lead: JoinHandle<Outcome>,
 }
@@ -95,6 +97,13 @@ impl TeamHandle {
     pub fn events(&self) -> broadcast::Receiver<Arc<Event>> {
         let first = self.from_the_first.lock().unwrap_or_else(PoisonError::into_inner).take();
         first.unwrap_or_else(|| self.events.subscribe())
+    }
+
+    /// What the models say from now on, while they say it. It is bounded and lossy: one who is slow to take loses pieces
+    /// (`Lagged`). The events have the whole texts.
+    #[must_use]
+    pub fn words(&self) -> broadcast::Receiver<Arc<Words>> {
+        self.mouth.listen()
     }
 
     /// How everybody stands.
