@@ -12,18 +12,18 @@ use super::exit::Exit;
 use super::output::Answer;
 use crate::config::TeamFlags;
 use crate::domain::graph::all_cycles;
+use crate::models;
 use crate::platform;
 use crate::platform::guard::{self, Confinement};
 use crate::platform::watch::FolderWatch;
 use crate::ports::Board as _;
 use crate::stores::fs::{FileSystem, RealFileSystem};
+use crate::team::spec::TeamSpec;
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::text::{bytes, count, one_line, wrap};
 
 /// Less free space than this is worth a warning.
 const FREE_BYTES_WARN: u64 = 1024 * 1024 * 1024;
-/// Variables that hold keys of providers; only whether they are set is ever said.
-const KEYS: [&str; 2] = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY"];
 
 /// Check that everything is there that a team needs
 ///
@@ -120,10 +120,30 @@ fn config(context: &Context) -> Vec<Finding> {
         return vec![fail("config", "it has no team", "add one: [teams.NAME], or see `brigade init`")];
     }
     let check = |name: &String| match config.team(name, &TeamFlags::default()) {
-        Ok(team) => ok("config", format!("team {name}, {}", count(team.spec.members.len(), "member"))),
-        Err(error) => fail("config", error.to_string(), format!("team {name} cannot be launched")),
+        Ok(team) => {
+            let mut findings = vec![ok("config", format!("team {name}, {}", count(team.spec.members.len(), "member")))];
+            findings.extend(models_of(name, &team.spec));
+            findings
+        }
+        Err(error) => vec![fail("config", error.to_string(), format!("team {name} cannot be launched"))],
     };
-    names.iter().map(check).collect()
+    names.iter().flat_map(check).collect()
+}
+
+/// What is wrong with the members' models, each trouble once: nothing is sent anywhere.
+fn models_of(team: &str, spec: &TeamSpec) -> Vec<Finding> {
+    let mut troubles: Vec<(String, &str)> = Vec::new();
+    for member in std::iter::once(&spec.lead).chain(&spec.members) {
+        if let Err(trouble) = models::connect(&member.model)
+            && !troubles.iter().any(|(known, _)| *known == trouble)
+        {
+            troubles.push((trouble, member.name.as_str()));
+        }
+    }
+    let finding = |(trouble, member): (String, &str)| {
+        fail("model", format!("member `{member}`: {trouble}"), format!("team {team} cannot be launched"))
+    };
+    troubles.into_iter().map(finding).collect()
 }
 
 fn variables(context: &Context) -> Vec<Finding> {
@@ -282,9 +302,10 @@ fn confinement() -> Finding {
     }
 }
 
-/// Whether keys are there: their names only, never what they are.
+/// Whether the providers' keys are there: the variables' names only, never what they hold.
 fn keys(is_set: impl Fn(&str) -> bool) -> Finding {
-    let set: Vec<&str> = KEYS.into_iter().filter(|name| is_set(name)).collect();
+    let names = models::PROVIDERS.iter().flat_map(|provider| provider.keys).copied();
+    let set: Vec<&str> = names.filter(|name| is_set(name)).collect();
     let text = if set.is_empty() {
         "none set; the provider `runbook` needs none".to_owned()
     } else {

@@ -226,6 +226,8 @@ pub const LIMITS: &[LimitSetting] = &[
     limit!(count respawns_max, "respawns_max", "BRIGADE_RESPAWNS_MAX", (0, 1_000), "How often a teammate is started again after a panic or a hang within one run."),
     limit!(duration stall_timeout, "stall_timeout_ms", "BRIGADE_STALL_TIMEOUT_MS", (100, 7 * DAY_MS), "How long a teammate may go without progress before it counts as stalled and loses its task."),
     limit!(count model_retries_max, "model_retries_max", "BRIGADE_MODEL_RETRIES_MAX", (0, 1_000), "How often a model is asked again after temporary errors."),
+    limit!(duration model_silence_timeout, "model_silence_timeout_ms", "BRIGADE_MODEL_SILENCE_TIMEOUT_MS", (100, DAY_MS), "How long a model's provider may send nothing before it is asked again."),
+    limit!(duration model_answer_timeout, "model_answer_timeout_ms", "BRIGADE_MODEL_ANSWER_TIMEOUT_MS", (100, DAY_MS), "How long one answer of a model may take in all."),
     limit!(long compact_at_tokens, "compact_at_tokens", "BRIGADE_COMPACT_AT_TOKENS", (1_000, 100_000_000), "Tokens of context at which it is compacted."),
     limit!(count output_tokens_max, "output_tokens_max", "BRIGADE_OUTPUT_TOKENS_MAX", (16, 1_000_000), "The longest answer of a model, in tokens."),
     limit!(duration stop_timeout, "stop_timeout_ms", "BRIGADE_STOP_TIMEOUT_MS", (0, DAY_MS), "How long running turns may take to finish once the team is asked to stop."),
@@ -263,7 +265,7 @@ pub const NOT_ENFORCED: &[(&str, &str)] = &[
 ];
 
 /// Ways to reach a model that are planned; the others are `models::PROVIDERS`.
-pub const PROVIDERS_PLANNED: [&str; 2] = ["anthropic", "openai"];
+pub const PROVIDERS_PLANNED: [&str; 1] = ["openai"];
 
 /// The names of the providers this version has.
 pub fn providers() -> impl Iterator<Item = &'static str> {

@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use crate::ports::{ModelClient, ModelSpec};
 
+pub mod anthropic;
+mod http;
 pub mod runbook;
 pub mod scripted;
+mod secret;
+mod sse;
 
 /// A way to reach models.
 pub struct Provider {
@@ -13,6 +17,8 @@ pub struct Provider {
     pub name: &'static str,
     /// What people read about it.
     pub about: &'static str,
+    /// The variables that may hold its key.
+    pub keys: &'static [&'static str],
     /// Makes a client for one member; the error says what is wrong with its settings.
     pub connect: fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>,
 }
@@ -20,13 +26,21 @@ pub struct Provider {
 /// All providers.
 pub const PROVIDERS: &[Provider] = &[
     Provider {
+        name: "anthropic",
+        about: "models behind the Messages API, Anthropic's or another server's; the key is in ANTHROPIC_API_KEY",
+        keys: &[anthropic::API_KEY, anthropic::AUTH_TOKEN],
+        connect: anthropic::connect,
+    },
+    Provider {
         name: "runbook",
         about: "needs no key: does a task by running the fenced sh blocks of its description",
+        keys: &[],
         connect: runbook::connect,
     },
     Provider {
         name: "scripted",
         about: "answers from the script file named by `model`: for tests, examples and rehearsals",
+        keys: &[],
         connect: scripted::connect,
     },
 ];

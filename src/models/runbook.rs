@@ -10,7 +10,9 @@ use serde_json::json;
 
 use crate::domain::context::restore;
 use crate::domain::transcript::{Block, Role, Usage};
-use crate::ports::{ChatMessage, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason};
+use crate::ports::{
+    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason,
+};
 
 /// The longest part of a block's output that becomes a task's result, in characters.
 const RESULT_CHARS_MAX: usize = 400;
@@ -32,7 +34,7 @@ pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
 
 #[async_trait]
 impl ModelClient for Runbook {
-    async fn request(&self, request: ModelRequest) -> Result<ModelResponse, ModelError> {
+    async fn request(&self, request: ModelRequest, _: &dyn Listener) -> Result<ModelResponse, ModelError> {
         Ok(match Progress::read(&request.messages) {
             None => say("There is nothing to run here."),
             Some(progress) => progress.answer(),

@@ -28,8 +28,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::domain::transcript::{Block, Role, Usage};
-use crate::ports::ModelSpec;
-use crate::ports::{ChatMessage, ModelClient, ModelError, ModelRequest, ModelResponse, StopReason};
+use crate::ports::{
+    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason,
+};
 
 /// The largest script file, in bytes.
 const SCRIPT_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -127,7 +128,7 @@ impl Scripted {
     /// The step for this request: that of the latest trigger which has one left. A trigger that came in between (mail during
     /// a task) is answered first, and its answers do not count for the earlier one.
     fn step(&self, request: &ModelRequest) -> Option<(Step, String)> {
-        let moments = if request.tools.is_empty() {
+        let moments = if request.is_for_summary() {
             vec![Moment::compaction(request)]
         } else {
             Moment::read_all(&request.messages)
@@ -202,7 +203,7 @@ impl Moment {
 
 #[async_trait]
 impl ModelClient for Scripted {
-    async fn request(&self, request: ModelRequest) -> Result<ModelResponse, ModelError> {
+    async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let turn = request.messages.len();
         let Some((step, task)) = self.step(&request) else {
@@ -220,7 +221,13 @@ impl ModelClient for Scripted {
             }),
             Some(ScriptedError::TooLong(message)) => Err(ModelError::ContextTooLong(message)),
             Some(ScriptedError::Final(message)) => Err(ModelError::Final(message)),
-            None => Ok(respond(&step, &task, turn)),
+            None => {
+                let response = respond(&step, &task, turn);
+                if let Some(Block::Text { text }) = response.content.first() {
+                    listener.text(text);
+                }
+                Ok(response)
+            }
         }
     }
 }
@@ -282,8 +289,11 @@ mod tests {
             messages: messages.into(),
             tools: [tool].into(),
             output_tokens_max: 9,
+            purpose: crate::ports::Purpose::Turn,
+            silence_timeout: Duration::MAX,
+            answer_timeout: Duration::MAX,
         };
-        let response = model.request(request).await?;
+        let response = model.request(request, &()).await?;
         Ok(match &response.content[0] {
             Block::Text { text } => text.clone(),
             other => format!("{other:?}"),

@@ -24,7 +24,10 @@ use crate::domain::transcript::Record;
 
 mod model;
 
-pub use model::{ChatMessage, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason, ToolSpec};
+pub use model::{
+    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, Purpose, StopReason,
+    ToolSpec,
+};
 
 /// Why a store did not do what it was asked. What was not done is wholly not done.
 #[derive(Debug, thiserror::Error)]

@@ -28,6 +28,19 @@ pub struct ChatMessage {
     pub content: Vec<Block>,
 }
 
+/// What an answer is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Purpose {
+    /// The work goes on.
+    #[default]
+    Turn,
+    /// A summary replaces the context. The tools stay in the request, so that its beginning is the former one's and a
+    /// provider's cache holds it; a call in the answer is not made.
+    Summary,
+    /// As before, of a model that called tools instead: it must not be able to.
+    SummaryWithoutTools,
+}
+
 /// One request to a model.
 #[derive(Debug, Clone)]
 pub struct ModelRequest {
@@ -43,6 +56,36 @@ pub struct ModelRequest {
     pub tools: Arc<[ToolSpec]>,
     /// The longest answer, in tokens.
     pub output_tokens_max: u32,
+    /// What the answer is wanted for.
+    pub purpose: Purpose,
+    /// How long the provider may send nothing, before its answer and within it.
+    pub silence_timeout: Duration,
+    /// How long the whole answer may take, whatever comes meanwhile.
+    pub answer_timeout: Duration,
+}
+
+impl ModelRequest {
+    /// Whether a summary is wanted.
+    #[must_use]
+    pub fn is_for_summary(&self) -> bool {
+        self.purpose != Purpose::Turn
+    }
+}
+
+/// Hears an answer while it comes. What it hears is lost with an answer that does not come to its end.
+pub trait Listener: Send + Sync {
+    /// Something of the answer came, be it only a sign of life.
+    fn alive(&self);
+
+    /// The model says this next; all pieces together are the texts of the answer.
+    fn text(&self, delta: &str);
+}
+
+/// Nobody listens.
+impl Listener for () {
+    fn alive(&self) {}
+
+    fn text(&self, _delta: &str) {}
 }
 
 /// Why a model stopped.
@@ -54,11 +97,13 @@ pub enum StopReason {
     ToolUse,
     /// The answer was cut: a tool call at its end must not be run.
     MaxTokens,
+    /// The answer was cut because the model's context is full.
+    ContextFull,
     /// It will not answer.
     Refusal,
     /// It wants to go on.
     PauseTurn,
-    /// Anything else, as it was called.
+    /// Anything else, as it was called: whether the answer is whole is not known, so its tool calls must not be run.
     Other(String),
 }
 
@@ -106,9 +151,9 @@ pub struct ModelSpec {
 /// How a model is reached.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
-    /// Sends one request and waits for the whole answer. Dropping the future gives the request up. It does not retry: the
-    /// turn around it does, and says so.
-    async fn request(&self, request: ModelRequest) -> Result<ModelResponse, ModelError>;
+    /// Sends one request and waits for the whole answer; `listener` hears it as it comes, from providers that stream.
+    /// Dropping the future gives the request up. It does not retry: the turn around it does, and says so.
+    async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError>;
 
     /// Whether this provider thinks. One that does not (`runbook`) is not asked to plan, decide or report: the lead does that by rule.
     fn thinks(&self) -> bool {

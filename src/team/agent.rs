@@ -11,6 +11,7 @@ use super::progress::Progress;
 use super::recorder::Notes;
 use super::reins::Reins;
 use super::spec::{Limits, MemberSpec, Prompts};
+use super::words::Mouth;
 use crate::domain::context::{Identity, identity_block, inbox_block};
 use crate::domain::event::Fact;
 use crate::domain::message::{Message, MessageType};
@@ -45,6 +46,8 @@ pub struct Shared {
     pub prompts: Prompts,
     /// Where facts go.
     pub notes: Notes,
+    /// Where what models say goes while they say it.
+    pub mouth: Mouth,
     /// Told whenever a member reports, for the lead.
     pub reported: Arc<tokio::sync::Notify>,
 }

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::lead::Lead;
 use super::spec::MemberSpec;
+use super::words::{Mouth, Words};
 use crate::domain::event::{Event, Tally};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::state::{StateReport, TeammateReport};
@@ -71,6 +72,7 @@ pub struct TeamHandle {
     pub(super) events: broadcast::Sender<Arc<Event>>,
     /// Listens since before the first event.
     pub(super) from_the_first: Mutex<Option<broadcast::Receiver<Arc<Event>>>>,
+    pub(super) mouth: Mouth,
     pub(super) live: Arc<Live>,
     pub(super) lead: JoinHandle<Outcome>,
     pub(super) lead_thinks: bool,
@@ -100,6 +102,13 @@ impl TeamHandle {
     #[must_use]
     pub fn lead_thinks(&self) -> bool {
         self.lead_thinks
+    }
+
+    /// What the models say from now on, while they say it. It is bounded and lossy: one who is slow to take loses pieces
+    /// (`Lagged`). The events have the whole texts.
+    #[must_use]
+    pub fn words(&self) -> broadcast::Receiver<Arc<Words>> {
+        self.mouth.listen()
     }
 
     /// How everybody stands.

@@ -20,6 +20,7 @@ use lead::{GateKeys, Lead, LeadParts};
 use members::{Connect, Gates, Making, Members, ToolsOf};
 use session::Session;
 use spec::TeamSpec;
+use words::Mouth;
 use worker::WorkerReporter;
 
 pub mod agent;
@@ -37,6 +38,7 @@ mod session;
 pub mod spec;
 pub mod teammate;
 mod turn;
+pub mod words;
 mod worker;
 
 /// What a team needs of the world.
@@ -117,6 +119,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
     let session = Session::new(&spec, start.one_session, has_plan, conversation, told);
     let reported = Arc::new(Notify::new());
+    let mouth = Mouth::default();
     let shared = Arc::new(Shared {
         team: spec.name.clone(),
         stores: stores.clone(),
@@ -127,6 +130,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         limits: spec.limits.clone(),
         prompts: spec.prompts.clone(),
         notes,
+        mouth: mouth.clone(),
         reported: Arc::clone(&reported),
     });
     let live = Arc::new(Live::default());
@@ -153,8 +157,15 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         worker,
         prefers,
     });
-    let from_the_first = Mutex::new(Some(first));
-    Ok(TeamHandle { commands, events, from_the_first, live, lead: tokio::spawn(lead.run()), lead_thinks })
+    Ok(TeamHandle {
+        commands,
+        events,
+        from_the_first: Mutex::new(Some(first)),
+        mouth,
+        live,
+        lead: tokio::spawn(lead.run()),
+        lead_thinks,
+    })
 }
 
 /// Checks that every member's model can be made, and says whether the lead's thinks.

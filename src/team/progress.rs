@@ -18,9 +18,16 @@ pub struct Progress {
 #[derive(Debug, Clone)]
 struct State {
     at: Instant,
-    busy: Option<(&'static str, Instant)>,
+    busy: Option<Doing>,
     held: Option<Held>,
     tokens: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Doing {
+    what: &'static str,
+    bound: Duration,
+    until: Instant,
 }
 
 impl Default for Progress {
@@ -43,14 +50,24 @@ impl Progress {
     pub fn busy(&self, doing: &'static str, bound: Duration) -> Busy<'_> {
         let mut state = self.state();
         state.at = Instant::now();
-        state.busy = Some((doing, state.at + bound));
+        state.busy = Some(Doing { what: doing, bound, until: state.at + bound });
         Busy { progress: self }
+    }
+
+    /// Says that what it is busy with goes on: its bound begins anew.
+    pub fn renew(&self) {
+        let mut state = self.state();
+        let now = Instant::now();
+        state.at = now;
+        if let Some(doing) = &mut state.busy {
+            doing.until = now + doing.bound;
+        }
     }
 
     /// What it is busy with.
     #[must_use]
     pub fn doing(&self) -> Option<&'static str> {
-        self.state().busy.map(|(doing, _)| doing)
+        self.state().busy.map(|doing| doing.what)
     }
 
     /// Sets what it holds.
@@ -86,7 +103,7 @@ impl Progress {
     pub fn is_stalled(&self, stall_timeout: Duration) -> bool {
         let state = self.state();
         match state.busy {
-            Some((_, until)) => Instant::now() > until,
+            Some(doing) => Instant::now() > doing.until,
             None => state.at.elapsed() > stall_timeout,
         }
     }

@@ -6,12 +6,15 @@ use std::time::Duration;
 use super::agent::Shared;
 use super::progress::Progress;
 use super::reins::{Pace, Reins};
+use super::words::{Ear, Saying};
 use crate::domain::event::Fact;
 use crate::domain::time::UnixMs;
 use crate::ports::{ModelClient, ModelError, ModelRequest, ModelResponse};
 
 /// The first wait; each further one doubles.
 const WAIT_FIRST: Duration = Duration::from_millis(500);
+/// The shortest wait: a provider that asks for none is not asked again without end at once.
+const WAIT_MIN: Duration = Duration::from_millis(250);
 /// The longest wait of our own choice.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// The longest wait within a turn that a provider can ask for; for a longer one the claim is given back.
@@ -40,19 +43,27 @@ pub async fn request(
     let mut retries = 0;
     loop {
         let busy = progress.busy("waiting for its model", shared.limits.stall_timeout);
+        let ear = Ear { teammate: &request.teammate, progress, mouth: &shared.mouth };
+        shared.mouth.say(&request.teammate, Saying::Begun);
         let outcome = tokio::select! {
             biased;
             () = reins.reaches(Pace::LetGo) => return Err(Unanswered::BrokenOff),
-            outcome = model.request(request.clone()) => outcome,
+            outcome = model.request(request.clone(), &ear) => outcome,
         };
         drop(busy);
         let (message, retry_after) = match outcome {
-            Ok(response) => return Ok(response),
+            Ok(response) => {
+                shared.mouth.say(&request.teammate, Saying::Ended);
+                return Ok(response);
+            }
             Err(ModelError::Temporary { message, retry_after }) => (message, retry_after),
             Err(error) => return Err(Unanswered::Model(error)),
         };
         retries += 1;
-        let wait = retry_after.unwrap_or_else(|| backoff(retries, &request.teammate, shared.clock.now()));
+        let wait = match retry_after {
+            Some(asked) => asked.max(WAIT_MIN),
+            None => backoff(retries, &request.teammate, shared.clock.now()),
+        };
         let given_up = || Err(Unanswered::Model(ModelError::Temporary { message: message.clone(), retry_after }));
         if retries > shared.limits.model_retries_max || wait > RETRY_AFTER_MAX {
             return given_up();

@@ -98,6 +98,10 @@ pub struct Limits {
     pub stall_timeout: Duration,
     /// How often a model is asked again after temporary errors.
     pub model_retries_max: u32,
+    /// How long a model's provider may send nothing while an answer is waited for.
+    pub model_silence_timeout: Duration,
+    /// How long one answer of a model may take in all.
+    pub model_answer_timeout: Duration,
     /// Tokens of context at which it is compacted.
     pub compact_at_tokens: u64,
     /// The longest answer of a model, in tokens.
@@ -120,6 +124,8 @@ impl Default for Limits {
             respawns_max: 3,
             stall_timeout: Duration::from_secs(900),
             model_retries_max: 5,
+            model_silence_timeout: Duration::from_secs(300),
+            model_answer_timeout: Duration::from_secs(3600),
             compact_at_tokens: 100_000,
             output_tokens_max: 8_000,
             stop_timeout: Duration::from_secs(60),

@@ -15,7 +15,7 @@ use super::retry::Unanswered;
 use crate::domain::event::Fact;
 use crate::domain::phase::{Event, Held};
 use crate::domain::transcript::{Block, Role};
-use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, StopReason, ToolSpec};
+use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, Purpose, StopReason};
 use crate::tools::{Tool, ToolEffect, ToolError, ToolOutput};
 
 /// Compactions without a turn between them before the context counts as beyond mending.
@@ -24,6 +24,9 @@ const COMPACTIONS_IN_A_ROW_MAX: u32 = 2;
 const SUMMARY_FALLBACK_BYTES: usize = 8 * 1024;
 
 const CUT_OFF: &str = "The answer was cut by its length limit, so this call was not made: ask again, in smaller parts.";
+const UNKNOWN_STOP: &str =
+    "Not called: the answer ended for a reason Brigade does not know, so this call may not be whole. Ask again.";
+const NO_OBJECT: &str = "Not called: the arguments are not a JSON object. Ask again with valid JSON.";
 const REFUSED: &str = "Not called: the answer was a refusal.";
 const INTERRUPTED: &str =
     "Interrupted: the turn was broken off while this ran. It may have had effects; look before you do it again.";
@@ -70,22 +73,21 @@ impl Agent {
     async fn ask(&mut self) -> Result<ModelResponse, Unanswered> {
         let identity = self.identity().await;
         let messages = self.conversation.messages(&identity);
-        self.send(messages, Arc::clone(&self.tool_specs)).await
+        self.send(messages, Purpose::Turn).await
     }
 
     /// Sends a request, again after temporary errors, and tells how it went.
-    async fn send(
-        &self,
-        messages: Arc<[Arc<ChatMessage>]>,
-        tools: Arc<[ToolSpec]>,
-    ) -> Result<ModelResponse, Unanswered> {
+    async fn send(&self, messages: Arc<[Arc<ChatMessage>]>, purpose: Purpose) -> Result<ModelResponse, Unanswered> {
         let request = ModelRequest {
             teammate: self.name().into(),
             model: self.spec.model.model.as_str().into(),
             system: Arc::clone(&self.system),
             messages,
-            tools,
+            tools: Arc::clone(&self.tool_specs),
             output_tokens_max: self.shared.limits.output_tokens_max,
+            purpose,
+            silence_timeout: self.shared.limits.model_silence_timeout,
+            answer_timeout: self.shared.limits.model_answer_timeout,
         };
         let (teammate, task) = (self.name().to_owned(), self.task());
         self.shared.notes.fact(Fact::TurnStarted { teammate: teammate.clone(), task });
@@ -115,13 +117,16 @@ impl Agent {
         let calls: Vec<Call> = response.content.into_iter().filter_map(call_of).collect();
         let goes_on = match response.stop {
             StopReason::Refusal => false,
-            StopReason::PauseTurn | StopReason::MaxTokens => true,
+            StopReason::PauseTurn | StopReason::MaxTokens | StopReason::ContextFull => true,
             _ => !calls.is_empty(),
         };
         if response.stop == StopReason::MaxTokens && calls.is_empty() {
             self.tell("Your answer was cut by its length limit. Go on from there.".to_owned()).await?;
         }
         let mut outcomes = self.run_calls(calls, &response.stop).await?;
+        if response.stop == StopReason::ContextFull {
+            outcomes.extend(self.compact().await?);
+        }
         if !outcomes.contains(&Outcome::Event(Event::WorkEnded)) {
             outcomes.push(Outcome::Event(if goes_on { Event::TurnEnded } else { Event::WorkEnded }));
         }
@@ -133,8 +138,9 @@ impl Agent {
         let mut outcomes = Vec::new();
         for call in calls {
             let skip = match stop {
-                StopReason::MaxTokens => Some(CUT_OFF),
+                StopReason::MaxTokens | StopReason::ContextFull => Some(CUT_OFF),
                 StopReason::Refusal => Some(REFUSED),
+                StopReason::Other(_) => Some(UNKNOWN_STOP),
                 _ => self.not_to_be_called().or_else(|| outcomes.iter().find_map(not_to_be_followed)),
             };
             match skip {
@@ -169,6 +175,10 @@ impl Agent {
     /// Runs one tool and records its result.
     async fn call(&mut self, call: Call) -> Result<Vec<Outcome>, AgentError> {
         let Call { id, tool, input } = call;
+        if !matches!(input, Value::Object(_) | Value::Null) {
+            self.record_result(id, NO_OBJECT.to_owned(), true).await?;
+            return Ok(Vec::new());
+        }
         let place = self.tool_specs.iter().position(|spec| spec.name == tool);
         let Some(found) = place.and_then(|place| self.tools.get(place)).cloned() else {
             let known: Vec<&str> = self.tool_specs.iter().map(|spec| spec.name.as_str()).collect();
@@ -274,11 +284,20 @@ impl Agent {
             Some(last) if last.role == Role::User => Arc::make_mut(last).content.push(ask),
             _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![ask] })),
         }
-        let response = self.send(messages.into(), Arc::default()).await?;
-        let said = response.content.into_iter().find_map(|block| match block {
-            Block::Text { text } if !text.trim().is_empty() => Some(text),
-            _ => None,
-        });
+        let messages: Arc<[Arc<ChatMessage>]> = messages.into();
+        let mut said = None;
+        for purpose in [Purpose::Summary, Purpose::SummaryWithoutTools] {
+            let response = self.send(Arc::clone(&messages), purpose).await?;
+            let calls = response.content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
+            said = response.content.into_iter().find_map(|block| match block {
+                Block::Text { text } if !text.trim().is_empty() => Some(text),
+                _ => None,
+            });
+            // Words beside a call are no summary: they announce the call.
+            if !calls {
+                break;
+            }
+        }
         Ok(said.unwrap_or_else(|| self.conversation.tail_text(SUMMARY_FALLBACK_BYTES)))
     }
 }

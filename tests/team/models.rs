@@ -136,7 +136,7 @@ async fn after_compaction_the_identity_stands_first_with_roster_and_task() {
     stage.spec.limits.compact_at_tokens = 1_000;
     stage.diligent(&["bob"]);
     stage.brain("alice", |request, count| async move {
-        if request.tools.is_empty() {
+        if request.is_for_summary() {
             let last = request.messages.last().unwrap().content.last().map(block_text).unwrap();
             assert_eq!(last, brigade::team::spec::Prompts::default().compact, "asked with the prompt for it");
             return say("SUMMARY of what I did");
@@ -150,10 +150,10 @@ async fn after_compaction_the_identity_stands_first_with_roster_and_task() {
     let compacted = stage.count(|fact| matches!(fact, Fact::Compacted { .. }));
     assert!(compacted >= 2, "{compacted}");
     let sent = stage.sent_by("alice");
-    let summaries = sent.iter().filter(|sent| sent.request.tools.is_empty()).count();
+    let summaries = sent.iter().filter(|sent| sent.request.is_for_summary()).count();
     assert_eq!(summaries, compacted);
-    let at = sent.iter().position(|sent| sent.request.tools.is_empty()).unwrap();
-    for after in sent[at + 1..].iter().filter(|sent| !sent.request.tools.is_empty()) {
+    let at = sent.iter().position(|sent| sent.request.is_for_summary()).unwrap();
+    for after in sent[at + 1..].iter().filter(|sent| !sent.request.is_for_summary()) {
         let first: Vec<String> = after.request.messages[0].content.iter().map(block_text).collect();
         assert!(first[0].starts_with("<identity>You are 'alice', role: coder, team: crew"), "{first:?}");
         assert!(first[0].contains("- bob (role: coder)") && first[0].contains("a very special subject"), "{first:?}");
@@ -170,7 +170,7 @@ async fn a_context_that_is_too_long_is_mended_and_one_beyond_mending_ends() {
         stage.brain("alice", move |request, count| {
             let met = std::sync::Arc::clone(&met);
             async move {
-                let is_summary = request.tools.is_empty();
+                let is_summary = request.is_for_summary();
                 if count >= 3 && met.load(std::sync::atomic::Ordering::Relaxed) < times {
                     met.fetch_add(usize::from(!is_summary), std::sync::atomic::Ordering::Relaxed);
                     return Err(ModelError::ContextTooLong("too many tokens".to_owned()));
@@ -198,8 +198,8 @@ async fn no_compaction_where_the_model_is_out_of_reach() {
     stage.spec.limits.model_retries_max = 0;
     stage.brain("alice", |request, count| async move {
         match count {
-            _ if request.tools.is_empty() && count < 8 => temporary(None),
-            _ if request.tools.is_empty() => say("SUMMARY"),
+            _ if request.is_for_summary() && count < 8 => temporary(None),
+            _ if request.is_for_summary() => say("SUMMARY"),
             0..6 => naps(count),
             _ => complete_and_end(&request),
         }

@@ -18,8 +18,8 @@ use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Entry, Record, Role, Usage};
 use brigade::models::runbook::Runbook;
 use brigade::ports::{
-    Board, BoardView, Claimant, Clock, LostClaims, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
-    Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
+    Board, BoardView, Claimant, Clock, Listener, LostClaims, ModelClient, ModelError, ModelRequest, ModelResponse,
+    ModelSpec, Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
 use brigade::stores::memory;
 use brigade::stores::memory::events::MemoryEventLog;
@@ -95,7 +95,7 @@ struct Brain {
 
 #[async_trait]
 impl ModelClient for Brain {
-    async fn request(&self, request: ModelRequest) -> Answer {
+    async fn request(&self, request: ModelRequest, _: &dyn Listener) -> Answer {
         let count = {
             let mut sent = lock(&self.sent);
             let sent = sent.entry(request.teammate.to_string()).or_default();

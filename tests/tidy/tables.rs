@@ -40,7 +40,8 @@ fn every_provider_is_in_the_table() {
     for source in sources().iter().filter(|source| source.layer() == "models") {
         if source.module().len() == 2 && source.code.contains("impl ModelClient for ") {
             providers += 1;
-            let entry = format!("connect: {}::connect", stem(source));
+            let module = source.module();
+            let entry = format!("connect: {}::connect", module[1]);
             if !table.contains(&entry) {
                 complaints.push(format!("{}: no `{entry}` in PROVIDERS (src/models/mod.rs)", source.path.display()));
             }

@@ -1,0 +1,213 @@
+//! The provider that speaks the Messages API, Anthropic's own or another server's: <https://platform.claude.com/docs/en/api/messages>.
+//!
+//! Answers are streamed, so that people see words as they come and silence is told from slowness. It sends one request and
+//! says what came of it; it does not ask again.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Response, Url};
+
+use super::http::{self, Broken};
+use super::secret::Secret;
+use super::sse::SseReader;
+use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec};
+use assembly::{Assembly, Trouble};
+
+mod assembly;
+mod body;
+mod errors;
+
+/// Where Anthropic's own server is.
+pub const BASE_URL_DEFAULT: &str = "https://api.anthropic.com";
+/// The variable with the key.
+pub const API_KEY: &str = "ANTHROPIC_API_KEY";
+/// The variable with a token, sent as a bearer's.
+pub const AUTH_TOKEN: &str = "ANTHROPIC_AUTH_TOKEN";
+/// The variable with another base URL, for members whose config names none.
+pub const BASE_URL: &str = "ANTHROPIC_BASE_URL";
+
+/// The version of the API (<https://platform.claude.com/docs/en/api/versioning>).
+const VERSION: &str = "2023-06-01";
+/// The longest answer, in bytes as it is sent: about a million tokens in pieces of one each.
+const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// The most that is read of an error.
+const ERROR_BYTES_MAX: usize = 16 * 1024;
+
+/// The provider; see the module.
+pub struct Anthropic {
+    client: Client,
+    url: Url,
+    headers: HeaderMap,
+    secrets: Vec<Secret>,
+}
+
+/// The client for a member.
+///
+/// # Errors
+/// A sentence that names the setting or variable that is missing or wrong.
+pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
+    Ok(Arc::new(Anthropic::new(spec, &|name| std::env::var(name).ok())?))
+}
+
+impl Anthropic {
+    /// A client by these settings and what `variable` says of the environment.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn new(spec: &ModelSpec, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
+        if spec.model.trim().is_empty() {
+            return Err("the anthropic provider needs `model`: the model's name as its API calls it".to_owned());
+        }
+        let configured = spec.base_url.clone().map(|url| ("base_url", url));
+        let from_variable = || variable(BASE_URL).filter(|url| !url.trim().is_empty()).map(|url| (BASE_URL, url));
+        let (setting, base) =
+            configured.or_else(from_variable).unwrap_or_else(|| ("base_url", BASE_URL_DEFAULT.to_owned()));
+        let url = messages_url(&base).map_err(|reason| format!("`{setting}` {reason}"))?;
+        let mut headers = HeaderMap::from_iter([
+            (HeaderName::from_static("anthropic-version"), HeaderValue::from_static(VERSION)),
+            (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        ]);
+        let mut secrets = Vec::new();
+        for (name, header, prefix) in [(API_KEY, "x-api-key", ""), (AUTH_TOKEN, "authorization", "Bearer ")] {
+            let Some(secret) = variable(name).as_deref().and_then(Secret::new) else { continue };
+            headers.insert(header, secret.header(prefix).map_err(|reason| format!("{name} {reason}"))?);
+            secrets.push(secret);
+        }
+        if secrets.is_empty() && base.trim_end_matches('/') == BASE_URL_DEFAULT {
+            return Err(format!("{BASE_URL_DEFAULT} needs a key: set {API_KEY} (or {AUTH_TOKEN}) in the environment"));
+        }
+        Ok(Self { client: http::client(&url)?, url, headers, secrets })
+    }
+
+    /// `text` without any key.
+    fn scrub(&self, text: String) -> String {
+        self.secrets.iter().fold(text, |text, secret| secret.scrub(text))
+    }
+
+    fn scrub_error(&self, error: ModelError) -> ModelError {
+        let named = |text: String| self.scrub(format!("{} {text}", self.url.host_str().unwrap_or("the server")));
+        match error {
+            ModelError::Temporary { message, retry_after } => {
+                ModelError::Temporary { message: named(message), retry_after }
+            }
+            ModelError::ContextTooLong(text) => ModelError::ContextTooLong(named(text)),
+            ModelError::Final(text) => ModelError::Final(named(text)),
+        }
+    }
+
+    async fn exchange(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
+        let post = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body::body(request));
+        let response = match tokio::time::timeout(request.silence_timeout, post.send()).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(passing(format!("cannot be reached: {}", http::describe(error)))),
+            Err(_) => return Err(broken(&Broken::Silent(request.silence_timeout), None)),
+        };
+        listener.alive();
+        let response = self.expect_stream(response, request).await?;
+        self.read(response, request, listener).await
+    }
+
+    /// The response, when it is the stream that was asked for.
+    async fn expect_stream(&self, response: Response, request: &ModelRequest) -> Result<Response, ModelError> {
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let encoding = headers.get(CONTENT_ENCODING).filter(|encoding| encoding.as_bytes() != b"identity");
+        if let Some(encoding) = encoding {
+            let encoding = errors::shorten(&String::from_utf8_lossy(encoding.as_bytes()));
+            let text = format!("answered {status} in the encoding {encoding}, which was not asked for");
+            return Err(ModelError::Final(errors::with_request_id(text, errors::request_id(&headers))));
+        }
+        let is_stream = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        if status == 200 && is_stream {
+            return Ok(response);
+        }
+        let bytes = http::beginning(response, request.silence_timeout, ERROR_BYTES_MAX).await;
+        let body = self.scrub(String::from_utf8_lossy(&bytes).into_owned());
+        if status == 200 {
+            let text = format!("answered 200, but not with a stream of events: {}", errors::shorten(&body));
+            return Err(passing(errors::with_request_id(text, errors::request_id(&headers))));
+        }
+        Err(errors::of_response(status, &headers, &body, SystemTime::now()))
+    }
+
+    async fn read(
+        &self,
+        mut response: Response,
+        request: &ModelRequest,
+        listener: &dyn Listener,
+    ) -> Result<ModelResponse, ModelError> {
+        let request_id = errors::request_id(response.headers());
+        let (mut reader, mut assembly, mut bytes) = (SseReader::default(), Assembly::default(), 0);
+        while !assembly.is_whole() {
+            let piece = http::next_piece(&mut response, request.silence_timeout).await;
+            let Some(piece) = piece.map_err(|reason| broken(&reason, request_id.clone()))? else {
+                let text = "ended its answer before it was whole".to_owned();
+                return Err(passing(errors::with_request_id(text, request_id)));
+            };
+            listener.alive();
+            bytes += piece.as_ref().len();
+            if bytes > ANSWER_BYTES_MAX {
+                return Err(ModelError::Final(format!("sent an answer of more than {ANSWER_BYTES_MAX} bytes")));
+            }
+            let events =
+                reader.feed(piece.as_ref()).map_err(|error| ModelError::Final(format!("is refused: {error}")))?;
+            for mut event in events {
+                event.data = self.scrub(event.data);
+                assembly.take(&event, listener).map_err(|trouble| of_trouble(trouble, request_id.clone()))?;
+            }
+        }
+        http::to_the_end(response).await;
+        Ok(assembly.finish(&format!("call-{}", request.messages.len())))
+    }
+}
+
+#[async_trait]
+impl ModelClient for Anthropic {
+    async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
+        let answer = tokio::time::timeout(request.answer_timeout, self.exchange(&request, listener)).await;
+        let answer = answer.unwrap_or_else(|_| {
+            Err(passing(format!("did not end its answer within {} s", request.answer_timeout.as_secs_f32())))
+        });
+        answer.map_err(|error| self.scrub_error(error))
+    }
+}
+
+/// Where messages are sent to, below `base`. A base that names the API's version already is taken as meant.
+fn messages_url(base: &str) -> Result<Url, String> {
+    let base = base.trim().trim_end_matches('/');
+    let base = base.strip_suffix("/v1").unwrap_or(base);
+    let url: Url = format!("{base}/v1/messages").parse().map_err(|error| format!("is no address: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err("has to begin with http:// or https://".to_owned());
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(format!("must not carry a password: set {API_KEY} or {AUTH_TOKEN}"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("must not have a `?` or `#`".to_owned());
+    }
+    Ok(url)
+}
+
+fn passing(message: String) -> ModelError {
+    ModelError::Temporary { message, retry_after: None }
+}
+
+fn broken(reason: &Broken, request_id: Option<String>) -> ModelError {
+    let text = match reason {
+        Broken::Silent(timeout) => format!("sent nothing for {} s", timeout.as_secs_f32()),
+        Broken::Failed(reason) => format!("broke off: {reason}"),
+    };
+    passing(errors::with_request_id(text, request_id))
+}
+
+fn of_trouble(trouble: Trouble, request_id: Option<String>) -> ModelError {
+    match trouble {
+        Trouble::Told(error) => errors::of_event(&error, request_id),
+        Trouble::Malformed(reason) => {
+            passing(errors::with_request_id(format!("sent what is no answer: {reason}"), request_id))
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Server-sent events out of bytes that come in pieces of any size, within bounds. It knows nothing of what they mean.
+//!
+//! The format: <https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation>.
+
+/// The largest event, in bytes; a provider's largest is a tool call that comes whole.
+pub const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SseEvent {
+    /// Its `event` field; empty when it has none.
+    pub name: String,
+    /// Its `data` lines, joined by newlines.
+    pub data: String,
+}
+
+/// An event is larger than [`EVENT_BYTES_MAX`].
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an event has more than {EVENT_BYTES_MAX} bytes")]
+pub struct EventTooLarge;
+
+/// Reads a stream of events.
+#[derive(Debug, Default)]
+pub struct SseReader {
+    line: Vec<u8>,
+    event: SseEvent,
+    has_data: bool,
+    /// The line before ended with a carriage return: a newline right behind it is its second half.
+    after_return: bool,
+    is_begun: bool,
+}
+
+impl SseReader {
+    /// Reads on; the events that are whole by now. An event without its closing blank line never is one.
+    ///
+    /// # Errors
+    /// An event is too large. The stream is of no use then.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<SseEvent>, EventTooLarge> {
+        let mut events = Vec::new();
+        for byte in bytes {
+            let is_second_half = *byte == b'\n' && std::mem::take(&mut self.after_return);
+            match byte {
+                b'\n' if is_second_half => {}
+                b'\n' | b'\r' => {
+                    self.after_return = *byte == b'\r';
+                    events.extend(self.end_line());
+                }
+                _ => {
+                    self.after_return = false;
+                    if self.line.len() + self.event.data.len() >= EVENT_BYTES_MAX {
+                        return Err(EventTooLarge);
+                    }
+                    self.line.push(*byte);
+                }
+            }
+        }
+        Ok(events)
+    }
+
+    /// Takes the line that ended; the event, when the line closes one.
+    fn end_line(&mut self) -> Option<SseEvent> {
+        let line = std::mem::take(&mut self.line);
+        let is_first = !std::mem::replace(&mut self.is_begun, true);
+        let line = if is_first { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&line) } else { &line };
+        if line.is_empty() {
+            let event = std::mem::take(&mut self.event);
+            return std::mem::take(&mut self.has_data).then_some(event);
+        }
+        let text = String::from_utf8_lossy(line);
+        let (field, value) = text.split_once(':').unwrap_or((&text, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => value.clone_into(&mut self.event.name),
+            "data" => {
+                if std::mem::replace(&mut self.has_data, true) {
+                    self.event.data.push('\n');
+                }
+                self.event.data.push_str(value);
+            }
+            // Comments, ids, and what is not known.
+            _ => {}
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn event(name: &str, data: &str) -> SseEvent {
+        SseEvent { name: name.to_owned(), data: data.to_owned() }
+    }
+
+    fn all(text: &str) -> Vec<SseEvent> {
+        SseReader::default().feed(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn lines_end_in_three_ways_and_data_lines_are_joined() {
+        for end in ["\n", "\r\n", "\r"] {
+            let text = "\u{feff}event: a\ndata: 1\ndata:2\ndata\n\n: comment\nid: 7\n\n\ndata: x\n\ndata: open\n";
+            assert_eq!(all(&text.replace('\n', end)), [event("a", "1\n2\n"), event("", "x")], "{end:?}");
+        }
+    }
+
+    #[test]
+    fn an_endless_line_and_an_endless_event_are_refused() {
+        let chunk = [b'x'; 64 * 1024];
+        let mut reader = SseReader::default();
+        let fed = (0..1000).take_while(|_| reader.feed(&chunk).is_ok()).count();
+        assert_eq!(fed, EVENT_BYTES_MAX / chunk.len());
+        let line = format!("data: {}\n", "x".repeat(1000));
+        let mut reader = SseReader::default();
+        assert!((0..10_000).any(|_| reader.feed(line.as_bytes()) == Err(EventTooLarge)));
+    }
+
+    proptest! {
+        #[test]
+        fn where_the_bytes_are_cut_does_not_matter(
+            lines in prop::collection::vec("(event: [a-c]|data: [a-ü]{0,4}|: x|)", 0..20),
+            ends in prop::collection::vec(0..3_usize, 20),
+            sizes in prop::collection::vec(1..7_usize, 200),
+        ) {
+            let text: String =
+                lines.iter().zip(&ends).map(|(line, end)| format!("{line}{}", ["\n", "\r\n", "\r"][*end])).collect();
+            let (mut reader, mut rest, mut cut) = (SseReader::default(), text.as_bytes(), Vec::new());
+            for size in sizes.iter().cycle() {
+                let (piece, behind) = rest.split_at((*size).min(rest.len()));
+                cut.extend(reader.feed(piece).unwrap());
+                rest = behind;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            prop_assert_eq!(cut, all(&text));
+        }
+    }
+}

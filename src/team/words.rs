@@ -1,0 +1,80 @@
+//! What models say while they say it: a bounded, lossy stream for front ends, beside the event log, which has the whole texts.
+//!
+//! Nobody waits for who listens: one that falls behind loses pieces, never the team's pace.
+
+use std::sync::Arc;
+
+use tokio::sync::broadcast;
+
+use super::progress::Progress;
+use crate::ports::Listener;
+
+/// Pieces a slow front end may be behind before it loses some.
+pub const WORDS_BEHIND_MAX: usize = 1024;
+
+/// A piece of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Words {
+    /// Whose model says it.
+    pub teammate: Arc<str>,
+    /// What.
+    pub saying: Saying,
+}
+
+/// What is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Saying {
+    /// A request is sent. An answer that had begun before and did not end is void: it is being asked for again.
+    Begun,
+    /// The model says this next.
+    Text(String),
+    /// The answer is whole; its texts follow as `said` facts.
+    Ended,
+}
+
+/// Where pieces go. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Mouth(broadcast::Sender<Arc<Words>>);
+
+impl Default for Mouth {
+    fn default() -> Self {
+        Self(broadcast::channel(WORDS_BEHIND_MAX).0)
+    }
+}
+
+impl Mouth {
+    /// What is said from now on.
+    #[must_use]
+    pub fn listen(&self) -> broadcast::Receiver<Arc<Words>> {
+        self.0.subscribe()
+    }
+
+    /// Says something to whoever listens.
+    pub fn say(&self, teammate: &Arc<str>, saying: Saying) {
+        if self.0.receiver_count() > 0 {
+            // Whoever listened may be gone by now; that is no error.
+            let _ = self.0.send(Arc::new(Words { teammate: Arc::clone(teammate), saying }));
+        }
+    }
+}
+
+/// Hears one answer: text goes to the front ends, every sign of life counts as progress.
+pub struct Ear<'a> {
+    /// Whose model answers.
+    pub teammate: &'a Arc<str>,
+    /// What the harness sees of its life.
+    pub progress: &'a Progress,
+    /// Where text goes.
+    pub mouth: &'a Mouth,
+}
+
+impl Listener for Ear<'_> {
+    fn alive(&self) {
+        self.progress.renew();
+    }
+
+    fn text(&self, delta: &str) {
+        self.progress.renew();
+        self.mouth.say(self.teammate, Saying::Text(delta.to_owned()));
+    }
+}
