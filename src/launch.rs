@@ -111,9 +111,14 @@ async fn show(team: &mut TeamHandle, report: &mut Report, signals: &mut Signals)
     let mut events = team.events();
     let commands = team.commands();
     let mut asked = false;
+    // Nothing happens for hours with an idle team: there is nothing to flush then, and nobody is woken for it.
+    let mut is_flushed = false;
     let outcome = loop {
         tokio::select! {
-            event = events.recv() => show_event(event, report),
+            event = events.recv() => {
+                show_event(event, report);
+                is_flushed = false;
+            }
             outcome = team.wait() => break outcome,
             () = signals.next() => {
                 let command = if asked { Command::StopNow } else { Command::Stop };
@@ -121,7 +126,10 @@ async fn show(team: &mut TeamHandle, report: &mut Report, signals: &mut Signals)
                 asked = true;
                 let _ = commands.send(command).await;
             }
-            () = tokio::time::sleep(QUIET) => report.flush(),
+            () = tokio::time::sleep(QUIET), if !is_flushed => {
+                report.flush();
+                is_flushed = true;
+            }
         }
     };
     while let Ok(event) = events.try_recv() {
