@@ -18,7 +18,7 @@ use crate::ui::summary::{self, Summary};
 use crate::ui::timeline::Timeline;
 
 /// After this long without an event, lines that were held back to be told together are shown.
-pub(super) const QUIET: Duration = Duration::from_millis(150);
+const QUIET: Duration = Duration::from_millis(150);
 /// What is said when the team is asked to stop, and when it is asked again.
 pub(super) const STOPPING: &str = "stopping: running turns are finished; once more to stop now";
 pub(super) const STOPPING_NOW: &str = "stopping now";
@@ -47,6 +47,8 @@ pub struct Report {
     is_mute: bool,
     /// Where a session shows it, instead of stdout.
     screen: Option<Screen>,
+    /// Nothing is held back: there is nothing to show in a quiet moment, and nobody is woken for it.
+    is_flushed: bool,
 }
 
 impl Report {
@@ -54,7 +56,17 @@ impl Report {
     #[must_use]
     pub fn new(format: OutputFormat, output: Output, team: String, workspace: PathBuf) -> Self {
         let timeline = Timeline::new(output.columns);
-        Self { format, output, team, workspace, timeline, summary: Summary::default(), is_mute: false, screen: None }
+        Self {
+            format,
+            output,
+            team,
+            workspace,
+            timeline,
+            summary: Summary::default(),
+            is_mute: false,
+            screen: None,
+            is_flushed: false,
+        }
     }
 
     /// Learns what the tasks on the board are about, before the first event.
@@ -66,6 +78,7 @@ impl Report {
 
     /// Shows an event.
     pub fn event(&mut self, event: &Event) {
+        self.is_flushed = false;
         self.summary.observe(event);
         let text = match self.format {
             OutputFormat::Text => self.timeline.push(event),
@@ -112,7 +125,7 @@ impl Report {
                     // A team that is gone needs no commands.
                     let _ = commands.send(command).await;
                 }
-                () = tokio::time::sleep(QUIET) => self.flush(),
+                () = self.quiet() => self.flush(),
             }
         };
         while let Ok(event) = events.try_recv() {
@@ -131,8 +144,17 @@ impl Report {
         }
     }
 
+    /// Waits for a quiet moment in which something is to be shown: never, while nothing is held back.
+    pub async fn quiet(&self) {
+        if self.is_flushed {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(QUIET).await;
+    }
+
     /// Shows lines that wait for more of their kind; for quiet moments.
     pub fn flush(&mut self) {
+        self.is_flushed = true;
         // The terminal may have another width by now.
         self.output = Output::new(self.output.json, self.output.color);
         self.timeline.set_columns(self.output.columns);

@@ -8,6 +8,7 @@ mod completion;
 mod editor;
 mod line;
 pub mod screen;
+mod speech;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,18 +18,20 @@ use tokio::time::Instant;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
-use super::headless::{QUIET, Report, STOPPING, STOPPING_NOW};
+use super::headless::{Report, STOPPING, STOPPING_NOW};
 use super::output::{Color, Output};
 use super::signals::Signals;
 use crate::domain::event::{Event, Fact};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::team::handle::{Command, Outcome, TeamHandle};
+use crate::team::words::Words;
 use crate::ui::style::{DIM, paint};
 use crate::ui::text::{one_line, wrap};
 use completion::Vocabulary;
 use editor::{Editor, Typed};
 use line::{Line, Own};
 use screen::Screen;
+use speech::Speech;
 
 /// Two Ctrl-C within this time stop the team.
 const TWICE_WITHIN: Duration = Duration::from_secs(3);
@@ -47,6 +50,7 @@ struct Talk<'a> {
     lead_thinks: bool,
     screen: Screen,
     vocabulary: Arc<Mutex<Vocabulary>>,
+    speech: Speech,
     last_interrupt: Option<Instant>,
     stops_asked: u32,
 }
@@ -75,6 +79,7 @@ impl Session {
             lead_thinks: team.lead_thinks(),
             screen,
             vocabulary,
+            speech: Speech::default(),
             last_interrupt: None,
             stops_asked: 0,
         };
@@ -94,6 +99,7 @@ impl Talk<'_> {
         editor: &mut Editor,
     ) -> CliResult<Outcome> {
         let mut events = team.events();
+        let mut words = team.words();
         let commands = team.commands();
         self.greet();
         let outcome = loop {
@@ -102,10 +108,14 @@ impl Talk<'_> {
                     self.show(event, report).await;
                     continue;
                 }
+                piece = words.recv() => {
+                    self.hear(piece);
+                    continue;
+                }
                 outcome = team.wait() => break outcome,
                 () = signals.next() => Typed::Signal,
                 typed = editor.next() => typed,
-                () = tokio::time::sleep(QUIET) => {
+                () = report.quiet() => {
                     report.flush();
                     continue;
                 }
@@ -127,6 +137,15 @@ impl Talk<'_> {
         self.screen.note(&format!("@name TEXT writes to a teammate, /help shows the commands{to_lead}; Ctrl-D ends"));
     }
 
+    /// What the lead says is shown while it says it, line by line; of teammates the timeline tells.
+    fn hear(&mut self, piece: Result<Arc<Words>, RecvError>) {
+        let Ok(piece) = piece else { return };
+        if *piece.teammate == *LEAD {
+            let columns = Output::new(false, Color::Auto).columns;
+            self.screen.print(&self.speech.hear(&piece.saying, columns));
+        }
+    }
+
     async fn show(&mut self, event: Result<Arc<Event>, RecvError>, report: &mut Report) {
         let event = match event {
             Ok(event) => event,
@@ -141,7 +160,14 @@ impl Talk<'_> {
             Fact::TaskDeleted { task, .. } => Vocabulary::of(&self.vocabulary).forget(*task),
             _ => {}
         }
-        report.event(&event);
+        match &event.fact {
+            Fact::Said { teammate, text, .. } if teammate == LEAD => {
+                report.flush();
+                let columns = Output::new(false, Color::Auto).columns;
+                self.screen.print(&self.speech.said(text, columns));
+            }
+            _ => report.event(&event),
+        }
         if matches!(&event.fact, Fact::MessageSent { to, .. } if to == HUMAN) {
             report.flush();
             self.run("inbox", &["--take".to_owned()]).await;

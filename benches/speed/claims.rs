@@ -1,0 +1,188 @@
+//! Claims: how many a second by eight claimers beside the bare loop, and how long one takes on a large board.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use brigade::domain::change::{Actor, Change};
+use brigade::ports::{Claimant, Durability};
+use brigade::stores::file::board::BoardFiles;
+use serde_json::{Value, json};
+
+use super::child::{Player, ready, say};
+use super::place::{Place, mostly_closed, now_ns, open_board, pending};
+use super::report::{ROUNDS, Report, Target, figure, median, ms};
+
+const TASKS: u64 = 2000;
+const PROCESSES: usize = 4;
+const CLAIMERS_PER_PROCESS: usize = 2;
+/// Claims of one round of [`measure_one`], and the pause between two: the outsider edits meanwhile.
+const CLAIMS_PER_ROUND: usize = 100;
+const PAUSE: Duration = Duration::from_millis(10);
+/// How often the outsider edits a file.
+const EDIT_EVERY: Duration = Duration::from_millis(100);
+
+/// A claimant without anything special.
+pub fn claimant(name: &str) -> Claimant {
+    Claimant { name: name.to_owned(), capabilities: vec!["coder".to_owned()], worker: "w1".to_owned(), lease: None }
+}
+
+pub fn measure_rate(report: &mut Report) {
+    let (mut ours, mut bare, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let (our, its) = (rate("claim"), rate("claim-bare"));
+        ours.push(our);
+        bare.push(its);
+        ratios.push(our / its * 100.0);
+    }
+    let bare = format!("bare loop {}", figure(median(&bare), "claims/s"));
+    report.add("8 claimers in 4 processes, 2,000 tasks", median(&ours), "claims/s", Target::Nothing, bare);
+    report.add(
+        "the same, as a share of the bare loop",
+        median(&ratios),
+        "%",
+        Target::AtLeast(80.0),
+        "none claimed twice",
+    );
+}
+
+/// Claims a second of all claimers in this role on a fresh board, each task by one of them.
+fn rate(role: &str) -> f64 {
+    let place = Place::with_board(pending(TASKS));
+    let mut players: Vec<Player> =
+        (0..PROCESSES).map(|_| Player::ready(role, place.path(), CLAIMERS_PER_PROCESS)).collect();
+    players.iter_mut().for_each(|player| player.tell("go"));
+    let told: Vec<Value> = players.iter_mut().map(Player::hear_json).collect();
+    players.into_iter().for_each(Player::dismiss);
+    let claimed: Vec<u64> =
+        told.iter().flat_map(|one| one["ids"].as_array().unwrap()).map(|id| id.as_u64().unwrap()).collect();
+    let different: HashSet<u64> = claimed.iter().copied().collect();
+    assert_eq!((claimed.len(), different.len()), (2000, 2000), "{role}: each task is claimed once");
+    let time = |which: &'static str| told.iter().map(move |one| one[which].as_u64().unwrap());
+    let took_ns = time("end").max().unwrap() - time("begin").min().unwrap();
+    claimed.len() as f64 * 1e9 / took_ns as f64
+}
+
+/// A child: claims with so many threads over one open board until nothing is claimable.
+pub fn claim_all(workspace: &Path, threads: usize) {
+    let board = open_board(workspace, Durability::Process);
+    compete(threads, |number| {
+        let who = claimant(&format!("claimer-{}-{number}", std::process::id()));
+        let mut ids = Vec::new();
+        while let Some(task) = board.claim_next(&who).unwrap() {
+            ids.push(task.id.0);
+        }
+        ids
+    });
+}
+
+/// A child: the bare loop, which does for a claim what has to be done and nothing else: lock, read, write, rename.
+pub fn claim_all_bare(workspace: &Path, threads: usize) {
+    let folder = workspace.join(".tasks");
+    compete(threads, |number| {
+        let lock = fs::OpenOptions::new().create(true).write(true).truncate(false).open(folder.join(".lock")).unwrap();
+        let mut lock = fd_lock::RwLock::new(lock);
+        let me = format!("{}-{number}", std::process::id());
+        let mut ids = Vec::new();
+        let mut next = 1;
+        while next <= TASKS {
+            let guard = lock.write().unwrap();
+            while next <= TASKS && !claim_bare(&folder, next, &me) {
+                next += 1;
+            }
+            drop(guard);
+            if next <= TASKS {
+                ids.push(next);
+            }
+            next += 1;
+        }
+        ids
+    });
+}
+
+fn claim_bare(folder: &Path, id: u64, me: &str) -> bool {
+    let path = folder.join(format!("task_{id}.json"));
+    let mut task: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    if task["status"] != "pending" {
+        return false;
+    }
+    task["status"] = "in_progress".into();
+    task["owner"] = me.into();
+    let temporary = folder.join(format!(".tmp-{me}"));
+    let mut file = fs::File::create(&temporary).unwrap();
+    file.write_all(&serde_json::to_vec_pretty(&task).unwrap()).unwrap();
+    drop(file);
+    fs::rename(&temporary, &path).unwrap();
+    true
+}
+
+/// Waits for the word, has so many threads claim, and tells when they began and ended, and what they got.
+fn compete(threads: usize, claim: impl Fn(usize) -> Vec<u64> + Sync) {
+    ready();
+    let begin = now_ns();
+    let ids: Vec<u64> = thread::scope(|scope| {
+        let claim = &claim;
+        let running: Vec<_> = (0..threads).map(|number| scope.spawn(move || claim(number))).collect();
+        running.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    say(&json!({ "begin": begin, "end": now_ns(), "ids": ids }).to_string());
+}
+
+pub fn measure_one(report: &mut Report) {
+    let boards = [10_000, 100].map(|tasks| {
+        let place = Place::with_board(mostly_closed(tasks));
+        let outsider = Player::ready("edit", place.path(), usize::try_from(tasks).unwrap());
+        (place.open_board(Durability::Process), outsider, place)
+    });
+    let (mut large, mut small, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let [ours, its] = [0, 1].map(|which: usize| median(&claim_times(&boards[which].0)));
+        large.push(ours);
+        small.push(its);
+        ratios.push(ours / its);
+    }
+    boards.into_iter().for_each(|(_, outsider, _)| outsider.dismiss());
+    let small = format!("100 tasks: {}", figure(median(&small), "ms"));
+    report.add("claim p50, 10,000 tasks, an outsider editing 10 files/s", median(&large), "ms", Target::Nothing, small);
+    report.add("the same, as a multiple of 100 tasks", median(&ratios), "times", Target::AtMost(2.0), "");
+}
+
+/// How long claims take, each given back before the next.
+fn claim_times(board: &BoardFiles) -> Vec<f64> {
+    let who = claimant("alice");
+    let one = |_| {
+        thread::sleep(PAUSE);
+        let began = Instant::now();
+        let task = board.claim_next(&who).unwrap().expect("one is claimable");
+        let time = ms(began.elapsed());
+        let release = Change::Release { reason: String::new(), counts: false };
+        board.change(task.id, &release, &Actor::holder("alice", task.attempt)).unwrap();
+        time
+    };
+    (0..CLAIMS_PER_ROUND).map(one).collect()
+}
+
+/// A child: another program that now and then writes one of the tasks nobody claims, without our locks, until it is dismissed.
+pub fn edit_at_random(workspace: &Path, tasks: usize) {
+    let folder = workspace.join(".tasks");
+    thread::spawn(move || {
+        for round in 0_u64.. {
+            thread::sleep(EDIT_EVERY);
+            let id = fastrand::usize(1..=tasks);
+            if id.is_multiple_of(100) {
+                continue;
+            }
+            let path = folder.join(format!("task_{id}.json"));
+            let mut task: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            task["metadata"] = json!({ "round": round });
+            let temporary = folder.join(".outsider");
+            fs::write(&temporary, serde_json::to_string_pretty(&task).unwrap() + "\n").unwrap();
+            fs::rename(&temporary, &path).unwrap();
+        }
+    });
+    ready();
+    while super::child::heard().is_some() {}
+}

@@ -1,0 +1,213 @@
+//! Many teammates at once: a thousand that idle, three hundred that work.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use brigade::domain::change::{Actor, Change};
+use brigade::domain::task::{NewTask, Task, TaskId};
+use brigade::domain::time::UnixMs;
+use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
+use brigade::ports::{
+    Board, BoardView, Claimant, Durability, LostClaims, ModelRequest, Reclaimed, StoreResult, Transcripts,
+};
+use brigade::stores::file::TEAM_FOLDER;
+use brigade::stores::file::transcripts::FileTranscripts;
+use brigade::stores::fs::RealFileSystem;
+use brigade::team::spec::Limits;
+use serde_json::{Value, json};
+
+use super::child::{Player, heard, say};
+use super::crew::{Brain, Crew, NOTHING, call, complete, member_name, new_task};
+use super::place::{PATIENCE, Place, pending};
+use super::report::{ROUNDS, Report, Target, figure, median};
+use super::wakes::cpu_of;
+
+const IDLE: usize = 1000;
+const MESSAGES: usize = 200;
+/// Tasks added, one a second.
+const ADDED: usize = 10;
+
+const BUSY: usize = 300;
+/// How long 300 teammates are counted in each round, and how long they take to get going.
+const COUNTED: Duration = Duration::from_secs(2);
+const WARM_UP: Duration = Duration::from_secs(3);
+
+/// A board that notes who looks for a task.
+struct WatchedBoard {
+    inner: Arc<dyn Board>,
+    looks: Arc<Mutex<Vec<String>>>,
+}
+
+#[async_trait]
+impl Board for WatchedBoard {
+    async fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip: bool) -> StoreResult<Vec<Task>> {
+        self.inner.create(by, tasks, skip).await
+    }
+    async fn view(&self) -> StoreResult<Arc<BoardView>> {
+        self.inner.view().await
+    }
+    async fn get(&self, id: TaskId) -> StoreResult<Task> {
+        self.inner.get(id).await
+    }
+    async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
+        self.looks.lock().unwrap().push(claimant.name.clone());
+        self.inner.claim_next(claimant).await
+    }
+    async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
+        self.inner.claim(id, claimant).await
+    }
+    async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
+        self.inner.change(id, change, by).await
+    }
+    async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
+        self.inner.delete(id, by).await
+    }
+    async fn reclaim(&self, lost: &LostClaims) -> StoreResult<Vec<Reclaimed>> {
+        self.inner.reclaim(lost).await
+    }
+}
+
+pub fn measure_idle(report: &mut Report) {
+    // On call, nobody looks by itself: who is woken shows. In the first minute all look every five seconds.
+    let on_call = watch_idle(5);
+    let megabytes = on_call["rss_kb"].as_f64().unwrap() / 1024.0;
+    let peak = format!("at most {}", figure(on_call["peak_kb"].as_f64().unwrap() / 1024.0, "MB"));
+    report.add("memory of 1,000 idle teammates, 200 messages each", megabytes, "MB", Target::Below(250.0), peak);
+    let asked = format!("{} requests", on_call["requests"]);
+    let woken: Vec<f64> = on_call["woken"].as_array().unwrap().iter().map(|count| count.as_f64().unwrap()).collect();
+    let most = woken.iter().copied().fold(0.0, f64::max);
+    report.add("teammates woken for a task, at most", most, "", Target::AtMost(1.0), asked);
+    let cpu = on_call["cpu_percent"].as_f64().unwrap();
+    report.add("share of a core, on call, a task a second", cpu, "%", Target::Below(5.0), "");
+    let looking = watch_idle(60);
+    let cpu = looking["cpu_percent"].as_f64().unwrap();
+    report.add("the same in their first minute, each looking every 5 s", cpu, "%", Target::Below(5.0), "");
+}
+
+/// What a crowd of its own process costs whose teammates look for so many seconds before they are on call.
+fn watch_idle(idle_timeout_s: usize) -> Value {
+    let place = Place::new();
+    write_transcripts(&place);
+    let mut crowd = Player::ready("idle-crowd", place.path(), idle_timeout_s);
+    let mut creator = Player::ready("create", place.path(), 0);
+    let (began, cpu) = (Instant::now(), cpu_of(crowd.process.id()));
+    for _ in 0..ADDED {
+        thread::sleep(Duration::from_secs(1));
+        crowd.tell("count");
+        creator.tell("create");
+        creator.hear();
+    }
+    thread::sleep(Duration::from_secs(1));
+    crowd.tell("count");
+    let share = (cpu_of(crowd.process.id()) - cpu) / began.elapsed().as_secs_f64() * 100.0;
+    let status = fs::read_to_string(format!("/proc/{}/status", crowd.process.id())).unwrap();
+    let kilobytes = |field: &str| {
+        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let (rss, peak) = (kilobytes("VmRSS"), kilobytes("VmHWM"));
+    crowd.tell("end");
+    let mut told = crowd.hear_json();
+    creator.dismiss();
+    told["cpu_percent"] = json!(share);
+    told["rss_kb"] = json!(rss);
+    told["peak_kb"] = json!(peak);
+    told
+}
+
+/// Gives everybody a past.
+fn write_transcripts(place: &Place) {
+    let files = Arc::new(RealFileSystem::default());
+    let folder = place.join(TEAM_FOLDER);
+    fs::create_dir_all(folder.join("transcripts")).unwrap();
+    let transcripts = FileTranscripts::new(files, Durability::Process, &folder);
+    let records: Vec<Record> = (0..MESSAGES)
+        .map(|number| {
+            let role = if number % 2 == 0 { Role::User } else { Role::Assistant };
+            let text = format!("Message {number}: what was found in the file, and what is to be done about it next.");
+            let entry = Entry::Message(MessageRecord::new(role, vec![Block::text(text)]));
+            Record { at: UnixMs(1_763_688_000_000), entry }
+        })
+        .collect();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for number in 1..=IDLE {
+        runtime.block_on(transcripts.append(&member_name(number), &records, false)).unwrap();
+    }
+}
+
+/// A child: a crowd that idles, in a process of its own so that its memory is its own.
+pub fn idle(workspace: &Path, idle_timeout_s: usize) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let asked = Arc::clone(&requests);
+        let think = move |request: &ModelRequest| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            let answer = new_task(request).map_or_else(|| super::crew::say("Done."), complete);
+            (answer, Duration::ZERO)
+        };
+        let model = Arc::new(Brain { think, answered: |_: &str| {} });
+        let limits = Limits { idle_timeout: Duration::from_secs(idle_timeout_s as u64), ..Limits::default() };
+        let looks = Arc::new(Mutex::new(Vec::new()));
+        let watching = Arc::clone(&looks);
+        let crew = Crew { workspace, members: IDLE, durability: Durability::Power, limits: limits.clone(), model };
+        let watch = move |inner| -> Arc<dyn Board> { Arc::new(WatchedBoard { inner, looks: watching }) };
+        let crew = crew.launch_watched(watch).await;
+        let began = Instant::now();
+        while !crew.is_idle(IDLE) {
+            assert!(began.elapsed() < PATIENCE, "all are idle at last");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // Those with a short time to look are on call by then.
+        tokio::time::sleep(limits.poll_interval * 2 + Duration::from_secs(1)).await;
+        say("ready");
+        requests.store(0, Ordering::Relaxed);
+        let mut woken = Vec::new();
+        while tokio::task::spawn_blocking(heard).await.unwrap().is_some_and(|line| line == "count") {
+            let looked = std::mem::take(&mut *looks.lock().unwrap());
+            woken.push(looked.into_iter().collect::<HashSet<_>>().len());
+        }
+        // What was counted first was before the first task.
+        let told = json!({ "woken": woken[1..], "requests": requests.load(Ordering::Relaxed) });
+        say(&told.to_string());
+        crew.stop().await;
+    });
+}
+
+pub fn measure_busy(report: &mut Report) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let rates = runtime.block_on(busy());
+    let share = median(&rates) / BUSY as f64 * 100.0;
+    let beside = format!("{} of the ideal {BUSY} turns/s", figure(median(&rates), "turns/s"));
+    report.add("300 teammates, model latency 1 s", share, "% of ideal", Target::AtLeast(90.0), beside);
+}
+
+/// Turns a second, window by window.
+async fn busy() -> Vec<f64> {
+    let place = Place::with_board(pending(BUSY as u64));
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&turns);
+    // The counting is over long before a WORK phase has had all its turns.
+    let think = |_: &ModelRequest| (call(NOTHING, json!({})), Duration::from_secs(1));
+    let answered = move |_: &str| {
+        counting.fetch_add(1, Ordering::Relaxed);
+    };
+    let model = Arc::new(Brain { think, answered });
+    let (durability, limits) = (Durability::Power, Limits::default());
+    let crew = Crew { workspace: place.path(), members: BUSY, durability, limits, model }.launch().await;
+    tokio::time::sleep(WARM_UP).await;
+    let mut rates = Vec::new();
+    for _ in 0..ROUNDS {
+        let (before, began) = (turns.load(Ordering::Relaxed), Instant::now());
+        tokio::time::sleep(COUNTED).await;
+        rates.push((turns.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64());
+    }
+    crew.stop().await;
+    rates
+}

@@ -1,0 +1,162 @@
+//! What was found: medians, percentiles, the table and the file. It knows nothing of what is measured.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// How often what is compared is measured.
+pub const ROUNDS: usize = 5;
+
+/// What a figure has to be.
+#[derive(Debug, Clone, Copy)]
+pub enum Target {
+    AtMost(f64),
+    Below(f64),
+    AtLeast(f64),
+    /// It stands beside another figure, and has nothing to reach.
+    Nothing,
+}
+
+impl Target {
+    fn is_reached(self, measured: f64) -> Option<bool> {
+        match self {
+            Self::AtMost(most) => Some(measured <= most),
+            Self::Below(bound) => Some(measured < bound),
+            Self::AtLeast(least) => Some(measured >= least),
+            Self::Nothing => None,
+        }
+    }
+
+    fn text(self, unit: &str) -> String {
+        match self {
+            Self::AtMost(most) => format!("<= {}", figure(most, unit)),
+            Self::Below(bound) => format!("< {}", figure(bound, unit)),
+            Self::AtLeast(least) => format!(">= {}", figure(least, unit)),
+            Self::Nothing => "-".to_owned(),
+        }
+    }
+}
+
+struct Finding {
+    row: &'static str,
+    what: String,
+    measured: f64,
+    unit: &'static str,
+    target: Target,
+    /// What it is compared with in the same run: the bare limit, or the smaller case.
+    beside: String,
+}
+
+/// All findings of a run.
+#[derive(Default)]
+pub struct Report {
+    row: &'static str,
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    pub fn begin(&mut self, row: &'static str) {
+        self.row = row;
+    }
+
+    /// Takes in a figure. `beside` says what it was compared with in the same run.
+    pub fn add(
+        &mut self,
+        what: impl Into<String>,
+        measured: f64,
+        unit: &'static str,
+        target: Target,
+        beside: impl Into<String>,
+    ) {
+        let (what, beside) = (what.into(), beside.into());
+        self.findings.push(Finding { row: self.row, what, measured, unit, target, beside });
+    }
+
+    /// Prints the table and writes the file; one with some of the rows only goes beside the whole one.
+    pub fn close(&self, is_whole: bool) {
+        println!("{}", self.table());
+        let folder = target_folder().join("bench");
+        let path = folder.join(if is_whole { "speed.json" } else { "speed-some.json" });
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(&path, serde_json::to_string_pretty(&self.to_json()).unwrap() + "\n").unwrap();
+        println!("written to {}", path.display());
+    }
+
+    fn table(&self) -> String {
+        let header = ["row", "what", "measured", "target", "reached", "compared with"].map(str::to_owned);
+        let rows: Vec<[String; 6]> = std::iter::once(header)
+            .chain(self.findings.iter().map(|finding| {
+                let reached = finding.target.is_reached(finding.measured);
+                [
+                    finding.row.to_owned(),
+                    finding.what.clone(),
+                    figure(finding.measured, finding.unit),
+                    finding.target.text(finding.unit),
+                    reached.map_or("-", |reached| if reached { "yes" } else { "NO" }).to_owned(),
+                    finding.beside.clone(),
+                ]
+            }))
+            .collect();
+        let widths: Vec<usize> =
+            (0..6).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+        let line = |row: &[String; 6]| {
+            let cells: Vec<String> =
+                row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}", width = *width)).collect();
+            cells.join("  ").trim_end().to_owned()
+        };
+        rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    fn to_json(&self) -> Value {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let findings: Vec<Value> = self
+            .findings
+            .iter()
+            .map(|finding| {
+                json!({
+                    "row": finding.row,
+                    "what": finding.what,
+                    "measured": finding.measured,
+                    "unit": finding.unit,
+                    "target": finding.target.text(finding.unit),
+                    "reached": finding.target.is_reached(finding.measured),
+                    "compared_with": finding.beside,
+                })
+            })
+            .collect();
+        json!({ "schema_version": 1, "cores": cores, "rounds": ROUNDS, "findings": findings })
+    }
+}
+
+/// A figure with its unit, as precise as it is worth.
+pub fn figure(value: f64, unit: &str) -> String {
+    let digits = match value.abs() {
+        size if size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$} {unit}").trim_end().to_owned()
+}
+
+/// The middle one.
+pub fn median(values: &[f64]) -> f64 {
+    percentile(values, 50)
+}
+
+/// The value that so many of a hundred do not exceed.
+pub fn percentile(values: &[f64], hundredths: usize) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let place = (sorted.len() * hundredths).div_ceil(100).saturating_sub(1);
+    sorted.get(place).copied().unwrap_or(f64::NAN)
+}
+
+pub fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+/// Where cargo builds to.
+fn target_folder() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_owned()
+}

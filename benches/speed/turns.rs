@@ -1,0 +1,104 @@
+//! The overhead of a turn: from the model's answer to its next request, less what the tools took, which is nothing here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use brigade::ports::{Durability, ModelRequest};
+use brigade::team::spec::Limits;
+
+use super::crew::{Brain, Crew, NOTHING, call, complete, new_task};
+use super::place::{Place, pending};
+use super::report::{ROUNDS, Report, Target, figure, median, ms, percentile};
+
+/// How long each round goes on once everybody works.
+const ROUND: Duration = Duration::from_millis(1200);
+/// How long the first turns, which all begin at once, are not counted.
+const WARM_UP: Duration = Duration::from_millis(600);
+/// Turns a task takes.
+const TURNS_PER_TASK: usize = 40;
+
+/// The cases: teammates, and what their model takes. Together they ask for about as many turns a second.
+const CASES: [(usize, Duration); 2] = [(3, Duration::from_millis(20)), (100, Duration::from_millis(600))];
+
+/// When answers were handed over, and what came after them.
+#[derive(Default)]
+struct Times {
+    answered: HashMap<String, Instant>,
+    turns: HashMap<String, usize>,
+    overheads: Vec<f64>,
+}
+
+pub fn measure(report: &mut Report) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let cases: Vec<(usize, Duration, Durability)> = CASES
+        .into_iter()
+        .flat_map(|(members, time)| {
+            [Durability::Process, Durability::Power].map(|durability| (members, time, durability))
+        })
+        .collect();
+    let mut found = vec![(Vec::new(), Vec::new(), 0_usize); cases.len()];
+    for _ in 0..ROUNDS {
+        for ((members, time, durability), (p50, p99, count)) in cases.iter().zip(&mut found) {
+            let overheads = runtime.block_on(round(*members, *time, *durability));
+            p50.push(percentile(&overheads, 50));
+            p99.push(percentile(&overheads, 99));
+            *count += overheads.len();
+        }
+    }
+    for ((members, time, durability), (p50, p99, count)) in cases.into_iter().zip(found) {
+        let what = |of: &str| format!("{of}, {members} teammates, durability {}", durability.as_str());
+        let beside = format!("{count} turns, model {}", figure(ms(time), "ms"));
+        report.add(what("p50"), median(&p50), "ms", Target::AtMost(2.0), &beside);
+        report.add(what("p99"), median(&p99), "ms", Target::AtMost(5.0), &beside);
+    }
+}
+
+/// The overheads of the turns of one round, in milliseconds.
+async fn round(members: usize, time: Duration, durability: Durability) -> Vec<f64> {
+    let place = Place::with_board(pending(members as u64 * 20));
+    let times = Arc::new(Mutex::new(Times::default()));
+    let (thinking, answering) = (Arc::clone(&times), Arc::clone(&times));
+    let think = move |request: &ModelRequest| {
+        let now = Instant::now();
+        let mut times = thinking.lock().unwrap();
+        let who = request.teammate.to_string();
+        let turns = times.turns.entry(who.clone()).or_default();
+        *turns = if new_task(request).is_some() { 0 } else { *turns + 1 };
+        let turns = *turns;
+        if let Some(answered) = times.answered.remove(&who).filter(|_| turns > 0) {
+            times.overheads.push(ms(now - answered));
+        }
+        drop(times);
+        let response = match (turns, task_of(request)) {
+            (TURNS_PER_TASK.., Some(task)) => complete(task),
+            _ => call(NOTHING, serde_json::json!({})),
+        };
+        // Models do not answer in step.
+        (response, time.mul_f64(0.5 + fastrand::f64()))
+    };
+    let answered = move |who: &str| {
+        answering.lock().unwrap().answered.insert(who.to_owned(), Instant::now());
+    };
+    let model = Arc::new(Brain { think, answered });
+    let crew = Crew { workspace: place.path(), members, durability, limits: Limits::default(), model };
+    let crewed = crew.launch().await;
+    tokio::time::sleep(WARM_UP).await;
+    times.lock().unwrap().overheads.clear();
+    tokio::time::sleep(ROUND).await;
+    let overheads = std::mem::take(&mut times.lock().unwrap().overheads);
+    crewed.stop().await;
+    assert!(overheads.len() > 50, "there were turns: {}", overheads.len());
+    overheads
+}
+
+/// The task at hand: the last that was handed out.
+fn task_of(request: &ModelRequest) -> Option<u64> {
+    let texts = request.messages.iter().rev().flat_map(|message| message.content.iter().rev());
+    texts
+        .filter_map(|block| match block {
+            brigade::domain::transcript::Block::Text { text } => text.strip_prefix("<auto-claimed>Task #"),
+            _ => None,
+        })
+        .find_map(|rest| rest.split(':').next()?.parse().ok())
+}
