@@ -17,6 +17,7 @@ use brigade::ports::{Clock, Stores};
 use brigade::stores::open::{OpenOptions, Purpose, Workspace, open};
 use brigade::team::handle::End;
 use brigade::team::{self, LaunchError, Start, Surroundings};
+use brigade::ui::text::one_line;
 use brigade::{models, tools};
 
 /// What no tool of a member may write, relative to the workspace.
@@ -79,6 +80,9 @@ async fn run(launch: Launch) -> CliResult<Exit> {
     report.begin(&*workspace.stores.board.view().await?);
     let mut signals = Signals::listen()?;
     let mut team = team::launch(launch.spec, start, surroundings).await.map_err(not_launched)?;
+    if let Some(note) = pause_note(&workspace, launch.lifetime).await? {
+        report.note(&note);
+    }
     let outcome = match launch.session {
         Some(session) => session.follow(&mut team, &mut report, &mut signals).await?,
         None => report.follow(&mut team, &mut signals).await?,
@@ -90,6 +94,17 @@ async fn run(launch: Launch) -> CliResult<Exit> {
         End::SessionOver if outcome.trouble.is_some() => Exit::Unfinished,
         End::SessionOver => exit,
     })
+}
+
+/// What a team that is launched into a pause waits for: nothing would be seen of it otherwise.
+async fn pause_note(workspace: &Workspace, lifetime: Lifetime) -> CliResult<Option<String>> {
+    let state = workspace.stores.state.read().await?;
+    let Some(state) = state.filter(|state| matches!(lifetime, Lifetime::Obey(_)) && state.desired == Mode::Pause)
+    else {
+        return Ok(None);
+    };
+    let reason = if state.note.is_empty() { String::new() } else { format!(" ({})", one_line(&state.note)) };
+    Ok(Some(format!("agent_state.json says pause{reason}: `brigade state continuous` lets the team work")))
 }
 
 fn start_of(lifetime: Lifetime, plan: Vec<brigade::domain::task::NewTask>) -> Start {

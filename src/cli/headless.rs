@@ -200,8 +200,9 @@ impl Report {
     }
 }
 
-/// Tasks other programs have in progress are not the run's to finish.
+/// Tasks other programs have in progress are not the run's to finish. A goal that is not met is not done.
 fn exit(outcome: &summary::Outcome) -> Exit {
     let tally = &outcome.tally;
-    if tally.failed + tally.blocked + tally.pending == 0 { Exit::Done } else { Exit::Unfinished }
+    let is_met = outcome.goal.as_ref().is_none_or(|goal| goal.met);
+    if is_met && tally.failed + tally.blocked + tally.pending == 0 { Exit::Done } else { Exit::Unfinished }
 }

@@ -1,5 +1,6 @@
 //! `brigade stop`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -9,7 +10,9 @@ use super::error::{CliError, CliResult};
 use super::output::Answer;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
+use crate::domain::state::TeammateReport;
 use crate::platform;
+use crate::ports::Stores;
 use crate::stores::open::Purpose;
 use crate::ui::text::one_line;
 
@@ -107,11 +110,23 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
     }
     let stores = context.stores(Purpose::Act).await?;
     context.open_inboxes(&stores).await?;
+    if has_stopped(&stores, name).await? {
+        let done = context.output.answer(&serde_json::json!({ "asked": null, "stopped": name }), String::new)?;
+        return Ok(done.note(format!("{} is stopped already; the next launch of the team starts it", one_line(name))));
+    }
     let content = if now { "Stop now; your turn was broken off." } else { "Stop after this turn." };
     let mut message = Message::new(MessageType::ShutdownRequest, HUMAN, content, context.now());
     message.request_id = Some(format!("stop-{}", context.now().0));
     message.now = now.then_some(true);
     let id = stores.mailbox.send(name, message).await?;
     let data = serde_json::json!({ "asked": name, "id": id, "now": now });
-    context.output.answer(&data, || format!("{} is asked to stop\n", one_line(name)))
+    context.output.answer(&data, || format!("{} is asked to stop; the next launch starts it again\n", one_line(name)))
+}
+
+/// Whether the running team says that this teammate is stopped.
+async fn has_stopped(stores: &Stores, name: &str) -> CliResult<bool> {
+    let Some(state) = stores.state.read().await? else { return Ok(false) };
+    let teammates: BTreeMap<String, TeammateReport> =
+        state.document.get("teammates").ok().flatten().unwrap_or_default();
+    Ok(teammates.iter().any(|(known, report)| known.eq_ignore_ascii_case(name) && report.phase == "stopped"))
 }

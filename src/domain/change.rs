@@ -348,8 +348,15 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
             next.status = Completed;
             next.claim = None;
             next.not_before = None;
-            next.owner = next.owner.or_else(|| Some(by.name.clone()));
-            next.result = Some(result.clone());
+            // Who insists on it answers for it, whoever held it.
+            let former = next.owner.replace(by.name.clone()).filter(|owner| *owner != by.name);
+            let mut result = result.clone();
+            if let Some(former) = former
+                && result.evidence.is_empty()
+            {
+                result.evidence = format!("in place of {former}");
+            }
+            next.result = Some(result);
         }
         Change::Fail { reason, is_final } => fail(&mut next, reason, *is_final, now),
         Change::Release { reason, counts: true } => fail(&mut next, reason, false, now),

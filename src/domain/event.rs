@@ -37,6 +37,15 @@ pub struct Tally {
     pub pending: usize,
 }
 
+/// How the check of a goal came out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoalCheck {
+    /// Whether the goal is met.
+    pub met: bool,
+    /// What shows it: the command and how it ended.
+    pub evidence: String,
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -63,6 +72,9 @@ pub enum Fact {
         session: u64,
         summary: String,
         tally: Tally,
+        /// How the check of the goal came out, where there is one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        goal: Option<GoalCheck>,
     },
     TaskCreated {
         task: TaskId,

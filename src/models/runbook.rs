@@ -79,7 +79,7 @@ impl Progress {
         let reported = self.results.iter().rposition(|result| result.tool == "task_update");
         if let Some(last) = reported {
             let result = &self.results[last];
-            return if result.is_error { self.report_failed(&result.output, false) } else { nothing_more() };
+            return if result.is_error { self.report_failed(&verdict(&result.output), false) } else { nothing_more() };
         }
         if self.scripts.is_empty() {
             let reason = "the runbook provider runs the fenced sh blocks of a task, and this one has none";
@@ -87,7 +87,7 @@ impl Progress {
         }
         match self.results.last() {
             Some(result) if result.is_error => self.report_failed(
-                &format!("block {} of {}: {}", self.results.len(), self.scripts.len(), result.output),
+                &format!("block {} of {}: {}", self.results.len(), self.scripts.len(), shorten(&result.output)),
                 false,
             ),
             _ => match self.scripts.get(self.results.len()) {
@@ -104,7 +104,7 @@ impl Progress {
     }
 
     fn report_failed(&self, reason: &str, is_final: bool) -> ModelResponse {
-        let mut input = json!({ "task_id": self.task, "status": "failed", "result": shorten(reason) });
+        let mut input = json!({ "task_id": self.task, "status": "failed", "result": reason });
         if is_final {
             input["final"] = json!(true);
         }
@@ -145,6 +145,14 @@ fn results_behind(messages: &[Arc<ChatMessage>]) -> Vec<CallResult> {
         _ => None,
     });
     results.collect()
+}
+
+/// Why a completion was refused: the sentence that says so, without what is only of use to one who tries again, and the end of what
+/// shows it.
+fn verdict(refusal: &str) -> String {
+    let (sentence, output) = refusal.split_once('\n').unwrap_or((refusal, ""));
+    let sentence = sentence.split("; task #").next().unwrap_or(sentence);
+    if output.trim().is_empty() { sentence.to_owned() } else { format!("{sentence}: {}", shorten(output)) }
 }
 
 /// The end of an output, which is where a script says what came of it.

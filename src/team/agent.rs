@@ -19,6 +19,7 @@ use crate::domain::name::{HUMAN, Name};
 use crate::domain::phase::{Event, Held};
 use crate::domain::request::{Request, RequestKind};
 use crate::domain::task::{Task, TaskId};
+use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Role};
 use crate::ports::{Clock, Delivery, ModelClient, StoreError, Stores, ToolSpec};
 use crate::tools::{Tool, ToolContext};
@@ -34,6 +35,8 @@ pub struct Shared {
     pub stores: Stores,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
+    /// When the team was launched.
+    pub launched_at: UnixMs,
     /// The workspace's root.
     pub workspace: PathBuf,
     /// What no tool may write, relative to the workspace.
@@ -246,7 +249,7 @@ impl Agent {
             });
             self.note_request(message).await;
         }
-        Ok(Some(outcomes_of_mail(&messages)))
+        Ok(Some(outcomes_of_mail(&messages, self.shared.launched_at)))
     }
 
     /// Records a request another program sent by mail, so that it can be answered; ours are recorded already.
@@ -287,11 +290,12 @@ fn portion(deliveries: &[Delivery]) -> usize {
     deliveries.iter().take_while(fits).count().max(1)
 }
 
-/// What mail means for the one it came to.
-fn outcomes_of_mail(messages: &[Message]) -> Vec<Outcome> {
+/// What mail means for the one it came to. A request to stop from before the launch was meant for a life that is over.
+fn outcomes_of_mail(messages: &[Message], launched_at: UnixMs) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for message in messages {
         match message.kind {
+            MessageType::ShutdownRequest if message.timestamp < launched_at.as_seconds() => {}
             MessageType::ShutdownRequest if message.from == HUMAN => {
                 outcomes.push(Outcome::Event(Event::StopAsked));
             }

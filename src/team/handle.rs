@@ -134,6 +134,13 @@ pub struct Live {
 }
 
 impl Live {
+    /// Nobody has reported yet of these members.
+    pub(super) fn of(names: Vec<Name>) -> Self {
+        let live = Self::default();
+        names.into_iter().for_each(|name| live.add_member(name));
+        live
+    }
+
     /// How each teammate stands.
     #[must_use]
     pub fn teammates(&self) -> BTreeMap<String, TeammateReport> {

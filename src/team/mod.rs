@@ -124,6 +124,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         team: spec.name.clone(),
         stores: stores.clone(),
         clock: Arc::clone(&clock),
+        launched_at: clock.now(),
         workspace,
         control_files,
         guard,
@@ -133,8 +134,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         mouth: mouth.clone(),
         reported: Arc::clone(&reported),
     });
-    let live = Arc::new(Live::default());
-    names.into_iter().for_each(|name| live.add_member(name));
+    let live = Arc::new(Live::of(names));
     let (commands, heard) = mpsc::channel(handle::COMMANDS_WAITING_MAX);
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());

@@ -12,7 +12,7 @@ use super::members::Member;
 use super::spec::TeamSpec;
 use super::teammate::{Control, Prompt};
 use crate::domain::context::inbox_block;
-use crate::domain::event::{Fact, Tally};
+use crate::domain::event::{Fact, GoalCheck, Tally};
 use crate::domain::graph;
 use crate::domain::mode::Stage;
 use crate::domain::name::LEAD;
@@ -36,6 +36,17 @@ pub struct Checked {
     pub is_met: bool,
     /// How it ended, with the end of its output.
     pub text: String,
+}
+
+impl Checked {
+    /// The command and how it ended.
+    fn evidence(&self) -> &str {
+        self.text.lines().next().unwrap_or("").trim_end_matches('.')
+    }
+
+    fn for_event(&self) -> GoalCheck {
+        GoalCheck { met: self.is_met, evidence: self.evidence().to_owned() }
+    }
 }
 
 /// See the module.
@@ -270,7 +281,8 @@ impl Lead {
             summary.push_str(&format!(" {trouble}"));
         }
         self.session.summary.clone_from(&summary);
-        self.shared.notes.fact(Fact::SessionFinished { session: self.session.number, summary, tally });
+        let goal = self.session.checked.as_ref().map(Checked::for_event);
+        self.shared.notes.fact(Fact::SessionFinished { session: self.session.number, summary, tally, goal });
         self.session.stage = Stage::Between;
         self.session.is_over_for_good = self.session.is_only_one;
         let (goals_done, goal_summary) = standing.goals_done;
@@ -387,10 +399,7 @@ pub fn summary_by_rule(view: &BoardView, tally: Tally, checked: Option<&Checked>
     }
     if let Some(checked) = checked {
         let word = if checked.is_met { "met" } else { "not met" };
-        text.push_str(&format!(
-            " The goal is {word}: {}.",
-            checked.text.lines().next().unwrap_or("").trim_end_matches('.')
-        ));
+        text.push_str(&format!(" The goal is {word}: {}.", checked.evidence()));
     }
     text
 }

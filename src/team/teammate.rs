@@ -188,17 +188,19 @@ impl Teammate {
 
     /// Runs a turn to its end, and hears meanwhile how soon that must be.
     async fn run_turn(&mut self) -> Result<Vec<Event>, AgentError> {
-        match self.phase {
-            Phase::Work { .. } => {}
-            // It was asked to stop between two turns.
-            Phase::Stopping { .. } => return Ok(vec![Event::TurnEnded]),
+        // Asked to stop between two turns, it reports at most.
+        let is_stopping = match self.phase {
+            Phase::Work { .. } => false,
+            Phase::Stopping { .. } => true,
             _ => return Ok(Vec::new()),
+        };
+        if !is_stopping {
+            self.reins.set_pace(Pace::Free);
         }
-        self.reins.set_pace(Pace::Free);
         let mut interruption = Interruption::default();
         let outcomes = {
             let Self { agent, control, reins, phase, standing, prompts, bounds, .. } = self;
-            let turn = agent.turn();
+            let turn = async { if is_stopping { agent.report_if_done().await } else { agent.turn().await } };
             tokio::pin!(turn);
             loop {
                 // What was said before the turn begins is heeded first.

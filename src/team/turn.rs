@@ -23,6 +23,9 @@ const COMPACTIONS_IN_A_ROW_MAX: u32 = 2;
 /// Bytes of the context's end that stand in for a summary where no model can write one.
 const SUMMARY_FALLBACK_BYTES: usize = 8 * 1024;
 
+/// The tool that reports what came of a task.
+const REPORT_TOOL: &str = "task_update";
+
 const CUT_OFF: &str = "The answer was cut by its length limit, so this call was not made: ask again, in smaller parts.";
 const UNKNOWN_STOP: &str =
     "Not called: the answer ended for a reason Brigade does not know, so this call may not be whole. Ask again.";
@@ -54,11 +57,28 @@ impl Agent {
         match self.ask().await {
             Ok(response) => {
                 self.compactions_in_a_row = 0;
-                self.answer(response).await
+                let mut outcomes = self.answer(response).await?;
+                if self.reins.pace() == Pace::Finish && outcomes == [Outcome::Event(Event::TurnEnded)] {
+                    outcomes = self.report_if_done().await?;
+                }
+                Ok(outcomes)
             }
             Err(Unanswered::Model(ModelError::ContextTooLong(reason))) => self.mend_context(reason).await,
             Err(unanswered) => Ok(vec![outcome_of(unanswered)]),
         }
+    }
+
+    /// Has what is done reported before the claim is given back, where that costs nothing: asked to stop, a model that does not
+    /// think may report what its last turn brought, and do nothing else.
+    pub(super) async fn report_if_done(&mut self) -> Result<Vec<Outcome>, AgentError> {
+        let nothing = vec![Outcome::Event(Event::TurnEnded)];
+        let was_broken_off = self.reins.pace() >= Pace::LetGo;
+        if self.thinks() || was_broken_off || self.task().is_none() {
+            return Ok(nothing);
+        }
+        let Ok(response) = self.ask().await else { return Ok(nothing) };
+        let is_report = |block: &Block| !matches!(block, Block::ToolUse { name, .. } if *name != REPORT_TOOL);
+        if response.content.iter().all(is_report) { self.answer(response).await } else { Ok(nothing) }
     }
 
     async fn mend_context(&mut self, reason: String) -> Result<Vec<Outcome>, AgentError> {

@@ -151,7 +151,7 @@ impl TaskUpdate {
         if reds < REDS_MAX {
             let count = if call.holds { format!(" (red {reds} of {REDS_MAX})") } else { String::new() };
             return Err(ToolError::Mendable(format!(
-                "task {id} stays in progress{count}: its verify command `{verify}` came out red ({ending}):\n{}",
+                "the verify command `{verify}` came out red ({ending}); task {id} stays in progress{count}.\n{}",
                 outcome.output
             )));
         }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
 use super::text::{count, duration, one_line, wrap};
-use crate::domain::event::{Event, Fact, Tally};
+use crate::domain::event::{Event, Fact, GoalCheck, Tally};
 use crate::domain::graph::unfinished_blockers;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
@@ -45,6 +45,7 @@ pub struct Summary {
     input_tokens: u64,
     output_tokens: u64,
     stopped: Option<String>,
+    goal: Option<GoalCheck>,
 }
 
 /// One task of the closing, for programs.
@@ -83,6 +84,8 @@ pub struct Outcome {
     pub output_tokens: u64,
     /// Why the team stopped.
     pub reason: Option<String>,
+    /// How the check of the goal came out, where there is one and it was made.
+    pub goal: Option<GoalCheck>,
     /// The tasks: those of this run and all that are unfinished.
     pub tasks: Vec<TaskOutcome>,
 }
@@ -117,6 +120,7 @@ impl Summary {
                 self.input_tokens = self.input_tokens.saturating_add(*input_tokens);
                 self.output_tokens = self.output_tokens.saturating_add(*output_tokens);
             }
+            Fact::SessionFinished { goal, .. } => self.goal.clone_from(goal),
             Fact::TeamStopped { reason, .. } => self.stopped = Some(reason.clone()),
             _ => {}
         }
@@ -155,6 +159,7 @@ impl Summary {
             input_tokens: self.input_tokens,
             output_tokens: self.output_tokens,
             reason: self.stopped.clone(),
+            goal: self.goal.clone(),
             tasks,
         }
     }
@@ -263,6 +268,10 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
         ),
     };
     let mut sentences = vec![done];
+    if let Some(goal) = &outcome.goal {
+        let (style, word) = if goal.met { (GOOD, "met") } else { (BAD, "not met") };
+        sentences.push((style, format!("The goal is {word}: {}.", goal.evidence)));
+    }
     let ids = |status: &str| -> Vec<u64> {
         outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id.0).collect()
     };

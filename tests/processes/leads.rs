@@ -85,6 +85,24 @@ fn each_signal_lets_running_turns_finish_and_releases_the_rest() {
 }
 
 #[test]
+fn what_was_done_when_the_team_was_asked_to_stop_is_reported_and_not_done_again() {
+    let plan = "## One\nverify: test -s log\n```sh\ntouch begun; while ! test -e open; do sleep 0.01; done\necho done >> log\n```\n";
+    for ask in [&["stop", "--wait", "0"][..], &["stop", "m1"]] {
+        let place = Place::with_team(1, plan);
+        let mut run = place.start(&["run"]);
+        wait_until("the command runs", || place.join("begun").exists());
+        place.run(ask);
+        wait_until("it is heard", || ask.len() == 2 || run.said().contains("stopping"));
+        place.write("open", "");
+        assert!(run.code().is_some());
+        assert_eq!(place.task(1)["status"], "completed", "{ask:?}: {}", run.said());
+        assert_eq!(place.read("log"), "done\n");
+        let mut again = place.start(&["run"]);
+        assert_eq!((again.code(), place.read("log").as_str()), (Some(0), "done\n"), "{ask:?}");
+    }
+}
+
+#[test]
 fn a_second_signal_ends_it_at_once() {
     for (first, second) in [("INT", "INT"), ("TERM", "HUP")] {
         let place = Place::with_team(2, ENDLESS);

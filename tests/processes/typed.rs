@@ -9,7 +9,7 @@ const TYPED: &[(&str, i32, &[&str])] = &[
     ("strat", 2, &["strat", "--help"]),
     ("start", 2, &["start", "brigade up"]),
     ("status", 2, &["status", "brigade team"]),
-    ("logs", 2, &["logs", "events.jsonl"]),
+    ("logs", 2, &["logs", "brigade log"]),
     ("UP", 2, &["UP", "--help"]),
     ("--verison", 2, &["--verison", "--version"]),
     ("help nothing", 2, &["nothing"]),

@@ -14,6 +14,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("main",   "tools",    "hands the TOOLS table to the team"),
     ("main",   "models",   "hands the PROVIDERS table to the team"),
     ("main",   "stores",   "opens the workspace for the team"),
+    ("main",   "ui",       "words of others on one line"),
     ("main",   "ports",    "the clock"),
     ("main",   "domain",   "the vocabulary"),
     ("main",   "platform", "becomes the guard before anything else"),
