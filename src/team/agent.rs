@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::conversation::Conversation;
+use super::patience::Room;
 use super::progress::Progress;
 use super::recorder::Notes;
 use super::reins::Reins;
@@ -26,6 +27,7 @@ use crate::tools::{Tool, ToolContext};
 const MAIL_BYTES_MAX: usize = 64 * 1024;
 
 /// What every agent of a team shares.
+#[derive(Clone)]
 pub struct Shared {
     /// The team's name.
     pub team: Name,
@@ -42,9 +44,11 @@ pub struct Shared {
     /// The bounds.
     pub limits: Limits,
     /// The texts that tell members what to do.
-    pub prompts: Prompts,
+    pub prompts: Arc<Prompts>,
     /// Where facts go.
     pub notes: Notes,
+    /// The disk of the workspace.
+    pub room: Arc<Room>,
     /// Told whenever a member reports, for the lead.
     pub reported: Arc<tokio::sync::Notify>,
 }

@@ -39,12 +39,12 @@ impl Progress {
         self.state().at = Instant::now();
     }
 
-    /// Says that the teammate does something that may take up to `bound`; the result ends it when dropped.
+    /// Says that the teammate does something that may take up to `bound`; when the result is dropped, what it did before goes on.
     pub fn busy(&self, doing: &'static str, bound: Duration) -> Busy<'_> {
         let mut state = self.state();
         state.at = Instant::now();
-        state.busy = Some((doing, state.at + bound));
-        Busy { progress: self }
+        let until = state.at + bound;
+        Busy { before: state.busy.replace((doing, until)), progress: self }
     }
 
     /// What it is busy with.
@@ -95,12 +95,13 @@ impl Progress {
 /// Ends what [`Progress::busy`] began.
 pub struct Busy<'a> {
     progress: &'a Progress,
+    before: Option<(&'static str, Instant)>,
 }
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
         let mut state = self.progress.state();
-        state.busy = None;
+        state.busy = self.before;
         state.at = Instant::now();
     }
 }
