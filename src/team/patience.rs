@@ -95,7 +95,7 @@ impl Room {
             scarcity.waiting == 1
         };
         if is_first {
-            let text = format!("{error}: what was done waits to be recorded, and no new work is taken meanwhile");
+            let text = format!("what was done waits to be recorded, and no new work is taken: {error}");
             self.notes.warn("disk", text);
             self.changed.notify_one();
         }
