@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what fails in a test is to stop it")]
 
+mod chaos;
 mod claims;
 mod drain;
 mod lead;
@@ -11,3 +12,4 @@ mod models;
 mod shutdown;
 mod stage;
 mod steering;
+mod storm;
