@@ -103,6 +103,8 @@ pub struct Agent {
     pub(super) system: Arc<str>,
     pub(super) compactions_in_a_row: u32,
     identity: Option<String>,
+    /// The mailbox was not told yet that the transcript carries the last mail.
+    owes_settling: bool,
 }
 
 /// What an agent is made of, besides what it shares.
@@ -145,6 +147,7 @@ impl Agent {
             conversation,
             system: system.trim_end().into(),
             identity: None,
+            owes_settling: false,
             compactions_in_a_row: 0,
             spec: parts.spec,
             shared,
@@ -230,6 +233,9 @@ impl Agent {
         let mailbox = Arc::clone(&self.shared.stores.mailbox);
         let mut deliveries = mailbox.take(name.as_str(), self.conversation.delivered()).await?;
         if deliveries.is_empty() {
+            if self.owes_settling {
+                self.settle().await;
+            }
             return Ok(None);
         }
         deliveries.truncate(portion(&deliveries));
@@ -238,7 +244,7 @@ impl Agent {
         record.delivered = deliveries.into_iter().map(|delivery| delivery.key).collect();
         let keys = record.delivered.clone();
         self.conversation.record(record, true).await?;
-        mailbox.settle(name.as_str(), self.conversation.delivered()).await?;
+        self.settle().await;
         for (message, key) in messages.iter().zip(keys) {
             self.shared.notes.fact(Fact::MessageDelivered {
                 to: name.to_string(),
@@ -248,6 +254,15 @@ impl Agent {
             self.note_request(message).await;
         }
         Ok(Some(outcomes_of_mail(&messages)))
+    }
+
+    /// Tells the mailbox what the transcript carries. What was delivered counts, also when that fails: it is told again later.
+    async fn settle(&mut self) {
+        let settled = self.shared.stores.mailbox.settle(self.name(), self.conversation.delivered()).await;
+        self.owes_settling = settled.is_err();
+        if let Err(error) = settled {
+            self.shared.notes.warn(self.name(), format!("its mail stays in the mailbox for now: {error}"));
+        }
     }
 
     /// Records a request another program sent by mail, so that it can be answered; ours are recorded already.

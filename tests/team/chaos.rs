@@ -31,9 +31,9 @@ const COUNT_DEFAULT: u64 = 200;
 /// What panics of models and tools say, so that they are not printed.
 const WANTED: &str = "as the test wants";
 /// The team rests once nothing has happened for so long: longer than any wait of its own choice.
-const QUIET: Duration = Duration::from_secs(1500);
+const QUIET: Duration = Duration::from_secs(700);
 /// How often it is looked whether something happened.
-const LOOK: Duration = Duration::from_secs(300);
+const LOOK: Duration = Duration::from_secs(100);
 /// The longest a person's claim lives.
 const LEASE: Duration = Duration::from_secs(90);
 
@@ -279,7 +279,7 @@ impl World {
 
     async fn check_idle_is_free(&self) {
         let before = self.stage.requests();
-        tokio::time::sleep(Duration::from_secs(1200)).await;
+        tokio::time::sleep(Duration::from_secs(120)).await;
         assert_eq!(self.stage.requests(), before, "idle called a model\n{}", self.stage.story());
     }
 
@@ -317,7 +317,7 @@ async fn think(storm: Arc<Storm>, request: ModelRequest, is_lead: bool) -> Answe
     }
     match storm.below(100) {
         0..=3 => {
-            let retry_after = storm.chance(30).then(|| Duration::from_secs(storm.below(900)));
+            let retry_after = storm.chance(30).then(|| Duration::from_secs(storm.below(500)));
             Err(ModelError::Temporary { message: "busy".to_owned(), retry_after })
         }
         4 => Err(ModelError::Final("no such model".to_owned())),
