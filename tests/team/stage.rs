@@ -433,7 +433,7 @@ impl Stage {
     /// The events as lines, for the message of a failing test.
     pub fn story(&self) -> String {
         let events = self.events();
-        let skip = events.len().saturating_sub(20000);
+        let skip = events.len().saturating_sub(200);
         events.iter().skip(skip).map(|event| event.to_line() + "\n").collect()
     }
 
