@@ -18,6 +18,8 @@ mod claimers;
 mod clicks;
 #[path = "processes/disks.rs"]
 mod disks;
+#[path = "processes/goals.rs"]
+mod goals;
 #[path = "processes/hostile.rs"]
 mod hostile;
 #[path = "processes/kills.rs"]

@@ -116,7 +116,7 @@ impl Drop for Waiting<'_> {
             scarcity.waiting == 0
         };
         if is_last {
-            self.room.notes.warn("disk", "nothing waits to be recorded any more");
+            self.room.notes.warn("disk", "what waited for room waits no longer");
             self.room.changed.notify_one();
         }
     }

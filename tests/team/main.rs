@@ -9,6 +9,7 @@ mod lead;
 mod lives;
 mod mail;
 mod models;
+mod room;
 mod shutdown;
 mod stage;
 mod steering;
