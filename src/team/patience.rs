@@ -182,9 +182,12 @@ impl Patience {
     }
 }
 
-/// Whether it failed because the disk takes nothing at present.
+/// Whether it failed because the disk takes nothing at present, and wholly: what only could not be made durable is there.
 fn lacks_room(error: &StoreError) -> bool {
-    let StoreError::Io { source, .. } = error else { return false };
+    let StoreError::Io { source, action, .. } = error else { return false };
+    if *action == "sync" {
+        return false;
+    }
     matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem)
 }
 
