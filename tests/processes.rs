@@ -16,6 +16,10 @@ mod audit;
 mod claimers;
 #[path = "processes/clicks.rs"]
 mod clicks;
+#[path = "processes/disks.rs"]
+mod disks;
+#[path = "processes/goals.rs"]
+mod goals;
 #[path = "processes/hostile.rs"]
 mod hostile;
 #[path = "processes/kills.rs"]

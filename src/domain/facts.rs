@@ -53,6 +53,12 @@ impl TaskBook {
         self.seen.insert(task.id, Seen::of(task));
     }
 
+    /// Whether this task is remembered.
+    #[must_use]
+    pub fn knows(&self, id: TaskId) -> bool {
+        self.seen.contains_key(&id)
+    }
+
     /// How many tasks are remembered.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::conversation::Conversation;
+use super::patience::Room;
 use super::progress::Progress;
 use super::recorder::Notes;
 use super::reins::Reins;
@@ -28,6 +29,7 @@ use crate::tools::{Tool, ToolContext};
 const MAIL_BYTES_MAX: usize = 64 * 1024;
 
 /// What every agent of a team shares.
+#[derive(Clone)]
 pub struct Shared {
     /// The team's name.
     pub team: Name,
@@ -46,11 +48,13 @@ pub struct Shared {
     /// The bounds.
     pub limits: Limits,
     /// The texts that tell members what to do.
-    pub prompts: Prompts,
+    pub prompts: Arc<Prompts>,
     /// Where facts go.
     pub notes: Notes,
     /// Where what models say goes while they say it.
     pub mouth: Mouth,
+    /// The disk of the workspace.
+    pub room: Arc<Room>,
     /// Told whenever a member reports, for the lead.
     pub reported: Arc<tokio::sync::Notify>,
 }
@@ -105,6 +109,8 @@ pub struct Agent {
     pub(super) system: Arc<str>,
     pub(super) compactions_in_a_row: u32,
     identity: Option<String>,
+    /// The mailbox was not told yet that the transcript carries the last mail.
+    owes_settling: bool,
 }
 
 /// What an agent is made of, besides what it shares.
@@ -147,6 +153,7 @@ impl Agent {
             conversation,
             system: system.trim_end().into(),
             identity: None,
+            owes_settling: false,
             compactions_in_a_row: 0,
             spec: parts.spec,
             shared,
@@ -232,6 +239,9 @@ impl Agent {
         let mailbox = Arc::clone(&self.shared.stores.mailbox);
         let mut deliveries = mailbox.take(name.as_str(), self.conversation.delivered()).await?;
         if deliveries.is_empty() {
+            if self.owes_settling {
+                self.settle().await;
+            }
             return Ok(None);
         }
         deliveries.truncate(portion(&deliveries));
@@ -240,7 +250,7 @@ impl Agent {
         record.delivered = deliveries.into_iter().map(|delivery| delivery.key).collect();
         let keys = record.delivered.clone();
         self.conversation.record(record, true).await?;
-        mailbox.settle(name.as_str(), self.conversation.delivered()).await?;
+        self.settle().await;
         for (message, key) in messages.iter().zip(keys) {
             self.shared.notes.fact(Fact::MessageDelivered {
                 to: name.to_string(),
@@ -250,6 +260,15 @@ impl Agent {
             self.note_request(message).await;
         }
         Ok(Some(outcomes_of_mail(&messages, self.shared.launched_at)))
+    }
+
+    /// Tells the mailbox what the transcript carries. What was delivered counts, also when that fails: it is told again later.
+    async fn settle(&mut self) {
+        let settled = self.shared.stores.mailbox.settle(self.name(), self.conversation.delivered()).await;
+        self.owes_settling = settled.is_err();
+        if let Err(error) = settled {
+            self.shared.notes.warn(self.name(), format!("its mail stays in the mailbox for now: {error}"));
+        }
     }
 
     /// Records a request another program sent by mail, so that it can be answered; ours are recorded already.

@@ -42,12 +42,14 @@ impl Teammate {
             return self.heed_orders().await;
         }
         let may_act = !is_idle || self.gate.borrow().read || !self.prompts.is_empty();
-        while let Some(prompt) = self.prompts.pop_front() {
+        while let Some(prompt) = self.prompts.front().cloned() {
             // One that was told before a crash is not told again.
             if !self.agent.conversation.was_told_before(&prompt.text) {
                 self.agent.tell(prompt.text).await?;
                 self.agent.conversation.owe();
             }
+            // One that cannot be recorded now is told at the next look.
+            self.prompts.pop_front();
             self.prompts_taken = prompt.number;
             self.report();
         }

@@ -9,6 +9,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::lead::Lead;
+use super::patience::WAITING_FOR_ROOM;
 use super::spec::MemberSpec;
 use super::words::{Mouth, Words};
 use crate::domain::event::{Event, Tally};
@@ -182,8 +183,12 @@ impl Live {
                     None if member.works() => member
                         .progress
                         .doing()
-                        .filter(|doing| *doing == "waiting for a limit")
-                        .map(|_| "a limit of its model".to_owned()),
+                        .and_then(|doing| match doing {
+                            "waiting for a limit" => Some("a limit of its model"),
+                            WAITING_FOR_ROOM => Some("room on the disk"),
+                            _ => None,
+                        })
+                        .map(str::to_owned),
                     None => standing.waiting_for,
                 },
             };

@@ -3,7 +3,6 @@
 //! It owns their tasks and nothing of the session: `lead` decides when somebody is to work or to stop.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 
 use super::agent::{Agent, AgentError, AgentParts, Shared};
+use super::patience::Patience;
 use super::progress::Progress;
 use super::reins::Reins;
 use super::spec::MemberSpec;
@@ -22,7 +22,7 @@ use crate::domain::phase::{Held, Phase};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::ports::{ModelClient, ModelSpec};
-use crate::tools::{TeamControl, Tool, ToolContext, ToolLimits};
+use crate::tools::{CommandRegistry, TeamControl, Tool, ToolContext, ToolLimits};
 
 /// Words to a teammate that may wait to be heard; a full queue means it will look anyway.
 const CONTROLS_WAITING_MAX: usize = 64;
@@ -281,10 +281,12 @@ impl Members {
         let is_lead = spec.name.as_str() == LEAD;
         let gate = if is_lead { self.gates.lead.clone() } else { self.gates.teammates.clone() };
         let reins = Reins::new(Arc::clone(&progress));
-        let context = self.tool_context(spec, is_lead, Arc::clone(&progress), reins.holding());
+        let patience = Patience::new(Arc::clone(&self.shared.room), Arc::clone(&reins), Arc::clone(&progress));
+        let shared = Arc::new(Shared { stores: patience.stores(&self.shared.stores), ..(*self.shared).clone() });
+        let commands = patience.commands(self.worker.enlist(spec.name.as_str(), Arc::clone(&progress)));
+        let context = self.tool_context(spec, &shared, commands, reins.holding());
         let tools = (self.tools_of)(is_lead);
         let parts = AgentParts { spec: spec.clone(), model, tools, context, reins, progress };
-        let shared = Arc::clone(&self.shared);
         let LifeEnds { heard, says, prefers, respawns } = ends;
         let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
         self.lives.spawn(async move {
@@ -297,24 +299,23 @@ impl Members {
     fn tool_context(
         &self,
         spec: &MemberSpec,
-        is_lead: bool,
-        progress: Arc<Progress>,
+        shared: &Shared,
+        commands: Arc<dyn CommandRegistry>,
         holding: watch::Receiver<Option<(TaskId, u32)>>,
     ) -> ToolContext {
-        let shared = &self.shared;
         ToolContext {
             name: spec.name.clone(),
             role: spec.role.clone(),
             capabilities: spec.can_do(),
             team: shared.team.clone(),
-            is_lead,
+            is_lead: spec.name.as_str() == LEAD,
             holding,
             stores: shared.stores.clone(),
             clock: Arc::clone(&shared.clock),
             workspace: shared.workspace.clone(),
             control_files: Arc::clone(&shared.control_files),
             guard: Arc::clone(&shared.guard),
-            commands: self.worker.enlist(spec.name.as_str(), progress),
+            commands,
             limits: ToolLimits {
                 command_timeout: shared.limits.command_timeout,
                 command_timeout_max: shared.limits.command_timeout_max,
@@ -400,12 +401,6 @@ impl Members {
     #[must_use]
     pub fn lead(&self) -> Option<&Member> {
         self.by_name.values().find(|member| member.spec.name.as_str() == LEAD)
-    }
-
-    /// The workspace of all.
-    #[must_use]
-    pub fn workspace(&self) -> &Path {
-        &self.shared.workspace
     }
 }
 

@@ -18,6 +18,7 @@ use conversation::Conversation;
 use handle::{Control, Live, TeamHandle};
 use lead::{GateKeys, Lead, LeadParts};
 use members::{Connect, Gates, Making, Members, ToolsOf};
+use patience::Room;
 use session::Session;
 use spec::TeamSpec;
 use words::Mouth;
@@ -29,6 +30,7 @@ mod errands;
 pub mod handle;
 mod lead;
 pub mod members;
+mod patience;
 pub mod progress;
 mod ready;
 pub mod recorder;
@@ -120,6 +122,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     let session = Session::new(&spec, start.one_session, has_plan, conversation, told);
     let reported = Arc::new(Notify::new());
     let mouth = Mouth::default();
+    let room = Room::new(workspace.clone(), spec.limits.free_bytes_min, notes.clone(), Arc::clone(&reported));
     let shared = Arc::new(Shared {
         team: spec.name.clone(),
         stores: stores.clone(),
@@ -129,9 +132,10 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         control_files,
         guard,
         limits: spec.limits.clone(),
-        prompts: spec.prompts.clone(),
+        prompts: Arc::new(spec.prompts.clone()),
         notes,
         mouth: mouth.clone(),
+        room: Arc::new(room),
         reported: Arc::clone(&reported),
     });
     let live = Arc::new(Live::of(names));

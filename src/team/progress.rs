@@ -46,12 +46,12 @@ impl Progress {
         self.state().at = Instant::now();
     }
 
-    /// Says that the teammate does something that may take up to `bound`; the result ends it when dropped.
+    /// Says that the teammate does something that may take up to `bound`; when the result is dropped, what it did before goes on.
     pub fn busy(&self, doing: &'static str, bound: Duration) -> Busy<'_> {
         let mut state = self.state();
         state.at = Instant::now();
-        state.busy = Some(Doing { what: doing, bound, until: state.at + bound });
-        Busy { progress: self }
+        let doing = Doing { what: doing, bound, until: state.at + bound };
+        Busy { before: state.busy.replace(doing), progress: self }
     }
 
     /// Says that what it is busy with goes on: its bound begins anew.
@@ -112,12 +112,13 @@ impl Progress {
 /// Ends what [`Progress::busy`] began.
 pub struct Busy<'a> {
     progress: &'a Progress,
+    before: Option<Doing>,
 }
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
         let mut state = self.progress.state();
-        state.busy = None;
+        state.busy = self.before;
         state.at = Instant::now();
     }
 }

@@ -158,7 +158,9 @@ impl Recorder {
             for note in batch.drain(..) {
                 match note {
                     Note::Fact(fact) => facts.push(fact),
-                    Note::Task(task) => facts.extend(self.book.note(&task)),
+                    Note::Task(task) if self.book.knows(task.id) => facts.extend(self.book.note(&task)),
+                    // It is new, or somebody saw it before it was deleted: the board says which.
+                    Note::Task(_) => look = true,
                     Note::Board => {
                         // From here on a change may be missed by this look.
                         self.queue.board_is_noted.store(false, Ordering::Release);

@@ -1,13 +1,21 @@
 //! The whole team over memory stores, with models made by closures and paused time.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what fails in a test is to stop it")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "what fails in a test is to stop it, and to say how it is run again"
+)]
 
+mod chaos;
 mod claims;
 mod drain;
 mod lead;
 mod lives;
 mod mail;
 mod models;
+mod room;
 mod shutdown;
 mod stage;
 mod steering;
+mod storm;

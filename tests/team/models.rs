@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use brigade::domain::event::Fact;
+use brigade::domain::message::MessageType;
 use brigade::domain::transcript::{Block, Usage};
 use brigade::ports::{ModelError, ModelRequest, ModelResponse, StopReason};
 use brigade::team::handle::{Command, End};
@@ -116,6 +117,37 @@ async fn a_person_who_lets_the_team_go_on_gives_models_another_chance() {
     stage.until_status(1, brigade::domain::task::TaskStatus::Completed).await;
     team.command(Command::Stop).await;
     stage.ended(team).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_teammate_whose_model_is_down_can_still_be_stopped() {
+    for way in ["command", "now", "person", "lead"] {
+        let mut stage = Stage::new(&["alice"]);
+        stage.brain("alice", |_, _| async { Err(ModelError::Final("no credit".to_owned())) });
+        stage.tasks(&["a"]).await;
+        let team = stage.launch(on_and_on()).await;
+        let down = |stage: &Stage| stage.requests() == 1 && team.live().teammates()["alice"].waiting_for.is_some();
+        stage.until("its model is down", down).await;
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let alice = || super::stage::name("alice");
+        match way {
+            "command" => team.command(Command::StopTeammate { name: alice(), now: false }).await,
+            "now" => team.command(Command::StopTeammate { name: alice(), now: true }).await,
+            from => {
+                let from = if from == "lead" { "lead" } else { "human" };
+                stage.mail("human", "alice", "before it").await;
+                stage.mail_of(MessageType::ShutdownRequest, from, "alice", Some("stop-1")).await;
+            }
+        }
+        let stopped = |fact: &Fact| matches!(fact, Fact::TeammateStopped { teammate, .. } if teammate == "alice");
+        stage.until("stopped", |stage| stage.count(stopped) == 1).await;
+        assert_eq!(stage.requests(), 1, "{way}: its model was not asked");
+        let task = stage.task(1).await;
+        assert_eq!((task.status, task.failures), (brigade::domain::task::TaskStatus::Pending, 0), "{way}");
+        team.command(Command::Stop).await;
+        stage.ended(team).await;
+        stage.check_laws().await;
+    }
 }
 
 const LONG_NOTE: &str = "a long note that fills the context, word by word, until there is no more room for it at all. ";

@@ -256,7 +256,7 @@ pub struct Stage {
     pub state: Arc<OpenState>,
     pub noted: Arc<Mutex<Vec<String>>>,
     pub guard: Vec<std::ffi::OsString>,
-    clock: Arc<dyn Clock>,
+    pub clock: Arc<dyn Clock>,
     log: Arc<MemoryEventLog>,
     models: HashMap<String, Arc<dyn ModelClient>>,
     sent: Arc<Mutex<HashMap<String, Vec<Sent>>>>,

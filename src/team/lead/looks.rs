@@ -24,7 +24,7 @@ impl Lead {
         self.state.told_of_mail.clear();
         self.write_end().await;
         self.reclaim().await;
-        self.look_at_disk();
+        self.shared.room.look();
         self.look_at_state().await;
         self.look_at_board().await;
         self.take_back_unheld().await;
@@ -212,17 +212,6 @@ impl Lead {
         let stale = self.state.last_report.as_ref().is_some_and(|report| !state.carries(report));
         if stale {
             self.state.last_report = None;
-        }
-    }
-
-    fn look_at_disk(&mut self) {
-        let free_min = self.spec.limits.free_bytes_min;
-        let is_full = crate::platform::free_bytes(self.members.workspace()).is_ok_and(|free| free < free_min);
-        if is_full != self.state.disk_is_full {
-            self.state.disk_is_full = is_full;
-            let text =
-                if is_full { "nearly full: no new work is taken until there is room" } else { "there is room again" };
-            self.shared.notes.warn("disk", text);
         }
     }
 }

@@ -118,7 +118,6 @@ struct LeadState {
     told_of_mail: HashSet<Name>,
     /// Claims of this worker that nobody of the team holds, and since when they look so.
     unheld: HashMap<(TaskId, u32), Instant>,
-    disk_is_full: bool,
 }
 
 /// What a lead is made of.
@@ -166,7 +165,6 @@ impl Lead {
             mail_waiting: Vec::new(),
             told_of_mail: HashSet::new(),
             unheld: HashMap::new(),
-            disk_is_full: false,
         };
         let (ready, desired) = (Ready::default(), Mode::Pause);
         Self {
@@ -294,7 +292,7 @@ impl Lead {
     }
 
     fn set_gates(&self) {
-        let is_open = !self.state.disk_is_full;
+        let is_open = !self.shared.room.is_scarce();
         let stage = self.session.stage;
         let teammates = Gate {
             claim: is_open && mode::may_claim(stage, self.desired),
@@ -312,8 +310,9 @@ impl Lead {
         Situation {
             desired: self.desired,
             stage: self.session.stage,
-            claimable: !self.state.disk_is_full
-                && self.ready.is_any_for(usable().map(|member| (member.spec.name.as_str(), member.can_do.as_slice()))),
+            claimable: self
+                .ready
+                .is_any_for(usable().map(|member| (member.spec.name.as_str(), member.can_do.as_slice()))),
             in_progress: self.members.teammates().any(Member::works) || self.ready.has_claims(),
             mail_waits: self.mail_waits(),
             lead_mail_waits: lead.is_some_and(|lead| self.is_asked(lead)),

@@ -31,8 +31,8 @@ struct State {
     names: Vec<Name>,
     /// The names by their spelling in small letters.
     spellings: Arc<HashMap<String, String>>,
-    /// Whether this process has said who is in the team; what an earlier run said is void then.
-    is_declared: bool,
+    /// Whom this process said to be in the team, once it has; what an earlier run said is void then.
+    declared: Option<Vec<Name>>,
 }
 
 impl Recipients {
@@ -77,7 +77,8 @@ impl Recipients {
                 let names = String::from_utf8_lossy(&bytes).lines().filter_map(|line| Name::new(line).ok()).collect();
                 (names, Some(stamp))
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (Vec::new(), None),
+            // Nobody has opened one yet, or somebody removed the list.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (state.declared.clone().unwrap_or_default(), None),
             Err(error) => return Err(failed("read", &path)(error)),
         };
         let all = [LEAD, HUMAN].into_iter().chain(state.names.iter().map(Name::as_str));
@@ -89,19 +90,29 @@ impl Recipients {
     pub fn open(&self, files: &dyn FileSystem, names: &[Name]) -> StoreResult<()> {
         let mut state = self.state();
         self.refresh(files, &mut state)?;
-        let mut open = if state.is_declared { state.names.clone() } else { Vec::new() };
+        let mut open = if state.declared.is_some() { state.names.clone() } else { Vec::new() };
         for name in names {
             if !open.iter().any(|open| open.is_same(name.as_str())) {
                 open.push(name.clone());
             }
         }
         if open != state.names {
-            let text: String = open.iter().map(|name| format!("{name}\n")).collect();
-            let staged = Staged::write(files, &self.folder, OPEN_FILE, text.as_bytes())?;
-            staged.sync()?;
-            staged.commit()?;
+            self.write(files, &open)?;
         }
-        state.is_declared = true;
+        state.declared = Some(open);
         Ok(())
+    }
+
+    /// Writes the list anew that somebody removed, so that other processes know again whom they can write to.
+    pub fn restore(&self, files: &dyn FileSystem) -> StoreResult<()> {
+        let declared = self.state().declared.clone();
+        declared.map_or(Ok(()), |names| self.write(files, &names))
+    }
+
+    fn write(&self, files: &dyn FileSystem, names: &[Name]) -> StoreResult<()> {
+        let text: String = names.iter().map(|name| format!("{name}\n")).collect();
+        let staged = Staged::write(files, &self.folder, OPEN_FILE, text.as_bytes())?;
+        staged.sync()?;
+        staged.commit()
     }
 }

@@ -193,6 +193,8 @@ impl Inner {
         let inode = self.files.stamp(&lock).map_or(0, |stamp| stamp.inode);
         if inode != self.state().lock_inode {
             tracing::warn!(lock = %lock.display(), "somebody removed this worker's lock; it is made anew");
+            // It may be that the folder is gone too.
+            self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
             self.hold_lock()?;
         }
         let mut state = self.state();

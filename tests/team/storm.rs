@@ -1,0 +1,297 @@
+//! Stores that fail and dawdle by a seed, and that keep account of what they accepted: who held what, which mail was sent.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use brigade::domain::change::{Actor, Change};
+use brigade::domain::message::Message;
+use brigade::domain::name::Name;
+use brigade::domain::record::{RosterMember, WorkerTeammate};
+use brigade::domain::request::{Answer, Request, RequestBook, RequestKind};
+use brigade::domain::state::{SharedState, StateUpdate};
+use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use brigade::domain::transcript::Record;
+use brigade::ports::{
+    Board, BoardView, Claimant, Delivery, LostClaims, Mailbox, Reclaimed, Requests, Roster, StateStore, StoreError,
+    StoreResult, Stores, Survey, Transcripts, Workers,
+};
+
+use super::stage::lock;
+
+/// The source of all chance, and whether the weather is bad.
+pub struct Storm {
+    rng: Mutex<fastrand::Rng>,
+    is_calm: AtomicBool,
+    pub accepted: Mutex<Accepted>,
+}
+
+/// What the stores accepted.
+#[derive(Default)]
+pub struct Accepted {
+    /// The live claims.
+    holders: HashMap<TaskId, (String, u32)>,
+    /// Mail by recipient, in order: who sent it, and its id.
+    pub mail: BTreeMap<String, Vec<(String, String)>>,
+    /// What must never be.
+    pub violations: Vec<String>,
+}
+
+impl Accepted {
+    fn claimed(&mut self, task: &Task) {
+        let owner = task.owner.clone().unwrap_or_default();
+        if let Some(before) = self.holders.insert(task.id, (owner.clone(), task.attempt)) {
+            self.violations.push(format!("{owner} claimed #{} while {before:?} had it", task.id));
+        }
+    }
+
+    fn changed(&mut self, task: &Task) {
+        if task.status != TaskStatus::InProgress {
+            self.holders.remove(&task.id);
+        }
+    }
+}
+
+impl Storm {
+    /// Calm weather, until [`Storm::rage`].
+    pub fn new(seed: u64) -> Arc<Self> {
+        let rng = Mutex::new(fastrand::Rng::with_seed(seed));
+        Arc::new(Self { rng, is_calm: AtomicBool::new(true), accepted: Mutex::default() })
+    }
+
+    pub fn rage(&self) {
+        self.is_calm.store(false, Ordering::Relaxed);
+    }
+
+    pub fn calm(&self) {
+        self.is_calm.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_calm(&self) -> bool {
+        self.is_calm.load(Ordering::Relaxed)
+    }
+
+    /// A number below `end`.
+    pub fn below(&self, end: u64) -> u64 {
+        lock(&self.rng).u64(..end.max(1))
+    }
+
+    /// Whether one chance in a hundred of so many comes.
+    pub fn chance(&self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// Takes a while, now and then.
+    async fn dawdle(&self) {
+        if self.is_calm() || !self.chance(15) {
+            return;
+        }
+        let wait = if self.chance(5) { self.below(30_000) } else { self.below(2000) };
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+    }
+
+    /// Fails, now and then, before anything is done.
+    async fn fail(&self) -> StoreResult<()> {
+        self.dawdle().await;
+        if self.is_calm() || !self.chance(3) {
+            return Ok(());
+        }
+        let kinds = [ErrorKind::StorageFull, ErrorKind::ReadOnlyFilesystem, ErrorKind::Other, ErrorKind::NotFound];
+        let kind = kinds[usize::try_from(self.below(4)).unwrap()];
+        Err(StoreError::Io { action: "reach", path: "the store in the storm".to_owned(), source: kind.into() })
+    }
+
+    /// These stores in this storm. The event log is left alone: it keeps in memory what it cannot write.
+    pub fn over(self: &Arc<Self>, stores: &mut Stores) {
+        stores.board = Arc::new(Stormy(Arc::clone(self), Arc::clone(&stores.board)));
+        stores.mailbox = Arc::new(Stormy(Arc::clone(self), Arc::clone(&stores.mailbox)));
+        stores.transcripts = Arc::new(Stormy(Arc::clone(self), Arc::clone(&stores.transcripts)));
+        stores.requests = Arc::new(Stormy(Arc::clone(self), Arc::clone(&stores.requests)));
+        stores.state = Arc::new(Stormy(Arc::clone(self), Arc::clone(&stores.state)));
+        stores.roster = Arc::new(Stormy(Arc::clone(self), Arc::clone(&stores.roster)));
+        self.over_workers(stores);
+    }
+
+    /// The same for the workers alone, of a process that begins anew.
+    pub fn over_workers(self: &Arc<Self>, stores: &mut Stores) {
+        stores.workers = Arc::new(Stormy(Arc::clone(self), Arc::clone(&stores.workers)));
+    }
+}
+
+/// A store in a storm. What it did is accounted for before anything else can happen.
+struct Stormy<T: ?Sized>(Arc<Storm>, Arc<T>);
+
+impl<T: ?Sized> Stormy<T> {
+    fn account(&self, note: impl FnOnce(&mut Accepted)) {
+        note(&mut lock(&self.0.accepted));
+    }
+}
+
+#[async_trait]
+impl Board for Stormy<dyn Board> {
+    async fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip: bool) -> StoreResult<Vec<Task>> {
+        self.0.fail().await?;
+        let created = self.1.create(by, tasks, skip).await;
+        self.0.dawdle().await;
+        created
+    }
+    async fn view(&self) -> StoreResult<Arc<BoardView>> {
+        self.0.fail().await?;
+        self.1.view().await
+    }
+    async fn get(&self, id: TaskId) -> StoreResult<Task> {
+        self.0.fail().await?;
+        self.1.get(id).await
+    }
+    async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
+        self.0.fail().await?;
+        let claimed = self.1.claim_next(claimant).await;
+        if let Ok(Some(task)) = &claimed {
+            self.account(|accepted| accepted.claimed(task));
+        }
+        self.0.dawdle().await;
+        claimed
+    }
+    async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
+        self.0.fail().await?;
+        let claimed = self.1.claim(id, claimant).await;
+        if let Ok(task) = &claimed {
+            self.account(|accepted| accepted.claimed(task));
+        }
+        self.0.dawdle().await;
+        claimed
+    }
+    async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
+        self.0.fail().await?;
+        let changed = self.1.change(id, change, by).await;
+        if let Ok(task) = &changed {
+            self.account(|accepted| accepted.changed(task));
+        }
+        self.0.dawdle().await;
+        changed
+    }
+    async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
+        self.0.fail().await?;
+        let deleted = self.1.delete(id, by).await;
+        if deleted.is_ok() {
+            self.account(|accepted| drop(accepted.holders.remove(&id)));
+        }
+        self.0.dawdle().await;
+        deleted
+    }
+    async fn reclaim(&self, lost: &LostClaims) -> StoreResult<Vec<Reclaimed>> {
+        self.0.fail().await?;
+        let reclaimed = self.1.reclaim(lost).await?;
+        self.account(|accepted| reclaimed.iter().for_each(|claim| accepted.changed(&claim.task)));
+        self.0.dawdle().await;
+        Ok(reclaimed)
+    }
+}
+
+#[async_trait]
+impl Mailbox for Stormy<dyn Mailbox> {
+    async fn send(&self, to: &str, message: Message) -> StoreResult<String> {
+        self.0.fail().await?;
+        let from = message.from.clone();
+        let id = self.1.send(to, message).await?;
+        self.account(|accepted| accepted.mail.entry(to.to_ascii_lowercase()).or_default().push((from, id.clone())));
+        self.0.dawdle().await;
+        Ok(id)
+    }
+    async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
+        self.0.fail().await?;
+        self.1.open_inboxes(names).await
+    }
+    async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
+        self.0.fail().await?;
+        let taken = self.1.take(name, delivered).await;
+        self.0.dawdle().await;
+        taken
+    }
+    async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
+        self.0.fail().await?;
+        self.1.settle(name, delivered).await
+    }
+    async fn peek(&self, name: &str) -> StoreResult<Vec<Message>> {
+        self.0.fail().await?;
+        self.1.peek(name).await
+    }
+    async fn waiting(&self) -> StoreResult<Vec<String>> {
+        self.0.fail().await?;
+        self.1.waiting().await
+    }
+}
+
+#[async_trait]
+impl Transcripts for Stormy<dyn Transcripts> {
+    async fn load(&self, name: &str) -> StoreResult<Vec<Record>> {
+        self.0.fail().await?;
+        self.1.load(name).await
+    }
+    async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()> {
+        self.0.fail().await?;
+        let appended = self.1.append(name, records, sync).await;
+        self.0.dawdle().await;
+        appended
+    }
+}
+
+#[async_trait]
+impl Requests for Stormy<dyn Requests> {
+    async fn open(&self, request: Request) -> StoreResult<()> {
+        self.0.fail().await?;
+        self.1.open(request).await
+    }
+    async fn answer(&self, id: &str, kind: RequestKind, by: &str, answer: Answer) -> StoreResult<Request> {
+        self.0.fail().await?;
+        self.1.answer(id, kind, by, answer).await
+    }
+    async fn all(&self) -> StoreResult<RequestBook> {
+        self.0.fail().await?;
+        self.1.all().await
+    }
+}
+
+#[async_trait]
+impl StateStore for Stormy<dyn StateStore> {
+    async fn read(&self) -> StoreResult<Option<SharedState>> {
+        self.0.fail().await?;
+        self.1.read().await
+    }
+    async fn update(&self, update: StateUpdate) -> StoreResult<SharedState> {
+        self.0.fail().await?;
+        let updated = self.1.update(update).await;
+        self.0.dawdle().await;
+        updated
+    }
+}
+
+#[async_trait]
+impl Roster for Stormy<dyn Roster> {
+    async fn report(&self, team: &str, members: &[RosterMember]) -> StoreResult<()> {
+        self.0.fail().await?;
+        self.1.report(team, members).await
+    }
+    async fn read(&self) -> StoreResult<Vec<RosterMember>> {
+        self.0.fail().await?;
+        self.1.read().await
+    }
+}
+
+#[async_trait]
+impl Workers for Stormy<dyn Workers> {
+    fn me(&self) -> &str {
+        self.1.me()
+    }
+    async fn report(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
+        self.0.fail().await?;
+        self.1.report(teammates).await
+    }
+    async fn survey(&self) -> StoreResult<Survey> {
+        self.0.fail().await?;
+        self.1.survey().await
+    }
+}
