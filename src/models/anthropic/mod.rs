@@ -211,3 +211,6 @@ fn of_trouble(trouble: Trouble, request_id: Option<String>) -> ModelError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
