@@ -235,34 +235,38 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 
 #[tokio::test]
 async fn a_key_is_in_nothing_a_run_leaves_though_the_server_echoes_it() {
-    let server = Server::start(|asked, count| {
+    let asked_by_alice = Mutex::new(0);
+    let server = Server::start(move |asked, count| {
+        let mut number = asked_by_alice.lock().unwrap();
+        *number += usize::from(who(asked) == "alice");
         let echo = asked.header("x-api-key").unwrap_or("none").to_owned();
-        match (who(asked).as_str(), count % 3) {
+        match (who(asked).as_str(), *number) {
             ("lead", _) if is_told(asked, "<goal>") => sensible(asked, count),
-            ("alice", 0) => refused(529, "retry-after: 0\r\n", &echo, &format!("overloaded {echo}")),
-            ("alice", 1) => streamed(&format!("event: error\ndata: {{\"error\":{{\"message\":\"{echo}\"}}}}\n\n"), 7),
-            ("alice", _) => {
-                says(&[text(&echo), call("x", "bash", json!({"command": "env; printenv ANTHROPIC_API_KEY"}))])
+            ("alice", 1) => refused(529, "retry-after: 0\r\n", &echo, &format!("overloaded {echo}")),
+            ("alice", 2) => streamed(&format!("event: error\ndata: {{\"error\":{{\"message\":\"{echo}\"}}}}\n\n"), 7),
+            ("alice", 3) => {
+                let command = format!("echo {echo}; env; printenv ANTHROPIC_API_KEY");
+                says(&[text(&format!("It is {echo}.")), call("x", "bash", json!({"command": command}))])
             }
             _ => refused(401, &format!("request-id: {echo}\r\n"), "authentication_error", &format!("bad key {echo}")),
         }
     })
     .await;
-    let more = "goal = \"four files\"\n[teams.crew.limits]\nturns_max = 3\n";
-    let place = Place::new(&server.url, &["alice", "bob"], more);
+    let place = Place::new(&server.url, &["alice", "bob"], "goal = \"four files\"");
     let key = [("ANTHROPIC_API_KEY", KEY), ("RUST_LOG", "trace")];
     let mut printed = String::new();
     for arguments in [&["run", "crew"][..], &["doctor"], &["config", "show"], &["team"], &["why", "1"]] {
         printed += &both(&place.run(arguments, &key).await);
     }
     assert!(server.asked().len() > 4 && server.asked().iter().all(|asked| asked.header("x-api-key") == Some(KEY)));
-    assert!(printed.contains("set: ANTHROPIC_API_KEY") && printed.contains("[key]"), "{printed}");
+    for words in ["set: ANTHROPIC_API_KEY", "overloaded [key]", "bad key [key]", "It is [key]."] {
+        assert!(printed.contains(words), "{words}: {printed}");
+    }
     assert!(!printed.contains(KEY), "printed: {printed}");
     let files = files_below(place.path());
     assert!(files.len() > 8, "{files:?}");
     for file in files {
         let bytes = std::fs::read(&file).unwrap();
-        // The words of a model come in pieces and are its own; errors, events and settings are ours.
         assert!(!String::from_utf8_lossy(&bytes).contains(KEY), "the key is in {}", file.display());
     }
 }

@@ -13,6 +13,7 @@ use reqwest::{Client, Response, Url};
 use super::http::{self, Broken};
 use super::secret::Secret;
 use super::sse::SseReader;
+use crate::domain::transcript::Block;
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec};
 use assembly::{Assembly, Trouble};
 
@@ -87,6 +88,16 @@ impl Anthropic {
         self.secrets.iter().fold(text, |text, secret| secret.scrub(text))
     }
 
+    /// A block without any key: a server that repeats one must not get it into a transcript, in however many pieces it came.
+    fn scrub_block(&self, block: Block) -> Block {
+        let text = serde_json::to_string(&block).unwrap_or_default();
+        let scrubbed = self.scrub(text.clone());
+        if scrubbed == text {
+            return block;
+        }
+        serde_json::from_str(&scrubbed).unwrap_or_else(|_| Block::text("(an answer with a key in it)"))
+    }
+
     fn scrub_error(&self, error: ModelError) -> ModelError {
         let named = |text: String| self.scrub(format!("{} {text}", self.url.host_str().unwrap_or("the server")));
         match error {
@@ -159,7 +170,9 @@ impl Anthropic {
             }
         }
         http::to_the_end(response).await;
-        Ok(assembly.finish(&format!("call-{}", request.messages.len())))
+        let mut answer = assembly.finish(&format!("call-{}", request.messages.len()));
+        answer.content = answer.content.into_iter().map(|block| self.scrub_block(block)).collect();
+        Ok(answer)
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::assembly::{Assembly, Trouble};
 use super::*;
-use crate::domain::transcript::{Block, Role, Usage};
+use crate::domain::transcript::{Role, Usage};
 use crate::models::sse::SseEvent;
 use crate::ports::{ChatMessage, Purpose, StopReason, ToolSpec};
 
