@@ -169,7 +169,7 @@ fn trouble(number: usize) -> Option<Reply> {
         1 => Some(refused(529, "", "overloaded_error", "Overloaded")),
         2 => {
             let whole = events(&[Part::Call("torn".into(), "bash".into(), touch("torn"))], "tool_use");
-            Some(vec![head(), Step::Send(chunk(whole[..whole.len() * 2 / 3].as_bytes())), Step::Close])
+            Some(vec![head(), Step::Send(chunk(&whole.as_bytes()[..whole.len() * 2 / 3])), Step::Close])
         }
         3 => Some(called(touch("cut"), "max_tokens")),
         4 => Some(called(touch("bad").replace('}', ""), "tool_use")),

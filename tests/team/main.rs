@@ -11,3 +11,4 @@ mod models;
 mod shutdown;
 mod stage;
 mod steering;
+mod streams;
