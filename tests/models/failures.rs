@@ -120,11 +120,11 @@ async fn impatient(reply: Reply, change: impl Fn(&mut ModelRequest)) -> String {
 
 #[tokio::test]
 async fn silence_is_bounded_before_an_answer_and_within_it() {
-    let short = |request: &mut ModelRequest| request.silence_timeout = Duration::from_millis(300);
+    let short = |request: &mut ModelRequest| request.silence_timeout = Duration::from_secs(2);
     let begun = events(&[text("half")], "end_turn").split_once("event: message_delta").unwrap().0.to_owned();
     let silent = vec![head(), Step::Send(chunk(begun.as_bytes())), Step::Silence];
-    assert!(impatient(silent, short).await.contains("sent nothing for 0.3 s (request req_200)"));
-    assert!(impatient(vec![Step::Silence], short).await.contains("sent nothing for 0.3 s"));
+    assert!(impatient(silent, short).await.contains("sent nothing for 2 s (request req_200)"));
+    assert!(impatient(vec![Step::Silence], short).await.contains("sent nothing for 2 s"));
     assert!(impatient(vec![Step::Send(b"HTTP/1.1 2".to_vec()), Step::Silence], short).await.contains("sent nothing"));
     let error = b"HTTP/1.1 500 X\r\ncontent-length: 999\r\n\r\n{\"err".to_vec();
     assert!(impatient(vec![Step::Send(error), Step::Silence], short).await.contains("answered 500"));
@@ -147,6 +147,11 @@ async fn no_server_makes_a_client_keep_what_it_sends_without_end() {
     let piece = format!("data: {}\n", "x".repeat(1000));
     let event = lasts(vec![head(), Step::Endless(chunk(piece.as_bytes()), 0)]).await;
     assert!(event.contains("an event has more than"), "{event}");
+    let start = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
+    let words = json!({"type": "content_block_delta", "index": 0, "delta": {"text": "x".repeat(10_000)}});
+    let begun = Step::Send(chunk(format!("data: {start}\n\n").as_bytes()));
+    let text = lasts(vec![head(), begun, Step::Endless(chunk(format!("data: {words}\n\n").as_bytes()), 0)]).await;
+    assert!(text.contains("an answer of more than 8428032 bytes"), "{text}");
     let error = vec![
         Step::Send(b"HTTP/1.1 500 X\r\ntransfer-encoding: chunked\r\n\r\n".to_vec()),
         Step::Endless(chunk(&[b'x'; 64 * 1024]), 0),

@@ -186,11 +186,13 @@ fn arguments_that_are_no_whole_object_stay_text() {
 #[test]
 fn what_is_no_event_of_the_api_is_trouble() {
     for data in
-        ["{", "[]", "", r#"{"type":"content_block_delta","index":4,"delta":{}}"#, r#"{"type":"message_delta"} x"#]
+        ["{", "7", "", r#"{"type":"content_block_delta","index":4,"delta":{}}"#, r#"{"type":"message_delta"} x"#]
     {
         let event = SseEvent { name: String::new(), data: data.to_owned() };
         assert!(matches!(Assembly::default().take(&event, &()), Err(Trouble::Malformed(_))), "{data}");
     }
+    let odd = SseEvent { name: "brand_new".into(), data: "[DONE]".to_owned() };
+    assert!(Assembly::default().take(&odd, &()).is_ok());
     let event = SseEvent { name: "error".into(), data: r#"{"error":{"type":"overloaded_error"}}"#.to_owned() };
     assert!(matches!(Assembly::default().take(&event, &()), Err(Trouble::Told(_))));
 }
@@ -206,7 +208,7 @@ fn what_is_missing_or_wrong_is_named_and_no_key_is_quoted() {
     };
     let key = (API_KEY, "sk-123456");
     assert!(new("", None, &[key]).unwrap_err().contains("`model`"));
-    for variables in [vec![], vec![(API_KEY, " ")], vec![(BASE_URL, "https://api.anthropic.com/")]] {
+    for variables in [vec![], vec![(API_KEY, " ")], vec![(BASE_URL, "https://api.anthropic.com/v1/")]] {
         let missing = new("m", None, &variables).unwrap_err();
         assert!(missing.contains(API_KEY) && missing.contains(AUTH_TOKEN), "{missing}");
     }
