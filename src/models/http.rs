@@ -19,7 +19,7 @@ const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// After so long without data the system asks whether the other side is still there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// How long the end of an answer that is complete already is waited for, so that its connection can be used again.
-const END_TIMEOUT: Duration = Duration::from_millis(200);
+const END_TIMEOUT: Duration = Duration::from_millis(100);
 /// Pieces that are read while waiting for that end.
 const PIECES_BEHIND_THE_END_MAX: usize = 8;
 

@@ -17,6 +17,8 @@ const WAIT_FIRST: Duration = Duration::from_millis(500);
 const WAIT_MIN: Duration = Duration::from_millis(250);
 /// The longest wait of our own choice.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+/// The most by which a wait that was asked for is made longer.
+const LATER_MAX: Duration = Duration::from_secs(5);
 /// The longest wait within a turn that a provider can ask for; for a longer one the claim is given back.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 
@@ -60,12 +62,13 @@ pub async fn request(
             Err(error) => return Err(Unanswered::Model(error)),
         };
         retries += 1;
+        let chance = chance(retries, &request.teammate, shared.clock.now());
         let wait = match retry_after {
-            Some(asked) => asked.max(WAIT_MIN),
-            None => backoff(retries, &request.teammate, shared.clock.now()),
+            Some(asked) => later(asked.max(WAIT_MIN), chance),
+            None => backoff(retries, chance),
         };
         let given_up = || Err(Unanswered::Model(ModelError::Temporary { message: message.clone(), retry_after }));
-        if retries > shared.limits.model_retries_max || wait > RETRY_AFTER_MAX {
+        if retries > shared.limits.model_retries_max || retry_after > Some(RETRY_AFTER_MAX) {
             return given_up();
         }
         shared.notes.fact(Fact::ModelRetried {
@@ -83,12 +86,20 @@ pub async fn request(
     }
 }
 
-/// The wait before the `retries`-th retry: half of it fixed, half of it by who asks and when, so that teammates do not ask in
-/// step and a simulation repeats itself.
-fn backoff(retries: u32, teammate: &str, now: UnixMs) -> Duration {
+/// The wait before the `retries`-th retry of our own choice: half of it fixed, half of it by chance.
+fn backoff(retries: u32, chance: f64) -> Duration {
     let full = WAIT_FIRST.saturating_mul(1 << retries.saturating_sub(1).min(16)).min(WAIT_MAX);
+    full / 2 + (full / 2).mul_f64(chance)
+}
+
+/// A wait that was asked for, never shortened: a limit of all teammates ends for all at once.
+fn later(asked: Duration, chance: f64) -> Duration {
+    asked + (asked / 10).min(LATER_MAX).mul_f64(chance)
+}
+
+/// Between 0 and 1, by who asks and when, so that teammates do not ask in step and a simulation repeats itself.
+fn chance(retries: u32, teammate: &str, now: UnixMs) -> f64 {
     let mut hasher = DefaultHasher::new();
     (retries, teammate, now).hash(&mut hasher);
-    let chance = hasher.finish() % 1000;
-    full / 2 + (full / 2).mul_f64(chance as f64 / 1000.0)
+    (hasher.finish() % 1000) as f64 / 1000.0
 }

@@ -134,7 +134,8 @@ async fn one_that_waits_for_a_limit_is_not_stalled_and_says_so() {
     assert_eq!(live["alice"].waiting_for.as_deref(), Some("a limit of its model"));
     assert_eq!(stage.ended(team).await.tally.completed, 1);
     let sent = stage.sent_by("alice");
-    assert_eq!(sent[1].at - sent[0].at, Duration::from_secs(300), "to the second");
+    let waited = (sent[1].at - sent[0].at).as_secs_f64();
+    assert!((300.0..305.01).contains(&waited), "never sooner than asked, a little later: {waited}");
     assert_eq!((stage.task(1).await.failures, respawned(&stage, "alice")), (0, 0));
 }
 

@@ -19,3 +19,4 @@ mod shutdown;
 mod stage;
 mod steering;
 mod storm;
+mod streams;

@@ -316,6 +316,11 @@ impl Stage {
         }
     }
 
+    /// Gives a member a model of the test's own.
+    pub fn model(&mut self, who: &str, model: Arc<dyn ModelClient>) {
+        self.models.insert(who.to_owned(), model);
+    }
+
     /// Gives these members the brain that does each task at once.
     pub fn diligent(&mut self, members: &[&str]) {
         for who in members {

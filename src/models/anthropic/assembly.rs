@@ -104,7 +104,12 @@ impl Assembly {
     /// # Errors
     /// The answer will not come to its end.
     pub fn take(&mut self, event: &SseEvent, listener: &dyn Listener) -> Result<(), Trouble> {
-        let kind = read::<Kind>(&event.data)?.kind;
+        let kind = match read::<Kind>(&event.data) {
+            Ok(Kind { kind }) => kind,
+            // By its name it may be one that is not known, whatever it carries.
+            Err(_) if !event.name.is_empty() => None,
+            Err(trouble) => return Err(trouble),
+        };
         match kind.as_deref().unwrap_or(&event.name) {
             "message_start" => self.count(read::<MessageStart>(&event.data)?.message.usage.as_ref()),
             "content_block_start" => self.begin(read(&event.data)?, listener),

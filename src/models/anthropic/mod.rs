@@ -13,6 +13,7 @@ use reqwest::{Client, Response, Url};
 use super::http::{self, Broken};
 use super::secret::Secret;
 use super::sse::SseReader;
+use crate::domain::transcript::Block;
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec};
 use assembly::{Assembly, Trouble};
 
@@ -31,8 +32,9 @@ pub const BASE_URL: &str = "ANTHROPIC_BASE_URL";
 
 /// The version of the API (<https://platform.claude.com/docs/en/api/versioning>).
 const VERSION: &str = "2023-06-01";
-/// The longest answer, in bytes as it is sent: about a million tokens in pieces of one each.
-const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// The longest answer, in bytes as it is sent: this much, and for each token that may come as much as an event with it takes.
+const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+const TOKEN_BYTES_MAX: usize = 512;
 /// The most that is read of an error.
 const ERROR_BYTES_MAX: usize = 16 * 1024;
 
@@ -76,7 +78,7 @@ impl Anthropic {
             headers.insert(header, secret.header(prefix).map_err(|reason| format!("{name} {reason}"))?);
             secrets.push(secret);
         }
-        if secrets.is_empty() && base.trim_end_matches('/') == BASE_URL_DEFAULT {
+        if secrets.is_empty() && BASE_URL_DEFAULT.split("//").nth(1) == url.host_str() {
             return Err(format!("{BASE_URL_DEFAULT} needs a key: set {API_KEY} (or {AUTH_TOKEN}) in the environment"));
         }
         Ok(Self { client: http::client(&url)?, url, headers, secrets })
@@ -85,6 +87,16 @@ impl Anthropic {
     /// `text` without any key.
     fn scrub(&self, text: String) -> String {
         self.secrets.iter().fold(text, |text, secret| secret.scrub(text))
+    }
+
+    /// A block without any key: a server that repeats one must not get it into a transcript, in however many pieces it came.
+    fn scrub_block(&self, block: Block) -> Block {
+        let text = serde_json::to_string(&block).unwrap_or_default();
+        let scrubbed = self.scrub(text.clone());
+        if scrubbed == text {
+            return block;
+        }
+        serde_json::from_str(&scrubbed).unwrap_or_else(|_| Block::text("(an answer with a key in it)"))
     }
 
     fn scrub_error(&self, error: ModelError) -> ModelError {
@@ -139,6 +151,7 @@ impl Anthropic {
         listener: &dyn Listener,
     ) -> Result<ModelResponse, ModelError> {
         let request_id = errors::request_id(response.headers());
+        let bytes_max = ANSWER_BYTES_MAX + TOKEN_BYTES_MAX.saturating_mul(request.output_tokens_max as usize);
         let (mut reader, mut assembly, mut bytes) = (SseReader::default(), Assembly::default(), 0);
         while !assembly.is_whole() {
             let piece = http::next_piece(&mut response, request.silence_timeout).await;
@@ -148,8 +161,8 @@ impl Anthropic {
             };
             listener.alive();
             bytes += piece.as_ref().len();
-            if bytes > ANSWER_BYTES_MAX {
-                return Err(ModelError::Final(format!("sent an answer of more than {ANSWER_BYTES_MAX} bytes")));
+            if bytes > bytes_max {
+                return Err(ModelError::Final(format!("sent an answer of more than {bytes_max} bytes")));
             }
             let events =
                 reader.feed(piece.as_ref()).map_err(|error| ModelError::Final(format!("is refused: {error}")))?;
@@ -159,7 +172,9 @@ impl Anthropic {
             }
         }
         http::to_the_end(response).await;
-        Ok(assembly.finish(&format!("call-{}", request.messages.len())))
+        let mut answer = assembly.finish(&format!("call-{}", request.messages.len()));
+        answer.content = answer.content.into_iter().map(|block| self.scrub_block(block)).collect();
+        Ok(answer)
     }
 }
 
@@ -211,3 +226,6 @@ fn of_trouble(trouble: Trouble, request_id: Option<String>) -> ModelError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

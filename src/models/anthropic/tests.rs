@@ -1,0 +1,370 @@
+//! What holds for every conversation and every way a stream is cut, and what each part of an answer becomes.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::assembly::{Assembly, Trouble};
+use super::*;
+use crate::domain::transcript::{Role, Usage};
+use crate::models::sse::SseEvent;
+use crate::ports::{ChatMessage, Purpose, StopReason, ToolSpec};
+
+/// Remembers what it hears.
+#[derive(Default)]
+struct Heard {
+    texts: Mutex<Vec<String>>,
+    signs: AtomicUsize,
+}
+
+impl Listener for Heard {
+    fn alive(&self) {
+        self.signs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn text(&self, delta: &str) {
+        self.texts.lock().unwrap().push(delta.to_owned());
+    }
+}
+
+/// The answer in a stream that comes in pieces of these sizes, and the text as it was heard.
+fn answer_in_pieces(stream: &str, sizes: &[usize]) -> (ModelResponse, String) {
+    let (mut reader, mut assembly, heard) = (SseReader::default(), Assembly::default(), Heard::default());
+    let mut rest = stream.as_bytes();
+    let mut sizes = sizes.iter().cycle();
+    while !rest.is_empty() {
+        let (piece, behind) = rest.split_at((*sizes.next().unwrap()).min(rest.len()));
+        for event in reader.feed(piece).unwrap() {
+            assembly.take(&event, &heard).unwrap();
+        }
+        rest = behind;
+    }
+    assert!(assembly.is_whole());
+    let text = heard.texts.lock().unwrap().concat();
+    (assembly.finish("call-1"), text)
+}
+
+fn stream(events: &[Value]) -> String {
+    events.iter().map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap())).collect()
+}
+
+fn start(index: u64, block: Value) -> Value {
+    json!({"type": "content_block_start", "index": index, "content_block": block})
+}
+
+fn delta(index: u64, delta: Value) -> Value {
+    json!({"type": "content_block_delta", "index": index, "delta": delta})
+}
+
+fn closed(index: u64) -> Value {
+    json!({"type": "content_block_stop", "index": index})
+}
+
+fn end(stop_reason: Value) -> Vec<Value> {
+    let usage = json!({"output_tokens": 15});
+    let delta = json!({"type": "message_delta", "delta": {"stop_reason": stop_reason}, "usage": usage});
+    vec![delta, json!({"type": "message_stop"})]
+}
+
+/// All that the API's page on streaming shows, with things nobody knows in between.
+fn everything() -> Vec<Value> {
+    let usage = json!({"input_tokens": 25, "output_tokens": 1, "cache_read_input_tokens": 7, "cache_creation_input_tokens": null});
+    let mut events = vec![
+        json!({"type": "message_start", "message": {"id": "msg_1", "content": [], "usage": usage, "new": [1]}}),
+        json!({"type": "ping"}),
+        start(0, json!({"type": "thinking", "thinking": "", "signature": ""})),
+        delta(0, json!({"type": "thinking_delta", "thinking": "Ich grü"})),
+        delta(0, json!({"type": "thinking_delta", "thinking": "ße."})),
+        delta(0, json!({"type": "signature_delta", "signature": "c2ln"})),
+        closed(0),
+        start(1, json!({"type": "redacted_thinking", "data": "xyz=="})),
+        closed(1),
+        start(2, json!({"type": "text", "text": ""})),
+        json!({"type": "brand_new", "index": "odd", "delta": "odder"}),
+        delta(2, json!({"type": "text_delta", "text": "Hallo, "})),
+        delta(2, json!({"type": "text_delta", "text": "Welt 🌍\n\n"})),
+        delta(2, json!({"type": "brand_new_delta", "what": 1})),
+        closed(2),
+        start(3, json!({"type": "tool_use", "id": "toolu_1", "name": "bash", "input": {}})),
+    ];
+    for part in ["", "{\"comm", "and\": \"echo \\u00", "fc\", \"n\"", ": [1.50, 2]}"] {
+        events.push(delta(3, json!({"type": "input_json_delta", "partial_json": part})));
+    }
+    events.push(closed(3));
+    events.push(start(4, json!({"type": "text", "text": ""})));
+    events.push(closed(4));
+    events.extend(end(json!("tool_use")));
+    events
+}
+
+#[test]
+fn every_part_of_an_answer_is_kept() {
+    let (answer, heard) = answer_in_pieces(&stream(&everything()), &[9999]);
+    let input = json!({"command": "echo ü", "n": [1.5, 2]});
+    let expected = [
+        Block::Other(json!({"type": "thinking", "thinking": "Ich grüße.", "signature": "c2ln"})),
+        Block::Other(json!({"type": "redacted_thinking", "data": "xyz=="})),
+        Block::text("Hallo, Welt 🌍\n\n"),
+        Block::ToolUse { id: "toolu_1".into(), name: "bash".into(), input },
+    ];
+    assert_eq!(answer.content, expected);
+    assert_eq!(answer.stop, StopReason::ToolUse);
+    let usage = Usage { input_tokens: 25, output_tokens: 15, cache_read_tokens: 7, cache_write_tokens: 0 };
+    assert_eq!((answer.usage, heard.as_str()), (usage, "Hallo, Welt 🌍\n\n"));
+}
+
+#[test]
+fn what_other_servers_leave_out_is_done_without() {
+    let mut events = vec![
+        json!({"type": "message_start", "message": {"id": 7}}),
+        start(0, json!({"type": "tool_use", "id": "any id: 1", "name": "idle", "odd": true})),
+        closed(0),
+        start(1, json!({"type": "tool_use", "name": "idle", "input": {"whole": 1}})),
+        closed(1),
+        start(2, json!({"type": "tool_use", "id": "any id: 1", "name": "idle", "input": null})),
+        closed(2),
+    ];
+    events.extend(end(Value::Null));
+    let nameless = stream(&events).replace("event: ", "ignored: ");
+    let (answer, _) = answer_in_pieces(&nameless, &[9999]);
+    let call = |id: &str, input: Value| Block::ToolUse { id: id.to_owned(), name: "idle".to_owned(), input };
+    let expected = [call("any id: 1", json!({})), call("call-1-1", json!({"whole": 1})), call("call-1-2", json!({}))];
+    assert_eq!((answer.content.as_slice(), answer.stop), (expected.as_slice(), StopReason::ToolUse));
+    assert_eq!(answer.usage, Usage { output_tokens: 15, ..Usage::default() });
+}
+
+#[test]
+fn the_name_of_an_event_stands_in_for_a_missing_type() {
+    let event = |name: &str, data: &str| SseEvent { name: name.to_owned(), data: data.to_owned() };
+    let mut assembly = Assembly::default();
+    for event in [
+        event("message_start", "{}"),
+        event("content_block_start", r#"{"index":0,"content_block":{"type":"text","text":"a"}}"#),
+        event("content_block_delta", r#"{"index":0,"delta":{"text":"b"}}"#),
+        event("message_stop", "{}"),
+    ] {
+        assembly.take(&event, &()).unwrap();
+    }
+    assert_eq!(assembly.finish("").content, [Block::text("ab")]);
+}
+
+#[test]
+fn every_reason_to_stop_is_told_apart() {
+    for (reason, expected) in [
+        (json!("end_turn"), StopReason::EndTurn),
+        (json!("tool_use"), StopReason::ToolUse),
+        (json!("max_tokens"), StopReason::MaxTokens),
+        (json!("model_context_window_exceeded"), StopReason::ContextFull),
+        (json!("pause_turn"), StopReason::PauseTurn),
+        (json!("refusal"), StopReason::Refusal),
+        (json!("stop_sequence"), StopReason::Other("stop_sequence".into())),
+        (json!("brand_new"), StopReason::Other("brand_new".into())),
+        (Value::Null, StopReason::EndTurn),
+    ] {
+        assert_eq!(answer_in_pieces(&stream(&end(reason)), &[9999]).0.stop, expected);
+    }
+}
+
+#[test]
+fn arguments_that_are_no_whole_object_stay_text() {
+    for (json, is_closed) in [("{\"command\": \"rm -r", true), ("[1]", true), ("7", true), ("{}", false), ("", false)] {
+        let mut events = vec![
+            start(0, json!({"type": "tool_use", "id": "x", "name": "bash", "input": {}})),
+            delta(0, json!({"type": "input_json_delta", "partial_json": json})),
+        ];
+        events.extend(is_closed.then(|| closed(0)));
+        events.extend(end(json!("tool_use")));
+        let (answer, _) = answer_in_pieces(&stream(&events), &[9999]);
+        let Block::ToolUse { input, .. } = &answer.content[0] else { panic!("{answer:?}") };
+        assert_eq!(*input, Value::String(json.to_owned()), "never an object, so never run");
+    }
+}
+
+#[test]
+fn what_is_no_event_of_the_api_is_trouble() {
+    for data in
+        ["{", "7", "", r#"{"type":"content_block_delta","index":4,"delta":{}}"#, r#"{"type":"message_delta"} x"#]
+    {
+        let event = SseEvent { name: String::new(), data: data.to_owned() };
+        assert!(matches!(Assembly::default().take(&event, &()), Err(Trouble::Malformed(_))), "{data}");
+    }
+    let odd = SseEvent { name: "brand_new".into(), data: "[DONE]".to_owned() };
+    assert!(Assembly::default().take(&odd, &()).is_ok());
+    let event = SseEvent { name: "error".into(), data: r#"{"error":{"type":"overloaded_error"}}"#.to_owned() };
+    assert!(matches!(Assembly::default().take(&event, &()), Err(Trouble::Told(_))));
+}
+
+#[test]
+fn what_is_missing_or_wrong_is_named_and_no_key_is_quoted() {
+    let new = |model: &str, base_url: Option<&str>, variables: &[(&str, &str)]| {
+        let spec =
+            ModelSpec { provider: "anthropic".into(), model: model.into(), base_url: base_url.map(str::to_owned) };
+        let variable =
+            |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        Anthropic::new(&spec, &variable).map(|client| client.url.to_string())
+    };
+    let key = (API_KEY, "sk-123456");
+    assert!(new("", None, &[key]).unwrap_err().contains("`model`"));
+    for variables in [vec![], vec![(API_KEY, " ")], vec![(BASE_URL, "https://api.anthropic.com/v1/")]] {
+        let missing = new("m", None, &variables).unwrap_err();
+        assert!(missing.contains(API_KEY) && missing.contains(AUTH_TOKEN), "{missing}");
+    }
+    assert_eq!(new("m", None, &[key]).unwrap(), "https://api.anthropic.com/v1/messages");
+    assert_eq!(new("m", None, &[(AUTH_TOKEN, "t")]).unwrap(), "https://api.anthropic.com/v1/messages");
+    assert_eq!(new("m", None, &[(BASE_URL, "http://a:1/x/")]).unwrap(), "http://a:1/x/v1/messages");
+    assert_eq!(new("m", Some("http://b/v1"), &[(BASE_URL, "http://a")]).unwrap(), "http://b/v1/messages");
+    for (url, word) in
+        [("ftp://x", "http://"), ("x y", "`base_url`"), ("http://me:pw12345@x", "password"), ("http://x/?a", "?")]
+    {
+        let refused = new("m", Some(url), &[]).unwrap_err();
+        assert!(refused.contains(word) && !refused.contains("pw12345"), "{refused}");
+    }
+    let refused = new("m", None, &[(API_KEY, "sk-\u{1}-987654")]).unwrap_err();
+    assert!(refused.contains(API_KEY) && !refused.contains("987654"), "{refused}");
+}
+
+fn request(messages: &[ChatMessage]) -> ModelRequest {
+    let tool = |name: &str| ToolSpec {
+        name: name.to_owned(),
+        description: "does it".to_owned(),
+        input_schema: json!({"type": "object", "properties": {"z": {}, "a": {}}}),
+    };
+    ModelRequest {
+        teammate: "bob".into(),
+        model: "m".into(),
+        system: "You are 'bob'".into(),
+        messages: messages.iter().cloned().map(Arc::new).collect(),
+        tools: [tool("bash"), tool("idle")].into(),
+        output_tokens_max: 99,
+        purpose: Purpose::Turn,
+        silence_timeout: Duration::MAX,
+        answer_timeout: Duration::MAX,
+    }
+}
+
+fn sent(request: &ModelRequest) -> Value {
+    serde_json::from_slice(&body::body(request)).unwrap()
+}
+
+fn user(content: Vec<Block>) -> ChatMessage {
+    ChatMessage { role: Role::User, content }
+}
+
+fn assistant(content: Vec<Block>) -> ChatMessage {
+    ChatMessage { role: Role::Assistant, content }
+}
+
+#[test]
+fn a_body_says_what_the_api_takes_and_no_more() {
+    let call = |id: &str, input: Value| Block::ToolUse { id: id.into(), name: "bash".into(), input };
+    let result =
+        |id: &str, is_error: bool| Block::ToolResult { tool_use_id: id.into(), content: String::new(), is_error };
+    let signed = json!({"type": "thinking", "thinking": "hm", "signature": "s"});
+    let mut request = request(&[
+        user(vec![Block::text("go"), Block::text(" ")]),
+        assistant(vec![
+            Block::Other(signed.clone()),
+            Block::Other(json!({"type": "thinking", "thinking": "cut"})),
+            call("a", json!({"z": 1, "a": 2})),
+            call("b", Value::Null),
+            call("c", json!("{\"comm")),
+        ]),
+        user(vec![result("a", false), result("b", true), result("c", true)]),
+        assistant(vec![Block::Other(json!({"type": "thinking", "thinking": "cut"}))]),
+        user(vec![Block::Other(json!({"type": "image"}))]),
+    ]);
+    let body = sent(&request);
+    let mark = json!({"type": "ephemeral"});
+    assert_eq!(
+        body["messages"],
+        json!([
+            {"role": "user", "content": [{"type": "text", "text": "go"}]},
+            {"role": "assistant", "content": [
+                signed,
+                {"type": "tool_use", "id": "a", "name": "bash", "input": {"z": 1, "a": 2}},
+                {"type": "tool_use", "id": "b", "name": "bash", "input": {}},
+                {"type": "tool_use", "id": "c", "name": "bash", "input": {"INVALID_JSON": "{\"comm"}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "a", "content": ""},
+                {"type": "tool_result", "tool_use_id": "b", "content": "", "is_error": true},
+                {"type": "tool_result", "tool_use_id": "c", "content": "", "is_error": true, "cache_control": mark},
+            ]},
+            {"role": "assistant", "content": [{"type": "text", "text": "(nothing)"}]},
+            {"role": "user", "content": [{"type": "image"}]},
+        ])
+    );
+    let keys: Vec<&String> = body.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["model", "max_tokens", "stream", "tools", "system", "messages"]);
+    assert_eq!((&body["max_tokens"], &body["stream"]), (&json!(99), &json!(true)));
+    assert_eq!(body["system"], json!([{"type": "text", "text": "You are 'bob'", "cache_control": mark}]));
+    assert_eq!((&body["tools"][0].get("cache_control"), &body["tools"][1]["cache_control"]), (&None, &mark));
+    request.purpose = Purpose::Summary;
+    assert_eq!(sent(&request), body, "a summary reads what the cache has");
+    request.purpose = Purpose::SummaryWithoutTools;
+    assert_eq!(sent(&request)["tool_choice"], json!({"type": "none"}));
+}
+
+/// A block a model may say, numbered so that ids differ.
+fn said() -> impl Strategy<Value = Block> {
+    prop_oneof![
+        "[ a-zü\n\"]{0,6}".prop_map(Block::text),
+        ("[a-z]{1,3}", "[ a\"]{0,4}").prop_map(|(key, text)| Block::ToolUse {
+            id: "x".into(),
+            name: "bash".into(),
+            input: json!({key: text, "a": 1.5}),
+        }),
+        "[a-z]{0,2}".prop_map(|signature| {
+            Block::Other(json!({"type": "thinking", "thinking": "t", "signature": signature}))
+        }),
+    ]
+}
+
+/// What the harness answers: a result for every call, and sometimes more.
+fn answered(said: &[Block], told: &str) -> Vec<Block> {
+    let calls = said.iter().filter(|block| matches!(block, Block::ToolUse { .. }));
+    let result = |_| Block::ToolResult { tool_use_id: "x".into(), content: told.to_owned(), is_error: false };
+    let mut content: Vec<Block> = calls.map(result).collect();
+    content.push(Block::text(format!("next {told}")));
+    content
+}
+
+proptest! {
+    #[test]
+    fn where_a_stream_is_cut_into_pieces_does_not_matter(sizes in prop::collection::vec(1..40_usize, 1..60)) {
+        let whole = answer_in_pieces(&stream(&everything()), &[99_999]);
+        prop_assert_eq!(answer_in_pieces(&stream(&everything()), &sizes), whole);
+    }
+
+    /// What a cache goes by: but for the marks, a body begins with all bytes of the body before it.
+    #[test]
+    fn a_growing_conversation_repeats_its_body_byte_for_byte(
+        turns in prop::collection::vec((prop::collection::vec(said(), 0..30), "[a-z<\"]{0,5}"), 1..8),
+    ) {
+        const MARK: &str = r#","cache_control":{"type":"ephemeral"}"#;
+        let mut messages = vec![user(vec![Block::text("<identity>"), Block::text("task")])];
+        let mut before = String::new();
+        let mut ends_before = None;
+        for (said, told) in turns {
+            let bytes = String::from_utf8(body::body(&request(&messages))).unwrap();
+            prop_assert!(bytes.matches(MARK).count() <= 4, "{bytes}");
+            let body: Value = serde_json::from_str(&bytes).unwrap();
+            let sent = body["messages"].as_array().unwrap();
+            let is_marked = |place: usize| sent[place]["content"].as_array().unwrap().last().unwrap()["cache_control"].is_object();
+            prop_assert!(is_marked(sent.len() - 1));
+            if let Some(place) = ends_before {
+                prop_assert!(is_marked(place), "where the request before ended is marked still");
+            }
+            ends_before = Some(sent.len() - 1);
+            let plain = bytes.replace(MARK, "");
+            prop_assert!(plain.starts_with(before.strip_suffix("]}").unwrap_or("")), "{before}\n{plain}");
+            before = plain;
+            let results = answered(&said, &told);
+            messages.push(assistant(said));
+            messages.push(user(results));
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Answers that come: what is sent, what is read, what is heard meanwhile, and how connections are used.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use brigade::domain::transcript::{Block, Role, Usage};
+use brigade::models::anthropic::{API_KEY, AUTH_TOKEN, Anthropic};
+use brigade::ports::{
+    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, Purpose, StopReason,
+};
+use serde_json::json;
+use tokio::sync::Barrier;
+
+use super::server::{Server, call, events, says, streamed, text};
+
+/// A key of no account.
+pub const KEY: &str = "sk-not-a-key-0123456789";
+
+/// Remembers what it hears.
+#[derive(Default)]
+pub struct Heard {
+    pub texts: Mutex<Vec<String>>,
+    pub signs: AtomicUsize,
+}
+
+impl Listener for Heard {
+    fn alive(&self) {
+        self.signs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn text(&self, delta: &str) {
+        self.texts.lock().unwrap().push(delta.to_owned());
+    }
+}
+
+pub fn client(url: &str) -> Anthropic {
+    let spec = ModelSpec { provider: "anthropic".into(), model: "m".into(), base_url: Some(url.to_owned()) };
+    Anthropic::new(&spec, &|name| (name == API_KEY).then(|| KEY.to_owned())).unwrap()
+}
+
+pub fn request() -> ModelRequest {
+    let hello = ChatMessage { role: Role::User, content: vec![Block::text("hello")] };
+    ModelRequest {
+        teammate: "bob".into(),
+        model: "a-model".into(),
+        system: "You are 'bob'".into(),
+        messages: [hello.into()].into(),
+        tools: [].into(),
+        output_tokens_max: 77,
+        purpose: Purpose::Turn,
+        silence_timeout: Duration::from_secs(60),
+        answer_timeout: Duration::from_secs(120),
+    }
+}
+
+pub async fn ask(server: &Server) -> Result<ModelResponse, ModelError> {
+    client(&server.url).request(request(), &()).await
+}
+
+#[tokio::test]
+async fn an_answer_is_heard_while_it_comes_and_whole_at_its_end() {
+    let parts = [text("On it, über alles."), call("toolu_1", "bash", json!({"command": "echo 'ä\n'"}))];
+    let expected = parts.clone();
+    let server = Server::start(move |_, _| says(&parts)).await;
+    let heard = Heard::default();
+    let answer = client(&server.url).request(request(), &heard).await.unwrap();
+    let input = json!({"command": "echo 'ä\n'"});
+    let call = Block::ToolUse { id: "toolu_1".into(), name: "bash".into(), input };
+    assert_eq!(answer.content, [Block::text("On it, über alles."), call], "{expected:?}");
+    assert_eq!(answer.stop, StopReason::ToolUse);
+    let usage = Usage { input_tokens: 100, output_tokens: 9, cache_read_tokens: 40, cache_write_tokens: 0 };
+    assert_eq!(answer.usage, usage);
+    let texts = heard.texts.lock().unwrap().clone();
+    assert_eq!((texts.len(), texts.concat().as_str()), (4, "On it, über alles."));
+    assert!(heard.signs.load(Ordering::Relaxed) >= 2, "signs of life");
+    let asked = &server.asked()[0];
+    assert!(asked.head.starts_with("post /v1/messages http/1.1"), "{}", asked.head);
+    assert_eq!((asked.header("x-api-key"), asked.header("authorization")), (Some(KEY), None));
+    assert_eq!(asked.header("anthropic-version"), Some("2023-06-01"));
+    assert_eq!(asked.header("accept-encoding"), None, "nothing is to be compressed");
+    assert_eq!((&asked.body["model"], &asked.body["max_tokens"]), (&json!("a-model"), &json!(77)));
+    assert_eq!(asked.body.get("temperature"), None);
+}
+
+#[tokio::test]
+async fn bytes_that_come_one_by_one_say_the_same() {
+    let events = events(&[text("wörter"), call("x", "idle", json!({"a": "🌍"}))], "tool_use");
+    let crlf = events.replace('\n', "\r\n");
+    let whole = ask(&Server::start(move |_, _| streamed(&events, 9999)).await).await.unwrap();
+    let single = ask(&Server::start(move |_, _| streamed(&crlf, 1)).await).await.unwrap();
+    assert_eq!(single, whole);
+}
+
+#[tokio::test]
+async fn a_token_goes_as_a_bearers_and_no_key_is_needed_elsewhere() {
+    let server = Server::start(|_, _| says(&[text("hi")])).await;
+    let spec = ModelSpec { provider: String::new(), model: "m".into(), base_url: Some(server.url.clone()) };
+    let with_token = Anthropic::new(&spec, &|name| (name == AUTH_TOKEN).then(|| "a-token".to_owned())).unwrap();
+    let without = Anthropic::new(&spec, &|_| None).unwrap();
+    for client in [with_token, without] {
+        client.request(request(), &()).await.unwrap();
+    }
+    let asked = server.asked();
+    assert_eq!((asked[0].header("authorization"), asked[0].header("x-api-key")), (Some("bearer a-token"), None));
+    assert_eq!((asked[1].header("authorization"), asked[1].header("x-api-key")), (None, None));
+}
+
+#[tokio::test]
+async fn one_connection_serves_one_request_after_the_other() {
+    let server = Server::start(|_, _| says(&[text("hi")])).await;
+    for _ in 0..5 {
+        ask(&server).await.unwrap();
+    }
+    assert_eq!((server.asked().len(), server.connections()), (5, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_hundred_teammates_ask_at_once() {
+    const TEAMMATES: usize = 300;
+    // The server answers nobody before everybody has asked.
+    let all_asked = std::sync::Arc::new(Barrier::new(TEAMMATES));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let all_asked = std::sync::Arc::clone(&all_asked);
+            tokio::spawn(async move {
+                use tokio::io::{AsyncReadExt, AsyncWriteExt};
+                let mut bytes = vec![0; 16 * 1024];
+                let _ = stream.read(&mut bytes).await;
+                all_asked.wait().await;
+                for step in says(&[text("hi")]) {
+                    let super::server::Step::Send(bytes) = step else { continue };
+                    let _ = stream.write_all(&bytes).await;
+                }
+            });
+        }
+    });
+    let mut asking = tokio::task::JoinSet::new();
+    for _ in 0..TEAMMATES {
+        let url = url.clone();
+        asking.spawn(async move { client(&url).request(request(), &()).await });
+    }
+    while let Some(answer) = asking.join_next().await {
+        assert_eq!(answer.unwrap().unwrap().content, [Block::text("hi")]);
+    }
+}

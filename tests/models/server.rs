@@ -1,0 +1,205 @@
+//! A server of the Messages API over plain sockets: it reads requests and answers with the bytes it is told to.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The request line and the headers, in lower case.
+    pub head: String,
+    pub body: Value,
+}
+
+impl Asked {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+}
+
+/// What the server does next with a connection.
+#[derive(Debug, Clone)]
+pub enum Step {
+    Send(Vec<u8>),
+    /// Sends this again and again, this many milliseconds apart, until the client is gone.
+    Endless(Vec<u8>, u64),
+    /// Sends nothing more until the client is gone.
+    Silence,
+    /// Closes the connection.
+    Close,
+}
+
+pub type Reply = Vec<Step>;
+
+/// A server. It ends with the test's runtime.
+pub struct Server {
+    pub url: String,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Server {
+    /// Answers each request as `answer` says, which is handed how many came before.
+    pub async fn start(answer: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (asked, connections) = (Arc::<Mutex<Vec<Asked>>>::default(), Arc::<AtomicUsize>::default());
+        let (answer, seen, count) = (Arc::new(answer), Arc::clone(&asked), Arc::clone(&connections));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                let (answer, seen) = (Arc::clone(&answer), Arc::clone(&seen));
+                // A client that goes away ends only its own connection.
+                tokio::spawn(async move { serve(stream, &*answer, &seen).await.ok() });
+            }
+        });
+        Self { url, asked, connections }
+    }
+
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    answer: &(dyn Fn(&Asked, usize) -> Reply + Send + Sync),
+    seen: &Mutex<Vec<Asked>>,
+) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = Vec::new();
+    loop {
+        let Some(asked) = read_request(&mut stream, &mut buffer).await? else { return Ok(()) };
+        let before = {
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.push(asked.clone());
+            seen.len() - 1
+        };
+        for step in answer(&asked, before) {
+            match step {
+                Step::Send(bytes) => stream.write_all(&bytes).await?,
+                Step::Endless(bytes, apart_ms) => loop {
+                    stream.write_all(&bytes).await?;
+                    if apart_ms > 0 {
+                        tokio::time::sleep(std::time::Duration::from_millis(apart_ms)).await;
+                    }
+                },
+                Step::Silence => {
+                    stream.read_to_end(&mut buffer).await?;
+                    return Ok(());
+                }
+                Step::Close => return Ok(()),
+            }
+        }
+    }
+}
+
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<Asked>> {
+    let end_of = |buffer: &[u8]| buffer.windows(4).position(|window| window == b"\r\n\r\n");
+    loop {
+        if let Some(end) = end_of(buffer) {
+            let head = String::from_utf8_lossy(&buffer[..end]).to_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok()).unwrap_or(0);
+            if buffer.len() >= end + 4 + length {
+                let rest = buffer.split_off(end + 4 + length);
+                let body = serde_json::from_slice(&buffer[end + 4..]).unwrap_or(Value::Null);
+                *buffer = rest;
+                return Ok(Some(Asked { head, body }));
+            }
+        }
+        if stream.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+/// A response that is whole.
+pub fn plain(status: u16, headers: &str, body: &str) -> Reply {
+    let head =
+        format!("HTTP/1.1 {status} X\r\nrequest-id: req_{status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
+    vec![Step::Send((head + body).into_bytes())]
+}
+
+/// An error as the API says it.
+pub fn refused(status: u16, headers: &str, kind: &str, message: &str) -> Reply {
+    let body = json!({"type": "error", "error": {"type": kind, "message": message}}).to_string();
+    plain(status, &format!("content-type: application/json\r\n{headers}"), &body)
+}
+
+/// The head of a stream.
+pub fn head() -> Step {
+    let text = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nrequest-id: req_200\r\ntransfer-encoding: chunked\r\n\r\n";
+    Step::Send(text.as_bytes().to_vec())
+}
+
+/// A piece of a stream.
+pub fn chunk(bytes: &[u8]) -> Vec<u8> {
+    [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
+}
+
+/// A whole stream in pieces of `size` bytes.
+pub fn streamed(events: &str, size: usize) -> Reply {
+    let mut reply = vec![head()];
+    reply.extend(events.as_bytes().chunks(size).map(|piece| Step::Send(chunk(piece))));
+    reply.push(Step::Send(chunk(b"")));
+    reply
+}
+
+/// A part of an answer.
+#[derive(Debug, Clone)]
+pub enum Part {
+    Text(String),
+    /// A call: its id, its tool, its arguments as JSON text.
+    Call(String, String, String),
+}
+
+pub fn text(text: &str) -> Part {
+    Part::Text(text.to_owned())
+}
+
+pub fn call(id: &str, tool: &str, input: Value) -> Part {
+    Part::Call(id.to_owned(), tool.to_owned(), input.to_string())
+}
+
+/// The events of an answer.
+pub fn events(parts: &[Part], stop_reason: &str) -> String {
+    let usage = json!({"input_tokens": 100, "cache_read_input_tokens": 40, "output_tokens": 1});
+    let mut events = vec![json!({"type": "message_start", "message": {"id": "msg_1", "usage": usage}})];
+    for (index, part) in parts.iter().enumerate() {
+        let (block, kind, key, whole) = match part {
+            Part::Text(text) => (json!({"type": "text", "text": ""}), "text_delta", "text", text),
+            Part::Call(id, name, input) => (
+                json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
+                "input_json_delta",
+                "partial_json",
+                input,
+            ),
+        };
+        events.push(json!({"type": "content_block_start", "index": index, "content_block": block}));
+        let letters: Vec<char> = whole.chars().collect();
+        for piece in letters.chunks(5) {
+            let piece: String = piece.iter().collect();
+            events.push(json!({"type": "content_block_delta", "index": index, "delta": {"type": kind, key: piece}}));
+        }
+        events.push(json!({"type": "content_block_stop", "index": index}));
+        events.push(json!({"type": "ping"}));
+    }
+    events.push(json!({"type": "message_delta", "delta": {"stop_reason": stop_reason}, "usage": {"output_tokens": 9}}));
+    events.push(json!({"type": "message_stop"}));
+    let line = |event: &Value| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap());
+    events.iter().map(line).collect()
+}
+
+/// An answer, streamed.
+pub fn says(parts: &[Part]) -> Reply {
+    let calls = parts.iter().any(|part| matches!(part, Part::Call(..)));
+    streamed(&events(parts, if calls { "tool_use" } else { "end_turn" }), 64)
+}
