@@ -6,7 +6,7 @@
 //! files that were swapped out, and puts right what an outside writer put back.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
@@ -17,7 +17,7 @@ use crate::ports::{Clock, StateStore, StoreChange, StoreResult};
 use crate::stores::fs::Stamp;
 
 use super::blocking;
-use super::shared::{Base, Merged, SETTLE_TIME, SharedFile, merge_patiently};
+use super::shared::{Base, Merged, SETTLE_TIME, SharedFile, is_telling, merge_patiently};
 
 /// The file's name.
 pub const STATE_FILE: &str = "agent_state.json";
@@ -382,11 +382,4 @@ impl Keeping {
         let idle = now + if inner.has_events { POLL_INTERVAL } else { LOOK_INTERVAL };
         [inner.due(), self.next_aside_look(facts)].into_iter().flatten().fold(idle, Instant::min)
     }
-}
-
-/// Whether a later write is sure to give the file another stamp: the clock of the file system has moved on.
-fn is_telling(stamp: Stamp) -> bool {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let grain = Duration::from_millis(50);
-    i128::try_from(now.saturating_sub(grain).as_nanos()).is_ok_and(|grain_ago| stamp.modified_ns < grain_ago)
 }
