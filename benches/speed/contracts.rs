@@ -99,14 +99,16 @@ fn lives(process: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// From the return of the command that takes the claim away until its work has ended.
+/// From the start of the command that takes the claim away until the work on it has ended.
 fn commands_of_lost_claims() -> Vec<f64> {
     let (place, _up, mut command) = team_with_command();
     let mut times = Vec::new();
     for _ in 0..ENDED {
         assert!(lives(command));
+        let began = Instant::now();
         place.time_of(&["tasks", "release", "1", "--force", "--reason", "somebody else does it"]);
-        times.push(ms(wait_until("the command ends", || !lives(command))));
+        wait_until("the command ends", || !lives(command));
+        times.push(ms(began.elapsed()));
         // It is claimed again, and the next command runs.
         command = command_of(&place);
     }

@@ -1,6 +1,6 @@
 //! The small whole-file records beside the board: roster, worker, worktree state. Pure: text in, text out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
@@ -38,11 +38,14 @@ pub struct RosterMember {
 pub fn merge_roster(file: Option<&[u8]>, team: &str, members: &[RosterMember]) -> Result<String, DocumentError> {
     let mut document = file.map_or_else(|| Ok(Document::default()), Document::parse)?;
     let mut rows: Vec<Document> = read_rows(&document)?;
+    let mut places: HashMap<String, usize> = HashMap::with_capacity(rows.len());
+    for (place, row) in rows.iter().enumerate() {
+        if let Ok(Some(name)) = row.get::<String>("name") {
+            places.entry(name.to_ascii_lowercase()).or_insert(place);
+        }
+    }
     for member in members {
-        let place = rows.iter().position(
-            |row| matches!(row.get::<String>("name"), Ok(Some(name)) if name.eq_ignore_ascii_case(&member.name)),
-        );
-        let index = place.unwrap_or_else(|| {
+        let index = *places.entry(member.name.to_ascii_lowercase()).or_insert_with(|| {
             rows.push(Document::default());
             rows.len() - 1
         });

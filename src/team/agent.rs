@@ -121,6 +121,8 @@ pub struct AgentParts {
     pub model: Arc<dyn ModelClient>,
     /// Its tools.
     pub tools: Vec<Arc<dyn Tool>>,
+    /// What its model is told of them, in the same order.
+    pub tool_specs: Arc<[ToolSpec]>,
     /// What its tools reach.
     pub context: ToolContext,
     /// What it holds, and how soon its turns must end.
@@ -148,7 +150,6 @@ impl Agent {
             shared.limits.turns_max,
             parts.spec.prompt.trim()
         );
-        let tool_specs = parts.tools.iter().map(|tool| tool.spec()).collect();
         Ok(Self {
             conversation,
             system: system.trim_end().into(),
@@ -159,7 +160,7 @@ impl Agent {
             shared,
             model: parts.model,
             tools: parts.tools,
-            tool_specs,
+            tool_specs: parts.tool_specs,
             context: parts.context,
             reins: parts.reins,
             progress: parts.progress,

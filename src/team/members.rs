@@ -21,7 +21,7 @@ use crate::domain::name::{LEAD, Name};
 use crate::domain::phase::{Held, Phase};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
-use crate::ports::{ModelClient, ModelSpec};
+use crate::ports::{ModelClient, ModelSpec, ToolSpec};
 use crate::tools::{CommandRegistry, TeamControl, Tool, ToolContext, ToolLimits};
 
 /// Words to a teammate that may wait to be heard; a full queue means it will look anyway.
@@ -175,6 +175,8 @@ pub struct Members {
     worker: Arc<WorkerReporter>,
     gates: Gates,
     stalled: HashMap<Id, &'static str>,
+    /// What models are told of tools; members with the same tools share it.
+    tool_specs: Vec<Arc<[ToolSpec]>>,
 }
 
 /// What idle members may begin.
@@ -225,6 +227,7 @@ impl Members {
             worker,
             gates,
             stalled: HashMap::new(),
+            tool_specs: Vec::new(),
         }
     }
 
@@ -286,7 +289,8 @@ impl Members {
         let commands = patience.commands(self.worker.enlist(spec.name.as_str(), Arc::clone(&progress)));
         let context = self.tool_context(spec, &shared, commands, reins.holding());
         let tools = (self.tools_of)(is_lead);
-        let parts = AgentParts { spec: spec.clone(), model, tools, context, reins, progress };
+        let tool_specs = self.specs_of(&tools);
+        let parts = AgentParts { spec: spec.clone(), model, tools, tool_specs, context, reins, progress };
         let LifeEnds { heard, says, prefers, respawns } = ends;
         let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
         self.lives.spawn(async move {
@@ -294,6 +298,16 @@ impl Members {
             let agent = Agent::resume(parts, shared).await?;
             Teammate::new(agent, heard, says, gate, prefers).live().await
         })
+    }
+
+    fn specs_of(&mut self, tools: &[Arc<dyn Tool>]) -> Arc<[ToolSpec]> {
+        let specs: Vec<ToolSpec> = tools.iter().map(|tool| tool.spec()).collect();
+        if let Some(known) = self.tool_specs.iter().find(|known| known[..] == specs[..]) {
+            return Arc::clone(known);
+        }
+        let specs: Arc<[ToolSpec]> = specs.into();
+        self.tool_specs.push(Arc::clone(&specs));
+        specs
     }
 
     fn tool_context(

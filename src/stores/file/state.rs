@@ -5,8 +5,9 @@
 //! the desired state, or of what the team does, at once. A task of its own, the keeper, writes what is due, looks at
 //! files that were swapped out, and puts right what an outside writer put back.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
@@ -17,7 +18,7 @@ use crate::ports::{Clock, StateStore, StoreChange, StoreResult};
 use crate::stores::fs::Stamp;
 
 use super::blocking;
-use super::shared::{Base, Merged, SETTLE_TIME, SharedFile, merge_patiently};
+use super::shared::{Base, Merged, SETTLE_TIME, SharedFile, is_telling, merge_patiently};
 
 /// The file's name.
 pub const STATE_FILE: &str = "agent_state.json";
@@ -58,18 +59,28 @@ struct Inner {
 /// Our part of the file.
 #[derive(Default)]
 struct Own {
-    report: Option<StateReport>,
+    report: Option<Arc<StateReport>>,
     /// The one that was written last; a newer one may wait.
-    written: Option<StateReport>,
+    written: Option<Arc<StateReport>>,
     /// Counts the reports; the written one is behind while one waits.
     version: u64,
     written_version: u64,
     /// The newest report that ever went into the making of the file, with its version: none older goes in behind it.
-    merged: (u64, Option<StateReport>),
+    merged: (u64, Option<Arc<StateReport>>),
     written_at: Option<Instant>,
     has_keeper: bool,
     /// The file as it was last seen or left.
     seen: Option<(Stamp, SharedState)>,
+    /// What the last merge left: it need not be read and made anew while nothing differs.
+    carried: Option<Arc<Carried>>,
+}
+
+/// A version of the file that says all that was to be said.
+struct Carried {
+    bytes: Vec<u8>,
+    state: SharedState,
+    /// Which report it carries.
+    version: u64,
 }
 
 impl FileState {
@@ -154,7 +165,7 @@ impl Inner {
         let current = own.report.as_ref().and_then(|before| before.current);
         report.current = report.current.or(current);
         let is_urgent = own.report.is_none() || report.current != current;
-        own.report = Some(report);
+        own.report = Some(Arc::new(report));
         own.version += 1;
         is_urgent
     }
@@ -177,7 +188,7 @@ impl Inner {
     /// The state once what is reported is written.
     fn as_reported(&self, state: Option<SharedState>) -> SharedState {
         let state = state.unwrap_or_else(|| SharedState::fresh(self.clock.now()));
-        let report = self.own().report.clone();
+        let report = self.own().report.as_deref().cloned();
         state.merge(&StateUpdate { report, desired: None }, self.clock.now())
     }
 
@@ -217,9 +228,19 @@ impl Inner {
         let is_wish = desired.as_ref().is_some_and(|desired| desired.only_if.is_none());
         let own_change_ns = is_wish.then(|| i128::from(self.clock.now().0) * 1_000_000);
         let (inner, told) = (Arc::clone(self), report.clone());
-        let make = move |base: Base<'_>| inner.make(base, inner.newest(version, &told).as_ref(), desired.as_ref());
+        let merged_version = Arc::new(AtomicU64::new(0));
+        let merging = Arc::clone(&merged_version);
+        let make = move |base: Base<'_>| {
+            let (version, report) = inner.newest(version, &told);
+            merging.store(version, Ordering::Relaxed);
+            let is_carried = desired.is_none() && inner.is_carried(base, version);
+            if is_carried { None } else { inner.make(base, report.as_deref(), desired.as_ref()) }
+        };
         let bytes = merge_patiently(&self.file, own_change_ns, make).await?;
-        let state = bytes.and_then(|bytes| SharedState::parse(&bytes).ok()).unwrap_or_else(|| self.fresh());
+        let state = match bytes {
+            Some(bytes) => self.carry(bytes, merged_version.load(Ordering::Relaxed)),
+            None => self.fresh(),
+        };
         let mut own = self.own();
         if version > own.written_version {
             own.written_version = version;
@@ -230,13 +251,35 @@ impl Inner {
         Ok(state)
     }
 
-    /// This report, or a newer one that another call merged while this one waited for the file's lock.
-    fn newest(&self, version: u64, report: &Option<StateReport>) -> Option<StateReport> {
+    /// Whether this is what the last merge left, with this report in it.
+    fn is_carried(&self, base: Base<'_>, version: u64) -> bool {
+        let carried = self.own().carried.clone();
+        let is = |carried: &Arc<Carried>| {
+            carried.version == version && matches!(base, Base::Whole(bytes) if bytes == carried.bytes)
+        };
+        carried.as_ref().is_some_and(is)
+    }
+
+    /// Takes in what a merge left, with this report in it.
+    fn carry(&self, bytes: Vec<u8>, version: u64) -> SharedState {
+        let before = self.own().carried.clone();
+        if let Some(carried) = before.filter(|carried| carried.bytes == bytes && carried.version == version) {
+            return carried.state.clone();
+        }
+        let Ok(state) = SharedState::parse(&bytes) else {
+            return self.fresh();
+        };
+        self.own().carried = Some(Arc::new(Carried { bytes, state: state.clone(), version }));
+        state
+    }
+
+    /// This report, or a newer one that another call merged while this one waited for the file's lock; with its number.
+    fn newest(&self, version: u64, report: &Option<Arc<StateReport>>) -> (u64, Option<Arc<StateReport>>) {
         let mut own = self.own();
         if version >= own.merged.0 {
             own.merged = (version, report.clone());
         }
-        own.merged.1.clone()
+        own.merged.clone()
     }
 
     fn due(&self) -> Option<Instant> {
@@ -251,7 +294,7 @@ impl Drop for Inner {
         if self.due().is_some() {
             // The last report must not be lost with the process; there is nobody left to tell an error to.
             let report = self.own().report.clone();
-            let _ = self.file.merge(None, &mut |base| self.make(base, report.as_ref(), None));
+            let _ = self.file.merge(None, &mut |base| self.make(base, report.as_deref(), None));
         }
     }
 }
@@ -382,11 +425,4 @@ impl Keeping {
         let idle = now + if inner.has_events { POLL_INTERVAL } else { LOOK_INTERVAL };
         [inner.due(), self.next_aside_look(facts)].into_iter().flatten().fold(idle, Instant::min)
     }
-}
-
-/// Whether a later write is sure to give the file another stamp: the clock of the file system has moved on.
-fn is_telling(stamp: Stamp) -> bool {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let grain = Duration::from_millis(50);
-    i128::try_from(now.saturating_sub(grain).as_nanos()).is_ok_and(|grain_ago| stamp.modified_ns < grain_ago)
 }

@@ -206,6 +206,38 @@ impl BoardFiles {
         self.look_again()?.known(id).map(|task| Task::clone(&task))
     }
 
+    /// [`Self::view`] where it is at hand: nothing has to be read, locked or waited for.
+    pub fn view_at_hand(&self) -> Option<Arc<BoardView>> {
+        self.at_hand()?.index.view_at_hand()
+    }
+
+    /// [`Self::get`] where it is at hand.
+    pub fn get_at_hand(&self, id: TaskId) -> Option<Task> {
+        self.at_hand()?.known(id).ok().map(|task| Task::clone(&task))
+    }
+
+    /// Whether it is certain, without reading, locking or waiting, that nothing can be claimed by `claimant` now.
+    pub fn has_surely_nothing_for(&self, claimant: &Claimant) -> bool {
+        let now = self.clock.now();
+        self.at_hand().is_some_and(|mut state| state.index.best(claimant, now, &HashSet::new()).is_none())
+    }
+
+    /// Whether it is certain, without reading, locking or waiting, that there is no claim to take back, and nothing else to finish.
+    pub fn has_surely_no_claims(&self) -> bool {
+        self.at_hand().is_some_and(|state| state.index.in_progress().is_empty() && state.index.deleted().is_empty())
+    }
+
+    /// What is known, where that is certain to be all there is: the watch tells of nothing new, nobody is at work here, and
+    /// nothing waits to be finished.
+    fn at_hand(&self) -> Option<MutexGuard<'_, State>> {
+        if self.is_read_only {
+            return None;
+        }
+        let mut state = self.state.try_lock().ok()?;
+        let is_all = !state.scan.is_behind() && !state.scan.has_records() && state.scan.settled_suspects().is_empty();
+        is_all.then_some(state)
+    }
+
     /// What is known, brought up to date: under the lock, so that nothing is seen half done, or without where it cannot be had.
     fn look_again(&self) -> StoreResult<MutexGuard<'_, State>> {
         let mut state = self.state();

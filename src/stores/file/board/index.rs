@@ -246,6 +246,11 @@ impl Index {
         open.filter_map(|(_, ranks)| ranks.iter().find(|(_, id)| !passed.contains(id))).min().map(|(_, id)| *id)
     }
 
+    /// The board as others see it, where nothing changed since it was last asked for.
+    pub(super) fn view_at_hand(&self) -> Option<Arc<BoardView>> {
+        self.view.clone()
+    }
+
     /// The board as others see it.
     pub(super) fn view(&mut self) -> Arc<BoardView> {
         if let Some(view) = &self.view {

@@ -172,6 +172,11 @@ impl Scan {
         self.records.iter().cloned().collect()
     }
 
+    /// Whether there are any.
+    pub(super) fn has_records(&self) -> bool {
+        !self.records.is_empty()
+    }
+
     /// Takes in that there is a file of this name now, should it be a record's.
     pub(super) fn note_record(&mut self, name: &str) {
         if let Meaning::Record { .. } = meaning_of(name) {

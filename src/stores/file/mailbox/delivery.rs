@@ -16,6 +16,16 @@ impl Inner {
         })
     }
 
+    /// [`Self::take`], and notes when there was nothing.
+    pub(super) fn take_watched(&self, name: &str) -> StoreResult<(String, Vec<(String, Scan)>)> {
+        let since = self.stillness.begin(&*self.files);
+        let (name, scans) = self.take(name)?;
+        if scans.is_empty() {
+            self.stillness.note(&name, since);
+        }
+        Ok((name, scans))
+    }
+
     /// Moves the inbox of `name` to its taken files, and reads all of them.
     pub(super) fn take(&self, name: &str) -> StoreResult<(String, Vec<(String, Scan)>)> {
         let name = self.recipients.find(&*self.files, name)?;
@@ -220,6 +230,7 @@ impl Inner {
     }
 
     pub(super) fn waiting(&self) -> StoreResult<Vec<String>> {
+        let since = self.stillness.begin(&*self.files);
         let spellings = self.recipients.spellings(&*self.files)?;
         let known = |name: &str| spellings.get(&name.to_ascii_lowercase()).cloned();
         let mut waiting = BTreeSet::new();
@@ -240,6 +251,9 @@ impl Inner {
         for file in &taken {
             let is_carried = state.watched.get(file).is_some_and(|watched| watched.is_carried);
             waiting.extend(parse_name(file).filter(|_| !is_carried).and_then(|(name, _)| known(name)));
+        }
+        if waiting.is_empty() && taken.is_empty() {
+            self.stillness.note_all(since);
         }
         Ok(waiting.into_iter().collect())
     }

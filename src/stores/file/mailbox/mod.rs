@@ -7,6 +7,7 @@
 mod delivery;
 mod recipients;
 mod spoiled;
+mod stillness;
 mod taken;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -28,6 +29,7 @@ use super::sync::{SyncQueue, SyncRequest};
 use super::{Durability, blocking, failed};
 use recipients::Recipients;
 use spoiled::SpoiledMail;
+use stillness::Stillness;
 use taken::{Scan, file_name, inbox_name, next_number, parse_name};
 
 /// The most an inbox may hold, what was taken and is not carried yet among it, in bytes.
@@ -61,6 +63,7 @@ struct Inner {
     lock: PathBuf,
     recipients: Recipients,
     spoiled: SpoiledMail,
+    stillness: Stillness,
     settle_time: Duration,
     prepared: OnceLock<()>,
     state: Mutex<State>,
@@ -116,6 +119,7 @@ impl FileMailbox {
             sync: SyncQueue::new(Arc::clone(&files), durability),
             recipients: Recipients::new(&folder),
             spoiled: SpoiledMail::new(&folder),
+            stillness: Stillness::new(&folder),
             taken: folder.join(".taken"),
             lock: folder.join(".lock"),
             settle_time,
@@ -152,8 +156,11 @@ impl Mailbox for FileMailbox {
     }
 
     async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
+        if self.inner.stillness.is_still(name) {
+            return Ok(Vec::new());
+        }
         let asked = name.to_owned();
-        let (name, scans) = self.run(move |inner| inner.take(&asked)).await?;
+        let (name, scans) = self.run(move |inner| inner.take_watched(&asked)).await?;
         self.inner.note(&name, &scans, delivered);
         self.inner.start_sweeping();
         let mut handed_out = HashSet::new();
@@ -172,11 +179,17 @@ impl Mailbox for FileMailbox {
     }
 
     async fn peek(&self, name: &str) -> StoreResult<Vec<Message>> {
+        if self.inner.stillness.is_still(name) {
+            return Ok(Vec::new());
+        }
         let name = name.to_owned();
         self.run(move |inner| inner.peek(&name)).await
     }
 
     async fn waiting(&self) -> StoreResult<Vec<String>> {
+        if self.inner.stillness.is_all_still() {
+            return Ok(Vec::new());
+        }
         self.run(|inner| inner.waiting()).await
     }
 }

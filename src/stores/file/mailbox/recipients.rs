@@ -14,7 +14,8 @@ use crate::stores::file::failed;
 use crate::stores::file::replace::Staged;
 use crate::stores::fs::{FileSystem, Stamp};
 
-const OPEN_FILE: &str = ".open";
+/// The list's name.
+pub(super) const OPEN_FILE: &str = ".open";
 
 /// The largest list that is read, in bytes: some hundred thousand names.
 const OPEN_BYTES_MAX: u64 = 4 * 1024 * 1024;

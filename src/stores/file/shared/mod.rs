@@ -9,8 +9,9 @@
 //! Processes of ours keep each other out by a lock; outside writers are never waited for while it is held.
 
 mod aside;
+mod look;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,8 @@ use crate::stores::fs::{FileSystem, Stamp, locked};
 use super::replace::{Staged, sweep_temporaries};
 use super::{Durability, blocking, failed};
 use aside::{AsideName, Content, print};
+use look::Glimpse;
+pub use look::is_telling;
 
 /// How long the same broken bytes count as a writer at work, and how long a file that was swapped out is watched.
 pub const SETTLE_TIME: Duration = Duration::from_secs(1);
@@ -74,6 +77,8 @@ pub struct SharedFile {
     name: String,
     lock: PathBuf,
     is_whole: fn(&[u8]) -> bool,
+    /// Prints of whole versions, the last one first: what is read again and again need not be parsed each time.
+    whole: Mutex<VecDeque<u64>>,
     state: Mutex<State>,
 }
 
@@ -91,6 +96,8 @@ struct State {
     torn: Option<(u64, Instant)>,
     /// Since when the files aside have been as they are.
     watched: HashMap<String, (Stamp, Instant)>,
+    /// What the files aside hold, as far as their stamps vouch for it.
+    glimpses: HashMap<String, Glimpse>,
 }
 
 /// A version aside that nobody merged yet: its file, what that file's name says, and what is in it.
@@ -121,6 +128,7 @@ impl SharedFile {
             came_out: None,
             torn: None,
             watched: HashMap::new(),
+            glimpses: HashMap::new(),
         };
         Self {
             files,
@@ -129,6 +137,7 @@ impl SharedFile {
             name: name.to_owned(),
             lock: team_folder.join(format!(".{name}.lock")),
             is_whole,
+            whole: Mutex::default(),
             state: Mutex::new(state),
         }
     }
@@ -365,13 +374,18 @@ impl SharedFile {
     }
 
     /// The files aside that hold a whole version nobody merged yet, in the order they were swapped out.
-    fn unseen(&self, state: &State) -> StoreResult<Vec<Unseen>> {
+    fn unseen(&self, state: &mut State) -> StoreResult<Vec<Unseen>> {
+        let is_unseen =
+            |aside: &AsideName, print: u64, is_whole: bool| is_whole && print != aside.seen && print != aside.put;
         let mut unseen = Vec::new();
         for (name, aside) in self.asides(state)? {
-            let Some(content) = self.content(&state.aside.join(&name))? else {
+            let glimpse = self.glimpse(state, &name)?;
+            if !glimpse.is_some_and(|glimpse| is_unseen(&aside, glimpse.print, glimpse.is_whole)) {
                 continue;
-            };
-            if content.is_whole && content.print != aside.seen && content.print != aside.put {
+            }
+            if let Some(content) = self.content(&state.aside.join(&name))?
+                && is_unseen(&aside, content.print, content.is_whole)
+            {
                 unseen.push((name, aside, content));
             }
         }
@@ -393,9 +407,10 @@ impl SharedFile {
     fn retire(&self, state: &mut State) -> StoreResult<()> {
         let asides = self.asides(state)?;
         state.watched.retain(|name, _| asides.iter().any(|(there, _)| there == name));
+        state.glimpses.retain(|name, _| asides.iter().any(|(there, _)| there == name));
         for (name, aside) in asides {
             let path = state.aside.join(&name);
-            let Some(content) = self.content(&path)? else {
+            let Some(content) = self.glimpse(state, &name)? else {
                 continue;
             };
             let was_never_swapped_in = content.print == aside.put && content.print != aside.seen;
@@ -415,15 +430,6 @@ impl SharedFile {
         Ok(())
     }
 
-    fn asides(&self, state: &State) -> StoreResult<Vec<(String, AsideName)>> {
-        let names = match self.files.list(&state.aside) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            other => other.map_err(failed("list", &state.aside))?,
-        };
-        let named = |name: String| AsideName::parse(&self.name, &name).map(|aside| (name, aside));
-        Ok(names.into_iter().filter_map(named).collect())
-    }
-
     /// Removes what killed processes of ours left half written, once.
     fn sweep(&self, state: &mut State) -> StoreResult<()> {
         if !state.is_swept {
@@ -431,25 +437,6 @@ impl SharedFile {
             state.is_swept = true;
         }
         Ok(())
-    }
-
-    fn content(&self, path: &Path) -> StoreResult<Option<Content>> {
-        self.read_content(path).map_err(failed("read", path))
-    }
-
-    fn read_content(&self, path: &Path) -> io::Result<Option<Content>> {
-        match self.files.read(path, 0, SHARED_BYTES_MAX) {
-            Ok((bytes, stamp)) => {
-                Ok(Some(Content { print: print(&bytes), is_whole: (self.is_whole)(&bytes), bytes, stamp }))
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                let stamp = self.files.stamp(path)?;
-                let told = format!("{} {} {}", stamp.bytes, stamp.modified_ns, stamp.inode);
-                Ok(Some(Content { bytes: Vec::new(), print: print(told.as_bytes()), is_whole: false, stamp }))
-            }
-            Err(error) => Err(error),
-        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
