@@ -208,8 +208,10 @@ fn commands_and_messages_are_obeyed_and_what_is_wrong_is_said() {
         seat.type_in(&format!("{typed}\r"));
         seat.until(said, |shown| shown.matches(said).count() > before);
     }
+    let teams = seat.shown().matches("crew runs (pid").count();
     seat.type_in("/te\t\r");
-    seat.until("completed", |shown| shown.contains("crew> /team"));
+    seat.until("completed", |shown| shown.matches("crew runs (pid").count() > teams);
+    seat.until("the next prompt", |shown| shown.trim_end().ends_with("crew>"));
     // Up brings the last line back.
     seat.type_in("\u{1b}[A");
     seat.until("history", |shown| shown.trim_end().ends_with("crew> /team"));

@@ -118,7 +118,7 @@ impl Report {
             tokio::select! {
                 event = events.recv() => self.show(event),
                 outcome = team.wait() => break outcome,
-                () = signals.next() => {
+                _ = signals.next() => {
                     let command = if asked { Command::StopNow } else { Command::Stop };
                     self.note(if asked { STOPPING_NOW } else { STOPPING });
                     asked = true;

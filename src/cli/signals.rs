@@ -4,6 +4,15 @@ use std::future::pending;
 
 use super::error::{CliError, CliResult};
 
+/// Which signal came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Ctrl-C, where nothing reads the terminal.
+    Interrupt,
+    /// The process is to end: SIGTERM, SIGHUP.
+    End,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Signals {
@@ -28,15 +37,13 @@ impl Signals {
 
     /// Waits for the next.
     #[cfg(unix)]
-    pub async fn next(&mut self) {
+    pub async fn next(&mut self) -> Kind {
         let [interrupt, terminate, hangup] = &mut self.kinds;
-        let received = tokio::select! {
-            received = interrupt.recv() => received,
-            received = terminate.recv() => received,
-            received = hangup.recv() => received,
-        };
-        if received.is_none() {
-            pending::<()>().await;
+        tokio::select! {
+            Some(()) = interrupt.recv() => Kind::Interrupt,
+            Some(()) = terminate.recv() => Kind::End,
+            Some(()) = hangup.recv() => Kind::End,
+            else => pending().await,
         }
     }
 
@@ -51,9 +58,10 @@ impl Signals {
 
     /// Waits for the next.
     #[cfg(not(unix))]
-    pub async fn next(&mut self) {
-        if tokio::signal::ctrl_c().await.is_err() {
-            pending::<()>().await;
+    pub async fn next(&mut self) -> Kind {
+        match tokio::signal::ctrl_c().await {
+            Ok(()) => Kind::Interrupt,
+            Err(_) => pending().await,
         }
     }
 }

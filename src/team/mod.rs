@@ -114,10 +114,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         team: spec.name.to_string(),
         members: names.iter().map(ToString::to_string).collect(),
     });
-    if has_plan {
-        stores.board.create(&Actor::new(LEAD, ActorKind::Lead), start.plan.clone(), true).await?;
-    }
-    set_mode(&stores, &start).await?;
+    take_orders(&stores, &start).await?;
     let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
     let session = Session::new(&spec, start.one_session, has_plan, conversation, told);
     let reported = Arc::new(Notify::new());
@@ -193,7 +190,11 @@ async fn take_up(stores: &Stores) -> Result<HashMap<String, crate::domain::task:
     Ok(reclaimed.into_iter().map(|claim| (claim.owner, claim.task.id)).collect())
 }
 
-async fn set_mode(stores: &Stores, start: &Start) -> Result<(), StoreError> {
+/// Imports the plan and sets the mode, as the launch has them.
+async fn take_orders(stores: &Stores, start: &Start) -> Result<(), StoreError> {
+    if !start.plan.is_empty() {
+        stores.board.create(&Actor::new(LEAD, ActorKind::Lead), start.plan.clone(), true).await?;
+    }
     let present = stores.state.read().await?;
     let mode = match (start.mode, &present) {
         (Some(mode), _) => Some(mode),

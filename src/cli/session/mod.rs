@@ -20,7 +20,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::headless::{Report, STOPPING, STOPPING_NOW};
 use super::output::{Color, Output};
-use super::signals::Signals;
+use super::signals::{Kind, Signals};
 use crate::domain::event::{Event, Fact};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::team::handle::{Command, Outcome, TeamHandle};
@@ -113,7 +113,11 @@ impl Talk<'_> {
                     continue;
                 }
                 outcome = team.wait() => break outcome,
-                () = signals.next() => Typed::Signal,
+                kind = signals.next() => match kind {
+                    // A command runs, and the editor reads nothing meanwhile.
+                    Kind::Interrupt => Typed::Interrupt,
+                    Kind::End => Typed::Signal,
+                },
                 typed = editor.next() => typed,
                 () = report.quiet() => {
                     report.flush();
