@@ -1,6 +1,5 @@
 //! Adapters put together: stores, models, tools, clock and signals around a team; its events go to the report.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,6 +9,7 @@ use brigade::cli::exit::Exit;
 use brigade::cli::headless::Report;
 use brigade::cli::launch::{Launch, Lifetime};
 use brigade::cli::signals::Signals;
+use brigade::cli::traces;
 use brigade::domain::state::Mode;
 use brigade::domain::time::UnixMs;
 use brigade::platform::guard;
@@ -36,7 +36,7 @@ impl Clock for SystemClock {
 /// # Errors
 /// The workspace cannot be used, or the team not be launched.
 pub fn launch(launch: Launch) -> CliResult<Exit> {
-    listen_to_traces();
+    traces::listen();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -45,17 +45,6 @@ pub fn launch(launch: Launch) -> CliResult<Exit> {
     // Blocking calls that hang (a dead network disk) must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
-}
-
-/// Prints traces to stderr, as many as `RUST_LOG` asks for: by default what went wrong and is in no event.
-fn listen_to_traces() {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    let is_coloured =
-        std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_coloured).without_time();
-    // A second subscriber, in a program that embeds this one, is no reason to stop.
-    let _ = lines.with_writer(std::io::stderr).try_init();
 }
 
 async fn run(launch: Launch) -> CliResult<Exit> {

@@ -11,6 +11,7 @@ use super::exit::Exit;
 use super::output::Output;
 use super::session::screen::Screen;
 use super::signals::Signals;
+use super::traces;
 use crate::domain::event::Event;
 use crate::ports::BoardView;
 use crate::team::handle::{Command, Outcome, TeamHandle};
@@ -98,11 +99,13 @@ impl Report {
 
     /// Shows everything on this screen from now on.
     pub fn show_on(&mut self, screen: Screen) {
+        traces::show_on(Some(screen.clone()));
         self.screen = Some(screen);
     }
 
     /// Shows everything on stdout from now on.
     pub fn show_on_stdout(&mut self) {
+        traces::show_on(None);
         self.screen = None;
     }
 

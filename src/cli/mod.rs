@@ -30,6 +30,7 @@ pub mod state;
 pub mod stop;
 pub mod tasks;
 pub mod team;
+pub mod traces;
 pub mod up;
 pub mod why;
 

@@ -4,11 +4,13 @@ use super::arguments::text_or_stdin;
 use super::context::{Context, member_names};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
+use crate::config::settings::PROVIDER_DEFAULT;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, HUMAN};
 use crate::domain::state::Mode;
 use crate::ports::StoreError;
 use crate::stores::open::Purpose;
+use crate::team::spec::TeamSpec;
 
 /// Write to a teammate, to `lead`, or to `all`, whether the team runs or not
 #[derive(Debug, clap::Args)]
@@ -58,6 +60,10 @@ impl Send {
             };
             format!("sent to {whom}\n")
         })?;
+        let answer = match reader_by_rule(&self.to, team.as_ref()) {
+            Some(who) => answer.note(format!("{who} goes by rule (runbook): it takes the mail and answers nothing")),
+            None => answer,
+        };
         let running = context.running().await.unwrap_or_default();
         Ok(match (running.team, running.desired) {
             (None, _) => answer.note("no team runs: it is delivered when one does"),
@@ -67,6 +73,13 @@ impl Send {
             (Some(_), _) => answer,
         })
     }
+}
+
+/// The recipient, where its provider does not think.
+fn reader_by_rule(to: &str, team: Option<&TeamSpec>) -> Option<String> {
+    let team = team?;
+    let member = team.members.iter().chain([&team.lead]).find(|member| member.name.is_same(to))?;
+    (member.model.provider == PROVIDER_DEFAULT).then(|| member.name.to_string())
 }
 
 fn unknown(error: StoreError, to: &str) -> CliError {

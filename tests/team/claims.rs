@@ -12,7 +12,7 @@ use brigade::ports::{Claimant, StoreError};
 use brigade::team::handle::Command;
 use serde_json::json;
 
-use super::stage::{Stage, call, complete, diligent, has_new_task, new_task, on_and_on, say, task_at_hand};
+use super::stage::{Stage, call, complete, diligent, has_new_task, new_task, on_and_on, once, say, task_at_hand};
 
 #[tokio::test(start_paused = true)]
 async fn work_that_ends_with_a_claim_is_reminded_once_and_then_given_back_as_a_failure() {
@@ -159,4 +159,26 @@ async fn a_claim_that_nobody_holds_is_taken_back() {
     assert_eq!(stage.count(told), 1);
     team.command(Command::Stop).await;
     stage.ended(team).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_waits_for_others_says_for_whom_once() {
+    const LEASE: Duration = Duration::from_secs(90);
+    let mut stage = Stage::new(&["alice"]);
+    stage.diligent(&["alice"]);
+    stage.tasks(&["taken", "ours"]).await;
+    let by_hand = Claimant { name: "eve".into(), capabilities: vec![], worker: "lease:eve".into(), lease: Some(LEASE) };
+    stage.stores.board.claim(TaskId(1), &by_hand).await.unwrap();
+    let team = stage.launch(once()).await;
+    stage.until_status(2, TaskStatus::Completed).await;
+    let said = |stage: &Stage| {
+        stage.count(|fact| matches!(fact, Fact::Warning { text, .. } if text.contains("#1 is claimed by eve")))
+    };
+    stage.until("it is said", |stage| said(stage) == 1).await;
+    tokio::time::sleep(LEASE / 2).await;
+    assert_eq!(said(&stage), 1);
+    // The lease ends, and alice takes it.
+    stage.ended(team).await;
+    assert_eq!(stage.task(1).await.owner.as_deref(), Some("alice"));
+    stage.check_laws().await;
 }

@@ -118,6 +118,8 @@ struct LeadState {
     told_of_mail: HashSet<Name>,
     /// Claims of this worker that nobody of the team holds, and since when they look so.
     unheld: HashMap<(TaskId, u32), Instant>,
+    /// What the session waits for while nobody works, since when, and whether that was said.
+    waits_for: Option<(Vec<TaskId>, Instant, bool)>,
 }
 
 /// What a lead is made of.
@@ -165,6 +167,7 @@ impl Lead {
             mail_waiting: Vec::new(),
             told_of_mail: HashSet::new(),
             unheld: HashMap::new(),
+            waits_for: None,
         };
         let (ready, desired) = (Ready::default(), Mode::Pause);
         Self {
@@ -254,6 +257,7 @@ impl Lead {
             self.beat().await;
         }
         self.hurry();
+        self.say_what_is_waited_for();
     }
 
     /// Does what follows from how things stand, until nothing does. Says how the team ends once it does.

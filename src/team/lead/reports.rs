@@ -1,12 +1,35 @@
 //! What the lead says: to the shared state and the roster how the team stands, at the end how it came out.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::Lead;
 use crate::domain::event::Fact;
 use crate::domain::mode::Stage;
 use crate::domain::record::{MemberStatus, RosterMember};
 use crate::domain::state::{Mode, SetDesired, StateUpdate};
+use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::time::UnixMs;
 use crate::team::handle::{End, Outcome};
+use crate::team::members::Member;
 use crate::team::teammate::Control;
+
+/// A session that waits for others is said to after this long.
+const WAIT_SAID_AFTER: Duration = Duration::from_secs(5);
+/// Tasks that are named then.
+const WAITS_NAMED_MAX: usize = 4;
+
+fn what_it_waits_for(task: &Task, now: UnixMs) -> String {
+    match (&task.claim, task.not_before) {
+        (Some(_), _) => {
+            format!("{} is claimed by {}", task.id, task.owner.as_deref().unwrap_or("somebody outside the team"))
+        }
+        (None, Some(until)) => format!("{} is tried again in {} s", task.id, until.since(now).as_secs() + 1),
+        (None, None) => task.id.to_string(),
+    }
+}
 
 impl Lead {
     pub(in crate::team) fn current_mode(&self) -> Mode {
@@ -32,6 +55,37 @@ impl Lead {
         self.desired = desired;
         let current = self.current_mode();
         self.shared.notes.fact(Fact::ModeChanged { desired, current, note: note.to_owned() });
+    }
+
+    /// Says once what a session waits for, when nobody of the team works and nothing would be seen of it otherwise.
+    pub(super) fn say_what_is_waited_for(&mut self) {
+        let now = self.shared.clock.now();
+        if !matches!(self.session.stage, Stage::Running(_)) || self.members.by_name.values().any(Member::works) {
+            self.state.waits_for = None;
+            return;
+        }
+        let waits = |task: &&Arc<Task>| match task.status {
+            TaskStatus::InProgress => task.claim.is_some(),
+            TaskStatus::Pending => task.not_before.is_some_and(|until| until > now),
+            _ => false,
+        };
+        let tasks: Vec<&Arc<Task>> = self.view.tasks.values().filter(waits).collect();
+        let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
+        match &mut self.state.waits_for {
+            Some((known, since, is_said)) if *known == ids => {
+                if *is_said || ids.is_empty() || since.elapsed() < WAIT_SAID_AFTER {
+                    return;
+                }
+                *is_said = true;
+            }
+            other => {
+                *other = Some((ids, Instant::now(), false));
+                return;
+            }
+        }
+        let named: Vec<String> = tasks.iter().take(WAITS_NAMED_MAX).map(|task| what_it_waits_for(task, now)).collect();
+        let more = if tasks.len() > WAITS_NAMED_MAX { ", …" } else { "" };
+        self.shared.notes.warn("session", format!("it waits: {}{more}", named.join(", ")));
     }
 
     pub(super) async fn beat(&mut self) {

@@ -171,7 +171,7 @@ impl Section<'_> {
         };
         let reason = reason.clone();
         self.move_among_spoiled(&id.file_name())?;
-        tracing::warn!(file = id.file_name(), reason, "a spoiled file was moved to .tasks/{SPOILED_FOLDER}");
+        tracing::info!(file = id.file_name(), reason, "a spoiled file was moved to .tasks/{SPOILED_FOLDER}");
         self.state.took_away(id);
         Ok(())
     }
