@@ -71,20 +71,15 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// An error with its causes, without the address.
+/// What an error comes down to: its innermost cause, which names no address.
 #[must_use]
 pub fn describe(error: reqwest::Error) -> String {
     let error = error.without_url();
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(next) = cause {
-        let more = next.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = next.source();
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(next) = cause.source() {
+        cause = next;
     }
-    text
+    cause.to_string()
 }
 
 /// The next piece of an answer; `None` at its end.

@@ -146,3 +146,14 @@ async fn three_hundred_teammates_ask_at_once() {
         assert_eq!(answer.unwrap().unwrap().content, [Block::text("hi")]);
     }
 }
+
+/// As llama.cpp's server sent it, for a model of 0.5 billion parameters: a call without an `input`, an id like no other, no `ping`.
+#[tokio::test]
+async fn a_recorded_answer_of_another_server_is_read() {
+    let server = Server::start(|_, _| streamed(include_str!("llama_cpp.sse"), 100)).await;
+    let answer = ask(&server).await.unwrap();
+    let (id, name) = ("IpVEgFOBl6cKWw0GwnbmXb3LxkNbgok2".to_owned(), "get_weather".to_owned());
+    assert_eq!(answer.content, [Block::ToolUse { id, name, input: json!({"city": "Paris"}) }]);
+    assert_eq!((answer.stop, answer.usage.output_tokens), (StopReason::ToolUse, 24));
+    assert!(answer.usage.input_tokens + answer.usage.cache_read_tokens > 100, "{:?}", answer.usage);
+}
