@@ -71,8 +71,10 @@ impl FileSystem for RealFileSystem {
         if offset > 0 {
             file.seek(SeekFrom::Start(offset))?;
         }
-        let mut bytes = Vec::with_capacity(usize::try_from(expected.min(bytes_max)).unwrap_or(0) + 1);
-        file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+        // What comes behind the stamped size while this is read belongs to the next stamp, so that the end need not be looked for.
+        let wanted = expected.min(bytes_max.saturating_add(1));
+        let mut bytes = Vec::with_capacity(usize::try_from(wanted).unwrap_or(0));
+        file.take(wanted).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > bytes_max {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {bytes_max} bytes")));
         }

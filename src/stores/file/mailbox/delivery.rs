@@ -207,9 +207,15 @@ impl Inner {
         let name = self.recipients.find(&*self.files, name)?;
         let path = self.inbox(&name);
         loop {
+            let since = self.stillness.begin(&*self.files);
             let before = self.stamp(&path)?;
+            let taken = self.taken_of(&name)?;
+            if taken.is_empty() && before.is_none_or(|stamp| stamp.bytes == 0) {
+                self.stillness.note(&name, since);
+                return Ok(Vec::new());
+            }
             let mut messages = Vec::new();
-            for (_, file) in self.taken_of(&name)? {
+            for (_, file) in taken {
                 let is_carried = self.state().watched.get(&file).is_some_and(|watched| watched.is_carried);
                 if !is_carried && let Some(scan) = self.scan(&file)? {
                     messages.extend(scan.messages);
