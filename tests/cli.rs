@@ -516,3 +516,75 @@ fn old_files_are_listed_then_removed_and_the_board_only_when_asked() {
     assert_eq!(names("brigade clean --yes --all --board --json"), ["alice.jsonl", "task_1.json"]);
     assert_eq!(place.json("brigade tasks add y --json")["id"], 2, "numbers are never used again");
 }
+
+#[test]
+fn several_tasks_are_changed_together_or_not_at_all() {
+    let place = Place::begun();
+    let error = |line: &str| {
+        let output = place.output(line);
+        assert_ne!(output.status.code(), Some(0), "{line}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for subject in ["a", "b", "c"] {
+        place.output(&format!("brigade tasks add {subject}"));
+    }
+    assert!(error("brigade tasks rm 2 3 77").contains("no task #77 on the board; nothing was deleted"));
+    assert_eq!(place.json("brigade tasks --json").as_array().unwrap().len(), 3);
+    assert_eq!(place.json("brigade tasks rm 2 '#2' --json").as_array().unwrap().len(), 1);
+    place.output("brigade tasks claim 1 --as bob && brigade tasks claim 3 --as bob");
+    assert_eq!(place.json("brigade tasks release 1 3 --as bob --attempt 1 --json").as_array().unwrap().len(), 2);
+    for id in [1, 3] {
+        place.output(&format!("brigade tasks claim {id} --as bob; brigade tasks complete {id} --as bob --attempt 2"));
+    }
+    let shown = String::from_utf8(place.output("brigade tasks show 1 3").stdout).unwrap();
+    assert!(shown.starts_with("#1 a\n") && shown.contains("\n\n#3 c\n"), "{shown}");
+    assert!(error("brigade tasks reopen 1 3 2").contains("nothing was to be done again"));
+    let reopened = String::from_utf8(place.output("brigade tasks reopen 1 3").stdout).unwrap();
+    assert_eq!(reopened, "to be done again: #1 a\nto be done again: #3 c\n");
+    assert!(error("brigade tasks retry 1 3").contains("cannot retry task #1: it is pending"));
+}
+
+#[test]
+fn what_nobody_holds_is_said_to_be_held_by_nobody() {
+    let place = Place::begun();
+    place.output("brigade tasks add a");
+    let error = |line: &str| String::from_utf8(place.output(line).stderr).unwrap();
+    for verb in ["complete", "release", "renew"] {
+        let text = error(&format!("brigade tasks {verb} 1"));
+        assert!(text.contains("nobody holds task #1: it is pending") && text.contains("claim it first"), "{text}");
+    }
+    assert!(error("brigade tasks complete 9").contains("no task #9"));
+    place.output("brigade tasks claim --as bob; brigade tasks release 1 --as bob --attempt 1");
+    let text = error("brigade tasks complete 1 --as bob --attempt 1");
+    assert!(
+        text.contains(
+            "attempt 1 of task #1 is stale: its lease ran out, or it was given back, and nobody holds it now"
+        )
+    );
+    assert!(text.contains("brigade tasks claim 1 --as NAME"), "{text}");
+    place.output("brigade tasks claim --as bob");
+    assert!(error("brigade tasks complete 1").contains("who holds task #1?"));
+}
+
+#[test]
+fn what_init_replaces_is_kept_beside_it() {
+    let place = Place::begun();
+    place.write("plan.md", "## Mine\n");
+    place.write("plan.md.bak", "## Older\n");
+    let text = String::from_utf8(place.output("brigade init --force").stdout).unwrap();
+    assert!(text.contains("replaced plan.md (the former is plan.md.bak.1)"), "{text}");
+    assert!(!text.contains("brigade.toml ("), "what does not differ is left alone: {text}");
+    let read = |name: &str| fs::read_to_string(place.path().join(name)).unwrap();
+    assert_eq!((read("plan.md.bak.1"), read("plan.md.bak")), ("## Mine\n".into(), "## Older\n".into()));
+    place.write("prompts/coder.md", "Mine.\n");
+    let replaced = place.json("brigade init --force --json")["replaced"].clone();
+    assert_eq!(replaced, serde_json::json!([{ "file": "prompts/coder.md", "kept": "prompts/coder.md.bak" }]));
+}
+
+#[test]
+fn the_hint_of_clean_removes_what_was_listed() {
+    let place = Place::begun();
+    place.output("brigade tasks add a");
+    let text = String::from_utf8(place.output("brigade clean --board --all").stderr).unwrap();
+    assert!(text.contains("brigade clean --all --board --yes removes them"), "{text}");
+}

@@ -203,9 +203,7 @@ pub const RULES: [Rule; 9] = [
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The holder's attempt is not the present one: it lost its claim.
-    #[error(
-        "task {task}: attempt {given} is stale, the task is at attempt {present} ({status}, owner {owner}); stop working on it"
-    )]
+    #[error("attempt {given} of task {task} is stale: {}; stop working on it", stale(*present, *status, owner))]
     Stale {
         /// The task.
         task: TaskId,
@@ -258,6 +256,15 @@ pub enum Refusal {
         /// Who holds it.
         owner: String,
     },
+}
+
+/// What became of a claim that is no more.
+fn stale(present: u32, status: TaskStatus, owner: &str) -> String {
+    match status {
+        InProgress => format!("{owner} holds it as attempt {present}"),
+        Pending => "its lease ran out, or it was given back, and nobody holds it now".to_owned(),
+        Completed | Failed => format!("it is {status}"),
+    }
 }
 
 fn from_hint(action: Action) -> &'static str {

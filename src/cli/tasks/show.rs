@@ -2,6 +2,7 @@
 
 use serde_json::value::RawValue;
 
+use super::finish::answer_with;
 use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
@@ -10,22 +11,28 @@ use crate::domain::task::{MAX_ATTEMPTS_DEFAULT, Task, TaskId};
 use crate::ports::Board as _;
 use crate::ui::tasks;
 
-/// Show a task in full
+/// Show tasks in full
 #[derive(Debug, clap::Args)]
 pub struct Show {
-    /// The task's number
-    #[arg(value_parser = task_id)]
-    id: TaskId,
+    /// The tasks' numbers
+    #[arg(required = true, value_parser = task_id)]
+    ids: Vec<TaskId>,
 }
 
 impl Show {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let board = context.board_to_look_at()?;
-        // Asked first: it says what is wrong with a task that is not in the view.
-        let task = board.get(self.id).await?;
+        let mut shown = Vec::with_capacity(self.ids.len());
+        for id in &self.ids {
+            // Asked one by one: it says what is wrong with a task that is not in the view.
+            shown.push(board.get(*id).await?);
+        }
         let view = board.view().await?;
         let now = context.now();
-        context.output.answer(&document(&task), || tasks::card(&task, &view, now, context.output.columns))
+        answer_with(context, &shown, self.ids.len() > 1, || {
+            let card = |task| tasks::card(task, &view, now, context.output.columns);
+            shown.iter().map(card).collect::<Vec<_>>().join("\n")
+        })
     }
 }
 

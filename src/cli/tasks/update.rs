@@ -1,6 +1,6 @@
 //! `brigade tasks update`.
 
-use super::finish::{change, complete};
+use super::finish::{change, complete, holder};
 use super::list::status_parser;
 use crate::cli::arguments::{By, acting_name, task_id, text_or_stdin, whole_number, word, words};
 use crate::cli::context::Context;
@@ -111,7 +111,7 @@ async fn set_status(context: &Context, id: TaskId, status: TaskStatus, reason: S
         }
         (TaskStatus::InProgress, TaskStatus::Pending) => {
             let release = Change::Release { reason, counts: false };
-            change(context, board.as_ref(), id, release, &by.holder("release", id)?, "released").await
+            change(context, board.as_ref(), id, release, &holder(context, by, "release", id).await?, "released").await
         }
         (_, TaskStatus::InProgress) => {
             let hint = format!("brigade tasks claim {} --as NAME", id.0);
@@ -119,10 +119,10 @@ async fn set_status(context: &Context, id: TaskId, status: TaskStatus, reason: S
         }
         (_, TaskStatus::Completed) => {
             let result = TaskResult { summary: reason, evidence: String::new() };
-            complete(context, id, result, &by.holder("complete", id)?).await
+            complete(context, id, result, &holder(context, by, "complete", id).await?).await
         }
         (_, TaskStatus::Failed) => {
-            let actor = by.holder("fail", id)?;
+            let actor = holder(context, by, "fail", id).await?;
             if reason.trim().is_empty() {
                 return Err(CliError::usage("a failure needs a reason: --reason TEXT"));
             }
