@@ -588,3 +588,76 @@ fn the_hint_of_clean_removes_what_was_listed() {
     let text = String::from_utf8(place.output("brigade clean --board --all").stderr).unwrap();
     assert!(text.contains("brigade clean --all --board --yes removes them"), "{text}");
 }
+
+#[test]
+fn a_changed_plan_changes_what_nobody_touched_and_says_what_it_does_not() {
+    let place = Place::begun();
+    let import = |place: &Place| {
+        let output = place.output("brigade tasks import plan.md");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    place.write(
+        "plan.md",
+        "## Build\n\nold\n## Test\nafter: Build\n\nold\n## Ship\nafter: Test\n\nold\n## Drop\n\nold\n",
+    );
+    import(&place);
+    assert_eq!(import(&place), ("4 tasks on the board already\n".into(), String::new()));
+    place.output("brigade tasks update 3 --priority 9");
+    place.write(
+        "plan.md",
+        "## Build\nverify: true\n\nnew\n## Test\nrequires: tester\npriority: 2\n\nnew\n## Ship\nafter: Test\n\nnew\n## Sign\n",
+    );
+    let (out, notes) = import(&place);
+    assert_eq!(out, "added #5 Sign\nupdated #1 Build\nupdated #2 Test\n1 task on the board already\n");
+    assert!(
+        notes.contains("#3 Ship differs from plan.md line 10: the board's text is used, because it was changed there")
+    );
+    assert!(notes.contains("brigade tasks rm 3, then import"), "{notes}");
+    assert!(notes.contains("#4 Drop stands in plan.md no more") && notes.contains("brigade tasks rm 4"), "{notes}");
+    let task = |id: u64| place.json(&format!("brigade tasks show {id} --json"));
+    let test = task(2);
+    assert_eq!((&test["description"], &test["priority"], &test["verify"]), (&"new".into(), &2.into(), &Value::Null));
+    assert_eq!((&test["requires"][0], &test["blockedBy"]), (&"tester".into(), &serde_json::json!([])));
+    assert_eq!((&task(1)["verify"], &task(1)["blocks"]), (&"true".into(), &serde_json::json!([])));
+    assert_eq!(task(3)["description"], "old");
+    // What turns the order round makes no circle on the way.
+    place.write("plan.md", "## Build\nafter: Sign\n\nnew\n## Sign\nafter: Test\n## Test\n\nnewer\n");
+    assert!(import(&place).0.contains("updated #5 Sign"));
+    place.write("plan.md", "## Build\n\nnew\n## Sign\nafter: Build\n## Test\nafter: Sign\n\nnewer\n");
+    let (out, notes) = import(&place);
+    assert!(out.contains("updated #2 Test") && !notes.contains("circle"), "{out}{notes}");
+    assert_eq!(task(2)["blockedBy"], serde_json::json!([5]));
+}
+
+#[test]
+fn a_run_with_a_changed_plan_says_what_the_board_keeps() {
+    let place = Place::begun();
+    place.write("plan.md", "## Build\n\n```sh\necho old\n```\n");
+    place.output("brigade tasks import plan.md; brigade tasks update 1 --priority 1");
+    place.write("plan.md", "## Build\n\n```sh\necho new\n```\n");
+    let text = String::from_utf8(place.output("COLUMNS=300 brigade run").stdout).unwrap();
+    assert!(text.contains("#1 Build differs from plan.md line 1: the board's text is used"), "{text}");
+    assert_eq!(place.json("brigade tasks show 1 --json")["result"]["summary"], "old");
+}
+
+#[test]
+fn plans_of_one_name_in_two_folders_are_two_plans() {
+    let place = Place::begun();
+    for folder in ["a", "b"] {
+        place.write(&format!("{folder}/plan.md"), "## Build\n");
+        place.output(&format!("brigade tasks import {folder}/plan.md"));
+    }
+    place.output("cd b && brigade tasks import plan.md");
+    let tasks = place.json("brigade tasks --json");
+    let sources: Vec<&Value> = tasks.as_array().unwrap().iter().map(|task| &task["metadata"]["source"]).collect();
+    assert_eq!(sources, ["plan:a/plan.md#Build", "plan:b/plan.md#Build"]);
+    // As a version before this one wrote it.
+    place.write(
+        ".tasks/task_9.json",
+        r#"{"id":9,"subject":"Root","status":"completed","metadata":{"source":"plan:plan.md#Root"}}"#,
+    );
+    place.write("plan.md", "## Root\n");
+    let again = String::from_utf8(place.output("brigade tasks import plan.md").stdout).unwrap();
+    assert_eq!(again, "1 task on the board already\n");
+}

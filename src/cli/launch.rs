@@ -1,7 +1,7 @@
 //! From `up` and `run` to a team that can be launched: config, plan and flags, checked. Launching is the team's.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
@@ -73,7 +73,7 @@ impl Wanted {
         let name = config.select(self.team.as_deref())?;
         let resolved = config.team(&name, &self.flags)?;
         let workspace = context.workspace()?;
-        let plan = resolved.spec.plan.as_ref().map(|path| read_plan(path)).transpose()?.unwrap_or_default();
+        let plan = resolved.spec.plan.as_ref().map(|path| read_plan(path, &workspace)).transpose()?.unwrap_or_default();
         let format = match self.format {
             Some(format) => format,
             None if context.output.json => OutputFormat::Json,
@@ -97,13 +97,19 @@ impl Wanted {
 ///
 /// # Errors
 /// The file cannot be read, or is no plan: with its name before each line.
-pub fn read_plan(path: &std::path::Path) -> CliResult<Vec<NewTask>> {
+pub fn read_plan(path: &Path, workspace: &Path) -> CliResult<Vec<NewTask>> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let text = text_file(path, PLAN_BYTES_MAX as u64)?;
-    plan::parse(&name, &text).map_err(|errors| {
+    plan::parse(&plan_name(path, workspace), &text).map_err(|errors| {
         let lines: Vec<String> = errors.0.iter().map(|error| format!("{name}, {error}")).collect();
         CliError::usage(lines.join("\n"))
     })
+}
+
+/// What tells a plan from others: its path in the workspace, or its whole path where it lies outside.
+fn plan_name(path: &Path, workspace: &Path) -> String {
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    whole.strip_prefix(workspace).unwrap_or(&whole).to_string_lossy().into_owned()
 }
 
 /// Reads a mode.

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::imported::Imported;
 use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
 use super::time::UnixMs;
 use TaskStatus::{Completed, Failed, InProgress, Pending};
@@ -117,6 +118,8 @@ pub struct TaskEdit {
     pub remove_blocked_by: Vec<TaskId>,
     /// Tasks that are to wait for this one.
     pub add_blocks: Vec<TaskId>,
+    /// What its plan says now: the edit is made only while the task stands as it was imported.
+    pub imported: Option<Box<Imported>>,
 }
 
 /// The name of a change, as rules and messages call it.
@@ -445,6 +448,9 @@ fn apply_edit(task: &mut Task, edit: &TaskEdit) {
     task.blocks.extend(&edit.add_blocks);
     task.blocks.sort_unstable();
     task.blocks.dedup();
+    if let Some(imported) = &edit.imported {
+        imported.remember(task);
+    }
 }
 
 /// The task once `owner` has claimed it. Whether it may is [`super::graph::obstacle`]'s to say, under the same lock.

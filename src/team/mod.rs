@@ -29,6 +29,7 @@ mod errands;
 pub mod handle;
 mod lead;
 pub mod members;
+pub mod plan;
 pub mod progress;
 mod ready;
 pub mod recorder;
@@ -113,7 +114,8 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         members: names.iter().map(ToString::to_string).collect(),
     });
     if has_plan {
-        stores.board.create(&Actor::new(LEAD, ActorKind::Lead), start.plan.clone(), true).await?;
+        let by = Actor::new(LEAD, ActorKind::Lead);
+        tell_import(&notes, plan::import(stores.board.as_ref(), &by, start.plan.clone()).await?);
     }
     set_mode(&stores, &start).await?;
     let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
@@ -166,6 +168,16 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         lead: tokio::spawn(lead.run()),
         lead_thinks,
     })
+}
+
+/// Says what an import changed, and what it left as it was.
+fn tell_import(notes: &recorder::Notes, import: plan::Import) {
+    for task in import.updated {
+        notes.warn("plan", format!("{} {} was changed: its plan says something else now", task.id, task.subject));
+    }
+    for difference in import.differences {
+        notes.warn("plan", format!("{}; {}", difference.text, difference.hint));
+    }
 }
 
 /// Checks that every member's model can be made, and says whether the lead's thinks.

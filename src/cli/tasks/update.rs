@@ -93,6 +93,7 @@ impl Update {
             add_blocked_by: self.after,
             remove_blocked_by: self.not_after,
             add_blocks: self.before,
+            imported: None,
         })
     }
 }
