@@ -661,3 +661,75 @@ fn plans_of_one_name_in_two_folders_are_two_plans() {
     let again = String::from_utf8(place.output("brigade tasks import plan.md").stdout).unwrap();
     assert_eq!(again, "1 task on the board already\n");
 }
+
+#[test]
+fn why_counts_only_who_is_there() {
+    let place = Place::begun();
+    place.output("brigade tasks add 'Build it'");
+    let mut up = place.shell("exec brigade up --headless --mode pause >/dev/null 2>&1").spawn().unwrap();
+    place.wait_until("the team runs", |place| place.json("brigade team --json")["running"] == true);
+    let members = place.json("brigade team --json")["members"].clone();
+    for member in members.as_array().unwrap() {
+        assert!(place.output(&format!("brigade stop {}", member["name"].as_str().unwrap())).status.success());
+    }
+    place.wait_until("all are stopped", |place| {
+        let reasons = place.json("brigade why 1 --json")["reasons"].clone();
+        reasons.as_array().unwrap().iter().any(|reason| reason["kind"] == "stopped")
+    });
+    let text = String::from_utf8(place.output("brigade why 1").stdout).unwrap();
+    assert!(text.contains("Who could do it are stopped") && !text.contains("Nothing is in its way"), "{text}");
+    place.output("brigade stop");
+    up.wait().unwrap();
+}
+
+#[test]
+fn a_file_that_was_set_aside_is_named_where_it_is_missed() {
+    let place = Place::begun();
+    place.write(".tasks/.spoiled/task_1.json", "{");
+    place.write(".tasks/.spoiled/task_1.json.2", "{");
+    place.write(".tasks/task_2.json", r#"{"id":2,"subject":"b","status":"pending","blockedBy":[1]}"#);
+    let text = |line: &str| {
+        let output = place.output(line);
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    };
+    for line in ["brigade why 1", "brigade tasks show 1", "brigade why 2", "brigade doctor"] {
+        let text = text(&format!("COLUMNS=400 {line}"));
+        assert!(text.contains("set aside as .tasks/.spoiled/task_1.json.2"), "{line}: {text}");
+        assert!(text.contains("mv .tasks/.spoiled/task_1.json.2 .tasks/task_1.json"), "{line}: {text}");
+    }
+}
+
+#[test]
+fn blocked_means_one_thing_and_what_was_left_says_why() {
+    let place = Place::begun();
+    place.write("plan.md", "## Fail\n\n```sh\nfalse\n```\n## Next\nafter: Fail\n\n## Last\nafter: Next\n");
+    place.output("brigade tasks import plan.md; brigade tasks update 1 --max-attempts 1");
+    place.output("brigade tasks add Gpu --requires gpu; brigade tasks add Zoe --for zoe");
+    let run = String::from_utf8(place.output("COLUMNS=200 brigade run").stdout).unwrap();
+    assert!(run.contains("5 tasks: 0 completed, 1 failed, 2 blocked, 2 pending."), "{run}");
+    assert!(run.contains("2 blocked: #2, #3;") && run.contains("2 left to do: #4, #5;"), "{run}");
+    for note in [
+        "waits for #1 (failed)",
+        "waits for #2 (pending), in the end for #1 (failed)",
+        "requires gpu, which nobody in the team has",
+        "kept for zoe, who is not in the team",
+    ] {
+        assert!(run.contains(note), "{note}: {run}");
+    }
+    let listed = place.output("brigade tasks --status blocked");
+    assert!(String::from_utf8_lossy(&listed.stderr).contains("2 of 5 tasks: 1 failed, 2 blocked, 2 pending"));
+    assert_eq!(String::from_utf8_lossy(&listed.stdout).lines().count(), 3);
+    assert_eq!(place.json("brigade tasks --owner ZOE --json")[0]["id"], 5);
+}
+
+#[test]
+fn a_task_whose_worker_is_gone_says_so() {
+    let place = Place::begun();
+    place.write(
+        ".tasks/task_1.json",
+        r#"{"id":1,"subject":"Left","status":"in_progress","owner":"bob","attempt":1,"claim":{"worker":"1-1-gone","at":5}}"#,
+    );
+    let text = |line: &str| String::from_utf8(place.output(line).stdout).unwrap();
+    assert!(text("brigade tasks").contains("its worker is gone"), "{}", text("brigade tasks"));
+    assert!(text("COLUMNS=200 brigade doctor").contains("in progress, and their worker is gone: #1"));
+}

@@ -1,6 +1,6 @@
 //! What commands share: where the workspace is, its config, its stores, the time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,14 +11,16 @@ use super::output::Output;
 use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags, find_upwards};
 use crate::domain::name::Name;
 use crate::domain::state::{Mode, SharedState};
+use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
-use crate::ports::{Board, Clock, Stores};
+use crate::ports::{Board, BoardView, Clock, Stores};
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::FileBoard;
 use crate::stores::file::workers::FileWorkers;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::open::{OpenOptions, Purpose, leader, open};
-use crate::team::spec::TeamSpec;
+use crate::team::spec::{MemberSpec, TeamSpec};
+use crate::ui::why::Candidate;
 
 /// The system's clock.
 #[derive(Debug, Clone, Copy)]
@@ -201,6 +203,14 @@ impl Context {
         Ok(open(&self.workspace()?, OpenOptions { purpose, durability, clock }).await?.stores)
     }
 
+    /// The workers that live, where a claim of one stands on the board: they need not be asked for otherwise.
+    #[must_use]
+    pub fn live_workers(&self, view: &BoardView) -> Option<HashSet<String>> {
+        let has_worker = |task: &Task| task.claim.as_ref().is_some_and(|claim| claim.expires.is_none());
+        view.tasks.values().any(|task| has_worker(task)).then_some(())?;
+        Some(self.who_runs().ok()?.workers.into_iter().collect())
+    }
+
     /// The team that runs here, if one does, and what the state file says.
     ///
     /// # Errors
@@ -253,6 +263,17 @@ impl Context {
         let name = config.select(name).ok()?;
         Some(config.team(&name, &TeamFlags::default()).ok()?.spec)
     }
+}
+
+/// Who could work on tasks in this team, were it launched.
+#[must_use]
+pub fn candidates(team: &TeamSpec) -> Vec<Candidate> {
+    let candidate = |member: &MemberSpec| Candidate {
+        name: member.name.to_string(),
+        capabilities: member.can_do(),
+        is_there: true,
+    };
+    team.members.iter().map(candidate).collect()
 }
 
 /// The names of a team's members.

@@ -16,6 +16,7 @@ use crate::ports::BoardView;
 use crate::team::handle::{Command, Outcome, TeamHandle};
 use crate::ui::summary::{self, Summary};
 use crate::ui::timeline::Timeline;
+use crate::ui::why::Candidate;
 
 /// After this long without an event, lines that were held back to be told together are shown.
 const QUIET: Duration = Duration::from_millis(150);
@@ -67,6 +68,12 @@ impl Report {
             screen: None,
             is_flushed: false,
         }
+    }
+
+    /// The same, knowing who could do what.
+    #[must_use]
+    pub fn of(self, candidates: Vec<Candidate>) -> Self {
+        Self { summary: Summary::of(candidates), ..self }
     }
 
     /// Learns what the tasks on the board are about, before the first event.

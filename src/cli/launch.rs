@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::arguments::text_file;
-use super::context::Context;
+use super::context::{Context, candidates};
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::headless::{OutputFormat, Report};
@@ -83,7 +83,7 @@ impl Wanted {
         let is_interactive = self.may_interact && format == OutputFormat::Text && at_terminal();
         Ok(Launch {
             session: is_interactive.then(|| Session::new(context.clone(), name.clone())),
-            report: Report::new(format, context.output, name, workspace.clone()),
+            report: Report::new(format, context.output, name, workspace.clone()).of(candidates(&resolved.spec)),
             spec: resolved.spec,
             durability: resolved.durability,
             lifetime: self.lifetime,

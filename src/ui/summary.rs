@@ -10,8 +10,9 @@ use serde::Serialize;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
 use super::text::{count, duration, one_line, wrap};
+use super::why::{Candidate, in_short};
 use crate::domain::event::{Event, Fact, Tally};
-use crate::domain::graph::unfinished_blockers;
+use crate::domain::graph;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
@@ -45,6 +46,8 @@ pub struct Summary {
     input_tokens: u64,
     output_tokens: u64,
     stopped: Option<String>,
+    /// Who could do what, to say why tasks were left.
+    candidates: Vec<Candidate>,
 }
 
 /// One task of the closing, for programs.
@@ -97,6 +100,12 @@ impl Outcome {
 }
 
 impl Summary {
+    /// Of a run of this team.
+    #[must_use]
+    pub fn of(candidates: Vec<Candidate>) -> Self {
+        Self { candidates, ..Self::default() }
+    }
+
     /// Takes note of an event.
     pub fn observe(&mut self, event: &Event) {
         self.first.get_or_insert(event.at);
@@ -132,17 +141,10 @@ impl Summary {
     /// How it came out, by what the board says now.
     #[must_use]
     pub fn outcome(&self, team: &str, view: &BoardView) -> Outcome {
-        let mut tally = Tally::default();
+        let tally = graph::tally(view.tasks.values().map(AsRef::as_ref), view);
         let mut tasks = Vec::new();
         for task in view.tasks.values() {
-            let status = status(task, view);
-            match status {
-                "completed" => tally.completed += 1,
-                "failed" => tally.failed += 1,
-                "blocked" => tally.blocked += 1,
-                "in_progress" => tally.in_progress += 1,
-                _ => tally.pending += 1,
-            }
+            let status = if graph::is_blocked(task, view) { "blocked" } else { task.status.as_str() };
             if task.status != TaskStatus::Completed || self.work.contains_key(&task.id) {
                 tasks.push(self.task(task, status, view));
             }
@@ -163,7 +165,7 @@ impl Summary {
         let work = self.work.get(&task.id).copied().unwrap_or_default();
         let running = work.since.map_or(Duration::ZERO, |since| self.last.since(since));
         let result = task.result.as_ref().map(|result| result.summary.clone()).unwrap_or_default();
-        let blockers: Vec<String> = unfinished_blockers(task, view).map(|blocker| blocker.to_string()).collect();
+        let in_the_way = in_short(task, view, &self.candidates, self.last);
         TaskOutcome {
             id: task.id,
             subject: task.subject.clone(),
@@ -171,18 +173,13 @@ impl Summary {
             owner: task.owner.clone(),
             attempt: task.attempt,
             ms: millis(work.held + running),
-            note: if blockers.is_empty() { result } else { format!("waits for {}", blockers.join(", ")) },
+            note: [in_the_way, result].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; "),
         }
     }
 }
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn status(task: &Task, view: &BoardView) -> &'static str {
-    let is_blocked = task.status == TaskStatus::Pending && unfinished_blockers(task, view).next().is_some();
-    if is_blocked { "blocked" } else { task.status.as_str() }
 }
 
 /// The closing table and sentence.
