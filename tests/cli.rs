@@ -733,3 +733,77 @@ fn a_task_whose_worker_is_gone_says_so() {
     assert!(text("brigade tasks").contains("its worker is gone"), "{}", text("brigade tasks"));
     assert!(text("COLUMNS=200 brigade doctor").contains("in progress, and their worker is gone: #1"));
 }
+
+#[test]
+fn what_a_lead_by_rule_cannot_do_is_refused() {
+    let place = Place::begun();
+    for line in ["brigade run my-team 'Make me a sandwich'", "brigade up --headless --goal 'Make me a sandwich'"] {
+        let output = place.output(line);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains("has no use for a goal: `Make me a sandwich`") && text.contains("hint: "), "{text}");
+    }
+    for line in ["brigade run --cleanup", "brigade up --headless --mode run_cleanup"] {
+        let output = place.output(line);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("cannot lead a session that tidies up"));
+    }
+    assert!(!place.path().join(".tasks").exists(), "nothing was begun");
+}
+
+#[test]
+fn new_tasks_that_nobody_could_claim_and_blocks_that_are_not_run_are_noted() {
+    let place = Place::begun();
+    let notes = |line: &str| String::from_utf8(place.output(line).stderr).unwrap();
+    assert!(notes("brigade tasks add A --requires gpu").contains("#1 A requires gpu, which nobody in the team has"));
+    assert!(notes("brigade tasks add B --for zoe").contains("#2 B is kept for zoe, who is not in the team"));
+    assert_eq!(notes("brigade tasks add C --requires coder"), "");
+    place.write("plan.md", "## D\nrequires: gpu\n\n```sh\ntrue\n```\n```python\nprint()\n```\n");
+    let text = notes("brigade tasks import plan.md");
+    assert!(
+        text.contains("#4 D requires gpu")
+            && text.contains("#4 D: its `python` block is not run: only sh, bash, shell")
+    );
+    assert_eq!(notes("brigade tasks import plan.md"), "");
+    assert!(notes("brigade run").contains("line 1, D: its `python` block is not run"));
+}
+
+#[test]
+fn a_board_is_found_without_a_config_and_hints_name_the_workspace() {
+    let place = Place::begun();
+    fs::create_dir_all(place.path().join("there/sub")).unwrap();
+    place.write("there/plan.md", "## Fail\n\n```sh\nfalse\n```\n");
+    let outside = Place::new();
+    let root = place.path().canonicalize().unwrap();
+    let flags = format!("--config {}/brigade.toml --workspace {}", root.display(), outside.path().display());
+    place.write("plan.md", "## Fail\n\n```sh\nfalse\n```\n");
+    outside.output(&format!("brigade {flags} tasks import {}/plan.md", root.display()));
+    outside.output("brigade tasks update 1 --max-attempts 1");
+    let run = outside.output(&format!("COLUMNS=400 brigade {flags} run"));
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(text.contains(&format!("`brigade {flags} tasks retry ID`")), "{text}");
+    fs::create_dir_all(outside.path().join("sub")).unwrap();
+    let listed = outside.output("cd sub && brigade tasks --json");
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    assert!(outside.output("cd sub && brigade tasks retry 1").status.success());
+    let error = place.output(&format!("brigade --workspace {} tasks show 9", outside.path().display())).stderr;
+    let error = String::from_utf8(error).unwrap();
+    assert!(error.contains(&format!("`brigade --workspace {} tasks`", outside.path().display())), "{error}");
+}
+
+#[test]
+fn small_things_are_said_as_people_say_them() {
+    let place = Place::begun();
+    place.output("brigade state pause");
+    assert_eq!(place.json("brigade state --json")["desired_state"], "pause");
+    let error = |line: &str| String::from_utf8(place.output(line).stderr).unwrap();
+    assert!(error("brigade tasks claim --as x --lease 99999d").contains("at most 7d"));
+    assert!(error("brigade stop --wait abc").contains("it is a whole number from 0 to 86400"));
+    assert!(error("brigade log -n abc").contains("it is a whole number from 1 to"));
+    let text = error("BRIGADE_TRUNS_MAX=3 brigade config show");
+    assert!(text.contains("BRIGADE_TRUNS_MAX is set, and is no setting; did you mean BRIGADE_TURNS_MAX?"), "{text}");
+    place.output("brigade tasks add a");
+    place.output("brigade tasks claim --as x; brigade tasks complete 1 --as x --attempt 1 --summary 'Well done'");
+    let shown = String::from_utf8(place.output("brigade tasks show 1").stdout).unwrap();
+    assert_eq!(shown.matches("Well done").count(), 1, "{shown}");
+}

@@ -84,6 +84,9 @@ impl Doctor {
         }
         findings.push(confinement());
         findings.push(keys(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())));
+        for hint in findings.iter_mut().filter_map(|finding| finding.hint.as_mut()) {
+            *hint = context.hint(hint);
+        }
         let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
         let answer = context.output.answer(&findings, || text(&findings, context.output.columns))?;
         Ok(if failed { answer.exit(Exit::Unfinished) } else { answer })

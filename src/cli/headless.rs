@@ -14,7 +14,7 @@ use super::signals::Signals;
 use crate::domain::event::Event;
 use crate::ports::BoardView;
 use crate::team::handle::{Command, Outcome, TeamHandle};
-use crate::ui::summary::{self, Summary};
+use crate::ui::summary::{self, Place, Summary};
 use crate::ui::timeline::Timeline;
 use crate::ui::why::Candidate;
 
@@ -42,6 +42,7 @@ pub struct Report {
     output: Output,
     team: String,
     workspace: PathBuf,
+    flags: String,
     timeline: Timeline,
     summary: Summary,
     /// Whether what it printed could not be written; it says no more then.
@@ -62,6 +63,7 @@ impl Report {
             output,
             team,
             workspace,
+            flags: String::new(),
             timeline,
             summary: Summary::default(),
             is_mute: false,
@@ -70,10 +72,10 @@ impl Report {
         }
     }
 
-    /// The same, knowing who could do what.
+    /// The same, knowing who could do what, and the flags that name the workspace in hints.
     #[must_use]
-    pub fn of(self, candidates: Vec<Candidate>) -> Self {
-        Self { summary: Summary::of(candidates), ..self }
+    pub fn of(self, candidates: Vec<Candidate>, flags: String) -> Self {
+        Self { summary: Summary::of(candidates), flags, ..self }
     }
 
     /// Learns what the tasks on the board are about, before the first event.
@@ -194,8 +196,9 @@ impl Report {
     pub fn close(&mut self, view: &BoardView) -> CliResult<Exit> {
         self.flush();
         let outcome = self.summary.outcome(&self.team, view);
+        let place = Place { workspace: &self.workspace, flags: &self.flags };
         let text = match self.format {
-            OutputFormat::Text => summary::render(&outcome, &self.workspace, self.output.columns),
+            OutputFormat::Text => summary::render(&outcome, &place, self.output.columns),
             OutputFormat::Json => {
                 let output = Output { json: true, ..self.output };
                 output.answer(&outcome, String::new)?.text

@@ -44,7 +44,10 @@ impl Why {
             desired: running.desired,
             now: context.now(),
         };
-        let reasons = explain(self.id, &situation);
+        let mut reasons = explain(self.id, &situation);
+        for hint in reasons.iter_mut().filter_map(|reason| reason.hint.as_mut()) {
+            *hint = context.hint(hint);
+        }
         let subject = view.tasks.get(&self.id).map(|task| task.subject.clone()).unwrap_or_default();
         let data = serde_json::json!({ "task": self.id, "subject": subject, "reasons": reasons });
         let answer = context.output.answer(&data, || text(self.id, &subject, &reasons, context.output.columns))?;

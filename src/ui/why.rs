@@ -176,8 +176,9 @@ fn kept_for(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
         None => reason("kept_for_nobody", format!("It is kept for {shown}, who is not in the team.")).hint(free),
         Some(member) if !task.fits(&member.capabilities) => {
             let wanted = one_line(&task.requires.join(" or "));
-            let text =
-                format!("It is kept for {shown}, and requires {wanted}, which {shown} does not have: nobody can claim it.");
+            let text = format!(
+                "It is kept for {shown}, and requires {wanted}, which {shown} does not have: nobody can claim it."
+            );
             let id = task.id.0;
             reason("kept_for_unfit", text).hint(format!("{free}; or: brigade tasks update {id} --requires \"\""))
         }
@@ -309,22 +310,24 @@ pub fn in_short(task: &Task, view: &BoardView, candidates: &[Candidate], now: Un
     if let Some(until) = task.not_before.filter(|until| *until > now) {
         parts.push(format!("backs off, again {}", ago(until, now)));
     }
-    let owner = task.owner.as_deref().map(|owner| (owner, candidates.iter().find(|one| one.name == owner)));
-    let wanted = task.requires.join(" or ");
-    match owner {
-        Some((owner, None)) if !candidates.is_empty() => {
-            parts.push(format!("kept for {owner}, who is not in the team"))
-        }
-        Some((owner, Some(member))) if !task.fits(&member.capabilities) => {
-            parts.push(format!("kept for {owner}, who has no {wanted}"));
-        }
-        Some((owner, _)) => parts.push(format!("kept for {owner}")),
-        None if is_for_nobody_fit(task, candidates) == Some(true) => {
-            parts.push(format!("requires {wanted}, which nobody in the team has"));
-        }
-        None => {}
-    }
+    parts.extend(for_nobody(task, candidates).or_else(|| task.owner.as_ref().map(|owner| format!("kept for {owner}"))));
     parts.join("; ")
+}
+
+/// Why nobody of the team could ever claim a task, in a few words.
+#[must_use]
+pub fn for_nobody(task: &Task, candidates: &[Candidate]) -> Option<String> {
+    let wanted = task.requires.join(" or ");
+    let Some(owner) = task.owner.as_deref() else {
+        let is_for_nobody = is_for_nobody_fit(task, candidates) == Some(true);
+        return is_for_nobody.then(|| format!("requires {wanted}, which nobody in the team has"));
+    };
+    match candidates.iter().find(|one| one.name == owner) {
+        None if candidates.is_empty() => None,
+        None => Some(format!("kept for {owner}, who is not in the team")),
+        Some(member) if !task.fits(&member.capabilities) => Some(format!("kept for {owner}, who has no {wanted}")),
+        Some(_) => None,
+    }
 }
 
 fn unfit(task: &Task, situation: &Situation<'_>) -> Option<Reason> {

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use super::several::for_nobody_notes;
 use super::show::document;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
-use crate::cli::launch::read_plan;
+use crate::cli::launch::{note_blocks, read_plan};
 use crate::cli::output::Answer;
 use crate::domain::change::{Actor, ActorKind};
 use crate::domain::name::HUMAN;
@@ -33,6 +34,11 @@ impl Import {
         let import = plan::import(board.as_ref(), &by, tasks).await?;
         let documents: Vec<_> = import.added.iter().chain(&import.updated).map(document).collect();
         let answer = context.output.answer(&documents, || said(&import))?;
+        let brought: Vec<&Task> = import.added.iter().chain(&import.updated).collect();
+        let named: Vec<_> =
+            brought.iter().map(|task| (format!("{} {}", task.id, task.subject), task.description.as_str())).collect();
+        note_blocks(context, context.team_if_valid(None).as_ref(), &named);
+        let answer = for_nobody_notes(context, brought.into_iter()).into_iter().fold(answer, Answer::note);
         Ok(import.differences.iter().fold(answer, |answer, difference| {
             let text = format!("{} {}", paint(WARN, "warning:"), one_line(&difference.text));
             answer.note(text).note(format!("  → {}", one_line(&difference.hint)))

@@ -1,10 +1,14 @@
 //! One change to several tasks. All are looked at first, so that a number nobody has changes nothing; where the change fails in
-//! the middle all the same, what was done before is said.
+//! the middle all the same, what was done before is said. And what is said of new tasks nobody could claim.
 
+use crate::cli::context::{Context, candidates};
 use crate::cli::error::{CliError, CliResult};
 use crate::domain::change::{Action, Actor, permit};
-use crate::domain::task::{Task, TaskId};
+use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::{Board, StoreError, StoreResult};
+use crate::ui::style::{WARN, paint};
+use crate::ui::text::one_line;
+use crate::ui::why::for_nobody;
 
 /// The numbers, each once, in the order they were given.
 fn once(ids: &[TaskId]) -> Vec<TaskId> {
@@ -41,6 +45,20 @@ pub(super) async fn each(
         }
     }
     Ok(tasks)
+}
+
+/// Warnings for those of these tasks that nobody in the team could ever claim.
+pub(super) fn for_nobody_notes<'a>(context: &Context, tasks: impl Iterator<Item = &'a Task>) -> Vec<String> {
+    let running = context.who_runs().unwrap_or_default();
+    let team = context.team_if_valid(running.team.as_deref()).or_else(|| context.team_if_valid(None));
+    let candidates = team.as_ref().map(candidates).unwrap_or_default();
+    let open = tasks.filter(|task| task.status == TaskStatus::Pending);
+    let note = |task: &Task| {
+        let text = format!("{} {} is {}", task.id, task.subject, for_nobody(task, &candidates)?);
+        let text = text.replacen(" is requires ", " requires ", 1);
+        Some(format!("{} {}", paint(WARN, "warning:"), one_line(&text)))
+    };
+    open.filter_map(note).collect()
 }
 
 /// All troubles as one, with the first one's hint.

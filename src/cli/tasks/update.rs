@@ -2,7 +2,7 @@
 
 use super::finish::{change, complete, holder};
 use super::list::status_parser;
-use crate::cli::arguments::{By, acting_name, task_id, text_or_stdin, whole_number, word, words};
+use crate::cli::arguments::{By, acting_name, number, task_id, text_or_stdin, whole_number, word, words};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
@@ -37,7 +37,7 @@ pub struct Update {
     #[arg(long = "for", value_name = "NAME")]
     owner: Option<String>,
     /// Failures at which it is given up
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     max_attempts: Option<u32>,
     /// Tasks that must be finished first, besides those it waits for
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = task_id)]
