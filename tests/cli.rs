@@ -516,3 +516,294 @@ fn old_files_are_listed_then_removed_and_the_board_only_when_asked() {
     assert_eq!(names("brigade clean --yes --all --board --json"), ["alice.jsonl", "task_1.json"]);
     assert_eq!(place.json("brigade tasks add y --json")["id"], 2, "numbers are never used again");
 }
+
+#[test]
+fn several_tasks_are_changed_together_or_not_at_all() {
+    let place = Place::begun();
+    let error = |line: &str| {
+        let output = place.output(line);
+        assert_ne!(output.status.code(), Some(0), "{line}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for subject in ["a", "b", "c"] {
+        place.output(&format!("brigade tasks add {subject}"));
+    }
+    assert!(error("brigade tasks rm 2 3 77").contains("no task #77 on the board; nothing was deleted"));
+    assert_eq!(place.json("brigade tasks --json").as_array().unwrap().len(), 3);
+    assert_eq!(place.json("brigade tasks rm 2 '#2' --json").as_array().unwrap().len(), 1);
+    place.output("brigade tasks claim 1 --as bob && brigade tasks claim 3 --as bob");
+    assert_eq!(place.json("brigade tasks release 1 3 --as bob --attempt 1 --json").as_array().unwrap().len(), 2);
+    for id in [1, 3] {
+        place.output(&format!("brigade tasks claim {id} --as bob; brigade tasks complete {id} --as bob --attempt 2"));
+    }
+    let shown = String::from_utf8(place.output("brigade tasks show 1 3").stdout).unwrap();
+    assert!(shown.starts_with("#1 a\n") && shown.contains("\n\n#3 c\n"), "{shown}");
+    assert!(error("brigade tasks reopen 1 3 2").contains("nothing was to be done again"));
+    let reopened = String::from_utf8(place.output("brigade tasks reopen 1 3").stdout).unwrap();
+    assert_eq!(reopened, "to be done again: #1 a\nto be done again: #3 c\n");
+    assert!(error("brigade tasks retry 1 3").contains("cannot retry task #1: it is pending"));
+}
+
+#[test]
+fn what_nobody_holds_is_said_to_be_held_by_nobody() {
+    let place = Place::begun();
+    place.output("brigade tasks add a");
+    let error = |line: &str| String::from_utf8(place.output(line).stderr).unwrap();
+    for verb in ["complete", "release", "renew"] {
+        let text = error(&format!("brigade tasks {verb} 1"));
+        assert!(text.contains("nobody holds task #1: it is pending") && text.contains("claim it first"), "{text}");
+    }
+    assert!(error("brigade tasks complete 9").contains("no task #9"));
+    place.output("brigade tasks claim --as bob; brigade tasks release 1 --as bob --attempt 1");
+    let text = error("brigade tasks complete 1 --as bob --attempt 1");
+    assert!(
+        text.contains(
+            "attempt 1 of task #1 is stale: its lease ran out, or it was given back, and nobody holds it now"
+        )
+    );
+    assert!(text.contains("brigade tasks claim 1 --as NAME"), "{text}");
+    place.output("brigade tasks claim --as bob");
+    assert!(error("brigade tasks complete 1").contains("who holds task #1?"));
+}
+
+#[test]
+fn what_init_replaces_is_kept_beside_it() {
+    let place = Place::begun();
+    place.write("plan.md", "## Mine\n");
+    place.write("plan.md.bak", "## Older\n");
+    let text = String::from_utf8(place.output("brigade init --force").stdout).unwrap();
+    assert!(text.contains("replaced plan.md (the former is plan.md.bak.1)"), "{text}");
+    assert!(!text.contains("brigade.toml ("), "what does not differ is left alone: {text}");
+    let read = |name: &str| fs::read_to_string(place.path().join(name)).unwrap();
+    assert_eq!((read("plan.md.bak.1"), read("plan.md.bak")), ("## Mine\n".into(), "## Older\n".into()));
+    place.write("prompts/coder.md", "Mine.\n");
+    let replaced = place.json("brigade init --force --json")["replaced"].clone();
+    assert_eq!(replaced, serde_json::json!([{ "file": "prompts/coder.md", "kept": "prompts/coder.md.bak" }]));
+}
+
+#[test]
+fn the_hint_of_clean_removes_what_was_listed() {
+    let place = Place::begun();
+    place.output("brigade tasks add a");
+    let text = String::from_utf8(place.output("brigade clean --board --all").stderr).unwrap();
+    assert!(text.contains("brigade clean --all --board --yes removes them"), "{text}");
+}
+
+#[test]
+fn a_changed_plan_changes_what_nobody_touched_and_says_what_it_does_not() {
+    let place = Place::begun();
+    let import = |place: &Place| {
+        let output = place.output("brigade tasks import plan.md");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    place.write(
+        "plan.md",
+        "## Build\n\nold\n## Test\nafter: Build\n\nold\n## Ship\nafter: Test\n\nold\n## Drop\n\nold\n",
+    );
+    import(&place);
+    assert_eq!(import(&place), ("4 tasks on the board already\n".into(), String::new()));
+    place.output("brigade tasks update 3 --priority 9");
+    place.write(
+        "plan.md",
+        "## Build\nverify: true\n\nnew\n## Test\nrequires: tester\npriority: 2\n\nnew\n## Ship\nafter: Test\n\nnew\n## Sign\n",
+    );
+    let (out, notes) = import(&place);
+    assert_eq!(out, "added #5 Sign\nupdated #1 Build\nupdated #2 Test\n1 task on the board already\n");
+    assert!(
+        notes.contains("#3 Ship differs from plan.md line 10: the board's text is used, because it was changed there")
+    );
+    assert!(notes.contains("brigade tasks rm 3, then import"), "{notes}");
+    assert!(notes.contains("#4 Drop stands in plan.md no more") && notes.contains("brigade tasks rm 4"), "{notes}");
+    let task = |id: u64| place.json(&format!("brigade tasks show {id} --json"));
+    let test = task(2);
+    assert_eq!((&test["description"], &test["priority"], &test["verify"]), (&"new".into(), &2.into(), &Value::Null));
+    assert_eq!((&test["requires"][0], &test["blockedBy"]), (&"tester".into(), &serde_json::json!([])));
+    assert_eq!((&task(1)["verify"], &task(1)["blocks"]), (&"true".into(), &serde_json::json!([])));
+    assert_eq!(task(3)["description"], "old");
+    // What turns the order round makes no circle on the way.
+    place.write("plan.md", "## Build\nafter: Sign\n\nnew\n## Sign\nafter: Test\n## Test\n\nnewer\n");
+    assert!(import(&place).0.contains("updated #5 Sign"));
+    place.write("plan.md", "## Build\n\nnew\n## Sign\nafter: Build\n## Test\nafter: Sign\n\nnewer\n");
+    let (out, notes) = import(&place);
+    assert!(out.contains("updated #2 Test") && !notes.contains("circle"), "{out}{notes}");
+    assert_eq!(task(2)["blockedBy"], serde_json::json!([5]));
+}
+
+#[test]
+fn a_run_with_a_changed_plan_says_what_the_board_keeps() {
+    let place = Place::begun();
+    place.write("plan.md", "## Build\n\n```sh\necho old\n```\n");
+    place.output("brigade tasks import plan.md; brigade tasks update 1 --priority 1");
+    place.write("plan.md", "## Build\n\n```sh\necho new\n```\n");
+    let text = String::from_utf8(place.output("COLUMNS=300 brigade run").stdout).unwrap();
+    assert!(text.contains("#1 Build differs from plan.md line 1: the board's text is used"), "{text}");
+    assert_eq!(place.json("brigade tasks show 1 --json")["result"]["summary"], "old");
+}
+
+#[test]
+fn plans_of_one_name_in_two_folders_are_two_plans() {
+    let place = Place::begun();
+    for folder in ["a", "b"] {
+        place.write(&format!("{folder}/plan.md"), "## Build\n");
+        place.output(&format!("brigade tasks import {folder}/plan.md"));
+    }
+    place.output("cd b && brigade tasks import plan.md");
+    let tasks = place.json("brigade tasks --json");
+    let sources: Vec<&Value> = tasks.as_array().unwrap().iter().map(|task| &task["metadata"]["source"]).collect();
+    assert_eq!(sources, ["plan:a/plan.md#Build", "plan:b/plan.md#Build"]);
+    // As a version before this one wrote it.
+    place.write(
+        ".tasks/task_9.json",
+        r#"{"id":9,"subject":"Root","status":"completed","metadata":{"source":"plan:plan.md#Root"}}"#,
+    );
+    place.write("plan.md", "## Root\n");
+    let again = String::from_utf8(place.output("brigade tasks import plan.md").stdout).unwrap();
+    assert_eq!(again, "1 task on the board already\n");
+}
+
+#[test]
+fn why_counts_only_who_is_there() {
+    let place = Place::begun();
+    place.output("brigade tasks add 'Build it'");
+    let mut up = place.shell("exec brigade up --headless --mode pause >/dev/null 2>&1").spawn().unwrap();
+    place.wait_until("the team runs", |place| place.json("brigade team --json")["running"] == true);
+    let members = place.json("brigade team --json")["members"].clone();
+    for member in members.as_array().unwrap() {
+        assert!(place.output(&format!("brigade stop {}", member["name"].as_str().unwrap())).status.success());
+    }
+    place.wait_until("all are stopped", |place| {
+        let reasons = place.json("brigade why 1 --json")["reasons"].clone();
+        reasons.as_array().unwrap().iter().any(|reason| reason["kind"] == "stopped")
+    });
+    let text = String::from_utf8(place.output("brigade why 1").stdout).unwrap();
+    assert!(text.contains("Who could do it are stopped") && !text.contains("Nothing is in its way"), "{text}");
+    place.output("brigade stop");
+    up.wait().unwrap();
+}
+
+#[test]
+fn a_file_that_was_set_aside_is_named_where_it_is_missed() {
+    let place = Place::begun();
+    place.write(".tasks/.spoiled/task_1.json", "{");
+    place.write(".tasks/.spoiled/task_1.json.2", "{");
+    place.write(".tasks/task_2.json", r#"{"id":2,"subject":"b","status":"pending","blockedBy":[1]}"#);
+    let text = |line: &str| {
+        let output = place.output(line);
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    };
+    for line in ["brigade why 1", "brigade tasks show 1", "brigade why 2", "brigade doctor"] {
+        let text = text(&format!("COLUMNS=400 {line}"));
+        assert!(text.contains("set aside as .tasks/.spoiled/task_1.json.2"), "{line}: {text}");
+        assert!(text.contains("mv .tasks/.spoiled/task_1.json.2 .tasks/task_1.json"), "{line}: {text}");
+    }
+}
+
+#[test]
+fn blocked_means_one_thing_and_what_was_left_says_why() {
+    let place = Place::begun();
+    place.write("plan.md", "## Fail\n\n```sh\nfalse\n```\n## Next\nafter: Fail\n\n## Last\nafter: Next\n");
+    place.output("brigade tasks import plan.md; brigade tasks update 1 --max-attempts 1");
+    place.output("brigade tasks add Gpu --requires gpu; brigade tasks add Zoe --for zoe");
+    let run = String::from_utf8(place.output("COLUMNS=200 brigade run").stdout).unwrap();
+    assert!(run.contains("5 tasks: 0 completed, 1 failed, 2 blocked, 2 pending."), "{run}");
+    assert!(run.contains("2 blocked: #2, #3;") && run.contains("2 left to do: #4, #5;"), "{run}");
+    for note in [
+        "waits for #1 (failed)",
+        "waits for #2 (pending), in the end for #1 (failed)",
+        "requires gpu, which nobody in the team has",
+        "kept for zoe, who is not in the team",
+    ] {
+        assert!(run.contains(note), "{note}: {run}");
+    }
+    let listed = place.output("brigade tasks --status blocked");
+    assert!(String::from_utf8_lossy(&listed.stderr).contains("2 of 5 tasks: 1 failed, 2 blocked, 2 pending"));
+    assert_eq!(String::from_utf8_lossy(&listed.stdout).lines().count(), 3);
+    assert_eq!(place.json("brigade tasks --owner ZOE --json")[0]["id"], 5);
+}
+
+#[test]
+fn a_task_whose_worker_is_gone_says_so() {
+    let place = Place::begun();
+    place.write(
+        ".tasks/task_1.json",
+        r#"{"id":1,"subject":"Left","status":"in_progress","owner":"bob","attempt":1,"claim":{"worker":"1-1-gone","at":5}}"#,
+    );
+    let text = |line: &str| String::from_utf8(place.output(line).stdout).unwrap();
+    assert!(text("brigade tasks").contains("its worker is gone"), "{}", text("brigade tasks"));
+    assert!(text("COLUMNS=200 brigade doctor").contains("in progress, and their worker is gone: #1"));
+}
+
+#[test]
+fn what_a_lead_by_rule_cannot_do_is_refused() {
+    let place = Place::begun();
+    for line in ["brigade run my-team 'Make me a sandwich'", "brigade up --headless --goal 'Make me a sandwich'"] {
+        let output = place.output(line);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains("has no use for a goal: `Make me a sandwich`") && text.contains("hint: "), "{text}");
+    }
+    for line in ["brigade run --cleanup", "brigade up --headless --mode run_cleanup"] {
+        let output = place.output(line);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("cannot lead a session that tidies up"));
+    }
+    assert!(!place.path().join(".tasks").exists(), "nothing was begun");
+}
+
+#[test]
+fn new_tasks_that_nobody_could_claim_and_blocks_that_are_not_run_are_noted() {
+    let place = Place::begun();
+    let notes = |line: &str| String::from_utf8(place.output(line).stderr).unwrap();
+    assert!(notes("brigade tasks add A --requires gpu").contains("#1 A requires gpu, which nobody in the team has"));
+    assert!(notes("brigade tasks add B --for zoe").contains("#2 B is kept for zoe, who is not in the team"));
+    assert_eq!(notes("brigade tasks add C --requires coder"), "");
+    place.write("plan.md", "## D\nrequires: gpu\n\n```sh\ntrue\n```\n```python\nprint()\n```\n");
+    let text = notes("brigade tasks import plan.md");
+    assert!(
+        text.contains("#4 D requires gpu")
+            && text.contains("#4 D: its `python` block is not run: only sh, bash, shell")
+    );
+    assert_eq!(notes("brigade tasks import plan.md"), "");
+    assert!(notes("brigade run").contains("line 1, D: its `python` block is not run"));
+}
+
+#[test]
+fn a_board_is_found_without_a_config_and_hints_name_the_workspace() {
+    let place = Place::begun();
+    fs::create_dir_all(place.path().join("there/sub")).unwrap();
+    place.write("there/plan.md", "## Fail\n\n```sh\nfalse\n```\n");
+    let outside = Place::new();
+    let root = place.path().canonicalize().unwrap();
+    let flags = format!("--config {}/brigade.toml --workspace {}", root.display(), outside.path().display());
+    place.write("plan.md", "## Fail\n\n```sh\nfalse\n```\n");
+    outside.output(&format!("brigade {flags} tasks import {}/plan.md", root.display()));
+    outside.output("brigade tasks update 1 --max-attempts 1");
+    let run = outside.output(&format!("COLUMNS=400 brigade {flags} run"));
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(text.contains(&format!("`brigade {flags} tasks retry ID`")), "{text}");
+    fs::create_dir_all(outside.path().join("sub")).unwrap();
+    let listed = outside.output("cd sub && brigade tasks --json");
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    assert!(outside.output("cd sub && brigade tasks retry 1").status.success());
+    let error = place.output(&format!("brigade --workspace {} tasks show 9", outside.path().display())).stderr;
+    let error = String::from_utf8(error).unwrap();
+    assert!(error.contains(&format!("`brigade --workspace {} tasks`", outside.path().display())), "{error}");
+}
+
+#[test]
+fn small_things_are_said_as_people_say_them() {
+    let place = Place::begun();
+    place.output("brigade state pause");
+    assert_eq!(place.json("brigade state --json")["desired_state"], "pause");
+    let error = |line: &str| String::from_utf8(place.output(line).stderr).unwrap();
+    assert!(error("brigade tasks claim --as x --lease 99999d").contains("at most 7d"));
+    assert!(error("brigade stop --wait abc").contains("it is a whole number from 0 to 86400"));
+    assert!(error("brigade log -n abc").contains("it is a whole number from 1 to"));
+    let text = error("BRIGADE_TRUNS_MAX=3 brigade config show");
+    assert!(text.contains("BRIGADE_TRUNS_MAX is set, and is no setting; did you mean BRIGADE_TURNS_MAX?"), "{text}");
+    place.output("brigade tasks add a");
+    place.output("brigade tasks claim --as x; brigade tasks complete 1 --as x --attempt 1 --summary 'Well done'");
+    let shown = String::from_utf8(place.output("brigade tasks show 1").stdout).unwrap();
+    assert_eq!(shown.matches("Well done").count(), 1, "{shown}");
+}

@@ -1,6 +1,7 @@
 //! Arguments several commands take, and how they are read.
 
 use std::io::Read;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::domain::task::{TASK_ID_MAX, TaskId};
 /// The longest text that is read from stdin or a file, in bytes.
 pub const TEXT_BYTES_MAX: u64 = 1024 * 1024;
 /// The shortest and the longest lease.
-const LEASE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 3600);
+const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 3600);
 
 /// Reads `3` or `#3`.
 ///
@@ -29,9 +30,22 @@ pub fn task_id(text: &str) -> Result<TaskId, String> {
 /// # Errors
 /// A sentence for anything else, and for what is too short or too long.
 pub fn lease(text: &str) -> Result<Duration, String> {
-    let parsed: Option<Duration> = text.parse::<jiff::SignedDuration>().ok().and_then(|span| span.try_into().ok());
-    let lease = parsed.ok_or_else(|| "a lease is a time such as 90s, 15m or 2h30m".to_owned())?;
-    LEASE.contains(&lease).then_some(lease).ok_or_else(|| "a lease is at least 1s and at most 7d".to_owned())
+    let out_of_bounds = || "a lease is at least 1s and at most 7d".to_owned();
+    let span: jiff::Span = text.parse().map_err(|_| "a lease is a time such as 90s, 15m or 2h30m".to_owned())?;
+    let length = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_| out_of_bounds())?;
+    length.try_into().ok().filter(|lease| LEASE.contains(lease)).ok_or_else(out_of_bounds)
+}
+
+/// Reads a whole number within these bounds.
+pub fn number<T>(bounds: RangeInclusive<u64>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: TryFrom<u64> + 'static,
+{
+    move |text| {
+        let read = text.trim().parse().ok().filter(|number| bounds.contains(number));
+        let sentence = || format!("it is a whole number from {} to {}", bounds.start(), bounds.end());
+        read.and_then(|number| T::try_from(number).ok()).ok_or_else(sentence)
+    }
 }
 
 /// Reads `5` or `-1`.
@@ -107,7 +121,7 @@ pub struct By {
     #[arg(long = "as", value_name = "NAME")]
     pub name: Option<String>,
     /// The attempt that was claimed: a stale one is refused
-    #[arg(long, value_name = "N", requires = "name")]
+    #[arg(long, value_name = "N", requires = "name", value_parser = number::<u32>(0..=u32::MAX.into()))]
     pub attempt: Option<u32>,
     /// Insist, as a person, on a task somebody holds
     #[arg(long)]
@@ -171,8 +185,21 @@ mod tests {
         assert_eq!(lease("15m"), minutes(15));
         assert_eq!(lease("1h 30m"), minutes(90));
         assert_eq!(lease("PT2M"), minutes(2));
-        for bad in ["", "15", "-5m", "0s", "8d", "1000000h", "soon"] {
-            assert!(lease(bad).is_err(), "{bad}: {:?}", lease(bad));
+        assert_eq!(lease("7d"), minutes(7 * 24 * 60));
+        for bad in ["", "15", "soon"] {
+            assert!(lease(bad).unwrap_err().contains("such as 90s"), "{bad}: {:?}", lease(bad));
+        }
+        for bad in ["-5m", "0s", "8d", "99999d", "1000000h", "1000y"] {
+            assert!(lease(bad).unwrap_err().contains("at most 7d"), "{bad}: {:?}", lease(bad));
+        }
+    }
+
+    #[test]
+    fn numbers_are_refused_with_their_bounds() {
+        let read = number::<u32>(1..=9);
+        assert_eq!(read("9"), Ok(9));
+        for bad in ["abc", "0", "10", "-1", ""] {
+            assert_eq!(read(bad), Err("it is a whole number from 1 to 9".to_owned()), "{bad}");
         }
     }
 }

@@ -81,8 +81,14 @@ impl Clean {
         Ok(match (items.is_empty(), self.yes) {
             (true, _) => answer.note(paint(DIM, "nothing to clean")),
             (false, true) => answer.note(paint(DIM, &size)),
-            (false, false) => answer.note(format!("{size}; brigade clean --yes removes them")),
+            (false, false) => answer.note(format!("{size}; brigade clean{} --yes removes them", self.flags())),
         })
+    }
+
+    /// The flags that say what is to be removed, as they were typed.
+    fn flags(&self) -> String {
+        let flags = [(self.all, " --all"), (self.board, " --board")];
+        flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
     }
 
     fn items(&self, workspace: &Path, living: &[String]) -> Vec<Item> {

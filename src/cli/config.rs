@@ -8,7 +8,7 @@ use super::context::{Context, shown};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
 use crate::config::{Resolved, Shown, Source, TeamFlags, schema};
-use crate::ui::style::{BOLD, DIM, PLAIN};
+use crate::ui::style::{BOLD, DIM, PLAIN, WARN};
 use crate::ui::table::{Cell, Column, Table};
 
 /// See the config, and where each value comes from
@@ -65,7 +65,11 @@ fn show(context: &Context, team: Option<&str>) -> CliResult<Answer> {
         teams.push(config.team(name, &TeamFlags::default())?);
     }
     let data: Vec<Value> = teams.iter().map(as_json).collect();
-    context.output.answer(&data, || as_text(&teams, context))
+    let answer = context.output.answer(&data, || as_text(&teams, context))?;
+    Ok(config.unknown_variables().into_iter().fold(answer, |answer, (name, meant)| {
+        let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+        answer.note(format!("{} {name} is set, and is no setting{meant}", crate::ui::style::paint(WARN, "warning:")))
+    }))
 }
 
 fn as_json(team: &Resolved) -> Value {

@@ -1,6 +1,6 @@
 //! What commands share: where the workspace is, its config, its stores, the time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,14 +11,17 @@ use super::output::Output;
 use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags, find_upwards};
 use crate::domain::name::Name;
 use crate::domain::state::{Mode, SharedState};
+use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
-use crate::ports::{Board, Clock, Stores};
+use crate::ports::{Board, BoardView, Clock, Stores};
 use crate::stores::file::TEAM_FOLDER;
-use crate::stores::file::board::FileBoard;
+use crate::stores::file::board::{BOARD_FOLDER, FileBoard};
 use crate::stores::file::workers::FileWorkers;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::open::{OpenOptions, Purpose, leader, open};
-use crate::team::spec::TeamSpec;
+use crate::team::spec::{MemberSpec, TeamSpec};
+use crate::ui::text::with_flags;
+use crate::ui::why::Candidate;
 
 /// The system's clock.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +122,25 @@ impl Context {
         Some(self.current_folder().join(named))
     }
 
-    /// The workspace: the one that was named, or the config's folder.
+    /// The flags that name config and workspace, as they were given: hints carry them, to work where they are read.
+    #[must_use]
+    pub fn flags(&self) -> String {
+        let named = [("--config", &self.global.config), ("--workspace", &self.global.workspace)];
+        let flag = |(flag, path): (&str, &Option<PathBuf>)| {
+            let path = path.as_ref().filter(|path| !path.as_os_str().is_empty())?.to_string_lossy().into_owned();
+            Some(format!("{flag} {}", shlex::try_quote(&path).ok()?))
+        };
+        named.into_iter().filter_map(flag).collect::<Vec<_>>().join(" ")
+    }
+
+    /// A hint with those flags.
+    #[must_use]
+    pub fn hint(&self, text: &str) -> String {
+        with_flags(text, &self.flags())
+    }
+
+    /// The workspace: the one that was named, the config's folder, or where there is no config the nearest one upwards that has a
+    /// board or a team's files.
     ///
     /// # Errors
     /// There is neither, or it is no folder.
@@ -130,7 +151,12 @@ impl Context {
             return Err(CliError::usage(format!("there is no config file {}", named.display())));
         }
         let of_config = || self.config_file().and_then(|file| file.parent().map(Path::to_owned));
-        let Some(folder) = self.named_workspace().or_else(of_config) else {
+        let of_board = || {
+            let is_workspace =
+                |folder: &&Path| [BOARD_FOLDER, TEAM_FOLDER].iter().any(|name| folder.join(name).is_dir());
+            self.current_folder().ancestors().find(is_workspace).map(Path::to_owned)
+        };
+        let Some(folder) = self.named_workspace().or_else(of_config).or_else(of_board) else {
             let message = format!("no {CONFIG_FILE} in {} or any folder above it", self.current_folder().display());
             let hint = "run `brigade init` to begin here, or say where: --workspace DIR, --config FILE";
             return Err(CliError::usage(message).hint(hint));
@@ -201,6 +227,14 @@ impl Context {
         Ok(open(&self.workspace()?, OpenOptions { purpose, durability, clock }).await?.stores)
     }
 
+    /// The workers that live, where a claim of one stands on the board: they need not be asked for otherwise.
+    #[must_use]
+    pub fn live_workers(&self, view: &BoardView) -> Option<HashSet<String>> {
+        let has_worker = |task: &Task| task.claim.as_ref().is_some_and(|claim| claim.expires.is_none());
+        view.tasks.values().any(|task| has_worker(task)).then_some(())?;
+        Some(self.who_runs().ok()?.workers.into_iter().collect())
+    }
+
     /// The team that runs here, if one does, and what the state file says.
     ///
     /// # Errors
@@ -253,6 +287,17 @@ impl Context {
         let name = config.select(name).ok()?;
         Some(config.team(&name, &TeamFlags::default()).ok()?.spec)
     }
+}
+
+/// Who could work on tasks in this team, were it launched.
+#[must_use]
+pub fn candidates(team: &TeamSpec) -> Vec<Candidate> {
+    let candidate = |member: &MemberSpec| Candidate {
+        name: member.name.to_string(),
+        capabilities: member.can_do(),
+        is_there: true,
+    };
+    team.members.iter().map(candidate).collect()
 }
 
 /// The names of a team's members.

@@ -12,15 +12,18 @@ use super::exit::Exit;
 use super::output::Answer;
 use crate::config::TeamFlags;
 use crate::domain::graph::all_cycles;
+use crate::domain::task::TaskId;
 use crate::models;
 use crate::platform;
 use crate::platform::guard::{self, Confinement};
 use crate::platform::watch::FolderWatch;
-use crate::ports::Board as _;
+use crate::ports::{Board as _, BoardView};
 use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::team::spec::TeamSpec;
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
+use crate::ui::tasks::Look;
 use crate::ui::text::{bytes, count, one_line, wrap};
+use crate::ui::why::mend;
 
 /// Less free space than this is worth a warning.
 const FREE_BYTES_WARN: u64 = 1024 * 1024 * 1024;
@@ -81,6 +84,9 @@ impl Doctor {
         }
         findings.push(confinement());
         findings.push(keys(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())));
+        for hint in findings.iter_mut().filter_map(|finding| finding.hint.as_mut()) {
+            *hint = context.hint(hint);
+        }
         let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
         let answer = context.output.answer(&findings, || text(&findings, context.output.columns))?;
         Ok(if failed { answer.exit(Exit::Unfinished) } else { answer })
@@ -314,9 +320,20 @@ fn keys(is_set: impl Fn(&str) -> bool) -> Finding {
     ok("keys", text)
 }
 
+/// Claims of workers that are gone.
+fn abandoned(context: &Context, view: &BoardView) -> Option<Finding> {
+    let live = context.live_workers(view);
+    let look = Look { view, live_workers: live.as_ref(), now: context.now() };
+    let tasks = view.tasks.values().filter(|task| look.is_abandoned(task));
+    let named = tasks.map(|task| task.id.to_string()).collect::<Vec<_>>().join(", ");
+    let text = format!("in progress, and their worker is gone: {named}");
+    let hint = "the next `brigade up` or `brigade run` takes them back; or: brigade tasks release ID --force";
+    (!named.is_empty()).then(|| warn("board", text, hint))
+}
+
 async fn board(context: &Context) -> Vec<Finding> {
-    let view = match context.board_to_look_at() {
-        Ok(board) => board.view().await,
+    let (view, set_aside) = match context.board_to_look_at() {
+        Ok(board) => (board.view().await, board.set_aside()),
         Err(error) => return vec![fail("board", error.message, error.hint.unwrap_or_default())],
     };
     let view = match view {
@@ -328,6 +345,12 @@ async fn board(context: &Context) -> Vec<Finding> {
         let text = format!("{} is no task: {}", spoiled.file, spoiled.reason);
         findings.push(warn("board", text, "mend it by hand; it blocks what waits for it"));
     }
+    let is_missing = |id: &TaskId| !view.tasks.contains_key(id);
+    for (id, place) in set_aside.iter().filter(|(id, _)| is_missing(id)) {
+        let text = format!("the file of {id} was no task, and was set aside as {place}");
+        findings.push(warn("board", text, mend(*id, place)));
+    }
+    findings.extend(abandoned(context, &view));
     let tasks = view.tasks.iter().map(|(id, task)| (*id, task.as_ref())).collect();
     for cycle in all_cycles(&tasks) {
         let names: Vec<String> = cycle.iter().chain(cycle.first()).map(ToString::to_string).collect();

@@ -7,7 +7,7 @@ use crate::config::problem::ConfigError;
 use crate::domain::change::Refusal;
 use crate::domain::name::InvalidName;
 use crate::domain::plan::PlanErrors;
-use crate::domain::task::TaskId;
+use crate::domain::task::{TaskId, TaskStatus};
 use crate::ports::StoreError;
 
 /// An error for the person at the terminal, or the program behind the pipe.
@@ -19,6 +19,8 @@ pub struct CliError {
     pub hint: Option<String>,
     /// How the command ends.
     pub exit: Exit,
+    /// Tasks to which it was done before it stopped.
+    pub done: Vec<TaskId>,
 }
 
 /// What a command comes to.
@@ -28,13 +30,13 @@ impl CliError {
     /// It was asked wrongly, or the config is wrong.
     #[must_use]
     pub fn usage(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None, exit: Exit::Usage }
+        Self { message: message.into(), hint: None, exit: Exit::Usage, done: Vec::new() }
     }
 
     /// It was refused, or the system would not.
     #[must_use]
     pub fn refused(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None, exit: Exit::Unfinished }
+        Self { message: message.into(), hint: None, exit: Exit::Unfinished, done: Vec::new() }
     }
 
     /// The same, with what to do about it.
@@ -46,14 +48,17 @@ impl CliError {
     /// The line for programs.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let error = json!({ "message": self.message, "hint": self.hint, "code": self.exit as u8 });
+        let mut error = json!({ "message": self.message, "hint": self.hint, "code": self.exit as u8 });
+        if !self.done.is_empty() {
+            error["done"] = json!(self.done);
+        }
         json!({ "schema_version": 1, "error": error }).to_string()
     }
 }
 
 impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
-        Self { message: error.to_string(), hint: error.hint(), exit: Exit::Usage }
+        Self { hint: error.hint(), ..Self::usage(error.to_string()) }
     }
 }
 
@@ -90,12 +95,15 @@ impl From<StoreError> for CliError {
             }
             other => other.to_string(),
         };
-        Self { message, hint, exit }
+        Self { message, hint, exit, done: Vec::new() }
     }
 }
 
 fn refusal_hint(refusal: &Refusal) -> Option<String> {
     match refusal {
+        Refusal::Stale { task, status: TaskStatus::Pending, .. } => {
+            Some(format!("to work on it again: brigade tasks claim {} --as NAME", task.0))
+        }
         Refusal::Stale { task, .. } => Some(format!("see who has it now: brigade tasks show {}", task.0)),
         Refusal::NotHolder { task, .. } => Some(format!(
             "its holder says --as NAME --attempt N; a person insists with --force: brigade tasks show {}",

@@ -15,8 +15,9 @@ use super::traces;
 use crate::domain::event::Event;
 use crate::ports::BoardView;
 use crate::team::handle::{Command, Outcome, TeamHandle};
-use crate::ui::summary::{self, Summary};
+use crate::ui::summary::{self, Place, Summary};
 use crate::ui::timeline::Timeline;
+use crate::ui::why::Candidate;
 
 /// After this long without an event, lines that were held back to be told together are shown.
 const QUIET: Duration = Duration::from_millis(150);
@@ -42,6 +43,7 @@ pub struct Report {
     output: Output,
     team: String,
     workspace: PathBuf,
+    flags: String,
     timeline: Timeline,
     summary: Summary,
     /// Whether what it printed could not be written; it says no more then.
@@ -62,12 +64,19 @@ impl Report {
             output,
             team,
             workspace,
+            flags: String::new(),
             timeline,
             summary: Summary::default(),
             is_mute: false,
             screen: None,
             is_flushed: false,
         }
+    }
+
+    /// The same, knowing who could do what, and the flags that name the workspace in hints.
+    #[must_use]
+    pub fn of(self, candidates: Vec<Candidate>, flags: String) -> Self {
+        Self { summary: Summary::of(candidates), flags, ..self }
     }
 
     /// Learns what the tasks on the board are about, before the first event.
@@ -190,8 +199,9 @@ impl Report {
     pub fn close(&mut self, view: &BoardView) -> CliResult<Exit> {
         self.flush();
         let outcome = self.summary.outcome(&self.team, view);
+        let place = Place { workspace: &self.workspace, flags: &self.flags };
         let text = match self.format {
-            OutputFormat::Text => summary::render(&outcome, &self.workspace, self.output.columns),
+            OutputFormat::Text => summary::render(&outcome, &place, self.output.columns),
             OutputFormat::Json => {
                 let output = Output { json: true, ..self.output };
                 output.answer(&outcome, String::new)?.text

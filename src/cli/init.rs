@@ -9,10 +9,12 @@ use super::output::Answer;
 use crate::config::CONFIG_FILE;
 use crate::domain::name::Name;
 use crate::team::spec::Prompts;
-use crate::ui::style::{BOLD, GOOD, paint};
+use crate::ui::style::{BOLD, GOOD, WARN, paint};
 
 /// The longest .gitignore that is looked through, in bytes.
 const IGNORE_BYTES_MAX: u64 = 1024 * 1024;
+/// Former versions of a file that are kept beside it, besides the first.
+const BACKUPS_MAX: u32 = 1000;
 
 const CONFIG: &str = include_str!("init/brigade.toml");
 const PLAN: &str = include_str!("init/plan.md");
@@ -31,7 +33,7 @@ pub struct Init {
     /// The team's name
     #[arg(default_value = "my-team")]
     team: String,
-    /// Write files anew that are there already
+    /// Write files anew that are there already; what differs is kept as NAME.bak
     #[arg(long)]
     force: bool,
     /// Write the built-in prompts to prompts/ too, to change them
@@ -67,29 +69,69 @@ impl Init {
                 ("prompts/cleanup.md".into(), prompts.cleanup),
             ]);
         }
-        let mut written = Vec::new();
+        let (mut written, mut replaced) = (Vec::new(), Vec::new());
         for (path, text) in &files {
-            if self.force || !folder.join(path).exists() {
-                write(&folder.join(path), text)?;
+            let file = folder.join(path);
+            let is_there = file.symlink_metadata().is_ok();
+            let is_same = || fs::read(&file).is_ok_and(|bytes| bytes == text.as_bytes());
+            if !is_there {
+                write(&file, text)?;
                 written.push(path.display().to_string());
+            } else if self.force && !is_same() {
+                let kept = keep(&file)?;
+                write(&file, text)?;
+                replaced.push(Replaced {
+                    file: path.display().to_string(),
+                    kept: path.with_file_name(kept).display().to_string(),
+                });
             }
         }
         if ignore(&folder)? {
             written.push(".gitignore".to_owned());
         }
         // A folder's name may be no text, which JSON cannot say.
-        let data = serde_json::json!({ "folder": folder.to_string_lossy(), "written": written });
-        context.output.answer(&data, || said(&written, &team))
+        let data = serde_json::json!({ "folder": folder.to_string_lossy(), "written": written, "replaced": replaced });
+        context.output.answer(&data, || said(&written, &replaced, &team))
     }
 }
 
-fn said(written: &[String], team: &Name) -> String {
-    let files: String = written.iter().map(|file| format!("  {} {file}\n", paint(GOOD, "wrote"))).collect();
+fn said(written: &[String], replaced: &[Replaced], team: &Name) -> String {
+    let mut files: String = written.iter().map(|file| format!("  {} {file}\n", paint(GOOD, "wrote"))).collect();
+    for Replaced { file, kept } in replaced {
+        files.push_str(&format!("  {} {file} (the former is {kept})\n", paint(WARN, "replaced")));
+    }
+    if files.is_empty() {
+        files.push_str("  all files are there already\n");
+    }
     format!(
         "{files}\nSee the team work, without any key:\n  {}\nThen make plan.md and brigade.toml yours; {} checks them.\n",
         paint(BOLD, &format!("brigade run {team}")),
         paint(BOLD, "brigade doctor"),
     )
+}
+
+/// A file that was written anew.
+#[derive(Debug, serde::Serialize)]
+struct Replaced {
+    file: String,
+    /// The former one's name now.
+    kept: String,
+}
+
+/// Gives what stands there a name of its own, `NAME.bak` or the first `NAME.bak.N` nothing has, and says which.
+fn keep(path: &Path) -> CliResult<String> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let names =
+        std::iter::once(format!("{name}.bak")).chain((1..=BACKUPS_MAX).map(|number| format!("{name}.bak.{number}")));
+    for kept in names {
+        let aside = path.with_file_name(&kept);
+        if aside.symlink_metadata().is_err() {
+            fs::rename(path, &aside).map_err(failed(&aside))?;
+            return Ok(kept);
+        }
+    }
+    Err(CliError::refused(format!("{} has {BACKUPS_MAX} former versions beside it", path.display()))
+        .hint("remove some of them"))
 }
 
 fn failed(path: &Path) -> impl Fn(std::io::Error) -> CliError + '_ {

@@ -1,21 +1,25 @@
 //! From `up` and `run` to a team that can be launched: config, plan and flags, checked. Launching is the team's.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::arguments::text_file;
-use super::context::Context;
+use super::context::{Context, candidates};
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::headless::{OutputFormat, Report};
 use super::session::Session;
+use crate::config::settings::PROVIDER_DEFAULT;
 use crate::config::{Durability, TeamFlags};
 use crate::domain::plan::{self, PLAN_BYTES_MAX};
 use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
+use crate::models::{self, runbook};
 use crate::team::spec::TeamSpec;
+use crate::ui::style::{WARN, paint};
+use crate::ui::text::one_line;
 
 /// Launches a team and says how the process ends.
 pub type Launcher = fn(Launch) -> CliResult<Exit>;
@@ -72,8 +76,12 @@ impl Wanted {
         let config = context.config()?;
         let name = config.select(self.team.as_deref())?;
         let resolved = config.team(&name, &self.flags)?;
+        self.refuse_what_is_dropped(&resolved.spec)?;
         let workspace = context.workspace()?;
-        let plan = resolved.spec.plan.as_ref().map(|path| read_plan(path)).transpose()?.unwrap_or_default();
+        let plan = resolved.spec.plan.as_ref().map(|path| read_plan(path, &workspace)).transpose()?.unwrap_or_default();
+        let named = |task: &NewTask| format!("line {}, {}", task.source_line.unwrap_or(0), task.subject);
+        let tasks: Vec<_> = plan.iter().map(|task| (named(task), task.description.as_str())).collect();
+        note_blocks(context, Some(&resolved.spec), &tasks);
         let format = match self.format {
             Some(format) => format,
             None if context.output.json => OutputFormat::Json,
@@ -83,7 +91,8 @@ impl Wanted {
         let is_interactive = self.may_interact && format == OutputFormat::Text && at_terminal();
         Ok(Launch {
             session: is_interactive.then(|| Session::new(context.clone(), name.clone())),
-            report: Report::new(format, context.output, name, workspace.clone()),
+            report: Report::new(format, context.output, name, workspace.clone())
+                .of(candidates(&resolved.spec), context.flags()),
             spec: resolved.spec,
             durability: resolved.durability,
             lifetime: self.lifetime,
@@ -93,17 +102,72 @@ impl Wanted {
     }
 }
 
+impl Wanted {
+    /// A lead that goes by rule can use neither a goal nor a session that tidies up: nothing that was asked for is dropped in
+    /// silence.
+    fn refuse_what_is_dropped(&self, spec: &TeamSpec) -> CliResult<()> {
+        let mode = match self.lifetime {
+            Lifetime::Session(mode) => Some(mode),
+            Lifetime::Obey(mode) => mode,
+        };
+        let goal = self.flags.goal.as_deref().filter(|goal| !goal.trim().is_empty());
+        let is_cleanup = mode == Some(Mode::RunCleanup);
+        // A model that cannot be had is the launch's to name.
+        let goes_by_rule = || models::connect(&spec.lead.model).is_ok_and(|model| !model.thinks());
+        if (goal.is_none() && !is_cleanup) || !goes_by_rule() {
+            return Ok(());
+        }
+        let provider = &spec.lead.model.provider;
+        let think = "give the lead a model that thinks: provider and model in [teams.NAME.lead]";
+        let (text, hint) = match goal {
+            Some(goal) => (
+                format!(
+                    "the lead goes by rule (provider `{provider}`) and has no use for a goal: `{}`",
+                    one_line(goal)
+                ),
+                format!("leave it out to work on the plan and the board, or {think}"),
+            ),
+            None => (
+                format!("the lead goes by rule (provider `{provider}`) and cannot lead a session that tidies up"),
+                format!("put tasks on the board and use brigade run, or {think}"),
+            ),
+        };
+        Err(CliError::usage(text).hint(hint))
+    }
+}
+
+/// Says which blocks of a plan's tasks are not run, where a member would run the others.
+pub(in crate::cli) fn note_blocks(context: &Context, spec: Option<&TeamSpec>, tasks: &[(String, &str)]) {
+    let runs_blocks = |spec: &TeamSpec| spec.members.iter().any(|member| member.model.provider == PROVIDER_DEFAULT);
+    if context.output.json || !spec.is_some_and(runs_blocks) {
+        return;
+    }
+    for (name, description) in tasks {
+        for language in runbook::blocks_not_run(description) {
+            let shells = runbook::SHELLS.join(", ");
+            let text = format!("{name}: its `{language}` block is not run: only {shells}");
+            context.output.note(&format!("{} {}", paint(WARN, "warning:"), one_line(&text)));
+        }
+    }
+}
+
 /// The tasks of a plan file.
 ///
 /// # Errors
 /// The file cannot be read, or is no plan: with its name before each line.
-pub fn read_plan(path: &std::path::Path) -> CliResult<Vec<NewTask>> {
+pub fn read_plan(path: &Path, workspace: &Path) -> CliResult<Vec<NewTask>> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let text = text_file(path, PLAN_BYTES_MAX as u64)?;
-    plan::parse(&name, &text).map_err(|errors| {
+    plan::parse(&plan_name(path, workspace), &text).map_err(|errors| {
         let lines: Vec<String> = errors.0.iter().map(|error| format!("{name}, {error}")).collect();
         CliError::usage(lines.join("\n"))
     })
+}
+
+/// What tells a plan from others: its path in the workspace, or its whole path where it lies outside.
+fn plan_name(path: &Path, workspace: &Path) -> String {
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    whole.strip_prefix(workspace).unwrap_or(&whole).to_string_lossy().into_owned()
 }
 
 /// Reads a mode.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::arguments::task_id;
+use super::arguments::{number, task_id};
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
@@ -28,7 +28,7 @@ const COUNT_MAX: u64 = 1_000_000;
 #[derive(Debug, clap::Args)]
 pub struct Log {
     /// Only the last so many events
-    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=COUNT_MAX))]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = number::<u64>(1..=COUNT_MAX))]
     last: Option<u64>,
     /// Only those about this task
     #[arg(long, value_name = "ID", value_parser = task_id)]

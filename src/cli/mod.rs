@@ -133,7 +133,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, launcher: Launcher) ->
         Err(error) => return early.explain(error),
     };
     let output = Output::new(cli.global.json, cli.global.color);
-    let outcome = Context::new(cli.global, output).and_then(|context| cli.command.act(&context, launcher));
+    let outcome = Context::new(cli.global, output).and_then(|context| cli.command.act_with_hints(&context, launcher));
     match outcome {
         Ok(answer) => output.deliver(&answer),
         Err(error) => output.fail(&error),
@@ -141,6 +141,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, launcher: Launcher) ->
 }
 
 impl Command {
+    /// Acts; what is hinted at names the workspace as it was named.
+    fn act_with_hints(self, context: &Context, launcher: Launcher) -> CliResult<Answer> {
+        let complete = |text: String| context.hint(&text);
+        match self.act(context, launcher) {
+            Ok(answer) => Ok(Answer { notes: answer.notes.into_iter().map(complete).collect(), ..answer }),
+            Err(error) => Err(CliError { hint: error.hint.map(complete), ..error }),
+        }
+    }
+
     fn act(self, context: &Context, launcher: Launcher) -> CliResult<Answer> {
         match self {
             Self::Init(command) => command.run(context),
@@ -173,7 +182,7 @@ pub fn answer(context: &Context, words: Vec<String>) -> String {
     let output = Output { json: cli.global.json, ..context.output };
     let mut context = context.clone();
     context.output = output;
-    match cli.command.act(&context, |_| Err(CliError::usage("a team runs here already"))) {
+    match cli.command.act_with_hints(&context, |_| Err(CliError::usage("a team runs here already"))) {
         Ok(answer) => output.render(&answer),
         Err(error) => output.render_error(&error),
     }

@@ -1,5 +1,7 @@
 //! `brigade state`.
 
+use serde_json::value::RawValue;
+
 use super::context::Context;
 use super::error::CliResult;
 use super::launch::mode_parser;
@@ -43,7 +45,7 @@ impl State {
             let answer = context.output.answer(&(), || "nobody has said what the team is to do\n".to_owned())?;
             return Ok(answer.note("brigade up sets `continuous`; or: brigade state MODE"));
         };
-        let answer = context.output.answer(&state.document, || text(&state))?;
+        let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), || text(&state))?;
         let is_running = context.who_runs().is_ok_and(|running| running.team.is_some());
         Ok(if is_set && !is_running { answer.note("no team runs: it is done when one does") } else { answer })
     }

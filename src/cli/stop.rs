@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::arguments::number;
 use super::context::{Context, LeadProcess};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
@@ -35,7 +36,7 @@ pub struct Stop {
     #[arg(long)]
     now: bool,
     /// How long to wait for the team to be gone, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_DEFAULT_S, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_DEFAULT_S, value_parser = number::<u64>(0..=86_400))]
     wait: u64,
 }
 

@@ -121,7 +121,8 @@ fn phase_of(status: MemberStatus, is_running: bool) -> &'static str {
     }
 }
 
-fn reports_of(state: &SharedState, team: &str) -> BTreeMap<String, TeammateReport> {
+/// What the state file says of the members of this team.
+pub(super) fn reports_of(state: &SharedState, team: &str) -> BTreeMap<String, TeammateReport> {
     let of_team: Option<String> = state.document.get("team").ok().flatten();
     if of_team.as_deref() != Some(team) {
         return BTreeMap::new();

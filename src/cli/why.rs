@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 
 use super::arguments::task_id;
-use super::context::Context;
+use super::context::{Context, Running, candidates};
 use super::error::CliResult;
 use super::exit::Exit;
 
 use super::output::Answer;
+use super::team::reports_of;
 use crate::domain::graph::TaskLookup;
 use crate::domain::task::TaskId;
 use crate::ports::Board as _;
@@ -29,27 +30,44 @@ impl Why {
     /// # Errors
     /// There is no workspace, or it cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        let view = context.board_to_look_at()?.view().await?;
+        let board = context.board_to_look_at()?;
+        let view = board.view().await?;
         let running = context.running().await?;
         let team = context.team_if_valid(running.team.as_deref()).or_else(|| context.team_if_valid(None));
-        let members = team.iter().flat_map(|team| &team.members);
-        let candidates: Vec<Candidate> =
-            members.map(|member| Candidate { name: member.name.to_string(), capabilities: member.can_do() }).collect();
+        let candidates = present(team.as_ref().map(candidates).unwrap_or_default(), &running);
         let situation = Situation {
             view: &view,
             candidates,
+            set_aside: board.set_aside(),
             running: running.team,
             live_workers: running.workers.into_iter().collect::<HashSet<_>>(),
             desired: running.desired,
             now: context.now(),
         };
-        let reasons = explain(self.id, &situation);
+        let mut reasons = explain(self.id, &situation);
+        for hint in reasons.iter_mut().filter_map(|reason| reason.hint.as_mut()) {
+            *hint = context.hint(hint);
+        }
         let subject = view.tasks.get(&self.id).map(|task| task.subject.clone()).unwrap_or_default();
         let data = serde_json::json!({ "task": self.id, "subject": subject, "reasons": reasons });
         let answer = context.output.answer(&data, || text(self.id, &subject, &reasons, context.output.columns))?;
         let is_there = view.tasks.contains_key(&self.id) || view.is_spoiled(self.id);
         Ok(if is_there { answer } else { answer.exit(Exit::Unfinished) })
     }
+}
+
+/// The members as they are: of a team that runs, those it says are stopped are not there, and those its lead took in are.
+fn present(mut candidates: Vec<Candidate>, running: &Running) -> Vec<Candidate> {
+    let (Some(team), Some(state)) = (&running.team, &running.state) else { return candidates };
+    for (name, report) in reports_of(state, team) {
+        let is_there = report.phase != "stopped";
+        match candidates.iter_mut().find(|candidate| candidate.name == name) {
+            Some(candidate) => candidate.is_there = is_there,
+            None if is_there => candidates.push(Candidate { name, capabilities: vec![report.role], is_there }),
+            None => {}
+        }
+    }
+    candidates
 }
 
 fn text(id: TaskId, subject: &str, reasons: &[Reason], columns: usize) -> String {

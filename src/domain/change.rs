@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::imported::Imported;
 use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
 use super::time::UnixMs;
 use TaskStatus::{Completed, Failed, InProgress, Pending};
@@ -117,6 +118,8 @@ pub struct TaskEdit {
     pub remove_blocked_by: Vec<TaskId>,
     /// Tasks that are to wait for this one.
     pub add_blocks: Vec<TaskId>,
+    /// What its plan says now: the edit is made only while the task stands as it was imported.
+    pub imported: Option<Box<Imported>>,
 }
 
 /// The name of a change, as rules and messages call it.
@@ -203,9 +206,7 @@ pub const RULES: [Rule; 9] = [
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The holder's attempt is not the present one: it lost its claim.
-    #[error(
-        "task {task}: attempt {given} is stale, the task is at attempt {present} ({status}, owner {owner}); stop working on it"
-    )]
+    #[error("attempt {given} of task {task} is stale: {}; stop working on it", stale(*present, *status, owner))]
     Stale {
         /// The task.
         task: TaskId,
@@ -258,6 +259,15 @@ pub enum Refusal {
         /// Who holds it.
         owner: String,
     },
+}
+
+/// What became of a claim that is no more.
+fn stale(present: u32, status: TaskStatus, owner: &str) -> String {
+    match status {
+        InProgress => format!("{owner} holds it as attempt {present}"),
+        Pending => "its lease ran out, or it was given back, and nobody holds it now".to_owned(),
+        Completed | Failed => format!("it is {status}"),
+    }
 }
 
 fn from_hint(action: Action) -> &'static str {
@@ -445,6 +455,9 @@ fn apply_edit(task: &mut Task, edit: &TaskEdit) {
     task.blocks.extend(&edit.add_blocks);
     task.blocks.sort_unstable();
     task.blocks.dedup();
+    if let Some(imported) = &edit.imported {
+        imported.remember(task);
+    }
 }
 
 /// The task once `owner` has claimed it. Whether it may is [`super::graph::obstacle`]'s to say, under the same lock.

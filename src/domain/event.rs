@@ -29,11 +29,11 @@ pub struct Tally {
     pub completed: usize,
     /// Tasks given up.
     pub failed: usize,
-    /// Tasks that could not be begun.
+    /// Tasks that wait for others which are not finished.
     pub blocked: usize,
     /// Tasks in progress.
     pub in_progress: usize,
-    /// Tasks that wait to be claimed.
+    /// Tasks that wait for no other, and nobody has claimed.
     pub pending: usize,
 }
 

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
+use super::event::Tally;
 use super::task::{Task, TaskId, TaskStatus};
 use super::time::UnixMs;
 
@@ -73,6 +74,50 @@ pub fn unfinished_blockers<'a>(task: &'a Task, lookup: &'a dyn TaskLookup) -> im
         };
         Some(Blocker { id, state })
     })
+}
+
+/// Whether a task waits for others: pending, with a blocker that is not finished. The one meaning of `blocked`.
+#[must_use]
+pub fn is_blocked(task: &Task, lookup: &dyn TaskLookup) -> bool {
+    task.status == TaskStatus::Pending && unfinished_blockers(task, lookup).next().is_some()
+}
+
+/// How these tasks stand, counted.
+#[must_use]
+pub fn tally<'a>(tasks: impl IntoIterator<Item = &'a Task>, lookup: &dyn TaskLookup) -> Tally {
+    let mut tally = Tally::default();
+    for task in tasks {
+        match task.status {
+            TaskStatus::Completed => tally.completed += 1,
+            TaskStatus::Failed => tally.failed += 1,
+            TaskStatus::InProgress => tally.in_progress += 1,
+            TaskStatus::Pending if is_blocked(task, lookup) => tally.blocked += 1,
+            TaskStatus::Pending => tally.pending += 1,
+        }
+    }
+    tally
+}
+
+/// The blockers a task waits for in the end: those that wait for nothing else themselves. In the order they are met.
+#[must_use]
+pub fn last_blockers(task: &Task, lookup: &dyn TaskLookup) -> Vec<Blocker> {
+    let mut seen = HashSet::from([task.id]);
+    let mut open: Vec<Blocker> = unfinished_blockers(task, lookup).collect();
+    open.reverse();
+    let mut last = Vec::new();
+    while let Some(blocker) = open.pop() {
+        if !seen.insert(blocker.id) {
+            continue;
+        }
+        let waits = lookup.task(blocker.id).filter(|task| is_blocked(task, lookup));
+        let before = open.len();
+        open.extend(waits.into_iter().flat_map(|task| unfinished_blockers(task, lookup)));
+        open[before..].reverse();
+        if waits.is_none() {
+            last.push(blocker);
+        }
+    }
+    last
 }
 
 /// Why a task is not claimable.

@@ -8,6 +8,7 @@ pub mod document;
 pub mod event;
 pub mod facts;
 pub mod graph;
+pub mod imported;
 pub mod message;
 pub mod mode;
 pub mod name;

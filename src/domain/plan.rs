@@ -112,8 +112,8 @@ struct Section<'a> {
     description: Vec<&'a str>,
 }
 
-/// Reads a plan. `name` is its file's name: with a task's title it says where the task comes from, so that importing the
-/// plan again adds nothing twice.
+/// Reads a plan. `name` is its file's path in the workspace, or its whole path where it lies outside: with a task's title it
+/// says where the task comes from, so that importing the plan again adds nothing twice, and two plans are told apart.
 ///
 /// # Errors
 /// [`PlanErrors`]: all that is wrong with it; nothing is to be imported then.
@@ -337,6 +337,7 @@ fn link(name: &str, sections: &[Section<'_>], errors: &mut Vec<PlanError>) -> Ve
             requires: section.requires.clone(),
             verify: section.verify.clone().filter(|command| !command.is_empty()),
             source: Some(format!("plan:{name}#{}", section.title)),
+            source_line: Some(section.line),
             ..NewTask::default()
         });
     }
@@ -565,7 +566,12 @@ mod tests {
         fn a_rendered_plan_is_read_as_it_was(tasks in plan(), crlf: bool) {
             let text = render(&tasks);
             let text = if crlf { text.replace('\n', "\r\n") } else { text };
-            prop_assert_eq!(parse("p", &text).unwrap(), tasks);
+            let mut read = parse("p", &text).unwrap();
+            for task in &mut read {
+                let line = task.source_line.take().unwrap();
+                prop_assert_eq!(text.lines().nth(line - 1).unwrap(), format!("## {}", task.subject));
+            }
+            prop_assert_eq!(read, tasks);
         }
 
         #[test]

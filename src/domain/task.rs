@@ -9,6 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::document::{Document, DocumentError};
+use super::imported::Imported;
 use super::time::UnixMs;
 
 /// The number of a task; its file's name rules.
@@ -360,6 +361,8 @@ pub struct NewTask {
     pub owner: Option<String>,
     /// Where it comes from, so that importing a plan twice adds nothing twice: kept as `metadata.source`.
     pub source: Option<String>,
+    /// The line of the plan it begins in, from 1.
+    pub source_line: Option<usize>,
 }
 
 impl NewTask {
@@ -385,6 +388,7 @@ impl NewTask {
             // The fields everybody knows come first in the file.
             task.document = task.to_document();
             task.document.put("metadata", &serde_json::json!({ "source": source }));
+            Imported::of(&task).remember(&mut task);
         }
         task
     }

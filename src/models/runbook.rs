@@ -162,10 +162,50 @@ fn shorten(output: &str) -> String {
     if from == 0 { output.to_owned() } else { format!("… {}", output[from..].trim_start()) }
 }
 
-/// The fenced blocks marked `sh`, `bash` or `shell`. A fence closes with at least as many of its characters.
+/// The names of fenced blocks that are run.
+pub const SHELLS: [&str; 3] = ["sh", "bash", "shell"];
+/// Names of blocks that look as if they were to be run.
+const PROGRAMS: [&str; 20] = [
+    "python",
+    "python3",
+    "py",
+    "ruby",
+    "rb",
+    "perl",
+    "php",
+    "node",
+    "js",
+    "javascript",
+    "ts",
+    "typescript",
+    "lua",
+    "r",
+    "zsh",
+    "fish",
+    "ksh",
+    "powershell",
+    "pwsh",
+    "bat",
+];
+
+/// The names of the blocks that are not run though they look so, in a task that has blocks that are.
+#[must_use]
+pub fn blocks_not_run(description: &str) -> Vec<String> {
+    let blocks = fenced_blocks(description);
+    let has_shell = blocks.iter().any(|(language, _)| SHELLS.contains(&language.as_str()));
+    let languages = blocks.into_iter().map(|(language, _)| language);
+    languages.filter(|language| has_shell && PROGRAMS.contains(&language.to_lowercase().as_str())).collect()
+}
+
 fn shell_blocks(markdown: &str) -> Vec<String> {
+    let blocks = fenced_blocks(markdown).into_iter();
+    blocks.filter(|(language, _)| SHELLS.contains(&language.as_str())).map(|(_, script)| script).collect()
+}
+
+/// The fenced blocks with their names. A fence closes with at least as many of its characters.
+fn fenced_blocks(markdown: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
-    let mut open: Option<(char, usize, bool, String)> = None;
+    let mut open: Option<(char, usize, String, String)> = None;
     for line in markdown.lines() {
         let text = line.trim_start();
         let fence = text.chars().next().filter(|first| matches!(first, '`' | '~'));
@@ -173,20 +213,17 @@ fn shell_blocks(markdown: &str) -> Vec<String> {
         match &mut open {
             None if length >= 3 => {
                 let language = text.trim_start_matches(['`', '~']).trim().split([' ', ',', '{']).next().unwrap_or("");
-                let is_shell = matches!(language, "sh" | "bash" | "shell");
-                open = fence.map(|mark| (mark, length, is_shell, String::new()));
+                open = fence.map(|mark| (mark, length, language.to_owned(), String::new()));
             }
             None => {}
-            Some((mark, opened, is_shell, script)) => {
+            Some((mark, opened, language, script)) => {
                 let closes = fence == Some(*mark) && length >= *opened && text.trim_end().chars().all(|c| c == *mark);
                 if !closes {
                     script.push_str(line);
                     script.push('\n');
                     continue;
                 }
-                if *is_shell {
-                    blocks.push(std::mem::take(script));
-                }
+                blocks.push((std::mem::take(language), std::mem::take(script)));
                 open = None;
             }
         }
@@ -239,6 +276,18 @@ mod tests {
         );
         assert_eq!(play("nothing to run", &[]), ["task_update failed"]);
         assert_eq!(play(TWO, &[("", true), ("refused", true), ("refused", true)]).len(), 3);
+    }
+
+    #[test]
+    fn blocks_that_look_runnable_and_are_not_are_named() {
+        assert_eq!(
+            blocks_not_run("```sh\na\n```\n```python\nb\n```\n```json\n{}\n```\n~~~Ruby\nc\n~~~"),
+            ["python", "Ruby"]
+        );
+        assert!(
+            blocks_not_run("```python\nb\n```").is_empty(),
+            "nothing of it is run: the task says so when it is tried"
+        );
     }
 
     #[test]

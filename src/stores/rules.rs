@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::domain::change::{self, Action, Actor, Change, TaskEdit};
 use crate::domain::graph::{TaskLookup, all_cycles, find_cycle, obstacle};
+use crate::domain::imported::may_be_revised;
 use crate::domain::task::{Claim, NewTask, TASK_ID_MAX, Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::{Claimant, LostClaims, StoreError, StoreResult};
@@ -146,6 +147,9 @@ fn edit(board: &dyn BoardLookup, task: &Task, edit: &TaskEdit, by: &Actor, now: 
     let id = task.id;
     if let Some(subject) = &edit.subject {
         check_subject(subject)?;
+    }
+    if edit.imported.is_some() && may_be_revised(task, board).is_err() {
+        return Err(StoreError::Invalid(format!("task {id} was changed meanwhile")));
     }
     for &blocker in &edit.add_blocked_by {
         if !board.exists(blocker) {

@@ -31,6 +31,7 @@ pub mod handle;
 mod lead;
 pub mod members;
 mod patience;
+pub mod plan;
 pub mod progress;
 mod ready;
 pub mod recorder;
@@ -114,7 +115,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         team: spec.name.to_string(),
         members: names.iter().map(ToString::to_string).collect(),
     });
-    take_orders(&stores, &start).await?;
+    take_orders(&stores, &start, &notes).await?;
     let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
     let session = Session::new(&spec, start.one_session, has_plan, conversation, told);
     let reported = Arc::new(Notify::new());
@@ -169,6 +170,16 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     })
 }
 
+/// Says what an import changed, and what it left as it was.
+fn tell_import(notes: &recorder::Notes, import: plan::Import) {
+    for task in import.updated {
+        notes.warn("plan", format!("{} {} was changed: its plan says something else now", task.id, task.subject));
+    }
+    for difference in import.differences {
+        notes.warn("plan", format!("{}; {}", difference.text, difference.hint));
+    }
+}
+
 /// Checks that every member's model can be made, and says whether the lead's thinks.
 fn check_models(spec: &TeamSpec, connect: &Connect) -> Result<bool, LaunchError> {
     let mut lead_thinks = false;
@@ -191,9 +202,10 @@ async fn take_up(stores: &Stores) -> Result<HashMap<String, crate::domain::task:
 }
 
 /// Imports the plan and sets the mode, as the launch has them.
-async fn take_orders(stores: &Stores, start: &Start) -> Result<(), StoreError> {
+async fn take_orders(stores: &Stores, start: &Start, notes: &recorder::Notes) -> Result<(), StoreError> {
     if !start.plan.is_empty() {
-        stores.board.create(&Actor::new(LEAD, ActorKind::Lead), start.plan.clone(), true).await?;
+        let by = Actor::new(LEAD, ActorKind::Lead);
+        tell_import(notes, plan::import(stores.board.as_ref(), &by, start.plan.clone()).await?);
     }
     let present = stores.state.read().await?;
     let mode = match (start.mode, &present) {

@@ -17,7 +17,7 @@ use crate::domain::graph;
 use crate::domain::mode::Stage;
 use crate::domain::name::LEAD;
 use crate::domain::state::Mode;
-use crate::domain::task::{Task, TaskStatus};
+use crate::domain::task::TaskStatus;
 use crate::domain::transcript::{Block, MessageRecord, Role};
 use crate::ports::{BoardView, StoreResult};
 use crate::tools::command::{self, CommandSetting};
@@ -319,25 +319,7 @@ impl Lead {
 
     /// How the tasks of the board stand.
     pub(super) fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
-        for task in self.view.tasks.values() {
-            match task.status {
-                TaskStatus::Completed => tally.completed += 1,
-                TaskStatus::Failed => tally.failed += 1,
-                TaskStatus::InProgress => tally.in_progress += 1,
-                TaskStatus::Pending if self.can_be_begun(task) => tally.pending += 1,
-                TaskStatus::Pending => tally.blocked += 1,
-            }
-        }
-        tally
-    }
-
-    /// Whether some member could begin it once its back-off is over, were its model within reach.
-    fn can_be_begun(&self, task: &Task) -> bool {
-        let now = task.not_before.unwrap_or_default();
-        self.members
-            .teammates()
-            .any(|member| graph::obstacle(task, member.spec.name.as_str(), &member.can_do, &*self.view, now).is_none())
+        graph::tally(self.view.tasks.values().map(AsRef::as_ref), &*self.view)
     }
 }
 

@@ -44,7 +44,12 @@ impl Checked for TaskList {
 fn list(view: &BoardView, wanted: Option<TaskStatus>) -> String {
     let of = |status| view.tasks.values().filter(move |task| task.status == status);
     let counts: Vec<String> = ORDER.iter().map(|status| format!("{} {status}", of(*status).count())).collect();
-    let mut text = format!("{} tasks: {}\n", view.tasks.len(), counts.join(", "));
+    let mut text = format!(
+        "{} {}: {}\n",
+        view.tasks.len(),
+        if view.tasks.len() == 1 { "task" } else { "tasks" },
+        counts.join(", ")
+    );
     let statuses = ORDER.into_iter().filter(|status| wanted.is_none_or(|wanted| wanted == *status));
     let tasks: Vec<_> = statuses.flat_map(of).collect();
     for task in tasks.iter().take(TASKS_MAX) {

@@ -215,5 +215,6 @@ fn edit(arguments: &Arguments) -> Result<TaskEdit, ToolError> {
         add_blocked_by: arguments.tasks("add_blocked_by"),
         remove_blocked_by: arguments.tasks("remove_blocked_by"),
         add_blocks: arguments.tasks("add_blocks"),
+        imported: None,
     })
 }

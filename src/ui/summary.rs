@@ -9,9 +9,10 @@ use serde::Serialize;
 
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{count, duration, one_line, wrap};
+use super::text::{count, cut, duration, fold, one_line, with_flags, wrap};
+use super::why::{Candidate, in_short};
 use crate::domain::event::{Event, Fact, GoalCheck, Tally};
-use crate::domain::graph::unfinished_blockers;
+use crate::domain::graph;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
@@ -24,6 +25,10 @@ const HINTED_MAX: usize = 5;
 const REASONS_MAX: usize = 3;
 /// A note longer than the line's width divided by this does not fit the table.
 const NOTE_SHARE: usize = 4;
+/// In less room than this there is no table, but a few lines for each task.
+const TABLE_WIDTH_MIN: usize = 64;
+/// Lines of a note where there is no table.
+const NOTE_LINES_MAX: usize = 4;
 
 /// What the run did with one task.
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,6 +51,8 @@ pub struct Summary {
     output_tokens: u64,
     stopped: Option<String>,
     goal: Option<GoalCheck>,
+    /// Who could do what, to say why tasks were left.
+    candidates: Vec<Candidate>,
 }
 
 /// One task of the closing, for programs.
@@ -100,6 +107,12 @@ impl Outcome {
 }
 
 impl Summary {
+    /// Of a run of this team.
+    #[must_use]
+    pub fn of(candidates: Vec<Candidate>) -> Self {
+        Self { candidates, ..Self::default() }
+    }
+
     /// Takes note of an event.
     pub fn observe(&mut self, event: &Event) {
         self.first.get_or_insert(event.at);
@@ -136,17 +149,10 @@ impl Summary {
     /// How it came out, by what the board says now.
     #[must_use]
     pub fn outcome(&self, team: &str, view: &BoardView) -> Outcome {
-        let mut tally = Tally::default();
+        let tally = graph::tally(view.tasks.values().map(AsRef::as_ref), view);
         let mut tasks = Vec::new();
         for task in view.tasks.values() {
-            let status = status(task, view);
-            match status {
-                "completed" => tally.completed += 1,
-                "failed" => tally.failed += 1,
-                "blocked" => tally.blocked += 1,
-                "in_progress" => tally.in_progress += 1,
-                _ => tally.pending += 1,
-            }
+            let status = if graph::is_blocked(task, view) { "blocked" } else { task.status.as_str() };
             if task.status != TaskStatus::Completed || self.work.contains_key(&task.id) {
                 tasks.push(self.task(task, status, view));
             }
@@ -168,7 +174,7 @@ impl Summary {
         let work = self.work.get(&task.id).copied().unwrap_or_default();
         let running = work.since.map_or(Duration::ZERO, |since| self.last.since(since));
         let result = task.result.as_ref().map(|result| result.summary.clone()).unwrap_or_default();
-        let blockers: Vec<String> = unfinished_blockers(task, view).map(|blocker| blocker.to_string()).collect();
+        let in_the_way = in_short(task, view, &self.candidates, self.last);
         TaskOutcome {
             id: task.id,
             subject: task.subject.clone(),
@@ -176,7 +182,7 @@ impl Summary {
             owner: task.owner.clone(),
             attempt: task.attempt,
             ms: millis(work.held + running),
-            note: if blockers.is_empty() { result } else { format!("waits for {}", blockers.join(", ")) },
+            note: [in_the_way, result].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; "),
         }
     }
 }
@@ -185,25 +191,31 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn status(task: &Task, view: &BoardView) -> &'static str {
-    let is_blocked = task.status == TaskStatus::Pending && unfinished_blockers(task, view).next().is_some();
-    if is_blocked { "blocked" } else { task.status.as_str() }
+/// Where the run was.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The workspace.
+    pub workspace: &'a Path,
+    /// The flags that name it, for hints; empty where none are needed.
+    pub flags: &'a str,
 }
 
 /// The closing table and sentence.
 #[must_use]
-pub fn render(outcome: &Outcome, workspace: &Path, columns: usize) -> String {
+pub fn render(outcome: &Outcome, place: &Place<'_>, columns: usize) -> String {
     let mut out = String::from("\n");
     if !outcome.tasks.is_empty() {
-        out.push_str(&table(outcome).render(columns));
+        let narrow = columns < TABLE_WIDTH_MIN;
+        out.push_str(&if narrow { list(outcome, columns) } else { table(outcome).render(columns) });
         if let Some(more) = outcome.tasks.len().checked_sub(ROWS_MAX).filter(|more| *more > 0) {
             out.push_str(&paint(DIM, &format!("and {more} more: brigade tasks")));
             out.push('\n');
         }
         out.push('\n');
     }
-    for (style, sentence) in sentences(outcome, workspace, columns) {
-        out.push_str(&paint(style, &wrap(&one_line(&sentence), columns, 0)));
+    for (style, sentence) in sentences(outcome, place.workspace, columns) {
+        let sentence = with_flags(&one_line(&sentence), place.flags);
+        out.push_str(&paint(style, &wrap(&sentence, columns, 0)));
         out.push('\n');
     }
     out
@@ -218,28 +230,62 @@ fn table(outcome: &Outcome) -> Table {
         Column::number("TIME"),
         Column::flexible("NOTE"),
     ]);
-    let mut rows: Vec<&TaskOutcome> = outcome.tasks.iter().collect();
-    rows.sort_by_key(|task| task.status == "completed");
-    rows.truncate(ROWS_MAX);
-    rows.sort_by_key(|task| task.id);
-    for task in rows {
-        let style = match task.status {
-            "completed" => GOOD,
-            "failed" => BAD,
-            "in_progress" => BUSY,
-            _ => WARN,
-        };
-        let time = if task.ms == 0 { String::new() } else { duration(Duration::from_millis(task.ms)) };
+    for task in rows(outcome) {
         table.row(vec![
             Cell::new(&format!("{} {}", task.id, task.subject), PLAIN),
-            Cell::new(task.status, style),
+            Cell::new(task.status, style(task)),
             Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
             Cell::new(&if task.attempt == 0 { String::new() } else { task.attempt.to_string() }, PLAIN),
-            Cell::new(&time, PLAIN),
+            Cell::new(&time(task), PLAIN),
             Cell::new(&task.note, DIM),
         ]);
     }
     table
+}
+
+/// The tasks that are shown: what went well is left out first.
+fn rows(outcome: &Outcome) -> Vec<&TaskOutcome> {
+    let mut rows: Vec<&TaskOutcome> = outcome.tasks.iter().collect();
+    rows.sort_by_key(|task| task.status == "completed");
+    rows.truncate(ROWS_MAX);
+    rows.sort_by_key(|task| task.id);
+    rows
+}
+
+fn style(task: &TaskOutcome) -> anstyle::Style {
+    match task.status {
+        "completed" => GOOD,
+        "failed" => BAD,
+        "in_progress" => BUSY,
+        _ => WARN,
+    }
+}
+
+fn time(task: &TaskOutcome) -> String {
+    if task.ms == 0 { String::new() } else { duration(Duration::from_millis(task.ms)) }
+}
+
+/// The same as the table where there is no room for one: a few lines a task.
+fn list(outcome: &Outcome, columns: usize) -> String {
+    let mut out = String::new();
+    for task in rows(outcome) {
+        out.push_str(&format!("{}\n", cut(&one_line(&format!("{} {}", task.id, task.subject)), columns)));
+        let attempts = if task.attempt == 0 { String::new() } else { count(task.attempt as usize, "attempt") };
+        let owner = task.owner.clone().unwrap_or_default();
+        let parts = [task.status.to_owned(), owner, attempts, time(task)];
+        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        let indent = "  ";
+        let mut line = |text: &str, style| {
+            for line in fold(&one_line(text), columns.saturating_sub(indent.len()).max(2), NOTE_LINES_MAX) {
+                out.push_str(&format!("{indent}{}\n", paint(style, &line)));
+            }
+        };
+        line(&parts.join(", "), style(task));
+        if !task.note.is_empty() {
+            line(&task.note, DIM);
+        }
+    }
+    out
 }
 
 fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyle::Style, String)> {
@@ -379,11 +425,13 @@ mod tests {
     #[test]
     fn the_closing_says_what_was_done_and_what_to_do() {
         let outcome = run().outcome("t", &board());
-        let text = render(&outcome, Path::new("/srv/repo"), 90);
+        let repo = Place { workspace: Path::new("/srv/repo"), flags: "" };
+        let narrow = render(&outcome, &Place { flags: "--workspace repo", ..repo }, 40);
+        let text = render(&outcome, &repo, 90) + "---" + &narrow;
         let mut done = board();
         done.tasks.retain(|_, task| task.status == TaskStatus::Completed);
-        let all = render(&run().outcome("t", &done), Path::new("/srv/repo"), 40);
-        let none = render(&Summary::default().outcome("t", &BoardView::default()), Path::new("/w"), 80);
+        let all = render(&run().outcome("t", &done), &repo, 40);
+        let none = render(&Summary::default().outcome("t", &BoardView::default()), &repo, 80);
         let plain = anstream::adapter::strip_str(&format!("{text}---{all}---{none}")).to_string();
         insta::assert_snapshot!(format!("{plain}---\n{}", serde_json::to_string_pretty(&outcome).unwrap()));
         assert!(!outcome.is_all_done());

@@ -1,5 +1,6 @@
 //! The board as people read it: a table of tasks, and one task in full.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use anstyle::Style;
@@ -7,17 +8,38 @@ use anstyle::Style;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
 use super::text::{ago, count, harmless, one_line, wrap};
-use crate::domain::graph::{Blocker, BlockerState, unfinished_blockers};
-use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::graph::{self, Blocker, BlockerState, unfinished_blockers};
+use crate::domain::task::{Claim, Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
 
 /// Blockers that are named in a line of the table; more are counted.
 const BLOCKERS_NAMED_MAX: usize = 4;
 
+/// The board as it is looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Look<'a> {
+    /// The tasks.
+    pub view: &'a BoardView,
+    /// The ids of the workers that live; `None` where that is not known.
+    pub live_workers: Option<&'a HashSet<String>>,
+    /// Now.
+    pub now: UnixMs,
+}
+
+impl Look<'_> {
+    /// Whether the process that carries the task's claim is gone.
+    #[must_use]
+    pub fn is_abandoned(&self, task: &Task) -> bool {
+        let is_gone = |claim: &Claim| self.live_workers.is_some_and(|live| !live.contains(&claim.worker));
+        task.status == TaskStatus::InProgress
+            && task.claim.as_ref().is_some_and(|claim| claim.expires.is_none() && is_gone(claim))
+    }
+}
+
 /// The table of these tasks.
 #[must_use]
-pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, view: &BoardView, now: UnixMs, columns: usize) -> String {
+pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, look: &Look<'_>, columns: usize) -> String {
     let mut table = Table::new(&[
         Column::number("ID"),
         Column::new("STATUS"),
@@ -26,14 +48,14 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, view: &BoardView, now: Un
         Column::flexible("NOTE"),
     ]);
     for task in tasks {
-        let blockers: Vec<Blocker> = unfinished_blockers(task, view).collect();
+        let blockers: Vec<Blocker> = unfinished_blockers(task, look.view).collect();
         let (status, style) = status(task, &blockers);
         table.row(vec![
             Cell::new(&task.id.0.to_string(), PLAIN),
             Cell::new(status, style),
             Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
             Cell::new(&task.subject, if task.status == TaskStatus::Completed { DIM } else { PLAIN }),
-            Cell::new(&note(task, &blockers, now), DIM),
+            Cell::new(&note(task, &blockers, look), DIM),
         ]);
     }
     table.render(columns)
@@ -51,7 +73,8 @@ fn status(task: &Task, blockers: &[Blocker]) -> (&'static str, Style) {
 }
 
 /// What else is to be known of a task, in a few words.
-fn note(task: &Task, blockers: &[Blocker], now: UnixMs) -> String {
+fn note(task: &Task, blockers: &[Blocker], look: &Look<'_>) -> String {
+    let now = look.now;
     let mut parts = Vec::new();
     match task.status {
         TaskStatus::Pending => {
@@ -69,7 +92,10 @@ fn note(task: &Task, blockers: &[Blocker], now: UnixMs) -> String {
             }
         }
         TaskStatus::InProgress if task.is_foreign() => parts.push("another program's: no claim".to_owned()),
-        TaskStatus::InProgress => parts.extend(claim_note(task, now)),
+        TaskStatus::InProgress => {
+            parts.extend(look.is_abandoned(task).then(|| "its worker is gone".to_owned()));
+            parts.extend(claim_note(task, now));
+        }
         TaskStatus::Completed | TaskStatus::Failed => {
             parts.extend(task.result.as_ref().map(|result| one_line(&result.summary)));
         }
@@ -104,23 +130,30 @@ fn blocker_list(blockers: &[Blocker]) -> String {
     }
 }
 
-/// `12 tasks: 3 completed, 1 in_progress, 8 pending`.
+/// `12 tasks: 3 completed, 1 in_progress, 2 blocked, 6 pending`.
 #[must_use]
 pub fn tally(view: &BoardView) -> String {
-    let of = |status: TaskStatus| view.tasks.values().filter(|task| task.status == status).count();
-    let parts: Vec<String> = [TaskStatus::Completed, TaskStatus::InProgress, TaskStatus::Failed, TaskStatus::Pending]
-        .into_iter()
-        .filter(|status| of(*status) > 0)
-        .map(|status| format!("{} {status}", of(status)))
-        .collect();
+    let tally = graph::tally(view.tasks.values().map(AsRef::as_ref), view);
+    let parts: Vec<String> = [
+        (tally.completed, "completed"),
+        (tally.in_progress, "in_progress"),
+        (tally.failed, "failed"),
+        (tally.blocked, "blocked"),
+        (tally.pending, "pending"),
+    ]
+    .into_iter()
+    .filter(|(tasks, _)| *tasks > 0)
+    .map(|(tasks, word)| format!("{tasks} {word}"))
+    .collect();
     let total = count(view.tasks.len(), "task");
     if parts.is_empty() { total } else { format!("{total}: {}", parts.join(", ")) }
 }
 
 /// One task in full.
 #[must_use]
-pub fn card(task: &Task, view: &BoardView, now: UnixMs, columns: usize) -> String {
-    let blockers: Vec<Blocker> = unfinished_blockers(task, view).collect();
+pub fn card(task: &Task, look: &Look<'_>, columns: usize) -> String {
+    let now = look.now;
+    let blockers: Vec<Blocker> = unfinished_blockers(task, look.view).collect();
     let (word, style) = status(task, &blockers);
     let mut out = format!("{} {}\n", paint(BOLD, &task.id.to_string()), paint(BOLD, &one_line(&task.subject)));
     let mut line = |label: &str, text: &str| {
@@ -131,7 +164,9 @@ pub fn card(task: &Task, view: &BoardView, now: UnixMs, columns: usize) -> Strin
     };
     line("status", word);
     line("owner", task.owner.as_deref().unwrap_or_default());
-    line("note", &note(task, &blockers, now));
+    // Of one that is over the result says it below.
+    let is_over = matches!(task.status, TaskStatus::Completed | TaskStatus::Failed);
+    line("note", &if is_over { String::new() } else { note(task, &blockers, look) });
     line("blocked by", &ids(&task.blocked_by));
     line("blocks", &ids(&task.blocks));
     line("priority", &if task.priority == 0 { String::new() } else { task.priority.to_string() });
@@ -186,7 +221,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use crate::domain::task::{Claim, TaskResult};
+    use crate::domain::task::TaskResult;
     use crate::ports::SpoiledFile;
 
     fn view() -> BoardView {
@@ -210,7 +245,12 @@ mod tests {
         let mut waiting = Task::new(TaskId(5), "Again");
         waiting.not_before = Some(UnixMs(64_000));
         waiting.failures = 1;
-        let tasks = tasks.into_iter().chain([claimed, foreign, waiting]);
+        let mut abandoned = Task::new(TaskId(6), "Left");
+        abandoned.status = TaskStatus::InProgress;
+        abandoned.owner = Some("dan".into());
+        abandoned.attempt = 1;
+        abandoned.claim = Some(Claim { worker: "w0".into(), at: UnixMs(40_000), expires: None });
+        let tasks = tasks.into_iter().chain([claimed, foreign, waiting, abandoned]);
         BoardView {
             tasks: tasks.map(|task| (task.id, Arc::new(task))).collect(),
             spoiled: vec![SpoiledFile { file: "task_8.json".into(), reason: "not a JSON object".into() }],
@@ -223,14 +263,16 @@ mod tests {
         let view = view();
         let tasks = || view.tasks.values().map(Arc::as_ref);
         let plain = |text: String| anstream::adapter::strip_str(&text).to_string();
-        let wide = plain(list(tasks(), &view, UnixMs(60_000), 120));
-        let narrow = plain(list(tasks(), &view, UnixMs(60_000), 60));
+        let live = HashSet::from(["w1".to_owned()]);
+        let look = Look { view: &view, live_workers: Some(&live), now: UnixMs(60_000) };
+        let wide = plain(list(tasks(), &look, 120));
+        let narrow = plain(list(tasks(), &look, 60));
         insta::assert_snapshot!(format!(
             "{wide}---\n{narrow}---\n{}\n{}",
             tally(&view),
             plain(spoiled(&view).join("\n"))
         ));
-        let cards: Vec<String> = tasks().map(|task| plain(card(task, &view, UnixMs(60_000), 80))).collect();
+        let cards: Vec<String> = tasks().map(|task| plain(card(task, &look, 80))).collect();
         insta::assert_snapshot!(cards.join("---\n"));
     }
 }

@@ -9,6 +9,10 @@ use crate::domain::time::UnixMs;
 /// The width of output that goes to no terminal: lines there are for programs, and only kept from having no end.
 pub const WIDTH_UNBOUNDED: usize = 4096;
 
+/// Commands that work on a workspace, and so take the flags that name it.
+const COMMANDS: [&str; 13] =
+    ["tasks", "why", "up", "run", "stop", "team", "state", "inbox", "send", "log", "doctor", "config", "clean"];
+
 /// Whether a terminal could take this character for an order, or show text in another order than it stands.
 fn is_harmful(c: char) -> bool {
     c.is_control()
@@ -107,10 +111,69 @@ pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
     out
 }
 
+/// The text in lines of at most `columns`, broken at spaces and, where a word is longer than a line, within it. At most
+/// `lines_max`: the last one is cut where more would follow. It wants room for a few characters.
+#[must_use]
+pub fn fold(text: &str, columns: usize, lines_max: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in text.split(' ') {
+        let length = width(word);
+        if used > 0 && used + 1 + length <= columns {
+            lines.last_mut().into_iter().for_each(|line| *line += &format!(" {word}"));
+            used += 1 + length;
+            continue;
+        }
+        if used > 0 {
+            lines.push(String::new());
+            used = 0;
+        }
+        for c in word.chars() {
+            let taken = c.width().unwrap_or(0);
+            if used + taken > columns && used > 0 {
+                lines.push(String::new());
+                used = 0;
+            }
+            lines.last_mut().into_iter().for_each(|line| line.push(c));
+            used += taken;
+        }
+    }
+    if lines.len() > lines_max {
+        let rest = lines.split_off(lines_max.saturating_sub(1)).join(" ");
+        lines.push(cut(&rest, columns));
+    }
+    lines
+}
+
+/// The text with these flags in every command of ours it names: what is hinted at must work where it is read.
+#[must_use]
+pub fn with_flags(text: &str, flags: &str) -> String {
+    let mut parts = text.split("brigade ");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let word = part.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default();
+        out.push_str("brigade ");
+        if !flags.is_empty() && COMMANDS.contains(&word) {
+            out.push_str(flags);
+            out.push(' ');
+        }
+        out.push_str(part);
+    }
+    out
+}
+
 /// A duration as people say it: `850 ms`, `12 s`, `3 min 20 s`, `2 h 5 min`.
 #[must_use]
 pub fn duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
+    // To the nearest of the smaller unit that is said.
+    let exact = duration.as_millis();
+    let seconds = match exact {
+        0..1_000 => 0,
+        1_000..3_600_000 => (exact + 500) / 1_000,
+        3_600_000..86_400_000 => (exact + 30_000) / 60_000 * 60,
+        _ => (exact + 1_800_000) / 3_600_000 * 3_600,
+    };
+    let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
     let two = |large: u64, unit: &str, small: u64, small_unit: &str| match small {
         0 => format!("{large} {unit}"),
         small => format!("{large} {unit} {small} {small_unit}"),
@@ -124,10 +187,15 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// A time as people say it, seen from `now`: `12 s ago`, `in 5 s`.
+/// A time as people say it, seen from `now`: `12 s ago`, `in 5 s`. What is to come is said in whole seconds, begun ones
+/// counting: a lease of 2 s that was just taken ends in 2 s.
 #[must_use]
 pub fn ago(time: UnixMs, now: UnixMs) -> String {
-    if time > now { format!("in {}", duration(time.since(now))) } else { format!("{} ago", duration(now.since(time))) }
+    if time <= now {
+        return format!("{} ago", duration(now.since(time)));
+    }
+    let seconds = time.since(now).as_millis().div_ceil(1_000);
+    format!("in {}", duration(Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX))))
 }
 
 /// `1 task`, `2 tasks`.
@@ -171,6 +239,11 @@ mod tests {
     fn durations_have_two_units_at_most() {
         let said = [850, 12_000, 200_000, 7_500_000, 180_000_000].map(|ms| duration(Duration::from_millis(ms)));
         assert_eq!(said, ["850 ms", "12 s", "3 min 20 s", "2 h 5 min", "2 d 2 h"]);
+        let rounded = [1_499, 1_500, 59_600, 3_599_900, 7_199_000].map(|ms| duration(Duration::from_millis(ms)));
+        assert_eq!(rounded, ["1 s", "2 s", "1 min", "1 h", "2 h"]);
+        assert_eq!(ago(UnixMs(1_999), UnixMs(1_000)), "in 1 s");
+        assert_eq!(ago(UnixMs(2_980), UnixMs(1_000)), "in 2 s");
+        assert_eq!(ago(UnixMs(1_000), UnixMs(1_999)), "999 ms ago");
         assert_eq!(bytes(5 * 1024 * 1024 / 2), "2.5 MiB");
     }
 
@@ -179,7 +252,30 @@ mod tests {
         assert_eq!(wrap("one two three four", 9, 2), "one two\n  three\n  four");
     }
 
+    #[test]
+    fn hints_name_the_workspace_they_are_for() {
+        let text = "`brigade tasks retry ID`, or brigade up; a brigade of tasks; brigade init";
+        let with =
+            "`brigade --workspace w tasks retry ID`, or brigade --workspace w up; a brigade of tasks; brigade init";
+        assert_eq!(with_flags(text, "--workspace w"), with);
+        assert_eq!(with_flags(text, ""), text);
+    }
+
+    #[test]
+    fn folded_text_keeps_everything_within_its_lines() {
+        assert_eq!(fold("one two threefour five", 8, 9), ["one two", "threefou", "r five"]);
+        assert_eq!(fold("one two three four", 7, 2), ["one two", "three …"]);
+        assert_eq!(fold("", 7, 2), [""]);
+    }
+
     proptest! {
+        #[test]
+        fn folded_lines_fit(text in ".*", columns in 2_usize..40) {
+            for line in fold(&one_line(&text), columns, 5) {
+                prop_assert!(width(&line) <= columns, "{line:?}");
+            }
+        }
+
         #[test]
         fn what_is_cut_fits_and_has_no_orders(text in ".*", max in 0_usize..40) {
             let line = cut(&one_line(&text), max);

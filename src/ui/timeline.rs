@@ -9,7 +9,7 @@ use std::time::Duration;
 use anstyle::Style;
 
 use super::style::{self, BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
-use super::text::{ago, count, cut, duration, one_line, pad, width};
+use super::text::{ago, count, cut, duration, fold, one_line, pad, width};
 use crate::domain::event::{Event, Fact};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
@@ -27,6 +27,29 @@ const SUBJECTS_MAX: usize = 100_000;
 
 /// Tools whose effect is a fact of its own, told as such; their calls are told only when they fail.
 const TOLD_BY_FACTS: [&str; 6] = ["task_create", "task_update", "claim_task", "send_message", "broadcast", "idle"];
+
+/// A fact that is told whole takes at most so many lines.
+const FOLDED_LINES_MAX: usize = 8;
+/// In less room than this lines are cut, not folded.
+const FOLDED_WIDTH_MIN: usize = 16;
+
+/// How much of a fact is told.
+#[derive(Debug, Clone, Copy)]
+enum Extent {
+    /// What fits one line.
+    Line,
+    /// All of it.
+    Whole,
+}
+
+impl Extent {
+    fn of(fact: &Fact) -> Self {
+        match fact {
+            Fact::SessionFinished { .. } | Fact::TaskFailed { .. } | Fact::Warning { .. } => Self::Whole,
+            _ => Self::Line,
+        }
+    }
+}
 
 /// Who acts where no teammate does.
 const TEAM: &str = "team";
@@ -106,7 +129,7 @@ impl Timeline {
             return lines;
         }
         if let Some((who, what, style)) = self.tell(event) {
-            lines.push_str(&self.line(event.at, &who, &what, style));
+            lines.push_str(&self.lines(event.at, &who, &what, style, Extent::of(&event.fact)));
         }
         lines
     }
@@ -214,16 +237,29 @@ impl Timeline {
 
     /// One line: the time since the start, who, what.
     fn line(&self, at: UnixMs, who: &str, what: &str, style: Style) -> String {
+        self.lines(at, who, what, style, Extent::Line)
+    }
+
+    /// The same in as many lines as it needs, where it is to be told whole.
+    fn lines(&self, at: UnixMs, who: &str, what: &str, style: Style, extent: Extent) -> String {
         let clock = elapsed(at.since(self.started.unwrap_or(at)));
         let who = one_line(who);
         let name = pad(&cut(&who, self.name_width), self.name_width);
         let color = self.order.get(&who).map_or(BOLD, |index| style::teammate(*index));
         let used = width(&clock) + width(&name) + 4;
-        let what = cut(&one_line(what), self.columns.saturating_sub(used));
         if self.columns <= used {
             return format!("{}\n", cut(&format!("{clock}  {}", name.trim_end()), self.columns));
         }
-        format!("{}  {}  {}\n", paint(DIM, &clock), paint(color, &name), paint(style, &what))
+        let room = self.columns - used;
+        // What went wrong, and how it ended, is told to its end: its last words matter.
+        let is_whole = matches!(extent, Extent::Whole) && room >= FOLDED_WIDTH_MIN;
+        let mut lines = fold(&one_line(what), room, if is_whole { FOLDED_LINES_MAX } else { 1 }).into_iter();
+        let first = lines.next().unwrap_or_default();
+        let mut out = format!("{}  {}  {}\n", paint(DIM, &clock), paint(color, &name), paint(style, &first));
+        for line in lines {
+            out.push_str(&format!("{}{}\n", " ".repeat(used), paint(style, &line)));
+        }
+        out
     }
 
     /// What a person is told of the fact; `None` for what nobody needs to read as it happens.

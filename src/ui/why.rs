@@ -1,12 +1,14 @@
 //! Why a task is not being worked on, in sentences, each with what to do about it. Decides nothing: the obstacles are the
 //! domain's, which every claim goes by.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 
 use super::text::{ago, count, one_line};
-use crate::domain::graph::{BlockerState, Obstacle, TaskLookup, find_cycle, obstacle, unfinished_blockers};
+use crate::domain::graph::{
+    Blocker, BlockerState, Obstacle, TaskLookup, find_cycle, last_blockers, obstacle, unfinished_blockers,
+};
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
@@ -14,6 +16,8 @@ use crate::ports::BoardView;
 
 /// Chains of blockers that are told; more are counted.
 const CHAINS_MAX: usize = 8;
+/// Blockers that are named in few words; more are counted.
+const BLOCKERS_MAX: usize = 4;
 
 /// Somebody who could work on tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub struct Candidate {
     pub name: String,
     /// All it can do.
     pub capabilities: Vec<String>,
+    /// Whether it can be reached: of a team that runs, whether it was not stopped.
+    pub is_there: bool,
 }
 
 /// All that bears on the question.
@@ -31,6 +37,8 @@ pub struct Situation<'a> {
     pub view: &'a BoardView,
     /// The members of the team.
     pub candidates: Vec<Candidate>,
+    /// Where files lie that were no tasks and were moved out of the way.
+    pub set_aside: BTreeMap<TaskId, String>,
     /// The team that runs.
     pub running: Option<String>,
     /// The workers that live.
@@ -81,8 +89,19 @@ fn no_task(id: TaskId, situation: &Situation<'_>) -> Reason {
     match situation.view.spoiled.iter().find(|spoiled| spoiled.file == file) {
         Some(spoiled) => reason("spoiled", format!("Its file {file} is no task: {}.", one_line(&spoiled.reason)))
             .hint("mend the file by hand, or remove it"),
-        None => reason("missing", format!("There is no task {id} on the board.")).hint("see `brigade tasks`"),
+        None => match situation.set_aside.get(&id) {
+            Some(place) => {
+                reason("spoiled", format!("Its file was no task, and was set aside as {place}.")).hint(mend(id, place))
+            }
+            None => reason("missing", format!("There is no task {id} on the board.")).hint("see `brigade tasks`"),
+        },
     }
+}
+
+/// What to do with the file of task `id` that was set aside as `place`.
+#[must_use]
+pub fn mend(id: TaskId, place: &str) -> String {
+    format!("mend it, then move it back: mv {place} .tasks/{}; or, to drop the task, remove it", id.file_name())
 }
 
 fn completed(task: &Task) -> Reason {
@@ -139,6 +158,7 @@ fn pending(task: &Task, situation: &Situation<'_>) -> Vec<Reason> {
     reasons.extend(kept_for(task, situation));
     reasons.extend(blocked(task, situation));
     reasons.extend(unfit(task, situation));
+    reasons.extend(stopped(task, situation));
     reasons.extend(team(situation));
     if reasons.is_empty() {
         reasons.extend(ready(task, situation));
@@ -150,10 +170,34 @@ fn kept_for(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
     let owner = task.owner.as_deref()?;
     let free = format!("to free it for everybody: brigade tasks update {} --for \"\"", task.id.0);
     let shown = one_line(owner);
-    if situation.candidates.iter().any(|candidate| candidate.name == owner) {
-        return Some(reason("kept_for", format!("It is kept for {shown}.")).hint(free));
+    let member = situation.candidates.iter().find(|candidate| candidate.name == owner);
+    Some(match member {
+        None if situation.candidates.is_empty() => reason("kept_for", format!("It is kept for {shown}.")).hint(free),
+        None => reason("kept_for_nobody", format!("It is kept for {shown}, who is not in the team.")).hint(free),
+        Some(member) if !task.fits(&member.capabilities) => {
+            let wanted = one_line(&task.requires.join(" or "));
+            let text = format!(
+                "It is kept for {shown}, and requires {wanted}, which {shown} does not have: nobody can claim it."
+            );
+            let id = task.id.0;
+            reason("kept_for_unfit", text).hint(format!("{free}; or: brigade tasks update {id} --requires \"\""))
+        }
+        Some(_) => reason("kept_for", format!("It is kept for {shown}.")).hint(free),
+    })
+}
+
+/// Those who could do it are members of a team that runs, and were stopped.
+fn stopped(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
+    let could =
+        |one: &&Candidate| task.fits(&one.capabilities) && task.owner.as_ref().is_none_or(|owner| *owner == one.name);
+    let fit: Vec<&Candidate> = situation.candidates.iter().filter(could).collect();
+    if fit.is_empty() || fit.iter().any(|one| one.is_there) {
+        return None;
     }
-    Some(reason("kept_for_nobody", format!("It is kept for {shown}, who is not in the team.")).hint(free))
+    let names = one_line(&fit.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", "));
+    let verb = if fit.len() == 1 { "is" } else { "are" };
+    let text = format!("Who could do it {verb} stopped: {names}.");
+    Some(reason("stopped", text).hint("a new launch starts them again: brigade stop, then brigade up"))
 }
 
 /// What a blocker that waits for nothing else waits for itself.
@@ -161,6 +205,10 @@ fn root_reason(waiter: TaskId, id: TaskId, state: BlockerState, situation: &Situ
     let task = situation.view.task(id);
     let subject = task.map(|task| format!(" \"{}\"", one_line(&task.subject))).unwrap_or_default();
     let (text, hint) = match (state, task) {
+        (BlockerState::Missing, _) if situation.set_aside.contains_key(&id) => {
+            let place = &situation.set_aside[&id];
+            (format!("whose file was no task and was set aside as {place}"), Some(mend(id, place)))
+        }
         (BlockerState::Missing, _) => (
             "which is missing: no such file is on the board".to_owned(),
             Some(format!(
@@ -233,10 +281,58 @@ fn blocked(task: &Task, situation: &Situation<'_>) -> Vec<Reason> {
     reasons
 }
 
+/// Whether nobody of these has what the task requires; `None` where nobody is known.
+fn is_for_nobody_fit(task: &Task, candidates: &[Candidate]) -> Option<bool> {
+    (!candidates.is_empty()).then(|| !candidates.iter().any(|candidate| task.fits(&candidate.capabilities)))
+}
+
+/// What keeps a pending task, in a few words; empty when nothing does.
+#[must_use]
+pub fn in_short(task: &Task, view: &BoardView, candidates: &[Candidate], now: UnixMs) -> String {
+    if task.status != TaskStatus::Pending {
+        return String::new();
+    }
+    let named = |blockers: &[Blocker]| {
+        let names: Vec<String> = blockers.iter().take(BLOCKERS_MAX).map(ToString::to_string).collect();
+        let more = blockers.len().saturating_sub(BLOCKERS_MAX);
+        if more > 0 { format!("{} and {more} more", names.join(", ")) } else { names.join(", ") }
+    };
+    let mut parts = Vec::new();
+    let (direct, last) = (unfinished_blockers(task, view).collect::<Vec<_>>(), last_blockers(task, view));
+    if !direct.is_empty() {
+        let end = if last.is_empty() || last == direct {
+            String::new()
+        } else {
+            format!(", in the end for {}", named(&last))
+        };
+        parts.push(format!("waits for {}{end}", named(&direct)));
+    }
+    if let Some(until) = task.not_before.filter(|until| *until > now) {
+        parts.push(format!("backs off, again {}", ago(until, now)));
+    }
+    parts.extend(for_nobody(task, candidates).or_else(|| task.owner.as_ref().map(|owner| format!("kept for {owner}"))));
+    parts.join("; ")
+}
+
+/// Why nobody of the team could ever claim a task, in a few words.
+#[must_use]
+pub fn for_nobody(task: &Task, candidates: &[Candidate]) -> Option<String> {
+    let wanted = task.requires.join(" or ");
+    let Some(owner) = task.owner.as_deref() else {
+        let is_for_nobody = is_for_nobody_fit(task, candidates) == Some(true);
+        return is_for_nobody.then(|| format!("requires {wanted}, which nobody in the team has"));
+    };
+    match candidates.iter().find(|one| one.name == owner) {
+        None if candidates.is_empty() => None,
+        None => Some(format!("kept for {owner}, who is not in the team")),
+        Some(member) if !task.fits(&member.capabilities) => Some(format!("kept for {owner}, who has no {wanted}")),
+        Some(_) => None,
+    }
+}
+
 fn unfit(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
-    if situation.candidates.is_empty()
-        || situation.candidates.iter().any(|candidate| task.fits(&candidate.capabilities))
-    {
+    let is_kept_for = |candidate: &Candidate| task.owner.as_ref() == Some(&candidate.name);
+    if is_for_nobody_fit(task, &situation.candidates) != Some(true) || situation.candidates.iter().any(is_kept_for) {
         return None;
     }
     let wanted = one_line(&task.requires.join(" or "));
@@ -267,7 +363,8 @@ fn ready(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
     let claimable = |candidate: &Candidate, task: &Task| -> Option<Obstacle> {
         obstacle(task, &candidate.name, &candidate.capabilities, situation.view, situation.now)
     };
-    let fit: Vec<&Candidate> = situation.candidates.iter().filter(|one| claimable(one, task).is_none()).collect();
+    let reachable = situation.candidates.iter().filter(|one| one.is_there);
+    let fit: Vec<&Candidate> = reachable.filter(|one| claimable(one, task).is_none()).collect();
     let names = fit.iter().map(|candidate| candidate.name.as_str()).collect::<Vec<_>>().join(", ");
     let before = situation.view.tasks.values().filter(|other| {
         let goes_first = (std::cmp::Reverse(other.priority), other.id) < (std::cmp::Reverse(task.priority), task.id);
@@ -275,6 +372,7 @@ fn ready(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
     });
     let text = match (before.count(), names.is_empty()) {
         (_, true) => "Nothing is in its way: it can be claimed.".to_owned(),
+        (0, false) if fit.len() == 1 => format!("Nothing is in its way: {names} will take it once free."),
         (0, false) => format!("Nothing is in its way: {names} will take it as soon as one of them is free."),
         (tasks, false) => format!("It can be claimed by {names}; {} before it.", goes_before(tasks)),
     };
@@ -309,9 +407,10 @@ mod tests {
         let mut situation = Situation {
             view: &view,
             candidates: vec![
-                Candidate { name: "alice".into(), capabilities: vec!["coder".into()] },
-                Candidate { name: "bob".into(), capabilities: vec!["tester".into()] },
+                Candidate { name: "alice".into(), capabilities: vec!["coder".into()], is_there: true },
+                Candidate { name: "bob".into(), capabilities: vec!["tester".into()], is_there: true },
             ],
+            set_aside: BTreeMap::from([(TaskId(6), ".tasks/.spoiled/task_6.json".to_owned())]),
             running: Some("team".into()),
             live_workers: HashSet::from(["w1".to_owned()]),
             desired: Some(Mode::Continuous),
@@ -345,6 +444,9 @@ mod tests {
         kept.failures = 1;
         let mut special = task(1, Pending, &[]);
         special.requires = vec!["gpu".into(), "cuda".into()];
+        let mut kept_and_unfit = task(1, Pending, &[]);
+        kept_and_unfit.owner = Some("alice".into());
+        kept_and_unfit.requires = vec!["tester".into()];
         let mut foreign = task(1, InProgress, &[]);
         foreign.owner = Some("carol".into());
         let chain = vec![
@@ -373,12 +475,44 @@ mod tests {
             told(ready(), 1, |_| {}),
             told(ready(), 2, |_| {}),
             told(ready(), 2, |situation| situation.candidates.clear()),
+            told(ready(), 1, |situation| situation.candidates.iter_mut().for_each(|one| one.is_there = false)),
+            told(ready(), 1, |situation| situation.candidates[0].is_there = false),
+            told(vec![kept_and_unfit], 1, |_| {}),
+            told(vec![task(1, Pending, &[6])], 1, |_| {}),
+            told(vec![], 6, |_| {}),
         ];
         insta::assert_snapshot!(all.join("\n---\n"));
     }
 
     fn claimed_as(id: u64, task: Task) -> Task {
         Task { id: TaskId(id), ..task }
+    }
+
+    #[test]
+    fn what_keeps_a_task_is_said_in_short() {
+        let mut tasks =
+            vec![task(1, Pending, &[2]), task(2, Pending, &[3]), task(3, Failed, &[]), task(4, Pending, &[3])];
+        let with = |id: u64, owner: Option<&str>, requires: &[&str]| {
+            let mut task = task(id, Pending, &[]);
+            task.owner = owner.map(str::to_owned);
+            task.requires = requires.iter().map(|word| (*word).to_owned()).collect();
+            task
+        };
+        tasks.extend([with(5, Some("zoe"), &[]), with(6, Some("alice"), &["gpu"]), with(7, None, &["gpu"])]);
+        tasks.push(Task { not_before: Some(UnixMs(9_000)), ..with(8, None, &["coder"]) });
+        let view = BoardView {
+            tasks: tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(),
+            ..BoardView::default()
+        };
+        let alice = Candidate { name: "alice".into(), capabilities: vec!["coder".into()], is_there: true };
+        let said = |id| in_short(&view.tasks[&TaskId(id)], &view, std::slice::from_ref(&alice), UnixMs(4_000));
+        assert_eq!(said(1), "waits for #2 (pending), in the end for #3 (failed)");
+        assert_eq!(said(4), "waits for #3 (failed)");
+        assert_eq!(said(5), "kept for zoe, who is not in the team");
+        assert_eq!(said(6), "kept for alice, who has no gpu");
+        assert_eq!(said(7), "requires gpu, which nobody in the team has");
+        assert_eq!(said(8), "backs off, again in 5 s");
+        assert_eq!(in_short(&view.tasks[&TaskId(7)], &view, &[], UnixMs(4_000)), "", "nobody is known");
     }
 
     #[test]

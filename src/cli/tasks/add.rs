@@ -1,7 +1,8 @@
 //! `brigade tasks add`.
 
+use super::several::for_nobody_notes;
 use super::show::document;
-use crate::cli::arguments::{By, acting_name, task_id, text_or_stdin, whole_number, word, words};
+use crate::cli::arguments::{By, acting_name, number, task_id, text_or_stdin, whole_number, word, words};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
@@ -28,7 +29,7 @@ pub struct Add {
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = whole_number)]
     priority: i64,
     /// Failures at which it is given up [default: 3]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     max_attempts: Option<u32>,
     /// Keep it for this teammate
     #[arg(long = "for", value_name = "NAME")]
@@ -62,8 +63,9 @@ impl Add {
         let Some(task) = created.pop() else {
             return Err(CliError::refused("the board took no task"));
         };
-        context
+        let answer = context
             .output
-            .answer(&document(&task), || format!("added {} {}\n", task.id, crate::ui::text::one_line(&task.subject)))
+            .answer(&document(&task), || format!("added {} {}\n", task.id, crate::ui::text::one_line(&task.subject)))?;
+        Ok(for_nobody_notes(context, std::iter::once(&task)).into_iter().fold(answer, Answer::note))
     }
 }

@@ -10,7 +10,7 @@ use crate::cli::output::Answer;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::task::{Task, TaskId};
 use crate::ports::{Board, Claimant, LostClaims};
-use crate::ui::tasks;
+use crate::ui::tasks::{self, Look};
 use crate::ui::text::{duration, one_line};
 
 /// Claim a task, to work on it by the same rules as a teammate
@@ -57,9 +57,8 @@ impl Claim {
             return Ok(nothing.note(format!("nothing is claimable for {name}: brigade tasks, brigade why ID")));
         };
         let view = board.view().await?;
-        let now = context.now();
-        let answer =
-            context.output.answer(&document(&task), || tasks::card(&task, &view, now, context.output.columns))?;
+        let look = Look { view: &view, live_workers: None, now: context.now() };
+        let answer = context.output.answer(&document(&task), || tasks::card(&task, &look, context.output.columns))?;
         Ok(answer.note(said(&task, &name, self.lease)))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::several::each;
 use super::show::document;
 use super::verify;
 use crate::cli::arguments::{By, lease, task_id};
@@ -9,7 +10,8 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
 use crate::domain::change::{Action, Actor, Change, permit};
-use crate::domain::task::{TaskId, TaskResult, TaskStatus};
+use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
+use crate::domain::time::UnixMs;
 use crate::ports::Board;
 use crate::ui::text::{ago, one_line};
 
@@ -33,7 +35,7 @@ pub struct Complete {
 
 impl Complete {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let by = self.by.holder("complete", self.id)?;
+        let by = holder(context, &self.by, "complete", self.id).await?;
         let result = TaskResult { summary: self.summary, evidence: self.evidence };
         complete(context, self.id, result, &by).await
     }
@@ -64,14 +66,64 @@ pub(super) async fn change(
 ) -> CliResult<Answer> {
     let task = board.change(id, change, by).await?;
     let now = context.now();
-    context.output.answer(&document(&task), || {
-        let rest = match (task.status, task.not_before) {
-            (TaskStatus::Failed, _) if done == "failed" => "; it is given up".to_owned(),
-            (_, Some(until)) if until > now && done == "failed" => format!("; it is tried again {}", ago(until, now)),
-            _ => String::new(),
-        };
-        format!("{done} {} {}{rest}\n", task.id, one_line(&task.subject))
-    })
+    context.output.answer(&document(&task), || said(&task, done, now))
+}
+
+/// Makes one change to several tasks, or to none where one of them would not have it. For programs one task is an object,
+/// several are a list.
+async fn change_all(
+    context: &Context,
+    ids: &[TaskId],
+    change: Change,
+    by: &Actor,
+    done: &'static str,
+) -> CliResult<Answer> {
+    let board = context.board()?;
+    let act = async |id| board.change(id, change.clone(), by).await;
+    let tasks = each(board.as_ref(), ids, (change.action(), done.trim_end_matches(':')), by, act).await?;
+    let now = context.now();
+    answer_with(context, &tasks, ids.len() > 1, || tasks.iter().map(|task| said(task, done, now)).collect())
+}
+
+/// These tasks as programs read them: a list, or the one.
+pub(super) fn answer_with(
+    context: &Context,
+    tasks: &[Task],
+    is_list: bool,
+    text: impl FnOnce() -> String,
+) -> CliResult<Answer> {
+    let documents: Vec<_> = tasks.iter().map(document).collect();
+    match documents.first().filter(|_| !is_list) {
+        Some(one) => context.output.answer(one, text),
+        None => context.output.answer(&documents, text),
+    }
+}
+
+fn said(task: &Task, done: &str, now: UnixMs) -> String {
+    let rest = match (task.status, task.not_before) {
+        (TaskStatus::Failed, _) if done == "failed" => "; it is given up".to_owned(),
+        (_, Some(until)) if until > now && done == "failed" => format!("; it is tried again {}", ago(until, now)),
+        _ => String::new(),
+    };
+    format!("{done} {} {}{rest}\n", task.id, one_line(&task.subject))
+}
+
+/// Who holds the task, or a person who insists. Where neither is said, it is first of all said that nobody holds it.
+pub(super) async fn holder(context: &Context, by: &By, verb: &str, id: TaskId) -> CliResult<Actor> {
+    let error = match by.holder(verb, id) {
+        Ok(actor) => return Ok(actor),
+        Err(error) => error,
+    };
+    let task = context.board_to_look_at()?.get(id).await?;
+    let error_of_nobody = |hint: String| {
+        let message = format!("nobody holds task {id}: it is {}", task.status);
+        Err(CliError::refused(message).hint(hint))
+    };
+    match task.status {
+        TaskStatus::InProgress => Err(error),
+        TaskStatus::Pending => error_of_nobody(format!("claim it first: brigade tasks claim {} --as NAME", id.0)),
+        TaskStatus::Completed | TaskStatus::Failed => error_of_nobody(format!("brigade tasks show {}", id.0)),
+    }
 }
 
 /// Say that an attempt failed
@@ -94,7 +146,7 @@ pub struct Fail {
 
 impl Fail {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let by = self.by.holder("fail", self.id)?;
+        let by = holder(context, &self.by, "fail", self.id).await?;
         let fail = Change::Fail { reason: reason(self.reason)?, is_final: self.is_final };
         change(context, context.board()?.as_ref(), self.id, fail, &by, "failed").await
     }
@@ -107,12 +159,12 @@ fn reason(text: String) -> CliResult<String> {
     Ok(text)
 }
 
-/// Give a task back, for somebody else to claim
+/// Give tasks back, for others to claim
 #[derive(Debug, clap::Args)]
 pub struct Release {
-    /// The task's number
-    #[arg(value_parser = task_id)]
-    id: TaskId,
+    /// The tasks' numbers
+    #[arg(required = true, value_parser = task_id)]
+    ids: Vec<TaskId>,
     /// Why, for the next one
     #[arg(long, short, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
@@ -122,9 +174,13 @@ pub struct Release {
 
 impl Release {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let by = self.by.holder("release", self.id)?;
+        let mut by = None;
+        for id in &self.ids {
+            by = Some(holder(context, &self.by, "release", *id).await?);
+        }
+        let by = by.map_or_else(|| self.by.actor(), Ok)?;
         let release = Change::Release { reason: self.reason, counts: false };
-        change(context, context.board()?.as_ref(), self.id, release, &by, "released").await
+        change_all(context, &self.ids, release, &by, "released").await
     }
 }
 
@@ -143,38 +199,38 @@ pub struct Renew {
 
 impl Renew {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let by = self.by.holder("renew", self.id)?;
+        let by = holder(context, &self.by, "renew", self.id).await?;
         let renew = Change::Renew { expires: context.now().plus(self.lease) };
         change(context, context.board()?.as_ref(), self.id, renew, &by, "renewed").await
     }
 }
 
-/// Have a failed task tried again, its failures forgotten
+/// Have failed tasks tried again, their failures forgotten
 #[derive(Debug, clap::Args)]
 pub struct Retry {
-    /// The task's number
-    #[arg(value_parser = task_id)]
-    id: TaskId,
+    /// The tasks' numbers
+    #[arg(required = true, value_parser = task_id)]
+    ids: Vec<TaskId>,
 }
 
 impl Retry {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let by = By::default().actor()?;
-        change(context, context.board()?.as_ref(), self.id, Change::Retry, &by, "to be tried again:").await
+        change_all(context, &self.ids, Change::Retry, &by, "to be tried again:").await
     }
 }
 
-/// Have a completed task done again
+/// Have completed tasks done again
 #[derive(Debug, clap::Args)]
 pub struct Reopen {
-    /// The task's number
-    #[arg(value_parser = task_id)]
-    id: TaskId,
+    /// The tasks' numbers
+    #[arg(required = true, value_parser = task_id)]
+    ids: Vec<TaskId>,
 }
 
 impl Reopen {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let by = By::default().actor()?;
-        change(context, context.board()?.as_ref(), self.id, Change::Reopen, &by, "to be done again:").await
+        change_all(context, &self.ids, Change::Reopen, &by, "to be done again:").await
     }
 }

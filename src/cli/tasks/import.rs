@@ -1,22 +1,25 @@
 //! `brigade tasks import`.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 
+use super::several::for_nobody_notes;
 use super::show::document;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
-use crate::cli::launch::read_plan;
+use crate::cli::launch::{note_blocks, read_plan};
 use crate::cli::output::Answer;
 use crate::domain::change::{Actor, ActorKind};
 use crate::domain::name::HUMAN;
-use crate::domain::task::TaskId;
+use crate::domain::task::{Task, TaskStatus};
+use crate::team::plan;
+use crate::ui::style::{WARN, paint};
 use crate::ui::text::{count, one_line};
 
 /// Put the tasks of a plan file on the board
 ///
 /// A plan is Markdown: each `## Title` is a task; lines `after:` (titles), `requires:`, `verify:`, `priority:` below it; the
-/// rest is its description. Importing it again adds only what is new.
+/// rest is its description. Importing it again adds what is new, and brings tasks up to a changed plan that are not begun
+/// and that nobody changed on the board; what differs otherwise is said.
 #[derive(Debug, clap::Args)]
 pub struct Import {
     /// The plan
@@ -25,20 +28,34 @@ pub struct Import {
 
 impl Import {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let tasks = read_plan(&context.current_folder().join(&self.file))?;
+        let tasks = read_plan(&context.current_folder().join(&self.file), &context.workspace()?)?;
         let board = context.board()?;
-        let before: HashSet<TaskId> = board.view().await?.tasks.keys().copied().collect();
         let by = Actor::new(HUMAN, ActorKind::Person);
-        let all = board.create(&by, tasks, true).await?;
-        let (known, added): (Vec<_>, Vec<_>) = all.into_iter().partition(|task| before.contains(&task.id));
-        let documents: Vec<_> = added.iter().map(document).collect();
-        context.output.answer(&documents, || {
-            let lines: String =
-                added.iter().map(|task| format!("added {} {}\n", task.id, one_line(&task.subject))).collect();
-            match known.len() {
-                0 => lines,
-                known => format!("{lines}{} on the board already\n", count(known, "task")),
-            }
-        })
+        let import = plan::import(board.as_ref(), &by, tasks).await?;
+        let documents: Vec<_> = import.added.iter().chain(&import.updated).map(document).collect();
+        let answer = context.output.answer(&documents, || said(&import))?;
+        let brought: Vec<&Task> = import.added.iter().chain(&import.updated).collect();
+        let named: Vec<_> =
+            brought.iter().map(|task| (format!("{} {}", task.id, task.subject), task.description.as_str())).collect();
+        note_blocks(context, context.team_if_valid(None).as_ref(), &named);
+        let answer = for_nobody_notes(context, brought.into_iter()).into_iter().fold(answer, Answer::note);
+        Ok(import.differences.iter().fold(answer, |answer, difference| {
+            let text = format!("{} {}", paint(WARN, "warning:"), one_line(&difference.text));
+            answer.note(text).note(format!("  → {}", one_line(&difference.hint)))
+        }))
+    }
+}
+
+fn said(import: &plan::Import) -> String {
+    let line = |verb: &str, task: &Task| format!("{verb} {} {}\n", task.id, one_line(&task.subject));
+    let mut lines: String = import.added.iter().map(|task| line("added", task)).collect();
+    for task in &import.updated {
+        let is_failed = task.status == TaskStatus::Failed;
+        let retry = if is_failed { format!(" (it failed: brigade tasks retry {})", task.id.0) } else { String::new() };
+        lines.push_str(&format!("{}{retry}\n", line("updated", task).trim_end()));
+    }
+    match import.known - import.updated.len() {
+        0 => lines,
+        known => format!("{lines}{} on the board already\n", count(known, "task")),
     }
 }

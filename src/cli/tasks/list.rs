@@ -4,18 +4,18 @@ use super::show::document;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::output::Answer;
-use crate::domain::graph::unfinished_blockers;
+use crate::domain::graph::{is_blocked, unfinished_blockers};
 use crate::domain::task::{Task, TaskStatus};
-use crate::ports::Board as _;
+use crate::ports::{Board as _, BoardView};
 use crate::ui::style::{DIM, paint};
-use crate::ui::tasks;
+use crate::ui::tasks::{self, Look};
 
 /// List the tasks
 #[derive(Debug, clap::Args)]
 pub struct List {
-    /// Only those that stand so: pending, in_progress, completed, failed
-    #[arg(long, value_parser = status_parser(), hide_possible_values = true)]
-    status: Option<TaskStatus>,
+    /// Only those that stand so: pending (blocked ones too), blocked, in_progress, completed, failed
+    #[arg(long, value_parser = standing_parser(), hide_possible_values = true)]
+    status: Option<Standing>,
     /// Only those of this owner
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
@@ -24,11 +24,39 @@ pub struct List {
     ready: bool,
 }
 
+/// What `--status` chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Status(TaskStatus),
+    Blocked,
+}
+
+impl Standing {
+    fn is_of(self, task: &Task, view: &BoardView) -> bool {
+        match self {
+            Self::Status(status) => task.status == status,
+            Self::Blocked => is_blocked(task, view),
+        }
+    }
+}
+
+fn standing_parser() -> impl clap::builder::TypedValueParser<Value = Standing> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    let words = TaskStatus::ALL.map(TaskStatus::as_str).into_iter().chain(["blocked"]);
+    PossibleValuesParser::new(words)
+        .map(|word| TaskStatus::from_word(&word).map_or(Standing::Blocked, Standing::Status))
+}
+
 /// Reads a status.
 pub(super) fn status_parser() -> impl clap::builder::TypedValueParser<Value = TaskStatus> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
     PossibleValuesParser::new(TaskStatus::ALL.map(TaskStatus::as_str))
         .map(|word| TaskStatus::from_word(&word).unwrap_or(TaskStatus::Pending))
+}
+
+/// Names are unique ignoring case.
+fn is_owner(task: &Task, name: &str) -> bool {
+    task.owner.as_deref().is_some_and(|owner| owner.eq_ignore_ascii_case(name))
 }
 
 impl List {
@@ -45,15 +73,17 @@ impl List {
             .tasks
             .values()
             .map(AsRef::as_ref)
-            .filter(|task| self.status.is_none_or(|status| task.status == status))
-            .filter(|task| self.owner.is_none() || task.owner == self.owner)
+            .filter(|task| self.status.is_none_or(|status| status.is_of(task, &view)))
+            .filter(|task| self.owner.as_ref().is_none_or(|owner| is_owner(task, owner)))
             .filter(|task| !self.ready || is_ready(task))
             .collect();
         let answer = if context.output.json {
             let documents: Vec<_> = chosen.iter().map(|task| document(task)).collect();
             context.output.answer(&documents, String::new)?
         } else {
-            let text = tasks::list(chosen.iter().copied(), &view, now, context.output.columns);
+            let live = context.live_workers(&view);
+            let look = Look { view: &view, live_workers: live.as_ref(), now };
+            let text = tasks::list(chosen.iter().copied(), &look, context.output.columns);
             let text = if chosen.is_empty() { String::new() } else { text };
             context.output.answer(&(), || text)?
         };

@@ -10,6 +10,7 @@ mod finish;
 mod import;
 mod list;
 mod rm;
+mod several;
 mod show;
 mod update;
 mod verify;

@@ -1,14 +1,18 @@
 //! `brigade tasks rm`.
 
+use super::several::each;
 use super::show::document;
 use crate::cli::arguments::{By, task_id};
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::output::Answer;
+use crate::domain::change::Action;
 use crate::domain::task::TaskId;
 use crate::ui::text::one_line;
 
 /// Delete tasks; their numbers are never used again
+///
+/// All of them or, where one is not there or held by somebody, none.
 #[derive(Debug, clap::Args)]
 pub struct Rm {
     /// The tasks' numbers
@@ -23,10 +27,8 @@ impl Rm {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let board = context.board()?;
         let by = By { force: self.force, ..By::default() }.actor()?;
-        let mut deleted = Vec::with_capacity(self.ids.len());
-        for id in self.ids {
-            deleted.push(board.delete(id, &by).await?);
-        }
+        let delete = async |id| board.delete(id, &by).await;
+        let deleted = each(board.as_ref(), &self.ids, (Action::Delete, "deleted"), &by, delete).await?;
         let documents: Vec<_> = deleted.iter().map(document).collect();
         context.output.answer(&documents, || {
             deleted.iter().map(|task| format!("deleted {} {}\n", task.id, one_line(&task.subject))).collect()

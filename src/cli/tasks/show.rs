@@ -2,30 +2,52 @@
 
 use serde_json::value::RawValue;
 
+use super::finish::answer_with;
 use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
-use crate::cli::error::CliResult;
+use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
 use crate::domain::task::{MAX_ATTEMPTS_DEFAULT, Task, TaskId};
-use crate::ports::Board as _;
-use crate::ui::tasks;
+use crate::ports::{Board as _, StoreError};
+use crate::stores::file::board::FileBoard;
+use crate::ui::tasks::{self, Look};
+use crate::ui::why::mend;
 
-/// Show a task in full
+/// Show tasks in full
 #[derive(Debug, clap::Args)]
 pub struct Show {
-    /// The task's number
-    #[arg(value_parser = task_id)]
-    id: TaskId,
+    /// The tasks' numbers
+    #[arg(required = true, value_parser = task_id)]
+    ids: Vec<TaskId>,
 }
 
 impl Show {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let board = context.board_to_look_at()?;
-        // Asked first: it says what is wrong with a task that is not in the view.
-        let task = board.get(self.id).await?;
+        let mut shown = Vec::with_capacity(self.ids.len());
+        for id in &self.ids {
+            // Asked one by one: it says what is wrong with a task that is not in the view.
+            shown.push(match board.get(*id).await {
+                Err(StoreError::NoTask(id)) => return Err(no_task(id, &board)),
+                task => task?,
+            });
+        }
         let view = board.view().await?;
-        let now = context.now();
-        context.output.answer(&document(&task), || tasks::card(&task, &view, now, context.output.columns))
+        let live = context.live_workers(&view);
+        let look = Look { view: &view, live_workers: live.as_ref(), now: context.now() };
+        answer_with(context, &shown, self.ids.len() > 1, || {
+            let card = |task| tasks::card(task, &look, context.output.columns);
+            shown.iter().map(card).collect::<Vec<_>>().join("\n")
+        })
+    }
+}
+
+/// There is no such task; where its file was set aside, that is why.
+fn no_task(id: TaskId, board: &FileBoard) -> CliError {
+    match board.set_aside().get(&id) {
+        None => StoreError::NoTask(id).into(),
+        Some(file) => CliError::refused(format!("the file of task {id} was no task, and was set aside as {file}"))
+            .hint(mend(id, file)),
     }
 }
 

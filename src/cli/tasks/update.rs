@@ -1,8 +1,8 @@
 //! `brigade tasks update`.
 
-use super::finish::{change, complete};
+use super::finish::{change, complete, holder};
 use super::list::status_parser;
-use crate::cli::arguments::{By, acting_name, task_id, text_or_stdin, whole_number, word, words};
+use crate::cli::arguments::{By, acting_name, number, task_id, text_or_stdin, whole_number, word, words};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
@@ -37,7 +37,7 @@ pub struct Update {
     #[arg(long = "for", value_name = "NAME")]
     owner: Option<String>,
     /// Failures at which it is given up
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     max_attempts: Option<u32>,
     /// Tasks that must be finished first, besides those it waits for
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = task_id)]
@@ -93,6 +93,7 @@ impl Update {
             add_blocked_by: self.after,
             remove_blocked_by: self.not_after,
             add_blocks: self.before,
+            imported: None,
         })
     }
 }
@@ -111,7 +112,7 @@ async fn set_status(context: &Context, id: TaskId, status: TaskStatus, reason: S
         }
         (TaskStatus::InProgress, TaskStatus::Pending) => {
             let release = Change::Release { reason, counts: false };
-            change(context, board.as_ref(), id, release, &by.holder("release", id)?, "released").await
+            change(context, board.as_ref(), id, release, &holder(context, by, "release", id).await?, "released").await
         }
         (_, TaskStatus::InProgress) => {
             let hint = format!("brigade tasks claim {} --as NAME", id.0);
@@ -119,10 +120,10 @@ async fn set_status(context: &Context, id: TaskId, status: TaskStatus, reason: S
         }
         (_, TaskStatus::Completed) => {
             let result = TaskResult { summary: reason, evidence: String::new() };
-            complete(context, id, result, &by.holder("complete", id)?).await
+            complete(context, id, result, &holder(context, by, "complete", id).await?).await
         }
         (_, TaskStatus::Failed) => {
-            let actor = by.holder("fail", id)?;
+            let actor = holder(context, by, "fail", id).await?;
             if reason.trim().is_empty() {
                 return Err(CliError::usage("a failure needs a reason: --reason TEXT"));
             }

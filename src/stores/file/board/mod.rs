@@ -13,6 +13,7 @@ mod recover;
 mod scan;
 mod section;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,6 +58,12 @@ impl FileBoard {
     #[must_use]
     pub fn look(files: Arc<dyn FileSystem>, workspace: &Path, clock: Arc<dyn Clock>) -> Self {
         Self { files: Arc::new(BoardFiles::look(files, workspace, clock)) }
+    }
+
+    /// Files that were no tasks and were moved out of the way, by the number of the task: where each lies in the workspace. Blocks.
+    #[must_use]
+    pub fn set_aside(&self) -> BTreeMap<TaskId, String> {
+        self.files.set_aside()
     }
 
     async fn run<R: Send + 'static>(

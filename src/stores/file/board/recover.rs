@@ -2,6 +2,7 @@
 //!
 //! Only here does a section wait for the disk under the lock: it is rare, and what is finished must be durable before its record goes.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use crate::domain::document::Document;
@@ -13,8 +14,9 @@ use crate::stores::file::sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
 use crate::stores::rules::{self, Ripples};
 
+use super::core::BoardFiles;
 use super::index::Entry;
-use super::layout::{Meaning, RECORD_BYTES_MAX, SPOILED_FOLDER, applied_name, meaning_of};
+use super::layout::{BOARD_FOLDER, Meaning, RECORD_BYTES_MAX, SPOILED_FOLDER, applied_name, meaning_of};
 use super::section::Section;
 
 /// More files of one name among the spoiled are not kept apart.
@@ -185,6 +187,21 @@ impl Section<'_> {
             return Err(failed("move to", &folder)(io::ErrorKind::AlreadyExists.into()));
         };
         self.rename(name, &format!("{SPOILED_FOLDER}/{free}"))
+    }
+}
+
+impl BoardFiles {
+    /// Of each task whose file was moved among the spoiled, where the last such file lies in the workspace.
+    pub(super) fn set_aside(&self) -> BTreeMap<TaskId, String> {
+        // A folder that is not there, or cannot be read, tells of nothing.
+        let mut names = self.files.list(&self.folder.join(SPOILED_FOLDER)).unwrap_or_default();
+        names.sort_by_key(|name| (name.len(), name.clone()));
+        let place = |name: String| {
+            let base = name.split_once(".json").map_or(name.as_str(), |(stem, _)| stem);
+            let id = TaskId::from_file_name(&format!("{base}.json"))?;
+            Some((id, format!("{BOARD_FOLDER}/{SPOILED_FOLDER}/{name}")))
+        };
+        names.into_iter().filter_map(place).collect()
     }
 }
 

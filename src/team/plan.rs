@@ -1,0 +1,112 @@
+//! Brings the board up to a plan: what is new is added, what changed is changed where nobody else had a hand in it, and what
+//! stays otherwise is told. What that means for one task is [`crate::domain::imported`]'s to decide.
+
+use std::collections::HashSet;
+
+use crate::domain::change::{Actor, Change, TaskEdit};
+use crate::domain::imported::{Revision, revise};
+use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use crate::ports::{Board, BoardView, StoreResult};
+
+/// What became of a plan.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Import {
+    /// Tasks that were put on the board.
+    pub added: Vec<Task>,
+    /// Tasks that were there, and say now what the plan says.
+    pub updated: Vec<Task>,
+    /// How many were there, whether they follow the plan or not.
+    pub known: usize,
+    /// What the plan says and the board does not, for people.
+    pub differences: Vec<Difference>,
+}
+
+/// A task of which board and plan say different things.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The task.
+    pub task: TaskId,
+    /// What is different, and that the board counts.
+    pub text: String,
+    /// What to do about it.
+    pub hint: String,
+}
+
+/// Puts the tasks of a plan on the board, or brings those up to it that are there.
+///
+/// # Errors
+/// What the board refuses; then nothing was added. A task that cannot be brought up to the plan is a difference.
+pub async fn import(board: &dyn Board, by: &Actor, tasks: Vec<NewTask>) -> StoreResult<Import> {
+    let before: HashSet<TaskId> = board.view().await?.tasks.keys().copied().collect();
+    let on_board = board.create(by, tasks.clone(), true).await?;
+    let ids: Vec<TaskId> = on_board.iter().map(|task| task.id).collect();
+    let (known, added): (Vec<_>, Vec<_>) = on_board.into_iter().partition(|task| before.contains(&task.id));
+    let mut import = Import { added, known: known.len(), ..Import::default() };
+    if !known.is_empty() {
+        let view = board.view().await?;
+        let mut updates = Vec::new();
+        for (new, id) in tasks.iter().zip(&ids).filter(|(_, id)| before.contains(id)) {
+            let after: Vec<TaskId> = new.blocked_by_new.iter().filter_map(|index| ids.get(*index).copied()).collect();
+            let Some(task) = view.tasks.get(id) else { continue };
+            match revise(task, new, &after, view.as_ref()) {
+                Revision::Same => {}
+                Revision::Update(edit) => updates.push((new, *id, *edit)),
+                Revision::Keep(kept) => import.differences.push(differs(new, *id, kept.reason(), kept.hint(*id))),
+            }
+        }
+        update(board, by, updates, &mut import).await;
+    }
+    import.differences.extend(gone(&tasks, board.view().await?.as_ref()));
+    import.differences.sort_by_key(|difference| difference.task);
+    Ok(import)
+}
+
+/// Makes the edits. An order that makes no circle on the way is found by trying again what was refused, as long as that helps.
+async fn update(board: &dyn Board, by: &Actor, mut edits: Vec<(&NewTask, TaskId, TaskEdit)>, import: &mut Import) {
+    loop {
+        let count = edits.len();
+        let mut refused = Vec::new();
+        for (new, id, edit) in edits {
+            match board.change(id, Change::Edit(edit.clone()), by).await {
+                Ok(task) => import.updated.push(task),
+                Err(error) => refused.push((error.to_string(), (new, id, edit))),
+            }
+        }
+        if refused.is_empty() || refused.len() == count {
+            let hint = |id: TaskId| format!("brigade tasks update {}", id.0);
+            import.differences.extend(refused.iter().map(|(error, (new, id, _))| differs(new, *id, error, hint(*id))));
+            break;
+        }
+        edits = refused.into_iter().map(|(_, edit)| edit).collect();
+    }
+    import.updated.sort_by_key(|task| task.id);
+}
+
+fn differs(new: &NewTask, task: TaskId, reason: &str, hint: String) -> Difference {
+    let line = new.source_line.map(|line| format!(" line {line}")).unwrap_or_default();
+    let plan = plan_of(new).unwrap_or("its plan");
+    let text = format!("{task} {} differs from {plan}{line}: the board's text is used, because {reason}", new.subject);
+    Difference { task, text, hint: format!("to have the plan's: {hint}") }
+}
+
+/// The name of the plan the task comes from.
+fn plan_of(new: &NewTask) -> Option<&str> {
+    new.source.as_deref()?.strip_prefix("plan:")?.strip_suffix(&new.subject)?.strip_suffix('#')
+}
+
+/// Tasks that came from the plan, are not done, and stand in it no more.
+fn gone(tasks: &[NewTask], view: &BoardView) -> Vec<Difference> {
+    let Some(plan) = tasks.first().and_then(plan_of) else { return Vec::new() };
+    let prefix = format!("plan:{plan}#");
+    let present: HashSet<&str> = tasks.iter().filter_map(|task| task.source.as_deref()).collect();
+    let is_gone = |task: &&Task| {
+        task.status != TaskStatus::Completed
+            && task.source().is_some_and(|source| source.starts_with(&prefix) && !present.contains(source.as_str()))
+    };
+    let difference = |task: &Task| Difference {
+        task: task.id,
+        text: format!("{} {} stands in {plan} no more, and stays on the board", task.id, task.subject),
+        hint: format!("to drop it: brigade tasks rm {}", task.id.0),
+    };
+    view.tasks.values().map(AsRef::as_ref).filter(is_gone).map(difference).collect()
+}
