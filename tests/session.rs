@@ -209,7 +209,10 @@ fn commands_and_messages_are_obeyed_and_what_is_wrong_is_said() {
         seat.until(said, |shown| shown.matches(said).count() > before);
     }
     seat.type_in("/te\t\r");
-    seat.until("completed", |shown| shown.contains("crew> /team"));
+    // What is typed while no line is read would be lost.
+    seat.until("completed", |shown| {
+        shown.matches("crew runs (pid").count() == 2 && shown.trim_end().ends_with("crew>")
+    });
     // Up brings the last line back.
     seat.type_in("\u{1b}[A");
     seat.until("history", |shown| shown.trim_end().ends_with("crew> /team"));
