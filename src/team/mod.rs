@@ -115,7 +115,8 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         team: spec.name.to_string(),
         members: names.iter().map(ToString::to_string).collect(),
     });
-    take_orders(&stores, &start, &notes).await?;
+    import(&stores, &notes, &start).await?;
+    set_mode(&stores, &start).await?;
     let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
     let session = Session::new(&spec, start.one_session, has_plan, conversation, told);
     let reported = Arc::new(Notify::new());
@@ -170,14 +171,20 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     })
 }
 
-/// Says what an import changed, and what it left as it was.
-fn tell_import(notes: &recorder::Notes, import: plan::Import) {
+/// Brings the board up to the plan, if there is one; says what that changed, and what it left as it was.
+async fn import(stores: &Stores, notes: &recorder::Notes, start: &Start) -> Result<(), StoreError> {
+    if start.plan.is_empty() {
+        return Ok(());
+    }
+    let by = Actor::new(LEAD, ActorKind::Lead);
+    let import = plan::import(stores.board.as_ref(), &by, start.plan.clone()).await?;
     for task in import.updated {
         notes.warn("plan", format!("{} {} was changed: its plan says something else now", task.id, task.subject));
     }
     for difference in import.differences {
         notes.warn("plan", format!("{}; {}", difference.text, difference.hint));
     }
+    Ok(())
 }
 
 /// Checks that every member's model can be made, and says whether the lead's thinks.
@@ -201,12 +208,7 @@ async fn take_up(stores: &Stores) -> Result<HashMap<String, crate::domain::task:
     Ok(reclaimed.into_iter().map(|claim| (claim.owner, claim.task.id)).collect())
 }
 
-/// Imports the plan and sets the mode, as the launch has them.
-async fn take_orders(stores: &Stores, start: &Start, notes: &recorder::Notes) -> Result<(), StoreError> {
-    if !start.plan.is_empty() {
-        let by = Actor::new(LEAD, ActorKind::Lead);
-        tell_import(notes, plan::import(stores.board.as_ref(), &by, start.plan.clone()).await?);
-    }
+async fn set_mode(stores: &Stores, start: &Start) -> Result<(), StoreError> {
     let present = stores.state.read().await?;
     let mode = match (start.mode, &present) {
         (Some(mode), _) => Some(mode),

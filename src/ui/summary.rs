@@ -345,7 +345,8 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
 /// Why tasks failed, where the table has too little room to say it: what a person reads first.
 fn reasons(outcome: &Outcome, columns: usize) -> impl Iterator<Item = String> {
     let failed = outcome.tasks.iter().filter(|task| task.status == "failed").take(REASONS_MAX);
-    let is_cut = move |task: &&TaskOutcome| task.note.chars().count() > columns / NOTE_SHARE;
+    let room = if columns < TABLE_WIDTH_MIN { columns * (NOTE_LINES_MAX - 1) } else { columns / NOTE_SHARE };
+    let is_cut = move |task: &&TaskOutcome| task.note.chars().count() > room;
     failed.filter(is_cut).map(|task| format!("{} {}: {}", task.id, task.subject, task.note))
 }
 

@@ -29,7 +29,7 @@ const SUBJECTS_MAX: usize = 100_000;
 const TOLD_BY_FACTS: [&str; 6] = ["task_create", "task_update", "claim_task", "send_message", "broadcast", "idle"];
 
 /// A fact that is told whole takes at most so many lines.
-const FOLDED_LINES_MAX: usize = 8;
+const FOLDED_LINES_MAX: usize = 16;
 /// In less room than this lines are cut, not folded.
 const FOLDED_WIDTH_MIN: usize = 16;
 
