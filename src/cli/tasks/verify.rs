@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
+use crate::domain::record::RunningCommand;
 use crate::domain::task::Task;
 use crate::platform::guard;
 use crate::ports::StoreResult;
@@ -23,11 +24,11 @@ struct NoRegistry;
 
 #[async_trait]
 impl CommandRegistry for NoRegistry {
-    async fn started(&self, _: i32) -> StoreResult<()> {
+    async fn started(&self, _: RunningCommand) -> StoreResult<()> {
         Ok(())
     }
 
-    async fn ended(&self, _: i32) {}
+    async fn ended(&self, _: RunningCommand) {}
 }
 
 /// Runs the command; what shows that the task is done, or the error with what it printed.

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::domain::record::WorkerRecord;
+use crate::domain::record::{GuardProcess, WorkerRecord};
 use crate::platform::processes::{self, GroupSignal, ProcessInfo};
 use crate::platform::{boot_id, host_name};
 
@@ -32,6 +32,25 @@ pub(super) fn end_groups(record: &WorkerRecord) {
     for group in wait_for(&left, KILL_TIME) {
         tracing::warn!(group, worker = record.worker, "a command of a dead worker has not ended");
     }
+    end_guards(record);
+}
+
+/// Ends the guards that are still there, with all they have started: a guard that lives has let its command go by now, unless
+/// somebody stopped it.
+fn end_guards(record: &WorkerRecord) {
+    let recorded = record.teammates.values().flat_map(|teammate| teammate.guards.iter());
+    for guard in recorded.filter(|guard| is_guard(guard, record)) {
+        for pid in processes::kill_tree(guard.pid, None, KILL_TIME) {
+            tracing::warn!(pid, worker = record.worker, "a process of a dead worker's command has not ended");
+        }
+    }
+}
+
+fn is_guard(guard: &GuardProcess, record: &WorkerRecord) -> bool {
+    let process = processes::process(guard.pid).filter(|process| !process.has_ended);
+    is_of_this_boot(record)
+        && guard.started_ms > 0
+        && process.is_some_and(|process| process.started_ms == guard.started_ms && started_within(&process, record))
 }
 
 fn signal(groups: &[i32], signal: GroupSignal) {
