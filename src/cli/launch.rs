@@ -38,6 +38,8 @@ pub struct Launch {
     pub plan: Vec<NewTask>,
     /// The workspace: absolute, and there.
     pub workspace: PathBuf,
+    /// What no tool of a member may write; see [`Context::control_files`].
+    pub control_files: Vec<PathBuf>,
     /// What accepted work survives.
     pub durability: Durability,
     /// How long it runs.
@@ -73,6 +75,7 @@ impl Wanted {
         let name = config.select(self.team.as_deref())?;
         let resolved = config.team(&name, &self.flags)?;
         let workspace = context.workspace()?;
+        let control_files = context.control_files(resolved.spec.plan.as_deref())?;
         let plan = resolved.spec.plan.as_ref().map(|path| read_plan(path)).transpose()?.unwrap_or_default();
         let format = match self.format {
             Some(format) => format,
@@ -89,6 +92,7 @@ impl Wanted {
             lifetime: self.lifetime,
             plan,
             workspace,
+            control_files,
         })
     }
 }

@@ -44,7 +44,7 @@ pub type Holding = Option<(TaskId, u32)>;
 pub struct CommandSetting {
     /// The folder they run in.
     pub workspace: PathBuf,
-    /// Files and folders, relative to the workspace, that they see read-only where the system can do that.
+    /// Files and folders, absolute or relative to the workspace, that they see read-only where the system can do that.
     pub control_files: Arc<[PathBuf]>,
     /// The guard's program and first arguments.
     pub guard: Arc<[OsString]>,
@@ -302,11 +302,7 @@ impl Running {
             let _ = processes::signal_group(command, GroupSignal::Kill);
         }
         let outcome = self.finish(Ending::TimedOut).await;
-        ToolError::Mendable(format!(
-            "the command was ended: {reason}{}\n{}",
-            left_text(&outcome.left),
-            outcome.output
-        ))
+        ToolError::Mendable(format!("the command was ended: {reason}{}\n{}", left_text(&outcome.left), outcome.output))
     }
 }
 

@@ -175,7 +175,7 @@ pub struct ToolContext {
     pub clock: Arc<dyn Clock>,
     /// The workspace's root folder, absolute.
     pub workspace: PathBuf,
-    /// Files and folders, relative to the workspace, that no tool may write.
+    /// Files and folders, absolute or relative to the workspace, that no tool may write.
     pub control_files: Arc<[PathBuf]>,
     /// The program that guards commands, and its first arguments; see `platform::guard`.
     pub guard: Arc<[std::ffi::OsString]>,

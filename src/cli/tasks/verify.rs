@@ -1,6 +1,5 @@
 //! Runs a task's `verify` for somebody who completes it by command, through the one runner every command goes through.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -15,9 +14,6 @@ use crate::ports::StoreResult;
 use crate::team::spec::Limits;
 use crate::tools::CommandRegistry;
 use crate::tools::command::{self, CommandSetting};
-
-/// Files and folders no command may write.
-const CONTROL_FILES: [&str; 4] = [".tasks", ".team", "agent_state.json", "brigade.toml"];
 
 /// Nobody takes over a claim by command while its command runs: the guard ends that with this process.
 struct NoRegistry;
@@ -35,11 +31,12 @@ impl CommandRegistry for NoRegistry {
 pub(super) async fn run(context: &Context, verify: &str, task: &Task, by: &str) -> CliResult<String> {
     let team = context.team_if_valid(None);
     let limits = team.as_ref().map_or_else(Limits::default, |team| team.limits.clone());
+    let plan = team.as_ref().and_then(|team| team.plan.clone());
     let held = watch::Sender::new(Some((task.id, task.attempt)));
     let guard = guard::own_guard().map_err(|error| CliError::refused(format!("cannot start the guard: {error}")))?;
     let setting = CommandSetting {
         workspace: context.workspace()?,
-        control_files: CONTROL_FILES.map(PathBuf::from).into(),
+        control_files: context.control_files(plan.as_deref())?.into(),
         guard,
         commands: Arc::new(NoRegistry),
         output_bytes_max: limits.tool_output_bytes_max,

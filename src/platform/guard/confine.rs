@@ -39,9 +39,9 @@ pub(super) fn hand_on_capabilities() -> Result<(), String> {
     let mut sets = rustix::thread::capabilities(None).map_err(said)?;
     sets.inheritable |= wanted[0] | wanted[1];
     rustix::thread::set_capabilities(None, sets).map_err(said)?;
-    wanted.into_iter().try_for_each(|capability| {
-        rustix::thread::configure_capability_in_ambient_set(capability, true).map_err(said)
-    })
+    wanted
+        .into_iter()
+        .try_for_each(|capability| rustix::thread::configure_capability_in_ambient_set(capability, true).map_err(said))
 }
 
 #[allow(
