@@ -155,6 +155,35 @@ mod tests {
     }
 
     #[test]
+    fn a_stopped_guard_is_ended_with_all_it_has_started() {
+        // Stopped, with a child in a session of its own, as a command leaves it that stops its guard.
+        let mut guard = group_of("setsid sleep 300 & kill -STOP $$; wait");
+        let pid = id(&guard);
+        let started_ms = processes::process(pid).unwrap().started_ms;
+        let began = Instant::now();
+        let children = || processes::descendants(pid).into_iter().filter(|child| !child.has_ended).collect::<Vec<_>>();
+        let is_stopped = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
+        while !(is_stopped() && children().iter().any(|child| child.group != pid)) {
+            assert!(began.elapsed() < Duration::from_secs(60), "it does not start");
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        let child = children()[0];
+        let with = |guard: GuardProcess| {
+            let mut record = record(2_000_000_000, processes::uptime_ms());
+            record.teammates.get_mut("alice").unwrap().guards.push(guard);
+            record
+        };
+        // Another process has its number now.
+        for started_ms in [started_ms - 10, started_ms + 10, 0] {
+            end_groups(&with(GuardProcess { pid, started_ms }));
+            assert!(guard.try_wait().unwrap().is_none() && !children().is_empty(), "{started_ms}: it was ended");
+        }
+        end_groups(&with(GuardProcess { pid, started_ms }));
+        assert!(!guard.wait().unwrap().success());
+        assert!(processes::process(child.pid).is_none_or(|child| child.has_ended), "its child is left");
+    }
+
+    #[test]
     fn a_group_that_was_not_provably_the_workers_is_left_alone() {
         let mut child = group_of("sleep 30");
         let now = processes::uptime_ms();
