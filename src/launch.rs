@@ -1,6 +1,5 @@
 //! Adapters put together: stores, models, tools, clock and signals around a team; its events go to the report.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,9 +18,6 @@ use brigade::team::handle::End;
 use brigade::team::{self, LaunchError, Start, Surroundings};
 use brigade::ui::text::one_line;
 use brigade::{models, tools};
-
-/// What no tool of a member may write, relative to the workspace.
-const CONTROL_FILES: [&str; 4] = [".tasks", ".team", "agent_state.json", "brigade.toml"];
 
 struct SystemClock;
 
@@ -60,7 +56,7 @@ async fn run(launch: Launch) -> CliResult<Exit> {
     let surroundings = Surroundings {
         stores: workspace.stores.clone(),
         clock,
-        control_files: CONTROL_FILES.iter().map(PathBuf::from).collect(),
+        control_files: launch.control_files.into(),
         guard: guard::own_guard().map_err(|error| CliError::refused(format!("cannot guard commands: {error}")))?,
         workspace: launch.workspace,
         connect: Arc::new(models::connect),

@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use brigade::domain::record::RunningCommand;
 use brigade::domain::task::TaskId;
 use brigade::platform::guard::{self, CommandEnd, Confinement};
+use brigade::platform::processes;
 use brigade::ports::StoreResult;
 use brigade::tools::command::{CommandOutcome, CommandSetting, Ending, Holding, run};
 use brigade::tools::{CommandRegistry, ToolError};
@@ -22,24 +24,40 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Writes down what is recorded, and where the file of a command's first act stood then.
 #[derive(Default)]
 struct Record {
-    groups: Mutex<Vec<(i32, &'static str)>>,
+    commands: Mutex<Vec<(RunningCommand, &'static str)>>,
+    /// Where the guard's process id goes.
+    guard: Option<PathBuf>,
     begun: Option<PathBuf>,
     had_begun_when_recorded: Mutex<bool>,
 }
 
 #[async_trait]
 impl CommandRegistry for Record {
-    async fn started(&self, group: i32) -> StoreResult<()> {
+    async fn started(&self, command: RunningCommand) -> StoreResult<()> {
         // Long enough for a command to begin, were it not held back.
         tokio::time::sleep(Duration::from_millis(30)).await;
         if let Some(begun) = &self.begun {
             *self.had_begun_when_recorded.lock().unwrap() = begun.exists();
         }
-        self.groups.lock().unwrap().push((group, "started"));
+        if let Some(file) = &self.guard {
+            std::fs::write(file, format!("{}\n", command.guard.pid)).unwrap();
+        }
+        self.commands.lock().unwrap().push((command, "started"));
         Ok(())
     }
-    async fn ended(&self, group: i32) {
-        self.groups.lock().unwrap().push((group, "ended"));
+    async fn ended(&self, command: RunningCommand) {
+        self.commands.lock().unwrap().push((command, "ended"));
+    }
+}
+
+impl Record {
+    fn of(folder: &Path) -> Arc<Self> {
+        let (guard, begun) = (Some(folder.join("guard")), Some(folder.join("begun")));
+        Arc::new(Self { guard, begun, ..Self::default() })
+    }
+
+    fn stages(&self) -> Vec<&'static str> {
+        self.commands.lock().unwrap().iter().map(|(_, what)| *what).collect()
     }
 }
 
@@ -56,7 +74,7 @@ fn guard_of_brigade() -> Arc<[OsString]> {
 
 fn bench() -> Bench {
     let folder = tempfile::tempdir().unwrap();
-    let record = Arc::new(Record { begun: Some(folder.path().join("begun")), ..Record::default() });
+    let record = Record::of(folder.path());
     let (holding, receiver) = watch::channel(None);
     let setting = setting(folder.path(), Arc::clone(&record) as Arc<dyn CommandRegistry>, receiver);
     Bench { folder, setting, holding, record }
@@ -70,7 +88,8 @@ fn setting(folder: &Path, commands: Arc<dyn CommandRegistry>, holding: watch::Re
         commands,
         output_bytes_max: 10_000,
         team: "t".into(),
-        teammate: "alice".into(),
+        // By this the processes of a test's commands are known.
+        teammate: folder.file_name().unwrap().to_string_lossy().into_owned(),
         holding,
     }
 }
@@ -84,7 +103,23 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// The process id a command wrote into a file.
+    /// The living processes of its commands, as this process numbers them: theirs may be other numbers.
+    fn processes(&self) -> Vec<i32> {
+        let mark = format!("BRIGADE_TEAMMATE={}\0", self.setting.teammate);
+        let all = std::fs::read_dir("/proc").into_iter().flatten();
+        all.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
+            .filter(|pid| {
+                let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                is_alive(*pid) && environment.windows(mark.len()).any(|part| part == mark.as_bytes())
+            })
+            .collect()
+    }
+
+    async fn has_begun(&self) {
+        eventually("the command has begun", || self.path("begun").exists()).await;
+    }
+
+    /// The process id that is written into a file.
     async fn pid_in(&self, name: &str) -> i32 {
         let path = self.path(name);
         eventually("a process id is written", || std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n')))
@@ -129,11 +164,22 @@ async fn output_comes_interleaved_and_the_exit_status_is_handed_on() {
 #[tokio::test]
 async fn a_group_is_recorded_before_its_command_begins_and_until_it_has_ended() {
     let bench = bench();
-    let outcome = bench.run("touch begun; ps -o pgid= -p $$ || cut -d' ' -f5 /proc/$$/stat").await;
+    let running = tokio::spawn({
+        let setting = bench.setting.clone();
+        async move { run("touch begun; while ! [ -e go ]; do sleep 0.01; done", LONG, &setting).await }
+    });
+    bench.has_begun().await;
     assert!(!*bench.record.had_begun_when_recorded.lock().unwrap(), "the command began before it was recorded");
-    assert!(bench.path("begun").exists());
-    let group: i32 = outcome.output.trim().parse().unwrap();
-    assert_eq!(*bench.record.groups.lock().unwrap(), [(group, "started"), (group, "ended")]);
+    let command = bench.record.commands.lock().unwrap()[0].0;
+    assert!(processes::group_exists(command.group), "{command:?}");
+    if cfg!(target_os = "linux") {
+        let guard = processes::process(command.guard.pid).unwrap();
+        assert_eq!((guard.group, guard.started_ms), (guard.pid, command.guard.started_ms));
+    }
+    std::fs::write(bench.path("go"), "").unwrap();
+    assert!(running.await.unwrap().unwrap().is_success());
+    assert_eq!(*bench.record.commands.lock().unwrap(), [(command, "started"), (command, "ended")]);
+    assert!(!processes::group_exists(command.group), "{command:?}");
 }
 
 #[tokio::test]
@@ -142,7 +188,7 @@ async fn commands_have_no_input_and_no_terminal_and_know_what_they_run_for() {
     bench.holding.send_replace(Some((TaskId(3), 2)));
     assert_eq!(bench.run("cat; echo end").await.output, "end\n");
     let outcome = bench.run("echo $BRIGADE_TEAM $BRIGADE_TEAMMATE $BRIGADE_TASK $BRIGADE_ATTEMPT $TERM $PAGER").await;
-    assert_eq!(outcome.output, "t alice 3 2 dumb cat\n");
+    assert_eq!(outcome.output, format!("t {} 3 2 dumb cat\n", bench.setting.teammate));
     assert_ne!(bench.run("true </dev/tty").await.ending, Ending::Ended(CommandEnd::Exit(0)));
     bench.holding.send_replace(None);
     assert_eq!(bench.run("echo ${BRIGADE_TASK-none}").await.output, "none\n");
@@ -152,20 +198,19 @@ async fn commands_have_no_input_and_no_terminal_and_know_what_they_run_for() {
 async fn a_lost_claim_ends_the_command_within_a_second() {
     let bench = bench();
     bench.holding.send_replace(Some((TaskId(3), 2)));
-    let command =
-        "echo $$ >pid; sh -c 'trap \"\" TERM; echo $$ >stubborn; while :; do sleep 0.05; done' & sleep 5; touch x";
+    let command = "sh -c 'trap \"\" TERM; touch begun; while :; do sleep 0.05; done' & sleep 5; touch x";
     let running = tokio::spawn({
         let setting = bench.setting.clone();
         async move { run(command, LONG, &setting).await }
     });
-    let pids = [bench.pid_in("pid").await, bench.pid_in("stubborn").await];
+    bench.has_begun().await;
     let lost_at = Instant::now();
     bench.holding.send_replace(Some((TaskId(3), 3)));
     let error = running.await.unwrap().unwrap_err();
     // It would have slept for five.
     assert!(lost_at.elapsed() < Duration::from_secs(4), "it took {:?}", lost_at.elapsed());
     assert!(matches!(&error, ToolError::ClaimLost(text) if text.contains("#3")), "{error:?}");
-    assert!(!pids.into_iter().any(is_alive), "processes are left");
+    assert_eq!(bench.processes(), [0; 0]);
     assert!(!bench.path("x").exists());
 }
 
@@ -176,8 +221,7 @@ async fn time_that_is_over_ends_the_command_and_keeps_its_output() {
     let outcome = run(command, Duration::from_millis(300), &bench.setting).await.unwrap();
     assert_eq!(outcome.ending, Ending::TimedOut);
     assert_eq!(outcome.output, "working\n");
-    let groups = bench.record.groups.lock().unwrap();
-    assert_eq!(groups.iter().map(|(_, what)| *what).collect::<Vec<_>>(), ["started", "ended"]);
+    assert_eq!(bench.record.stages(), ["started", "ended"]);
 }
 
 #[tokio::test]
@@ -185,12 +229,13 @@ async fn a_dropped_call_ends_the_command_and_its_record() {
     let bench = bench();
     let running = tokio::spawn({
         let setting = bench.setting.clone();
-        async move { run("echo $$ >pid; sleep 300", LONG, &setting).await }
+        async move { run("touch begun; sleep 300", LONG, &setting).await }
     });
-    let pid = bench.pid_in("pid").await;
+    bench.has_begun().await;
+    assert!(!cfg!(target_os = "linux") || !bench.processes().is_empty(), "its processes are not seen");
     running.abort();
-    eventually("the command is gone", || !is_alive(pid)).await;
-    eventually("its end is recorded", || bench.record.groups.lock().unwrap().contains(&(pid, "ended"))).await;
+    eventually("the command is gone", || bench.processes().is_empty()).await;
+    eventually("its end is recorded", || bench.record.stages() == ["started", "ended"]).await;
 }
 
 #[cfg(target_os = "linux")]
@@ -201,9 +246,7 @@ async fn what_a_command_leaves_in_the_background_is_ended_and_holds_nothing_up()
                    (setsid sleep 300 & echo $! >c) ; while ! [ -s b ]; do sleep 0.01; done; echo done";
     let outcome = bench.run(command).await;
     assert_eq!((outcome.output.as_str(), outcome.is_success()), ("done\n", true));
-    for name in ["a", "b", "c"] {
-        assert!(!is_alive(bench.pid_in(name).await), "{name} outlived its command");
-    }
+    assert_eq!(bench.processes(), [0; 0]);
 }
 
 #[tokio::test]
@@ -242,8 +285,7 @@ async fn a_small_fork_bomb_in_sessions_of_its_own_is_ended_wholly() {
     let pids = || std::fs::read_to_string(bench.path("pids")).unwrap_or_default();
     eventually("all of the bomb has started", || pids().lines().count() == 40).await;
     running.abort();
-    let left = || pids().lines().any(|pid| is_alive(pid.parse().unwrap()));
-    eventually("nothing of it is left", || !left()).await;
+    eventually("nothing of it is left", || bench.processes().is_empty()).await;
     assert_eq!(pids().lines().count(), 40);
 }
 
@@ -261,70 +303,168 @@ async fn a_command_that_cannot_be_started_says_why() {
     assert!(matches!(run("true", LONG, &setting).await, Err(ToolError::Mendable(_))));
 }
 
-/// Not a test of its own: the worker that the next tests kill. It runs a command until it is killed.
+/// Not a test of its own: the worker of the next tests. It runs a command in the folder it is given, writes down how that came
+/// out, and lives on.
 #[tokio::test]
 async fn helper_worker() {
     let Some(folder) = std::env::var_os("BRIGADE_GUARD_TEST_FOLDER") else { return };
+    let number = |name: &str| std::env::var(name).unwrap();
     let (_sender, holding) = watch::channel(None);
-    let setting = setting(Path::new(&folder), Arc::new(Record::default()), holding);
-    let command = "echo $PPID >guard; echo $$ >a; setsid sleep 300 & echo $! >b; \
-                   (setsid sh -c 'trap \"\" TERM HUP; echo $$ >c; while :; do sleep 0.05; done' &) ; sleep 300";
-    run(command, LONG, &setting).await.unwrap();
+    let setting = setting(Path::new(&folder), Record::of(Path::new(&folder)), holding);
+    let time_max = Duration::from_millis(number("BRIGADE_GUARD_TEST_MS").parse().unwrap());
+    let outcome = run(&number("BRIGADE_GUARD_TEST_COMMAND"), time_max, &setting).await;
+    let text = outcome.map_or_else(|error| error.to_string(), |outcome| outcome.ending_text());
+    std::fs::write(Path::new(&folder).join("outcome.new"), text).unwrap();
+    std::fs::rename(Path::new(&folder).join("outcome.new"), Path::new(&folder).join("outcome")).unwrap();
+    std::future::pending().await
 }
 
-fn start_worker(bench: &Bench) -> std::process::Child {
-    std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "helper_worker"])
-        .env("BRIGADE_GUARD_TEST_FOLDER", bench.folder.path())
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap()
+/// A worker in a process of its own; it is killed with the value.
+struct Worker(std::process::Child);
+
+impl Worker {
+    fn start(bench: &Bench, confinement: &str, time_max: Duration, command: &str) -> Self {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "helper_worker"])
+            .env("BRIGADE_GUARD_TEST_FOLDER", bench.folder.path())
+            .env("BRIGADE_GUARD_TEST_COMMAND", command)
+            .env("BRIGADE_GUARD_TEST_MS", time_max.as_millis().to_string())
+            .env(guard::CONFINEMENT_VARIABLE, confinement)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    fn kill(&mut self) {
+        // It may have been killed before.
+        let _ = self.0.kill();
+        self.0.wait().unwrap();
+    }
 }
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// All ways to confine commands; those the system refuses come out as the next weaker one.
+const CONFINEMENTS: [&str; 3] = ["", "mounts", "off"];
+
+/// What goes on in sessions of its own, and will not end when asked to.
+const STUBBORN: &str = "setsid sleep 300 & (setsid sh -c 'trap \"\" TERM HUP; touch begun; \
+                        while :; do echo x >>beats; sleep 0.05; done' &) ; sleep 300";
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_killed_worker_leaves_no_orphan() {
-    let bench = bench();
-    let mut worker = start_worker(&bench);
-    let mut pids = Vec::new();
-    for name in ["guard", "a", "b", "c"] {
-        pids.push(bench.pid_in(name).await);
+    for confinement in CONFINEMENTS {
+        let bench = bench();
+        let mut worker = Worker::start(&bench, confinement, LONG, STUBBORN);
+        bench.has_begun().await;
+        let guard = bench.pid_in("guard").await;
+        worker.kill();
+        eventually("all are gone", || bench.processes().is_empty() && !is_alive(guard)).await;
     }
-    worker.kill().unwrap();
-    worker.wait().unwrap();
-    eventually("all are gone", || !pids.iter().any(|pid| is_alive(*pid))).await;
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_killed_guard_takes_its_command_with_it() {
     let bench = bench();
+    let command = if is_whole() { STUBBORN } else { "sleep 300 & touch begun; wait" };
     let running = tokio::spawn({
         let setting = bench.setting.clone();
-        async move { run("echo $PPID >guard; sleep 300 & echo $! >a; echo $$ >b; wait", LONG, &setting).await }
+        async move { run(command, LONG, &setting).await }
     });
-    let pids = [bench.pid_in("a").await, bench.pid_in("b").await];
+    bench.has_begun().await;
     kill(bench.pid_in("guard").await);
     let error = running.await.unwrap().unwrap_err();
     assert!(matches!(&error, ToolError::Mendable(text) if text.contains("guard was killed")), "{error:?}");
-    eventually("all are gone", || !pids.into_iter().any(is_alive)).await;
+    eventually("all are gone", || bench.processes().is_empty()).await;
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_shell_dies_with_its_guard_though_nobody_looks() {
+async fn a_command_dies_with_its_guard_though_nobody_looks() {
     use rustix::process::{Pid, Signal, kill_process};
     let bench = bench();
-    let mut worker = start_worker(&bench);
-    let (shell, escaped) = (bench.pid_in("a").await, [bench.pid_in("b").await, bench.pid_in("c").await]);
-    let pid = Pid::from_raw(i32::try_from(worker.id()).unwrap()).unwrap();
+    let command = if is_whole() { STUBBORN } else { "touch begun; exec sleep 300" };
+    let worker = Worker::start(&bench, "", LONG, command);
+    bench.has_begun().await;
+    let pid = Pid::from_raw(i32::try_from(worker.0.id()).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     kill(bench.pid_in("guard").await);
-    eventually("the shell is gone", || !is_alive(shell)).await;
-    // What left the group is beyond reach once its guard was killed: that is said in `platform::guard`.
-    escaped.into_iter().filter(|pid| is_alive(*pid)).for_each(kill);
-    worker.kill().unwrap();
-    worker.wait().unwrap();
+    eventually("all are gone", || bench.processes().is_empty()).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_command_that_stops_its_guard_is_ended_all_the_same() {
+    for confinement in CONFINEMENTS {
+        let bench = bench();
+        let command = format!("kill -STOP $PPID; {STUBBORN}");
+        let mut worker = Worker::start(&bench, confinement, Duration::from_millis(400), &command);
+        let guard = bench.pid_in("guard").await;
+        eventually("it is over", || bench.path("outcome").exists()).await;
+        // What is said is so at that moment.
+        assert_eq!(bench.processes(), [0; 0], "{confinement}");
+        let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
+        assert_eq!(outcome, "timed out: the command and all it had started were ended", "{confinement}");
+        assert!(bench.path("begun").exists() && !is_alive(guard), "{confinement}");
+        worker.kill();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_verdict_cannot_be_forged() {
+    for confinement in CONFINEMENTS {
+        let bench = bench();
+        let command = "for process in $PPID 1; do for file in 1 2 3 4 5; do \
+                       (echo 'exit 0' >/proc/$process/fd/$file) 2>/dev/null; done; done; touch begun; sleep 0.5; exit 3";
+        let mut worker = Worker::start(&bench, confinement, LONG, command);
+        eventually("it is over", || bench.path("outcome").exists()).await;
+        let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
+        assert!(bench.path("begun").exists(), "{confinement}: {outcome}");
+        let is_seen_through = outcome.contains("was not its guard's");
+        assert!(outcome == "exit status 3" || is_seen_through, "{confinement}: {outcome}");
+        assert!(confinement == "off" || !is_seen_through, "{confinement}: it reached its guard");
+        worker.kill();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_command_sees_no_process_but_its_own() {
+    if !is_whole() {
+        return;
+    }
+    let bench = bench();
+    let me = std::process::id();
+    let outcome = bench.run(&format!("kill -0 {me} || cat /proc/{me}/environ; ls -d /proc/[0-9]* | wc -l")).await;
+    assert!(outcome.output.contains("No such process") && outcome.output.contains("environ"), "{}", outcome.output);
+    let seen: u32 = outcome.output.lines().last().unwrap().trim().parse().unwrap();
+    assert!(seen <= 5, "{}", outcome.output);
+    let outcome =
+        bench.run("umount /proc; mount -t proc proc /proc; kill -KILL 1; kill -STOP 1; cat /proc/1/mem").await;
+    assert!(!outcome.is_success(), "{}", outcome.output);
+    // What commands are used for works as ever.
+    let command = "set -e; ps >/dev/null; test -r /proc/self/stat; test $$ = $(cut -d' ' -f1 /proc/$$/stat); \
+                   git init -q . && git status -s >/dev/null; printf 'all:\\n\\techo made\\n' >Makefile; \
+                   if command -v make >/dev/null; then make -s -j2; else echo made; fi; sleep 0.1 & wait; kill -TERM $$";
+    let outcome = bench.run(command).await;
+    assert_eq!((outcome.output.as_str(), outcome.ending), ("made\n", Ending::Ended(CommandEnd::Signal(15))));
+}
+
+/// Whether commands here have process namespaces of their own; said where they have not.
+fn is_whole() -> bool {
+    let confinement = guard::confinement(&guard_of_brigade());
+    if confinement != Confinement::Whole {
+        println!("not confined here: {confinement:?}");
+    }
+    confinement == Confinement::Whole
 }
 
 #[cfg(target_os = "linux")]

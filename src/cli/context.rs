@@ -1,6 +1,6 @@
 //! What commands share: where the workspace is, its config, its stores, the time.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,6 +22,9 @@ use crate::stores::open::{OpenOptions, Purpose, leader, open};
 use crate::team::spec::{MemberSpec, TeamSpec};
 use crate::ui::text::with_flags;
 use crate::ui::why::Candidate;
+
+/// Brigade's own files in a workspace.
+const CONTROL_FILES: [&str; 4] = [".tasks", ".team", "agent_state.json", CONFIG_FILE];
 
 /// The system's clock.
 #[derive(Debug, Clone, Copy)]
@@ -167,6 +170,30 @@ impl Context {
             Ok(_) => Err(CliError::usage(format!("the workspace {shown} is not a folder"))),
             Err(error) => Err(CliError::usage(format!("the workspace {shown} cannot be used: {error}"))),
         }
+    }
+
+    /// What no tool of a member may write: Brigade's own files in the workspace, relative to it, and what says how the team
+    /// runs, wherever it lies. Of the latter, a plan and prompts inside the workspace are its contents like any other file.
+    ///
+    /// # Errors
+    /// There is no workspace.
+    pub fn control_files(&self, plan: Option<&Path>) -> CliResult<Vec<PathBuf>> {
+        let workspace = self.workspace()?;
+        let whole = |path: PathBuf| path.canonicalize().unwrap_or(path);
+        let inside = |path: &Path| path.strip_prefix(&workspace).ok().map(Path::to_owned);
+        let mut controls: Vec<PathBuf> = CONTROL_FILES.map(PathBuf::from).into();
+        for config in self.config_file().into_iter().chain(self.surroundings.user_file.clone()) {
+            let prompts = config.parent().map(|folder| whole(folder.join("prompts")));
+            let config = whole(config);
+            controls.push(inside(&config).unwrap_or(config));
+            controls.extend(prompts.filter(|prompts| inside(prompts).is_none()));
+        }
+        controls.extend(plan.map(|plan| whole(plan.to_owned())).filter(|plan| inside(plan).is_none()));
+        // A folder that has the workspace in it cannot be read-only.
+        controls.retain(|path| !workspace.starts_with(path));
+        let mut known = BTreeSet::new();
+        controls.retain(|path| known.insert(path.clone()));
+        Ok(controls)
     }
 
     /// Where a new config goes: the workspace that was named, which is made where it is missing, or the current folder.

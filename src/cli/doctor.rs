@@ -300,7 +300,11 @@ fn confinement() -> Finding {
         Err(error) => return fail("commands", format!("the guard cannot be started: {error}"), ""),
     };
     match guard::confinement(&guard) {
-        Confinement::Confined => ok("commands", "they see the control files read-only"),
+        Confinement::Whole => ok("commands", "they see the control files read-only, and no process but their own"),
+        Confinement::MountsOnly(why) => {
+            let text = format!("they see the control files read-only, but also other processes ({why})");
+            warn("commands", text, "a command can signal Brigade; allow process namespaces to keep it from that")
+        }
         Confinement::Unavailable(why) => {
             let text = format!("they can write the control files ({why})");
             warn("commands", text, "teammates are told not to; allow user namespaces to keep them from it")

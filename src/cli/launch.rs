@@ -42,6 +42,8 @@ pub struct Launch {
     pub plan: Vec<NewTask>,
     /// The workspace: absolute, and there.
     pub workspace: PathBuf,
+    /// What no tool of a member may write; see [`Context::control_files`].
+    pub control_files: Vec<PathBuf>,
     /// What accepted work survives.
     pub durability: Durability,
     /// How long it runs.
@@ -78,6 +80,7 @@ impl Wanted {
         let resolved = config.team(&name, &self.flags)?;
         self.refuse_what_is_dropped(&resolved.spec)?;
         let workspace = context.workspace()?;
+        let control_files = context.control_files(resolved.spec.plan.as_deref())?;
         let plan = resolved.spec.plan.as_ref().map(|path| read_plan(path, &workspace)).transpose()?.unwrap_or_default();
         let named = |task: &NewTask| format!("line {}, {}", task.source_line.unwrap_or(0), task.subject);
         let tasks: Vec<_> = plan.iter().map(|task| (named(task), task.description.as_str())).collect();
@@ -98,6 +101,7 @@ impl Wanted {
             lifetime: self.lifetime,
             plan,
             workspace,
+            control_files,
         })
     }
 }

@@ -220,7 +220,7 @@ pub const LIMITS: &[LimitSetting] = &[
     limit!(duration poll_interval, "poll_interval_ms", "BRIGADE_POLL_INTERVAL_MS", (10, DAY_MS), "How often an idle teammate looks at its mail and the board."),
     limit!(duration idle_timeout, "idle_timeout_ms", "BRIGADE_IDLE_TIMEOUT_MS", (0, DAY_MS), "How long an idle teammate looks before it is on call."),
     limit!(count turns_max, "turns_max", "BRIGADE_TURNS_MAX", (1, 10_000), "Turns of one WORK phase."),
-    limit!(duration command_timeout, "command_timeout_ms", "BRIGADE_COMMAND_TIMEOUT_MS", (1, 7 * DAY_MS), "How long a command may run unless the call says otherwise."),
+    limit!(duration command_timeout, "command_timeout_ms", "BRIGADE_COMMAND_TIMEOUT_MS", (1, 7 * DAY_MS), "How long a command may run unless the call says otherwise; a task's `verify` always."),
     limit!(duration command_timeout_max, "command_timeout_max_ms", "BRIGADE_COMMAND_TIMEOUT_MAX_MS", (1, 7 * DAY_MS), "The longest time a call may ask for."),
     limit!(bytes tool_output_bytes_max, "tool_output_bytes_max", "BRIGADE_TOOL_OUTPUT_BYTES_MAX", (200, 10_000_000), "The most a tool's output may be; the middle of a longer one is left out."),
     limit!(count respawns_max, "respawns_max", "BRIGADE_RESPAWNS_MAX", (0, 1_000), "How often a teammate is started again after a panic or a hang within one run."),

@@ -96,6 +96,27 @@ pub struct WorkerTeammate {
     /// The process groups of its running commands.
     #[serde(default)]
     pub process_groups: Vec<i32>,
+    /// The guards of its running commands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<GuardProcess>,
+}
+
+/// The process that guards a command: which one it is, also when its number was used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GuardProcess {
+    /// Its number.
+    pub pid: i32,
+    /// When it started, in milliseconds since boot; 0 where the system does not say.
+    pub started_ms: u64,
+}
+
+/// A command that runs: what is needed to end it when nobody else does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunningCommand {
+    /// Its process group.
+    pub group: i32,
+    /// Its guard.
+    pub guard: GuardProcess,
 }
 
 /// `.team/workers/<worker>.json`: a process that runs teammates. It lives as long as the lock beside it is held.

@@ -1,38 +1,45 @@
 //! The guard under which every command runs, as the program that starts it sees it.
 //!
 //! A command is three processes. The *worker* (Brigade) starts the *guard*: this very program with [`GUARD_ARGUMENT`] as its
-//! first argument. The guard starts the *stage*, again this program, in a process group of its own; the stage
-//! confines itself and becomes the shell once it is told to.
+//! first argument. The guard enters namespaces for its children and starts the *init* in them, again this program; the init
+//! mounts what the command is to see and, once it is told to, starts the shell.
 //!
 //! ```text
-//! worker -- stdin: the leash --> guard -- socket --> stage = shell
-//!        <- stderr: GuardSays --       (its children come back to the guard: it is their subreaper)
-//!        <----------------- stdout: what the command prints ------------------
+//! worker -- stdin: the leash --> guard -- socket --> init (1 in its process namespace) --> shell
+//!        <- stderr: GuardSays --       <- socket: how it ended --
+//!        <------------------------- stdout: what the command prints -------------------------
 //! ```
 //!
-//! 1. The guard names the group, the worker records it, writes one byte, and only then the command begins.
-//! 2. When the leash is let go (the worker was killed, the call dropped, the claim lost, the time is over) the guard ends
-//!    the group, then whatever left the group: SIGTERM, [`GRACE`], SIGKILL until nothing is left.
+//! 1. The guard names the init's group, the worker records it, writes one byte, and only then the command begins.
+//! 2. When the leash is let go (the worker was killed, the call dropped, the claim lost, the time is over) the guard lets the
+//!    init go: SIGTERM to everything in the namespace, [`GRACE`], and the init ends. The system kills what is left.
 //! 3. When the command ends by itself, what it left in the background is ended in the same way: a call leaves
-//!    nothing running. Then the guard says how it ended.
-//! 4. When the guard itself is killed the shell dies with it (parent death signal) and the worker ends the group; only what
-//!    left the group by then is not found any more.
+//!    nothing running. Then the guard says how it ended, and exits 0 only if the command did.
+//! 4. When the guard is killed the init dies with it (parent death signal), and everything else with the init.
+//! 5. Nothing inside sees, signals or looks into the guard, the worker, or the init's secrets: their numbers mean nothing there.
 //!
-//! Other Unix systems than Linux have no subreapers: there, what left the group by `setsid` is not found. Windows has no
-//! guard; commands are refused.
+//! Where the system refuses process namespaces (see [`Confinement`]) a *stage* takes the init's place and becomes the shell. The
+//! guard finds what the command started by following parents, as its subreaper. A command can stop or kill such a guard:
+//! the worker then ends them all ([`end_by_force`]), or the next worker to take over does. What left the group of a guard
+//! that was killed is not found any more. Other Unix systems than Linux have no subreapers either: there, what left the
+//! group by `setsid` is not found. Windows has no guard; commands are refused.
 //!
 //! It knows nothing of tools, tasks or runtimes: it prepares a [`Command`] and reads lines.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+
+use super::processes;
 
 #[cfg(target_os = "linux")]
 mod confine;
 #[cfg(unix)]
 mod descendants;
+#[cfg(target_os = "linux")]
+mod init;
 #[cfg(unix)]
 mod process;
 #[cfg(unix)]
@@ -47,7 +54,7 @@ pub const GRACE: Duration = Duration::from_millis(200);
 /// What lets the command begin.
 pub const GO: &[u8] = b"g";
 
-/// The variable that switches confinement off with `off`, `0` or `no`.
+/// The variable that switches confinement off with `off`, `0` or `no`, and with `mounts` the process namespaces alone.
 pub const CONFINEMENT_VARIABLE: &str = "BRIGADE_CONFINEMENT";
 
 /// Becomes the guard when the first argument says so, and then never returns. To be called first thing in `main`, before
@@ -63,6 +70,10 @@ pub fn run_if_asked() {
 fn run(arguments: &[OsString]) -> i32 {
     let code = match arguments {
         [what, order @ ..] if what == "run" => process::run(order),
+        #[cfg(target_os = "linux")]
+        [what, order @ ..] if what == "init" => init::run(order),
+        #[cfg(target_os = "linux")]
+        [what, order @ ..] if what == "map" => confine::map_for(order),
         [what, order @ ..] if what == "stage" => stage::run(order),
         _ => None,
     };
@@ -101,8 +112,10 @@ pub struct GuardedCommand<'a> {
     pub folder: &'a Path,
     /// All of its environment.
     pub environment: &'a [(OsString, OsString)],
-    /// Files and folders, relative to `folder`, that it sees read-only where the system can do that.
+    /// Files and folders, absolute or relative to `folder`, that it sees read-only where the system can do that.
     pub read_only: &'a [PathBuf],
+    /// How it is confined; a guard that cannot do that says [`GuardSays::Refused`].
+    pub level: Level,
 }
 
 impl GuardedCommand<'_> {
@@ -119,10 +132,7 @@ impl GuardedCommand<'_> {
             return Err(std::io::ErrorKind::InvalidInput.into());
         };
         let mut process = Command::new(program);
-        process.args(first).arg("run").arg(shell()).arg(self.command);
-        if confinement_is_hoped_for() {
-            process.args(self.read_only);
-        }
+        process.args(first).arg("run").arg(self.level.as_word()).arg(shell()).arg(self.command).args(self.read_only);
         process.current_dir(self.folder).env_clear().envs(self.environment.iter().map(|(name, value)| (name, value)));
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(process)
@@ -150,12 +160,9 @@ pub enum CommandEnd {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuardSays {
     /// The command is ready to begin in this process group.
-    Group {
-        /// The group.
-        id: i32,
-        /// Whether it is confined.
-        confinement: Confinement,
-    },
+    Group(i32),
+    /// The system refuses to confine it so, for this reason.
+    Refused(String),
     /// The command has ended, and with it all it had started.
     Ended(CommandEnd),
     /// The command could not be started.
@@ -168,12 +175,11 @@ impl GuardSays {
     pub fn parse(line: &str) -> Self {
         let line = line.trim_end();
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        let (number, text) = rest.split_once(' ').unwrap_or((rest, ""));
-        match (word, number.parse()) {
-            ("confined", Ok(id)) => Self::Group { id, confinement: Confinement::Confined },
-            ("plain", Ok(id)) => Self::Group { id, confinement: Confinement::Unavailable(text.to_owned()) },
+        match (word, rest.parse()) {
+            ("group", Ok(id)) => Self::Group(id),
             ("exit", Ok(code)) => Self::Ended(CommandEnd::Exit(code)),
             ("signal", Ok(signal)) => Self::Ended(CommandEnd::Signal(signal)),
+            ("refused", _) => Self::Refused(rest.to_owned()),
             ("failed", _) => Self::Failed(rest.to_owned()),
             _ => Self::Failed(format!("the guard said `{}`", line.escape_debug())),
         }
@@ -184,67 +190,133 @@ impl GuardSays {
     pub fn to_line(&self) -> String {
         let one_line = |text: &str| text.replace(['\n', '\r'], " ");
         match self {
-            Self::Group { id, confinement: Confinement::Confined } => format!("confined {id}\n"),
-            Self::Group { id, confinement: Confinement::Unavailable(reason) } => {
-                format!("plain {id} {}\n", one_line(reason))
-            }
+            Self::Group(id) => format!("group {id}\n"),
             Self::Ended(CommandEnd::Exit(code)) => format!("exit {code}\n"),
             Self::Ended(CommandEnd::Signal(signal)) => format!("signal {signal}\n"),
+            Self::Refused(reason) => format!("refused {}\n", one_line(reason)),
             Self::Failed(reason) => format!("failed {}\n", one_line(reason)),
         }
     }
 }
 
-/// Whether commands see control files read-only.
+/// How a guard is asked to confine its command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// As [`Confinement::Whole`].
+    Whole,
+    /// As [`Confinement::MountsOnly`].
+    Mounts,
+    /// Not at all.
+    Plain,
+}
+
+impl Level {
+    fn as_word(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Mounts => "mounts",
+            Self::Plain => "plain",
+        }
+    }
+
+    #[cfg(unix)]
+    fn from_word(word: &str) -> Option<Self> {
+        [Self::Whole, Self::Mounts, Self::Plain].into_iter().find(|level| level.as_word() == word)
+    }
+}
+
+/// How commands are confined.
 ///
-/// Confined commands run in a mount namespace of their own in which the control files are mounted read-only over
-/// themselves: with `CAP_SYS_ADMIN` directly, otherwise inside a user namespace that maps every id to itself. User, group,
-/// home and the owners of new files are the same as outside. What differs: `CAP_SYS_ADMIN` is gone, so that the mounts
-/// cannot be undone (`mount` does not work, even for root); inside a user namespace files of other users show `nobody` as
-/// their owner and set-user-id programs such as `sudo` gain nothing.
+/// A confined command runs in a mount namespace of its own, in which the control files are mounted read-only over themselves,
+/// and in a process namespace of its own, whose `/proc` shows the command's processes and no others: with `CAP_SYS_ADMIN`
+/// directly, otherwise inside a user namespace that maps ids to themselves. User, group, home and the owners of new files are
+/// the same as outside. What differs: `CAP_SYS_ADMIN`, `CAP_SYS_PTRACE` and `CAP_PERFMON` are gone, so that neither can be undone (`mount`
+/// does not work, even for root); process ids are others than outside; inside a user namespace files of other users
+/// show `nobody` as their owner and set-user-id programs such as `sudo` gain nothing.
 ///
-/// Folders are reliable. A single file is protected until Brigade itself replaces it by a rename, which detaches the
-/// mount inside the namespace of commands that run at that moment; the next command is protected again. It is a fence
-/// against accidents, not a jail: a command of the same user can still signal Brigade.
+/// It is no jail: a command runs as the user who started the team, and may ask a service of that user (`systemd-run`,
+/// `docker`, `at`) to run something outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Confinement {
-    /// They do.
-    Confined,
-    /// They do not, and why.
+    /// Control files are read-only, and nothing outside the command can be seen or signalled.
+    Whole,
+    /// Control files are read-only; process namespaces are not to be had, for this reason.
+    MountsOnly(String),
+    /// They are not confined, for this reason.
     Unavailable(String),
 }
 
-static KNOWN: OnceLock<Confinement> = OnceLock::new();
+impl Confinement {
+    /// What a guard is asked for.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        match self {
+            Self::Whole => Level::Whole,
+            Self::MountsOnly(_) => Level::Mounts,
+            Self::Unavailable(_) => Level::Plain,
+        }
+    }
 
-/// Whether commands are confined here; tried once by a command that does nothing, then remembered. It blocks for some
-/// milliseconds the first time.
+    /// What to try once the system has refused this, for that reason; `None` when nothing is weaker.
+    #[must_use]
+    pub fn weaker(&self, reason: String) -> Option<Self> {
+        match self {
+            Self::Whole => Some(Self::MountsOnly(reason)),
+            Self::MountsOnly(_) => Some(Self::Unavailable(reason)),
+            Self::Unavailable(_) => None,
+        }
+    }
+}
+
+/// What was refused so far. One that worked says nothing of another workspace.
+static KNOWN: Mutex<Option<Confinement>> = Mutex::new(None);
+
+/// How the next command is to be confined: as strictly as was not refused yet. With anything less than
+/// [`Confinement::Whole`] commands can see this process, so it hides what is in it from then on.
+#[must_use]
+pub fn confinement_to_try() -> Confinement {
+    let asked = std::env::var(CONFINEMENT_VARIABLE).unwrap_or_default();
+    let by_variable = || format!("asked for by {CONFINEMENT_VARIABLE}={asked}");
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let confinement = match asked.as_str() {
+        "off" | "0" | "no" => Confinement::Unavailable(by_variable()),
+        _ if !cfg!(target_os = "linux") => Confinement::Unavailable("only Linux has namespaces".to_owned()),
+        "mounts" => known.unwrap_or_else(|| Confinement::MountsOnly(by_variable())),
+        _ => known.unwrap_or(Confinement::Whole),
+    };
+    if confinement != Confinement::Whole {
+        processes::hide_this_process();
+    }
+    confinement
+}
+
+/// Lets the commands from here on skip what was refused.
+pub fn remember(weaker: &Confinement) {
+    *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(weaker.clone());
+}
+
+/// How commands are confined here; tried by a command that does nothing. It blocks for some milliseconds.
 #[must_use]
 pub fn confinement(guard: &[OsString]) -> Confinement {
-    KNOWN.get_or_init(|| probe(guard).unwrap_or_else(|error| Confinement::Unavailable(error.to_string()))).clone()
-}
-
-fn confinement_is_hoped_for() -> bool {
-    !is_switched_off() && !matches!(KNOWN.get(), Some(Confinement::Unavailable(_)))
-}
-
-fn is_switched_off() -> bool {
-    std::env::var(CONFINEMENT_VARIABLE).is_ok_and(|value| matches!(value.as_str(), "off" | "0" | "no"))
-}
-
-/// Lets the next command skip what did not work for this one. One that worked says nothing of another workspace.
-pub fn remember(confinement: &Confinement) {
-    if matches!(confinement, Confinement::Unavailable(reason) if !reason.is_empty()) {
-        KNOWN.get_or_init(|| confinement.clone());
+    let mut trying = confinement_to_try();
+    loop {
+        let refused = match probe(guard, trying.level()) {
+            Ok(GuardSays::Group(_)) => return trying,
+            Ok(GuardSays::Refused(reason) | GuardSays::Failed(reason)) => reason,
+            Ok(GuardSays::Ended(_)) => "the guard ended early".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        match trying.weaker(refused) {
+            Some(weaker) => trying = weaker,
+            None => return trying,
+        }
     }
 }
 
-fn probe(guard: &[OsString]) -> std::io::Result<Confinement> {
+fn probe(guard: &[OsString], level: Level) -> std::io::Result<GuardSays> {
     use std::io::{BufRead, BufReader};
-    if is_switched_off() {
-        return Ok(Confinement::Unavailable(format!("switched off by {CONFINEMENT_VARIABLE}")));
-    }
     let (folder, read_only) = (Path::new("/"), [std::env::temp_dir()]);
-    let command = GuardedCommand { guard, command: "exit 0", folder, environment: &[], read_only: &read_only };
+    let command = GuardedCommand { guard, command: "exit 0", folder, environment: &[], read_only: &read_only, level };
     let mut child = command.prepare()?.spawn()?;
     let mut line = String::new();
     if let Some(says) = child.stderr.take() {
@@ -252,22 +324,27 @@ fn probe(guard: &[OsString]) -> std::io::Result<Confinement> {
     }
     drop(child.stdin.take());
     child.wait()?;
-    match GuardSays::parse(&line) {
-        GuardSays::Group { confinement, .. } => Ok(confinement),
-        GuardSays::Failed(reason) => Ok(Confinement::Unavailable(reason)),
-        GuardSays::Ended(_) => Ok(Confinement::Unavailable("the guard ended early".to_owned())),
-    }
+    Ok(GuardSays::parse(&line))
 }
 
-/// Kills a process group at once: for a command whose guard is gone.
-pub fn kill_group(group: i32) {
-    #[cfg(unix)]
-    if let Some(group) = rustix::process::Pid::from_raw(group).filter(|_| group > 1) {
-        // It may be gone already; there is nobody to tell otherwise.
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+/// How long a guard that did not end everything in time gets to do so once it was told to go on, in case it was stopped.
+const SECOND_CHANCE: Duration = Duration::from_millis(500);
+/// How long killing everything itself may take.
+const FORCE_TIME: Duration = Duration::from_secs(2);
+
+/// Ends a guard that did not end, and all its command has started; returns the processes that are left, if any could not be
+/// ended. Blocks for at most some seconds.
+#[must_use]
+pub fn end_by_force(guard: i32, group: Option<i32>) -> Vec<i32> {
+    let _ = processes::proceed(guard);
+    let began = std::time::Instant::now();
+    while processes::process(guard).is_some_and(|process| !process.has_ended) {
+        if began.elapsed() >= SECOND_CHANCE {
+            return processes::kill_tree(guard, group, FORCE_TIME);
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
-    #[cfg(not(unix))]
-    let _ = group;
+    Vec::new()
 }
 
 #[cfg(test)]
@@ -276,10 +353,9 @@ mod tests {
 
     #[test]
     fn what_the_guard_says_is_read_as_it_was_said() {
-        let unavailable = Confinement::Unavailable("user namespaces: no".to_owned());
         for says in [
-            GuardSays::Group { id: 77, confinement: Confinement::Confined },
-            GuardSays::Group { id: 77, confinement: unavailable },
+            GuardSays::Group(77),
+            GuardSays::Refused("user namespaces: no".to_owned()),
             GuardSays::Ended(CommandEnd::Exit(3)),
             GuardSays::Ended(CommandEnd::Signal(9)),
             GuardSays::Failed("no such folder".to_owned()),

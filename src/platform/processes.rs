@@ -1,17 +1,24 @@
-//! Other processes: who they are, and ending their groups. It decides nothing about whom to end.
+//! Other processes: who they are, and ending their groups and descendants. It decides nothing about whom to end.
 //!
 //! Processes are told apart by their start, in milliseconds since boot by a clock that never jumps: a process id is used
 //! again, a pair of id and start is not. Only Linux lists processes here (`/proc`); elsewhere nothing is found, so nothing
 //! that cannot be identified is ever signalled.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::time::{Duration, Instant};
+
+/// How often is looked whether processes that were killed are gone.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A process as the system lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessInfo {
     /// Its id.
     pub pid: i32,
+    /// Its parent.
+    pub parent: i32,
     /// The process group it is in.
     pub group: i32,
     /// When it started, in milliseconds since boot.
@@ -35,17 +42,89 @@ pub fn process(pid: i32) -> Option<ProcessInfo> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// All processes of a group.
-#[must_use]
-pub fn group_members(group: i32) -> Vec<ProcessInfo> {
+fn all_processes() -> Vec<ProcessInfo> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(process)
-        .filter(|process| process.group == group)
-        .collect()
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter_map(process).collect()
+}
+
+/// All processes of a group.
+#[must_use]
+pub fn group_members(group: i32) -> Vec<ProcessInfo> {
+    all_processes().into_iter().filter(|process| process.group == group).collect()
+}
+
+/// All that a process has started, and what those have started. A subreaper's are found also when those between have ended.
+#[must_use]
+pub fn descendants(ancestor: i32) -> Vec<ProcessInfo> {
+    let mut others = all_processes();
+    let (mut known, mut found) = (BTreeSet::from([ancestor]), Vec::new());
+    // Each round finds the children of those found before.
+    loop {
+        let (children, rest): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|process| known.contains(&process.parent));
+        if children.is_empty() {
+            return found;
+        }
+        known.extend(children.iter().map(|child| child.pid));
+        found.extend(children);
+        others = rest;
+    }
+}
+
+/// Kills all descendants of a subreaper and all members of `group`, again and again until none is left or the time is over,
+/// and then the subreaper itself: last, because without it they are not found any more. Returns what is left. Blocks.
+#[must_use]
+pub fn kill_tree(subreaper: i32, group: Option<i32>, time_max: Duration) -> Vec<i32> {
+    let began = Instant::now();
+    let left = |with: Option<i32>| -> Vec<ProcessInfo> {
+        let members = group.map(group_members).unwrap_or_default();
+        let all = descendants(subreaper).into_iter().chain(members).chain(with.and_then(process));
+        all.filter(|process| !process.has_ended).collect()
+    };
+    let pids = |found: Vec<ProcessInfo>| found.into_iter().map(|process| process.pid).collect();
+    let mut with = None;
+    loop {
+        let found = left(with);
+        match (found.is_empty(), with) {
+            (true, Some(_)) => return Vec::new(),
+            (true, None) => with = Some(subreaper),
+            (false, _) if began.elapsed() >= time_max => return pids(found),
+            (false, _) => {
+                kill_all(&found, subreaper);
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+        }
+    }
+}
+
+/// Kills the descendants of a subreaper that leads a session, so that their groups have no outsiders in them: as groups,
+/// because one that forks at that moment cannot slip away then.
+fn kill_all(found: &[ProcessInfo], subreaper: i32) {
+    for process in found {
+        // It may have ended, or be another user's: the next look tells.
+        let _ = signal_process(process.pid, ProcessSignal::Kill);
+        if process.pid != subreaper && process.group != subreaper {
+            let _ = signal_group(process.group, GroupSignal::Kill);
+        }
+    }
+}
+
+/// Has a process that was stopped go on.
+///
+/// # Errors
+/// `InvalidInput` for processes 0, 1 and this one, `NotFound` where it is gone, `Unsupported` where there are no signals.
+pub fn proceed(pid: i32) -> io::Result<()> {
+    signal_process(pid, ProcessSignal::Continue)
+}
+
+/// Keeps other processes of the same user from looking into this one: its memory, its environment, its open files. What it
+/// costs: no core dump, no debugger. Linux only; elsewhere nothing is shown that could be hidden.
+pub fn hide_this_process() {
+    #[cfg(target_os = "linux")]
+    // A kernel that cannot do it shows what it always showed.
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
 /// Milliseconds since boot, suspended time among them; 0 where the system does not say.
@@ -72,6 +151,7 @@ fn parse_stat(line: &str) -> Option<ProcessInfo> {
     let ticks: u64 = fields.get(19)?.parse().ok()?;
     Some(ProcessInfo {
         pid: pid.parse().ok()?,
+        parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         started_ms: ticks.saturating_mul(1000) / ticks_per_second(),
         has_ended: matches!(*fields.first()?, "Z" | "X"),
@@ -143,20 +223,39 @@ pub fn signal_group(group: i32, signal: GroupSignal) -> io::Result<()> {
 /// # Errors
 /// `InvalidInput` for a refused process, `NotFound` where it is gone, `Unsupported` where there are no signals.
 pub fn terminate(pid: u32) -> io::Result<()> {
-    if pid <= 1 || pid == std::process::id() {
+    signal_process(i32::try_from(pid).unwrap_or(0), ProcessSignal::Terminate)
+}
+
+#[derive(Debug, Clone, Copy)]
+enum ProcessSignal {
+    Terminate,
+    Kill,
+    Continue,
+}
+
+fn signal_process(pid: i32, signal: ProcessSignal) -> io::Result<()> {
+    if pid <= 1 || u32::try_from(pid) == Ok(std::process::id()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("process {pid} is never signalled")));
     }
     #[cfg(unix)]
     {
         use rustix::process::{Pid, Signal, kill_process};
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
-        kill_process(pid, Signal::TERM).map_err(|error| match error {
+        let signal = match signal {
+            ProcessSignal::Terminate => Signal::TERM,
+            ProcessSignal::Kill => Signal::KILL,
+            ProcessSignal::Continue => Signal::CONT,
+        };
+        let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+        kill_process(pid, signal).map_err(|error| match error {
             rustix::io::Errno::SRCH => io::Error::new(io::ErrorKind::NotFound, error),
             other => other.into(),
         })
     }
     #[cfg(not(unix))]
-    Err(io::ErrorKind::Unsupported.into())
+    {
+        let _ = signal;
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 #[cfg(test)]
@@ -167,7 +266,7 @@ mod tests {
     fn a_name_may_hold_anything() {
         let line = "4021 (a) b (c) S 1 4000 4000 0 -1 4194560 1 0 0 0 2 1 0 0 20 0 1 0 8821 1 1 1";
         let process = parse_stat(line).unwrap();
-        assert_eq!((process.pid, process.group, process.has_ended), (4021, 4000, false));
+        assert_eq!((process.pid, process.parent, process.group, process.has_ended), (4021, 1, 4000, false));
         assert_eq!(process.started_ms, 8821 * 1000 / ticks_per_second());
         assert_eq!(parse_stat("4021 (a) S 1"), None);
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use super::progress::Progress;
-use crate::domain::record::WorkerTeammate;
+use crate::domain::record::{RunningCommand, WorkerTeammate};
 use crate::ports::{Clock, StoreResult, Workers};
 use crate::tools::CommandRegistry;
 
@@ -19,7 +19,7 @@ pub struct WorkerReporter {
 
 struct Entry {
     progress: Arc<Progress>,
-    groups: BTreeSet<i32>,
+    commands: BTreeSet<RunningCommand>,
 }
 
 impl WorkerReporter {
@@ -31,7 +31,7 @@ impl WorkerReporter {
 
     /// Takes a teammate in; its commands are recorded through the result.
     pub fn enlist(self: &Arc<Self>, name: &str, progress: Arc<Progress>) -> Arc<dyn CommandRegistry> {
-        let entry = Entry { progress, groups: BTreeSet::new() };
+        let entry = Entry { progress, commands: BTreeSet::new() };
         self.lock().insert(name.to_owned(), entry);
         Arc::new(Registry { reporter: Arc::clone(self), name: name.to_owned() })
     }
@@ -50,7 +50,8 @@ impl WorkerReporter {
                 progress: crate::domain::time::UnixMs(now.saturating_sub(age)),
                 task: held.map(|held| held.task),
                 attempt: held.map(|held| held.attempt),
-                process_groups: entry.groups.iter().copied().collect(),
+                process_groups: entry.commands.iter().map(|command| command.group).collect(),
+                guards: entry.commands.iter().map(|command| command.guard).collect(),
             };
             (name.clone(), row)
         });
@@ -73,25 +74,25 @@ struct Registry {
 }
 
 impl Registry {
-    fn change(&self, change: impl FnOnce(&mut BTreeSet<i32>)) {
+    fn change(&self, change: impl FnOnce(&mut BTreeSet<RunningCommand>)) {
         if let Some(entry) = self.reporter.lock().get_mut(&self.name) {
-            change(&mut entry.groups);
+            change(&mut entry.commands);
         }
     }
 }
 
 #[async_trait]
 impl CommandRegistry for Registry {
-    async fn started(&self, group: i32) -> StoreResult<()> {
-        self.change(|groups| {
-            groups.insert(group);
+    async fn started(&self, command: RunningCommand) -> StoreResult<()> {
+        self.change(|commands| {
+            commands.insert(command);
         });
         self.reporter.beat().await
     }
 
-    async fn ended(&self, group: i32) {
-        self.change(|groups| {
-            groups.remove(&group);
+    async fn ended(&self, command: RunningCommand) {
+        self.change(|commands| {
+            commands.remove(&command);
         });
     }
 }

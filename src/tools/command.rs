@@ -17,15 +17,22 @@ use tokio::time::{sleep, timeout};
 
 use super::output::Collector;
 use super::{CommandRegistry, ToolContext, ToolError, environment};
+use crate::domain::record::{GuardProcess, RunningCommand};
 use crate::domain::task::TaskId;
-use crate::platform::guard::{self, CommandEnd, GO, GuardSays, GuardedCommand};
+use crate::platform::guard::{self, CommandEnd, GO, GuardSays, GuardedCommand, Level};
+use crate::platform::processes::{self, GroupSignal};
+use crate::ports::StoreResult;
 
 /// How long the guard may take to get a command ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long we wait for the guard to end everything; it goes on without us after that.
+/// How long we wait for the guard to end everything; what is left then is ended by force.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long output may still come once all that could write it has ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+/// The longest line a guard says, in bytes.
+const LINE_BYTES_MAX: u64 = 64 * 1024;
+/// How many processes that could not be ended are named.
+const LEFT_SHOWN_MAX: usize = 10;
 /// What is read of a command at once.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -37,7 +44,7 @@ pub type Holding = Option<(TaskId, u32)>;
 pub struct CommandSetting {
     /// The folder they run in.
     pub workspace: PathBuf,
-    /// Files and folders, relative to the workspace, that they see read-only where the system can do that.
+    /// Files and folders, absolute or relative to the workspace, that they see read-only where the system can do that.
     pub control_files: Arc<[PathBuf]>,
     /// The guard's program and first arguments.
     pub guard: Arc<[OsString]>,
@@ -95,6 +102,8 @@ pub struct CommandOutcome {
     pub ending: Ending,
     /// What it printed to stdout and stderr, in the order it came, harmless and bounded.
     pub output: String,
+    /// The processes of the command that could not be ended.
+    pub left: Vec<i32>,
 }
 
 impl CommandOutcome {
@@ -110,9 +119,21 @@ impl CommandOutcome {
         match self.ending {
             Ending::Ended(CommandEnd::Exit(code)) => format!("exit status {code}"),
             Ending::Ended(CommandEnd::Signal(signal)) => format!("ended by signal {signal}{}", signal_name(signal)),
-            Ending::TimedOut => "timed out: the command and all it had started were ended".to_owned(),
+            Ending::TimedOut if self.left.is_empty() => {
+                "timed out: the command and all it had started were ended".to_owned()
+            }
+            Ending::TimedOut => format!("timed out{}", left_text(&self.left)),
         }
     }
+}
+
+/// What could not be ended, if anything.
+fn left_text(left: &[i32]) -> String {
+    if left.is_empty() {
+        return String::new();
+    }
+    let shown: Vec<String> = left.iter().take(LEFT_SHOWN_MAX).map(i32::to_string).collect();
+    format!("; {} of its processes could not be ended and still run: {}", left.len(), shown.join(", "))
 }
 
 fn signal_name(signal: i32) -> &'static str {
@@ -139,29 +160,24 @@ pub async fn run(command: &str, time_max: Duration, setting: &CommandSetting) ->
     let held = *holding.borrow_and_update();
     let mut running = Running::start(command, held, setting).await?;
     let stop = tokio::select! {
-        says = running.hear() => Stop::Said(says),
+        verdict = running.verdict() => Stop::Over(verdict),
         () = sleep(time_max) => Stop::Timeout,
         () = lost(&mut holding, held) => Stop::Lost,
     };
     match stop {
-        Stop::Said(GuardSays::Ended(end)) => Ok(running.finish(Ending::Ended(end)).await),
-        Stop::Said(GuardSays::Failed(reason)) => Err(running.abandon(&reason).await),
-        Stop::Said(GuardSays::Group { .. }) => Err(running.abandon("the guard named a second group").await),
-        Stop::Timeout => {
-            running.end().await;
-            Ok(running.finish(Ending::TimedOut).await)
-        }
+        Stop::Over(Ok(end)) => Ok(running.finish(Ending::Ended(end)).await),
+        Stop::Over(Err(reason)) => Err(running.abandon(&reason).await),
+        Stop::Timeout => Ok(running.finish(Ending::TimedOut).await),
         Stop::Lost => {
-            running.end().await;
-            running.finish(Ending::TimedOut).await;
-            Err(ToolError::ClaimLost(claim_lost(held)))
+            let left = running.finish(Ending::TimedOut).await.left;
+            Err(ToolError::ClaimLost(claim_lost(held) + &left_text(&left)))
         }
     }
 }
 
 /// Why we stop listening to a command.
 enum Stop {
-    Said(GuardSays),
+    Over(Result<CommandEnd, String>),
     Timeout,
     Lost,
 }
@@ -186,41 +202,52 @@ struct Running {
     says: BufReader<ChildStderr>,
     collected: Arc<Mutex<Collector>>,
     reading: JoinHandle<()>,
-    recorded: Recorded,
+    guarded: Guarded,
 }
 
 impl Running {
+    /// Starts the command, confined as strictly as the system allows.
     async fn start(command: &str, held: Holding, setting: &CommandSetting) -> Result<Self, ToolError> {
-        let mut child = spawn(command, held, setting)?;
+        let mut confinement = guard::confinement_to_try();
+        loop {
+            let mut running = Self::prepare(command, held, setting, confinement.level())?;
+            let Err(refused) = running.begin().await? else { return Ok(running) };
+            let Some(weaker) = confinement.weaker(refused.clone()) else { return Err(not_started(&refused)) };
+            tracing::debug!(?weaker, "commands cannot be confined as they should be");
+            guard::remember(&weaker);
+            confinement = guard::confinement_to_try();
+        }
+    }
+
+    fn prepare(command: &str, held: Holding, setting: &CommandSetting, level: Level) -> Result<Self, ToolError> {
+        let mut child = spawn(command, held, setting, level)?;
         let (Some(leash), Some(says), Some(output)) = (child.stdin.take(), child.stderr.take(), child.stdout.take())
         else {
             return Err(ToolError::Fatal("the guard was started without its pipes".to_owned()));
         };
         let collected = Arc::new(Mutex::new(Collector::new(setting.output_bytes_max)));
         let reading = tokio::spawn(read_into(output, Arc::clone(&collected)));
-        let mut running = Self {
-            leash: Some(leash),
-            says: BufReader::new(says),
-            collected,
-            reading,
-            recorded: Recorded { guard: Some(child), group: None, commands: Arc::clone(&setting.commands) },
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0);
+        let started_ms = processes::process(pid).map_or(0, |process| process.started_ms);
+        let guarded = Guarded {
+            guard: Some(child),
+            process: GuardProcess { pid, started_ms },
+            group: None,
+            commands: Arc::clone(&setting.commands),
         };
-        running.begin().await?;
-        Ok(running)
+        Ok(Self { leash: Some(leash), says: BufReader::new(says), collected, reading, guarded })
     }
 
-    /// Lets the command begin once its group is recorded.
-    async fn begin(&mut self) -> Result<(), ToolError> {
-        let says = timeout(READY_TIMEOUT, self.hear()).await;
-        let (group, confinement) = match says {
-            Ok(GuardSays::Group { id, confinement }) => (id, confinement),
+    /// Lets the command begin once it is recorded; the inner error is why it cannot be confined so.
+    async fn begin(&mut self) -> Result<Result<(), String>, ToolError> {
+        let group = match timeout(READY_TIMEOUT, self.hear()).await {
+            Ok(GuardSays::Group(group)) => group,
+            Ok(GuardSays::Refused(reason)) => return Ok(Err(reason)),
             Ok(GuardSays::Failed(reason)) => return Err(not_started(&reason)),
             Ok(GuardSays::Ended(_)) => return Err(not_started("the guard ended before it began")),
             Err(_) => return Err(not_started("the guard did not get ready in time")),
         };
-        guard::remember(&confinement);
-        self.recorded.group = Some(group);
-        self.recorded.commands.started(group).await.map_err(|error| {
+        self.guarded.record(group).await.map_err(|error| {
             ToolError::Fatal(format!("the command was not started, because it could not be recorded: {error}"))
         })?;
         if let Some(leash) = &mut self.leash {
@@ -228,54 +255,80 @@ impl Running {
             let _ = leash.write_all(GO).await;
             let _ = leash.flush().await;
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// The guard's next line.
     async fn hear(&mut self) -> GuardSays {
         let mut line = String::new();
-        match self.says.read_line(&mut line).await {
+        match (&mut self.says).take(LINE_BYTES_MAX).read_line(&mut line).await {
             Ok(0) => GuardSays::Failed("its guard was killed".to_owned()),
             Ok(_) => GuardSays::parse(&line),
             Err(error) => GuardSays::Failed(format!("its guard cannot be heard: {error}")),
         }
     }
 
-    /// Ends the command and all it started.
-    async fn end(&mut self) {
-        drop(self.leash.take());
-        self.recorded.wait().await;
+    /// How the command ended, once its guard is gone; the error says why that is not known. A line alone proves nothing: where
+    /// commands can reach their guard's stderr, it may be theirs. The guard's exit status is the guard's.
+    async fn verdict(&mut self) -> Result<CommandEnd, String> {
+        let says = self.hear().await;
+        let status = self.guarded.gone().await;
+        let is_exit_0 = |end: CommandEnd| end == CommandEnd::Exit(0);
+        match (says, status.and_then(|status| status.code())) {
+            (GuardSays::Ended(end), Some(code)) if is_exit_0(end) == (code == 0) => Ok(end),
+            (GuardSays::Ended(_), Some(_)) => Err("what was said in its guard's name was not its guard's".to_owned()),
+            (GuardSays::Ended(_), None) => Err("its guard was killed".to_owned()),
+            (GuardSays::Failed(reason) | GuardSays::Refused(reason), _) => Err(reason),
+            (GuardSays::Group(_), _) => Err("its guard named a second group".to_owned()),
+        }
     }
 
-    /// What it printed, once it is over.
+    /// Ends what is left of it, and gives what it printed.
     async fn finish(mut self, ending: Ending) -> CommandOutcome {
-        self.recorded.wait().await;
+        drop(self.leash.take());
+        let left = self.guarded.end().await;
         if timeout(DRAIN_TIMEOUT, &mut self.reading).await.is_err() {
             self.reading.abort();
         }
         let empty = Collector::new(0);
         let collected = std::mem::replace(&mut *self.collected.lock().unwrap_or_else(PoisonError::into_inner), empty);
-        CommandOutcome { ending, output: collected.into_text() }
+        CommandOutcome { ending, output: collected.into_text(), left }
     }
 
     /// Makes sure that nothing is left of a command whose guard failed.
-    async fn abandon(mut self, reason: &str) -> ToolError {
-        if let Some(group) = self.recorded.group {
-            guard::kill_group(group);
+    async fn abandon(self, reason: &str) -> ToolError {
+        if let Some(command) = self.guarded.group {
+            // All of it may be gone already.
+            let _ = processes::signal_group(command, GroupSignal::Kill);
         }
-        self.end().await;
-        let output = self.finish(Ending::TimedOut).await.output;
-        ToolError::Mendable(format!("the command was ended: {reason}\n{output}"))
+        let outcome = self.finish(Ending::TimedOut).await;
+        ToolError::Mendable(format!("the command was ended: {reason}{}\n{}", left_text(&outcome.left), outcome.output))
     }
 }
 
-fn spawn(command: &str, held: Holding, setting: &CommandSetting) -> Result<Child, ToolError> {
+impl Drop for Running {
+    fn drop(&mut self) {
+        let (Some(mut guarded), Ok(runtime)) = (self.guarded.take(), tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        runtime.spawn(async move {
+            // The leash goes in the same drop.
+            if !guarded.end().await.is_empty() {
+                // It stays on record until it is over, for whoever takes over.
+                let _: Option<ExitStatus> = guarded.gone().await;
+            }
+        });
+    }
+}
+
+fn spawn(command: &str, held: Holding, setting: &CommandSetting, level: Level) -> Result<Child, ToolError> {
     let guarded = GuardedCommand {
         guard: &setting.guard,
         command,
         folder: &setting.workspace,
         environment: &setting.environment(held),
         read_only: &setting.control_files,
+        level,
     };
     let process = guarded.prepare().map_err(|error| not_started(&error.to_string()))?;
     Command::from(process).spawn().map_err(|error| match error.kind() {
@@ -300,37 +353,55 @@ async fn read_into(mut output: ChildStdout, collected: Arc<Mutex<Collector>>) {
     }
 }
 
-/// The guard process and the record of its command's group, which ends when the guard does: then nothing of the group is
-/// left.
-struct Recorded {
+/// The guard process and the record of its command, which ends when the guard does: then nothing of the command is left.
+struct Guarded {
     guard: Option<Child>,
+    process: GuardProcess,
     group: Option<i32>,
     commands: Arc<dyn CommandRegistry>,
 }
 
-impl Recorded {
-    /// Waits for the guard, for so long; a guard that takes longer is waited for in the background.
-    async fn wait(&mut self) {
-        let Some(guard) = &mut self.guard else { return };
-        let Ok(ended) = timeout(END_TIMEOUT, guard.wait()).await else { return };
-        let _: std::io::Result<ExitStatus> = ended;
+impl Guarded {
+    async fn record(&mut self, group: i32) -> StoreResult<()> {
+        self.group = Some(group);
+        self.commands.started(RunningCommand { group, guard: self.process }).await
+    }
+
+    /// Waits until the guard is gone, however long it takes.
+    async fn gone(&mut self) -> Option<ExitStatus> {
+        let status = self.guard.as_mut()?.wait().await.ok();
+        self.forget().await;
+        status
+    }
+
+    /// Waits for the guard, for so long; then ends it and its command by force. Returns what is left.
+    async fn end(&mut self) -> Vec<i32> {
+        let Some(guard) = &mut self.guard else { return Vec::new() };
+        if timeout(END_TIMEOUT, guard.wait()).await.is_err() {
+            let (pid, group) = (self.process.pid, self.group);
+            // Not yet waited for, so its number is still its own.
+            let forced = tokio::task::spawn_blocking(move || guard::end_by_force(pid, group)).await;
+            let left = forced.unwrap_or_else(|_| vec![pid]);
+            if !left.is_empty() {
+                tracing::warn!(?left, "processes of a command could not be ended");
+                return left;
+            }
+            let _: std::io::Result<ExitStatus> = guard.wait().await;
+        }
+        self.forget().await;
+        Vec::new()
+    }
+
+    /// Hands it over, unless it is gone.
+    fn take(&mut self) -> Option<Self> {
+        let (guard, process) = (Some(self.guard.take()?), self.process);
+        Some(Self { guard, process, group: self.group.take(), commands: Arc::clone(&self.commands) })
+    }
+
+    async fn forget(&mut self) {
         self.guard = None;
         if let Some(group) = self.group.take() {
-            self.commands.ended(group).await;
+            self.commands.ended(RunningCommand { group, guard: self.process }).await;
         }
-    }
-}
-
-impl Drop for Recorded {
-    fn drop(&mut self) {
-        let (Some(mut guard), Ok(runtime)) = (self.guard.take(), tokio::runtime::Handle::try_current()) else { return };
-        let (group, commands) = (self.group.take(), Arc::clone(&self.commands));
-        runtime.spawn(async move {
-            // The leash is gone by now, or goes in the same drop.
-            let _: std::io::Result<ExitStatus> = guard.wait().await;
-            if let Some(group) = group {
-                commands.ended(group).await;
-            }
-        });
     }
 }

@@ -1,53 +1,66 @@
 //! The environment of commands: Brigade's own, without secrets, with what a command should know.
 //!
 //! Models write commands, and what a command prints goes to a model's provider. So the names that usually carry secrets
-//! are left out. It goes by names only: a password inside `DATABASE_URL` is not seen.
+//! are left out. It goes by names only: a password inside `DATABASE_URL` is not seen. `SSH_AUTH_SOCK` is handed on: it carries
+//! no secret but the way to a process that signs without giving its keys away, and `git push` needs it.
 
 use std::ffi::OsString;
 
-/// How a name is compared with a [`SECRETS`] pattern; letters are compared without case.
-#[derive(Debug, Clone, Copy)]
-enum Match {
-    Whole(&'static str),
-    Starts(&'static str),
-    Ends(&'static str),
-    Contains(&'static str),
-}
-
-impl Match {
-    fn applies(self, name: &str) -> bool {
-        match self {
-            Self::Whole(word) => name == word,
-            Self::Starts(start) => name.starts_with(start),
-            Self::Ends(end) => name.ends_with(end),
-            Self::Contains(part) => name.contains(part),
-        }
-    }
-}
-
-/// Names that carry secrets.
-const SECRETS: &[Match] = &[
-    Match::Ends("_TOKEN"),
-    Match::Ends("_SECRET"),
-    Match::Ends("_KEY"),
-    Match::Ends("_KEY_ID"),
-    Match::Ends("_APIKEY"),
-    Match::Ends("_PAT"),
-    Match::Ends("_PASS"),
-    Match::Ends("_CREDENTIAL"),
-    Match::Ends("_CREDENTIALS"),
-    Match::Contains("PASSWORD"),
-    Match::Contains("PASSWD"),
-    Match::Contains("PASSPHRASE"),
-    Match::Whole("TOKEN"),
-    Match::Whole("SECRET"),
-    Match::Whole("API_KEY"),
-    Match::Whole("APIKEY"),
-    Match::Starts("ANTHROPIC_"),
-    Match::Starts("OPENAI_"),
-    Match::Starts("AWS_SECRET"),
-    Match::Starts("AWS_SESSION"),
+/// A word of a name (between other characters than letters and digits) that makes it a secret, also in the plural or with a number.
+const SECRET_WORDS: &[&str] = &[
+    "APIKEY",
+    "AUTH",
+    "AUTHORIZATION",
+    "BEARER",
+    "COOKIE",
+    "CRED",
+    "CREDENTIAL",
+    "CREDS",
+    "DSN",
+    "JWT",
+    "KEY",
+    "PASS",
+    "PASSPHRASE",
+    "PASSWD",
+    "PASSWORD",
+    "PAT",
+    "PWD",
+    "SECRET",
+    "TOKEN",
+    "WEBHOOK",
 ];
+
+/// What makes a word a secret when it ends so.
+const SECRET_ENDS: &[&str] = &[
+    "ACCESSKEY",
+    "APIKEY",
+    "AUTHKEY",
+    "CREDENTIAL",
+    "DEPLOYKEY",
+    "ENCRYPTIONKEY",
+    "MASTERKEY",
+    "PASS",
+    "PASSPHRASE",
+    "PASSWD",
+    "PASSWORD",
+    "PRIVATEKEY",
+    "SECRET",
+    "SECRETKEY",
+    "SIGNINGKEY",
+    "SSHKEY",
+    "TOKEN",
+    "WEBHOOK",
+];
+
+/// What makes a name a secret wherever it stands.
+const SECRET_PARTS: &[&str] = &["PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL"];
+
+/// What makes a name a secret when it begins so: all that providers of models read.
+const SECRET_STARTS: &[&str] = &["ANTHROPIC_", "OPENAI_", "AWS_SECRET", "AWS_SESSION"];
+
+/// Names and words that look like secrets and are none.
+const HARMLESS_NAMES: &[&str] = &["PWD", "SSH_AUTH_SOCK"];
+const HARMLESS_WORDS: &[&str] = &["ASKPASS", "BYPASS", "COMPASS", "ENCOMPASS"];
 
 /// What every command finds: nothing asks, nothing pages, nothing paints.
 const FIXED: &[(&str, &str)] =
@@ -58,7 +71,21 @@ const OWN: [&str; 4] = ["BRIGADE_TEAM", "BRIGADE_TEAMMATE", "BRIGADE_TASK", "BRI
 
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
-    SECRETS.iter().any(|pattern| pattern.applies(&name))
+    if HARMLESS_NAMES.contains(&name.as_str()) {
+        return false;
+    }
+    SECRET_STARTS.iter().any(|start| name.starts_with(start))
+        || SECRET_PARTS.iter().any(|part| name.contains(part))
+        || name.split(|letter: char| !letter.is_ascii_alphanumeric()).any(is_secret_word)
+}
+
+fn is_secret_word(word: &str) -> bool {
+    let word = word.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let is_secret = |word: &str| {
+        SECRET_WORDS.contains(&word)
+            || (SECRET_ENDS.iter().any(|end| word.ends_with(end)) && !HARMLESS_WORDS.contains(&word))
+    };
+    is_secret(word) || word.strip_suffix('S').is_some_and(is_secret)
 }
 
 /// The environment of a command: `outer` without secrets, the fixed variables, and `own`.
@@ -101,6 +128,32 @@ mod tests {
             "AWS_SESSION_TOKEN",
             "GITHUB_PAT",
             "TOKEN",
+            "SECRET_KEY_BASE",
+            "FOO_SECRETS",
+            "VAULT_TOKENS",
+            "API_KEYS",
+            "ENCRYPTION_KEYS",
+            "TOKEN_GH",
+            "HF_TOKEN_FILE",
+            "ACCESSTOKEN",
+            "CLIENTSECRET",
+            "PRIVATEKEY",
+            "OPENROUTER_KEY_1",
+            "OPENROUTER_KEY2",
+            "AZURE_CLIENT_SECRET_VALUE",
+            "PGPASS",
+            "PGPASSFILE_PASSWORDS",
+            "MYPASS",
+            "GCP_CREDS",
+            "GITHUB_AUTH",
+            "NPM_AUTH",
+            "npm_config_//registry.npmjs.org/:_authToken",
+            "SLACK_WEBHOOK_URL",
+            "MYSQL_PWD",
+            "MYSQL_PASSWORD",
+            "SENTRY_DSN",
+            "SESSION_COOKIE",
+            "JWT",
         ] {
             assert!(is_secret(secret), "{secret} should not reach a command");
         }
@@ -117,6 +170,15 @@ mod tests {
             "AWS_REGION",
             "GIT_AUTHOR_NAME",
             "SECRETARY",
+            "MONKEY",
+            "AUTHOR",
+            "COMPASS",
+            "GIT_ASKPASS",
+            "KEYTIMEOUT",
+            "PASSENV",
+            "XAUTHORITY",
+            "PATHEXT",
+            "PYTHONPATH",
         ] {
             assert!(!is_secret(plain), "{plain} is no secret");
         }

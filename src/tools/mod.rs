@@ -44,6 +44,7 @@ use tokio::sync::watch;
 use crate::domain::change::Refusal;
 use crate::domain::event::Fact;
 use crate::domain::name::Name;
+use crate::domain::record::RunningCommand;
 use crate::domain::task::TaskId;
 use crate::ports::{Clock, StoreError, StoreResult, Stores, ToolSpec};
 
@@ -174,7 +175,7 @@ pub struct ToolContext {
     pub clock: Arc<dyn Clock>,
     /// The workspace's root folder, absolute.
     pub workspace: PathBuf,
-    /// Files and folders, relative to the workspace, that no tool may write.
+    /// Files and folders, absolute or relative to the workspace, that no tool may write.
     pub control_files: Arc<[PathBuf]>,
     /// The program that guards commands, and its first arguments; see `platform::guard`.
     pub guard: Arc<[std::ffi::OsString]>,
@@ -193,9 +194,9 @@ pub struct ToolContext {
 /// Where running commands are recorded, so that whoever takes over a lost claim can end them first.
 #[async_trait]
 pub trait CommandRegistry: Send + Sync {
-    /// Records that this process group runs for the caller; returns once the record is written. The command starts after that.
-    async fn started(&self, group: i32) -> StoreResult<()>;
+    /// Records that this command runs for the caller; returns once the record is written. The command starts after that.
+    async fn started(&self, command: RunningCommand) -> StoreResult<()>;
 
-    /// Records that the group has ended.
-    async fn ended(&self, group: i32);
+    /// Records that it has ended, and all it had started.
+    async fn ended(&self, command: RunningCommand);
 }

@@ -50,12 +50,13 @@ pub(super) fn walk(
     Ok(true)
 }
 
-/// The control files as a walk meets them; they lie at the top of the workspace, under whatever spelling.
+/// The control files as a walk meets them: those at the top of the workspace under whatever spelling, others by their own.
 fn control_files(workspace: &Workspace) -> Vec<PathBuf> {
     let names = workspace.dir.entries().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
     names
         .filter(|name| workspace.control_file_at(Path::new(name)).is_some())
         .map(|name| workspace.root().join(name))
+        .chain(workspace.control_files().map(|control| workspace.root().join(control)))
         .collect()
 }
 

@@ -75,6 +75,11 @@ impl Workspace {
         &self.root.root
     }
 
+    /// The control files, as they were named.
+    pub(super) fn control_files(&self) -> impl Iterator<Item = &Path> {
+        self.root.control_files.iter().map(PathBuf::as_path)
+    }
+
     /// The most a tool hands back, in bytes.
     pub(super) fn output_bytes_max(&self) -> usize {
         self.root.output_bytes_max

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use brigade::domain::event::Fact;
 use brigade::domain::name::Name;
+use brigade::domain::record::RunningCommand;
 use brigade::domain::task::{Task, TaskId};
 use brigade::domain::time::UnixMs;
 use brigade::platform::guard::GUARD_ARGUMENT;
@@ -34,10 +35,10 @@ struct NoRecord;
 
 #[async_trait]
 impl CommandRegistry for NoRecord {
-    async fn started(&self, _: i32) -> StoreResult<()> {
+    async fn started(&self, _: RunningCommand) -> StoreResult<()> {
         Ok(())
     }
-    async fn ended(&self, _: i32) {}
+    async fn ended(&self, _: RunningCommand) {}
 }
 
 struct Members(Mutex<Vec<Name>>);

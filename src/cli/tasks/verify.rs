@@ -1,6 +1,5 @@
 //! Runs a task's `verify` for somebody who completes it by command, through the one runner every command goes through.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -8,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
+use crate::domain::record::RunningCommand;
 use crate::domain::task::Task;
 use crate::platform::guard;
 use crate::ports::StoreResult;
@@ -15,30 +15,28 @@ use crate::team::spec::Limits;
 use crate::tools::CommandRegistry;
 use crate::tools::command::{self, CommandSetting};
 
-/// Files and folders no command may write.
-const CONTROL_FILES: [&str; 4] = [".tasks", ".team", "agent_state.json", "brigade.toml"];
-
 /// Nobody takes over a claim by command while its command runs: the guard ends that with this process.
 struct NoRegistry;
 
 #[async_trait]
 impl CommandRegistry for NoRegistry {
-    async fn started(&self, _: i32) -> StoreResult<()> {
+    async fn started(&self, _: RunningCommand) -> StoreResult<()> {
         Ok(())
     }
 
-    async fn ended(&self, _: i32) {}
+    async fn ended(&self, _: RunningCommand) {}
 }
 
 /// Runs the command; what shows that the task is done, or the error with what it printed.
 pub(super) async fn run(context: &Context, verify: &str, task: &Task, by: &str) -> CliResult<String> {
     let team = context.team_if_valid(None);
     let limits = team.as_ref().map_or_else(Limits::default, |team| team.limits.clone());
+    let plan = team.as_ref().and_then(|team| team.plan.clone());
     let held = watch::Sender::new(Some((task.id, task.attempt)));
     let guard = guard::own_guard().map_err(|error| CliError::refused(format!("cannot start the guard: {error}")))?;
     let setting = CommandSetting {
         workspace: context.workspace()?,
-        control_files: CONTROL_FILES.map(PathBuf::from).into(),
+        control_files: context.control_files(plan.as_deref())?.into(),
         guard,
         commands: Arc::new(NoRegistry),
         output_bytes_max: limits.tool_output_bytes_max,

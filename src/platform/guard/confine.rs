@@ -1,30 +1,47 @@
-//! Mounts control files read-only over themselves, in a mount namespace of the calling process.
+//! Namespaces of a command: one of mounts, in which control files are read-only, and one of processes, in which nothing else is.
 //!
-//! See mount_namespaces(7) and user_namespaces(7). What it changes for a command is said at [`super::Confinement`].
+//! See mount_namespaces(7), pid_namespaces(7) and user_namespaces(7). What it changes for a command is said at
+//! [`super::Confinement`].
 
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read, Write};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
-use rustix::thread::{CapabilitySet, UnshareFlags};
+use rustix::process::{getegid, geteuid};
+use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
-/// Enters a mount namespace: directly where we may, else inside a user namespace whose ids `map` has somebody outside map.
-pub(super) fn enter(map: impl FnOnce() -> bool) -> Result<(), String> {
-    match unshare(UnshareFlags::NEWNS) {
+use super::{GO, GUARD_ARGUMENT, own_program};
+
+/// Enters a mount namespace: directly where we may, else inside a user namespace that maps ids to themselves. With
+/// `processes` the children from here on are in a process namespace too, and the first of them is its init.
+pub(super) fn enter(processes: bool) -> Result<(), String> {
+    let wanted = if processes { UnshareFlags::NEWNS | UnshareFlags::NEWPID } else { UnshareFlags::NEWNS };
+    match unshare(wanted) {
         Ok(()) => {}
-        Err(Errno::PERM) => {
-            unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
-                .map_err(|error| format!("user namespaces: {error}"))?;
-            if !map() {
-                return Err("user namespaces: the ids cannot be mapped".to_owned());
-            }
-        }
-        Err(error) => return Err(format!("mount namespaces: {error}")),
+        Err(Errno::PERM) => enter_as_nobody_special(wanted).map_err(|error| format!("user namespaces: {error}"))?,
+        Err(error) => return Err(format!("namespaces: {error}")),
     }
     // Without this our mounts would show outside, and Brigade itself could no longer write.
     let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", propagation).map_err(|error| format!("mount propagation: {error}"))
+}
+
+/// Lets what this process executes next mount as well, and then seal itself: of an ordinary user's process, execution takes
+/// all capabilities that are not ambient.
+pub(super) fn hand_on_capabilities() -> Result<(), String> {
+    let said = |error: Errno| format!("capabilities: {error}");
+    let wanted = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP];
+    let mut sets = rustix::thread::capabilities(None).map_err(said)?;
+    sets.inheritable |= wanted[0] | wanted[1];
+    rustix::thread::set_capabilities(None, sets).map_err(said)?;
+    wanted
+        .into_iter()
+        .try_for_each(|capability| rustix::thread::configure_capability_in_ambient_set(capability, true).map_err(said))
 }
 
 #[allow(
@@ -33,6 +50,67 @@ pub(super) fn enter(map: impl FnOnce() -> bool) -> Result<(), String> {
 )]
 fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     rustix::thread::unshare(flags)
+}
+
+fn enter_as_nobody_special(wanted: UnshareFlags) -> io::Result<()> {
+    // From inside a process can map its own id only; root has others to map, and needs somebody who stays outside.
+    let mapper = if geteuid().is_root() { Some(start_mapper()?) } else { None };
+    unshare(UnshareFlags::NEWUSER | wanted)?;
+    match mapper {
+        Some(mapper) => have_mapped(mapper),
+        None => map_own_id("/proc/self"),
+    }
+}
+
+fn start_mapper() -> io::Result<Child> {
+    Command::new(own_program()?)
+        .args([GUARD_ARGUMENT, "map", &std::process::id().to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+}
+
+fn have_mapped(mut mapper: Child) -> io::Result<()> {
+    if let Some(mut word) = mapper.stdin.take() {
+        word.write_all(GO)?;
+    }
+    if mapper.wait()?.success() { Ok(()) } else { Err(io::Error::other("the ids cannot be mapped")) }
+}
+
+/// Maps the ids of another process once it says that it is in its namespace: the program that [`start_mapper`] starts.
+pub(super) fn map_for(arguments: &[OsString]) -> Option<i32> {
+    let [process] = arguments else { return None };
+    let folder = format!("/proc/{}", process.to_str()?.parse::<u32>().ok()?);
+    let mut word = [0];
+    let is_told = io::stdin().read_exact(&mut word).is_ok() && word == GO;
+    Some(i32::from(!is_told || map_all_ids(&folder).or_else(|_| map_own_id(&folder)).is_err()))
+}
+
+/// Maps every id of a new user namespace to itself. See user_namespaces(7).
+fn map_all_ids(folder: &str) -> io::Result<()> {
+    for file in ["uid_map", "gid_map"] {
+        let own = fs::read_to_string(format!("/proc/self/{file}"))?;
+        let lines = own.lines().filter_map(|line| {
+            let mut fields = line.split_whitespace();
+            let (inside, count) = (fields.next()?, fields.nth(1)?);
+            Some(format!("{inside} {inside} {count}\n"))
+        });
+        fs::write(format!("{folder}/{file}"), lines.collect::<String>())?;
+    }
+    Ok(())
+}
+
+fn map_own_id(folder: &str) -> io::Result<()> {
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    fs::write(format!("{folder}/setgroups"), "deny")?;
+    fs::write(format!("{folder}/uid_map"), format!("{user} {user} 1\n"))?;
+    fs::write(format!("{folder}/gid_map"), format!("{group} {group} 1\n"))
+}
+
+/// Mounts a `/proc` that shows the caller's process namespace and nothing else.
+pub(super) fn mount_proc() -> Result<(), String> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("proc", "/proc", "proc", flags, None).map_err(|error| format!("mount /proc: {error}"))
 }
 
 /// Mounts `path` read-only over itself; one that is not there needs no protection.
@@ -64,8 +142,18 @@ fn kept_flags(has: StatVfsMountFlags) -> MountFlags {
     .fold(MountFlags::empty(), |flags, (_, mount)| flags | mount)
 }
 
-/// Gives up what could undo the mounts, for all that is executed from here on.
+/// Gives up what could undo the mounts, and what looks into processes that hide themselves, for all that is executed from
+/// here on. A debugger of one's own processes needs neither.
 pub(super) fn seal() {
-    // Where the set cannot be changed the mounts still guard against accidents, which is what they are for.
-    let _ = rustix::thread::remove_capability_from_bounding_set(CapabilitySet::SYS_ADMIN);
+    // Where the set cannot be changed the mounts still guard against accidents.
+    for capability in [CapabilitySet::SYS_ADMIN, CapabilitySet::SYS_PTRACE, CapabilitySet::PERFMON] {
+        let _ = rustix::thread::remove_capability_from_bounding_set(capability);
+    }
+}
+
+/// Gives up all capabilities of the caller itself; what it executes has those of its user.
+pub(super) fn give_up_capabilities() -> Result<(), String> {
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    rustix::thread::set_capabilities(None, sets).map_err(|error| format!("capabilities: {error}"))
 }

@@ -1,44 +1,49 @@
-//! The guard process: it starts the stage, waits, and ends everything when its leash is let go.
+//! The guard process: it starts the command, waits, and ends everything when its leash is let go.
 //!
 //! It does as little as it can before the command begins: every command of every teammate waits for it.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fs, thread};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process};
 
 use super::descendants::signal_all;
-use super::{CommandEnd, Confinement, GO, GRACE, GUARD_ARGUMENT, GuardSays, own_program};
+use super::{CommandEnd, GO, GRACE, GUARD_ARGUMENT, GuardSays, Level, own_program};
+use crate::platform::processes::hide_this_process;
 
 /// How long the stage may take to get ready.
 const STAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first and the longest pause between two looks at what is left.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// What the worker asks for: the shell, the command, what is to be read-only.
+/// What the worker asks for: how it is confined, the shell, the command, what is to be read-only.
 struct Order<'a> {
+    level: Level,
     shell: &'a OsString,
     command: &'a OsString,
     read_only: &'a [OsString],
 }
 
-/// Runs one command; `None` when the arguments are not the worker's.
+/// Runs one command; `None` when the arguments are not the worker's. Exits 0 only when the command did: what is said on stderr
+/// could be somebody else's words, the exit status could not.
 pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
-    let [shell, command, read_only @ ..] = arguments else { return None };
-    match guard(&Order { shell, command, read_only }) {
-        Ok(Some(end)) => say(&GuardSays::Ended(end)),
-        Ok(None) => {}
-        Err(error) => say(&GuardSays::Failed(error.to_string())),
+    let [level, shell, command, read_only @ ..] = arguments else { return None };
+    let order = Order { level: Level::from_word(level.to_str()?)?, shell, command, read_only };
+    let says = guard(&order).unwrap_or_else(|error| Some(GuardSays::Failed(error.to_string())));
+    if let Some(says) = &says {
+        say(says);
     }
-    Some(0)
+    Some(i32::from(says != Some(GuardSays::Ended(CommandEnd::Exit(0)))))
 }
 
 /// Tells the worker. It may be gone; then the leash says so.
@@ -46,14 +51,17 @@ fn say(says: &GuardSays) {
     let _ = io::stderr().write_all(says.to_line().as_bytes());
 }
 
-fn guard(order: &Order<'_>) -> io::Result<Option<CommandEnd>> {
+fn guard(order: &Order<'_>) -> io::Result<Option<GuardSays>> {
     // A session of its own keeps the terminal's signals and the terminal itself away from commands. It fails for a
     // process that leads one already, which is as good.
     let _ = rustix::process::setsid();
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let mut stage = Stage::start(order)?;
-    say(&GuardSays::Group { id: stage.group.as_raw_nonzero().get(), confinement: stage.confinement.clone() });
+    let mut stage = match Stage::start(order)? {
+        Ok(stage) => stage,
+        Err(why_not) => return Ok(Some(GuardSays::Refused(why_not))),
+    };
+    say(&GuardSays::Group(stage.group.as_raw_nonzero().get()));
     let mut leash = io::stdin().lock();
     let mut go = [0];
     if leash.read_exact(&mut go).is_err() || go != GO {
@@ -62,7 +70,107 @@ fn guard(order: &Order<'_>) -> io::Result<Option<CommandEnd>> {
     }
     drop(leash);
     stage.channel.write_all(GO)?;
-    let group = stage.group;
+    let end = if order.level == Level::Whole { stage.follow()? } else { follow_group(stage.group)? };
+    Ok(Some(GuardSays::Ended(end)))
+}
+
+/// What becomes the shell, or the init that starts it.
+struct Stage {
+    group: Pid,
+    channel: UnixStream,
+}
+
+impl Stage {
+    /// Starts the stage and waits until it is ready; the inner error says why it cannot be confined.
+    fn start(order: &Order<'_>) -> io::Result<Result<Self, String>> {
+        #[cfg(target_os = "linux")]
+        if order.level == Level::Whole
+            && let Err(why_not) = super::confine::enter(true).and_then(|()| super::confine::hand_on_capabilities())
+        {
+            return Ok(Err(why_not));
+        }
+        // Only now: one that hides itself may not map its own ids any more.
+        hide_this_process();
+        let (channel, theirs) = UnixStream::pair()?;
+        channel.set_read_timeout(Some(STAGE_TIMEOUT))?;
+        let child = spawn(order, theirs.into())?;
+        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+        let mut stage = Self { group, channel };
+        Ok(match stage.greet()? {
+            None => Ok(stage),
+            Some(why_not) => {
+                stage.give_up();
+                Err(why_not)
+            }
+        })
+    }
+
+    fn greet(&mut self) -> io::Result<Option<String>> {
+        let mut word = [0];
+        self.channel.read_exact(&mut word)?;
+        if &word == b"r" {
+            self.channel.set_read_timeout(None)?;
+            return Ok(None);
+        }
+        let mut reason = String::new();
+        self.channel.read_to_string(&mut reason)?;
+        Ok(Some(reason))
+    }
+
+    /// Lets a stage go that never began, and waits for it.
+    fn give_up(self) {
+        drop(self.channel);
+        let _ = kill_process(self.group, Signal::KILL);
+        signal_all(self.group, Signal::KILL);
+        let _ = wait_for(self.group);
+    }
+
+    /// Follows an init until it is gone, and with it everything in its namespace. One thread does it: a process whose
+    /// children live in another namespace cannot start threads.
+    fn follow(mut self) -> io::Result<CommandEnd> {
+        self.wait_for_word()?;
+        let mut word = String::new();
+        self.channel.read_to_string(&mut word)?;
+        wait_for(self.group)?;
+        match GuardSays::parse(&word) {
+            GuardSays::Ended(end) => Ok(end),
+            _ => Err(io::Error::other("it was ended from outside")),
+        }
+    }
+
+    /// Returns when the init says how the command ended, or is gone; lets it go when we are let go.
+    fn wait_for_word(&self) -> io::Result<()> {
+        let stdin = io::stdin();
+        let mut let_go = None;
+        loop {
+            let mut both = [PollFd::new(&self.channel, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
+            let (watched, timeout) = match let_go {
+                None => (&mut both[..], None),
+                Some(_) => (&mut both[..1], Timespec::try_from(GRACE * 2).ok()),
+            };
+            match poll(watched, timeout.as_ref()) {
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            let [channel, leash] = &both;
+            if !channel.revents().is_empty() {
+                return Ok(());
+            }
+            if let_go.is_none() && !leash.revents().is_empty() {
+                // Anything but silence means that the worker is done with us.
+                let_go = Some(Instant::now());
+                // One that is gone already is noticed in the next round.
+                let _ = self.channel.shutdown(Shutdown::Write);
+            } else if let_go.is_some_and(|since| since.elapsed() >= GRACE * 2) {
+                kill_process(self.group, Signal::KILL)?;
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Follows a command that is not in a namespace of its own: its processes are found by their parents.
+fn follow_group(group: Pid) -> io::Result<CommandEnd> {
     thread::spawn(move || {
         // Anything but silence means that the worker is done with us; so does an error.
         while matches!(io::stdin().lock().read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
@@ -70,112 +178,27 @@ fn guard(order: &Order<'_>) -> io::Result<Option<CommandEnd>> {
     });
     let end = wait_for(group)?;
     end_left_overs(group);
-    Ok(Some(end))
-}
-
-struct Stage {
-    group: Pid,
-    channel: UnixStream,
-    confinement: Confinement,
-}
-
-impl Stage {
-    /// Starts the stage, confined if it can be.
-    fn start(order: &Order<'_>) -> io::Result<Self> {
-        let mut reason = String::new();
-        if !order.read_only.is_empty() {
-            match Self::start_as(order, order.read_only)? {
-                (stage, None) => return Ok(stage),
-                (stage, Some(why_not)) => {
-                    stage.give_up();
-                    reason = why_not;
-                }
-            }
-        }
-        match Self::start_as(order, &[])? {
-            (stage, None) => Ok(Self { confinement: Confinement::Unavailable(reason), ..stage }),
-            (_, Some(why_not)) => Err(io::Error::other(why_not)),
-        }
-    }
-
-    /// Starts the stage and waits until it is ready; the text says why it is not.
-    fn start_as(order: &Order<'_>, read_only: &[OsString]) -> io::Result<(Self, Option<String>)> {
-        let (channel, theirs) = UnixStream::pair()?;
-        channel.set_read_timeout(Some(STAGE_TIMEOUT))?;
-        let child = spawn(order, read_only, theirs.into())?;
-        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-        let mut stage = Self { group, channel, confinement: Confinement::Confined };
-        let why_not = stage.greet()?;
-        Ok((stage, why_not))
-    }
-
-    fn greet(&mut self) -> io::Result<Option<String>> {
-        let mut word = [0];
-        loop {
-            self.channel.read_exact(&mut word)?;
-            match &word {
-                b"r" => return Ok(None),
-                b"m" => {
-                    // A stage that is not told to go on says why it could not.
-                    let answer = if map_ids(self.group).is_ok() { b"m" } else { b"x" };
-                    self.channel.write_all(answer)?;
-                }
-                _ => {
-                    let mut reason = String::new();
-                    self.channel.read_to_string(&mut reason)?;
-                    return Ok(Some(reason));
-                }
-            }
-        }
-    }
-
-    /// Lets a stage go that never began, and waits for it.
-    fn give_up(self) {
-        drop(self.channel);
-        signal_all(self.group, Signal::KILL);
-        let _ = wait_for(self.group);
-    }
+    Ok(end)
 }
 
 #[allow(clippy::zombie_processes, reason = "the guard reaps all its children by waitpid")]
-fn spawn(order: &Order<'_>, read_only: &[OsString], channel: OwnedFd) -> io::Result<Child> {
+fn spawn(order: &Order<'_>, channel: OwnedFd) -> io::Result<Child> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
-    Command::new(own_program()?)
-        .args([GUARD_ARGUMENT, "stage", &std::process::id().to_string()])
-        .arg(order.shell)
-        .arg(order.command)
-        .args(read_only)
-        .stdin(channel)
-        .stdout(output.try_clone()?)
-        .stderr(output)
-        .process_group(0)
-        .spawn()
-}
-
-/// Maps every id of the stage's new user namespace to itself: all of them where we may, else its own. See user_namespaces(7).
-fn map_ids(stage: Pid) -> io::Result<()> {
-    let folder = format!("/proc/{}", stage.as_raw_nonzero());
-    let all = |file: &str| -> io::Result<String> {
-        let own = fs::read_to_string(format!("/proc/self/{file}"))?;
-        let lines = own.lines().filter_map(|line| {
-            let mut fields = line.split_whitespace();
-            let (inside, count) = (fields.next()?, fields.nth(1)?);
-            Some(format!("{inside} {inside} {count}\n"))
-        });
-        Ok(lines.collect())
+    let mut stage = Command::new(own_program()?);
+    stage.arg(GUARD_ARGUMENT);
+    match order.level {
+        Level::Whole => stage.arg("init"),
+        Level::Mounts | Level::Plain => stage.arg("stage").arg(std::process::id().to_string()).process_group(0),
     };
-    let write = |file: &str, text: String| fs::write(format!("{folder}/{file}"), text);
-    if write("uid_map", all("uid_map")?).is_ok() {
-        return write("gid_map", all("gid_map")?);
+    stage.arg(order.shell).arg(order.command);
+    if order.level != Level::Plain {
+        stage.args(order.read_only);
     }
-    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    write("setgroups", "deny".to_owned())?;
-    write("uid_map", format!("{user} {user} 1\n"))?;
-    write("gid_map", format!("{group} {group} 1\n"))
+    stage.stdin(channel).stdout(output.try_clone()?).stderr(output).spawn()
 }
 
 /// Waits for the leader of the group, and reaps on the way what became our child.
-fn wait_for(leader: Pid) -> io::Result<CommandEnd> {
+pub(super) fn wait_for(leader: Pid) -> io::Result<CommandEnd> {
     loop {
         match rustix::process::wait(WaitOptions::empty()) {
             Ok(Some((process, status))) if process == leader => return Ok(end_of(status)),

@@ -1,4 +1,5 @@
-//! The stage: the process that becomes the shell. It confines itself, tells the guard, waits for the word, and execs.
+//! The stage: the process that becomes the shell where a command cannot have a process namespace of its own. It confines
+//! itself, tells the guard, waits for the word, and execs.
 //!
 //! What std does between fork and exec would be unsafe code of ours; a process that execs itself needs none.
 
@@ -16,7 +17,7 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
     let [guard, shell, command, read_only @ ..] = arguments else { return None };
     let guard: i32 = guard.to_str()?.parse().ok()?;
     let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
-    if let Err(reason) = confine(&mut channel, read_only) {
+    if let Err(reason) = confine(read_only) {
         let _ = write!(channel, "x{reason}");
         return Some(1);
     }
@@ -43,20 +44,17 @@ fn die_with(guard: i32) -> bool {
 }
 
 #[cfg(target_os = "linux")]
-fn confine(channel: &mut UnixStream, read_only: &[OsString]) -> Result<(), String> {
+fn confine(read_only: &[OsString]) -> Result<(), String> {
     if read_only.is_empty() {
         return Ok(());
     }
-    super::confine::enter(|| {
-        let mut answer = [0];
-        channel.write_all(b"m").and_then(|()| channel.read_exact(&mut answer)).is_ok() && &answer == b"m"
-    })?;
+    super::confine::enter(false)?;
     read_only.iter().try_for_each(|path| super::confine::make_read_only(path.as_ref()))?;
     super::confine::seal();
     Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn confine(_: &mut UnixStream, read_only: &[OsString]) -> Result<(), String> {
+fn confine(read_only: &[OsString]) -> Result<(), String> {
     if read_only.is_empty() { Ok(()) } else { Err("only Linux has mount namespaces".to_owned()) }
 }

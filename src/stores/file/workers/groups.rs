@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::domain::record::WorkerRecord;
+use crate::domain::record::{GuardProcess, WorkerRecord};
 use crate::platform::processes::{self, GroupSignal, ProcessInfo};
 use crate::platform::{boot_id, host_name};
 
@@ -32,6 +32,25 @@ pub(super) fn end_groups(record: &WorkerRecord) {
     for group in wait_for(&left, KILL_TIME) {
         tracing::warn!(group, worker = record.worker, "a command of a dead worker has not ended");
     }
+    end_guards(record);
+}
+
+/// Ends the guards that are still there, with all they have started: a guard that lives has let its command go by now, unless
+/// somebody stopped it.
+fn end_guards(record: &WorkerRecord) {
+    let recorded = record.teammates.values().flat_map(|teammate| teammate.guards.iter());
+    for guard in recorded.filter(|guard| is_guard(guard, record)) {
+        for pid in processes::kill_tree(guard.pid, None, KILL_TIME) {
+            tracing::warn!(pid, worker = record.worker, "a process of a dead worker's command has not ended");
+        }
+    }
+}
+
+fn is_guard(guard: &GuardProcess, record: &WorkerRecord) -> bool {
+    let process = processes::process(guard.pid).filter(|process| !process.has_ended);
+    is_of_this_boot(record)
+        && guard.started_ms > 0
+        && process.is_some_and(|process| process.started_ms == guard.started_ms && started_within(&process, record))
 }
 
 fn signal(groups: &[i32], signal: GroupSignal) {
@@ -133,6 +152,35 @@ mod tests {
             assert!(began.elapsed() < Duration::from_secs(2));
             assert!(!waiting.join().unwrap().success());
         });
+    }
+
+    #[test]
+    fn a_stopped_guard_is_ended_with_all_it_has_started() {
+        // Stopped, with a child in a session of its own, as a command leaves it that stops its guard.
+        let mut guard = group_of("setsid sleep 300 & kill -STOP $$; wait");
+        let pid = id(&guard);
+        let started_ms = processes::process(pid).unwrap().started_ms;
+        let began = Instant::now();
+        let children = || processes::descendants(pid).into_iter().filter(|child| !child.has_ended).collect::<Vec<_>>();
+        let is_stopped = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
+        while !(is_stopped() && children().iter().any(|child| child.group != pid)) {
+            assert!(began.elapsed() < Duration::from_secs(60), "it does not start");
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        let child = children()[0];
+        let with = |guard: GuardProcess| {
+            let mut record = record(2_000_000_000, processes::uptime_ms());
+            record.teammates.get_mut("alice").unwrap().guards.push(guard);
+            record
+        };
+        // Another process has its number now.
+        for started_ms in [started_ms - 10, started_ms + 10, 0] {
+            end_groups(&with(GuardProcess { pid, started_ms }));
+            assert!(guard.try_wait().unwrap().is_none() && !children().is_empty(), "{started_ms}: it was ended");
+        }
+        end_groups(&with(GuardProcess { pid, started_ms }));
+        assert!(!guard.wait().unwrap().success());
+        assert!(processes::process(child.pid).is_none_or(|child| child.has_ended), "its child is left");
     }
 
     #[test]

@@ -1,0 +1,99 @@
+//! The init of a command's process namespace: it readies the namespace, starts the shell, reaps, and is the end of all that is in it.
+//!
+//! When the init of a namespace ends, whoever ends it, the system kills every process inside and lets the init go only
+//! once they are gone. So nothing of a command is left when its guard sees the init's end. Nothing inside can signal,
+//! stop or look into the init.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, set_parent_process_death_signal};
+
+use super::process::{PAUSE_MIN, wait_for};
+use super::{CommandEnd, GO, GRACE, GuardSays, confine};
+use crate::platform::processes::hide_this_process;
+
+/// Runs the command and says over the channel on stdin how it ended; `None` when the arguments are not the guard's.
+pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
+    let [shell, command, read_only @ ..] = arguments else { return None };
+    let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
+    if let Err(reason) = ready(read_only) {
+        let _ = write!(channel, "x{reason}");
+        return Some(1);
+    }
+    let mut go = [0];
+    // A guard that was killed before we asked to die with it is noticed here.
+    if channel.write_all(b"r").is_err() || channel.read_exact(&mut go).is_err() || go != GO {
+        return Some(1);
+    }
+    let mut leash = channel.try_clone().ok()?;
+    thread::spawn(move || {
+        // Anything but silence means that the guard is done with us; so does an error.
+        while matches!(leash.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
+        end_all();
+        std::process::exit(0);
+    });
+    let end = run_shell(shell, command);
+    end_all();
+    let _ = channel.write_all(GuardSays::Ended(end).to_line().as_bytes());
+    Some(0)
+}
+
+fn ready(read_only: &[OsString]) -> Result<(), String> {
+    let said = |error: Errno| error.to_string();
+    // A group of its own, by which it is known outside.
+    rustix::process::setsid().map_err(said)?;
+    confine::mount_proc()?;
+    read_only.iter().try_for_each(|path| confine::make_read_only(path.as_ref()))?;
+    confine::seal();
+    confine::give_up_capabilities()?;
+    hide_this_process();
+    // Last: changing capabilities takes it back.
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(said)
+}
+
+#[allow(clippy::zombie_processes, reason = "the init reaps all its children by waitpid")]
+fn run_shell(shell: &OsString, command: &OsString) -> CommandEnd {
+    let shell_process = Command::new(shell).arg("-c").arg(command).stdin(Stdio::null()).process_group(0).spawn();
+    let pid = match shell_process {
+        Ok(child) => i32::try_from(child.id()).ok().and_then(Pid::from_raw),
+        Err(error) => {
+            // Standard error is the command's output here.
+            let _ = writeln!(io::stderr(), "{}: {error}", shell.display());
+            None
+        }
+    };
+    pid.and_then(|pid| wait_for(pid).ok()).unwrap_or(CommandEnd::Exit(127))
+}
+
+/// Asks everything else in the namespace to end; what does not is killed when this process ends.
+fn end_all() {
+    if !is_anything_left() {
+        return;
+    }
+    // The group that begins with the init is, for kill(2), every process of the namespace but the caller.
+    let _ = kill_process_group(Pid::INIT, Signal::TERM);
+    let (asked, mut pause) = (Instant::now(), PAUSE_MIN);
+    while asked.elapsed() < GRACE && is_anything_left() {
+        thread::sleep(pause);
+        pause = (pause * 2).min(GRACE / 10);
+    }
+}
+
+/// Reaps what is dead. Whoever lost its parent is the init's child, so without children nothing is left.
+fn is_anything_left() -> bool {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
