@@ -24,6 +24,8 @@ mod kills;
 mod leads;
 #[path = "processes/places.rs"]
 mod places;
+#[path = "processes/removed.rs"]
+mod removed;
 #[path = "processes/secrets.rs"]
 mod secrets;
 #[path = "processes/support.rs"]

@@ -77,6 +77,8 @@ pub enum Outcome {
         /// How long it asked us to wait.
         retry_after: Option<Duration>,
     },
+    /// A tool could not do its part through no fault of the task or the model.
+    HarnessFailed(String),
     /// The turn was broken off, as its reins say.
     BrokenOff,
     /// A shutdown was asked for by the lead, under this request id.

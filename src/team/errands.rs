@@ -181,6 +181,7 @@ impl Teammate {
         let reason = match because {
             Because::Unfinished => "its teammate ended its work twice without saying what came of it",
             Because::ModelFailed => "the teammate's model could not be reached",
+            Because::HarnessFailed => "what its teammate works with failed",
             Because::Stopping => "",
         };
         let change = Change::Release { reason: reason.to_owned(), counts: because.counts() };

@@ -288,6 +288,9 @@ impl Lead {
 
     /// What keeps the team from its work, where that is not in its tasks: nobody is left who could do them, or plan them.
     fn trouble(&self, tally: Tally) -> Option<String> {
+        if let Some(vanished) = self.vanished() {
+            return Some(vanished);
+        }
         let names = |members: Vec<&Member>| {
             let named = members.iter().take(NAMED_MAX).map(|member| {
                 let reason = member.trouble().unwrap_or_else(|| "it was asked to stop".to_owned());

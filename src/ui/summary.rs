@@ -83,6 +83,9 @@ pub struct Outcome {
     pub output_tokens: u64,
     /// Why the team stopped.
     pub reason: Option<String>,
+    /// What kept the team from its work, other than its tasks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     /// The tasks: those of this run and all that are unfinished.
     pub tasks: Vec<TaskOutcome>,
 }
@@ -155,6 +158,7 @@ impl Summary {
             input_tokens: self.input_tokens,
             output_tokens: self.output_tokens,
             reason: self.stopped.clone(),
+            trouble: None,
             tasks,
         }
     }
@@ -246,6 +250,7 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
         tokens => format!(", {tokens} tokens"),
     };
     let done = match (total, outcome.is_all_done()) {
+        (0, _) if outcome.trouble.is_some() => (BAD, outcome.trouble.clone().unwrap_or_default()),
         (0, _) => (WARN, format!("There was nothing to do: the board has no task ({took}{tokens}).")),
         (1, true) => (GOOD, format!("The one task is done ({took}{tokens}).")),
         (_, true) => (

@@ -22,11 +22,13 @@ impl Lead {
         self.state.polls = self.state.polls.wrapping_add(1);
         self.members.by_name.values_mut().for_each(Member::forget_nudge);
         self.state.told_of_mail.clear();
+        self.look_at_tenure().await;
         self.write_end().await;
         self.reclaim().await;
         self.look_at_disk();
         self.look_at_state().await;
         self.look_at_board().await;
+        self.tell_vanished();
         self.take_back_unheld().await;
         self.look_at_mail().await;
     }
@@ -87,13 +89,13 @@ impl Lead {
 
     /// Takes back the claims of workers that are gone, and leases that ran out.
     async fn reclaim(&mut self) {
-        let survey = match self.shared.stores.workers.survey().await {
-            Ok(survey) => survey,
+        let live = match crate::team::who_lives(&self.shared.stores).await {
+            Ok(live) => live,
             Err(error) => return tracing::warn!("cannot look at the workers: {error}"),
         };
         let reason = "its worker is gone".to_owned();
         // This worker lives on, so another's death counts against the task it held.
-        let lost = LostClaims { live_workers: Some(survey.live), claims: Vec::new(), counts: true, reason };
+        let lost = LostClaims { live_workers: Some(live), claims: Vec::new(), counts: true, reason };
         self.take_back(lost).await;
     }
 
@@ -156,7 +158,10 @@ impl Lead {
 
     pub(in crate::team) async fn look_at_board(&mut self) {
         match self.shared.stores.board.view().await {
-            Ok(view) => self.view = view,
+            Ok(view) => {
+                let before = std::mem::replace(&mut self.view, view);
+                self.note_vanished(&before).await;
+            }
             Err(error) => return self.shared.notes.warn("board", error.to_string()),
         }
         self.shared.notes.board();

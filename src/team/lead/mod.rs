@@ -4,11 +4,12 @@
 //! [`crate::domain::mode::decide`] says follows from how things stand. What the lead looks at stands in [`looks`], lives and
 //! commands in [`lives`], what it says in [`reports`].
 
+mod keeps;
 mod lives;
 mod looks;
 mod reports;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use crate::domain::name::{LEAD, Name};
 use crate::domain::state::{Mode, SetDesired, StateReport};
 use crate::domain::task::TaskId;
 use crate::ports::{BoardView, StoreChange};
+use keeps::Vanished;
 
 /// How often the lead looks at lives and waits at the least.
 const TICK: Duration = Duration::from_secs(1);
@@ -119,6 +121,10 @@ struct LeadState {
     /// Claims of this worker that nobody of the team holds, and since when they look so.
     unheld: HashMap<(TaskId, u32), Instant>,
     disk_is_full: bool,
+    /// Tasks that went though nobody deleted them.
+    vanished: BTreeMap<TaskId, Vanished>,
+    /// Whether it stops because it cannot go on.
+    has_given_up: bool,
 }
 
 /// What a lead is made of.
@@ -167,6 +173,8 @@ impl Lead {
             told_of_mail: HashSet::new(),
             unheld: HashMap::new(),
             disk_is_full: false,
+            vanished: BTreeMap::new(),
+            has_given_up: false,
         };
         let (ready, desired) = (Ready::default(), Mode::Pause);
         Self {

@@ -190,12 +190,12 @@ impl Inner {
         self.folder.join(format!("{name}.jsonl"))
     }
 
-    /// Makes the folders, once.
+    /// Makes the folders, where they are missing.
     fn prepare(&self) -> StoreResult<()> {
-        if self.prepared.get().is_some() {
+        let is_new = self.stamp(&self.taken)?.is_none();
+        if !is_new && self.prepared.get().is_some() {
             return Ok(());
         }
-        let is_new = self.stamp(&self.taken)?.is_none();
         self.files.create_folder(&self.taken).map_err(failed("make", &self.taken))?;
         if is_new && self.durability == Durability::Power {
             // The folder, the one of the team, the workspace: a message is no more durable than the way to it.

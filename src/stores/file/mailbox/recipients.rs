@@ -77,6 +77,10 @@ impl Recipients {
                 let names = String::from_utf8_lossy(&bytes).lines().filter_map(|line| Name::new(line).ok()).collect();
                 (names, Some(stamp))
             }
+            // Whoever said who is in the team knows it without the file that somebody removed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && state.is_declared => {
+                (std::mem::take(&mut state.names), None)
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => (Vec::new(), None),
             Err(error) => return Err(failed("read", &path)(error)),
         };
@@ -95,7 +99,7 @@ impl Recipients {
                 open.push(name.clone());
             }
         }
-        if open != state.names {
+        if open != state.names || (state.stamp.is_none() && !open.is_empty()) {
             let text: String = open.iter().map(|name| format!("{name}\n")).collect();
             let staged = Staged::write(files, &self.folder, OPEN_FILE, text.as_bytes())?;
             staged.sync()?;
