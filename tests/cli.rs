@@ -516,3 +516,40 @@ fn old_files_are_listed_then_removed_and_the_board_only_when_asked() {
     assert_eq!(names("brigade clean --yes --all --board --json"), ["alice.jsonl", "task_1.json"]);
     assert_eq!(place.json("brigade tasks add y --json")["id"], 2, "numbers are never used again");
 }
+
+#[test]
+fn files_of_a_newer_brigade_are_left_alone_by_every_command() {
+    let place = Place::begun();
+    place.write(".team/FORMAT", "99\n");
+    for line in ["tasks", "tasks add x", "tasks show 1", "tasks claim --as z", "why 1", "team", "inbox"] {
+        let output = place.output(&format!("brigade {line}"));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && error.contains("format 99"), "{line}: {error}");
+    }
+    assert!(!place.path().join(".tasks/task_1.json").exists());
+}
+
+#[test]
+fn what_was_typed_is_repeated_harmlessly() {
+    let place = Place::begun();
+    for typed in
+        ["$(printf '\\302\\233')31m", "$(printf 'a\\rb')", "$(printf '\\342\\200\\256')", "$(printf '\\033[31m')"]
+    {
+        for line in ["state", "tasks show", "frobnicate --color always", "tasks --json list --status"] {
+            let output = place.output(&format!("brigade {line} \"{typed}\""));
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success(), "{line}");
+            let is_harmful = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+            assert!(!said.contains(is_harmful), "{line}: {said:?}");
+        }
+    }
+}
+
+#[test]
+fn who_insists_without_an_attempt_is_told_so() {
+    let place = Place::begun();
+    assert!(place.output("brigade tasks add One && brigade tasks claim 1 --as z").status.success());
+    let output = place.output("brigade tasks complete 1 --as z --force");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("held by z, who has to say which attempt"), "{error}");
+}

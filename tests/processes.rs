@@ -18,6 +18,8 @@ mod claimers;
 mod clicks;
 #[path = "processes/hostile.rs"]
 mod hostile;
+#[path = "processes/inboxes.rs"]
+mod inboxes;
 #[path = "processes/kills.rs"]
 mod kills;
 #[path = "processes/leads.rs"]

@@ -20,7 +20,7 @@ use crate::ports::Board as _;
 use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::team::spec::TeamSpec;
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
-use crate::ui::text::{bytes, count, one_line, wrap};
+use crate::ui::text::{bytes, count, duration, one_line, wrap};
 
 /// Less free space than this is worth a warning.
 const FREE_BYTES_WARN: u64 = 1024 * 1024 * 1024;
@@ -76,6 +76,7 @@ impl Doctor {
                 findings.push(events(&workspace).await);
                 findings.push(free_space(&workspace));
                 findings.extend(board(context).await);
+                findings.extend(lead(context).await);
             }
             Err(error) => findings.push(fail("workspace", error.message, error.hint.unwrap_or_default())),
         }
@@ -312,6 +313,15 @@ fn keys(is_set: impl Fn(&str) -> bool) -> Finding {
         format!("set: {}", set.join(", "))
     };
     ok("keys", text)
+}
+
+/// Whether a lead that runs gives signs of life.
+async fn lead(context: &Context) -> Option<Finding> {
+    let lead = context.running().await.ok()?.lead?;
+    let silence = lead.silent_for(context.now())?;
+    let text =
+        format!("team {} (pid {}) gave no sign of life for {}", one_line(&lead.team), lead.pid, duration(silence));
+    Some(warn("lead", text, format!("it is stopped, or hangs: kill -CONT {0} wakes it, kill {0} ends it", lead.pid)))
 }
 
 async fn board(context: &Context) -> Vec<Finding> {

@@ -219,7 +219,7 @@ pub enum Refusal {
         owner: String,
     },
     /// The task is held, but not by who asks.
-    #[error("task {task} is held by {owner}, not by {by}")]
+    #[error("{}", not_holder(*task, owner, by))]
     NotHolder {
         /// The task.
         task: TaskId,
@@ -258,6 +258,15 @@ pub enum Refusal {
         /// Who holds it.
         owner: String,
     },
+}
+
+fn not_holder(task: TaskId, owner: &str, by: &str) -> String {
+    if owner == by {
+        return format!(
+            "task {task} is held by {owner}, who has to say which attempt; only a person or the lead can insist"
+        );
+    }
+    format!("task {task} is held by {owner}, not by {by}")
 }
 
 fn from_hint(action: Action) -> &'static str {

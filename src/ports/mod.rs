@@ -298,9 +298,9 @@ pub trait Mailbox: Send + Sync {
     /// Says that the transcript of `name` carries these keys durably; what held them can go.
     async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()>;
 
-    /// The mail that waits for `name`, without taking it. After a restart that may be mail a transcript carries already: nothing
-    /// but the transcript knows.
-    async fn peek(&self, name: &str) -> StoreResult<Vec<Message>>;
+    /// The mail that waits for `name`, without taking it: what was taken before under the key it is handed out with. After a
+    /// restart that may be mail a transcript carries already: nothing but the transcript knows.
+    async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>>;
 
     /// Whose inboxes have mail waiting, or mail that [`Mailbox::take`] has to look at. Cheap: nothing is read.
     async fn waiting(&self) -> StoreResult<Vec<String>>;

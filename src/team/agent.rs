@@ -270,12 +270,22 @@ impl Agent {
     pub async fn begin(&mut self, task: &Task) -> Result<Held, AgentError> {
         let held = Held { task: task.id, attempt: task.attempt };
         self.reins.hold(Some(held));
-        if !self.thinks() && !self.conversation.is_empty() {
-            self.conversation.compact(String::new()).await?;
-            self.forget_identity();
+        if !self.thinks() {
+            self.start_afresh().await?;
         }
         self.tell(crate::domain::context::claimed_block(task)).await?;
         Ok(held)
+    }
+}
+
+impl Agent {
+    /// Empties the context; the transcript keeps all of it.
+    pub(super) async fn start_afresh(&mut self) -> Result<(), AgentError> {
+        if !self.conversation.is_empty() {
+            self.conversation.compact(String::new()).await?;
+            self.forget_identity();
+        }
+        Ok(())
     }
 }
 

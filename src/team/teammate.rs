@@ -178,6 +178,14 @@ impl Teammate {
         }
     }
 
+    /// About to work on mail, without a task: a model that does not think would take up one it held before.
+    pub(super) async fn forget_tasks(&mut self) -> Result<(), AgentError> {
+        if self.phase.held().is_none() && !self.agent.thinks() {
+            self.agent.start_afresh().await?;
+        }
+        Ok(())
+    }
+
     async fn act(&mut self, effect: Effect) -> Result<Vec<Event>, AgentError> {
         match effect {
             Effect::RunTurn => return self.run_turn().await,

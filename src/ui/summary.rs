@@ -268,6 +268,7 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
         ),
     };
     let mut sentences = vec![done];
+    sentences.extend(outcome.trouble.clone().filter(|_| total > 0).map(|trouble| (BAD, trouble)));
     let ids = |status: &str| -> Vec<u64> {
         outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id.0).collect()
     };

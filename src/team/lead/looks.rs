@@ -76,15 +76,15 @@ impl Lead {
     /// Whether its mail would set it to work, were it told of it. Who works reads its mail anyway, but for an order that does not wait
     /// for that.
     async fn look_at_mail_of(&self, member: &Member) -> bool {
-        let Ok(messages) = self.shared.stores.mailbox.peek(member.spec.name.as_str()).await else {
-            return member.is_idle();
-        };
-        if member.works() && messages.iter().any(Message::stops_now) {
+        // What cannot be read is tried again at the next look, and keeps no session open; who has it says what is wrong.
+        let waiting = self.shared.stores.mailbox.peek(member.spec.name.as_str()).await.unwrap_or_default();
+        let mut messages = waiting.iter().map(|delivery| &delivery.message);
+        if member.works() && messages.clone().any(Message::stops_now) {
             member.tell(Control::ReadNow);
         }
         let sets_to_work =
             |message: &Message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest;
-        member.is_idle() && messages.iter().any(sets_to_work)
+        member.is_idle() && messages.any(sets_to_work)
     }
 
     /// Takes back the claims of workers that are gone, and leases that ran out.

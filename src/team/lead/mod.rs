@@ -283,6 +283,8 @@ impl Lead {
             self.set_gates();
             match mode::decide(&self.situation()) {
                 Next::Begin(mode) => self.begin(mode),
+                // Mail may have come since it was last looked at; who is asked works on.
+                Next::Report if self.has_unread_mail().await => {}
                 Next::Report => self.ask_for_report(),
                 Next::Finish => self.finish_session().await,
                 Next::Exit => {
@@ -333,7 +335,22 @@ impl Lead {
 
     /// Whether mail waits for a teammate that would act on it.
     pub(super) fn mail_waits(&self) -> bool {
-        self.members.teammates().any(|member| member.is_usable() && self.is_asked(member))
+        self.whose_mail_waits().next().is_some()
+    }
+
+    /// The teammates that would act on mail that waits for them.
+    pub(super) fn whose_mail_waits(&self) -> impl Iterator<Item = &str> {
+        let members = self.members.teammates().filter(|member| member.is_usable() && self.is_asked(member));
+        members.map(|member| member.spec.name.as_str())
+    }
+
+    /// Looks whether mail waits that is to be read before the session is over; under a pause it stays where it is.
+    pub(super) async fn has_unread_mail(&mut self) -> bool {
+        if self.desired == Mode::Pause {
+            return false;
+        }
+        self.look_at_mail().await;
+        self.mail_waits()
     }
 
     /// Whether this member has mail to act on, or mail it has not answered.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use crate::domain::change::{self, Action, Actor};
-use crate::domain::task::{Task, TaskId};
+use crate::domain::task::{TASK_ID_MAX, Task, TaskId};
 use crate::ports::StoreResult;
 use crate::stores::file::replace::Staged;
 use crate::stores::file::{Durability, failed};
@@ -50,6 +50,11 @@ impl BoardFiles {
     /// [`crate::ports::StoreError::Io`].
     pub fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
         let being_deleted = self.view()?.deleted.clone();
+        let noted = self.deletions()?;
+        Ok(ids.iter().copied().filter(|id| being_deleted.contains(id) || noted.contains(id)).collect())
+    }
+
+    fn deletions(&self) -> StoreResult<BTreeSet<TaskId>> {
         let path = self.folder.join(DELETIONS_FILE);
         let bytes = match self.files.read(&path, 0, 2 * DELETIONS_BYTES_MAX) {
             Ok((bytes, _)) => bytes,
@@ -57,8 +62,8 @@ impl BoardFiles {
             Err(error) => return Err(failed("read", &path)(error)),
         };
         let text = String::from_utf8_lossy(&bytes);
-        let noted: BTreeSet<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
-        Ok(ids.iter().copied().filter(|id| being_deleted.contains(id) || noted.contains(&id.0)).collect())
+        let numbers = text.lines().filter_map(|line| line.parse().ok());
+        Ok(numbers.filter(|number| *number < TASK_ID_MAX).map(TaskId).collect())
     }
 }
 
@@ -93,6 +98,15 @@ impl Section<'_> {
             self.state.index.put_deleted(id, false);
         }
         Ok(())
+    }
+
+    /// The largest number among the tasks deleted last. A list that cannot be read says nothing.
+    pub(super) fn largest_deleted(&self) -> TaskId {
+        let noted = self.board.deletions().unwrap_or_else(|error| {
+            tracing::warn!(%error, "which tasks were deleted last is not known");
+            BTreeSet::new()
+        });
+        noted.last().copied().unwrap_or(TaskId(0))
     }
 
     /// Notes for those who miss the task that it was deleted on request. The deletion does not hang on it.
