@@ -72,10 +72,11 @@ async fn run(launch: Launch) -> CliResult<Exit> {
         Some(session) => session.follow(&mut team, &mut report, &mut signals).await?,
         None => report.follow(&mut team, &mut signals).await?,
     };
-    let exit = close(&workspace, &mut report).await?;
+    let exit = close(&workspace, &mut report, outcome.trouble.as_deref()).await?;
     Ok(match outcome.end {
         End::Interrupted => Exit::Interrupted,
         // A run that could not do what it was for is no success, whatever the board says.
+        End::GivenUp => Exit::Unfinished,
         End::SessionOver if outcome.trouble.is_some() => Exit::Unfinished,
         End::SessionOver => exit,
     })
@@ -99,9 +100,9 @@ fn start_of(lifetime: Lifetime, plan: Vec<brigade::domain::task::NewTask>) -> St
     }
 }
 
-async fn close(workspace: &Workspace, report: &mut Report) -> CliResult<Exit> {
+async fn close(workspace: &Workspace, report: &mut Report, trouble: Option<&str>) -> CliResult<Exit> {
     let stores: &Stores = &workspace.stores;
-    report.close(&*stores.board.view().await?)
+    report.close(&*stores.board.view().await?, trouble)
 }
 
 fn not_launched(error: LaunchError) -> CliError {

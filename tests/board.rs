@@ -691,6 +691,68 @@ mod spoiled {
     }
 
     #[tokio::test]
+    async fn a_spoiled_file_with_a_huge_number_is_in_nobodys_way() {
+        let world = in_files();
+        world.create(vec![task("one")]).await;
+        world.write("task_9007199254740991.json", "{");
+        assert_eq!(world.create(vec![task("two")]).await[0].id, TaskId(2));
+        assert_eq!(world.other().create(&lead(), vec![task("three")], false).await.unwrap()[0].id, TaskId(3));
+        // Moved away it counts no more than before; one that could have been given does.
+        fs::create_dir_all(world.path().join(".spoiled")).unwrap();
+        fs::rename(
+            world.path().join("task_9007199254740991.json"),
+            world.path().join(".spoiled/task_9007199254740991.json"),
+        )
+        .unwrap();
+        assert_eq!(world.create(vec![task("four")]).await[0].id, TaskId(4));
+        world.write(".spoiled/task_9.json", "{");
+        assert_eq!(world.create(vec![task("ten")]).await[0].id, TaskId(10));
+    }
+
+    #[tokio::test]
+    async fn a_process_that_looks_once_moves_away_what_was_spoiled_long_ago() {
+        let world = in_files();
+        world.create(vec![task("one")]).await;
+        world.write("task_5.json", "{");
+        world.write("task_6.json", "{");
+        let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+        fs::File::options().write(true).open(world.path().join("task_5.json")).unwrap().set_modified(long_ago).unwrap();
+        world.other().create(&lead(), vec![task("two")], false).await.unwrap();
+        assert!(world.path().join(".spoiled/task_5.json").exists());
+        assert!(world.path().join("task_6.json").exists(), "somebody may be writing it");
+    }
+
+    #[tokio::test]
+    async fn a_deleted_number_is_not_given_again_whatever_the_watermark_says() {
+        for spoiled in ["1", "x", "folder"] {
+            let world = in_files();
+            world.create(vec![task("one"), task("two"), task("three")]).await;
+            world.board.delete(TaskId(3), &lead()).await.unwrap();
+            let path = world.path().join(".highwatermark");
+            fs::remove_file(&path).unwrap();
+            if spoiled == "folder" {
+                fs::create_dir(&path).unwrap()
+            } else {
+                fs::write(&path, spoiled).unwrap()
+            }
+            let created = world.other().create(&lead(), vec![task("four")], false).await.unwrap();
+            assert_eq!(created[0].id, TaskId(4), "{spoiled}");
+            assert_eq!(world.read(".highwatermark").trim(), "4", "{spoiled}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn what_is_called_like_a_record_and_is_none_is_in_nobodys_way() {
+        let world = in_files();
+        let pipe = world.path().join(".batch-90-91");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        fs::create_dir(world.path().join(".applied-80-81")).unwrap();
+        assert_eq!(world.other().create(&lead(), vec![task("one")], false).await.unwrap()[0].id, TaskId(1));
+        assert!(!pipe.exists() && world.path().join(".spoiled/.batch-90-91").exists());
+    }
+
+    #[tokio::test]
     async fn a_lost_or_spoiled_watermark_is_made_up_from_the_files() {
         for spoiled in ["", "x", "-1", "99999999999999999999", "9007199254740991", "1"] {
             let world = in_files();

@@ -807,3 +807,40 @@ fn small_things_are_said_as_people_say_them() {
     let shown = String::from_utf8(place.output("brigade tasks show 1").stdout).unwrap();
     assert_eq!(shown.matches("Well done").count(), 1, "{shown}");
 }
+
+#[test]
+fn files_of_a_newer_brigade_are_left_alone_by_every_command() {
+    let place = Place::begun();
+    place.write(".team/FORMAT", "99\n");
+    for line in ["tasks", "tasks add x", "tasks show 1", "tasks claim --as z", "why 1", "team", "inbox"] {
+        let output = place.output(&format!("brigade {line}"));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && error.contains("format 99"), "{line}: {error}");
+    }
+    assert!(!place.path().join(".tasks/task_1.json").exists());
+}
+
+#[test]
+fn what_was_typed_is_repeated_harmlessly() {
+    let place = Place::begun();
+    for typed in
+        ["$(printf '\\302\\233')31m", "$(printf 'a\\rb')", "$(printf '\\342\\200\\256')", "$(printf '\\033[31m')"]
+    {
+        for line in ["state", "tasks show", "frobnicate --color always", "tasks --json list --status"] {
+            let output = place.output(&format!("brigade {line} \"{typed}\""));
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success(), "{line}");
+            let is_harmful = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+            assert!(!said.contains(is_harmful), "{line}: {said:?}");
+        }
+    }
+}
+
+#[test]
+fn who_insists_without_an_attempt_is_told_so() {
+    let place = Place::begun();
+    assert!(place.output("brigade tasks add One && brigade tasks claim 1 --as z").status.success());
+    let output = place.output("brigade tasks complete 1 --as z --force");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("held by z, who has to say which attempt"), "{error}");
+}

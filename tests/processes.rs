@@ -22,12 +22,16 @@ mod disks;
 mod goals;
 #[path = "processes/hostile.rs"]
 mod hostile;
+#[path = "processes/inboxes.rs"]
+mod inboxes;
 #[path = "processes/kills.rs"]
 mod kills;
 #[path = "processes/leads.rs"]
 mod leads;
 #[path = "processes/places.rs"]
 mod places;
+#[path = "processes/removed.rs"]
+mod removed;
 #[path = "processes/secrets.rs"]
 mod secrets;
 #[path = "processes/support.rs"]

@@ -1,6 +1,6 @@
 //! Many teammates at once: a thousand that idle, three hundred that work.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -67,6 +67,9 @@ impl Board for WatchedBoard {
     }
     async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
         self.inner.delete(id, by).await
+    }
+    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
+        self.inner.deleted(ids).await
     }
     async fn reclaim(&self, lost: &LostClaims) -> StoreResult<Vec<Reclaimed>> {
         self.inner.reclaim(lost).await

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::context::{Context, shown};
 use super::error::{CliError, CliResult};
@@ -63,8 +64,7 @@ impl Clean {
         let items = self.items(&workspace, &running.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         if self.yes && !items.is_empty() {
-            let team_folder = workspace.join(TEAM_FOLDER);
-            let held = occupy(&RealFileSystem::default(), &team_folder, CLEANER)?;
+            let held = occupy(Arc::new(RealFileSystem::default()), &workspace, CLEANER)?;
             context.stores(Purpose::Act).await?.workers.survey().await?;
             for item in &items {
                 remove(&item.path)?;

@@ -3,19 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Global;
 use super::error::{CliError, CliResult};
 use super::output::Output;
 use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags, find_upwards};
 use crate::domain::name::Name;
-use crate::domain::state::{Mode, SharedState};
+use crate::domain::state::{Mode, SharedState, TeammateReport};
 use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
 use crate::ports::{Board, BoardView, Clock, Stores};
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::{BOARD_FOLDER, FileBoard};
+use crate::stores::file::format::check_format;
 use crate::stores::file::workers::FileWorkers;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::open::{OpenOptions, Purpose, leader, open};
@@ -45,6 +46,19 @@ pub struct LeadProcess {
     pub pid: u32,
     /// The machine it runs on, where its record says so.
     pub host: Option<String>,
+    /// Its last sign of life, where anything says so.
+    pub heartbeat: Option<UnixMs>,
+}
+
+/// A lead that gave no sign of life for longer than this is said to: it gives one every five seconds.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+impl LeadProcess {
+    /// How long it has given no sign of life, where that is too long for one that is well: it is stopped, or hangs.
+    #[must_use]
+    pub fn silent_for(&self, now: UnixMs) -> Option<Duration> {
+        self.heartbeat.map(|heartbeat| now.since(heartbeat)).filter(|silence| *silence > SILENCE_MAX)
+    }
 }
 
 /// What runs in a workspace, and what its state file says.
@@ -229,9 +243,11 @@ impl Context {
     /// The board, to look at: nothing is made or mended.
     ///
     /// # Errors
-    /// There is no workspace.
+    /// There is no workspace, or a newer Brigade's files are in it.
     pub fn board_to_look_at(&self) -> CliResult<FileBoard> {
-        Ok(FileBoard::look(Arc::new(RealFileSystem::default()), &self.workspace()?, Arc::new(SystemClock)))
+        let (files, workspace) = (Arc::new(RealFileSystem::default()), self.workspace()?);
+        check_format(&*files, &workspace.join(TEAM_FOLDER))?;
+        Ok(FileBoard::look(files, &workspace, Arc::new(SystemClock)))
     }
 
     /// The board, to work on.
@@ -240,9 +256,10 @@ impl Context {
     /// There is no workspace, or the board cannot be opened.
     pub fn board(&self) -> CliResult<Arc<dyn Board>> {
         let (changes, _) = tokio::sync::broadcast::channel(1);
-        let files = Arc::new(RealFileSystem::default());
+        let (files, workspace) = (Arc::new(RealFileSystem::default()), self.workspace()?);
+        check_format(&*files, &workspace.join(TEAM_FOLDER))?;
         let durability = self.durability();
-        Ok(Arc::new(FileBoard::open(files, &self.workspace()?, durability, Arc::new(SystemClock), changes)?))
+        Ok(Arc::new(FileBoard::open(files, &workspace, durability, Arc::new(SystemClock), changes)?))
     }
 
     /// All stores of the workspace, to act by hand or to look. Call it within the runtime.
@@ -268,7 +285,12 @@ impl Context {
     /// There is no workspace, or it cannot be read.
     pub async fn running(&self) -> CliResult<Running> {
         let state = self.stores(Purpose::Look).await?.state.read().await?;
-        Ok(Running { desired: state.as_ref().map(|state| state.desired), state, ..self.who_runs()? })
+        let mut running = self.who_runs()?;
+        if let Some(lead) = &mut running.lead {
+            // The younger of what the state file and the worker's record say.
+            lead.heartbeat = lead.heartbeat.max(state.as_ref().and_then(|state| heartbeat(state, &lead.team)));
+        }
+        Ok(Running { desired: state.as_ref().map(|state| state.desired), state, ..running })
     }
 
     /// The team that runs here, if one does, without the state.
@@ -282,7 +304,12 @@ impl Context {
         let living = FileWorkers::visit(files, Arc::new(SystemClock), &workspace.join(TEAM_FOLDER)).living()?;
         let lead = leader.map(|leader| {
             let record = living.iter().find(|worker| worker.pid == leader.pid);
-            LeadProcess { host: record.map(|record| record.host.clone()), team: leader.team, pid: leader.pid }
+            LeadProcess {
+                host: record.map(|record| record.host.clone()),
+                heartbeat: record.map(|record| record.heartbeat),
+                team: leader.team,
+                pid: leader.pid,
+            }
         });
         let workers = living.into_iter().map(|worker| worker.worker).collect();
         Ok(Running { team: lead.as_ref().map(|lead| lead.team.clone()), lead, workers, ..Running::default() })
@@ -331,6 +358,14 @@ pub fn candidates(team: &TeamSpec) -> Vec<Candidate> {
 #[must_use]
 pub fn member_names(team: &TeamSpec) -> Vec<Name> {
     team.members.iter().map(|member| member.name.clone()).collect()
+}
+
+/// The last sign of life that a team's lead gave in the state file.
+fn heartbeat(state: &SharedState, team: &str) -> Option<UnixMs> {
+    let of_team: Option<String> = state.document.get("team").ok().flatten();
+    let teammates: BTreeMap<String, TeammateReport> = state.document.get("teammates").ok().flatten()?;
+    let heartbeats = teammates.values().filter_map(|report| UnixMs::from_iso(&report.heartbeat));
+    heartbeats.max().filter(|_| of_team.as_deref() == Some(team))
 }
 
 /// `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.

@@ -22,7 +22,7 @@ use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::team::spec::TeamSpec;
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::tasks::Look;
-use crate::ui::text::{bytes, count, one_line, wrap};
+use crate::ui::text::{bytes, count, duration, one_line, wrap};
 use crate::ui::why::mend;
 
 /// Less free space than this is worth a warning.
@@ -79,6 +79,7 @@ impl Doctor {
                 findings.push(events(&workspace).await);
                 findings.push(free_space(&workspace));
                 findings.extend(board(context).await);
+                findings.extend(lead(context).await);
             }
             Err(error) => findings.push(fail("workspace", error.message, error.hint.unwrap_or_default())),
         }
@@ -333,6 +334,15 @@ fn abandoned(context: &Context, view: &BoardView) -> Option<Finding> {
     let text = format!("in progress, and their worker is gone: {named}");
     let hint = "the next `brigade up` or `brigade run` takes them back; or: brigade tasks release ID --force";
     (!named.is_empty()).then(|| warn("board", text, hint))
+}
+
+/// Whether a lead that runs gives signs of life.
+async fn lead(context: &Context) -> Option<Finding> {
+    let lead = context.running().await.ok()?.lead?;
+    let silence = lead.silent_for(context.now())?;
+    let text =
+        format!("team {} (pid {}) gave no sign of life for {}", one_line(&lead.team), lead.pid, duration(silence));
+    Some(warn("lead", text, format!("it is stopped, or hangs: kill -CONT {0} wakes it, kill {0} ends it", lead.pid)))
 }
 
 async fn board(context: &Context) -> Vec<Finding> {

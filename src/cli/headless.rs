@@ -192,13 +192,15 @@ impl Report {
         }
     }
 
-    /// Shows how the run came out by what the board says now, and says how the process ends unless something else decides.
+    /// Shows how the run came out by what the board says now and what kept the team from its work, if anything did, and says how the
+    /// process ends unless something else decides.
     ///
     /// # Errors
     /// It cannot be put into words.
-    pub fn close(&mut self, view: &BoardView) -> CliResult<Exit> {
+    pub fn close(&mut self, view: &BoardView, trouble: Option<&str>) -> CliResult<Exit> {
         self.flush();
-        let outcome = self.summary.outcome(&self.team, view);
+        let outcome =
+            summary::Outcome { trouble: trouble.map(str::to_owned), ..self.summary.outcome(&self.team, view) };
         let place = Place { workspace: &self.workspace, flags: &self.flags };
         let text = match self.format {
             OutputFormat::Text => summary::render(&outcome, &place, self.output.columns),

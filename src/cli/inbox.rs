@@ -41,14 +41,19 @@ impl Inbox {
             return Err(CliError::usage(message).hint("only that of `human` is yours"));
         }
         let stores = context.stores(Purpose::Act).await?;
-        context.open_inboxes(&stores).await?;
-        // Only the person's mail is taken by a command, which ends before the store can be sure that nobody writes into
-        // what was taken: until then the transcript says what was shown.
-        let shown = if self.name == HUMAN { shown_before(&stores).await? } else { HashSet::new() };
+        let team = context.open_inboxes(&stores).await?;
+        let members = || team.iter().flat_map(|team| &team.members).map(|member| &member.name);
+        let whose = members().find(|name| name.is_same(&self.name)).map_or(self.name.as_str(), |name| name.as_str());
         let deliveries = match self.take {
-            true => stores.mailbox.take(HUMAN, &shown).await?,
-            false => stores.mailbox.peek(&self.name).await?.into_iter().map(untaken).collect(),
+            true => stores.mailbox.take(HUMAN, &HashSet::new()).await?,
+            false => stores.mailbox.peek(&self.name).await?,
         };
+        // What was taken may still lie there though a transcript has it: only that says what was delivered, or shown.
+        let shown = if deliveries.is_empty() { HashSet::new() } else { shown_before(&stores, whose).await? };
+        if self.take {
+            // A command ends before the store can be sure that nobody writes into what it takes; a later one lets go of it.
+            stores.mailbox.settle(HUMAN, &shown).await?;
+        }
         let new: Vec<Delivery> = deliveries.into_iter().filter(|delivery| !shown.contains(&delivery.key)).collect();
         let messages: Vec<&Message> = new.iter().map(|delivery| &delivery.message).collect();
         let now = context.now();
@@ -58,8 +63,9 @@ impl Inbox {
             return Ok(answer.note(paint(DIM, &format!("no mail waits for {name}"))));
         }
         if self.take {
-            // Printed first: mail that was taken and never shown would be lost.
-            context.output.print(&answer.text).map_err(|error| CliError::refused(format!("cannot write: {error}")))?;
+            // Printed first, to a reader that is there: mail that was taken and never shown would be lost.
+            let unshown = |error| CliError::refused(format!("cannot write: {error}; the mail stays where it is"));
+            context.output.print_whole(&answer.text).map_err(unshown)?;
             settle(&stores, &new, shown, now).await?;
             return Ok(Answer { text: String::new(), ..answer });
         }
@@ -67,13 +73,9 @@ impl Inbox {
     }
 }
 
-fn untaken(message: Message) -> Delivery {
-    Delivery { key: message.id.clone().unwrap_or_default(), message }
-}
-
-/// What the person was shown, by the transcript of `human`.
-async fn shown_before(stores: &Stores) -> CliResult<HashSet<String>> {
-    let records = stores.transcripts.load(HUMAN).await?;
+/// What was delivered, or shown to the person, by the transcript of that name.
+async fn shown_before(stores: &Stores, name: &str) -> CliResult<HashSet<String>> {
+    let records = stores.transcripts.load(name).await?;
     let delivered = records.into_iter().filter_map(|record| match record.entry {
         Entry::Message(message) => Some(message.delivered),
         Entry::Compaction { .. } => None,

@@ -34,6 +34,7 @@ pub mod traces;
 pub mod up;
 pub mod why;
 
+use crate::ui::text::harmless;
 use context::Context;
 use error::{CliError, CliResult};
 use exit::Exit;
@@ -174,10 +175,11 @@ impl Command {
 /// Does what these words say, in a session: what it has to say is returned, coloured, not printed.
 #[must_use]
 pub fn answer(context: &Context, words: Vec<String>) -> String {
+    let is_harmful = words.iter().any(|word| harmless(word) != *word);
     let parsed = Cli::command().color(clap::ColorChoice::Always).try_get_matches_from(words);
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => return error.render().ansi().to_string(),
+        Err(error) => return rendered(&error, is_harmful),
     };
     let output = Output { json: cli.global.json, ..context.output };
     let mut context = context.clone();
@@ -197,10 +199,18 @@ fn wait_for(command: impl Future<Output = CliResult<Answer>>) -> CliResult<Answe
         .block_on(command)
 }
 
+/// clap's text, which repeats what was typed: without colours, and harmless, where that would be obeyed by a terminal.
+fn rendered(error: &clap::Error, is_harmful: bool) -> String {
+    let text = error.render();
+    if is_harmful { harmless(&text.to_string()) } else { text.ansi().to_string() }
+}
+
 /// What must be known before the arguments are understood, to say that they are not.
 struct Early {
     json: bool,
     color: Color,
+    /// Whether a terminal would take part of the arguments for orders.
+    is_harmful: bool,
 }
 
 impl Early {
@@ -215,7 +225,8 @@ impl Early {
                 _ => {}
             }
         }
-        Self { json: words().any(|word| word == "--json"), color }
+        let is_harmful = arguments.iter().any(|word| harmless(&word.to_string_lossy()) != word.to_string_lossy());
+        Self { json: words().any(|word| word == "--json"), color, is_harmful }
     }
 
     /// Prints help, the version, or what is wrong with the arguments.
@@ -228,19 +239,19 @@ impl Early {
         }
         let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
         let output = Output::new(self.json, self.color);
-        let text = error.render();
+        let text = rendered(&error, self.is_harmful);
         if is_help {
-            return match output.print(&text.ansi().to_string()) {
+            return match output.print(&text) {
                 Ok(()) => Exit::Done,
                 Err(_) => Exit::Unfinished,
             };
         }
         if self.json {
-            let text = text.to_string();
+            let text = harmless(&error.render().to_string());
             let message = text.trim().trim_start_matches("error: ").to_owned();
             return output.fail(&CliError::usage(message));
         }
-        output.note(text.ansi().to_string().trim_end());
+        output.note(text.trim_end());
         Exit::Usage
     }
 }

@@ -124,8 +124,16 @@ impl Output {
     /// # Errors
     /// What the system says otherwise.
     pub fn print(&self, text: &str) -> io::Result<()> {
+        passed_over(self.print_whole(text))
+    }
+
+    /// Prints to stdout at once what has to be read: a reader that went away is an error too.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn print_whole(&self, text: &str) -> io::Result<()> {
         let mut out = AutoStream::new(io::stdout().lock(), self.color.choice());
-        passed_over(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+        out.write_all(text.as_bytes()).and_then(|()| out.flush())
     }
 
     /// Prints a line to stderr.

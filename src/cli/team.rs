@@ -46,7 +46,10 @@ impl Team {
         let roster = stores.roster.read().await?;
         let view = context.board_to_look_at()?.view().await?;
         let now = context.now();
-        let team = assemble(name, spec.as_ref(), &running, &roster, &view);
+        let silence = running.lead.as_ref().and_then(|lead| lead.silent_for(now));
+        let mut team = assemble(name, spec.as_ref(), &running, &roster, &view);
+        team.silent_ms =
+            silence.filter(|_| team.running).map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
         let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
         let unknown = running.state.as_ref().and_then(|state| state.unknown_desired.clone());
         Ok(match unknown {
@@ -108,6 +111,7 @@ fn assemble(
         note: state.map(|state| state.note.clone()).unwrap_or_default(),
         running: is_running,
         pid: running.lead.as_ref().filter(|_| is_running).map(|lead| lead.pid),
+        silent_ms: None,
         members,
     }
 }

@@ -13,7 +13,7 @@ use crate::domain::graph::TaskLookup;
 use crate::domain::task::TaskId;
 use crate::ports::Board as _;
 use crate::ui::style::{BOLD, DIM, paint};
-use crate::ui::text::{one_line, wrap};
+use crate::ui::text::{cut, one_line, wrap};
 use crate::ui::why::{Candidate, Reason, Situation, explain};
 
 /// Say why a task is not being worked on, and what to do about it
@@ -39,6 +39,7 @@ impl Why {
             view: &view,
             candidates,
             set_aside: board.set_aside(),
+            silence: running.lead.as_ref().and_then(|lead| lead.silent_for(context.now())),
             running: running.team,
             live_workers: running.workers.into_iter().collect::<HashSet<_>>(),
             desired: running.desired,
@@ -71,7 +72,7 @@ fn present(mut candidates: Vec<Candidate>, running: &Running) -> Vec<Candidate> 
 }
 
 fn text(id: TaskId, subject: &str, reasons: &[Reason], columns: usize) -> String {
-    let title = format!("{id} {}", one_line(subject));
+    let title = cut(&format!("{id} {}", one_line(subject)), columns);
     let mut out = format!("{}\n", paint(BOLD, title.trim_end()));
     for reason in reasons {
         out.push_str(&format!("- {}\n", wrap(&reason.text, columns, 2).trim_end()));

@@ -220,7 +220,7 @@ pub enum Refusal {
         owner: String,
     },
     /// The task is held, but not by who asks.
-    #[error("task {task} is held by {owner}, not by {by}")]
+    #[error("{}", not_holder(*task, owner, by))]
     NotHolder {
         /// The task.
         task: TaskId,
@@ -268,6 +268,15 @@ fn stale(present: u32, status: TaskStatus, owner: &str) -> String {
         Pending => "its lease ran out, or it was given back, and nobody holds it now".to_owned(),
         Completed | Failed => format!("it is {status}"),
     }
+}
+
+fn not_holder(task: TaskId, owner: &str, by: &str) -> String {
+    if owner == by {
+        return format!(
+            "task {task} is held by {owner}, who has to say which attempt; only a person or the lead can insist"
+        );
+    }
+    format!("task {task} is held by {owner}, not by {by}")
 }
 
 fn from_hint(action: Action) -> &'static str {

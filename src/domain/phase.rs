@@ -87,6 +87,8 @@ pub enum Event {
     WorkEnded,
     /// The model could not be reached within its retries.
     ModelFailed,
+    /// A tool could not do its part through no fault of the task or the model: a store, the workspace.
+    HarnessFailed,
     /// Mail that wants an answer was put into the context.
     Mail,
     /// A task was claimed, by looking or by the model's own call.
@@ -144,6 +146,8 @@ pub enum Because {
     Unfinished,
     /// The model could not be reached.
     ModelFailed,
+    /// A tool could not do its part.
+    HarnessFailed,
     /// The teammate stops.
     Stopping,
 }
@@ -205,7 +209,7 @@ pub fn step(phase: Phase, event: Event, bounds: Bounds) -> Result<(Phase, Vec<Ef
         (Phase::Stopping { .. }, Event::StopAsked | Event::BudgetSpent | Event::Mail) => (phase, vec![]),
         (Phase::Stopping { .. }, Event::Claimed(held)) => (Phase::Stopping { held: Some(held) }, vec![]),
         (Phase::Stopping { .. }, Event::Finished | Event::ClaimLost) => (Phase::Stopping { held: None }, vec![]),
-        (Phase::Stopping { held }, Event::TurnEnded | Event::WorkEnded | Event::ModelFailed) => {
+        (Phase::Stopping { held }, Event::TurnEnded | Event::WorkEnded | Event::ModelFailed | Event::HarnessFailed) => {
             (Phase::Stopped, stop_effects(held))
         }
         (Phase::Stopped, Event::StopAsked | Event::BudgetSpent) => (phase, vec![]),
@@ -237,10 +241,8 @@ fn step_work(
             Some(held) => (idle, [&[Effect::Release { held, because: Because::Unfinished }], GO_IDLE].concat()),
             None => (idle, GO_IDLE.to_vec()),
         },
-        Event::ModelFailed => {
-            let release = held.map(|held| Effect::Release { held, because: Because::ModelFailed });
-            (idle, release.into_iter().chain([Effect::BackOff, Effect::Report]).collect())
-        }
+        Event::ModelFailed => (idle, back_off(held, Because::ModelFailed)),
+        Event::HarnessFailed => (idle, back_off(held, Because::HarnessFailed)),
         Event::Mail => (here, vec![]),
         Event::Claimed(held) => (work(Some(held)), vec![Effect::Report]),
         Event::Finished => (Phase::Work { held: None, turns, reminded: false }, vec![Effect::Report]),
@@ -254,6 +256,11 @@ fn step_work(
 
 fn work(held: Option<Held>) -> Phase {
     Phase::Work { held, turns: 0, reminded: false }
+}
+
+fn back_off(held: Option<Held>, because: Because) -> Vec<Effect> {
+    let release = held.map(|held| Effect::Release { held, because });
+    release.into_iter().chain([Effect::BackOff, Effect::Report]).collect()
 }
 
 fn stop_effects(held: Option<Held>) -> Vec<Effect> {
@@ -311,6 +318,13 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_of_the_harness_costs_the_task_no_attempt() {
+        let release = Effect::Release { held: HELD, because: Because::HarnessFailed };
+        assert!(!Because::HarnessFailed.counts());
+        check(work(Some(HELD)), Event::HarnessFailed, Phase::START, &[release, Effect::BackOff, Effect::Report]);
+    }
+
+    #[test]
     fn one_asked_to_stop_finishes_its_turn_and_gives_its_claim_back() {
         check(work(Some(HELD)), Event::StopAsked, Phase::Stopping { held: Some(HELD) }, &[Effect::Report]);
         let release = Effect::Release { held: HELD, because: Because::Stopping };
@@ -331,7 +345,8 @@ mod tests {
 
     fn event() -> impl Strategy<Value = Event> {
         prop_oneof![
-            4 => Just(Event::TurnEnded), 2 => Just(Event::WorkEnded), 1 => Just(Event::ModelFailed), 2 => Just(Event::Mail),
+            4 => Just(Event::TurnEnded), 2 => Just(Event::WorkEnded), 1 => Just(Event::ModelFailed), 1 => Just(Event::HarnessFailed),
+            2 => Just(Event::Mail),
             3 => (1_u64..9, 1_u32..4).prop_map(|(task, attempt)| Event::Claimed(Held { task: TaskId(task), attempt })),
             2 => Just(Event::Finished), 1 => Just(Event::ClaimLost), 2 => Just(Event::NothingFound), 2 => Just(Event::Look),
             1 => Just(Event::Compacted), 1 => Just(Event::BudgetSpent), 1 => Just(Event::StopAsked),

@@ -248,6 +248,9 @@ pub trait Board: Send + Sync {
     /// Removes a task: its file, and its number from the others. The number is never used again.
     async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task>;
 
+    /// Of these tasks, which are not on the board, those that [`Board::delete`] took away. It remembers the last some thousand.
+    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>>;
+
     /// Takes away the claims that `is_lost` names with a reason, and leases that have run out. `counts` says whether the loss
     /// counts as a failure of the task. Foreign tasks are never touched.
     async fn reclaim(&self, lost: &LostClaims) -> StoreResult<Vec<Reclaimed>>;
@@ -295,9 +298,9 @@ pub trait Mailbox: Send + Sync {
     /// Says that the transcript of `name` carries these keys durably; what held them can go.
     async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()>;
 
-    /// The mail that waits for `name`, without taking it. After a restart that may be mail a transcript carries already: nothing
-    /// but the transcript knows.
-    async fn peek(&self, name: &str) -> StoreResult<Vec<Message>>;
+    /// The mail that waits for `name`, without taking it: what was taken before under the key it is handed out with. After a
+    /// restart that may be mail a transcript carries already: nothing but the transcript knows.
+    async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>>;
 
     /// Whose inboxes have mail waiting, or mail that [`Mailbox::take`] has to look at. Cheap: nothing is read.
     async fn waiting(&self) -> StoreResult<Vec<String>>;
@@ -373,6 +376,34 @@ pub trait Workers: Send + Sync {
 
     /// Ends the process groups recorded by workers that are gone, tidies their records, and returns the workers that live.
     async fn survey(&self) -> StoreResult<Survey>;
+
+    /// Of these workers, which the survey did not find, those whose process lives all the same: somebody removed what told of it.
+    async fn unrecorded(&self, _ids: Vec<String>) -> StoreResult<HashSet<String>> {
+        Ok(HashSet::new())
+    }
+
+    /// Whether this process still leads its workspace. What tells others so is made anew where somebody removed it.
+    async fn tenure(&self) -> StoreResult<Tenure> {
+        Ok(Tenure::Held)
+    }
+}
+
+/// How a lead stands in its workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tenure {
+    /// It leads.
+    Held,
+    /// It leads, and what tells others so was gone and was made anew.
+    Renewed,
+    /// Another process leads by now.
+    Lost {
+        /// Its team.
+        team: String,
+        /// Its number.
+        pid: u32,
+    },
+    /// The workspace was removed or moved away.
+    NoWorkspace,
 }
 
 /// Who lives.

@@ -21,9 +21,9 @@ use super::file::state::{FileState, STATE_FILE};
 use super::file::transcripts::FileTranscripts;
 use super::file::watch::{self, Watcher};
 use super::file::workers::FileWorkers;
-use super::file::workers::lead::{Leader, occupy, who_leads};
+use super::file::workers::lead::{Leader, Leadership, occupy, who_leads};
 use super::file::{Durability, TEAM_FOLDER, blocking, failed};
-use super::fs::{FileSystem, HeldLock, RealFileSystem};
+use super::fs::{FileSystem, RealFileSystem};
 use super::memory;
 use super::requests::FileRequests;
 
@@ -62,7 +62,7 @@ pub struct Workspace {
     /// What the person should know: no file events, locks that are not to be trusted.
     pub warnings: Vec<String>,
     _watcher: Option<Watcher>,
-    _lead: Option<HeldLock>,
+    _lead: Option<Arc<Leadership>>,
 }
 
 /// One kind of stores.
@@ -112,7 +112,7 @@ pub async fn open(workspace: &Path, options: OpenOptions) -> StoreResult<Workspa
 /// # Errors
 /// [`crate::ports::StoreError::Io`].
 pub fn leader(workspace: &Path) -> StoreResult<Option<Leader>> {
-    who_leads(&RealFileSystem::default(), &workspace.join(TEAM_FOLDER))
+    who_leads(&RealFileSystem::default(), workspace)
 }
 
 fn open_memory(_: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
@@ -122,8 +122,8 @@ fn open_memory(_: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
 }
 
 fn open_files(workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
-    let files: Arc<dyn FileSystem> = Arc::new(RealFileSystem::default());
     let workspace = std::path::absolute(workspace).map_err(failed("open", workspace))?;
+    let files: Arc<dyn FileSystem> = Arc::new(RealFileSystem::below(&workspace));
     let team_folder = workspace.join(TEAM_FOLDER);
     let changes = broadcast::channel(CHANGES_MAX).0;
     check_format(&*files, &team_folder)?;
@@ -131,7 +131,8 @@ fn open_files(workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace>
     let workers: Arc<dyn Workers> = match &options.purpose {
         Purpose::Lead { team } => {
             opened.lead(&files, &workspace, &team_folder, options, team, &changes)?;
-            Arc::new(FileWorkers::register(Arc::clone(&files), Arc::clone(&options.clock), &team_folder, team)?)
+            let workers = FileWorkers::register(Arc::clone(&files), Arc::clone(&options.clock), &team_folder, team)?;
+            Arc::new(opened.lead.iter().fold(workers, FileWorkers::leading))
         }
         Purpose::Act | Purpose::Look => {
             Arc::new(FileWorkers::visit(Arc::clone(&files), Arc::clone(&options.clock), &team_folder))
@@ -145,7 +146,7 @@ fn open_files(workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace>
 struct Opened {
     warnings: Vec<String>,
     watcher: Option<Watcher>,
-    lead: Option<HeldLock>,
+    lead: Option<Arc<Leadership>>,
 }
 
 impl Opened {
@@ -162,7 +163,7 @@ impl Opened {
         for folder in &folders {
             files.create_folder(folder).map_err(failed("make", folder))?;
         }
-        self.lead = Some(occupy(&**files, team_folder, team)?);
+        self.lead = Some(Arc::new(occupy(Arc::clone(files), workspace, team)?));
         sweep_temporaries(&**files, team_folder)?;
         write_format(&**files, team_folder, options.durability)?;
         if options.durability == Durability::Power {

@@ -84,6 +84,8 @@ pub enum Outcome {
         /// How long it asked us to wait.
         retry_after: Option<Duration>,
     },
+    /// A tool could not do its part through no fault of the task or the model.
+    HarnessFailed(String),
     /// The turn was broken off, as its reins say.
     BrokenOff,
     /// A shutdown was asked for by the lead, under this request id.
@@ -291,12 +293,22 @@ impl Agent {
     pub async fn begin(&mut self, task: &Task) -> Result<Held, AgentError> {
         let held = Held { task: task.id, attempt: task.attempt };
         self.reins.hold(Some(held));
-        if !self.thinks() && !self.conversation.is_empty() {
-            self.conversation.compact(String::new()).await?;
-            self.forget_identity();
+        if !self.thinks() {
+            self.start_afresh().await?;
         }
         self.tell(crate::domain::context::claimed_block(task)).await?;
         Ok(held)
+    }
+}
+
+impl Agent {
+    /// Empties the context; the transcript keeps all of it.
+    pub(super) async fn start_afresh(&mut self) -> Result<(), AgentError> {
+        if !self.conversation.is_empty() {
+            self.conversation.compact(String::new()).await?;
+            self.forget_identity();
+        }
+        Ok(())
     }
 }
 

@@ -26,7 +26,8 @@ impl Teammate {
         match self.try_read_inbox().await {
             Err(AgentError::Store(error)) => {
                 self.agent.shared.notes.warn(self.agent.name(), format!("cannot read its mail: {error}"));
-                if self.is_idle() {
+                // One that waits already waits no longer for each look.
+                if self.is_idle() && self.is_able() {
                     self.stay_away("its inbox", STORE_BACKOFF);
                     self.report();
                 }
@@ -69,14 +70,18 @@ impl Teammate {
         if is_asked && !events.iter().any(|event| matches!(event, Event::Mail | Event::StopAsked)) {
             events.push(Event::Mail);
         }
+        if events.contains(&Event::Mail) {
+            self.forget_tasks().await?;
+        }
         Ok(events)
     }
 
     /// Reads mail that needs no model: requests to stop, and notices. The rest stays where it is.
     async fn heed_orders(&mut self) -> Result<Vec<Event>, AgentError> {
         let waiting = self.agent.shared.stores.mailbox.peek(self.agent.name()).await?;
-        let has_order = waiting.iter().any(|message| message.kind == MessageType::ShutdownRequest);
-        let needs_no_thought = waiting.iter().all(|message| message.kind.is_notice());
+        let kinds = || waiting.iter().map(|delivery| delivery.message.kind);
+        let has_order = kinds().any(|kind| kind == MessageType::ShutdownRequest);
+        let needs_no_thought = kinds().all(MessageType::is_notice);
         if waiting.is_empty() || !(has_order || needs_no_thought) {
             return Ok(Vec::new());
         }
@@ -183,6 +188,7 @@ impl Teammate {
         let reason = match because {
             Because::Unfinished => "its teammate ended its work twice without saying what came of it",
             Because::ModelFailed => "the teammate's model could not be reached",
+            Because::HarnessFailed => "what its teammate works with failed",
             Because::Stopping => "",
         };
         let change = Change::Release { reason: reason.to_owned(), counts: because.counts() };

@@ -52,6 +52,8 @@ pub enum End {
     SessionOver,
     /// It was asked to stop.
     Interrupted,
+    /// It could not go on: another leads its workspace, or there is none any more.
+    GivenUp,
 }
 
 /// How a team ended.

@@ -160,6 +160,8 @@ pub struct Ended {
     pub reason: Option<String>,
     /// What it held then.
     pub held: Option<Held>,
+    /// Whether a store failed it: no fault of the task it held.
+    pub by_harness: bool,
 }
 
 /// See the module.
@@ -347,14 +349,15 @@ impl Members {
             match self.lives.join_next_with_id().await {
                 Some(Ok((id, outcome))) => {
                     self.stalled.remove(&id);
+                    let by_harness = matches!(outcome, Err(AgentError::Store(_)));
                     let reason = outcome.err().map(|error| error.to_string());
-                    if let Some(ended) = self.bury(id, reason) {
+                    if let Some(ended) = self.bury(id, reason, by_harness) {
                         return ended;
                     }
                 }
                 Some(Err(error)) => {
                     let reason = self.stalled.remove(&error.id()).map_or_else(|| why(&error), str::to_owned);
-                    if let Some(ended) = self.bury(error.id(), Some(reason)) {
+                    if let Some(ended) = self.bury(error.id(), Some(reason), false) {
                         return ended;
                     }
                 }
@@ -363,13 +366,13 @@ impl Members {
         }
     }
 
-    fn bury(&mut self, id: Id, reason: Option<String>) -> Option<Ended> {
+    fn bury(&mut self, id: Id, reason: Option<String>, by_harness: bool) -> Option<Ended> {
         let name = self.names.remove(&id)?;
         let member = self.by_name.get_mut(&name)?;
         let held = member.progress.held();
         member.progress.hold(None);
         member.gone = Some(reason.clone().unwrap_or_default());
-        Some(Ended { name, reason, held })
+        Some(Ended { name, reason, held, by_harness })
     }
 
     /// Ends the lives of those that hang; each then comes out of [`Members::ended`].

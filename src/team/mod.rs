@@ -1,6 +1,6 @@
 //! The team: the lead, its teammates, their turns. The only place that acts on what the domain decides.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -201,11 +201,25 @@ fn check_models(spec: &TeamSpec, connect: &Connect) -> Result<bool, LaunchError>
 /// Takes back what workers that are gone held: the whole team ended, so it counts against nobody. Says who held what, so that
 /// each goes on with its own.
 async fn take_up(stores: &Stores) -> Result<HashMap<String, crate::domain::task::TaskId>, StoreError> {
-    let survey = stores.workers.survey().await?;
+    let live_workers = Some(who_lives(stores).await?);
     let reason = "the team ended before it was done".to_owned();
-    let lost = LostClaims { live_workers: Some(survey.live), claims: Vec::new(), counts: false, reason };
+    let lost = LostClaims { live_workers, claims: Vec::new(), counts: false, reason };
     let reclaimed = stores.board.reclaim(&lost).await?;
     Ok(reclaimed.into_iter().map(|claim| (claim.owner, claim.task.id)).collect())
+}
+
+/// The workers that live, those among them whose claims are all that is left to tell of them.
+async fn who_lives(stores: &Stores) -> Result<HashSet<String>, StoreError> {
+    let mut live = stores.workers.survey().await?.live;
+    let view = stores.board.view().await?;
+    let claims = view.tasks.values().filter_map(|task| task.claim.as_ref());
+    let unknown: HashSet<&String> =
+        claims.map(|claim| &claim.worker).filter(|worker| !live.contains(*worker)).collect();
+    if !unknown.is_empty() {
+        let unknown = unknown.into_iter().cloned().collect();
+        live.extend(stores.workers.unrecorded(unknown).await?);
+    }
+    Ok(live)
 }
 
 async fn set_mode(stores: &Stores, start: &Start) -> Result<(), StoreError> {

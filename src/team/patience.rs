@@ -3,7 +3,7 @@
 //! Members reach their stores through [`Patience::stores`], so that a report, a record or a message that meets a full disk
 //! waits in this one place. The lead does not: it must hear a stop at any time, and it looks again by itself.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -20,6 +20,7 @@ use super::reins::{Pace, Reins};
 use crate::domain::change::{Actor, Change};
 use crate::domain::message::Message;
 use crate::domain::name::Name;
+use crate::domain::record::RunningCommand;
 use crate::domain::request::{Answer, Request, RequestBook, RequestKind};
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::transcript::Record;
@@ -223,6 +224,9 @@ impl Board for Patient<dyn Board> {
     async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
         self.patience.through(|| self.inner.delete(id, by)).await
     }
+    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
+        self.inner.deleted(ids).await
+    }
     async fn reclaim(&self, lost: &LostClaims) -> StoreResult<Vec<Reclaimed>> {
         self.inner.reclaim(lost).await
     }
@@ -242,7 +246,7 @@ impl Mailbox for Patient<dyn Mailbox> {
     async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
         self.patience.through(|| self.inner.settle(name, delivered)).await
     }
-    async fn peek(&self, name: &str) -> StoreResult<Vec<Message>> {
+    async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
         self.inner.peek(name).await
     }
     async fn waiting(&self) -> StoreResult<Vec<String>> {
@@ -275,10 +279,10 @@ impl Requests for Patient<dyn Requests> {
 
 #[async_trait]
 impl CommandRegistry for Patient<dyn CommandRegistry> {
-    async fn started(&self, group: i32) -> StoreResult<()> {
-        self.patience.through(|| self.inner.started(group)).await
+    async fn started(&self, command: RunningCommand) -> StoreResult<()> {
+        self.patience.through(|| self.inner.started(command.clone())).await
     }
-    async fn ended(&self, group: i32) {
-        self.inner.ended(group).await;
+    async fn ended(&self, command: RunningCommand) {
+        self.inner.ended(command).await;
     }
 }

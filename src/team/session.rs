@@ -254,7 +254,8 @@ impl Lead {
             self.session.prompt(lead, text);
             return;
         }
-        if self.has_more() && self.desired != Mode::Pause && self.session.rounds < ROUNDS_MAX {
+        let has_mail = self.has_unread_mail().await;
+        if (has_mail || self.has_more()) && self.desired != Mode::Pause && self.session.rounds < ROUNDS_MAX {
             self.session.rounds += 1;
             self.session.report_asked = false;
             self.session.stage = Stage::Running(mode);
@@ -267,12 +268,13 @@ impl Lead {
     fn has_more(&self) -> bool {
         let usable = self.members.teammates().filter(|member| member.is_usable());
         let members = usable.map(|member| (member.spec.name.as_str(), member.can_do.as_slice()));
-        self.ready.is_any_due_for(self.shared.clock.now(), members) || self.mail_waits()
+        self.ready.is_any_due_for(self.shared.clock.now(), members)
     }
 
     async fn conclude(&mut self, mode: Mode) {
         let tally = self.tally();
-        self.session.trouble = self.trouble(tally);
+        let unread = if self.has_unread_mail().await { self.unread() } else { None };
+        self.session.trouble = self.trouble(tally).or(unread);
         let by_rule = summary_by_rule(&self.view, tally, self.session.checked.as_ref());
         let standing = self.members.lead().map(|lead| lead.standing.borrow().clone()).unwrap_or_default();
         let said = standing.last_said.filter(|_| self.session.report_asked && !standing.owes_answer);
@@ -300,6 +302,9 @@ impl Lead {
 
     /// What keeps the team from its work, where that is not in its tasks: nobody is left who could do them, or plan them.
     fn trouble(&self, tally: Tally) -> Option<String> {
+        if let Some(vanished) = self.vanished() {
+            return Some(vanished);
+        }
         let names = |members: Vec<&Member>| {
             let named = members.iter().take(NAMED_MAX).map(|member| {
                 let reason = member.trouble().unwrap_or_else(|| "it was asked to stop".to_owned());
@@ -315,6 +320,12 @@ impl Lead {
         let was_planned = !self.session.goal_unplanned() && self.session.unanswered(lead).is_none();
         (self.spec.goal.is_some() && !was_planned)
             .then(|| format!("The lead could not do its part ({}).", names(vec![lead])))
+    }
+
+    /// Whose mail was not read, in words.
+    fn unread(&self) -> Option<String> {
+        let names: Vec<&str> = self.whose_mail_waits().take(NAMED_MAX).collect();
+        (!names.is_empty()).then(|| format!("Mail was not read: brigade inbox {}.", names.join(", ")))
     }
 
     /// How the tasks of the board stand.

@@ -96,12 +96,18 @@ pub struct Teammate {
     away_for: &'static str,
     pub(super) lost: Option<TaskId>,
     model_failures: u32,
+    harness_failures: u32,
 }
 
 /// The first wait after a model could not be reached; each further one doubles.
 const MODEL_BACKOFF_FIRST: Duration = Duration::from_secs(15);
 /// The longest such wait of our own choice.
 const MODEL_BACKOFF_MAX: Duration = Duration::from_secs(600);
+
+/// The first wait after a tool could not do its part; each further one doubles.
+const HARNESS_BACKOFF_FIRST: Duration = Duration::from_secs(2);
+/// Such failures in a row, no task finished between them, at which a teammate is of no use.
+const HARNESS_FAILURES_MAX: u32 = 6;
 
 /// How a running turn was made to end.
 #[derive(Default)]
@@ -143,6 +149,7 @@ impl Teammate {
             away_for: "",
             lost: None,
             model_failures: 0,
+            harness_failures: 0,
         }
     }
 
@@ -169,6 +176,14 @@ impl Teammate {
                 effects.extend(more);
             }
         }
+    }
+
+    /// About to work on mail, without a task: a model that does not think would take up one it held before.
+    pub(super) async fn forget_tasks(&mut self) -> Result<(), AgentError> {
+        if self.phase.held().is_none() && !self.agent.thinks() {
+            self.agent.start_afresh().await?;
+        }
+        Ok(())
     }
 
     async fn act(&mut self, effect: Effect) -> Result<Vec<Event>, AgentError> {
@@ -243,10 +258,9 @@ impl Teammate {
         interruption: Interruption,
         outcomes: Vec<Outcome>,
     ) -> Result<Vec<Event>, AgentError> {
-        if !outcomes.iter().any(|outcome| matches!(outcome, Outcome::ModelFailed { .. })) {
-            self.model_failures = 0;
-            self.down = None;
-            self.away_until = None;
+        let model_failed = outcomes.iter().any(|outcome| matches!(outcome, Outcome::ModelFailed { .. }));
+        if !model_failed {
+            (self.model_failures, self.down, self.away_until) = (0, None, None);
         }
         let has_finished = outcomes.contains(&Outcome::Event(Event::Finished));
         if interruption.is_broken_off || interruption.has_order {
@@ -278,6 +292,7 @@ impl Teammate {
                     events.push(Event::Claimed(held));
                 }
                 Outcome::Event(Event::Finished) => {
+                    self.harness_failures = 0;
                     if let Some(held) = self.phase.held() {
                         self.note_task(held.task).await;
                     }
@@ -287,6 +302,10 @@ impl Teammate {
                 Outcome::ModelFailed { reason, is_final, retry_after } => {
                     self.model_failed(&reason, is_final, retry_after).await;
                     events.push(Event::ModelFailed);
+                }
+                Outcome::HarnessFailed(reason) => {
+                    self.harness_failed(&reason);
+                    events.push(Event::HarnessFailed);
                 }
                 Outcome::ShutdownAsked { request_id } => self.pending_shutdown = Some(request_id),
                 Outcome::GoalDone(summary) => {
@@ -318,6 +337,18 @@ impl Teammate {
         if !was_told {
             self.tell_lead_of_model(reason).await;
         }
+    }
+
+    /// What it works with failed it: it waits, longer each time, and is of no use once that has gone on for long.
+    fn harness_failed(&mut self, reason: &str) {
+        if matches!(self.phase, Phase::Stopping { .. }) {
+            return;
+        }
+        self.agent.shared.notes.warn(self.agent.name(), format!("a tool could not do its part: {reason}"));
+        self.harness_failures += 1;
+        self.down = (self.harness_failures >= HARNESS_FAILURES_MAX).then(|| reason.to_owned());
+        let wait = HARNESS_BACKOFF_FIRST.saturating_mul(1 << self.harness_failures.saturating_sub(1).min(16));
+        self.stay_away("its workspace", wait.min(MODEL_BACKOFF_MAX));
     }
 
     /// Begins nothing for so long, because of what is named.

@@ -147,7 +147,9 @@ impl Agent {
         if response.stop == StopReason::ContextFull {
             outcomes.extend(self.compact().await?);
         }
-        if !outcomes.contains(&Outcome::Event(Event::WorkEnded)) {
+        let has_ended =
+            |outcome: &Outcome| matches!(outcome, Outcome::Event(Event::WorkEnded) | Outcome::HarnessFailed(_));
+        if !outcomes.iter().any(has_ended) {
             outcomes.push(Outcome::Event(if goes_on { Event::TurnEnded } else { Event::WorkEnded }));
         }
         Ok(outcomes)
@@ -213,7 +215,7 @@ impl Agent {
             Some(Ok(output)) => (output.text, false, self.effect(output.effect)),
             Some(Err(ToolError::Mendable(text))) => (text, true, Vec::new()),
             Some(Err(ToolError::ClaimLost(text))) => (text, true, vec![Outcome::Event(Event::ClaimLost)]),
-            Some(Err(ToolError::Fatal(text))) => (text, true, vec![Outcome::Event(Event::WorkEnded)]),
+            Some(Err(ToolError::Fatal(text))) => (text.clone(), true, vec![Outcome::HarnessFailed(text)]),
         };
         self.record_result(id, text, is_error).await?;
         Ok(outcomes)
@@ -353,6 +355,7 @@ fn not_to_be_followed(outcome: &Outcome) -> Option<&'static str> {
         Outcome::Event(Event::ClaimLost) => Some("Not called: the task is not yours any more."),
         Outcome::Event(Event::WorkEnded) => Some("Not called: your work ended with the call before."),
         Outcome::Event(Event::StopAsked) => Some("Not called: you agreed to stop."),
+        Outcome::HarnessFailed(_) => Some("Not called: the call before could not be made, and not by your fault."),
         _ => None,
     }
 }

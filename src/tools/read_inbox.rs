@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::arguments::{Arguments, Parameter};
 use super::checked::Checked;
 use super::{ToolContext, ToolError, ToolOutput};
+use crate::ports::Delivery;
 
 pub(super) struct ReadInbox;
 
@@ -23,8 +24,10 @@ impl Checked for ReadInbox {
         if waiting.is_empty() {
             return Ok(ToolOutput::text("no mail waits; new mail is shown to you by itself"));
         }
-        let lines: Vec<String> =
-            waiting.iter().map(|message| format!("- {} from {}", message.kind.as_str(), message.from)).collect();
+        let lines: Vec<String> = waiting
+            .iter()
+            .map(|Delivery { message, .. }| format!("- {} from {}", message.kind.as_str(), message.from))
+            .collect();
         Ok(ToolOutput::text(format!(
             "{} waiting; shown to you after the results of this turn's tools:\n{}",
             if lines.len() == 1 { "1 message is".to_owned() } else { format!("{} messages are", lines.len()) },

@@ -93,6 +93,9 @@ pub struct Outcome {
     pub reason: Option<String>,
     /// How the check of the goal came out, where there is one and it was made.
     pub goal: Option<GoalCheck>,
+    /// What kept the team from its work, other than its tasks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     /// The tasks: those of this run and all that are unfinished.
     pub tasks: Vec<TaskOutcome>,
 }
@@ -166,6 +169,7 @@ impl Summary {
             output_tokens: self.output_tokens,
             reason: self.stopped.clone(),
             goal: self.goal.clone(),
+            trouble: None,
             tasks,
         }
     }
@@ -297,6 +301,7 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
         tokens => format!(", {tokens} tokens"),
     };
     let done = match (total, outcome.is_all_done()) {
+        (0, _) if outcome.trouble.is_some() => (BAD, outcome.trouble.clone().unwrap_or_default()),
         (0, _) => (WARN, format!("There was nothing to do: the board has no task ({took}{tokens}).")),
         (1, true) => (GOOD, format!("The one task is done ({took}{tokens}).")),
         (_, true) => (
@@ -318,6 +323,7 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
         let (style, word) = if goal.met { (GOOD, "met") } else { (BAD, "not met") };
         sentences.push((style, format!("The goal is {word}: {}.", goal.evidence)));
     }
+    sentences.extend(outcome.trouble.clone().filter(|_| total > 0).map(|trouble| (BAD, trouble)));
     let ids = |status: &str| -> Vec<u64> {
         outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id.0).collect()
     };

@@ -1,13 +1,14 @@
 //! A team as people read it: what it is to do, what it does, who is doing what.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use anstyle::Style;
 use serde::Serialize;
 
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, one_line};
+use super::text::{ago, duration, one_line};
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
@@ -30,6 +31,9 @@ pub struct TeamView {
     pub running: bool,
     /// That process.
     pub pid: Option<u32>,
+    /// How long it has given no sign of life, in milliseconds, where that is too long for one that is well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_ms: Option<u64>,
     /// Its members.
     pub members: Vec<MemberView>,
 }
@@ -88,8 +92,12 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
 }
 
 fn running(view: &TeamView) -> String {
-    match view.pid {
-        Some(pid) if view.running => paint(GOOD, &format!("runs (pid {pid})")),
+    let silence = view.silent_ms.map(|ms| duration(Duration::from_millis(ms)));
+    match (view.pid, silence) {
+        (Some(pid), Some(silence)) => {
+            paint(BAD, &format!("no sign of life for {silence} (pid {pid}): it is stopped, or hangs"))
+        }
+        (Some(pid), None) if view.running => paint(GOOD, &format!("runs (pid {pid})")),
         _ if view.running => paint(GOOD, "runs"),
         _ => paint(DIM, "does not run"),
     }
@@ -155,6 +163,7 @@ mod tests {
             set_by: "human".into(),
             note: String::new(),
             running: true,
+            silent_ms: None,
             pid: Some(4021),
             members: vec![alice, bob],
         };

@@ -16,7 +16,10 @@ const COMMANDS: [&str; 13] =
 /// Whether a terminal could take this character for an order, or show text in another order than it stands.
 fn is_harmful(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+        || matches!(
+            c,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
+        )
 }
 
 /// The text with everything a terminal might obey made visible. Newlines and tabs stay.
@@ -54,17 +57,21 @@ pub fn width(text: &str) -> usize {
     text.width()
 }
 
+/// Characters that a column may have: some take none, such as accents, and a text of nothing else would have no end.
+const CHARS_PER_COLUMN_MAX: usize = 8;
+
 /// The text in at most `max` columns; what is left out is marked by `…`.
 #[must_use]
 pub fn cut(text: &str, max: usize) -> String {
-    if text.len() <= max || width(text) <= max {
+    let chars_max = max.saturating_mul(CHARS_PER_COLUMN_MAX);
+    if text.len() <= max || (text.chars().nth(chars_max).is_none() && width(text) <= max) {
         return text.to_owned();
     }
     let mut out = String::new();
     let mut taken = 0;
-    for c in text.chars() {
+    for (place, c) in text.chars().enumerate() {
         let columns = c.width().unwrap_or(0);
-        if taken + columns + 1 > max {
+        if taken + columns + 1 > max || place >= chars_max {
             break;
         }
         taken += columns;
@@ -219,6 +226,20 @@ pub fn bytes(bytes: u64) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn texts_that_take_no_columns_are_cut_too() {
+        for c in ['\u{200d}', '\u{301}'] {
+            let text = "a".to_owned() + &c.to_string().repeat(100_000);
+            assert!(cut(&text, 20).chars().count() <= 20 * CHARS_PER_COLUMN_MAX + 1, "{c:?}");
+        }
+        assert_eq!(cut("e\u{301}te\u{301}", 3), "e\u{301}te\u{301}");
+    }
+
+    #[test]
+    fn marks_that_turn_text_around_or_break_lines_are_made_visible() {
+        assert_eq!(harmless("\u{61c}\u{202e}\u{2028}\u{2029}\r"), "\\u{61c}\\u{202e}\\u{2028}\\u{2029}\\r");
+    }
 
     #[test]
     fn orders_to_the_terminal_become_visible() {

@@ -2,10 +2,11 @@
 //! domain's, which every claim goes by.
 
 use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
 use serde::Serialize;
 
-use super::text::{ago, count, one_line};
+use super::text::{ago, count, duration, one_line};
 use crate::domain::graph::{
     Blocker, BlockerState, Obstacle, TaskLookup, find_cycle, last_blockers, obstacle, unfinished_blockers,
 };
@@ -41,6 +42,8 @@ pub struct Situation<'a> {
     pub set_aside: BTreeMap<TaskId, String>,
     /// The team that runs.
     pub running: Option<String>,
+    /// How long the team that runs gave no sign of life, where that is too long for one that is well.
+    pub silence: Option<Duration>,
     /// The workers that live.
     pub live_workers: HashSet<String>,
     /// What the person wants of the team.
@@ -139,6 +142,9 @@ fn in_progress(task: &Task, situation: &Situation<'_>) -> Reason {
             .hint(release);
     }
     if situation.live_workers.contains(&claim.worker) {
+        if let Some(silence) = silent(situation) {
+            return silence;
+        }
         return reason("held", format!("{owner} is working on it: claimed {since}, attempt {}.", task.attempt));
     }
     let text = format!("{owner} claimed it {since}, but the process that ran {owner} is gone.");
@@ -353,9 +359,21 @@ fn team(situation: &Situation<'_>) -> Option<Reason> {
         let text = "No team runs in this workspace.";
         return Some(reason("no_team", text).hint("brigade up, or brigade run TEAM"));
     }
+    if let Some(silence) = silent(situation) {
+        return Some(silence);
+    }
     (situation.desired == Some(Mode::Pause)).then(|| {
         reason("paused", "The team is paused: nothing more is claimed.").hint("brigade state continuous, or run_once")
     })
+}
+
+/// That nothing is heard of the process that runs the team.
+fn silent(situation: &Situation<'_>) -> Option<Reason> {
+    let text = format!(
+        "The team's process gave no sign of life for {}: it is stopped, or hangs.",
+        duration(situation.silence?)
+    );
+    Some(reason("silent", text).hint("brigade team shows its pid: kill -CONT PID wakes it, kill PID ends it"))
 }
 
 /// Nothing is in the way: who could take it, and what goes before it.
@@ -412,6 +430,7 @@ mod tests {
             ],
             set_aside: BTreeMap::from([(TaskId(6), ".tasks/.spoiled/task_6.json".to_owned())]),
             running: Some("team".into()),
+            silence: None,
             live_workers: HashSet::from(["w1".to_owned()]),
             desired: Some(Mode::Continuous),
             now: UnixMs(100_000),

@@ -170,3 +170,29 @@ fn a_killed_lead_leaves_a_workspace_that_says_so() {
     wait_until("the claims are anew", || place.task(1)["attempt"] == 2);
     drop(second);
 }
+
+#[test]
+fn a_lead_that_is_stopped_is_said_to_give_no_sign_of_life() {
+    let place = Place::with_team(2, ENDLESS);
+    let mut run = at_work(&place);
+    assert!(place.run(&["team"]).out.contains("runs (pid"));
+    run.signal("STOP");
+    // As if that were long ago: all that tells of it is set back by a minute.
+    let worker = fs::read_dir(place.join(".team/workers")).unwrap().map(|entry| entry.unwrap().path());
+    let record = worker.into_iter().find(|path| path.extension().is_some_and(|end| end == "json")).unwrap();
+    let mut told: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    told["heartbeat"] = (told["heartbeat"].as_i64().unwrap() - 60_000).into();
+    fs::write(&record, told.to_string()).unwrap();
+    let mut state = place.state();
+    for (_, teammate) in state["teammates"].as_object_mut().unwrap() {
+        teammate["heartbeat"] = "2020-01-01T00:00:00.000Z".into();
+    }
+    place.write("agent_state.json", &state.to_string());
+    for command in [&["team"][..], &["doctor"], &["why", "1"], &["why", "3"]] {
+        let said = place.run(command).out;
+        assert!(said.contains("no sign of life for 1 min"), "{command:?}: {said}");
+    }
+    run.signal("CONT");
+    run.kill();
+    place.assert_nothing_is_left_running();
+}

@@ -363,3 +363,40 @@ async fn another_process_knows_the_recipients_and_a_new_run_begins_with_its_own(
     visitor.send("alice", message("human", "x")).await.unwrap();
     assert_eq!(second.waiting().await.unwrap(), ["alice"]);
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn inboxes_that_cannot_be_mail_are_put_aside_and_do_not_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let mail = mailbox(real(), path, Durability::Process);
+    mail.open_inboxes(&names(&["alice", "bob", "carol"])).await.unwrap();
+    fs::create_dir(inbox(path, "alice")).unwrap();
+    std::os::unix::fs::symlink("/nowhere", inbox(path, "bob")).unwrap();
+    fs::File::create(inbox(path, "carol")).unwrap().set_len(65 * 1024 * 1024).unwrap();
+    assert!(mail.waiting().await.unwrap().is_empty());
+    assert_eq!(fs::read_dir(path.join(".team/inbox/.spoiled")).unwrap().count(), 3);
+    for name in ["alice", "bob", "carol"] {
+        mail.send(name, message("lead", "hello")).await.unwrap();
+        assert_eq!(contents(&mail.take(name, &HashSet::new()).await.unwrap()), ["hello"], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_carried_is_not_seen_to_wait_and_goes_with_a_later_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let first = mailbox(real(), path, Durability::Process);
+    tutorial_writes(path, "human", "{\"content\": \"one\"}\n{\"content\": \"two\"}\n");
+    let taken = first.take("human", &HashSet::new()).await.unwrap();
+    assert_eq!(first.peek("human").await.unwrap(), taken, "the same keys");
+    first.settle("human", &HashSet::from([taken[0].key.clone()])).await.unwrap();
+    assert_eq!(contents(&first.peek("human").await.unwrap()), ["two"]);
+    drop(first);
+    // Each process that only looks once lets go of what has settled before it came.
+    eventually("the taken file goes", async || {
+        mailbox(real(), path, Durability::Process).settle("human", &keys(&taken)).await.unwrap();
+        taken_files(path).is_empty()
+    })
+    .await;
+}

@@ -7,9 +7,10 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::Arc;
 
 use brigade::domain::record::{WorkerRecord, WorkerTeammate};
-use brigade::ports::{StoreError, Workers};
+use brigade::ports::{StoreError, Tenure, Workers};
 use brigade::stores::file::workers::FileWorkers;
 use brigade::stores::file::workers::lead::{occupy, who_leads};
 
@@ -151,23 +152,23 @@ async fn one_leads_and_others_are_told_who() {
     let folder = tempfile::tempdir().unwrap();
     let files = real();
     assert_eq!(who_leads(&*files, folder.path()).unwrap(), None);
-    let held = occupy(&*files, folder.path(), "my-team").unwrap();
+    let held = occupy(Arc::clone(&files), folder.path(), "my-team").unwrap();
     let leader = who_leads(&*files, folder.path()).unwrap().unwrap();
     assert_eq!((leader.team.as_str(), leader.pid), ("my-team", std::process::id()));
-    match occupy(&*files, folder.path(), "other") {
+    match occupy(Arc::clone(&files), folder.path(), "other") {
         Err(StoreError::Occupied { team, pid }) => assert_eq!((team.as_str(), pid), ("my-team", std::process::id())),
         other => panic!("{:?}", other.err()),
     }
     drop(held);
     assert_eq!(who_leads(&*files, folder.path()).unwrap(), None);
-    eventually("it can be led again", async || occupy(&*files, folder.path(), "other").is_ok()).await;
+    eventually("it can be led again", async || occupy(Arc::clone(&files), folder.path(), "other").is_ok()).await;
 }
 
 #[tokio::test]
 async fn asking_who_leads_keeps_nobody_from_leading() {
     let folder = tempfile::tempdir().unwrap();
     let files = real();
-    drop(occupy(&*files, folder.path(), "t").unwrap());
+    drop(occupy(Arc::clone(&files), folder.path(), "t").unwrap());
     let path = folder.path().to_owned();
     let asking = std::thread::spawn(move || {
         for _ in 0..300 {
@@ -175,7 +176,64 @@ async fn asking_who_leads_keeps_nobody_from_leading() {
         }
     });
     for _ in 0..30 {
-        drop(occupy(&*files, folder.path(), "t").unwrap());
+        drop(occupy(Arc::clone(&files), folder.path(), "t").unwrap());
     }
     asking.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_lead_whose_lock_was_removed_keeps_others_out_and_makes_it_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (files, team) = (real(), folder.path().join(".team"));
+    let held = Arc::new(occupy(Arc::clone(&files), folder.path(), "my-team").unwrap());
+    let lead = FileWorkers::register(real(), clock(), &team, "my-team").unwrap().leading(&held);
+    assert_eq!(lead.tenure().await.unwrap(), Tenure::Held);
+    for what in ["lead.lock", "lead.json", ""] {
+        let path = team.join(what);
+        if what.is_empty() {
+            fs::remove_dir_all(path).unwrap()
+        } else {
+            fs::remove_file(path).unwrap()
+        }
+        let refused = occupy(real(), folder.path(), "other").err();
+        assert!(matches!(refused, Some(StoreError::Occupied { .. })), "{what}: {refused:?}");
+        assert!(who_leads(&*files, folder.path()).unwrap().is_some(), "{what}");
+        assert_eq!(lead.tenure().await.unwrap(), Tenure::Renewed, "{what}");
+        assert_eq!(who_leads(&*files, folder.path()).unwrap().unwrap().team, "my-team", "{what}");
+        assert_eq!(lead.tenure().await.unwrap(), Tenure::Held, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_lead_takes_nothing_from_another_and_misses_its_workspace() {
+    let outer = tempfile::tempdir().unwrap();
+    let folder = outer.path().join("workspace");
+    fs::create_dir(&folder).unwrap();
+    let held = Arc::new(occupy(real(), &folder, "first").unwrap());
+    let lead = FileWorkers::register(real(), clock(), &folder.join(".team"), "first").unwrap().leading(&held);
+    // A program that locks no folders, such as an older Brigade, took the lock's file after it was removed.
+    fs::remove_file(folder.join(".team/lead.lock")).unwrap();
+    let other = real().hold(&folder.join(".team/lead.lock")).unwrap().unwrap();
+    fs::write(folder.join(".team/lead.json"), "{\"team\": \"second\", \"pid\": 7}").unwrap();
+    assert_eq!(lead.tenure().await.unwrap(), Tenure::Lost { team: "second".into(), pid: 7 });
+    drop(other);
+    fs::rename(&folder, outer.path().join("moved")).unwrap();
+    assert_eq!(lead.tenure().await.unwrap(), Tenure::NoWorkspace);
+    fs::create_dir(&folder).unwrap();
+    assert_eq!(lead.tenure().await.unwrap(), Tenure::NoWorkspace, "another folder of the name is not it");
+}
+
+#[tokio::test]
+async fn a_worker_of_which_nothing_is_left_on_disk_still_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (worker(folder.path()), worker(folder.path()));
+    fs::remove_dir_all(folder.path().join("workers")).unwrap();
+    let ids = vec![second.me().to_owned(), "999999-1-0000abcd".to_owned(), "lease:zoe".to_owned(), "x".to_owned()];
+    let living = first.unrecorded(ids.clone()).await.unwrap();
+    assert_eq!(living.into_iter().collect::<Vec<_>>(), [second.me()]);
+    // It makes itself known again with its next report; then locks say whether it lives.
+    second.report(running(None)).await.unwrap();
+    assert!(folder.path().join(format!("workers/{}.json", second.me())).exists());
+    assert!(first.survey().await.unwrap().live.contains(second.me()));
+    assert!(first.unrecorded(ids).await.unwrap().is_empty());
 }

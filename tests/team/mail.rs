@@ -198,7 +198,7 @@ impl Mailbox for Hanging {
         }
         self.inner.settle(name, delivered).await
     }
-    async fn peek(&self, name: &str) -> StoreResult<Vec<Message>> {
+    async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
         self.inner.peek(name).await
     }
     async fn waiting(&self) -> StoreResult<Vec<String>> {

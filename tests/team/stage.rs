@@ -1,6 +1,6 @@
 //! A stage for teams: memory stores, a clock that follows paused time, models made by closures, tools that can be watched.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -213,6 +213,9 @@ impl Board for WatchedBoard {
     }
     async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
         self.inner.delete(id, by).await
+    }
+    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
+        self.inner.deleted(ids).await
     }
     async fn reclaim(&self, lost: &LostClaims) -> StoreResult<Vec<Reclaimed>> {
         self.inner.reclaim(lost).await

@@ -1,6 +1,6 @@
 //! Stores that fail and dawdle by a seed, and that keep account of what they accepted: who held what, which mail was sent.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -182,6 +182,10 @@ impl Board for Stormy<dyn Board> {
         self.0.dawdle().await;
         deleted
     }
+    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
+        self.0.fail().await?;
+        self.1.deleted(ids).await
+    }
     async fn reclaim(&self, lost: &LostClaims) -> StoreResult<Vec<Reclaimed>> {
         self.0.fail().await?;
         let reclaimed = self.1.reclaim(lost).await?;
@@ -215,7 +219,7 @@ impl Mailbox for Stormy<dyn Mailbox> {
         self.0.fail().await?;
         self.1.settle(name, delivered).await
     }
-    async fn peek(&self, name: &str) -> StoreResult<Vec<Message>> {
+    async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
         self.0.fail().await?;
         self.1.peek(name).await
     }

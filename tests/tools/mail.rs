@@ -8,7 +8,7 @@ use serde_json::json;
 use super::stage::{Stage, stage};
 
 async fn mail_of(stage: &Stage, name: &str) -> Vec<Message> {
-    stage.stores.mailbox.peek(name).await.unwrap()
+    stage.stores.mailbox.peek(name).await.unwrap().into_iter().map(|delivery| delivery.message).collect()
 }
 
 #[tokio::test]

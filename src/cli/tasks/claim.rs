@@ -7,6 +7,7 @@ use crate::cli::arguments::{acting_name, lease, task_id, word, words};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
+use crate::domain::change::{Actor, Change};
 use crate::domain::name::{LEAD, Name};
 use crate::domain::task::{Task, TaskId};
 use crate::ports::{Board, Claimant, LostClaims};
@@ -59,7 +60,17 @@ impl Claim {
         let view = board.view().await?;
         let look = Look { view: &view, live_workers: None, now: context.now() };
         let answer = context.output.answer(&document(&task), || tasks::card(&task, &look, context.output.columns))?;
-        Ok(answer.note(said(&task, &name, self.lease)))
+        // Who never learns the attempt could do nothing with the claim.
+        if let Err(error) = context.output.print_whole(&answer.text) {
+            let release = Change::Release { reason: String::new(), counts: false };
+            let outcome = board.change(task.id, release, &Actor::holder(name.as_str(), task.attempt)).await;
+            let then = match outcome {
+                Ok(_) => "the task was given back".to_owned(),
+                Err(error) => format!("the claim stands (attempt {}): {error}", task.attempt),
+            };
+            return Err(CliError::refused(format!("cannot write the output: {error}; {then}")));
+        }
+        Ok(Answer { text: String::new(), ..answer }.note(said(&task, &name, self.lease)))
     }
 }
 

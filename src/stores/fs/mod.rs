@@ -78,6 +78,17 @@ pub trait FileSystem: Send + Sync {
     /// Takes the exclusive lock on `path` for as long as the result lives; `None` when another holds it.
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>>;
 
+    /// Takes the exclusive lock on `folder` itself, which goes only with the folder, for as long as the result lives; `None` when
+    /// another holds it. Where folders cannot be locked nothing is held, and nobody kept out.
+    fn hold_folder(&self, _folder: &Path) -> io::Result<Option<HeldLock>> {
+        Ok(Some(Box::new(())))
+    }
+
+    /// Whether another holds `folder`. Asking keeps nobody else from asking.
+    fn is_folder_held(&self, _folder: &Path) -> bool {
+        false
+    }
+
     /// Bytes that can still be written on the disk of `folder`.
     fn free_bytes(&self, folder: &Path) -> io::Result<u64>;
 

@@ -17,9 +17,17 @@ type OpenLock = Arc<Mutex<fd_lock::RwLock<File>>>;
 #[derive(Debug, Default, Clone)]
 pub struct RealFileSystem {
     locks: Arc<Mutex<HashMap<PathBuf, OpenLock>>>,
+    /// A folder that is never made: where it is missing, nothing below it is made either.
+    root: Option<PathBuf>,
 }
 
 impl RealFileSystem {
+    /// The files below `root`, which somebody may remove or move at any time: no folder is made in the place of it.
+    #[must_use]
+    pub fn below(root: &Path) -> Self {
+        Self { root: Some(root.to_owned()), ..Self::default() }
+    }
+
     fn open_lock(&self, path: &Path) -> io::Result<OpenLock> {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = locks.get(path) {
@@ -82,7 +90,19 @@ impl FileSystem for RealFileSystem {
     }
 
     fn create_folder(&self, folder: &Path) -> io::Result<()> {
-        fs::create_dir_all(folder)
+        let Some((root, below)) = self.root.as_deref().and_then(|root| Some((root, folder.strip_prefix(root).ok()?)))
+        else {
+            return fs::create_dir_all(folder);
+        };
+        let mut path = root.to_owned();
+        for part in below {
+            path.push(part);
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+                outcome => outcome?,
+            }
+        }
+        Ok(())
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -155,6 +175,24 @@ impl FileSystem for RealFileSystem {
                 return Ok(Some(Box::new(file)));
             }
         }
+    }
+
+    fn hold_folder(&self, folder: &Path) -> io::Result<Option<HeldLock>> {
+        // Systems and file systems that lock no folders say so in many ways; the lock's file keeps others out there.
+        let Ok(open) = File::open(folder) else { return Ok(Some(Box::new(()))) };
+        let mut lock = fd_lock::RwLock::new(open);
+        match lock.try_write() {
+            Ok(guard) => mem::forget(guard),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(_) => return Ok(Some(Box::new(()))),
+        }
+        Ok(Some(Box::new(lock.into_inner())))
+    }
+
+    fn is_folder_held(&self, folder: &Path) -> bool {
+        let Ok(open) = File::open(folder) else { return false };
+        let lock = fd_lock::RwLock::new(open);
+        matches!(lock.try_read(), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     fn free_bytes(&self, folder: &Path) -> io::Result<u64> {

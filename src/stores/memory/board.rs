@@ -1,6 +1,6 @@
 //! The task board in memory. It decides nothing itself: [`crate::stores::rules`] does, as for every board.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -25,6 +25,7 @@ struct Tasks {
     tasks: BTreeMap<TaskId, Arc<Task>>,
     largest: u64,
     revision: u64,
+    deleted: BTreeSet<TaskId>,
 }
 
 impl MemoryBoard {
@@ -167,10 +168,16 @@ impl Board for MemoryBoard {
             change::permit(&task, Action::Delete, by)?;
             let ripples = rules::references(board, id);
             board.tasks.remove(&id);
+            board.deleted.insert(id);
             board.revision += 1;
             board.spread(&ripples, now)?;
             Ok(task)
         })
+    }
+
+    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
+        let board = self.lock();
+        Ok(ids.iter().copied().filter(|id| board.deleted.contains(id)).collect())
     }
 
     async fn reclaim(&self, lost: &LostClaims) -> StoreResult<Vec<Reclaimed>> {

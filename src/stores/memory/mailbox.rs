@@ -105,10 +105,8 @@ impl Mailbox for MemoryMailbox {
         Ok(())
     }
 
-    async fn peek(&self, name: &str) -> StoreResult<Vec<Message>> {
-        let state = self.state();
-        let name = state.find(name)?;
-        Ok(state.inboxes.get(&name).into_iter().flatten().map(|letter| letter.message.clone()).collect())
+    async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
+        self.take(name, &HashSet::new()).await
     }
 
     async fn waiting(&self) -> StoreResult<Vec<String>> {

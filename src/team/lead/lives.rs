@@ -26,7 +26,7 @@ impl Lead {
             self.shared.notes.fact(Fact::TeammateStopped { teammate: name, reason: "stopped as asked".to_owned() });
             return;
         };
-        self.take_back_from(&ended.name, &reason).await;
+        self.take_back_from(&ended.name, &reason, !ended.by_harness).await;
         if is_stopping || self.state.stopping.is_some() {
             if let Some(member) = self.members.by_name.get_mut(&ended.name) {
                 member.gone = Some(String::new());
@@ -50,11 +50,14 @@ impl Lead {
         }
     }
 
-    /// Takes back whatever a member that is gone holds on the board, whether it knew so or not.
-    async fn take_back_from(&mut self, name: &Name, reason: &str) {
+    /// Takes back whatever a member that is gone holds on the board, whether it knew so or not; `counts` as a failure of the task.
+    async fn take_back_from(&mut self, name: &Name, reason: &str, counts: bool) {
         let me = self.shared.stores.workers.me().to_owned();
         match self.shared.stores.board.view().await {
-            Ok(view) => self.view = view,
+            Ok(view) => {
+                let before = std::mem::replace(&mut self.view, view);
+                self.note_vanished(&before).await;
+            }
             Err(error) => return self.shared.notes.warn("board", error.to_string()),
         }
         let is_its = |task: &&std::sync::Arc<crate::domain::task::Task>| {
@@ -65,7 +68,7 @@ impl Lead {
         let claims: Vec<_> = self.view.tasks.values().filter(is_its).map(|task| (task.id, task.attempt)).collect();
         if !claims.is_empty() {
             let reason = format!("{name} is gone: {reason}");
-            self.take_back(LostClaims { live_workers: None, claims, counts: true, reason }).await;
+            self.take_back(LostClaims { live_workers: None, claims, counts, reason }).await;
             self.look_at_board().await;
         }
     }

@@ -22,11 +22,13 @@ impl Lead {
         self.state.polls = self.state.polls.wrapping_add(1);
         self.members.by_name.values_mut().for_each(Member::forget_nudge);
         self.state.told_of_mail.clear();
+        self.look_at_tenure().await;
         self.write_end().await;
         self.reclaim().await;
         self.shared.room.look();
         self.look_at_state().await;
         self.look_at_board().await;
+        self.tell_vanished();
         self.take_back_unheld().await;
         self.look_at_mail().await;
     }
@@ -74,26 +76,26 @@ impl Lead {
     /// Whether its mail would set it to work, were it told of it. Who works reads its mail anyway, but for an order that does not wait
     /// for that.
     async fn look_at_mail_of(&self, member: &Member) -> bool {
-        let Ok(messages) = self.shared.stores.mailbox.peek(member.spec.name.as_str()).await else {
-            return member.is_idle();
-        };
-        if member.works() && messages.iter().any(Message::stops_now) {
+        // What cannot be read is tried again at the next look, and keeps no session open; who has it says what is wrong.
+        let waiting = self.shared.stores.mailbox.peek(member.spec.name.as_str()).await.unwrap_or_default();
+        let mut messages = waiting.iter().map(|delivery| &delivery.message);
+        if member.works() && messages.clone().any(Message::stops_now) {
             member.tell(Control::ReadNow);
         }
         let sets_to_work =
             |message: &Message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest;
-        member.is_idle() && messages.iter().any(sets_to_work)
+        member.is_idle() && messages.any(sets_to_work)
     }
 
     /// Takes back the claims of workers that are gone, and leases that ran out.
     async fn reclaim(&mut self) {
-        let survey = match self.shared.stores.workers.survey().await {
-            Ok(survey) => survey,
+        let live = match crate::team::who_lives(&self.shared.stores).await {
+            Ok(live) => live,
             Err(error) => return tracing::warn!("cannot look at the workers: {error}"),
         };
         let reason = "its worker is gone".to_owned();
         // This worker lives on, so another's death counts against the task it held.
-        let lost = LostClaims { live_workers: Some(survey.live), claims: Vec::new(), counts: true, reason };
+        let lost = LostClaims { live_workers: Some(live), claims: Vec::new(), counts: true, reason };
         self.take_back(lost).await;
     }
 
@@ -156,7 +158,10 @@ impl Lead {
 
     pub(in crate::team) async fn look_at_board(&mut self) {
         match self.shared.stores.board.view().await {
-            Ok(view) => self.view = view,
+            Ok(view) => {
+                let before = std::mem::replace(&mut self.view, view);
+                self.note_vanished(&before).await;
+            }
             Err(error) => return self.shared.notes.warn("board", error.to_string()),
         }
         self.shared.notes.board();

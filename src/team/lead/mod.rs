@@ -4,11 +4,12 @@
 //! [`crate::domain::mode::decide`] says follows from how things stand. What the lead looks at stands in [`looks`], lives and
 //! commands in [`lives`], what it says in [`reports`].
 
+mod keeps;
 mod lives;
 mod looks;
 mod reports;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use crate::domain::name::{LEAD, Name};
 use crate::domain::state::{Mode, SetDesired, StateReport};
 use crate::domain::task::TaskId;
 use crate::ports::{BoardView, StoreChange};
+use keeps::Vanished;
 
 /// How often the lead looks at lives and waits at the least.
 const TICK: Duration = Duration::from_secs(1);
@@ -120,6 +122,10 @@ struct LeadState {
     unheld: HashMap<(TaskId, u32), Instant>,
     /// What the session waits for while nobody works, since when, and whether that was said.
     waits_for: Option<(Vec<TaskId>, Instant, bool)>,
+    /// Tasks that went though nobody deleted them.
+    vanished: BTreeMap<TaskId, Vanished>,
+    /// Whether it stops because it cannot go on.
+    has_given_up: bool,
 }
 
 /// What a lead is made of.
@@ -168,6 +174,8 @@ impl Lead {
             told_of_mail: HashSet::new(),
             unheld: HashMap::new(),
             waits_for: None,
+            vanished: BTreeMap::new(),
+            has_given_up: false,
         };
         let (ready, desired) = (Ready::default(), Mode::Pause);
         Self {
@@ -277,6 +285,8 @@ impl Lead {
             self.set_gates();
             match mode::decide(&self.situation()) {
                 Next::Begin(mode) => self.begin(mode),
+                // Mail may have come since it was last looked at; who is asked works on.
+                Next::Report if self.has_unread_mail().await => {}
                 Next::Report => self.ask_for_report(),
                 Next::Finish => self.finish_session().await,
                 Next::Exit => {
@@ -328,7 +338,22 @@ impl Lead {
 
     /// Whether mail waits for a teammate that would act on it.
     pub(super) fn mail_waits(&self) -> bool {
-        self.members.teammates().any(|member| member.is_usable() && self.is_asked(member))
+        self.whose_mail_waits().next().is_some()
+    }
+
+    /// The teammates that would act on mail that waits for them.
+    pub(super) fn whose_mail_waits(&self) -> impl Iterator<Item = &str> {
+        let members = self.members.teammates().filter(|member| member.is_usable() && self.is_asked(member));
+        members.map(|member| member.spec.name.as_str())
+    }
+
+    /// Looks whether mail waits that is to be read before the session is over; under a pause it stays where it is.
+    pub(super) async fn has_unread_mail(&mut self) -> bool {
+        if self.desired == Mode::Pause {
+            return false;
+        }
+        self.look_at_mail().await;
+        self.mail_waits()
     }
 
     /// Whether this member has mail to act on, or mail it has not answered.

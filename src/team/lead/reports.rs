@@ -171,6 +171,7 @@ impl Lead {
         self.look_at_board().await;
         let reason = match (end, &self.session.trouble) {
             (End::Interrupted, _) => "interrupted".to_owned(),
+            (End::GivenUp, trouble) => trouble.clone().unwrap_or_else(|| "it could not go on".to_owned()),
             (End::SessionOver, None) => "its session is over".to_owned(),
             (End::SessionOver, Some(trouble)) => format!("its session is over: {trouble}"),
         };

@@ -56,6 +56,8 @@ pub(super) struct Index {
     resting: BTreeSet<(UnixMs, TaskId)>,
     in_progress: BTreeSet<TaskId>,
     spoiled: BTreeSet<TaskId>,
+    /// The largest number a task was ever seen to have: a file says so no longer once it is gone.
+    largest: u64,
     revision: u64,
     view: Option<Arc<BoardView>>,
 }
@@ -98,10 +100,14 @@ impl Index {
         self.entries.keys().copied()
     }
 
-    /// The largest number in sight.
+    /// The largest number a task has or had.
     pub(super) fn largest(&self) -> TaskId {
-        let file = self.entries.last_key_value().map(|(id, _)| *id);
-        file.max(self.deleted.last().copied()).unwrap_or(TaskId(0))
+        TaskId(self.largest)
+    }
+
+    /// Numbers of files that are no tasks.
+    pub(super) fn spoiled(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.spoiled.iter().copied()
     }
 
     /// Tasks in progress.
@@ -132,6 +138,7 @@ impl Index {
                 self.entries.insert(id, entry);
             }
             Some(Entry::Task(task)) => {
+                self.largest = self.largest.max(id.0);
                 for blocker in &task.blocked_by {
                     self.dependents.entry(*blocker).or_default().insert(id);
                 }
@@ -146,6 +153,7 @@ impl Index {
     /// Takes in whether `id` is being deleted.
     pub(super) fn put_deleted(&mut self, id: TaskId, is_deleted: bool) {
         let was_finished = self.is_finished(id);
+        self.largest = self.largest.max(id.0);
         let is_news = if is_deleted { self.deleted.insert(id) } else { self.deleted.remove(&id) };
         if is_news {
             self.changed(id, was_finished);

@@ -11,6 +11,10 @@ pub const BOARD_FOLDER: &str = ".tasks";
 pub const LOCK_FILE: &str = ".lock";
 /// The largest number ever given, as plain text.
 pub const WATERMARK_FILE: &str = ".highwatermark";
+/// The numbers of the tasks deleted last, a line each: what is in neither place was not deleted by Brigade.
+pub const DELETIONS_FILE: &str = ".deletions";
+/// The most of them that is kept, in bytes; with more, the older half goes.
+pub const DELETIONS_BYTES_MAX: u64 = 64 * 1024;
 /// Where files go that are no tasks.
 pub const SPOILED_FOLDER: &str = ".spoiled";
 /// How long a file must stay the same before it counts as spoiled rather than being written.

@@ -13,7 +13,7 @@ mod recover;
 mod scan;
 mod section;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -149,6 +149,11 @@ impl Board for FileBoard {
     async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
         let by = by.clone();
         self.run(move |files| files.delete(id, &by)).await
+    }
+
+    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
+        let ids = ids.to_owned();
+        self.run(move |files| files.deleted(&ids)).await
     }
 
     async fn reclaim(&self, lost: &LostClaims) -> StoreResult<Vec<Reclaimed>> {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 
 use crate::domain::document::Document;
 use crate::domain::graph::TaskLookup;
@@ -12,6 +13,7 @@ use crate::ports::{StoreError, StoreResult};
 use crate::stores::file::replace::sweep_temporaries;
 use crate::stores::file::sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
+use crate::stores::fs::FileKind;
 use crate::stores::rules::{self, Ripples};
 
 use super::core::BoardFiles;
@@ -91,18 +93,27 @@ impl Section<'_> {
     /// The tasks of a record; `None` when it is gone, or is none.
     fn recorded(&mut self, name: &str) -> StoreResult<Option<Vec<Task>>> {
         let path = self.board.folder.join(name);
-        let bytes = match self.board.files.read(&path, 0, RECORD_BYTES_MAX) {
-            Ok((bytes, _)) => bytes,
+        let tasks = match self.board.files.read(&path, 0, RECORD_BYTES_MAX) {
+            Ok((bytes, _)) => recorded_tasks(&bytes),
             // Who made it has finished it meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if self.is_no_record(&path, &error) => None,
             Err(error) => return Err(failed("read", &path)(error)),
         };
-        let tasks = recorded_tasks(&bytes);
         if tasks.is_none() {
             tracing::warn!(path = %path.display(), "not a record of created tasks; it is moved among the spoiled files");
-            self.move_among_spoiled(name)?;
+            if let Err(error) = self.move_among_spoiled(name) {
+                tracing::warn!(path = %path.display(), %error, "it could not be moved; it is passed over");
+                self.state.scan.forget_record(name);
+            }
         }
         Ok(tasks)
+    }
+
+    /// Whether what lies there is nothing of ours: we write plain files within a bound.
+    fn is_no_record(&self, path: &Path, error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::FileTooLarge
+            || self.board.files.stamp(path).is_ok_and(|stamp| stamp.kind != FileKind::File)
     }
 
     /// Puts those on the board that are not there, or torn.
@@ -178,7 +189,7 @@ impl Section<'_> {
         Ok(())
     }
 
-    fn move_among_spoiled(&mut self, name: &str) -> StoreResult<()> {
+    pub(super) fn move_among_spoiled(&mut self, name: &str) -> StoreResult<()> {
         let folder = self.board.folder.join(SPOILED_FOLDER);
         self.board.files.create_folder(&folder).map_err(failed("make", &folder))?;
         let numbered = (2..=SPOILED_COPIES_MAX).map(|number| format!("{name}.{number}"));

@@ -308,7 +308,7 @@ impl Scan {
                 match stamp.filter(|_| is_movable) {
                     Some(stamp) if self.suspects.get(&id).is_some_and(|suspect| suspect.stamp == stamp) => {}
                     Some(stamp) => {
-                        self.suspects.insert(id, Suspect { stamp, since: Instant::now() });
+                        self.suspects.insert(id, Suspect { stamp, since: last_written(&stamp) });
                     }
                     None => {
                         self.suspects.remove(&id);
@@ -320,6 +320,14 @@ impl Scan {
             }
         }
     }
+}
+
+/// When the file was last written, as far back as it matters: a command that looks once has not seen it before.
+fn last_written(stamp: &Stamp) -> Instant {
+    let now = Instant::now();
+    let settled = i128::try_from(SPOILED_AFTER.as_nanos()).unwrap_or(i128::MAX);
+    let is_old = platform::now_ns() - stamp.modified_ns > settled;
+    if is_old { now.checked_sub(SPOILED_AFTER).unwrap_or(now) } else { now }
 }
 
 fn is_settled(stamp: &Stamp) -> bool {

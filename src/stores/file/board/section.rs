@@ -15,11 +15,15 @@ use crate::ports::{StoreError, StoreResult};
 use crate::stores::file::replace::Staged;
 use crate::stores::file::sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
+use crate::stores::fs::FileKind;
 use crate::stores::rules::{CLAIM_BYTES_MAX, Mirror, Ripples, TASK_BYTES_MAX};
 
 use super::core::{BoardFiles, State};
 use super::index::Index;
 use super::layout::{SPOILED_FOLDER, WATERMARK_FILE};
+
+/// How far above the largest number given a spoiled file's may be and still count as given once: more than any board has tasks.
+const SPOILED_AHEAD_MAX: u64 = 100_000;
 
 /// A plain number with a newline; more is not a watermark.
 const WATERMARK_BYTES_MAX: u64 = 64;
@@ -147,36 +151,41 @@ impl<'a> Section<'a> {
         is_whole
     }
 
-    /// The largest number ever given: by the watermark, and by every file in sight, should that be lost or spoiled.
+    /// The largest number ever given: by the watermark, by every task and every deletion, should that be lost or lowered. A file that
+    /// is no task may have any name, so it counts only where its number could have been given.
     pub(super) fn largest_id(&self) -> StoreResult<TaskId> {
-        Ok(self.index().largest().max(self.watermark()?).max(self.largest_spoiled()?))
+        let given = self.index().largest().max(self.watermark()).max(self.largest_deleted());
+        let could_be = |id: &TaskId| id.0 <= given.0.saturating_add(SPOILED_AHEAD_MAX);
+        let spoiled = self.index().spoiled().chain(self.moved_spoiled()?).filter(could_be).max();
+        Ok(spoiled.map_or(given, |spoiled| spoiled.max(given)))
     }
 
-    fn watermark(&self) -> StoreResult<TaskId> {
-        let path = self.board.folder.join(WATERMARK_FILE);
+    fn watermark(&self) -> TaskId {
+        let path = self.watermark_path();
         let bytes = match self.board.files.read(&path, 0, WATERMARK_BYTES_MAX) {
             Ok((bytes, _)) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(TaskId(0)),
-            Err(error) if matches!(error.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput) => {
-                Vec::new()
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return TaskId(0),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot be read; numbering goes on from the files");
+                return TaskId(0);
             }
-            Err(error) => return Err(failed("read", &path)(error)),
         };
         let number = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse::<u64>().ok());
         let Some(number) = number.filter(|number| *number < TASK_ID_MAX) else {
             tracing::warn!(path = %path.display(), "not a number; numbering goes on from the files");
-            return Ok(TaskId(0));
+            return TaskId(0);
         };
-        Ok(TaskId(number))
+        TaskId(number)
     }
 
-    fn largest_spoiled(&self) -> StoreResult<TaskId> {
+    /// The numbers of files that were moved among the spoiled.
+    fn moved_spoiled(&self) -> StoreResult<Vec<TaskId>> {
         let folder = self.board.folder.join(SPOILED_FOLDER);
         let names = match self.board.files.list(&folder) {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Vec::new(),
             names => names.map_err(failed("list", &folder))?,
         };
-        Ok(names.iter().filter_map(|name| spoiled_id(name)).max().unwrap_or(TaskId(0)))
+        Ok(names.iter().filter_map(|name| spoiled_id(name)).collect())
     }
 
     /// Makes sure that no number up to the largest ever given is given again, whatever files go.
@@ -188,6 +197,11 @@ impl<'a> Section<'a> {
 
     /// A new watermark, to be committed before what it stands for.
     pub(super) fn stage_watermark(&mut self, id: TaskId) -> StoreResult<Staged<'a>> {
+        let there = self.board.files.stamp(&self.watermark_path());
+        if there.is_ok_and(|stamp| stamp.kind == FileKind::Folder) {
+            // Nothing can be renamed over a folder.
+            self.move_among_spoiled(WATERMARK_FILE)?;
+        }
         self.stage(WATERMARK_FILE, format!("{}\n", id.0).as_bytes())
     }
 

@@ -185,7 +185,13 @@ impl Inner {
         let left = if file.may_be_torn { left_behind(&*self.files, &path, file.bytes)? } else { Vec::new() };
         file.may_be_torn = true;
         let rest = rest_behind(&left, text.as_bytes());
-        let before = self.files.append(&path, &rest).map_err(failed("append to", &path))?;
+        let before = match self.files.append(&path, &rest) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
+                self.files.append(&path, &rest).map_err(failed("append to", &path))?
+            }
+            other => other.map_err(failed("append to", &path))?,
+        };
         file.may_be_torn = false;
         file.bytes = before + rest.len() as u64;
         Ok(())

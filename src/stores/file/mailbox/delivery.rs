@@ -1,9 +1,9 @@
 //! Taking mail, and letting go of what is carried. It never sends.
 
 use super::{
-    Arc, BTreeSet, Duration, FileKind, HashSet, INBOX_BYTES_MAX, Inner, Instant, Message, Name, Path, Scan, Stamp,
-    StoreChange, StoreResult, TAKEN_BYTES_MAX, Watched, Weak, failed, file_name, inbox_name, io, next_number,
-    parse_name, sweep_temporaries,
+    Arc, BTreeSet, Delivery, Duration, FileKind, HashSet, INBOX_BYTES_MAX, Inner, Instant, Message, Name, Path, Scan,
+    Stamp, StoreChange, StoreResult, TAKEN_BYTES_MAX, UnixMs, Watched, Weak, failed, file_name, inbox_name, io,
+    next_number, parse_name, sweep_temporaries, taken_at_ms,
 };
 
 impl Inner {
@@ -101,6 +101,26 @@ impl Inner {
         }
     }
 
+    /// Puts an inbox aside that cannot be mail: nothing would ever be read from it. One that cannot be moved is named once.
+    fn put_aside(&self, name: &str, file: &str, stamp: Stamp) {
+        let reason = match stamp.kind {
+            FileKind::File => format!("{} bytes, at most {TAKEN_BYTES_MAX} are read", stamp.bytes),
+            FileKind::Folder => "it is a folder".to_owned(),
+            FileKind::Link => "it is a symbolic link".to_owned(),
+            FileKind::Other => "it is no plain file".to_owned(),
+        };
+        let path = self.folder.join(file);
+        let moved = self.locked(|| {
+            let number = next_number(self.clock.now(), self.last_number()?);
+            self.spoiled.keep_file(&*self.files, &path, &file_name(name, number), &io::Error::other(reason.as_str()))
+        });
+        if let Err(error) = moved
+            && self.state().unreadable.insert(file.to_owned())
+        {
+            tracing::warn!(inbox = %path.display(), reason, %error, "an inbox cannot be read, nor put aside");
+        }
+    }
+
     /// Whether what lies there is no plain file, or larger than any inbox.
     fn is_no_mail(&self, path: &Path, error: &io::Error) -> bool {
         error.kind() == io::ErrorKind::FileTooLarge
@@ -121,6 +141,7 @@ impl Inner {
         if scans.is_empty() {
             return;
         }
+        let now = self.clock.now();
         let mut state = self.state();
         let state = &mut *state;
         let carried = state.carried.entry(name.to_owned()).or_default();
@@ -128,7 +149,8 @@ impl Inner {
             let keys = scan.messages.iter().map(|(key, _)| key);
             carried.extend(keys.filter(|key| delivered.contains(*key)).cloned());
             let Some(stamp) = scan.stamp else { continue };
-            let watched = state.watched.entry(file.clone()).or_insert_with(|| Watched::new(stamp));
+            let age = age_of(file, stamp, now);
+            let watched = state.watched.entry(file.clone()).or_insert_with(|| Watched::aged(stamp, age));
             if watched.stamp != stamp {
                 *watched = Watched::new(stamp);
             }
@@ -203,7 +225,7 @@ impl Inner {
         tokio::spawn(sweep_while_needed(Arc::downgrade(self)));
     }
 
-    pub(super) fn peek(&self, name: &str) -> StoreResult<Vec<Message>> {
+    pub(super) fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
         let name = self.recipients.find(&*self.files, name)?;
         let path = self.inbox(&name);
         loop {
@@ -214,7 +236,7 @@ impl Inner {
                 self.stillness.note(&name, since);
                 return Ok(Vec::new());
             }
-            let mut messages = Vec::new();
+            let mut messages: Vec<(String, Message)> = Vec::new();
             for (_, file) in taken {
                 let is_carried = self.state().watched.get(&file).is_some_and(|watched| watched.is_carried);
                 if !is_carried && let Some(scan) = self.scan(&file)? {
@@ -230,7 +252,10 @@ impl Inner {
             }
             // Taken meanwhile: look where it went.
             if before.map(|stamp| stamp.inode) == self.stamp(&path)?.map(|stamp| stamp.inode) {
-                return Ok(messages.into_iter().map(|(_, message)| message).collect());
+                let state = self.state();
+                let carried = state.carried.get(&name);
+                messages.retain(|(key, _)| !carried.is_some_and(|carried| carried.contains(key)));
+                return Ok(messages.into_iter().map(|(key, message)| Delivery { key, message }).collect());
             }
         }
     }
@@ -245,12 +270,15 @@ impl Inner {
             else {
                 continue;
             };
-            if self.stamp(&self.folder.join(&file))?.is_some_and(|stamp| stamp.bytes > 0) {
-                if spelling != name {
-                    self.take_inbox(&name, spelling)?;
-                }
-                waiting.insert(name);
+            let Some(stamp) = self.stamp(&self.folder.join(&file))?.filter(|stamp| stamp.bytes > 0) else { continue };
+            if stamp.kind != FileKind::File || stamp.bytes > TAKEN_BYTES_MAX {
+                self.put_aside(&name, &file, stamp);
+                continue;
             }
+            if spelling != name {
+                self.take_inbox(&name, spelling)?;
+            }
+            waiting.insert(name);
         }
         let taken = self.list(&self.taken)?;
         let state = self.state();
@@ -267,8 +295,22 @@ impl Inner {
 
 impl Watched {
     fn new(stamp: Stamp) -> Self {
-        Self { stamp, since: Instant::now(), is_carried: false, is_told: false }
+        Self::aged(stamp, Duration::ZERO)
     }
+
+    /// One that has been as it is for so long already.
+    fn aged(stamp: Stamp, age: Duration) -> Self {
+        let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
+        Self { stamp, since, is_carried: false, is_told: false }
+    }
+}
+
+/// How long a taken file has been as it is, when it is first seen: since it was taken, which its number says, and last written.
+fn age_of(file: &str, stamp: Stamp, now: UnixMs) -> Duration {
+    let taken_ms = parse_name(file).map(|(_, number)| i128::from(taken_at_ms(number)));
+    let written_ms = stamp.modified_ns / 1_000_000;
+    let since_ms = taken_ms.unwrap_or(i128::MAX).max(written_ms);
+    u64::try_from(i128::from(now.0) - since_ms).map_or(Duration::ZERO, Duration::from_millis)
 }
 
 async fn sweep_while_needed(inner: Weak<Inner>) {

@@ -21,6 +21,7 @@ use tokio::sync::broadcast::Sender;
 
 use crate::domain::message::{MESSAGE_BYTES_MAX, Message};
 use crate::domain::name::Name;
+use crate::domain::time::UnixMs;
 use crate::ports::{Clock, Delivery, Mailbox, StoreChange, StoreError, StoreResult};
 use crate::stores::fs::{FileKind, FileSystem, Stamp, locked};
 
@@ -30,7 +31,7 @@ use super::{Durability, blocking, failed};
 use recipients::Recipients;
 use spoiled::SpoiledMail;
 use stillness::Stillness;
-use taken::{Scan, file_name, inbox_name, next_number, parse_name};
+use taken::{Scan, file_name, inbox_name, next_number, parse_name, taken_at_ms};
 
 /// The most an inbox may hold, what was taken and is not carried yet among it, in bytes.
 pub const INBOX_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -79,6 +80,8 @@ struct State {
     carried: HashMap<String, HashSet<String>>,
     /// The number of the file taken last.
     last_number: Option<u64>,
+    /// Inboxes that can be neither read nor put aside, which was said.
+    unreadable: HashSet<String>,
     is_swept: bool,
     is_sweeping: bool,
 }
@@ -178,7 +181,7 @@ impl Mailbox for FileMailbox {
         Ok(())
     }
 
-    async fn peek(&self, name: &str) -> StoreResult<Vec<Message>> {
+    async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
         if self.inner.stillness.is_still(name) {
             return Ok(Vec::new());
         }

@@ -22,8 +22,8 @@ const SPOILED_BYTES_MAX: u64 = 1024 * 1024;
 /// The most that is kept of one line, in bytes.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// How many files are kept that are no mail.
-const FILES_MAX: usize = 5;
+/// How many files are kept that are no mail; with more, the oldest go.
+const FILES_MAX: usize = 100;
 
 #[derive(Serialize, Deserialize)]
 struct Kept {

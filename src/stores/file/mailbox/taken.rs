@@ -19,6 +19,11 @@ pub(super) fn next_number(now: UnixMs, last: Option<u64>) -> u64 {
     last.map_or(by_time, |last| by_time.max(last.saturating_add(1)))
 }
 
+/// When a file with this number was taken, in milliseconds since 1970.
+pub(super) fn taken_at_ms(number: u64) -> u64 {
+    number / 1_000_000
+}
+
 /// The name of a taken file.
 pub(super) fn file_name(name: &str, number: u64) -> String {
     format!("{name}-{number}{SUFFIX}")

@@ -98,7 +98,17 @@ fn started_within(process: &ProcessInfo, record: &WorkerRecord) -> bool {
 
 /// When the worker's process started, in milliseconds since boot: the second part of its id.
 fn started_ms(record: &WorkerRecord) -> Option<u64> {
-    record.worker.split('-').nth(1)?.parse().ok().filter(|started| *started > 0)
+    started_ms_of(&record.worker)
+}
+
+fn started_ms_of(id: &str) -> Option<u64> {
+    id.split('-').nth(1)?.parse().ok().filter(|started| *started > 0)
+}
+
+/// Whether the process lives that an id names by its number and its start, as far as this machine can say.
+pub(super) fn id_lives(id: &str) -> bool {
+    let process = id.split('-').next().and_then(|pid| pid.parse().ok()).and_then(processes::process);
+    process.is_some_and(|process| !process.has_ended && Some(process.started_ms) == started_ms_of(id))
 }
 
 /// Whether the worker's own process is there, as far as this machine can say.

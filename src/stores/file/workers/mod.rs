@@ -7,21 +7,22 @@
 mod groups;
 pub mod lead;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
 use crate::domain::record::{WorkerRecord, WorkerTeammate};
 use crate::platform::{self, processes};
-use crate::ports::{Clock, StoreResult, Survey, Workers};
+use crate::ports::{Clock, StoreResult, Survey, Tenure, Workers};
 use crate::stores::fs::{FileSystem, HeldLock};
 
 use super::replace::{Staged, sweep_temporaries};
 use super::{blocking, failed};
+use lead::Leadership;
 
 /// How often a record is written though nothing but progress changed.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
@@ -50,6 +51,8 @@ struct Inner {
     me: String,
     /// Whether records decide instead of locks.
     by_lease: bool,
+    /// What keeps other leads out, in the process that leads.
+    leadership: OnceLock<Weak<Leadership>>,
     state: Mutex<State>,
 }
 
@@ -96,6 +99,14 @@ impl FileWorkers {
         Ok(workers)
     }
 
+    /// The same as the worker that leads, for as long as `leadership` lives.
+    #[must_use]
+    pub fn leading(self, leadership: &Arc<Leadership>) -> Self {
+        // A worker is told once.
+        let _ = self.inner.leadership.set(Arc::downgrade(leadership));
+        self
+    }
+
     /// Looks at the workers without being one.
     #[must_use]
     pub fn visit(files: Arc<dyn FileSystem>, clock: Arc<dyn Clock>, team_folder: &Path) -> Self {
@@ -112,7 +123,8 @@ impl FileWorkers {
     ) -> Self {
         let by_lease = platform::network_file_system(team_folder).is_some();
         let folder = team_folder.join("workers");
-        Self { inner: Arc::new(Inner { files, clock, folder, own, me, by_lease, state: Mutex::default() }) }
+        let (leadership, state) = (OnceLock::new(), Mutex::default());
+        Self { inner: Arc::new(Inner { files, clock, folder, own, me, by_lease, leadership, state }) }
     }
 
     /// The records of all workers, as they are; for display. Blocks.
@@ -154,6 +166,18 @@ impl Workers for FileWorkers {
         let inner = Arc::clone(&self.inner);
         blocking(move || inner.survey()).await
     }
+
+    async fn unrecorded(&self, ids: Vec<String>) -> StoreResult<HashSet<String>> {
+        let inner = Arc::clone(&self.inner);
+        let lives = move |id: &String| !inner.has_file(id) && groups::id_lives(id);
+        blocking(move || Ok(ids.into_iter().filter(lives).collect())).await
+    }
+
+    async fn tenure(&self) -> StoreResult<Tenure> {
+        let inner = Arc::clone(&self.inner);
+        let look = |leadership: Arc<Leadership>| leadership.look();
+        blocking(move || inner.leadership.get().and_then(Weak::upgrade).map_or(Ok(Tenure::Held), look)).await
+    }
 }
 
 impl Inner {
@@ -191,13 +215,16 @@ impl Inner {
         };
         let lock = self.lock_path(&self.me);
         let inode = self.files.stamp(&lock).map_or(0, |stamp| stamp.inode);
-        if inode != self.state().lock_inode {
+        let was_removed = inode != self.state().lock_inode;
+        if was_removed {
             tracing::warn!(lock = %lock.display(), "somebody removed this worker's lock; it is made anew");
-            // It may be that the folder is gone too.
             self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
             self.hold_lock()?;
         }
         let mut state = self.state();
+        if was_removed || self.files.stamp(&self.record_path(&self.me)).is_err() {
+            state.written = None;
+        }
         let is_told = state
             .written
             .as_ref()
@@ -216,6 +243,11 @@ impl Inner {
         Staged::write(&*self.files, &self.folder, &format!("{}.json", self.me), text.as_bytes())?.commit()?;
         state.written = Some((Instant::now(), teammates));
         Ok(())
+    }
+
+    /// Whether anything tells of this worker.
+    fn has_file(&self, id: &str) -> bool {
+        [self.record_path(id), self.lock_path(id)].iter().any(|path| self.files.stamp(path).is_ok())
     }
 
     /// Ids of all that have a record or a lock.
