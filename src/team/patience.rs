@@ -280,7 +280,7 @@ impl Requests for Patient<dyn Requests> {
 #[async_trait]
 impl CommandRegistry for Patient<dyn CommandRegistry> {
     async fn started(&self, command: RunningCommand) -> StoreResult<()> {
-        self.patience.through(|| self.inner.started(command.clone())).await
+        self.patience.through(|| self.inner.started(command)).await
     }
     async fn ended(&self, command: RunningCommand) {
         self.inner.ended(command).await;

@@ -13,6 +13,9 @@ use crate::stores::fs::FileSystem;
 
 use super::{Durability, failed};
 
+/// Files of a group that are synced at once; more do not help one disk.
+const SYNCERS_MAX: usize = 8;
+
 /// What has to be durable before a call may return.
 #[derive(Debug, Default, Clone)]
 pub struct SyncRequest {
@@ -100,18 +103,38 @@ impl SyncQueue {
     fn sync_all(&self, requests: &[SyncRequest]) -> Outcome {
         let files: BTreeSet<&PathBuf> = requests.iter().flat_map(|request| &request.files).collect();
         let folders: BTreeSet<&PathBuf> = requests.iter().flat_map(|request| &request.folders).collect();
-        for path in files {
-            match self.files.sync_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Some(told(&error, path)),
-                _ => {}
-            }
+        let files: Vec<&PathBuf> = files.into_iter().collect();
+        // One caller's files are synced in their order; those of many go to the disk together, which makes one journal write of them.
+        let share = if requests.len() == 1 { files.len() } else { files.len().div_ceil(SYNCERS_MAX) };
+        let failure = std::thread::scope(|scope| {
+            let mut shares = files.chunks(share.max(1));
+            let first = shares.next().unwrap_or_default();
+            let others: Vec<_> = shares.map(|share| scope.spawn(|| self.sync_files(share))).collect();
+            let failure = self.sync_files(first);
+            others.into_iter().map(|other| other.join().unwrap_or_else(|_| lost(first))).fold(failure, Option::or)
+        });
+        if failure.is_some() {
+            return failure;
         }
         folders.into_iter().find_map(|path| self.files.sync_folder(path).err().map(|error| told(&error, path)))
+    }
+
+    fn sync_files(&self, paths: &[&PathBuf]) -> Outcome {
+        paths.iter().find_map(|path| match self.files.sync_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Some(told(&error, path)),
+            _ => None,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What is said when a thread that synced is gone, and with it the knowledge of what it did.
+fn lost(paths: &[&PathBuf]) -> Outcome {
+    let path = paths.first().map(|path| path.to_path_buf()).unwrap_or_default();
+    Some((io::ErrorKind::Other, "a syncing thread failed".to_owned(), path))
 }
 
 fn told(error: &io::Error, path: &std::path::Path) -> (io::ErrorKind, String, PathBuf) {
