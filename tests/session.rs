@@ -208,8 +208,11 @@ fn commands_and_messages_are_obeyed_and_what_is_wrong_is_said() {
         seat.type_in(&format!("{typed}\r"));
         seat.until(said, |shown| shown.matches(said).count() > before);
     }
+    let before = seat.shown().matches("crew runs (pid").count();
     seat.type_in("/te\t\r");
-    seat.until("completed", |shown| shown.contains("crew> /team"));
+    // Its answer, and the prompt behind that: what is typed before would not reach the line editor.
+    seat.until("completed", |shown| shown.matches("crew runs (pid").count() > before);
+    seat.until("the prompt", |shown| shown.trim_end().ends_with("crew>"));
     // Up brings the last line back.
     seat.type_in("\u{1b}[A");
     seat.until("history", |shown| shown.trim_end().ends_with("crew> /team"));
