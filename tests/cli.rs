@@ -844,3 +844,10 @@ fn who_insists_without_an_attempt_is_told_so() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("held by z, who has to say which attempt"), "{error}");
 }
+
+#[test]
+fn a_click_leaves_no_reason_of_an_earlier_one() {
+    let place = Place::begun();
+    assert!(place.output("brigade state continuous --note 'all night'").status.success());
+    assert_eq!(place.json("brigade --json state pause")["note"], "");
+}

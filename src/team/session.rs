@@ -273,7 +273,8 @@ impl Lead {
 
     async fn conclude(&mut self, mode: Mode) {
         let tally = self.tally();
-        let unread = if self.has_unread_mail().await { self.unread() } else { None };
+        self.has_unread_mail().await;
+        let unread = if self.desired == Mode::Pause { None } else { self.unread() };
         self.session.trouble = self.trouble(tally).or(unread);
         let by_rule = summary_by_rule(&self.view, tally, self.session.checked.as_ref());
         let standing = self.members.lead().map(|lead| lead.standing.borrow().clone()).unwrap_or_default();
@@ -324,7 +325,7 @@ impl Lead {
 
     /// Whose mail was not read, in words.
     fn unread(&self) -> Option<String> {
-        let names: Vec<&str> = self.whose_mail_waits().take(NAMED_MAX).collect();
+        let names: Vec<&str> = self.whose_mail_waits().chain(self.unreadable_mail()).take(NAMED_MAX).collect();
         (!names.is_empty()).then(|| format!("Mail was not read: brigade inbox {}.", names.join(", ")))
     }
 

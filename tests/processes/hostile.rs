@@ -178,8 +178,9 @@ fn work_around(place: &Place, bad: &[(String, &str)], strays: &[(String, &str)],
         let status = if rest.contains("in_progress") { "in_progress" } else { "pending" };
         assert_eq!(place.task(id)["status"], status);
     }
-    // Spoiled files are moved by a process that has seen them the same for two seconds.
+    // Spoiled files are moved once they have been the same for two seconds.
     let mut up = place.start(&["up", "--headless"]);
+    wait_until("it runs", || up.said().contains("crew starts"));
     wait_until("the spoiled files are moved away", || {
         bad.iter().all(|(name, _)| fs::symlink_metadata(place.join(".tasks/.spoiled").join(name)).is_ok())
     });

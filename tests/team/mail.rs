@@ -250,3 +250,49 @@ async fn a_flood_of_mail_is_read_in_portions_and_in_order() {
     assert!(places.is_sorted());
     stage.check_laws().await;
 }
+
+/// A mailbox in which the inbox of alice cannot be read.
+struct Unreadable(Arc<dyn Mailbox>);
+
+fn unreadable(name: &str) -> StoreResult<()> {
+    let source = std::io::ErrorKind::PermissionDenied.into();
+    let error = brigade::ports::StoreError::Io { action: "read", path: "the inbox".into(), source };
+    if name == "alice" { Err(error) } else { Ok(()) }
+}
+
+#[async_trait]
+impl Mailbox for Unreadable {
+    async fn send(&self, to: &str, message: Message) -> StoreResult<String> {
+        self.0.send(to, message).await
+    }
+    async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
+        self.0.open_inboxes(names).await
+    }
+    async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
+        unreadable(name)?;
+        self.0.take(name, delivered).await
+    }
+    async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
+        self.0.settle(name, delivered).await
+    }
+    async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
+        unreadable(name)?;
+        self.0.peek(name).await
+    }
+    async fn waiting(&self) -> StoreResult<Vec<String>> {
+        self.0.waiting().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn mail_that_cannot_be_read_keeps_no_session_open_and_is_no_success() {
+    let mut stage = Stage::new(&["alice", "bob"]);
+    stage.diligent(&["alice", "bob"]);
+    stage.open_inboxes().await;
+    stage.tasks(&["one"]).await;
+    stage.mail("human", "alice", "are you there?").await;
+    stage.stores.mailbox = Arc::new(Unreadable(stage.stores.mailbox.clone()));
+    let outcome = stage.run_once().await;
+    assert_eq!(outcome.tally.completed, 1);
+    assert_eq!(outcome.trouble.as_deref(), Some("Mail was not read: brigade inbox alice."), "{}", stage.story());
+}

@@ -62,29 +62,33 @@ impl Lead {
             self.shared.notes.warn(LEAD, format!("cannot read its mail: {error}"));
         }
         let mut asks = Vec::with_capacity(waiting.len());
+        let mut unreadable = Vec::new();
         for to in waiting {
             let member = self.members.by_name.values().find(|member| member.spec.name.is_same(&to));
             let sets_to_work = match member {
                 Some(member) if member.is_idle() || member.works() => self.look_at_mail_of(member).await,
-                _ => false,
+                _ => Some(false),
             };
-            asks.push((to, sets_to_work));
+            // What cannot be read keeps no session open; who has it says what is wrong, and the session's end whose it is.
+            if sets_to_work.is_none() {
+                unreadable.push(to.clone());
+            }
+            asks.push((to, sets_to_work.unwrap_or(false)));
         }
-        self.state.mail_waiting = asks;
+        (self.state.mail_waiting, self.state.mail_unreadable) = (asks, unreadable);
     }
 
     /// Whether its mail would set it to work, were it told of it. Who works reads its mail anyway, but for an order that does not wait
-    /// for that.
-    async fn look_at_mail_of(&self, member: &Member) -> bool {
-        // What cannot be read is tried again at the next look, and keeps no session open; who has it says what is wrong.
-        let waiting = self.shared.stores.mailbox.peek(member.spec.name.as_str()).await.unwrap_or_default();
+    /// for that. `None` where it cannot be read.
+    async fn look_at_mail_of(&self, member: &Member) -> Option<bool> {
+        let waiting = self.shared.stores.mailbox.peek(member.spec.name.as_str()).await.ok()?;
         let mut messages = waiting.iter().map(|delivery| &delivery.message);
         if member.works() && messages.clone().any(Message::stops_now) {
             member.tell(Control::ReadNow);
         }
         let sets_to_work =
             |message: &Message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest;
-        member.is_idle() && messages.any(sets_to_work)
+        Some(member.is_idle() && messages.any(sets_to_work))
     }
 
     /// Takes back the claims of workers that are gone, and leases that ran out.

@@ -116,6 +116,8 @@ struct LeadState {
     polls: usize,
     /// Whose mail waits, and whether it sets a model to work.
     mail_waiting: Vec<(String, bool)>,
+    /// Whose mail cannot be read.
+    mail_unreadable: Vec<String>,
     /// Who was told of its mail since the last poll.
     told_of_mail: HashSet<Name>,
     /// Claims of this worker that nobody of the team holds, and since when they look so.
@@ -171,6 +173,7 @@ impl Lead {
             last_beat: now,
             polls: 0,
             mail_waiting: Vec::new(),
+            mail_unreadable: Vec::new(),
             told_of_mail: HashSet::new(),
             unheld: HashMap::new(),
             waits_for: None,
@@ -339,6 +342,11 @@ impl Lead {
     /// Whether mail waits for a teammate that would act on it.
     pub(super) fn mail_waits(&self) -> bool {
         self.whose_mail_waits().next().is_some()
+    }
+
+    /// Whose mail could not be read when it was last looked at.
+    pub(super) fn unreadable_mail(&self) -> impl Iterator<Item = &str> {
+        self.state.mail_unreadable.iter().map(String::as_str)
     }
 
     /// The teammates that would act on mail that waits for them.
