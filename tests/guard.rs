@@ -458,12 +458,9 @@ async fn a_command_sees_no_process_but_its_own() {
     assert_eq!((outcome.output.as_str(), outcome.ending), ("made\n", Ending::Ended(CommandEnd::Signal(15))));
 }
 
-/// Whether commands here have process namespaces of their own; said where they have not.
+/// Whether commands here have process namespaces of their own.
 fn is_whole() -> bool {
     let confinement = guard::confinement(&guard_of_brigade());
-    if confinement != Confinement::Whole {
-        println!("not confined here: {confinement:?}");
-    }
     confinement == Confinement::Whole
 }
 

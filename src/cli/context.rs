@@ -20,8 +20,9 @@ use crate::stores::fs::RealFileSystem;
 use crate::stores::open::{OpenOptions, Purpose, leader, open};
 use crate::team::spec::TeamSpec;
 
-/// Brigade's own files in a workspace.
-const CONTROL_FILES: [&str; 4] = [".tasks", ".team", "agent_state.json", CONFIG_FILE];
+/// Brigade's own files in a workspace. The state file's next versions and those before are named one by one, because they
+/// take its name while commands run: see `stores::file::shared`.
+const CONTROL_FILES: [&str; 6] = [".team/spare/*", ".team/aside/*", "agent_state.json", ".tasks", ".team", CONFIG_FILE];
 
 /// The system's clock.
 #[derive(Debug, Clone, Copy)]

@@ -9,6 +9,7 @@
 //! Processes of ours keep each other out by a lock; outside writers are never waited for while it is held.
 
 mod aside;
+mod spares;
 
 use std::collections::HashMap;
 use std::io;
@@ -22,6 +23,7 @@ use crate::stores::fs::{FileSystem, Stamp, locked};
 use super::replace::{Staged, sweep_temporaries};
 use super::{Durability, blocking, failed};
 use aside::{AsideName, Content, print};
+use spares::Spares;
 
 /// How long the same broken bytes count as a writer at work, and how long a file that was swapped out is watched.
 pub const SETTLE_TIME: Duration = Duration::from_secs(1);
@@ -74,6 +76,7 @@ pub struct SharedFile {
     name: String,
     lock: PathBuf,
     is_whole: fn(&[u8]) -> bool,
+    spares: Option<Spares>,
     state: Mutex<State>,
 }
 
@@ -129,8 +132,15 @@ impl SharedFile {
             name: name.to_owned(),
             lock: team_folder.join(format!(".{name}.lock")),
             is_whole,
+            spares: None,
             state: Mutex::new(state),
         }
+    }
+
+    /// The same, with the files of `folder` going in and out by turns: see [`spares`].
+    #[must_use]
+    pub fn by_turns(self, folder: &Path) -> Self {
+        Self { spares: Some(Spares::new(folder.to_owned())), ..self }
     }
 
     /// Where it lies.
@@ -262,7 +272,7 @@ impl SharedFile {
         let aside = AsideName { number, change_ns, seen: from.unwrap_or(0), put: print(text) };
         let name = aside.file_name(&self.name);
         let path = state.aside.join(&name);
-        let staged = Staged::write(&*self.files, &state.aside, &name, text)?;
+        let staged = self.stage(&state.aside, &name, text)?;
         if self.durability == Durability::Power {
             staged.sync()?;
         }
@@ -272,6 +282,15 @@ impl SharedFile {
             None => self.files.rename_new(&path, &self.path()),
         };
         self.swapped(state, outcome, from, &path, &aside)
+    }
+
+    fn stage(&self, folder: &Path, name: &str, text: &[u8]) -> StoreResult<Staged<'_>> {
+        let spare = self.spares.as_ref().and_then(|spares| spares.any(&*self.files));
+        let staged = spare.map(|spare| Staged::write_over(&*self.files, &spare, folder, name, text)).transpose()?;
+        match staged.flatten() {
+            Some(staged) => Ok(staged),
+            None => Staged::write(&*self.files, folder, name, text),
+        }
     }
 
     fn swapped(
@@ -405,7 +424,9 @@ impl SharedFile {
             }
             let is_settled = watched.1.elapsed() >= SETTLE_TIME;
             if was_never_swapped_in || (is_settled && content.print == aside.seen) {
-                self.files.remove(&path).map_err(failed("remove", &path))?;
+                if !self.spares.as_ref().is_some_and(|spares| spares.take_in(&*self.files, &path)) {
+                    self.files.remove(&path).map_err(failed("remove", &path))?;
+                }
                 state.watched.remove(&name);
             } else if is_settled && !content.is_whole {
                 self.keep_malformed(&path)?;
@@ -428,6 +449,7 @@ impl SharedFile {
     fn sweep(&self, state: &mut State) -> StoreResult<()> {
         if !state.is_swept {
             sweep_temporaries(&*self.files, &state.aside)?;
+            self.spares.as_ref().map_or(Ok(()), |spares| spares.fill(&*self.files))?;
             state.is_swept = true;
         }
         Ok(())
