@@ -458,13 +458,22 @@ async fn a_command_sees_no_process_but_its_own() {
     assert_eq!((outcome.output.as_str(), outcome.ending), ("made\n", Ending::Ended(CommandEnd::Signal(15))));
 }
 
-/// Whether commands here have process namespaces of their own; said where they have not.
+/// Whether commands here have process namespaces of their own.
 fn is_whole() -> bool {
     let confinement = guard::confinement(&guard_of_brigade());
-    if confinement != Confinement::Whole {
-        println!("not confined here: {confinement:?}");
-    }
     confinement == Confinement::Whole
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn commands_that_name_files_by_their_process_number_do_not_name_the_same() {
+    let bench = bench();
+    let mut numbers = std::collections::BTreeSet::new();
+    for _ in 0..5 {
+        numbers.insert(bench.run("echo $$").await.output);
+    }
+    // Two may meet by chance among some thousands of numbers, not five.
+    assert!(numbers.len() >= 3, "{numbers:?}");
 }
 
 #[cfg(target_os = "linux")]

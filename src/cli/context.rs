@@ -24,8 +24,9 @@ use crate::team::spec::{MemberSpec, TeamSpec};
 use crate::ui::text::with_flags;
 use crate::ui::why::Candidate;
 
-/// Brigade's own files in a workspace.
-const CONTROL_FILES: [&str; 4] = [".tasks", ".team", "agent_state.json", CONFIG_FILE];
+/// Brigade's own files in a workspace. The state file's next versions and those before are named one by one, because they
+/// take its name while commands run: see `stores::file::shared`.
+const CONTROL_FILES: [&str; 6] = [".team/spare/*", ".team/aside/*", "agent_state.json", ".tasks", ".team", CONFIG_FILE];
 
 /// The system's clock.
 #[derive(Debug, Clone, Copy)]

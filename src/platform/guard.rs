@@ -112,7 +112,8 @@ pub struct GuardedCommand<'a> {
     pub folder: &'a Path,
     /// All of its environment.
     pub environment: &'a [(OsString, OsString)],
-    /// Files and folders, absolute or relative to `folder`, that it sees read-only where the system can do that.
+    /// Files and folders, absolute or relative to `folder`, that it sees read-only where the system can do that. One that ends
+    /// in `/*` stands for each file of a folder, which stays read-only whatever it is renamed to.
     pub read_only: &'a [PathBuf],
     /// How it is confined; a guard that cannot do that says [`GuardSays::Refused`].
     pub level: Level,

@@ -203,7 +203,7 @@ fn file_stores(
             FileBoard::open(Arc::clone(files), workspace, durability, Arc::clone(clock), changes.clone())?
         }
     };
-    let state = shared(workspace, STATE_FILE, FileState::is_whole);
+    let state = shared(workspace, STATE_FILE, FileState::is_whole).by_turns(&team_folder.join("spare"));
     Ok(Stores {
         board: Arc::new(board),
         mailbox: Arc::new(FileMailbox::new(

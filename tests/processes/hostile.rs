@@ -218,3 +218,55 @@ fn ten_thousand_tasks_are_no_burden() {
     assert_eq!(place.task(10_000)["status"], "completed");
     println!("10,000 tasks: {:?}", began.elapsed());
 }
+
+/// Whether commands here see control files read-only.
+fn is_confined(place: &Place) -> bool {
+    place.run(&["doctor"]).out.contains("they see the control files read-only")
+}
+
+#[test]
+fn a_command_cannot_write_the_state_file_however_often_it_is_exchanged() {
+    let place = Place::new();
+    if !is_confined(&place) {
+        return;
+    }
+    place.write(
+        "brigade.toml",
+        "[teams.t]\nplan = \"plan.md\"\n[[teams.t.members]]\nname = \"a\"\n[[teams.t.members]]\nname = \"b\"\n",
+    );
+    let tries = "for i in $(seq 200); do (echo '{\"desired_state\":\"pause\",\"note\":\"forged\"}' >agent_state.json) 2>/dev/null \
+                 && echo WRITTEN; echo '{\"desired_state\":\"pause\",\"note\":\"forged\"}' >mine; mv -f mine agent_state.json 2>/dev/null \
+                 && echo MOVED; ls -i agent_state.json >>inodes; sleep 0.01; done; sort -u inodes | wc -l";
+    let short = "sleep 0.2";
+    let plan = format!("## A\n\n```sh\n{tries}\n```\n\n## B\n\n```sh\n{short}\n```\n\n## C\n\n```sh\n{short}\n```\n");
+    place.write("plan.md", &plan);
+    let answer = place.run(&["run"]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    let summary = place.task(1)["result"]["summary"].as_str().unwrap().to_owned();
+    assert!(!summary.contains("WRITTEN") && !summary.contains("MOVED"), "{summary}");
+    assert!(!place.read("agent_state.json").contains("forged"));
+    let exchanged: u32 = summary.trim().parse().unwrap();
+    assert!(exchanged > 3, "the file was hardly exchanged: {exchanged}");
+}
+
+#[test]
+fn a_config_outside_the_workspace_is_out_of_reach_of_commands() {
+    let place = Place::new();
+    if !is_confined(&place) {
+        return;
+    }
+    place.write("brigade.toml", "[teams.t]\nplan = \"plan.md\"\n[[teams.t.members]]\nname = \"a\"\n");
+    fs::create_dir_all(place.join("prompts")).unwrap();
+    place.write("prompts/lead.md", "You lead.");
+    fs::create_dir_all(place.join("sub")).unwrap();
+    let plan = "## A\n\n```sh\ncd ..; for file in brigade.toml plan.md prompts/lead.md; do echo '# evil' >>$file; rm -f $file; done; \
+                touch prompts/cleanup.md; rm -rf prompts; echo fine >sub/mine; echo fine >beside; exit 0\n```\n";
+    place.write("plan.md", plan);
+    let answer = place.run(&["run", "--workspace", "sub"]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert_eq!((place.read("sub/mine").trim(), place.read("beside").trim()), ("fine", "fine"));
+    assert!(!place.read("brigade.toml").contains("evil"));
+    assert_eq!(place.read("plan.md"), plan);
+    assert_eq!(place.read("prompts/lead.md"), "You lead.");
+    assert!(!place.join("prompts/cleanup.md").exists());
+}

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::fs::StatVfsMountFlags;
@@ -16,6 +16,11 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
 use super::{GO, GUARD_ARGUMENT, own_program};
+
+/// The least number a process of a command has where numbers are scattered: lower ones are those of a system's own.
+const NUMBERS_FIRST: u32 = 1_000;
+/// Numbers that are left above the first of a command before they begin anew.
+const NUMBERS_LEFT: u32 = 10_000;
 
 /// Enters a mount namespace: directly where we may, else inside a user namespace that maps ids to themselves. With
 /// `processes` the children from here on are in a process namespace too, and the first of them is its init.
@@ -113,8 +118,57 @@ pub(super) fn mount_proc() -> Result<(), String> {
     rustix::mount::mount("proc", "/proc", "proc", flags, None).map_err(|error| format!("mount /proc: {error}"))
 }
 
+/// How often files that somebody renames meanwhile are looked for.
+const PASSES_MAX: usize = 10;
+
+/// Makes all of these read-only. One that ends in `/*` stands for each file of a folder by itself: a mount stays with its file,
+/// so one that is renamed to another name, also to that of a protected file, is read-only there too.
+pub(super) fn protect(paths: &[OsString]) -> Result<(), String> {
+    let (files, others): (Vec<_>, Vec<_>) =
+        paths.iter().map(Path::new).partition(|path| path.ends_with("*") || path.is_file());
+    for pass in 0..PASSES_MAX {
+        let mut is_done = true;
+        for file in files.iter().flat_map(|file| each_of(file)) {
+            if !is_read_only(&file).unwrap_or(true) {
+                is_done = false;
+                let outcome = make_read_only(&file);
+                // Two files may have changed names between two steps; the next pass tells.
+                if pass + 1 == PASSES_MAX {
+                    outcome?;
+                }
+            }
+        }
+        if is_done {
+            break;
+        }
+    }
+    // Folders last: what is in them is then no longer found where its own mount was made.
+    others.into_iter().try_for_each(make_read_only)
+}
+
+fn each_of(path: &Path) -> Vec<PathBuf> {
+    let Some(folder) = path.parent().filter(|_| path.ends_with("*")) else { return vec![path.to_owned()] };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())).map(|entry| entry.path()).collect()
+}
+
+fn is_read_only(path: &Path) -> Result<bool, Errno> {
+    Ok(rustix::fs::statvfs(path)?.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
+/// Has the numbers of processes in the caller's process namespace begin anywhere: commands name files by their number (`$$`), and
+/// without this all would have the same. See `/proc/sys/kernel/ns_last_pid` in proc_sys_kernel(5). Where the system refuses,
+/// numbers begin at 2.
+pub(super) fn scatter_process_numbers() {
+    let max = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|text| text.trim().parse::<u32>().ok());
+    let Some(below) = max.map(|max| max.saturating_sub(NUMBERS_LEFT)).filter(|below| *below > NUMBERS_FIRST) else {
+        return;
+    };
+    let _ = fs::write("/proc/sys/kernel/ns_last_pid", fastrand::u32(NUMBERS_FIRST..below).to_string());
+}
+
 /// Mounts `path` read-only over itself; one that is not there needs no protection.
-pub(super) fn make_read_only(path: &Path) -> Result<(), String> {
+fn make_read_only(path: &Path) -> Result<(), String> {
     let said = |error: Errno| format!("mount {} read-only: {error}", path.display());
     match rustix::mount::mount_bind_recursive(path, path) {
         Ok(()) => {}
@@ -123,8 +177,11 @@ pub(super) fn make_read_only(path: &Path) -> Result<(), String> {
     }
     let kept = kept_flags(rustix::fs::statvfs(path).map_err(said)?.f_flag);
     rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | kept, c"").map_err(said)?;
-    let is_read_only = rustix::fs::statvfs(path).map_err(said)?.f_flag.contains(StatVfsMountFlags::RDONLY);
-    if is_read_only { Ok(()) } else { Err(format!("{} is not read-only after mounting it so", path.display())) }
+    if is_read_only(path).map_err(said)? {
+        Ok(())
+    } else {
+        Err(format!("{} is not read-only after mounting it so", path.display()))
+    }
 }
 
 /// A remount must name the flags the mount has: inside a user namespace, leaving one out is refused.

@@ -51,7 +51,8 @@ fn ready(read_only: &[OsString]) -> Result<(), String> {
     // A group of its own, by which it is known outside.
     rustix::process::setsid().map_err(said)?;
     confine::mount_proc()?;
-    read_only.iter().try_for_each(|path| confine::make_read_only(path.as_ref()))?;
+    confine::scatter_process_numbers();
+    confine::protect(read_only)?;
     confine::seal();
     confine::give_up_capabilities()?;
     hide_this_process();

@@ -49,7 +49,7 @@ fn confine(read_only: &[OsString]) -> Result<(), String> {
         return Ok(());
     }
     super::confine::enter(false)?;
-    read_only.iter().try_for_each(|path| super::confine::make_read_only(path.as_ref()))?;
+    super::confine::protect(read_only)?;
     super::confine::seal();
     Ok(())
 }

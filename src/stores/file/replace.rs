@@ -76,6 +76,29 @@ impl<'a> Staged<'a> {
         Ok(staged)
     }
 
+    /// As [`Staged::write`], in a file that is there already and has nothing to keep; `None` where it cannot be had.
+    ///
+    /// # Errors
+    /// [`crate::ports::StoreError::Io`]; the file is gone.
+    pub fn write_over(
+        files: &'a dyn FileSystem,
+        spare: &Path,
+        folder: &Path,
+        name: &str,
+        bytes: &[u8],
+    ) -> StoreResult<Option<Self>> {
+        let temporary = temporary_name();
+        let mut staged =
+            Self { files, from: folder.join(&temporary), to: folder.join(name), temporary, is_committed: false };
+        in_flight(|names| names.insert(staged.temporary.clone()));
+        if files.rename(spare, &staged.from).is_err() {
+            staged.is_committed = true;
+            return Ok(None);
+        }
+        files.write(&staged.from, bytes).map_err(failed("write", &staged.to))?;
+        Ok(Some(staged))
+    }
+
     /// The temporary's name, by which watchers of the folder know whose rename it was.
     #[must_use]
     pub fn temporary(&self) -> &str {

@@ -10,6 +10,7 @@
 
 mod aside;
 mod look;
+mod spares;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -25,6 +26,7 @@ use super::{Durability, blocking, failed};
 use aside::{AsideName, Content, print};
 use look::Glimpse;
 pub use look::is_telling;
+use spares::Spares;
 
 /// How long the same broken bytes count as a writer at work, and how long a file that was swapped out is watched.
 pub const SETTLE_TIME: Duration = Duration::from_secs(1);
@@ -79,6 +81,7 @@ pub struct SharedFile {
     is_whole: fn(&[u8]) -> bool,
     /// Prints of whole versions, the last one first: what is read again and again need not be parsed each time.
     whole: Mutex<VecDeque<u64>>,
+    spares: Option<Spares>,
     state: Mutex<State>,
 }
 
@@ -138,8 +141,15 @@ impl SharedFile {
             lock: team_folder.join(format!(".{name}.lock")),
             is_whole,
             whole: Mutex::default(),
+            spares: None,
             state: Mutex::new(state),
         }
+    }
+
+    /// The same, with the files of `folder` going in and out by turns: see [`spares`].
+    #[must_use]
+    pub fn by_turns(self, folder: &Path) -> Self {
+        Self { spares: Some(Spares::new(folder.to_owned())), ..self }
     }
 
     /// Where it lies.
@@ -271,7 +281,7 @@ impl SharedFile {
         let aside = AsideName { number, change_ns, seen: from.unwrap_or(0), put: print(text) };
         let name = aside.file_name(&self.name);
         let path = state.aside.join(&name);
-        let staged = Staged::write(&*self.files, &state.aside, &name, text)?;
+        let staged = self.stage(&state.aside, &name, text)?;
         if self.durability == Durability::Power {
             staged.sync()?;
         }
@@ -281,6 +291,15 @@ impl SharedFile {
             None => self.files.rename_new(&path, &self.path()),
         };
         self.swapped(state, outcome, from, &path, &aside)
+    }
+
+    fn stage(&self, folder: &Path, name: &str, text: &[u8]) -> StoreResult<Staged<'_>> {
+        let spare = self.spares.as_ref().and_then(|spares| spares.any(&*self.files));
+        let staged = spare.map(|spare| Staged::write_over(&*self.files, &spare, folder, name, text)).transpose()?;
+        match staged.flatten() {
+            Some(staged) => Ok(staged),
+            None => Staged::write(&*self.files, folder, name, text),
+        }
     }
 
     fn swapped(
@@ -420,7 +439,9 @@ impl SharedFile {
             }
             let is_settled = watched.1.elapsed() >= SETTLE_TIME;
             if was_never_swapped_in || (is_settled && content.print == aside.seen) {
-                self.files.remove(&path).map_err(failed("remove", &path))?;
+                if !self.spares.as_ref().is_some_and(|spares| spares.take_in(&*self.files, &path)) {
+                    self.files.remove(&path).map_err(failed("remove", &path))?;
+                }
                 state.watched.remove(&name);
             } else if is_settled && !content.is_whole {
                 self.keep_malformed(&path)?;
@@ -434,6 +455,7 @@ impl SharedFile {
     fn sweep(&self, state: &mut State) -> StoreResult<()> {
         if !state.is_swept {
             sweep_temporaries(&*self.files, &state.aside)?;
+            self.spares.as_ref().map_or(Ok(()), |spares| spares.fill(&*self.files))?;
             state.is_swept = true;
         }
         Ok(())
