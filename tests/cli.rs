@@ -668,6 +668,11 @@ fn why_counts_only_who_is_there() {
     place.output("brigade tasks add 'Build it'");
     let mut up = place.shell("exec brigade up --headless --mode pause >/dev/null 2>&1").spawn().unwrap();
     place.wait_until("the team runs", |place| place.json("brigade team --json")["running"] == true);
+    // A team that has reported has opened its inboxes.
+    place.wait_until("it has begun", |place| {
+        let members = place.json("brigade team --json")["members"].clone();
+        members.as_array().unwrap().iter().all(|member| member["phase"] != "stopped")
+    });
     let members = place.json("brigade team --json")["members"].clone();
     for member in members.as_array().unwrap() {
         assert!(place.output(&format!("brigade stop {}", member["name"].as_str().unwrap())).status.success());

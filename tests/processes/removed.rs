@@ -29,6 +29,8 @@ fn a_second_lead_is_refused_though_what_says_who_leads_was_removed() {
         assert_eq!((&place.task(1)["attempt"], &place.task(2)["attempt"]), (&1.into(), &1.into()), "{removed}");
         assert_eq!(place.run(&["send", "m1", "still there?"]).code, Some(0), "{removed}");
         first.signal("INT");
+        // Two signals at once are one.
+        wait_until("it stops", || first.said().contains("stopping"));
         first.signal("INT");
         assert_eq!(first.code(), Some(130), "{removed}: {}", first.said());
         place.assert_nothing_is_left_running();

@@ -102,9 +102,9 @@ async fn the_wait_for_room_is_bounded_and_a_stop_now_does_not_wait_for_it() {
     let begun = Instant::now();
     let respawned =
         |fact: &Fact| matches!(fact, Fact::TeammateRespawned { reason, .. } if reason.contains("transcript"));
-    stage.until("she is started again", |stage| stage.count(respawned) == 1).await;
+    stage.until("she is started again", |stage| stage.count(respawned) >= 1).await;
     assert!((600..660).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
-    assert_eq!(stage.task(1).await.failures, 1);
+    assert_eq!(stage.task(1).await.failures, 0, "the disk's failure is not the task's");
     drop(team);
 
     let (stage, _) = filled(ErrorKind::StorageFull).await;
@@ -119,12 +119,15 @@ async fn the_wait_for_room_is_bounded_and_a_stop_now_does_not_wait_for_it() {
 #[tokio::test(start_paused = true)]
 async fn another_error_of_the_disk_is_not_waited_for() {
     let (stage, disk) = filled(ErrorKind::PermissionDenied).await;
+    *lock(&disk.failing) = Some("alice");
+    let begun = Instant::now();
     let team = stage.launch(once()).await;
     let respawned = |fact: &Fact| matches!(fact, Fact::TeammateRespawned { .. });
-    stage.until("she is started again", |stage| stage.count(respawned) == 1).await;
-    assert_eq!((disk.tries.load(Ordering::Relaxed), said(&stage, "")), (1, 0));
+    stage.until("she is started again", |stage| stage.count(respawned) >= 1).await;
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     disk.is_full.store(false, Ordering::Relaxed);
-    assert_eq!(stage.ended(team).await.tally.completed, 1);
+    stage.ended(team).await;
+    assert_eq!((said(&stage, "waits to be recorded"), stage.task(1).await.failures), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]

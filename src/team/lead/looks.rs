@@ -187,6 +187,14 @@ impl Lead {
         }
     }
 
+    /// Tells once what is wrong with the state file, however often it is met.
+    pub(super) fn tell_of_state_file(&mut self, trouble: String) {
+        if self.state.state_trouble.as_ref() != Some(&trouble) {
+            self.shared.notes.warn("agent_state.json", trouble.as_str());
+            self.state.state_trouble = Some(trouble);
+        }
+    }
+
     pub(super) async fn look_at_state(&mut self) {
         let state = match self.shared.stores.state.read().await {
             Ok(Some(state)) => state,
@@ -199,12 +207,7 @@ impl Lead {
             Err(error) => {
                 // Whoever cannot steer the team any more does not want it to go on.
                 self.set_desired(Mode::Pause, "the state file cannot be read");
-                let trouble = error.to_string();
-                if self.state.state_trouble.as_ref() != Some(&trouble) {
-                    self.shared.notes.warn("agent_state.json", trouble.as_str());
-                    self.state.state_trouble = Some(trouble);
-                }
-                return;
+                return self.tell_of_state_file(error.to_string());
             }
         };
         self.state.state_trouble = None;

@@ -105,7 +105,7 @@ impl Lead {
         let update = StateUpdate { report: Some(report), desired: None };
         match self.shared.stores.state.update(update).await {
             Ok(state) => self.set_desired(state.desired, &state.note),
-            Err(error) => tracing::warn!("cannot write agent_state.json: {error}"),
+            Err(error) => self.tell_of_state_file(error.to_string()),
         }
     }
 
