@@ -458,9 +458,26 @@ async fn a_command_sees_no_process_but_its_own() {
     assert_eq!((outcome.output.as_str(), outcome.ending), ("made\n", Ending::Ended(CommandEnd::Signal(15))));
 }
 
+#[tokio::test]
+async fn no_two_commands_at_a_time_have_the_same_number() {
+    let bench = bench();
+    let command = "echo $$; echo $$ >>numbers; while [ $(wc -l <numbers) -lt 8 ]; do sleep 0.02; done";
+    let running: Vec<_> = (0..8)
+        .map(|_| {
+            let setting = bench.setting.clone();
+            tokio::spawn(async move { run(command, LONG, &setting).await.unwrap().output })
+        })
+        .collect();
+    let mut numbers = std::collections::BTreeSet::new();
+    for command in running {
+        numbers.insert(command.await.unwrap());
+    }
+    assert_eq!(numbers.len(), 8, "{numbers:?}");
+}
+
 /// Whether commands here have process namespaces of their own.
 fn is_whole() -> bool {
-    let confinement = guard::confinement(&guard_of_brigade());
+    let confinement = guard::confinement(&guard_of_brigade(), &std::env::temp_dir(), &[]);
     confinement == Confinement::Whole
 }
 
@@ -479,7 +496,7 @@ async fn commands_that_name_files_by_their_process_number_do_not_name_the_same()
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn confined_commands_see_control_files_read_only_and_all_else_as_ever() {
-    if let Confinement::Unavailable(reason) = guard::confinement(&guard_of_brigade()) {
+    if let Confinement::Unavailable(reason) = guard::confinement(&guard_of_brigade(), &std::env::temp_dir(), &[]) {
         println!("not confined here: {reason}");
         return;
     }

@@ -83,7 +83,7 @@ impl Doctor {
             }
             Err(error) => findings.push(fail("workspace", error.message, error.hint.unwrap_or_default())),
         }
-        findings.push(confinement());
+        findings.push(confinement(context));
         findings.push(keys(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())));
         for hint in findings.iter_mut().filter_map(|finding| finding.hint.as_mut()) {
             *hint = context.hint(hint);
@@ -295,12 +295,15 @@ fn free_space(workspace: &Path) -> Finding {
     }
 }
 
-fn confinement() -> Finding {
+fn confinement(context: &Context) -> Finding {
     let guard = match guard::own_guard() {
         Ok(guard) => guard,
         Err(error) => return fail("commands", format!("the guard cannot be started: {error}"), ""),
     };
-    match guard::confinement(&guard) {
+    let folder = context.workspace().unwrap_or_else(|_| std::env::temp_dir());
+    // Without a workspace there is nothing to protect, but whether it could be can be told.
+    let read_only = context.control_files(None).unwrap_or_else(|_| vec![folder.clone()]);
+    match guard::confinement(&guard, &folder, &read_only) {
         Confinement::Whole => ok("commands", "they see the control files read-only, and no process but their own"),
         Confinement::MountsOnly(why) => {
             let text = format!("they see the control files read-only, but also other processes ({why})");

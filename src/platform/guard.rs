@@ -296,12 +296,15 @@ pub fn remember(weaker: &Confinement) {
     *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(weaker.clone());
 }
 
-/// How commands are confined here; tried by a command that does nothing. It blocks for some milliseconds.
+/// How commands are confined that run in `folder` and see these files read-only; tried by one that does nothing. It blocks for
+/// some milliseconds.
 #[must_use]
-pub fn confinement(guard: &[OsString]) -> Confinement {
+pub fn confinement(guard: &[OsString], folder: &Path, read_only: &[PathBuf]) -> Confinement {
     let mut trying = confinement_to_try();
     loop {
-        let refused = match probe(guard, trying.level()) {
+        let command =
+            GuardedCommand { guard, command: "exit 0", folder, environment: &[], read_only, level: trying.level() };
+        let refused = match probe(&command) {
             Ok(GuardSays::Group(_)) => return trying,
             Ok(GuardSays::Refused(reason) | GuardSays::Failed(reason)) => reason,
             Ok(GuardSays::Ended(_)) => "the guard ended early".to_owned(),
@@ -314,10 +317,8 @@ pub fn confinement(guard: &[OsString]) -> Confinement {
     }
 }
 
-fn probe(guard: &[OsString], level: Level) -> std::io::Result<GuardSays> {
+fn probe(command: &GuardedCommand<'_>) -> std::io::Result<GuardSays> {
     use std::io::{BufRead, BufReader};
-    let (folder, read_only) = (Path::new("/"), [std::env::temp_dir()]);
-    let command = GuardedCommand { guard, command: "exit 0", folder, environment: &[], read_only: &read_only, level };
     let mut child = command.prepare()?.spawn()?;
     let mut line = String::new();
     if let Some(says) = child.stderr.take() {

@@ -213,7 +213,7 @@ impl Running {
             let mut running = Self::prepare(command, held, setting, confinement.level())?;
             let Err(refused) = running.begin().await? else { return Ok(running) };
             let Some(weaker) = confinement.weaker(refused.clone()) else { return Err(not_started(&refused)) };
-            tracing::debug!(?weaker, "commands cannot be confined as they should be");
+            tracing::info!(?weaker, "commands cannot be confined as they should be");
             guard::remember(&weaker);
             confinement = guard::confinement_to_try();
         }

@@ -189,7 +189,7 @@ fn state_store(files: Arc<dyn FileSystem>) -> FileState {
         Path::new(TEAM),
         FileState::is_whole,
     );
-    FileState::new(file, clock(), changes(), true)
+    FileState::new(file.by_turns(&Path::new(TEAM).join("spare")), clock(), changes(), true)
 }
 
 #[tokio::test]
@@ -225,7 +225,7 @@ async fn the_shared_state_is_the_old_or_the_new_one_whenever_the_power_is_cut() 
 
 #[tokio::test]
 async fn a_click_between_any_two_calls_of_an_ending_wins() {
-    for (call, in_place) in (1..40).flat_map(|call| [(call, false), (call, true)]) {
+    for (call, in_place) in (1..70).flat_map(|call| [(call, false), (call, true)]) {
         let (disk, path) = disk_with_state();
         let clicking = Arc::new(ClickingAt { disk: disk.clone(), call, in_place, calls: AtomicU64::new(0), path });
         let ending = SetDesired {

@@ -84,7 +84,8 @@ pub async fn worlds() -> Vec<World> {
 /// The shared state of a workspace, without file events.
 pub fn state_store(workspace: &Path, durability: Durability) -> FileState {
     let team = workspace.join(".team");
-    let file = SharedFile::new(real(), durability, workspace, "agent_state.json", &team, FileState::is_whole);
+    let file = SharedFile::new(real(), durability, workspace, "agent_state.json", &team, FileState::is_whole)
+        .by_turns(&team.join("spare"));
     FileState::new(file, clock(), changes(), false)
 }
 

@@ -1,6 +1,9 @@
 //! Tasks through the tools: who may do what, and that "completed" is shown by a command.
 
+use std::time::Duration;
+
 use brigade::domain::change::{Actor, ActorKind, Change};
+use brigade::domain::event::Fact;
 use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::tools::{ToolEffect, ToolError};
 use serde_json::json;
@@ -62,6 +65,25 @@ async fn a_verify_command_decides_whether_a_task_is_completed() {
     let green = stage.alice.call("task_update", report).await.unwrap();
     assert_eq!((green.text.as_str(), green.effect), ("task #1 is completed (verify exited 0)", ToolEffect::Finished));
     assert_eq!(stage.task(1).await.result.unwrap().evidence, "verify exited 0");
+}
+
+#[tokio::test]
+async fn a_verify_command_has_as_long_as_any_command_and_is_told_of() {
+    let mut stage = with_claimed(json!({ "verify": "sleep 300" })).await;
+    stage.alice.context.limits.command_timeout = Duration::from_millis(200);
+    let report = json!({ "task_id": 1, "status": "completed" });
+    let red = stage.alice.refused("task_update", report).await;
+    assert!(red.contains("timed out"), "{red}");
+    let mut facts = Vec::new();
+    while let Ok(fact) = stage.alice.facts.try_recv() {
+        facts.push(fact);
+    }
+    assert!(
+        facts.iter().any(|fact| matches!(fact, Fact::ToolStarted { tool, about, task: Some(TaskId(1)), .. }
+            if tool == "verify" && about == "sleep 300")),
+        "{facts:?}"
+    );
+    assert!(facts.iter().any(|fact| matches!(fact, Fact::ToolFinished { tool, ok: false, .. } if tool == "verify")));
 }
 
 #[tokio::test]

@@ -17,11 +17,6 @@ use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
 use super::{GO, GUARD_ARGUMENT, own_program};
 
-/// The least number a process of a command has where numbers are scattered: lower ones are those of a system's own.
-const NUMBERS_FIRST: u32 = 1_000;
-/// Numbers that are left above the first of a command before they begin anew.
-const NUMBERS_LEFT: u32 = 10_000;
-
 /// Enters a mount namespace: directly where we may, else inside a user namespace that maps ids to themselves. With
 /// `processes` the children from here on are in a process namespace too, and the first of them is its init.
 pub(super) fn enter(processes: bool) -> Result<(), String> {
@@ -118,6 +113,27 @@ pub(super) fn mount_proc() -> Result<(), String> {
     rustix::mount::mount("proc", "/proc", "proc", flags, None).map_err(|error| format!("mount /proc: {error}"))
 }
 
+/// The caller's process id as it is outside, which no other living process has; to be asked before [`mount_proc`].
+pub(super) fn number_outside() -> Result<u64, String> {
+    let link = fs::read_link("/proc/self").map_err(|error| format!("read /proc/self: {error}"))?;
+    link.to_str().and_then(|number| number.parse().ok()).ok_or_else(|| "/proc/self is no number".to_owned())
+}
+
+/// Process ids each command has to itself before it comes to the next one's.
+const NUMBERS_APART: u64 = 64;
+/// What the first process ids are: those of a system's own processes, whatever a tool takes them for.
+const NUMBERS_MIN: u64 = 300;
+
+/// Has the numbers of the namespace's processes begin where those of no other command do. Scripts name files by `$$`, and would
+/// otherwise all be number 2.
+pub(super) fn number_processes_from(outside: u64) -> Result<(), String> {
+    let said = |error: io::Error| format!("number processes: {error}");
+    let max = fs::read_to_string("/proc/sys/kernel/pid_max").map_err(said)?;
+    let room = max.trim().parse::<u64>().unwrap_or(0).saturating_sub(2 * NUMBERS_MIN).max(1);
+    let last = NUMBERS_MIN + (outside * NUMBERS_APART) % room;
+    fs::write("/proc/sys/kernel/ns_last_pid", last.to_string()).map_err(said)
+}
+
 /// How often files that somebody renames meanwhile are looked for.
 const PASSES_MAX: usize = 10;
 
@@ -156,23 +172,12 @@ fn is_read_only(path: &Path) -> Result<bool, Errno> {
     Ok(rustix::fs::statvfs(path)?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// Has the numbers of processes in the caller's process namespace begin anywhere: commands name files by their number (`$$`), and
-/// without this all would have the same. See `/proc/sys/kernel/ns_last_pid` in proc_sys_kernel(5). Where the system refuses,
-/// numbers begin at 2.
-pub(super) fn scatter_process_numbers() {
-    let max = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|text| text.trim().parse::<u32>().ok());
-    let Some(below) = max.map(|max| max.saturating_sub(NUMBERS_LEFT)).filter(|below| *below > NUMBERS_FIRST) else {
-        return;
-    };
-    let _ = fs::write("/proc/sys/kernel/ns_last_pid", fastrand::u32(NUMBERS_FIRST..below).to_string());
-}
-
-/// Mounts `path` read-only over itself; one that is not there needs no protection.
+/// Mounts `path` read-only over itself; one that is not there, or that this user cannot reach, needs no protection.
 fn make_read_only(path: &Path) -> Result<(), String> {
     let said = |error: Errno| format!("mount {} read-only: {error}", path.display());
     match rustix::mount::mount_bind_recursive(path, path) {
         Ok(()) => {}
-        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOENT | Errno::ACCESS) => return Ok(()),
         Err(error) => return Err(said(error)),
     }
     let kept = kept_flags(rustix::fs::statvfs(path).map_err(said)?.f_flag);

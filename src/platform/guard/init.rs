@@ -50,8 +50,9 @@ fn ready(read_only: &[OsString]) -> Result<(), String> {
     let said = |error: Errno| error.to_string();
     // A group of its own, by which it is known outside.
     rustix::process::setsid().map_err(said)?;
+    let outside = confine::number_outside()?;
     confine::mount_proc()?;
-    confine::scatter_process_numbers();
+    confine::number_processes_from(outside)?;
     confine::protect(read_only)?;
     confine::seal();
     confine::give_up_capabilities()?;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use crate::ports::StoreResult;
 use crate::stores::fs::{FileSystem, Stamp, locked};
 
-use super::replace::{Staged, sweep_temporaries};
+use super::replace::sweep_temporaries;
 use super::{Durability, blocking, failed};
 use aside::{AsideName, Content, print};
 use look::Glimpse;
@@ -144,12 +144,6 @@ impl SharedFile {
             spares: None,
             state: Mutex::new(state),
         }
-    }
-
-    /// The same, with the files of `folder` going in and out by turns: see [`spares`].
-    #[must_use]
-    pub fn by_turns(self, folder: &Path) -> Self {
-        Self { spares: Some(Spares::new(folder.to_owned())), ..self }
     }
 
     /// Where it lies.
@@ -293,15 +287,6 @@ impl SharedFile {
         self.swapped(state, outcome, from, &path, &aside)
     }
 
-    fn stage(&self, folder: &Path, name: &str, text: &[u8]) -> StoreResult<Staged<'_>> {
-        let spare = self.spares.as_ref().and_then(|spares| spares.any(&*self.files));
-        let staged = spare.map(|spare| Staged::write_over(&*self.files, &spare, folder, name, text)).transpose()?;
-        match staged.flatten() {
-            Some(staged) => Ok(staged),
-            None => Staged::write(&*self.files, folder, name, text),
-        }
-    }
-
     fn swapped(
         &self,
         state: &mut State,
@@ -439,9 +424,7 @@ impl SharedFile {
             }
             let is_settled = watched.1.elapsed() >= SETTLE_TIME;
             if was_never_swapped_in || (is_settled && content.print == aside.seen) {
-                if !self.spares.as_ref().is_some_and(|spares| spares.take_in(&*self.files, &path)) {
-                    self.files.remove(&path).map_err(failed("remove", &path))?;
-                }
+                self.put_away(&path)?;
                 state.watched.remove(&name);
             } else if is_settled && !content.is_whole {
                 self.keep_malformed(&path)?;

@@ -6,8 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
+use super::SharedFile;
 use crate::ports::StoreResult;
-use crate::stores::file::failed;
+use crate::stores::file::replace::Staged;
+use crate::stores::file::{Durability, failed};
 use crate::stores::fs::FileSystem;
 
 /// Enough for the swaps of a second, which is how long one that came out is watched: four reports, and a handful of clicks.
@@ -49,5 +51,33 @@ impl Spares {
 
     fn new_path(&self) -> PathBuf {
         self.folder.join(format!("{:016x}", fastrand::u64(..)))
+    }
+}
+
+impl SharedFile {
+    /// The same, with the files of `folder` going in and out by turns, so that whoever looks at them one by one has seen them all.
+    #[must_use]
+    pub fn by_turns(self, folder: &Path) -> Self {
+        Self { spares: Some(Spares::new(folder.to_owned())), ..self }
+    }
+
+    /// Writes the next version, into a spare file where there is one.
+    pub(super) fn stage(&self, folder: &Path, name: &str, text: &[u8]) -> StoreResult<Staged<'_>> {
+        let spare = self.spares.as_ref().and_then(|spares| spares.any(&*self.files));
+        let staged = spare.map(|spare| Staged::write_over(&*self.files, &spare, folder, name, text)).transpose()?;
+        match staged.flatten() {
+            Some(staged) => Ok(staged),
+            None => Staged::write(&*self.files, folder, name, text),
+        }
+    }
+
+    /// Keeps a file as a spare, or removes it.
+    pub(super) fn put_away(&self, path: &Path) -> StoreResult<()> {
+        let is_spare = self.spares.as_ref().is_some_and(|spares| {
+            // A power cut must not find it in the shared file's place again once something else is written into it.
+            let is_out = self.durability == Durability::Process || self.files.sync_folder(&self.folder).is_ok();
+            is_out && spares.take_in(&*self.files, path)
+        });
+        if is_spare { Ok(()) } else { self.files.remove(path).map_err(failed("remove", path)) }
     }
 }
