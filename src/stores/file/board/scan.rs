@@ -67,6 +67,8 @@ pub(super) struct Scan {
     files: Arc<dyn FileSystem>,
     folder: PathBuf,
     watch: Option<Box<dyn FolderWatch>>,
+    /// The folder that is watched, by its number on disk.
+    watched: Option<u64>,
     /// Whether everything has to be looked at, watch or not.
     is_cold: bool,
     /// Names to look at again.
@@ -84,6 +86,7 @@ impl Scan {
             files,
             folder: folder.to_owned(),
             watch: None,
+            watched: None,
             is_cold: true,
             changed: BTreeSet::new(),
             seen: HashMap::new(),
@@ -106,6 +109,7 @@ impl Scan {
             if self.watch.is_none() {
                 // First the watch, then the look: what changes in between is told and looked at twice.
                 self.watch = self.files.watch(&self.folder);
+                self.watched = self.inode();
             }
             self.look_at_all(index)?;
             self.is_cold = false;
@@ -122,7 +126,17 @@ impl Scan {
         if self.is_cold || self.watch.is_some() { self.refresh(index) } else { Ok(()) }
     }
 
+    fn inode(&self) -> Option<u64> {
+        self.files.stamp(&self.folder).ok().map(|stamp| stamp.inode)
+    }
+
     fn drain(&mut self) {
+        // A folder that was removed while somebody has it open or mounted is watched on, and nothing is told of the new one.
+        if self.watch.is_some() && self.inode() != self.watched {
+            self.watch = None;
+            self.is_cold = true;
+            self.own_moves.clear();
+        }
         let Some(watch) = &mut self.watch else {
             return;
         };
