@@ -1,8 +1,9 @@
 //! Adapters put together: stores, models, tools, clock and signals around a team; its events go to the report.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use brigade::cli::context::SystemClock;
 use brigade::cli::error::{CliError, CliResult};
 use brigade::cli::exit::Exit;
 use brigade::cli::headless::Report;
@@ -10,7 +11,6 @@ use brigade::cli::launch::{Launch, Lifetime};
 use brigade::cli::signals::Signals;
 use brigade::cli::traces;
 use brigade::domain::state::Mode;
-use brigade::domain::time::UnixMs;
 use brigade::platform::guard;
 use brigade::ports::{Clock, Stores};
 use brigade::stores::open::{OpenOptions, Purpose, Workspace, open};
@@ -18,14 +18,6 @@ use brigade::team::handle::End;
 use brigade::team::{self, LaunchError, Start, Surroundings};
 use brigade::ui::text::one_line;
 use brigade::{models, tools};
-
-struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(0).plus(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
-    }
-}
 
 /// Launches a team, shows what it does, and says how the process ends.
 ///

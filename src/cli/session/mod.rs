@@ -145,8 +145,7 @@ impl Talk<'_> {
     fn hear(&mut self, piece: Result<Arc<Words>, RecvError>) {
         let Ok(piece) = piece else { return };
         if *piece.teammate == *LEAD {
-            let columns = Output::new(false, Color::Auto).columns;
-            self.screen.print(&self.speech.hear(&piece.saying, columns));
+            self.screen.print(&self.speech.hear(&piece.saying, columns()));
         }
     }
 
@@ -167,8 +166,7 @@ impl Talk<'_> {
         match &event.fact {
             Fact::Said { teammate, text, .. } if teammate == LEAD => {
                 report.flush();
-                let columns = Output::new(false, Color::Auto).columns;
-                self.screen.print(&self.speech.said(text, columns));
+                self.screen.print(&self.speech.said(text, columns()));
             }
             _ => report.event(&event),
         }
@@ -254,10 +252,14 @@ impl Vocabulary {
     }
 }
 
+/// How wide the terminal is now.
+fn columns() -> usize {
+    Output::new(false, Color::Auto).columns
+}
+
 impl Screen {
     /// Says something in passing.
     fn note(&self, text: &str) {
-        let columns = Output::new(false, Color::Auto).columns;
-        self.print(&paint(DIM, &wrap(text, columns, 2)));
+        self.print(&paint(DIM, &wrap(text, columns(), 2)));
     }
 }
