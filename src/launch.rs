@@ -19,6 +19,9 @@ use brigade::team::{self, LaunchError, Start, Surroundings};
 use brigade::ui::text::one_line;
 use brigade::{models, tools};
 
+/// What a person can do once the budget is spent.
+const BUDGET_SPENT: &str = "nothing is lost: raise the budget in brigade.toml, or count anew with `brigade cost --reset`, and launch the team again; `brigade cost` shows who used what";
+
 /// Launches a team, shows what it does, and says how the process ends.
 ///
 /// # Errors
@@ -53,6 +56,7 @@ async fn run(launch: Launch) -> CliResult<Exit> {
         workspace: launch.workspace,
         connect: Arc::new(models::connect),
         tools_of: Arc::new(tools::table::tools_of),
+        count_tokens: models::tokens::count,
     };
     report.begin(&*workspace.stores.board.view().await?);
     let mut signals = Signals::listen()?;
@@ -65,8 +69,12 @@ async fn run(launch: Launch) -> CliResult<Exit> {
         None => report.follow(&mut team, &mut signals).await?,
     };
     let exit = close(&workspace, &mut report, outcome.trouble.as_deref()).await?;
+    if outcome.end == End::BudgetSpent {
+        report.note(BUDGET_SPENT);
+    }
     Ok(match outcome.end {
         End::Interrupted => Exit::Interrupted,
+        End::BudgetSpent => Exit::BudgetSpent,
         // A run that could not do what it was for is no success, whatever the board says.
         End::GivenUp => Exit::Unfinished,
         End::SessionOver if outcome.trouble.is_some() => Exit::Unfinished,

@@ -215,7 +215,7 @@ fn what_new_users_try_is_answered_with_help() {
 #[test]
 fn wrong_configs_and_plans_are_refused_with_their_lines() {
     let mut place = Place::new();
-    place.write("brigade.toml", "[teams.a]\nmembrs = []\nbudget = { usd = 3 }\n");
+    place.write("brigade.toml", "[teams.a]\nmembrs = []\nreview = \"x\"\n");
     place.run("brigade up a").run("brigade config show --json").run("brigade tasks");
     place.write(
         "brigade.toml",

@@ -12,6 +12,8 @@
 
 #[path = "processes/audit.rs"]
 mod audit;
+#[path = "processes/budgets.rs"]
+mod budgets;
 #[path = "processes/claimers.rs"]
 mod claimers;
 #[path = "processes/clicks.rs"]

@@ -6,6 +6,8 @@
 mod crash;
 #[path = "stores/events.rs"]
 mod events;
+#[path = "stores/ledger.rs"]
+mod ledger;
 #[path = "stores/mailbox.rs"]
 mod mailbox;
 #[path = "stores/opening.rs"]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use brigade::domain::name::{LEAD, Name};
+use brigade::domain::spend::{Budget, Prices};
 use brigade::domain::state::Mode;
 use brigade::domain::transcript::{Block, Usage};
 use brigade::models::runbook::Runbook;
@@ -60,7 +61,7 @@ pub fn call(tool: &str, input: Value) -> ModelResponse {
 }
 
 fn response(content: Vec<Block>, stop: StopReason) -> ModelResponse {
-    ModelResponse { content, stop, usage: Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() } }
+    ModelResponse { content, stop, usage: Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() }) }
 }
 
 /// The model completes this task.
@@ -147,13 +148,14 @@ impl Crew<'_> {
             guard: guard::own_guard().unwrap(),
             connect: Arc::new(connect),
             tools_of: Arc::new(tools),
+            count_tokens: |text| text.len() as u64 / 4,
         };
         let member = |name: &str, provider: &str| MemberSpec {
             name: Name::new(name).unwrap(),
             role: "coder".to_owned(),
             capabilities: Vec::new(),
             prompt: String::new(),
-            model: ModelSpec { provider: provider.to_owned(), model: name.to_owned(), base_url: None },
+            model: ModelSpec { provider: provider.to_owned(), model: name.to_owned(), ..ModelSpec::default() },
         };
         let spec = TeamSpec {
             name: Name::new("bench").unwrap(),
@@ -164,6 +166,8 @@ impl Crew<'_> {
             members: (1..=self.members).map(|number| member(&member_name(number), "bench")).collect(),
             limits: self.limits,
             prompts: Prompts::default(),
+            budget: Budget::default(),
+            prices: Prices::new(),
         };
         let start = Start { mode: Some(Mode::Continuous), ..Start::default() };
         let team = team::launch(spec, start, surroundings).await.unwrap();

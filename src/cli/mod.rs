@@ -13,6 +13,7 @@ pub mod clean;
 pub mod completions;
 pub mod config;
 pub mod context;
+pub mod cost;
 pub mod doctor;
 pub mod error;
 pub mod exit;
@@ -91,6 +92,7 @@ pub enum Command {
     Send(send::Send),
     Why(why::Why),
     State(state::State),
+    Cost(cost::Cost),
     Log(log::Log),
     Doctor(doctor::Doctor),
     Config(config::ConfigCommand),
@@ -99,7 +101,7 @@ pub enum Command {
 }
 
 /// Words new users try, and what does that here.
-const TIPS: [(&str, &str); 21] = [
+const TIPS: [(&str, &str); 24] = [
     ("start", "brigade up"),
     ("launch", "brigade up"),
     ("serve", "brigade up"),
@@ -109,6 +111,9 @@ const TIPS: [(&str, &str); 21] = [
     ("list", "brigade tasks"),
     ("ls", "brigade tasks"),
     ("board", "brigade tasks"),
+    ("usage", "brigade cost"),
+    ("tokens", "brigade cost"),
+    ("budget", "brigade cost"),
     ("logs", "brigade log"),
     ("tail", "brigade log --follow"),
     ("kill", "brigade stop --now"),
@@ -165,6 +170,7 @@ impl Command {
             Self::Send(command) => wait_for(command.run(context)),
             Self::Why(command) => wait_for(command.run(context)),
             Self::State(command) => wait_for(command.run(context)),
+            Self::Cost(command) => wait_for(command.run(context)),
             Self::Log(command) => wait_for(command.run(context)),
             Self::Doctor(command) => wait_for(command.run(context)),
             Self::Clean(command) => wait_for(command.run(context)),

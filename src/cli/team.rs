@@ -63,7 +63,8 @@ impl Team {
     }
 }
 
-fn which_team(context: &Context) -> CliError {
+/// The error of a command that does not know which team is meant.
+pub(super) fn which_team(context: &Context) -> CliError {
     match context.config().map(|config| config.select(None)) {
         Ok(Err(error @ (ConfigError::WhichTeam(_) | ConfigError::NoTeam(_)))) => error.into(),
         Err(error) => error,

@@ -123,6 +123,7 @@ impl Reader<'_> {
     fn file(&mut self, table: &DeTable<'_>, values: &mut Values, teams: &mut Vec<(String, TeamTable)>) {
         for (key, value) in table {
             match self.find(key, settings::TOP, "at the top of the file") {
+                Some(Setting { kind: Kind::Named(inner), key: "prices", .. }) => self.prices(inner, value, values),
                 Some(Setting { kind: Kind::Named(_), .. }) => {
                     for (name, team) in self.table(key.get_ref(), value).into_iter().flatten() {
                         teams.push((name.get_ref().to_string(), self.team((name, team))));
@@ -130,6 +131,18 @@ impl Reader<'_> {
                 }
                 Some(setting) => self.value(setting, "", value, values),
                 None => {}
+            }
+        }
+    }
+
+    /// The prices of models, as `prices.MODEL.KEY`.
+    fn prices(&mut self, settings: &[Setting], value: &Spanned<DeValue<'_>>, values: &mut Values) {
+        for (model, price) in self.table("prices", value).into_iter().flatten() {
+            let place = format!("in [prices.{:?}]", model.get_ref());
+            for (key, value) in self.table(model.get_ref(), price).into_iter().flatten() {
+                if let Some(setting) = self.find(key, settings, &place) {
+                    self.value(setting, &format!("prices.{}.", model.get_ref()), value, values);
+                }
             }
         }
     }
@@ -275,6 +288,14 @@ fn plain(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {
                 words.flatten().ok_or_else(|| format!("`{key}` must be a list of texts, such as [\"rust\"]"))?;
             Ok(Value::Words(words.into_iter().map(str::to_owned).collect()))
         }
+        Kind::Integer(min, max) => integer(key, min, max, value).map(Value::Integer),
+        Kind::Decimal(_) => {
+            let spelled =
+                value.as_float().map(toml::de::DeFloat::as_str).or(value.as_integer().map(|number| number.as_str()));
+            let text = spelled.ok_or_else(|| format!("`{key}` must be a number, not {}", kind_of(value)))?;
+            checked_text(setting, text)?;
+            Ok(Value::Text(text.to_owned()))
+        }
         _ => {
             let text = value.as_str().ok_or_else(|| format!("`{key}` must be a text, not {}", kind_of(value)))?;
             checked_text(setting, text)?;
@@ -290,9 +311,25 @@ pub(super) fn checked_text(setting: &Setting, text: &str) -> Result<(), String> 
             Err(format!("`{}` must be one of {}, not `{}`", setting.key, words.join(", "), text.escape_debug()))
         }
         Kind::Provider => checked_provider(text),
+        Kind::Integer(min, max) if !number(text).is_some_and(|number| (min..=max).contains(&number)) => {
+            Err(format!("`{}` must be a whole number from {min} to {max}, not `{}`", setting.key, text.escape_debug()))
+        }
+        Kind::Decimal(max) if !decimal(text).is_some_and(|number| number <= max as f64) => {
+            Err(format!("`{}` must be a number from 0 to {max}, not `{}`", setting.key, text.escape_debug()))
+        }
         Kind::Path | Kind::Name if text.is_empty() => Err(format!("`{}` must not be empty", setting.key)),
         _ => Ok(()),
     }
+}
+
+/// A whole number as people write it.
+pub(super) fn number(text: &str) -> Option<u64> {
+    text.trim().replace('_', "").parse().ok()
+}
+
+/// A number that is not below nought, with or without a point.
+pub(super) fn decimal(text: &str) -> Option<f64> {
+    text.trim().replace('_', "").parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }
 
 fn checked_provider(name: &str) -> Result<(), String> {
@@ -353,7 +390,7 @@ mod tests {
 
     #[test]
     fn unknown_keys_are_named_with_what_was_meant() {
-        let text = "[teams.a]\nmembrs = []\nbudget = { usd = 1 }\n\
+        let text = "[teams.a]\nmembrs = []\nreview = \"x\"\n\
             lead = { provider = \"openai\", modell = \"x\" }\n\
             [teams.a.limits]\nturns = 3\nidle_timeout_ms = \"60s\"\nturns_max = -1\n\
             [[teams.a.members]]\nzzz = 1\nrole = 4\ncapabilities = \"rust\"\nprovider = \"runbok\"\n[limit]\n";

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 pub use crate::ports::Durability;
 
+mod bounds;
 pub mod file;
 pub mod problem;
 pub mod resolve;

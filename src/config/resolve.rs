@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::file::{ConfigFile, Located, MemberTable, TeamTable, Value, checked_text};
+use super::file::{ConfigFile, Located, MemberTable, TeamTable, Value, checked_text, number};
 use super::problem::{Problem, SourceFile};
-use super::settings::{self, Kind, LIMITS, PROVIDER_DEFAULT, ROLE_DEFAULT};
+use super::settings::{self, Kind, PROVIDER_DEFAULT, ROLE_DEFAULT};
 use super::{Config, Durability, TeamFlags};
 use crate::domain::name::{LEAD, Name, RESERVED};
-use crate::team::spec::{Limits, MEMBERS_MAX, MemberSpec, ModelSpec, Prompts, TeamSpec};
+use crate::team::spec::{MEMBERS_MAX, MemberSpec, ModelSpec, Prompts, TeamSpec};
 
 /// The largest prompt file, in bytes.
 const PROMPT_BYTES_MAX: u64 = 256 * 1024;
@@ -73,9 +73,9 @@ pub struct Resolved {
 
 /// A value, where it comes from, and what to point at when it is wrong.
 #[derive(Debug, Clone)]
-struct Found<T> {
-    value: T,
-    source: Source,
+pub(super) struct Found<T> {
+    pub(super) value: T,
+    pub(super) source: Source,
     place: Option<(Arc<SourceFile>, Range<usize>)>,
 }
 
@@ -84,7 +84,7 @@ impl<T> Found<T> {
         Found { value: map(&self.value), source: self.source.clone(), place: self.place.clone() }
     }
 
-    fn problem(&self, message: impl Into<String>) -> Problem {
+    pub(super) fn problem(&self, message: impl Into<String>) -> Problem {
         match (&self.place, &self.source) {
             (Some((file, span)), _) => file.problem(span.clone(), message),
             (None, Source::Environment { variable }) => Problem::elsewhere(format!("{variable}: {}", message.into())),
@@ -120,12 +120,12 @@ pub(super) fn resolve(config: &Config, name: &str, flags: &TeamFlags) -> Result<
     }
 }
 
-struct Resolver<'a> {
+pub(super) struct Resolver<'a> {
     config: &'a Config,
     flags: &'a TeamFlags,
     layers: Vec<FileLayer<'a>>,
-    shown: Vec<Shown>,
-    problems: Vec<Problem>,
+    pub(super) shown: Vec<Shown>,
+    pub(super) problems: Vec<Problem>,
 }
 
 impl Resolver<'_> {
@@ -144,7 +144,9 @@ impl Resolver<'_> {
         let done_when = done_when.filter(|command| !command.value.trim().is_empty()).map(|command| command.value);
         let lead = lead.spec(Name::new(LEAD).ok()?, LEAD.to_owned());
         let prompts = self.prompts();
-        let spec = TeamSpec { name: team_name?, goal, plan, done_when, lead, members, limits, prompts };
+        let prices = self.prices();
+        let budget = self.budget(&prices, &lead, &members);
+        let spec = TeamSpec { name: team_name?, goal, plan, done_when, lead, members, limits, prompts, budget, prices };
         Some(Resolved { spec, durability, shown: std::mem::take(&mut self.shown) })
     }
 
@@ -160,12 +162,12 @@ impl Resolver<'_> {
             .ok()
     }
 
-    fn show(&mut self, key: impl Into<String>, value: impl Into<serde_json::Value>, source: &Source) {
+    pub(super) fn show(&mut self, key: impl Into<String>, value: impl Into<serde_json::Value>, source: &Source) {
         self.shown.push(Shown { key: key.into(), value: value.into(), source: source.clone() });
     }
 
     /// The effective value of `key`, from the strongest source that has one.
-    fn find(&mut self, key: &str, variable: Option<&str>) -> Option<Found<Value>> {
+    pub(super) fn find(&mut self, key: &str, variable: Option<&str>) -> Option<Found<Value>> {
         let flag = match key {
             "goal" => self.flags.goal.clone().map(|goal| ("--goal", goal)),
             "plan" => self.flags.plan.as_ref().map(|plan| ("--plan", plan.to_string_lossy().into_owned())),
@@ -185,10 +187,11 @@ impl Resolver<'_> {
     }
 
     /// A text of the team, checked and shown.
-    fn text(&mut self, key: &'static str) -> Option<Found<String>> {
-        let (table, short) = match key.strip_prefix("lead.") {
-            Some(short) => (settings::LEAD, short),
-            None => (settings::TEAM, key),
+    pub(super) fn text(&mut self, key: &'static str) -> Option<Found<String>> {
+        let (table, short) = match key.split_once('.') {
+            Some(("lead", short)) => (settings::LEAD, short),
+            Some(("budget", short)) => (settings::BUDGET, short),
+            _ => (settings::TEAM, key),
         };
         let setting = table.iter().find(|setting| setting.key == short)?;
         let text = self.find(key, setting.variable).map(|found| found.map(text_of));
@@ -216,6 +219,15 @@ impl Resolver<'_> {
         Some(path)
     }
 
+    /// What stands outside of teams under keys that begin so, that of the strongest file first.
+    pub(super) fn outside_teams(&self, prefix: &str) -> Vec<(String, Found<String>)> {
+        let of_file = |layer: &FileLayer<'_>| -> Vec<(String, Found<String>)> {
+            let values = layer.file.values.iter().filter(|(key, _)| key.starts_with(prefix));
+            values.map(|(key, value)| (key.clone(), found(layer.file, value).map(text_of))).collect()
+        };
+        self.layers.iter().flat_map(of_file).collect()
+    }
+
     /// A path relative to where it was said: the file's folder, or the current one.
     fn absolute<T>(&self, found: &Found<T>, path: &str) -> PathBuf {
         let base = found.place.as_ref().map_or(self.config.current_folder(), |(file, _)| file.folder());
@@ -241,10 +253,11 @@ impl Resolver<'_> {
             let hint = "add provider = \"…\": without one the team uses `runbook`, which has no models";
             self.problems.push(stray.problem("the lead has a model but no provider").hint(hint));
         }
+        let context_window = self.text("lead.context_window_tokens");
         let prompt = self.text("lead.prompt");
         let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
         let model = model.map(|model| self.model(&chosen.value, &model));
-        Member { prompt, capabilities: Vec::new(), provider: chosen, model, base_url }
+        Member { prompt, capabilities: Vec::new(), provider: chosen, model, base_url, context_window }
     }
 
     /// The model's name; for `scripted` the file, which must be there.
@@ -348,9 +361,17 @@ impl Resolver<'_> {
         // Another provider takes nothing else from the lead: its model is not theirs, and its address must not get their key.
         let model = text("model").map(|model| self.model(&provider.value, &model));
         let model = model.or_else(|| lead.model.as_ref().filter(|_| is_leads).map(inherited));
+        let is_leads_model = is_leads && !row.values.contains_key("model");
+        let context_window = text("context_window_tokens")
+            .or_else(|| lead.context_window.as_ref().filter(|_| is_leads_model).map(inherited));
         let base_url = text("base_url").or_else(|| lead.base_url.as_ref().filter(|_| is_leads).map(inherited));
         self.show(format!("members.{name}.role"), role.value.clone(), &role.source);
-        for (key, found) in [("prompt", &prompt), ("model", &model), ("base_url", &base_url)] {
+        for (key, found) in [
+            ("prompt", &prompt),
+            ("model", &model),
+            ("base_url", &base_url),
+            ("context_window_tokens", &context_window),
+        ] {
             if let Some(found) = found {
                 self.show(format!("members.{name}.{key}"), found.value.clone(), &found.source);
             }
@@ -361,7 +382,7 @@ impl Resolver<'_> {
         }
         let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
         let capabilities = capabilities.map(|found| found.value).unwrap_or_default();
-        Some(Member { prompt, capabilities, provider, model, base_url }.spec(name, role.value))
+        Some(Member { prompt, capabilities, provider, model, base_url, context_window }.spec(name, role.value))
     }
 
     fn member_name(
@@ -398,35 +419,6 @@ impl Resolver<'_> {
         }
         Some(name)
     }
-
-    fn limits(&mut self) -> Limits {
-        let mut limits = Limits::default();
-        let mut command_timeout = None;
-        for limit in LIMITS {
-            let key = format!("limits.{}", limit.key);
-            let found = self.find(&key, Some(limit.variable));
-            if let Some(found) = &found {
-                match number_of(&found.value).filter(|number| (limit.min..=limit.max).contains(number)) {
-                    Some(number) => (limit.set)(&mut limits, number),
-                    None => {
-                        let message = format!("must be a whole number from {} to {}", limit.min, limit.max);
-                        self.problems.push(found.problem(message));
-                    }
-                }
-            }
-            self.show(key, (limit.get)(&limits), found.as_ref().map_or(&Source::Default, |found| &found.source));
-            if limit.key.starts_with("command_timeout") {
-                command_timeout = found.or(command_timeout);
-            }
-        }
-        if limits.command_timeout > limits.command_timeout_max
-            && let Some(found) = command_timeout
-        {
-            let message = "`command_timeout_ms` is longer than `command_timeout_max_ms`, the longest a command may run";
-            self.problems.push(found.problem(message));
-        }
-        limits
-    }
 }
 
 /// A member, the lead too, before it is a spec.
@@ -436,6 +428,7 @@ struct Member {
     provider: Found<String>,
     model: Option<Found<String>>,
     base_url: Option<Found<String>>,
+    context_window: Option<Found<String>>,
 }
 
 impl Member {
@@ -444,6 +437,7 @@ impl Member {
             provider: self.provider.value,
             model: self.model.map(|model| model.value).unwrap_or_default(),
             base_url: self.base_url.map(|url| url.value).filter(|url| !url.is_empty()),
+            context_window_tokens: self.context_window.and_then(|window| number(&window.value)),
         };
         MemberSpec { name, role, capabilities: self.capabilities, prompt: self.prompt, model }
     }
@@ -461,7 +455,7 @@ fn inherited(lead: &Found<String>) -> Found<String> {
     Found { source: Source::Lead { source: Box::new(lead.source.clone()) }, ..lead.clone() }
 }
 
-fn text_of(value: &Value) -> String {
+pub(super) fn text_of(value: &Value) -> String {
     match value {
         Value::Text(text) => text.clone(),
         Value::Words(words) => words.join(", "),
@@ -473,13 +467,6 @@ fn words_of(value: &Value) -> Vec<String> {
     match value {
         Value::Words(words) => words.clone(),
         other => vec![text_of(other)],
-    }
-}
-
-fn number_of(value: &Value) -> Option<u64> {
-    match value {
-        Value::Integer(number) => Some(*number),
-        other => text_of(other).trim().replace('_', "").parse().ok(),
     }
 }
 

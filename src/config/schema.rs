@@ -39,13 +39,16 @@ fn property(setting: &Setting) -> Value {
         }
         Kind::Choice(words) => object(json!({ "type": "string", "enum": words })),
         Kind::Words => object(json!({ "type": "array", "items": { "type": "string" } })),
+        Kind::Integer(min, max) => object(json!({ "type": "integer", "minimum": min, "maximum": max })),
+        Kind::Decimal(max) => object(json!({ "type": "number", "minimum": 0, "maximum": max })),
         Kind::Table(inner) => table(inner, &[]),
         Kind::Tables(inner) => object(json!({ "type": "array", "items": table(inner, &["name"]) })),
-        Kind::Named(inner) => object(json!({
+        Kind::Named(inner) if setting.key == "teams" => object(json!({
             "type": "object",
             "propertyNames": { "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$" },
             "additionalProperties": table(inner, &[]),
         })),
+        Kind::Named(inner) => object(json!({ "type": "object", "additionalProperties": table(inner, &[]) })),
         Kind::Limits => limits(),
     };
     let variable = setting.variable.map(|variable| format!(" Environment: {variable}.")).unwrap_or_default();

@@ -23,6 +23,10 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// Several words.
     Words,
+    /// A whole number from the first to the second.
+    Integer(u64, u64),
+    /// A number from nought to this, with or without a point.
+    Decimal(u64),
     /// A table of settings.
     Table(&'static [Setting]),
     /// A list of tables of settings.
@@ -68,9 +72,54 @@ const DURABILITY: Setting = setting(
 
 const LIMITS_SETTING: Setting = setting("limits", Kind::Limits, "Bounds on everything; the units are in the names.");
 
+/// More tokens than any team uses, so that a typing error is seen.
+const TOKENS_MAX: u64 = 1_000_000_000_000;
+/// More US dollars than anybody means.
+const USD_MAX: u64 = 1_000_000_000;
+
 /// The settings of a whole file.
-pub const TOP: &[Setting] =
-    &[setting("teams", Kind::Named(TEAM), "The teams by name: [teams.NAME]."), LIMITS_SETTING, DURABILITY];
+pub const TOP: &[Setting] = &[
+    setting("teams", Kind::Named(TEAM), "The teams by name: [teams.NAME]."),
+    setting(
+        "prices",
+        Kind::Named(PRICE),
+        "What models cost, by the names `model` gives them: [prices.\"NAME\"]. Known to Brigade from here alone.",
+    ),
+    LIMITS_SETTING,
+    DURABILITY,
+];
+
+/// The settings of a price, in US dollars per million tokens.
+pub const PRICE: &[Setting] = &[
+    setting("input_usd_per_mtok", Kind::Decimal(USD_MAX), "Tokens read."),
+    setting("output_usd_per_mtok", Kind::Decimal(USD_MAX), "Tokens written."),
+    setting(
+        "cache_read_usd_per_mtok",
+        Kind::Decimal(USD_MAX),
+        "Tokens read from the provider's cache. Default: as tokens read.",
+    ),
+    setting(
+        "cache_write_usd_per_mtok",
+        Kind::Decimal(USD_MAX),
+        "Tokens written to the provider's cache. Default: as tokens read.",
+    ),
+];
+
+/// The settings of a budget.
+pub const BUDGET: &[Setting] = &[
+    setting(
+        "tokens",
+        Kind::Integer(1, TOKENS_MAX),
+        "Tokens the team may use in all, over every launch, until `brigade cost --reset`: read, written, and from caches alike.",
+    )
+    .or("BRIGADE_BUDGET_TOKENS"),
+    setting(
+        "usd",
+        Kind::Decimal(USD_MAX),
+        "US dollars the team may use in all, over every launch, until `brigade cost --reset`. Needs the prices of its models.",
+    )
+    .or("BRIGADE_BUDGET_USD"),
+];
 
 /// The settings of a team.
 pub const TEAM: &[Setting] = &[
@@ -81,6 +130,11 @@ pub const TEAM: &[Setting] = &[
         "lead",
         Kind::Table(LEAD),
         "The lead. Without it the team uses the provider `runbook`, which needs no key.",
+    ),
+    setting(
+        "budget",
+        Kind::Table(BUDGET),
+        "What the team may use. Checked before each request with the most that one can use; once it is spent the team ends, exit code 3.",
     ),
     setting("members", Kind::Tables(MEMBER), "The teammates: one [[teams.NAME.members]] each."),
     LIMITS_SETTING,
@@ -99,12 +153,18 @@ const BASE_URL: Setting = setting(
     Kind::Text,
     "Where the provider is reached, instead of its usual place. Members without it have the lead's.",
 );
+const CONTEXT_WINDOW: Setting = setting(
+    "context_window_tokens",
+    Kind::Integer(2_000, 100_000_000),
+    "How many tokens the model takes in all; its context is compacted in time. Members without it have the lead's. Default: what the provider knows of the model.",
+);
 
 /// The settings of a lead.
 pub const LEAD: &[Setting] = &[
     PROVIDER.or("BRIGADE_PROVIDER"),
     MODEL.or("BRIGADE_MODEL"),
     BASE_URL.or("BRIGADE_BASE_URL"),
+    CONTEXT_WINDOW.or("BRIGADE_CONTEXT_WINDOW_TOKENS"),
     setting(
         "prompt",
         Kind::Prompt,
@@ -129,6 +189,7 @@ pub const MEMBER: &[Setting] = &[
     PROVIDER,
     MODEL,
     BASE_URL,
+    CONTEXT_WINDOW,
 ];
 
 /// The role of a member that names none.
@@ -228,7 +289,8 @@ pub const LIMITS: &[LimitSetting] = &[
     limit!(count model_retries_max, "model_retries_max", "BRIGADE_MODEL_RETRIES_MAX", (0, 1_000), "How often a model is asked again after temporary errors."),
     limit!(duration model_silence_timeout, "model_silence_timeout_ms", "BRIGADE_MODEL_SILENCE_TIMEOUT_MS", (100, DAY_MS), "How long a model's provider may send nothing before it is asked again."),
     limit!(duration model_answer_timeout, "model_answer_timeout_ms", "BRIGADE_MODEL_ANSWER_TIMEOUT_MS", (100, DAY_MS), "How long one answer of a model may take in all."),
-    limit!(long compact_at_tokens, "compact_at_tokens", "BRIGADE_COMPACT_AT_TOKENS", (1_000, 100_000_000), "Tokens of context at which it is compacted."),
+    limit!(count compact_at_percent, "compact_at_percent", "BRIGADE_COMPACT_AT_PERCENT", (10, 100), "The part of a model's window, less the longest answer, at which a context is compacted, in percent."),
+    limit!(long compact_at_tokens, "compact_at_tokens", "BRIGADE_COMPACT_AT_TOKENS", (1_000, 100_000_000), "Tokens of context at which it is compacted at the latest, whatever the window."),
     limit!(count output_tokens_max, "output_tokens_max", "BRIGADE_OUTPUT_TOKENS_MAX", (16, 1_000_000), "The longest answer of a model, in tokens."),
     limit!(duration stop_timeout, "stop_timeout_ms", "BRIGADE_STOP_TIMEOUT_MS", (0, DAY_MS), "How long running turns may take to finish once the team is asked to stop."),
     limit!(long free_bytes_min, "free_bytes_min", "BRIGADE_FREE_BYTES_MIN", (0, DISK_BYTES_MAX), "Bytes that must be free on the disk for new work to be taken."),
@@ -249,7 +311,6 @@ pub const OTHER_VARIABLES: [&str; 7] = [
 /// rely on a bound that is not kept.
 #[rustfmt::skip]
 pub const NOT_ENFORCED: &[(&str, &str)] = &[
-    ("budget", "no budget is kept yet"),
     ("isolation", "teammates are not kept apart in worktrees yet"),
     ("worktrees", "teammates are not kept apart in worktrees yet"),
     ("review", "no review before completion is enforced yet"),
@@ -277,7 +338,7 @@ pub const PROVIDER_DEFAULT: &str = "runbook";
 
 /// All environment variables that stand for settings.
 pub fn variables() -> impl Iterator<Item = &'static str> {
-    let settings = [TOP, TEAM, LEAD].into_iter().flatten().filter_map(|setting| setting.variable);
+    let settings = [TOP, TEAM, LEAD, BUDGET].into_iter().flatten().filter_map(|setting| setting.variable);
     settings.chain(LIMITS.iter().map(|limit| limit.variable))
 }
 

@@ -229,16 +229,9 @@ impl Context {
             })
             .map(String::as_str)
     }
-
-    /// A rough size in bytes, for an estimate of tokens.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        let blocks = self.messages.iter().flat_map(|message| &message.content).map(block_bytes).sum::<usize>();
-        blocks + self.summary.as_ref().map_or(0, String::len)
-    }
 }
 
-/// The rough size of a block in bytes.
+/// The size of what a block says, in bytes.
 #[must_use]
 pub fn block_bytes(block: &Block) -> usize {
     match block {

@@ -16,6 +16,7 @@ pub mod phase;
 pub mod plan;
 pub mod record;
 pub mod request;
+pub mod spend;
 pub mod state;
 pub mod task;
 pub mod time;

@@ -10,6 +10,7 @@ pub mod runbook;
 pub mod scripted;
 mod secret;
 mod sse;
+pub mod tokens;
 
 /// A way to reach models.
 pub struct Provider {
@@ -19,6 +20,8 @@ pub struct Provider {
     pub about: &'static str,
     /// The variables that may hold its key.
     pub keys: &'static [&'static str],
+    /// Whether its tokens cost money.
+    pub costs: bool,
     /// Makes a client for one member; the error says what is wrong with its settings.
     pub connect: fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>,
 }
@@ -29,18 +32,21 @@ pub const PROVIDERS: &[Provider] = &[
         name: "anthropic",
         about: "models behind the Messages API, Anthropic's or another server's; the key is in ANTHROPIC_API_KEY",
         keys: &[anthropic::API_KEY, anthropic::AUTH_TOKEN],
+        costs: true,
         connect: anthropic::connect,
     },
     Provider {
         name: "runbook",
         about: "needs no key: does a task by running the fenced sh blocks of its description",
         keys: &[],
+        costs: false,
         connect: runbook::connect,
     },
     Provider {
         name: "scripted",
         about: "answers from the script file named by `model`: for tests, examples and rehearsals",
         keys: &[],
+        costs: false,
         connect: scripted::connect,
     },
 ];

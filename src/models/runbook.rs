@@ -116,17 +116,17 @@ impl Progress {
     fn call(&self, tool: &str, input: serde_json::Value) -> ModelResponse {
         let id = format!("run-{}-{}", self.task, self.results.len() + 1);
         let content = vec![Block::ToolUse { id, name: tool.to_owned(), input }];
-        ModelResponse { content, stop: StopReason::ToolUse, usage: Usage::default() }
+        ModelResponse { content, stop: StopReason::ToolUse, usage: Some(Usage::default()) }
     }
 }
 
 /// The end of the work: what is to be said was said with the task.
 fn nothing_more() -> ModelResponse {
-    ModelResponse { content: Vec::new(), stop: StopReason::EndTurn, usage: Usage::default() }
+    ModelResponse { content: Vec::new(), stop: StopReason::EndTurn, usage: Some(Usage::default()) }
 }
 
 fn say(text: &str) -> ModelResponse {
-    ModelResponse { content: vec![Block::text(text)], stop: StopReason::EndTurn, usage: Usage::default() }
+    ModelResponse { content: vec![Block::text(text)], stop: StopReason::EndTurn, usage: Some(Usage::default()) }
 }
 
 /// What came of the calls in these messages, in order.

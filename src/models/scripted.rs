@@ -210,7 +210,7 @@ impl ModelClient for Scripted {
             return Ok(ModelResponse {
                 content: vec![Block::text("Done.")],
                 stop: StopReason::EndTurn,
-                usage: Usage::default(),
+                usage: Some(Usage::default()),
             });
         };
         tokio::time::sleep(Duration::from_millis(step.delay_ms)).await;
@@ -219,7 +219,7 @@ impl ModelClient for Scripted {
                 message: temporary,
                 retry_after: retry_after_ms.map(Duration::from_millis),
             }),
-            Some(ScriptedError::TooLong(message)) => Err(ModelError::ContextTooLong(message)),
+            Some(ScriptedError::TooLong(message)) => Err(ModelError::ContextTooLong { message, window_tokens: None }),
             Some(ScriptedError::Final(message)) => Err(ModelError::Final(message)),
             None => {
                 let response = respond(&step, &task, turn);
@@ -249,7 +249,7 @@ fn respond(step: &Step, task: &str, turn: usize) -> ModelResponse {
         None if step.call.is_empty() => StopReason::EndTurn,
         None => StopReason::ToolUse,
     };
-    ModelResponse { content, stop, usage: step.usage }
+    ModelResponse { content, stop, usage: Some(step.usage) }
 }
 
 /// `value` with `{{task}}` filled in; a text that is nothing else becomes a number.

@@ -17,6 +17,7 @@ use crate::domain::message::Message;
 use crate::domain::name::Name;
 use crate::domain::record::{RosterMember, WorkerRecord, WorkerTeammate};
 use crate::domain::request::{Answer, Request, RequestBook, RequestError, RequestKind};
+use crate::domain::spend::{Book, LedgerLine};
 use crate::domain::state::{SharedState, StateUpdate};
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::time::UnixMs;
@@ -25,8 +26,8 @@ use crate::domain::transcript::Record;
 mod model;
 
 pub use model::{
-    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, Purpose, StopReason,
-    ToolSpec,
+    ChatMessage, CountTokens, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, Purpose,
+    StopReason, ToolSpec,
 };
 
 /// Why a store did not do what it was asked. What was not done is wholly not done.
@@ -365,6 +366,18 @@ pub trait EventLog: Send + Sync {
     async fn append(&self, facts: Vec<Fact>) -> StoreResult<Vec<Event>>;
 }
 
+/// What model requests used, request by request.
+///
+/// Lines that [`Ledger::append`] took are there after the death of every process; a power cut may take the last of them.
+#[async_trait]
+pub trait Ledger: Send + Sync {
+    /// What all lines come to.
+    async fn read(&self) -> StoreResult<Book>;
+
+    /// Appends lines, in this order. Only one process at a time may: the one that leads, or one that keeps leads out.
+    async fn append(&self, lines: Vec<LedgerLine>) -> StoreResult<()>;
+}
+
 /// Workers and their lives.
 #[async_trait]
 pub trait Workers: Send + Sync {
@@ -445,6 +458,8 @@ pub struct Stores {
     pub roster: Arc<dyn Roster>,
     /// The event log.
     pub events: Arc<dyn EventLog>,
+    /// What model requests used.
+    pub ledger: Arc<dyn Ledger>,
     /// Workers.
     pub workers: Arc<dyn Workers>,
     /// Hints that something changed, from this and other processes.

@@ -79,6 +79,9 @@ pub trait Listener: Send + Sync {
 
     /// The model says this next; all pieces together are the texts of the answer.
     fn text(&self, delta: &str);
+
+    /// The provider says what was used up to here; each time in all.
+    fn used(&self, usage: Usage);
 }
 
 /// Nobody listens.
@@ -86,6 +89,8 @@ impl Listener for () {
     fn alive(&self) {}
 
     fn text(&self, _delta: &str) {}
+
+    fn used(&self, _usage: Usage) {}
 }
 
 /// Why a model stopped.
@@ -114,8 +119,8 @@ pub struct ModelResponse {
     pub content: Vec<Block>,
     /// Why it ends here.
     pub stop: StopReason,
-    /// What it used.
-    pub usage: Usage,
+    /// What it used; `None` where the provider does not say.
+    pub usage: Option<Usage>,
 }
 
 /// Why a model did not answer.
@@ -130,8 +135,13 @@ pub enum ModelError {
         retry_after: Option<Duration>,
     },
     /// The context is too long for it: compaction mends that.
-    #[error("the context is too long for the model: {0}")]
-    ContextTooLong(String),
+    #[error("the context is too long for the model: {message}")]
+    ContextTooLong {
+        /// What it said.
+        message: String,
+        /// How many tokens it takes, where it said so.
+        window_tokens: Option<u64>,
+    },
     /// Asking again cannot help.
     #[error("{0}")]
     Final(String),
@@ -146,7 +156,12 @@ pub struct ModelSpec {
     pub model: String,
     /// Where the provider is reached, instead of its usual place.
     pub base_url: Option<String>,
+    /// How many tokens the model takes in all, where the config says so.
+    pub context_window_tokens: Option<u64>,
 }
+
+/// Says about how many tokens a text has. It may block for a while at its first call.
+pub type CountTokens = fn(&str) -> u64;
 
 /// How a model is reached.
 #[async_trait]
@@ -154,6 +169,11 @@ pub trait ModelClient: Send + Sync {
     /// Sends one request and waits for the whole answer; `listener` hears it as it comes, from providers that stream.
     /// Dropping the future gives the request up. It does not retry: the turn around it does, and says so.
     async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError>;
+
+    /// How many tokens the model takes in all, answer included, where the provider knows.
+    fn context_window_tokens(&self) -> Option<u64> {
+        None
+    }
 
     /// Whether this provider thinks. One that does not (`runbook`) is not asked to plan, decide or report: the lead does that by rule.
     fn thinks(&self) -> bool {

@@ -13,6 +13,7 @@ use crate::ports::{Clock, StoreChange, StoreResult, Stores, Workers};
 use super::file::board::{BOARD_FOLDER, FileBoard};
 use super::file::events::FileEventLog;
 use super::file::format::{check_format, write_format};
+use super::file::ledger::FileLedger;
 use super::file::mailbox::FileMailbox;
 use super::file::replace::sweep_temporaries;
 use super::file::roster::{FileRoster, ROSTER_FILE};
@@ -218,6 +219,7 @@ fn file_stores(
         state: Arc::new(FileState::new(state, Arc::clone(clock), changes.clone(), has_events)),
         roster: Arc::new(FileRoster::new(shared(&team_folder, ROSTER_FILE, FileRoster::is_whole))),
         events: Arc::new(FileEventLog::new(Arc::clone(files), Arc::clone(clock), &team_folder)),
+        ledger: Arc::new(FileLedger::new(Arc::clone(files), &team_folder)),
         workers,
         changes,
     })

@@ -9,9 +9,11 @@ use std::time::Duration;
 use super::conversation::Conversation;
 use super::patience::Room;
 use super::progress::Progress;
+use super::purse::{BudgetSpent, Purse};
 use super::recorder::Notes;
 use super::reins::Reins;
 use super::spec::{Limits, MemberSpec, Prompts};
+use super::window::Frame;
 use super::words::Mouth;
 use crate::domain::context::{Identity, identity_block, inbox_block};
 use crate::domain::event::Fact;
@@ -22,7 +24,7 @@ use crate::domain::request::{Request, RequestKind};
 use crate::domain::task::{Task, TaskId};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Role};
-use crate::ports::{Clock, Delivery, ModelClient, StoreError, Stores, ToolSpec};
+use crate::ports::{Clock, CountTokens, Delivery, ModelClient, StoreError, Stores, ToolSpec};
 use crate::tools::{Tool, ToolContext};
 
 /// The most mail put into a context at once, in bytes; the rest follows with the next turn.
@@ -49,6 +51,10 @@ pub struct Shared {
     pub limits: Limits,
     /// The texts that tell members what to do.
     pub prompts: Arc<Prompts>,
+    /// What requests are paid from.
+    pub purse: Arc<Purse>,
+    /// Counts the tokens of a text.
+    pub count_tokens: CountTokens,
     /// Where facts go.
     pub notes: Notes,
     /// Where what models say goes while they say it.
@@ -71,7 +77,7 @@ pub enum AgentError {
 }
 
 /// What a turn or a look at the mail brought.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// An event of the phase machine.
     Event(Event),
@@ -86,6 +92,8 @@ pub enum Outcome {
     },
     /// A tool could not do its part through no fault of the task or the model.
     HarnessFailed(String),
+    /// The team's budget does not allow the next request.
+    BudgetSpent(BudgetSpent),
     /// The turn was broken off, as its reins say.
     BrokenOff,
     /// A shutdown was asked for by the lead, under this request id.
@@ -110,6 +118,9 @@ pub struct Agent {
     pub(super) context: ToolContext,
     pub(super) system: Arc<str>,
     pub(super) compactions_in_a_row: u32,
+    pub(super) frame: Frame,
+    /// The window its model said it has, once it met its end.
+    pub(super) window_learned: Option<u64>,
     identity: Option<String>,
     /// The mailbox was not told yet that the transcript carries the last mail.
     owes_settling: bool,
@@ -154,6 +165,8 @@ impl Agent {
         );
         Ok(Self {
             conversation,
+            frame: Frame::of(&system, &parts.tool_specs),
+            window_learned: None,
             system: system.trim_end().into(),
             identity: None,
             owes_settling: false,

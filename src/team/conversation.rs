@@ -6,8 +6,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::domain::context::{Context, asks, block_bytes, summary_block};
-use crate::domain::transcript::{Block, Entry, MessageRecord, Record, Role, Usage};
+use super::size::ContextSize;
+use crate::domain::context::{Context, asks, summary_block};
+use crate::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
 use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 
 /// Contexts of at most this many messages have the identity block rendered anew before each request.
@@ -18,9 +19,6 @@ const GOAL_START: &str = "<goal>";
 /// What prompts of the harness begin with.
 const PROMPTS: [&str; 2] = [GOAL_START, "<report>"];
 
-/// Bytes of text that make about one token.
-const BYTES_PER_TOKEN: u64 = 4;
-
 /// See the module.
 pub struct Conversation {
     name: String,
@@ -30,9 +28,7 @@ pub struct Conversation {
     messages: Vec<Arc<ChatMessage>>,
     records: u64,
     delivered: HashSet<String>,
-    /// Tokens of the context as the provider last counted them, and the bytes that came since.
-    counted: Option<u64>,
-    bytes_since: u64,
+    size: ContextSize,
     /// Something was told that asks for an answer, and the model has not said anything since.
     owes_answer: bool,
     /// The goals that were told, also those a summary stands for by now.
@@ -54,11 +50,10 @@ impl Conversation {
             transcripts,
             clock,
             delivered: Context::delivered(&records).map(str::to_owned).collect(),
-            bytes_since: context.bytes() as u64,
             summary: context.summary,
             messages: Vec::new(),
             records: context.records,
-            counted: None,
+            size: ContextSize::default(),
             owes_answer: false,
             goals: Vec::new(),
             resumed_with: Vec::new(),
@@ -91,11 +86,6 @@ impl Conversation {
         self.note(&record.entry);
         if let Entry::Message(message) = record.entry {
             self.delivered.extend(message.delivered.iter().cloned());
-            self.bytes_since += message.content.iter().map(block_bytes).sum::<usize>() as u64;
-            if let Some(usage) = message.usage.filter(|usage| usage.total() > 0) {
-                self.counted = Some(usage.total());
-                self.bytes_since = 0;
-            }
             self.add(&message);
         }
         Ok(())
@@ -123,8 +113,7 @@ impl Conversation {
         self.transcripts.append(&self.name, &[record], false).await?;
         self.records += 1;
         self.messages.clear();
-        self.counted = None;
-        self.bytes_since = summary.len() as u64;
+        self.size.restart();
         self.summary = Some(summary).filter(|summary| !summary.is_empty());
         Ok(covers)
     }
@@ -136,6 +125,10 @@ impl Conversation {
                 Arc::make_mut(last).content.extend(message.content.iter().cloned())
             }
             _ => self.messages.push(Arc::new(ChatMessage { role: message.role, content: message.content.clone() })),
+        }
+        self.size.grew(self.messages.len() - 1, &message.content);
+        if let Some(usage) = message.usage.filter(|usage| message.role == Role::Assistant && usage.total() > 0) {
+            self.size.reported(usage, self.messages.len());
         }
     }
 
@@ -167,10 +160,27 @@ impl Conversation {
         self.messages.is_empty()
     }
 
-    /// About how many tokens the context has.
+    /// The summary of what lies before the context.
     #[must_use]
-    pub fn tokens(&self) -> u64 {
-        self.counted.unwrap_or(0) + self.bytes_since / BYTES_PER_TOKEN
+    pub fn summary(&self) -> Option<&str> {
+        self.summary.as_deref()
+    }
+
+    /// How large the context is.
+    #[must_use]
+    pub fn size(&self) -> &ContextSize {
+        &self.size
+    }
+
+    /// The messages nobody has counted yet.
+    #[must_use]
+    pub fn uncounted(&self) -> Vec<(usize, Arc<ChatMessage>)> {
+        self.size.uncounted(&self.messages)
+    }
+
+    /// Takes in what was counted of them.
+    pub fn counted(&mut self, counts: Vec<(usize, u64)>) {
+        self.size.counted(counts);
     }
 
     /// The mail this transcript carries, by key.
@@ -221,12 +231,6 @@ impl Conversation {
         None
     }
 
-    /// Whether it is time to compact: large, and not merely because what stands before it is.
-    #[must_use]
-    pub fn is_due(&self, tokens: u64) -> bool {
-        self.tokens() >= tokens && !self.is_short()
-    }
-
     /// The last texts of the context, for a summary no model could make: at most `bytes_max` in all.
     #[must_use]
     pub fn tail_text(&self, bytes_max: usize) -> String {
@@ -252,10 +256,4 @@ fn text_of(block: &Block) -> Option<&str> {
         Block::Text { text } => Some(text),
         _ => None,
     }
-}
-
-/// What a response used, for a record.
-#[must_use]
-pub fn usage_of(usage: Usage) -> Option<Usage> {
-    (usage.total() > 0).then_some(usage)
 }

@@ -52,6 +52,8 @@ pub enum End {
     SessionOver,
     /// It was asked to stop.
     Interrupted,
+    /// Its budget is spent.
+    BudgetSpent,
     /// It could not go on: another leads its workspace, or there is none any more.
     GivenUp,
 }
@@ -166,6 +168,7 @@ impl Live {
             let name = member.spec.name.to_string();
             let standing = member.standing.borrow().clone();
             let held = member.progress.held();
+            let used = lead.shared.purse.used_by(&name);
             let before = self.teammates.get(&name).map(|report| report.heartbeat.clone());
             let report = TeammateReport {
                 role: member.spec.role.clone(),
@@ -178,8 +181,8 @@ impl Live {
                     (_, Some(before)) => before,
                     _ => member.since.to_iso(),
                 },
-                tokens: member.progress.tokens(),
-                cost_usd: 0.0,
+                tokens: used.tokens,
+                cost_usd: used.usd,
                 waiting_for: match &member.gone {
                     Some(reason) => Some(format!("nothing: {reason}")).filter(|_| !reason.is_empty()),
                     None if member.works() => member

@@ -12,13 +12,14 @@ use crate::domain::event::Fact;
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::state::{Mode, SetDesired, StateUpdate};
 use crate::domain::task::NewTask;
-use crate::ports::{Clock, LostClaims, StoreError, Stores};
+use crate::ports::{Clock, CountTokens, LostClaims, StoreError, Stores};
 use agent::Shared;
 use conversation::Conversation;
 use handle::{Control, Live, TeamHandle};
 use lead::{GateKeys, Lead, LeadParts};
 use members::{Connect, Gates, Making, Members, ToolsOf};
 use patience::Room;
+use purse::Purse;
 use session::Session;
 use spec::TeamSpec;
 use words::Mouth;
@@ -33,14 +34,17 @@ pub mod members;
 mod patience;
 pub mod plan;
 pub mod progress;
+mod purse;
 mod ready;
 pub mod recorder;
 pub mod reins;
 mod retry;
 mod session;
+mod size;
 pub mod spec;
 pub mod teammate;
 mod turn;
+mod window;
 pub mod words;
 mod worker;
 
@@ -60,6 +64,8 @@ pub struct Surroundings {
     pub connect: Connect,
     /// Makes tools.
     pub tools_of: ToolsOf,
+    /// Counts the tokens of a text, for models and budgets.
+    pub count_tokens: CountTokens,
 }
 
 /// How a team is to begin.
@@ -101,15 +107,14 @@ pub enum LaunchError {
 /// # Errors
 /// See [`LaunchError`].
 pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) -> Result<TeamHandle, LaunchError> {
-    let Surroundings { stores, clock, workspace, control_files, guard, connect, tools_of } = surroundings;
+    let Surroundings { stores, clock, workspace, control_files, guard, connect, tools_of, count_tokens } = surroundings;
     let lead_thinks = check_models(&spec, &connect)?;
     let has_plan = !start.plan.is_empty();
     if spec.goal.is_some() && !lead_thinks && !has_plan && stores.board.view().await?.tasks.is_empty() {
         return Err(LaunchError::GoalWithoutThought(spec.lead.model.provider));
     }
     let prefers = take_up(&stores).await?;
-    let names: Vec<Name> = spec.members.iter().map(|member| member.name.clone()).collect();
-    stores.mailbox.open_inboxes(&names).await?;
+    let names = open_inboxes(&spec, &stores).await?;
     let (notes, events, first) = recorder::start(stores.clone(), &*stores.board.view().await?);
     notes.fact(Fact::TeamStarted {
         team: spec.name.to_string(),
@@ -119,10 +124,10 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     set_mode(&stores, &start).await?;
     let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
     let session = Session::new(&spec, start.one_session, has_plan, conversation, told);
-    let reported = Arc::new(Notify::new());
-    let mouth = Mouth::default();
-    let room = Room::new(workspace.clone(), spec.limits.free_bytes_min, notes.clone(), Arc::clone(&reported));
+    let (reported, mouth) = (Arc::new(Notify::new()), Mouth::default());
+    let purse = Purse::open(&spec, Arc::clone(&stores.ledger), Arc::clone(&clock)).await?;
     let shared = Arc::new(Shared {
+        room: Arc::new(Room::new(workspace.clone(), spec.limits.free_bytes_min, notes.clone(), Arc::clone(&reported))),
         team: spec.name.clone(),
         stores: stores.clone(),
         clock: Arc::clone(&clock),
@@ -132,9 +137,10 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         guard,
         limits: spec.limits.clone(),
         prompts: Arc::new(spec.prompts.clone()),
+        purse,
+        count_tokens,
         notes,
         mouth: mouth.clone(),
-        room: Arc::new(room),
         reported: Arc::clone(&reported),
     });
     let live = Arc::new(Live::of(names));
@@ -169,6 +175,13 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         lead: tokio::spawn(lead.run()),
         lead_thinks,
     })
+}
+
+/// Everybody can be written to from the beginning. Returns the names of all members but the lead.
+async fn open_inboxes(spec: &TeamSpec, stores: &Stores) -> Result<Vec<Name>, StoreError> {
+    let names: Vec<Name> = spec.members.iter().map(|member| member.name.clone()).collect();
+    stores.mailbox.open_inboxes(&names).await?;
+    Ok(names)
 }
 
 /// Brings the board up to the plan, if there is one; says what that changed, and what it left as it was.

@@ -22,11 +22,12 @@ use crate::domain::message::Message;
 use crate::domain::name::Name;
 use crate::domain::record::RunningCommand;
 use crate::domain::request::{Answer, Request, RequestBook, RequestKind};
+use crate::domain::spend::{Book, LedgerLine};
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::transcript::Record;
 use crate::ports::{
-    Board, BoardView, Claimant, Delivery, LostClaims, Mailbox, Reclaimed, Requests, StoreError, StoreResult, Stores,
-    Transcripts,
+    Board, BoardView, Claimant, Delivery, Ledger, LostClaims, Mailbox, Reclaimed, Requests, StoreError, StoreResult,
+    Stores, Transcripts,
 };
 use crate::tools::CommandRegistry;
 
@@ -146,6 +147,7 @@ impl Patience {
             mailbox: Arc::new(Patient { inner: Arc::clone(&stores.mailbox), patience: self.clone() }),
             transcripts: Arc::new(Patient { inner: Arc::clone(&stores.transcripts), patience: self.clone() }),
             requests: Arc::new(Patient { inner: Arc::clone(&stores.requests), patience: self.clone() }),
+            ledger: Arc::new(Patient { inner: Arc::clone(&stores.ledger), patience: self.clone() }),
             ..stores.clone()
         }
     }
@@ -274,6 +276,16 @@ impl Requests for Patient<dyn Requests> {
     }
     async fn all(&self) -> StoreResult<RequestBook> {
         self.inner.all().await
+    }
+}
+
+#[async_trait]
+impl Ledger for Patient<dyn Ledger> {
+    async fn read(&self) -> StoreResult<Book> {
+        self.inner.read().await
+    }
+    async fn append(&self, lines: Vec<LedgerLine>) -> StoreResult<()> {
+        self.patience.through(|| self.inner.append(lines.clone())).await
     }
 }
 

@@ -1,5 +1,5 @@
 //! What the harness sees of a teammate's life: when it last got on, what it is busy with and for how long at most, what it
-//! holds and what it has used. Written by the teammate's loop, read by the lead; never by a model.
+//! holds. Written by the teammate's loop, read by the lead; never by a model.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::phase::Held;
-use crate::domain::transcript::Usage;
 
 /// See the module.
 #[derive(Debug)]
@@ -20,7 +19,6 @@ struct State {
     at: Instant,
     busy: Option<Doing>,
     held: Option<Held>,
-    tokens: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +30,7 @@ struct Doing {
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { state: Mutex::new(State { at: Instant::now(), busy: None, held: None, tokens: 0 }) }
+        Self { state: Mutex::new(State { at: Instant::now(), busy: None, held: None }) }
     }
 }
 
@@ -79,17 +77,6 @@ impl Progress {
     #[must_use]
     pub fn held(&self) -> Option<Held> {
         self.state().held
-    }
-
-    /// Counts what a request used.
-    pub fn spend(&self, usage: Usage) {
-        self.state().tokens += usage.total();
-    }
-
-    /// All tokens it has used in this run.
-    #[must_use]
-    pub fn tokens(&self) -> u64 {
-        self.state().tokens
     }
 
     /// How long ago it last got on.

@@ -1,15 +1,17 @@
-//! Asking a model again: back-off with jitter for errors that may pass, honouring what the provider asks for.
+//! Asking a model: paid for each time, and again with back-off and jitter after errors that may pass, honouring what the
+//! provider asks for.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use super::agent::Shared;
-use super::progress::Progress;
-use super::reins::{Pace, Reins};
+use super::agent::Agent;
+use super::purse::{BudgetSpent, NotPaid, Reservation};
+use super::reins::Pace;
 use super::words::{Ear, Saying};
 use crate::domain::event::Fact;
 use crate::domain::time::UnixMs;
-use crate::ports::{ModelClient, ModelError, ModelRequest, ModelResponse};
+use crate::domain::transcript::Usage;
+use crate::ports::{ModelError, ModelRequest, ModelResponse};
 
 /// The first wait; each further one doubles.
 const WAIT_FIRST: Duration = Duration::from_millis(500);
@@ -21,68 +23,101 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const LATER_MAX: Duration = Duration::from_secs(5);
 /// The longest wait within a turn that a provider can ask for; for a longer one the claim is given back.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
+/// How long a request may wait for those of others to leave enough of the budget; each of them has a bound of its own.
+const BUDGET_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum Unanswered {
     /// The turn was broken off.
     BrokenOff,
+    /// The team's budget does not allow it.
+    BudgetSpent(BudgetSpent),
     /// The model's last error, when retries are used up, cannot help, or nothing more is to be begun.
     Model(ModelError),
 }
 
-/// Sends `request`, and again after temporary errors, up to the team's limit.
-///
-/// # Errors
-/// See [`Unanswered`].
-pub async fn request(
-    model: &dyn ModelClient,
-    request: &ModelRequest,
-    shared: &Shared,
-    progress: &Progress,
-    reins: &Reins,
-) -> Result<ModelResponse, Unanswered> {
-    let mut retries = 0;
-    loop {
-        let busy = progress.busy("waiting for its model", shared.limits.stall_timeout);
-        let ear = Ear { teammate: &request.teammate, progress, mouth: &shared.mouth };
-        shared.mouth.say(&request.teammate, Saying::Begun);
+impl Agent {
+    /// Sends `request`, which can use `most`, and again after temporary errors, up to the team's limit. Each time it is paid for.
+    ///
+    /// # Errors
+    /// See [`Unanswered`].
+    pub(super) async fn request(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, Unanswered> {
+        let limits = &self.shared.limits;
+        let mut retries = 0;
+        loop {
+            let (message, retry_after) = match self.request_once(request, most).await {
+                Err(Unanswered::Model(ModelError::Temporary { message, retry_after })) => (message, retry_after),
+                outcome => return outcome,
+            };
+            retries += 1;
+            let chance = chance(retries, &request.teammate, self.shared.clock.now());
+            let wait = match retry_after {
+                Some(asked) => later(asked.max(WAIT_MIN), chance),
+                None => backoff(retries, chance),
+            };
+            let given_up = || Err(Unanswered::Model(ModelError::Temporary { message: message.clone(), retry_after }));
+            if retries > limits.model_retries_max || retry_after > Some(RETRY_AFTER_MAX) {
+                return given_up();
+            }
+            self.shared.notes.fact(Fact::ModelRetried {
+                teammate: request.teammate.to_string(),
+                reason: message.clone(),
+                wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+                retries,
+            });
+            let waiting = self.progress.busy("waiting for a limit", wait + limits.stall_timeout);
+            tokio::select! {
+                () = self.reins.reaches(Pace::Finish) => return given_up(),
+                () = tokio::time::sleep(wait) => {}
+            }
+            drop(waiting);
+        }
+    }
+
+    async fn request_once(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, Unanswered> {
+        let paid = self.pay(request, most).await?;
+        let _busy = self.progress.busy("waiting for its model", self.shared.limits.stall_timeout);
+        let mouth = &self.shared.mouth;
+        let ear = Ear { teammate: &request.teammate, progress: &self.progress, mouth, paid: paid.as_ref() };
+        mouth.say(&request.teammate, Saying::Begun);
         let outcome = tokio::select! {
             biased;
-            () = reins.reaches(Pace::LetGo) => return Err(Unanswered::BrokenOff),
-            outcome = model.request(request.clone(), &ear) => outcome,
+            () = self.reins.reaches(Pace::LetGo) => return Err(Unanswered::BrokenOff),
+            outcome = self.model.request(request.clone(), &ear) => outcome,
         };
-        drop(busy);
-        let (message, retry_after) = match outcome {
+        match outcome {
             Ok(response) => {
-                shared.mouth.say(&request.teammate, Saying::Ended);
-                return Ok(response);
+                mouth.say(&request.teammate, Saying::Ended);
+                paid.inspect(|paid| paid.answered(response.usage));
+                Ok(response)
             }
-            Err(ModelError::Temporary { message, retry_after }) => (message, retry_after),
-            Err(error) => return Err(Unanswered::Model(error)),
-        };
-        retries += 1;
-        let chance = chance(retries, &request.teammate, shared.clock.now());
-        let wait = match retry_after {
-            Some(asked) => later(asked.max(WAIT_MIN), chance),
-            None => backoff(retries, chance),
-        };
-        let given_up = || Err(Unanswered::Model(ModelError::Temporary { message: message.clone(), retry_after }));
-        if retries > shared.limits.model_retries_max || retry_after > Some(RETRY_AFTER_MAX) {
-            return given_up();
+            Err(error) => {
+                paid.inspect(Reservation::refused);
+                Err(Unanswered::Model(error))
+            }
         }
-        shared.notes.fact(Fact::ModelRetried {
-            teammate: request.teammate.to_string(),
-            reason: message.clone(),
-            wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
-            retries,
-        });
-        let waiting = progress.busy("waiting for a limit", wait + shared.limits.stall_timeout);
-        tokio::select! {
-            () = reins.reaches(Pace::Finish) => return given_up(),
-            () = tokio::time::sleep(wait) => {}
+    }
+
+    /// Pays for a request, unless that costs nothing; where others' requests have to end first, that is a limit it waits for.
+    async fn pay(&self, request: &ModelRequest, most: Usage) -> Result<Option<Reservation>, Unanswered> {
+        if !self.thinks() {
+            return Ok(None);
         }
-        drop(waiting);
+        let stores = &self.shared.stores;
+        let reserve = self.shared.purse.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, most);
+        let _waiting = self.progress.busy("waiting for a limit", BUDGET_WAIT_MAX);
+        let paid = tokio::select! {
+            biased;
+            paid = reserve => paid,
+            () = self.reins.reaches(Pace::LetGo) => return Err(Unanswered::BrokenOff),
+        };
+        paid.map(Some).map_err(|error| match error {
+            NotPaid::Spent(spent) => Unanswered::BudgetSpent(spent),
+            NotPaid::Unrecorded(_) => {
+                Unanswered::Model(ModelError::Temporary { message: error.to_string(), retry_after: None })
+            }
+        })
     }
 }
 

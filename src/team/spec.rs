@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::domain::name::Name;
+use crate::domain::spend::{Budget, Prices};
 pub use crate::ports::ModelSpec;
 
 /// The most members a team may have.
@@ -28,6 +29,10 @@ pub struct TeamSpec {
     pub limits: Limits,
     /// The texts that tell members what to do.
     pub prompts: Prompts,
+    /// What it may use in all.
+    pub budget: Budget,
+    /// What tokens cost.
+    pub prices: Prices,
 }
 
 /// The texts that tell members what to do; each can be replaced by a file of the same name in the config's `prompts/`.
@@ -102,7 +107,9 @@ pub struct Limits {
     pub model_silence_timeout: Duration,
     /// How long one answer of a model may take in all.
     pub model_answer_timeout: Duration,
-    /// Tokens of context at which it is compacted.
+    /// The part of a model's window, less the longest answer, at which a context is compacted, in percent.
+    pub compact_at_percent: u32,
+    /// Tokens of context at which it is compacted at the latest, whatever the window.
     pub compact_at_tokens: u64,
     /// The longest answer of a model, in tokens.
     pub output_tokens_max: u32,
@@ -126,7 +133,8 @@ impl Default for Limits {
             model_retries_max: 5,
             model_silence_timeout: Duration::from_secs(300),
             model_answer_timeout: Duration::from_secs(3600),
-            compact_at_tokens: 100_000,
+            compact_at_percent: 80,
+            compact_at_tokens: 100_000_000,
             output_tokens_max: 8_000,
             stop_timeout: Duration::from_secs(60),
             free_bytes_min: 4 * 1024 * 1024,

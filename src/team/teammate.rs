@@ -311,6 +311,8 @@ impl Teammate {
                 Outcome::GoalDone(summary) => {
                     self.standing.send_modify(|standing| standing.goals_done = (standing.goals_done.0 + 1, summary));
                 }
+                // The lead stops the team, once its refusal is known; nothing more is begun until then.
+                Outcome::BudgetSpent(_) => events.extend([Event::BudgetSpent, Event::TurnEnded]),
                 // How it was broken off is known to who did it.
                 Outcome::BrokenOff => {}
             }

@@ -9,12 +9,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::agent::{Agent, AgentError, Outcome};
-use super::conversation::usage_of;
 use super::reins::Pace;
 use super::retry::Unanswered;
 use crate::domain::event::Fact;
 use crate::domain::phase::{Event, Held};
-use crate::domain::transcript::{Block, Role};
+use crate::domain::transcript::{Block, Role, Usage};
 use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, Purpose, StopReason};
 use crate::tools::{Tool, ToolEffect, ToolError, ToolOutput};
 
@@ -49,7 +48,7 @@ impl Agent {
         }
         self.shared.notes.room().await;
         if self.thinks()
-            && self.conversation.is_due(self.shared.limits.compact_at_tokens)
+            && self.is_context_large().await
             && let Some(outcome) = self.compact().await?
         {
             return Ok(vec![outcome]);
@@ -63,7 +62,10 @@ impl Agent {
                 }
                 Ok(outcomes)
             }
-            Err(Unanswered::Model(ModelError::ContextTooLong(reason))) => self.mend_context(reason).await,
+            Err(Unanswered::Model(ModelError::ContextTooLong { message, window_tokens })) => {
+                self.window_learned = window_tokens.or(self.window_learned);
+                self.mend_context(message).await
+            }
             Err(unanswered) => Ok(vec![outcome_of(unanswered)]),
         }
     }
@@ -93,18 +95,24 @@ impl Agent {
     async fn ask(&mut self) -> Result<ModelResponse, Unanswered> {
         let identity = self.identity().await;
         let messages = self.conversation.messages(&identity);
-        self.send(messages, Purpose::Turn).await
+        let most = self.most(&identity, 0).await;
+        self.send(messages, Purpose::Turn, most).await
     }
 
-    /// Sends a request, again after temporary errors, and tells how it went.
-    async fn send(&self, messages: Arc<[Arc<ChatMessage>]>, purpose: Purpose) -> Result<ModelResponse, Unanswered> {
+    /// Sends a request, which can use `most`, again after temporary errors, and tells how it went.
+    async fn send(
+        &self,
+        messages: Arc<[Arc<ChatMessage>]>,
+        purpose: Purpose,
+        most: Usage,
+    ) -> Result<ModelResponse, Unanswered> {
         let request = ModelRequest {
             teammate: self.name().into(),
             model: self.spec.model.model.as_str().into(),
             system: Arc::clone(&self.system),
             messages,
             tools: Arc::clone(&self.tool_specs),
-            output_tokens_max: self.shared.limits.output_tokens_max,
+            output_tokens_max: self.output_tokens_max(),
             purpose,
             silence_timeout: self.shared.limits.model_silence_timeout,
             answer_timeout: self.shared.limits.model_answer_timeout,
@@ -112,14 +120,14 @@ impl Agent {
         let (teammate, task) = (self.name().to_owned(), self.task());
         self.shared.notes.fact(Fact::TurnStarted { teammate: teammate.clone(), task });
         let started = Instant::now();
-        let response = super::retry::request(&*self.model, &request, &self.shared, &self.progress, &self.reins).await?;
-        self.progress.spend(response.usage);
+        let response = self.request(&request, most).await?;
+        let usage = response.usage.unwrap_or_default();
         self.shared.notes.fact(Fact::TurnFinished {
             teammate,
             task,
-            input_tokens: response.usage.input_tokens,
-            output_tokens: response.usage.output_tokens,
-            cache_read_tokens: response.usage.cache_read_tokens,
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cache_read_tokens: usage.cache_read_tokens,
             ms: elapsed_ms(started),
         });
         Ok(response)
@@ -128,7 +136,7 @@ impl Agent {
     /// Records what the model said and runs what it asked for.
     async fn answer(&mut self, response: ModelResponse) -> Result<Vec<Outcome>, AgentError> {
         let mut record = self.stamped(Role::Assistant, response.content.clone());
-        record.usage = usage_of(response.usage);
+        record.usage = response.usage.filter(|usage| usage.total() > 0);
         if record.content.is_empty() {
             record.content.push(Block::text("(nothing more)"));
         }
@@ -287,10 +295,10 @@ impl Agent {
         self.compactions_in_a_row += 1;
         let summary = match self.summarise().await {
             Ok(summary) => summary,
-            Err(unanswered @ (Unanswered::BrokenOff | Unanswered::Model(ModelError::Temporary { .. }))) => {
-                return Ok(Some(outcome_of(unanswered)));
+            Err(Unanswered::Model(ModelError::ContextTooLong { .. } | ModelError::Final(_))) => {
+                self.conversation.tail_text(SUMMARY_FALLBACK_BYTES)
             }
-            Err(Unanswered::Model(_)) => self.conversation.tail_text(SUMMARY_FALLBACK_BYTES),
+            Err(unanswered) => return Ok(Some(outcome_of(unanswered))),
         };
         let covers = self.conversation.compact(summary).await?;
         self.forget_identity();
@@ -307,9 +315,10 @@ impl Agent {
             _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![ask] })),
         }
         let messages: Arc<[Arc<ChatMessage>]> = messages.into();
+        let most = self.most(&identity, self.shared.prompts.compact.len()).await;
         let mut said = None;
         for purpose in [Purpose::Summary, Purpose::SummaryWithoutTools] {
-            let response = self.send(Arc::clone(&messages), purpose).await?;
+            let response = self.send(Arc::clone(&messages), purpose, most).await?;
             let calls = response.content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
             said = response.content.into_iter().find_map(|block| match block {
                 Block::Text { text } if !text.trim().is_empty() => Some(text),
@@ -334,6 +343,7 @@ fn call_of(block: Block) -> Option<Call> {
 fn outcome_of(unanswered: Unanswered) -> Outcome {
     match unanswered {
         Unanswered::BrokenOff => Outcome::BrokenOff,
+        Unanswered::BudgetSpent(spent) => Outcome::BudgetSpent(spent),
         Unanswered::Model(error) => {
             let retry_after = match &error {
                 ModelError::Temporary { retry_after, .. } => *retry_after,

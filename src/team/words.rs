@@ -7,6 +7,8 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 use super::progress::Progress;
+use super::purse::Reservation;
+use crate::domain::transcript::Usage;
 use crate::ports::Listener;
 
 /// Pieces a slow front end may be behind before it loses some.
@@ -58,7 +60,7 @@ impl Mouth {
     }
 }
 
-/// Hears one answer: text goes to the front ends, every sign of life counts as progress.
+/// Hears one answer: text goes to the front ends, every sign of life counts as progress, what was used is paid for.
 pub struct Ear<'a> {
     /// Whose model answers.
     pub teammate: &'a Arc<str>,
@@ -66,6 +68,8 @@ pub struct Ear<'a> {
     pub progress: &'a Progress,
     /// Where text goes.
     pub mouth: &'a Mouth,
+    /// What pays for it, where it costs anything.
+    pub paid: Option<&'a Reservation>,
 }
 
 impl Listener for Ear<'_> {
@@ -75,6 +79,11 @@ impl Listener for Ear<'_> {
 
     fn text(&self, delta: &str) {
         self.progress.renew();
+        self.paid.inspect(|paid| paid.wrote(delta.len()));
         self.mouth.say(self.teammate, Saying::Text(delta.to_owned()));
+    }
+
+    fn used(&self, usage: Usage) {
+        self.paid.inspect(|paid| paid.used(usage));
     }
 }

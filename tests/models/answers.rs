@@ -32,10 +32,17 @@ impl Listener for Heard {
     fn text(&self, delta: &str) {
         self.texts.lock().unwrap().push(delta.to_owned());
     }
+
+    fn used(&self, _usage: Usage) {}
 }
 
 pub fn client(url: &str) -> Anthropic {
-    let spec = ModelSpec { provider: "anthropic".into(), model: "m".into(), base_url: Some(url.to_owned()) };
+    let spec = ModelSpec {
+        provider: "anthropic".into(),
+        model: "m".into(),
+        base_url: Some(url.to_owned()),
+        ..ModelSpec::default()
+    };
     Anthropic::new(&spec, &|name| (name == API_KEY).then(|| KEY.to_owned())).unwrap()
 }
 
@@ -70,7 +77,7 @@ async fn an_answer_is_heard_while_it_comes_and_whole_at_its_end() {
     assert_eq!(answer.content, [Block::text("On it, über alles."), call], "{expected:?}");
     assert_eq!(answer.stop, StopReason::ToolUse);
     let usage = Usage { input_tokens: 100, output_tokens: 9, cache_read_tokens: 40, cache_write_tokens: 0 };
-    assert_eq!(answer.usage, usage);
+    assert_eq!(answer.usage, Some(usage));
     let texts = heard.texts.lock().unwrap().clone();
     assert_eq!((texts.len(), texts.concat().as_str()), (4, "On it, über alles."));
     assert!(heard.signs.load(Ordering::Relaxed) >= 2, "signs of life");
@@ -95,7 +102,12 @@ async fn bytes_that_come_one_by_one_say_the_same() {
 #[tokio::test]
 async fn a_token_goes_as_a_bearers_and_no_key_is_needed_elsewhere() {
     let server = Server::start(|_, _| says(&[text("hi")])).await;
-    let spec = ModelSpec { provider: String::new(), model: "m".into(), base_url: Some(server.url.clone()) };
+    let spec = ModelSpec {
+        provider: String::new(),
+        model: "m".into(),
+        base_url: Some(server.url.clone()),
+        ..ModelSpec::default()
+    };
     let with_token = Anthropic::new(&spec, &|name| (name == AUTH_TOKEN).then(|| "a-token".to_owned())).unwrap();
     let without = Anthropic::new(&spec, &|_| None).unwrap();
     for client in [with_token, without] {
@@ -154,6 +166,7 @@ async fn a_recorded_answer_of_another_server_is_read() {
     let answer = ask(&server).await.unwrap();
     let (id, name) = ("IpVEgFOBl6cKWw0GwnbmXb3LxkNbgok2".to_owned(), "get_weather".to_owned());
     assert_eq!(answer.content, [Block::ToolUse { id, name, input: json!({"city": "Paris"}) }]);
-    assert_eq!((answer.stop, answer.usage.output_tokens), (StopReason::ToolUse, 24));
-    assert!(answer.usage.input_tokens + answer.usage.cache_read_tokens > 100, "{:?}", answer.usage);
+    let used = answer.usage.unwrap();
+    assert_eq!((answer.stop, used.output_tokens), (StopReason::ToolUse, 24));
+    assert!(used.input_tokens + used.cache_read_tokens > 100, "{:?}", answer.usage);
 }

@@ -52,7 +52,9 @@ async fn what_cannot_pass_is_final() {
     }
     assert!(lasts(refused(503, "x-should-retry: false\r\n", "x", "y")).await.contains("503"));
     let too_long = refused(400, "", "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum");
-    assert!(matches!(failure(too_long).await, ModelError::ContextTooLong(text) if text.contains("210000")));
+    assert!(
+        matches!(failure(too_long).await, ModelError::ContextTooLong { message, window_tokens: Some(200_000) } if message.contains("210000"))
+    );
 }
 
 #[tokio::test]

@@ -363,7 +363,7 @@ async fn think(storm: Arc<Storm>, request: ModelRequest, is_lead: bool) -> Answe
             Err(ModelError::Temporary { message: "busy".to_owned(), retry_after })
         }
         4 => Err(ModelError::Final("no such model".to_owned())),
-        5..=7 => Err(ModelError::ContextTooLong("too long".to_owned())),
+        5..=7 => Err(ModelError::ContextTooLong { message: "too long".to_owned(), window_tokens: None }),
         8..=9 => panic!("a model panics, {WANTED}"),
         10 => std::future::pending().await,
         11..=20 => {

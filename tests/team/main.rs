@@ -7,6 +7,7 @@
     reason = "what fails in a test is to stop it, and to say how it is run again"
 )]
 
+mod budget;
 mod chaos;
 mod claims;
 mod drain;

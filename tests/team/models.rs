@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use brigade::domain::event::Fact;
 use brigade::domain::message::MessageType;
-use brigade::domain::transcript::{Block, Usage};
+use brigade::domain::transcript::Block;
 use brigade::ports::{ModelError, ModelRequest, ModelResponse, StopReason};
 use brigade::team::handle::{Command, End};
 use serde_json::json;
@@ -157,7 +157,7 @@ const LONG_NOTE: &str = "a long note that fills the context, word by word, until
 /// A provider that does not count tokens, so that they are estimated.
 fn naps(count: usize) -> Answer {
     let asked = call(&[("nap", json!({"note": format!("{count}: {}", LONG_NOTE.repeat(4))}))]);
-    asked.map(|response| ModelResponse { usage: Usage::default(), ..response })
+    asked.map(|response| ModelResponse { usage: None, ..response })
 }
 
 fn complete_and_end(request: &ModelRequest) -> Answer {
@@ -207,7 +207,10 @@ async fn a_context_that_is_too_long_is_mended_and_one_beyond_mending_ends() {
                 let is_summary = request.is_for_summary();
                 if count >= 3 && met.load(std::sync::atomic::Ordering::Relaxed) < times {
                     met.fetch_add(usize::from(!is_summary), std::sync::atomic::Ordering::Relaxed);
-                    return Err(ModelError::ContextTooLong("too many tokens".to_owned()));
+                    return Err(ModelError::ContextTooLong {
+                        message: "too many tokens".to_owned(),
+                        window_tokens: None,
+                    });
                 }
                 match count {
                     _ if is_summary => say("SUMMARY"),

@@ -12,6 +12,7 @@ use brigade::domain::change::{Actor, ActorKind, Change};
 use brigade::domain::event::{Event, Fact};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD, Name};
+use brigade::domain::spend::{Budget, Prices};
 use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
@@ -128,7 +129,7 @@ pub fn call(calls: &[(&str, Value)]) -> Answer {
 }
 
 pub fn answer(content: Vec<Block>, stop: StopReason) -> Answer {
-    Ok(ModelResponse { content, stop, usage: Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() } })
+    Ok(ModelResponse { content, stop, usage: Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() }) })
 }
 
 pub fn complete(task: u64) -> (&'static str, Value) {
@@ -275,7 +276,7 @@ fn member(who: &str, role: &str, provider: &str) -> MemberSpec {
         role: role.to_owned(),
         capabilities: Vec::new(),
         prompt: String::new(),
-        model: ModelSpec { provider: provider.to_owned(), model: who.to_owned(), base_url: None },
+        model: ModelSpec { provider: provider.to_owned(), model: who.to_owned(), ..ModelSpec::default() },
     }
 }
 
@@ -301,6 +302,8 @@ impl Stage {
             members: members.iter().map(|who| member(who, "coder", "test")).collect(),
             limits,
             prompts: Prompts::default(),
+            budget: Budget::default(),
+            prices: Prices::new(),
         };
         let (noted, sent) = (Arc::default(), Arc::default());
         let models = HashMap::new();
@@ -363,6 +366,7 @@ impl Stage {
             guard: self.guard.clone().into(),
             connect: Arc::new(connect),
             tools_of: Arc::new(tools),
+            count_tokens: |text| text.len() as u64 / 4,
         }
     }
 

@@ -50,6 +50,7 @@ pub const COMMANDS: &[SlashCommand] = &[
     brigade("inbox",  "[NAME]",           "mail that waits, yours or another's"),
     brigade("send",   "NAME TEXT",        "write to somebody; @NAME TEXT is shorter"),
     brigade("state",  "[MODE]",           "what the team is to do: continuous, run_once, run_cleanup, pause"),
+    brigade("cost",   "",                 "tokens used so far, what they cost, what is left of the budget"),
     brigade("log",    "[-n COUNT]",       "what happened, from the event log"),
     brigade("stop",   "NAME [--now]",     "stop a teammate"),
     brigade("config", "show",             "every setting and where it comes from"),

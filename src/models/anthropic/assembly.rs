@@ -28,7 +28,7 @@ pub enum Trouble {
 #[derive(Debug, Default)]
 pub struct Assembly {
     blocks: BTreeMap<u64, Growing>,
-    usage: Usage,
+    usage: Option<Usage>,
     stop: Option<String>,
     is_whole: bool,
 }
@@ -111,14 +111,14 @@ impl Assembly {
             Err(trouble) => return Err(trouble),
         };
         match kind.as_deref().unwrap_or(&event.name) {
-            "message_start" => self.count(read::<MessageStart>(&event.data)?.message.usage.as_ref()),
+            "message_start" => self.count(read::<MessageStart>(&event.data)?.message.usage.as_ref(), listener),
             "content_block_start" => self.begin(read(&event.data)?, listener),
             "content_block_delta" => self.add(read(&event.data)?, listener)?,
             "content_block_stop" => self.grown(read::<BlockStop>(&event.data)?.index)?.is_closed = true,
             "message_delta" => {
                 let MessageDelta { delta, usage } = read(&event.data)?;
                 self.stop = delta.stop_reason.or(self.stop.take());
-                self.count(usage.as_ref());
+                self.count(usage.as_ref(), listener);
             }
             "message_stop" => self.is_whole = true,
             "error" => return Err(Trouble::Told(read::<ApiErrorBody>(&event.data)?.error)),
@@ -135,13 +135,15 @@ impl Assembly {
     }
 
     /// Counters are totals of the whole message; those left out stay as they were.
-    fn count(&mut self, usage: Option<&Value>) {
-        let Some(usage) = usage else { return };
+    fn count(&mut self, usage: Option<&Value>, listener: &dyn Listener) {
+        let Some(usage) = usage.filter(|usage| usage.is_object()) else { return };
         let set = |total: &mut u64, key: &str| *total = usage.get(key).and_then(Value::as_u64).unwrap_or(*total);
-        set(&mut self.usage.input_tokens, "input_tokens");
-        set(&mut self.usage.output_tokens, "output_tokens");
-        set(&mut self.usage.cache_read_tokens, "cache_read_input_tokens");
-        set(&mut self.usage.cache_write_tokens, "cache_creation_input_tokens");
+        let used = self.usage.get_or_insert_default();
+        set(&mut used.input_tokens, "input_tokens");
+        set(&mut used.output_tokens, "output_tokens");
+        set(&mut used.cache_read_tokens, "cache_read_input_tokens");
+        set(&mut used.cache_write_tokens, "cache_creation_input_tokens");
+        listener.used(*used);
     }
 
     fn begin(&mut self, start: BlockStart, listener: &dyn Listener) {

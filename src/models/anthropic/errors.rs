@@ -19,6 +19,9 @@ const REQUEST_ID_CHARS_MAX: usize = 80;
 /// The longest wait that is believed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// No window is smaller, in tokens; a smaller number in an error is another one.
+const WINDOW_TOKENS_MIN: u64 = 512;
+
 /// How servers say that the context is too long: the API itself, and llama.cpp's server.
 const TOO_LONG: [&str; 4] =
     ["prompt is too long", "exceed context limit", "exceeds the available context size", "exceed_context_size_error"];
@@ -36,6 +39,20 @@ pub struct ApiError {
     /// What is wrong.
     #[serde(default)]
     pub message: Option<String>,
+    /// The window of llama.cpp's server, when that was met.
+    #[serde(default)]
+    pub n_ctx: Option<u64>,
+}
+
+impl ApiError {
+    /// How many tokens the model takes, as an error about too many of them says.
+    fn window_tokens(&self) -> Option<u64> {
+        let message = self.message.as_deref().unwrap_or("");
+        // `… 210000 tokens > 200000 maximum`, `… exceed context limit: 190000 + 21333 > 200000`
+        let behind = message.rsplit_once('>').map(|(_, behind)| behind.trim_start());
+        let number = behind.and_then(|behind| behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok());
+        self.n_ctx.or(number).filter(|tokens| *tokens >= WINDOW_TOKENS_MIN)
+    }
 }
 
 /// Where an error description stands: in the body of a response, or the data of an `error` event.
@@ -50,11 +67,11 @@ pub struct ApiErrorBody {
 pub fn of_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTime) -> ModelError {
     let error = match serde_json::from_str::<ApiErrorBody>(body) {
         Ok(ApiErrorBody { error }) => error,
-        Err(_) => ApiError { kind: None, message: Some(words_of_page(body)) },
+        Err(_) => ApiError { message: Some(words_of_page(body)), ..ApiError::default() },
     };
     let text = sentence(&format!("answered {status}"), &error, request_id(headers));
     if is_too_long(status, &error) {
-        return ModelError::ContextTooLong(text);
+        return ModelError::ContextTooLong { message: text, window_tokens: error.window_tokens() };
     }
     let passes = match headers.get("x-should-retry").map(|value| value.as_bytes()) {
         Some(b"true") => true,
@@ -75,7 +92,7 @@ pub fn of_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTime
 pub fn of_event(error: &ApiError, request_id: Option<String>) -> ModelError {
     let text = sentence("broke its answer off", error, request_id);
     if is_too_long(0, error) {
-        ModelError::ContextTooLong(text)
+        ModelError::ContextTooLong { message: text, window_tokens: error.window_tokens() }
     } else if error.kind.as_deref().is_some_and(|kind| LASTING.contains(&kind)) {
         ModelError::Final(text)
     } else {
@@ -207,7 +224,25 @@ mod tests {
             (400, r#"{"error":{"code":400,"type":"exceed_context_size_error","message":"too many"}}"#),
             (413, "<html><title>413</title>"),
         ] {
-            assert!(matches!(of(status, &[], body), ModelError::ContextTooLong(_)), "{body}");
+            assert!(matches!(of(status, &[], body), ModelError::ContextTooLong { .. }), "{body}");
+        }
+    }
+
+    #[test]
+    fn the_window_is_what_the_error_says() {
+        for (message, window) in [
+            (r#""prompt is too long: 210000 tokens > 200000 maximum""#, Some(200_000)),
+            (
+                r#""input length and `max_tokens` exceed context limit: 190000 + 21333 > 200000, decrease""#,
+                Some(200_000),
+            ),
+            (r#""the request exceeds the available context size", "n_ctx": 16384"#, Some(16_384)),
+            (r#""prompt is too long: 9 tokens > 8 maximum""#, None),
+            (r#""prompt is too long""#, None),
+        ] {
+            let body = format!(r#"{{"error":{{"type":"exceed_context_size_error","message":{message}}}}}"#);
+            let ModelError::ContextTooLong { window_tokens, .. } = of(400, &[], &body) else { panic!("{body}") };
+            assert_eq!(window_tokens, window, "{body}");
         }
     }
 
@@ -245,7 +280,7 @@ mod tests {
 
     #[test]
     fn errors_inside_a_stream_go_by_their_kind() {
-        let of = |kind: &str| of_event(&ApiError { kind: Some(kind.into()), message: None }, None);
+        let of = |kind: &str| of_event(&ApiError { kind: Some(kind.into()), ..ApiError::default() }, None);
         assert!(matches!(of("overloaded_error"), ModelError::Temporary { .. }));
         assert!(matches!(of("brand_new_error"), ModelError::Temporary { .. }));
         assert!(matches!(of("authentication_error"), ModelError::Final(_)));

@@ -32,6 +32,8 @@ pub const BASE_URL: &str = "ANTHROPIC_BASE_URL";
 
 /// The version of the API (<https://platform.claude.com/docs/en/api/versioning>).
 const VERSION: &str = "2023-06-01";
+/// The least that any Claude model takes, in tokens (<https://platform.claude.com/docs/en/build-with-claude/context-windows>).
+const CLAUDE_WINDOW_TOKENS: u64 = 200_000;
 /// The longest answer, in bytes as it is sent: this much, and for each token that may come as much as an event with it takes.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 const TOKEN_BYTES_MAX: usize = 512;
@@ -42,6 +44,7 @@ const ERROR_BYTES_MAX: usize = 16 * 1024;
 pub struct Anthropic {
     client: Client,
     url: Url,
+    context_window_tokens: Option<u64>,
     headers: HeaderMap,
     secrets: Vec<Secret>,
 }
@@ -81,7 +84,8 @@ impl Anthropic {
         if secrets.is_empty() && BASE_URL_DEFAULT.split("//").nth(1) == url.host_str() {
             return Err(format!("{BASE_URL_DEFAULT} needs a key: set {API_KEY} (or {AUTH_TOKEN}) in the environment"));
         }
-        Ok(Self { client: http::client(&url)?, url, headers, secrets })
+        let context_window_tokens = spec.model.starts_with("claude-").then_some(CLAUDE_WINDOW_TOKENS);
+        Ok(Self { client: http::client(&url)?, url, context_window_tokens, headers, secrets })
     }
 
     /// `text` without any key.
@@ -105,7 +109,9 @@ impl Anthropic {
             ModelError::Temporary { message, retry_after } => {
                 ModelError::Temporary { message: named(message), retry_after }
             }
-            ModelError::ContextTooLong(text) => ModelError::ContextTooLong(named(text)),
+            ModelError::ContextTooLong { message, window_tokens } => {
+                ModelError::ContextTooLong { message: named(message), window_tokens }
+            }
             ModelError::Final(text) => ModelError::Final(named(text)),
         }
     }
@@ -180,6 +186,10 @@ impl Anthropic {
 
 #[async_trait]
 impl ModelClient for Anthropic {
+    fn context_window_tokens(&self) -> Option<u64> {
+        self.context_window_tokens
+    }
+
     async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
         let answer = tokio::time::timeout(request.answer_timeout, self.exchange(&request, listener)).await;
         let answer = answer.unwrap_or_else(|_| {

@@ -28,6 +28,8 @@ impl Listener for Heard {
     fn text(&self, delta: &str) {
         self.texts.lock().unwrap().push(delta.to_owned());
     }
+
+    fn used(&self, _usage: Usage) {}
 }
 
 /// The answer in a stream that comes in pieces of these sizes, and the text as it was heard.
@@ -113,7 +115,7 @@ fn every_part_of_an_answer_is_kept() {
     assert_eq!(answer.content, expected);
     assert_eq!(answer.stop, StopReason::ToolUse);
     let usage = Usage { input_tokens: 25, output_tokens: 15, cache_read_tokens: 7, cache_write_tokens: 0 };
-    assert_eq!((answer.usage, heard.as_str()), (usage, "Hallo, Welt 🌍\n\n"));
+    assert_eq!((answer.usage, heard.as_str()), (Some(usage), "Hallo, Welt 🌍\n\n"));
 }
 
 #[test]
@@ -133,7 +135,7 @@ fn what_other_servers_leave_out_is_done_without() {
     let call = |id: &str, input: Value| Block::ToolUse { id: id.to_owned(), name: "idle".to_owned(), input };
     let expected = [call("any id: 1", json!({})), call("call-1-1", json!({"whole": 1})), call("call-1-2", json!({}))];
     assert_eq!((answer.content.as_slice(), answer.stop), (expected.as_slice(), StopReason::ToolUse));
-    assert_eq!(answer.usage, Usage { output_tokens: 15, ..Usage::default() });
+    assert_eq!(answer.usage, Some(Usage { output_tokens: 15, ..Usage::default() }));
 }
 
 #[test]
@@ -200,8 +202,12 @@ fn what_is_no_event_of_the_api_is_trouble() {
 #[test]
 fn what_is_missing_or_wrong_is_named_and_no_key_is_quoted() {
     let new = |model: &str, base_url: Option<&str>, variables: &[(&str, &str)]| {
-        let spec =
-            ModelSpec { provider: "anthropic".into(), model: model.into(), base_url: base_url.map(str::to_owned) };
+        let spec = ModelSpec {
+            provider: "anthropic".into(),
+            model: model.into(),
+            base_url: base_url.map(str::to_owned),
+            ..ModelSpec::default()
+        };
         let variable =
             |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
         Anthropic::new(&spec, &variable).map(|client| client.url.to_string())

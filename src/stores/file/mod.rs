@@ -7,6 +7,7 @@ pub mod append;
 pub mod board;
 pub mod events;
 pub mod format;
+pub mod ledger;
 pub mod mailbox;
 pub mod replace;
 pub mod roster;

@@ -2,6 +2,7 @@
 
 pub mod board;
 pub mod events;
+pub mod ledger;
 pub mod mailbox;
 pub mod roster;
 pub mod state;
@@ -25,6 +26,7 @@ pub fn stores(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Stores {
         state: Arc::new(state::MemoryState::new(Arc::clone(&clock), changes.clone())),
         roster: Arc::new(roster::MemoryRoster::default()),
         events: Arc::new(events::MemoryEventLog::new(clock)),
+        ledger: Arc::new(ledger::MemoryLedger::default()),
         workers: Arc::new(workers::MemoryWorkers::default()),
         changes,
     }

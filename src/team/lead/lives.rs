@@ -23,7 +23,8 @@ impl Lead {
         let (spec, respawns, is_stopping) = (member.spec.clone(), member.respawns, member.is_stopping);
         let name = ended.name.to_string();
         let Some(reason) = ended.reason else {
-            self.shared.notes.fact(Fact::TeammateStopped { teammate: name, reason: "stopped as asked".to_owned() });
+            let reason = if self.shared.purse.spent().is_some() { "the budget is spent" } else { "stopped as asked" };
+            self.shared.notes.fact(Fact::TeammateStopped { teammate: name, reason: reason.to_owned() });
             return;
         };
         self.take_back_from(&ended.name, &reason, !ended.by_harness).await;

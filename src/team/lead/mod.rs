@@ -277,6 +277,7 @@ impl Lead {
             if self.members.note_phases() {
                 self.report_roster().await;
             }
+            self.heed_budget().await;
             if let Some(stopping) = self.state.stopping {
                 self.report(false).await;
                 return self.members.are_gone().then_some(stopping.end);

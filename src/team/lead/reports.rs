@@ -128,6 +128,17 @@ impl Lead {
         }
     }
 
+    /// Once the budget is spent: nothing more is begun, what runs is finished as far as it is paid for, and the team ends. A later
+    /// launch with a larger budget goes on.
+    pub(super) async fn heed_budget(&mut self) {
+        let Some(spent) = self.shared.purse.spent().filter(|_| self.state.stopping.is_none()) else { return };
+        self.shared.notes.fact(Fact::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
+        self.stop(Control::Stop, self.spec.limits.stop_timeout, End::BudgetSpent);
+        if self.desired != Mode::Pause {
+            self.end_mode(self.desired, &spent.to_string()).await;
+        }
+    }
+
     /// Ends the mode that ran, unless the person chose another meanwhile.
     pub(in crate::team) async fn end_mode(&mut self, ended: Mode, note: &str) {
         self.state.unwritten_end =
@@ -169,13 +180,18 @@ impl Lead {
             tracing::warn!("cannot write the worker's record: {error}");
         }
         self.look_at_board().await;
+        if let (End::BudgetSpent, Some(spent)) = (end, self.shared.purse.spent()) {
+            self.session.trouble = Some(format!("{}.", capital(&spent.to_string())));
+        }
         let reason = match (end, &self.session.trouble) {
             (End::Interrupted, _) => "interrupted".to_owned(),
+            (End::BudgetSpent, _) => "its budget is spent".to_owned(),
             (End::GivenUp, trouble) => trouble.clone().unwrap_or_else(|| "it could not go on".to_owned()),
             (End::SessionOver, None) => "its session is over".to_owned(),
             (End::SessionOver, Some(trouble)) => format!("its session is over: {trouble}"),
         };
         self.shared.notes.fact(Fact::TeamStopped { team: self.spec.name.to_string(), reason });
+        self.shared.purse.flush().await;
         self.shared.notes.flush().await;
         Outcome {
             end,
@@ -184,4 +200,10 @@ impl Lead {
             trouble: self.session.trouble.clone(),
         }
     }
+}
+
+/// A sentence begins with a capital.
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }

@@ -119,7 +119,7 @@ fn header(gone: &[(&[u8], Record)], archived: u64) -> String {
     for (_, record) in gone {
         if let Entry::Message(message) = &record.entry {
             delivered.extend(message.delivered.iter().cloned());
-            used = sum(used, message.usage.unwrap_or_default());
+            used = used.plus(message.usage.unwrap_or_default());
         }
     }
     delivered.drain(..delivered.len().saturating_sub(DELIVERED_MAX));
@@ -132,13 +132,4 @@ fn header(gone: &[(&[u8], Record)], archived: u64) -> String {
     let mut document = Document::parse(line.as_bytes()).unwrap_or_default();
     document.put("archived", &archived);
     document.to_line() + "\n"
-}
-
-fn sum(a: Usage, b: Usage) -> Usage {
-    Usage {
-        input_tokens: a.input_tokens.saturating_add(b.input_tokens),
-        output_tokens: a.output_tokens.saturating_add(b.output_tokens),
-        cache_read_tokens: a.cache_read_tokens.saturating_add(b.cache_read_tokens),
-        cache_write_tokens: a.cache_write_tokens.saturating_add(b.cache_write_tokens),
-    }
 }

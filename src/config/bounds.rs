@@ -1,0 +1,102 @@
+//! Limits, budgets and prices, put together from all that says something about them.
+
+use std::collections::BTreeMap;
+
+use super::file::{Value, decimal, number};
+use super::resolve::{Found, Resolver, Source, text_of};
+use super::settings::{self, LIMITS};
+use crate::domain::spend::{Budget, Price, Prices};
+use crate::models::PROVIDERS;
+use crate::team::spec::{Limits, MemberSpec};
+
+/// What the keys of prices begin with.
+const PREFIX: &str = "prices.";
+
+impl Resolver<'_> {
+    /// The bounds of the team.
+    pub(super) fn limits(&mut self) -> Limits {
+        let mut limits = Limits::default();
+        let mut command_timeout = None;
+        for limit in LIMITS {
+            let key = format!("limits.{}", limit.key);
+            let found = self.find(&key, Some(limit.variable));
+            if let Some(found) = &found {
+                match number_of(&found.value).filter(|number| (limit.min..=limit.max).contains(number)) {
+                    Some(number) => (limit.set)(&mut limits, number),
+                    None => {
+                        let message = format!("must be a whole number from {} to {}", limit.min, limit.max);
+                        self.problems.push(found.problem(message));
+                    }
+                }
+            }
+            self.show(key, (limit.get)(&limits), found.as_ref().map_or(&Source::Default, |found| &found.source));
+            if limit.key.starts_with("command_timeout") {
+                command_timeout = found.or(command_timeout);
+            }
+        }
+        if limits.command_timeout > limits.command_timeout_max
+            && let Some(found) = command_timeout
+        {
+            let message = "`command_timeout_ms` is longer than `command_timeout_max_ms`, the longest a command may run";
+            self.problems.push(found.problem(message));
+        }
+        limits
+    }
+
+    /// The prices of all models somebody named, each key from the strongest file that has it.
+    pub(super) fn prices(&mut self) -> Prices {
+        let mut models: BTreeMap<String, BTreeMap<&'static str, Found<String>>> = BTreeMap::new();
+        for (key, found) in self.outside_teams(PREFIX) {
+            // A model's name may have points of its own.
+            let named = key.strip_prefix(PREFIX).and_then(|rest| rest.rsplit_once('.'));
+            let Some((model, short)) = named else { continue };
+            let Some(setting) = settings::PRICE.iter().find(|setting| setting.key == short) else { continue };
+            models.entry(model.to_owned()).or_default().entry(setting.key).or_insert(found);
+        }
+        let mut prices = Prices::new();
+        for (model, found) in models {
+            for (key, found) in &found {
+                self.show(format!("{PREFIX}{model}.{key}"), decimal(&found.value), &found.source);
+            }
+            let part = |key: &str| found.get(key).and_then(|found| decimal(&found.value));
+            let (Some(input), Some(output)) = (part("input_usd_per_mtok"), part("output_usd_per_mtok")) else {
+                let message = format!("the price of `{model}` needs both input_usd_per_mtok and output_usd_per_mtok");
+                self.problems.extend(found.values().next().map(|found| found.problem(message)));
+                continue;
+            };
+            let cache_read = part("cache_read_usd_per_mtok").unwrap_or(input);
+            let cache_write = part("cache_write_usd_per_mtok").unwrap_or(input);
+            prices.insert(model, Price { input, output, cache_read, cache_write });
+        }
+        prices
+    }
+
+    /// What the team may use. A bound in dollars needs the price of every model that costs any.
+    pub(super) fn budget(&mut self, prices: &Prices, lead: &MemberSpec, members: &[MemberSpec]) -> Budget {
+        let tokens = self.text("budget.tokens").and_then(|found| number(&found.value));
+        let usd = self.text("budget.usd");
+        if let Some(found) = &usd {
+            let costs = |name: &str| PROVIDERS.iter().any(|provider| provider.name == name && provider.costs);
+            let unknown = std::iter::once(lead)
+                .chain(members)
+                .map(|member| &member.model)
+                .find(|model| costs(&model.provider) && !prices.contains_key(&model.model));
+            if let Some(model) = unknown {
+                let problem = found
+                    .problem(format!("`budget.usd` needs the price of every model, and `{}` has none", model.model));
+                self.problems.push(problem.hint(format!(
+                    "add [prices.{:?}] with input_usd_per_mtok and output_usd_per_mtok, as your provider says; or bound `tokens`",
+                    model.model
+                )));
+            }
+        }
+        Budget { tokens, usd: usd.and_then(|found| decimal(&found.value)) }
+    }
+}
+
+fn number_of(value: &Value) -> Option<u64> {
+    match value {
+        Value::Integer(number) => Some(*number),
+        other => number(&text_of(other)),
+    }
+}
