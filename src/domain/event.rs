@@ -160,6 +160,8 @@ pub enum Fact {
         input_tokens: u64,
         output_tokens: u64,
         cache_read_tokens: u64,
+        #[serde(default, skip_serializing_if = "is_nought")]
+        cache_write_tokens: u64,
         ms: u64,
     },
     ModelRetried {
@@ -214,6 +216,11 @@ pub enum Fact {
         about: String,
         text: String,
     },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_nought(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Event {

@@ -128,6 +128,7 @@ impl Agent {
             input_tokens: usage.input_tokens,
             output_tokens: usage.output_tokens,
             cache_read_tokens: usage.cache_read_tokens,
+            cache_write_tokens: usage.cache_write_tokens,
             ms: elapsed_ms(started),
         });
         Ok(response)

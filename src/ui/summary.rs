@@ -132,8 +132,9 @@ impl Summary {
             Fact::TaskFailed { task, .. } | Fact::TaskReleased { task, .. } | Fact::TaskReclaimed { task, .. } => {
                 self.let_go(*task, event.at);
             }
-            Fact::TurnFinished { input_tokens, output_tokens, .. } => {
-                self.input_tokens = self.input_tokens.saturating_add(*input_tokens);
+            Fact::TurnFinished { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, .. } => {
+                let read = [input_tokens, cache_read_tokens, cache_write_tokens].into_iter().sum::<u64>();
+                self.input_tokens = self.input_tokens.saturating_add(read);
                 self.output_tokens = self.output_tokens.saturating_add(*output_tokens);
             }
             Fact::SessionFinished { goal, .. } => self.goal.clone_from(goal),
@@ -404,6 +405,7 @@ mod tests {
                     input_tokens: 900,
                     output_tokens: 100,
                     cache_read_tokens: 0,
+                    cache_write_tokens: 0,
                     ms: 5,
                 },
             ),
