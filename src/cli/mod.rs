@@ -22,6 +22,7 @@ pub mod init;
 pub mod launch;
 pub mod log;
 pub mod output;
+pub mod plan;
 pub mod run;
 pub mod send;
 pub mod session;
@@ -32,6 +33,7 @@ pub mod tasks;
 pub mod team;
 pub mod traces;
 pub mod up;
+pub mod waiting;
 pub mod why;
 
 use crate::ui::text::harmless;
@@ -89,6 +91,7 @@ pub enum Command {
     Team(team::Team),
     Inbox(inbox::Inbox),
     Send(send::Send),
+    Plan(plan::Plan),
     Why(why::Why),
     State(state::State),
     Log(log::Log),
@@ -163,6 +166,7 @@ impl Command {
             Self::Team(command) => wait_for(command.run(context)),
             Self::Inbox(command) => wait_for(command.run(context)),
             Self::Send(command) => wait_for(command.run(context)),
+            Self::Plan(command) => wait_for(command.run(context)),
             Self::Why(command) => wait_for(command.run(context)),
             Self::State(command) => wait_for(command.run(context)),
             Self::Log(command) => wait_for(command.run(context)),
@@ -190,8 +194,12 @@ pub fn answer(context: &Context, words: Vec<String>) -> String {
     }
 }
 
-/// Runs a command that does one thing after the other: one thread is enough, and begun in no time.
 fn wait_for(command: impl Future<Output = CliResult<Answer>>) -> CliResult<Answer> {
+    on_one_thread(command)
+}
+
+/// Runs what does one thing after the other: one thread is enough, and begun in no time.
+fn on_one_thread<T>(command: impl Future<Output = CliResult<T>>) -> CliResult<T> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -45,8 +45,10 @@ pub async fn request(
     let mut retries = 0;
     loop {
         let busy = progress.busy("waiting for its model", shared.limits.stall_timeout);
-        let ear = Ear { teammate: &request.teammate, progress, mouth: &shared.mouth };
-        shared.mouth.say(&request.teammate, Saying::Begun);
+        // A summary is for the model itself; nobody is told its words.
+        let mouth = Some(&shared.mouth).filter(|_| !request.is_for_summary());
+        let ear = Ear { teammate: &request.teammate, progress, mouth };
+        ear.say(Saying::Begun);
         let outcome = tokio::select! {
             biased;
             () = reins.reaches(Pace::LetGo) => return Err(Unanswered::BrokenOff),
@@ -55,7 +57,7 @@ pub async fn request(
         drop(busy);
         let (message, retry_after) = match outcome {
             Ok(response) => {
-                shared.mouth.say(&request.teammate, Saying::Ended);
+                ear.say(Saying::Ended);
                 return Ok(response);
             }
             Err(ModelError::Temporary { message, retry_after }) => (message, retry_after),

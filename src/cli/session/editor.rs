@@ -14,12 +14,13 @@ use rustyline::history::FileHistory;
 use rustyline::{CompletionType, Config};
 use tokio::sync::mpsc;
 
-use super::completion::Vocabulary;
+use super::completion::{Hint, Vocabulary};
 use super::screen::Screen;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Output;
 use crate::platform::terminal::Terminal;
-use crate::ui::style::{BOLD, DIM, paint};
+use crate::ui::style::{BOLD, DIM, WARN, paint};
+use crate::ui::text::width;
 
 /// Lines that are kept from one session to the next.
 const HISTORY_MAX: usize = 1_000;
@@ -76,12 +77,13 @@ impl Editor {
         // A terminal that can do nothing but print has no printer of its own.
         let printer = lines.create_external_printer().ok();
         let screen = Screen::start(printer, output).map_err(|error| cannot(&error))?;
-        lines.set_helper(Some(Helper { vocabulary }));
+        let prompt = if team.len() <= PROMPT_WIDTH_MAX { format!("{team}> ") } else { "> ".to_owned() };
+        let helper = Helper { vocabulary, prompt_width: width(&prompt), has_colours: screen.has_colours() };
+        lines.set_helper(Some(helper));
         // There is none the first time.
         let _ = lines.load_history(&history);
         let (sender, typed) = mpsc::channel(1);
         let (go_on, may_go_on) = sync_channel(1);
-        let prompt = if team.len() <= PROMPT_WIDTH_MAX { format!("{team}> ") } else { "> ".to_owned() };
         let read = move || read_lines(&mut lines, &prompt, &history, &sender, &may_go_on);
         std::thread::Builder::new().name("editor".to_owned()).spawn(read).map_err(|error| cannot(&error))?;
         Ok((Self { typed, go_on, screen: screen.clone(), terminal, is_waiting: false }, screen))
@@ -148,6 +150,27 @@ fn read_lines(
 /// What the editor asks while a line is typed.
 struct Helper {
     vocabulary: Arc<Mutex<Vocabulary>>,
+    prompt_width: usize,
+    /// Without colours nothing is highlighted: what waits is a hint then, which the editor renews at the next key.
+    has_colours: bool,
+}
+
+impl Helper {
+    /// What an empty line says of what the person is asked.
+    fn asked(&self) -> Option<String> {
+        let room = super::columns().saturating_sub(self.prompt_width + 1);
+        Vocabulary::of(&self.vocabulary).asked(room)
+    }
+}
+
+impl rustyline::hint::Hint for Hint {
+    fn display(&self) -> &str {
+        &self.shown
+    }
+
+    fn completion(&self) -> Option<&str> {
+        self.typed.as_deref()
+    }
 }
 
 impl rustyline::Helper for Helper {}
@@ -166,19 +189,33 @@ impl Completer for Helper {
 }
 
 impl Hinter for Helper {
-    type Hint = String;
+    type Hint = Hint;
 
-    fn hint(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> Option<String> {
+    fn hint(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> Option<Hint> {
         if pos < line.len() {
             return None;
+        }
+        if line.is_empty() && !self.has_colours {
+            return self.asked().map(|shown| Hint { shown, typed: None });
         }
         Vocabulary::of(&self.vocabulary).hint(line)
     }
 }
 
 impl Highlighter for Helper {
-    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> Cow<'b, str> {
-        Cow::Owned(paint(BOLD, prompt))
+    /// The sign at the prompt's end says whether something waits for an answer; the prompt stays as wide as it is.
+    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, is_default: bool) -> Cow<'b, str> {
+        let is_asked = is_default && Vocabulary::of(&self.vocabulary).is_asked();
+        Cow::Owned(match prompt.strip_suffix("> ").filter(|_| is_asked) {
+            Some(team) => paint(BOLD, team) + &paint(WARN, "? "),
+            None => paint(BOLD, prompt),
+        })
+    }
+
+    /// An empty line says what is asked: not as a hint, because the editor renews those only at a key.
+    fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
+        let asked = if line.is_empty() { self.asked() } else { None };
+        asked.map_or(Cow::Borrowed(line), |asked| Cow::Owned(paint(DIM, &asked)))
     }
 
     fn highlight_hint<'h>(&self, hint: &'h str) -> Cow<'h, str> {
@@ -186,6 +223,7 @@ impl Highlighter for Helper {
     }
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
-        false
+        // What an empty line said goes with the first key.
+        Vocabulary::of(&self.vocabulary).is_asked()
     }
 }

@@ -29,6 +29,10 @@ enum Does {
 pub enum Own {
     /// Shows the commands.
     Help,
+    /// Has a member's context compacted.
+    Compact,
+    /// Shows teammates' words as they come, or no more.
+    Watch,
     /// Ends the session, and the team.
     Quit,
 }
@@ -37,8 +41,8 @@ const fn brigade(name: &'static str, arguments: &'static str, about: &'static st
     SlashCommand { name, arguments, about, does: Does::Brigade }
 }
 
-const fn own(name: &'static str, own: Own, about: &'static str) -> SlashCommand {
-    SlashCommand { name, arguments: "", about, does: Does::Own(own) }
+const fn own(name: &'static str, arguments: &'static str, own: Own, about: &'static str) -> SlashCommand {
+    SlashCommand { name, arguments, about, does: Does::Own(own) }
 }
 
 /// All slash commands.
@@ -49,13 +53,16 @@ pub const COMMANDS: &[SlashCommand] = &[
     brigade("why",    "ID",               "why a task is not being worked on"),
     brigade("inbox",  "[NAME]",           "mail that waits, yours or another's"),
     brigade("send",   "NAME TEXT",        "write to somebody; @NAME TEXT is shorter"),
+    brigade("plan",   "[show|approve|reject] [ID]", "plans that wait for an answer; --feedback TEXT says what to change"),
     brigade("state",  "[MODE]",           "what the team is to do: continuous, run_once, run_cleanup, pause"),
     brigade("log",    "[-n COUNT]",       "what happened, from the event log"),
     brigade("stop",   "NAME [--now]",     "stop a teammate"),
     brigade("config", "show",             "every setting and where it comes from"),
     brigade("doctor", "",                 "what this machine offers, and what is amiss"),
-    own("help", Own::Help, "this list"),
-    own("quit", Own::Quit, "stop the team and leave; twice: at once"),
+    own("compact", "[NAME]", Own::Compact, "replace the context of the lead, or a teammate, by a summary"),
+    own("watch",   "[NAME]", Own::Watch,   "show a teammate's words as they come; again: no more"),
+    own("help",    "",       Own::Help,    "this list"),
+    own("quit",    "",       Own::Quit,    "stop the team and leave; twice: at once"),
 ];
 
 /// A typed line, understood.
@@ -83,6 +90,8 @@ pub enum Line {
     Own {
         /// Which.
         own: Own,
+        /// What stands behind it.
+        arguments: Vec<String>,
     },
 }
 
@@ -132,13 +141,28 @@ fn slash(command: &str) -> Result<Line, String> {
         let meant = nearest.map_or_else(String::new, |nearest| format!(" Did you mean /{nearest}?"));
         return Err(format!("There is no command /{name}.{meant} /help shows all."));
     };
-    match found.does {
-        Does::Own(own) => Ok(Line::Own { own }),
-        Does::Brigade => {
-            let arguments = shlex::split(behind).ok_or_else(|| format!("/{name}: a quotation mark is not closed"))?;
-            Ok(Line::Brigade { name: found.name, arguments })
+    let arguments = shlex::split(behind).ok_or_else(|| format!("/{name}: a quotation mark is not closed"))?;
+    Ok(match found.does {
+        Does::Own(own) => Line::Own { own, arguments },
+        Does::Brigade => Line::Brigade { name: found.name, arguments },
+    })
+}
+
+/// A text with the commands of `brigade` it names as they are typed in a session.
+#[must_use]
+pub fn as_typed(text: &str) -> String {
+    let mut parts = text.split("brigade ");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let word = part.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default();
+        let is_known = COMMANDS.iter().any(|command| command.name == word && command.does == Does::Brigade);
+        match part.strip_prefix("send ") {
+            Some(behind) => out.extend(["@", behind]),
+            None if is_known => out.extend(["/", part]),
+            None => out.extend(["brigade ", part]),
         }
     }
+    out
 }
 
 /// The list of commands, for a screen.
@@ -174,9 +198,21 @@ mod tests {
                 "/tasks add 'a b' --after 2",
                 Line::Brigade { name: "tasks", arguments: words(&["add", "a b", "--after", "2"]) },
             ),
-            ("/quit", Line::Own { own: Own::Quit }),
+            ("/quit", Line::Own { own: Own::Quit, arguments: Vec::new() }),
+            ("/compact ada", Line::Own { own: Own::Compact, arguments: words(&["ada"]) }),
         ] {
             assert_eq!(Line::parse(typed), Ok(line), "{typed}");
+        }
+    }
+
+    #[test]
+    fn hints_name_commands_as_they_are_typed() {
+        for (hint, typed) in [
+            ("brigade plan approve 9b, or brigade send ada TEXT", "/plan approve 9b, or @ada TEXT"),
+            ("`brigade why ID` says why", "`/why ID` says why"),
+            ("brigade up starts it", "brigade up starts it"),
+        ] {
+            assert_eq!(as_typed(hint), typed);
         }
     }
 
