@@ -74,7 +74,11 @@ impl Inbox {
         let answer = shown_as(context, &messages, whose == HUMAN)?;
         if messages.is_empty() {
             let name = if whose == HUMAN { "you".to_owned() } else { one_line(&self.name) };
-            return Ok(answer.note(paint(DIM, &format!("no mail waits for {name}"))));
+            let answer = answer.note(paint(DIM, &format!("no mail waits for {name}")));
+            return Ok(match whose == HUMAN {
+                true => answer.note(paint(DIM, "brigade inbox --read shows what you have read")),
+                false => answer,
+            });
         }
         if self.take {
             // Printed first, to a reader that is there: mail that was taken and never shown would be lost.

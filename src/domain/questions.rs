@@ -1,8 +1,11 @@
 //! What members asked the person and the person has not answered, as the person's own transcript tells it: what was shown to them
 //! stands there as told, what they wrote as said.
 
+use std::collections::BTreeMap;
+
 use super::message::{Message, MessageType};
 use super::name::{ALL, HUMAN};
+use super::time::UnixMs;
 use super::transcript::{Block, Entry, MessageRecord, Record, Role};
 
 /// Askers that are remembered; of more, the oldest are not.
@@ -20,8 +23,12 @@ pub struct Question {
 }
 
 /// The questions that wait, one for each who asks, oldest first.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Questions(Vec<Question>);
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Questions {
+    waiting: Vec<Question>,
+    /// When the person last wrote to whom, in seconds: what was asked before that is answered, however late it was read.
+    answered: BTreeMap<String, f64>,
+}
 
 impl Questions {
     /// Those of a person's transcript.
@@ -36,7 +43,7 @@ impl Questions {
                     Role::User => drop(Message::parse(text.as_bytes()).map(|message| questions.hear(&message))),
                     Role::Assistant => {
                         if let Some((to, _)) = text.strip_prefix("to ").and_then(|said| said.split_once(": ")) {
-                            questions.answer(to);
+                            questions.answer(to, record.at);
                         }
                     }
                 }
@@ -57,24 +64,27 @@ impl Questions {
         if message.from == HUMAN || !matches!(message.kind, MessageType::Message | MessageType::Broadcast) {
             return;
         }
-        self.answer(&message.from);
-        if Self::asks(message) {
-            if self.0.len() >= QUESTIONS_MAX {
-                self.0.remove(0);
+        self.waiting.retain(|question| !question.from.eq_ignore_ascii_case(&message.from));
+        let written = |to: &str| self.answered.get(&to.to_lowercase()).copied();
+        let is_answered = [written(&message.from), written(ALL)].into_iter().flatten().any(|at| at >= message.timestamp);
+        if Self::asks(message) && !is_answered {
+            if self.waiting.len() >= QUESTIONS_MAX {
+                self.waiting.remove(0);
             }
-            self.0.push(Question { from: message.from.clone(), text: message.content.clone() });
+            self.waiting.push(Question { from: message.from.clone(), text: message.content.clone() });
         }
     }
 
     /// The person wrote to this member, or to all.
-    pub fn answer(&mut self, to: &str) {
-        self.0.retain(|question| !(question.from.eq_ignore_ascii_case(to) || to.eq_ignore_ascii_case(ALL)));
+    fn answer(&mut self, to: &str, at: UnixMs) {
+        self.waiting.retain(|question| !(question.from.eq_ignore_ascii_case(to) || to.eq_ignore_ascii_case(ALL)));
+        self.answered.insert(to.to_lowercase(), at.as_seconds());
     }
 
     /// Those that wait.
     #[must_use]
     pub fn waiting(&self) -> &[Question] {
-        &self.0
+        &self.waiting
     }
 }
 
@@ -93,15 +103,18 @@ fn is_question(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::time::UnixMs;
 
     fn told(from: &str, text: &str) -> Record {
-        let line = Message::new(MessageType::Message, from, text, UnixMs(1)).to_line();
-        Record { at: UnixMs(1), entry: Entry::Message(MessageRecord::new(Role::User, vec![Block::text(line)])) }
+        told_at(1_000, from, text)
+    }
+
+    fn told_at(at: i64, from: &str, text: &str) -> Record {
+        let line = Message::new(MessageType::Message, from, text, UnixMs(at)).to_line();
+        Record { at: UnixMs(5_000), entry: Entry::Message(MessageRecord::new(Role::User, vec![Block::text(line)])) }
     }
 
     fn wrote(to: &str, text: &str) -> Record {
-        Record { at: UnixMs(2), entry: Entry::Message(said(to, text)) }
+        Record { at: UnixMs(2_000), entry: Entry::Message(said(to, text)) }
     }
 
     fn askers(records: &[Record]) -> Vec<String> {
@@ -117,7 +130,8 @@ mod tests {
         assert_eq!(then(&[wrote("all", "stop")]), Vec::<String>::new());
         assert_eq!(then(&[wrote("bob", "thanks")]), ["ada", "lead"]);
         assert_eq!(then(&[told("ada", "Never mind, it is red.")]), ["lead"]);
-        assert_eq!(then(&[wrote("ada", "red"), told("ada", "Light or dark?")]), ["lead", "ada"]);
+        assert_eq!(then(&[wrote("ada", "red"), told_at(3_000, "ada", "Light or dark?")]), ["lead", "ada"]);
+        assert_eq!(askers(&[wrote("bob", "red"), told("bob", "Which?")]), Vec::<String>::new(), "read after the answer");
     }
 
     #[test]

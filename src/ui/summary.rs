@@ -97,6 +97,7 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     /// What waits for the person.
+    #[serde(skip_serializing_if = "ForYou::is_nothing")]
     pub for_you: ForYou,
     /// The tasks: those of this run and all that are unfinished.
     pub tasks: Vec<TaskOutcome>,
@@ -112,6 +113,12 @@ pub struct ForYou {
 }
 
 impl ForYou {
+    /// Whether nothing does.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.messages == 0 && self.plans.is_empty()
+    }
+
     /// What to do about it, a sentence each.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {

@@ -9,6 +9,7 @@
 
 mod chaos;
 mod claims;
+mod compactions;
 mod drain;
 mod lead;
 mod lives;

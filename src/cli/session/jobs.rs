@@ -7,6 +7,7 @@ use super::screen::Screen;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::waiting::Waiting;
+use crate::domain::name::HUMAN;
 use crate::domain::task::TaskId;
 use crate::ports::Board as _;
 use crate::stores::open::Purpose;
@@ -19,6 +20,8 @@ pub type Words = Vec<String>;
 pub enum Done {
     /// The commands that were typed are done, and said all they had to say.
     Commands,
+    /// There was nothing to look at.
+    Nothing,
     /// What waits for the person now.
     Looked {
         /// That; nothing where it cannot be read.
@@ -33,6 +36,8 @@ pub enum Done {
 /// What a look at what waits for the person does besides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Look {
+    /// It is left out where no mail is there: for looks again and again.
+    ForMail,
     /// Nothing.
     Only,
     /// It shows the mail for the person, if there is any.
@@ -61,7 +66,7 @@ impl Jobs {
         let done: Option<Result<Done, JoinError>> = self.running.join_next().await;
         match done {
             Some(Ok(done)) => {
-                if matches!(done, Done::Looked { .. }) {
+                if matches!(done, Done::Looked { .. } | Done::Nothing) {
                     self.is_looking = false;
                     self.next_look.take().into_iter().for_each(|look| self.look(look));
                 }
@@ -94,7 +99,10 @@ impl Jobs {
         self.is_looking = true;
         let (context, screen) = (self.context.clone(), self.screen.clone());
         self.running.spawn_blocking(move || {
-            let has_mail = look == Look::AtMail && waiting(&context).messages > 0;
+            if look == Look::ForMail && !has_mail(&context) {
+                return Done::Nothing;
+            }
+            let has_mail = look != Look::Only && waiting(&context).messages > 0;
             if has_mail {
                 answer(&context, &screen, ["inbox", "--take"].map(str::to_owned).into());
             }
@@ -117,6 +125,13 @@ impl Jobs {
 fn answer(context: &Context, screen: &Screen, words: Words) {
     let words = ["brigade".to_owned()].into_iter().chain(words).collect();
     screen.print(&crate::cli::answer(&context.in_session(screen), words));
+}
+
+/// Whether there may be mail for the person: nothing is read for that.
+fn has_mail(context: &Context) -> bool {
+    let waiting = async { Ok(context.stores(Purpose::Look).await?.mailbox.waiting().await?) };
+    // What cannot be looked at is named by who reads it.
+    wait_for(waiting).map_or(true, |names: Vec<String>| names.iter().any(|name| name == HUMAN))
 }
 
 /// What waits; nothing where that cannot be read: who reads it says what is wrong.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::team::words::Saying;
 use crate::ui::style::{BOLD, paint};
-use crate::ui::text::{indented, width};
+use crate::ui::text::{indented, width, wrap};
 
 /// Answers that are remembered, so that their facts are not shown besides.
 const ANSWERS_MAX: usize = 16;
@@ -72,8 +72,7 @@ impl Speech {
         let pending = &self.answer[self.shown..];
         let end = match pending.rfind('\n') {
             Some(at) => at + 1,
-            None if width(pending) > columns.saturating_sub(INDENT) => pending.rfind(' ').map_or(0, |at| at + 1),
-            None => 0,
+            None => full_lines(pending, columns.saturating_sub(INDENT)),
         };
         self.show(end, columns)
     }
@@ -102,6 +101,16 @@ impl Speech {
         self.shown = 0;
         std::mem::take(&mut self.answer)
     }
+}
+
+/// How many bytes of a line make whole ones of this width: what fills none yet is shown with what follows it.
+fn full_lines(line: &str, columns: usize) -> usize {
+    if width(line) <= columns {
+        return 0;
+    }
+    let wrapped = wrap(line, columns, 0);
+    let last = wrapped.rsplit('\n').next().unwrap_or_default();
+    if last.len() < wrapped.len() && line.ends_with(last) { line.len() - last.len() } else { 0 }
 }
 
 #[cfg(test)]

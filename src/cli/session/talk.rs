@@ -31,6 +31,8 @@ use crate::ui::text::one_line;
 
 /// Two Ctrl-C within this time stop the team.
 const TWICE_WITHIN: Duration = Duration::from_secs(3);
+/// What takes longer than this is said to have begun.
+const AT_ONCE: Duration = Duration::from_millis(300);
 /// How often mail of other programs is looked for; that of the team is heard of at once.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -93,6 +95,7 @@ impl Talk {
         let (mut events, mut words) = (team.events(), team.words());
         let mut ticks = ticks();
         self.greet();
+        self.jobs.look(Look::AtMail);
         let outcome = loop {
             let event = tokio::select! {
                 event = events.recv() => Event::Team(event),
@@ -121,11 +124,12 @@ impl Talk {
             Event::Team(event) => self.show(event, report),
             Event::Words(piece) => self.hear(piece),
             Event::Quiet => report.flush(),
-            Event::Tick => self.jobs.look(Look::AtMail),
+            Event::Tick => self.jobs.look(Look::ForMail),
             Event::Done(Done::Learned(tasks)) => {
                 let mut vocabulary = Vocabulary::of(&self.vocabulary);
                 tasks.iter().for_each(|(task, subject)| vocabulary.learn(*task, subject));
             }
+            Event::Done(Done::Nothing) => {}
             Event::Done(Done::Looked { waiting, has_shown_mail }) => self.note_what_waits(waiting, has_shown_mail),
             Event::Done(Done::Commands) => {
                 self.jobs.look(Look::Only);
@@ -140,8 +144,8 @@ impl Talk {
     }
 
     fn greet(&mut self) {
-        let to_lead = if self.lead_thinks { "; anything else goes to the lead" } else { "" };
-        self.screen.note(&format!("@name TEXT writes to a teammate, /help shows the commands{to_lead}; Ctrl-D ends"));
+        let to_lead = if self.lead_thinks { "TEXT goes to the lead, " } else { "" };
+        self.screen.note(&format!("{to_lead}@NAME TEXT to a teammate; /help shows the commands, Ctrl-D ends"));
         self.jobs.learn();
     }
 
@@ -282,10 +286,16 @@ impl Talk {
     async fn compact(&self, name: &str) {
         let (reply, mut done) = mpsc::channel(1);
         self.command(Command::Compact { name: name.to_owned(), reply }).await;
-        self.screen.note(&format!("{} is asked to compact its context, after its turn if it has one", one_line(name)));
         let (screen, name) = (self.screen.clone(), one_line(name));
         tokio::spawn(async move {
-            match done.recv().await {
+            let done = match tokio::time::timeout(AT_ONCE, done.recv()).await {
+                Ok(done) => done,
+                Err(_) => {
+                    screen.note(&format!("{name} compacts its context, once a turn it is in has ended"));
+                    done.recv().await
+                }
+            };
+            match done {
                 Some(Ok(())) => {}
                 Some(Err(reason)) => screen.note(&format!("/compact {name}: {reason}")),
                 None => screen.note(&format!("/compact {name}: it ended before it came to that")),
@@ -321,6 +331,7 @@ impl Talk {
 
 fn ticks() -> Interval {
     let mut ticks = tokio::time::interval(LOOK_INTERVAL);
+    ticks.reset();
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
