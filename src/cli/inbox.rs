@@ -1,7 +1,7 @@
 //! `brigade inbox`.
 
-use std::collections::HashSet;
 use serde_json::value::RawValue;
+use std::collections::HashSet;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};

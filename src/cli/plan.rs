@@ -103,7 +103,8 @@ async fn answer(context: &Context, id: Option<&str>, approve: bool, feedback: Op
     let given = answers::answer(&stores, by, context.now(), asked, approve, message).await.map_err(refused)?;
     let from = one_line(&given.request.from);
     let word = if approve { "approved" } else { "rejected" };
-    let data = serde_json::json!({ "id": id, "from": given.request.from, "approve": approve, "message": given.message });
+    let data =
+        serde_json::json!({ "id": id, "from": given.request.from, "approve": approve, "message": given.message });
     let answer = context.output.answer(&data, || format!("{from} is told: plan {id} is {word}\n"))?;
     told_when(context, &stores, answer).await
 }
@@ -136,7 +137,8 @@ fn refused(error: StoreError) -> CliError {
 fn find<'a>(book: &'a RequestBook, id: Option<&str>) -> CliResult<&'a Request> {
     let open: Vec<&Request> = book.open_plans().collect();
     let named = |plans: &[&Request]| {
-        let names: Vec<String> = plans.iter().map(|plan| format!("{} (from {})", plan.id, one_line(&plan.from))).collect();
+        let names: Vec<String> =
+            plans.iter().map(|plan| format!("{} (from {})", plan.id, one_line(&plan.from))).collect();
         names.join(", ")
     };
     let Some(id) = id.map(|id| id.trim().trim_start_matches('#')) else {

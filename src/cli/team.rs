@@ -8,6 +8,7 @@ use super::output::Answer;
 use super::waiting::Waiting;
 use crate::config::problem::ConfigError;
 use crate::domain::record::{MemberStatus, RosterMember};
+use crate::domain::request::Request;
 use crate::domain::state::{SharedState, TeammateReport};
 use crate::domain::time::UnixMs;
 use crate::ports::{Board as _, BoardView};
@@ -67,13 +68,15 @@ impl Team {
     }
 }
 
-/// Who asked the person something waits for them.
+/// Who handed in a plan or asked the person something waits for an answer.
 fn tell_who_asks(team: &mut TeamView, waiting: &Waiting) {
     for member in team.members.iter_mut().filter(|member| member.phase == "idle") {
-        let question = waiting.questions.iter().find(|question| question.from.eq_ignore_ascii_case(&member.name));
-        if let Some(question) = question {
-            member.waiting_for = Some(format!("a person: {}", crate::ui::text::one_line(&question.text)));
-        }
+        let is_theirs = |from: &str| from.eq_ignore_ascii_case(&member.name);
+        let question = waiting.questions.iter().find(|question| is_theirs(&question.from));
+        let question = question.map(|question| format!("a person: {}", crate::ui::text::one_line(&question.text)));
+        // The state file says so of plans too, a moment later.
+        let plan = waiting.plans.iter().find(|plan| is_theirs(&plan.from)).map(Request::who_answers);
+        member.waiting_for = plan.or(question).or(member.waiting_for.take());
     }
 }
 

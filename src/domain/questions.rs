@@ -66,7 +66,8 @@ impl Questions {
         }
         self.waiting.retain(|question| !question.from.eq_ignore_ascii_case(&message.from));
         let written = |to: &str| self.answered.get(&to.to_lowercase()).copied();
-        let is_answered = [written(&message.from), written(ALL)].into_iter().flatten().any(|at| at >= message.timestamp);
+        let is_answered =
+            [written(&message.from), written(ALL)].into_iter().flatten().any(|at| at >= message.timestamp);
         if Self::asks(message) && !is_answered {
             if self.waiting.len() >= QUESTIONS_MAX {
                 self.waiting.remove(0);
@@ -131,7 +132,11 @@ mod tests {
         assert_eq!(then(&[wrote("bob", "thanks")]), ["ada", "lead"]);
         assert_eq!(then(&[told("ada", "Never mind, it is red.")]), ["lead"]);
         assert_eq!(then(&[wrote("ada", "red"), told_at(3_000, "ada", "Light or dark?")]), ["lead", "ada"]);
-        assert_eq!(askers(&[wrote("bob", "red"), told("bob", "Which?")]), Vec::<String>::new(), "read after the answer");
+        assert_eq!(
+            askers(&[wrote("bob", "red"), told("bob", "Which?")]),
+            Vec::<String>::new(),
+            "read after the answer"
+        );
     }
 
     #[test]

@@ -75,6 +75,13 @@ impl Request {
         self.to.eq_ignore_ascii_case(name) || (self.kind == RequestKind::PlanApproval && name == HUMAN)
     }
 
+    /// Who is to answer it, in words.
+    #[must_use]
+    pub fn who_answers(&self) -> String {
+        let who = if self.to == HUMAN { "a person" } else { "the lead" };
+        format!("{who} (plan {})", self.id)
+    }
+
     /// Whether it is a plan that waits for an answer.
     #[must_use]
     pub fn is_open_plan(&self) -> bool {

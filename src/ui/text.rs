@@ -125,7 +125,8 @@ pub fn indented(text: &str, columns: usize, indent: usize) -> String {
     let mut out = String::new();
     for line in harmless(text).split('\n') {
         let body = line.trim();
-        let further = line.chars().take_while(|c| c.is_whitespace()).map(|c| if c == '\t' { 4 } else { 1 }).sum::<usize>();
+        let further =
+            line.chars().take_while(|c| c.is_whitespace()).map(|c| if c == '\t' { 4 } else { 1 }).sum::<usize>();
         let margin = " ".repeat(indent + if body.is_empty() { 0 } else { further.min(columns / 3) });
         for part in wrap(body, columns.saturating_sub(margin.len()), 0).split('\n') {
             out.push_str(&margin);

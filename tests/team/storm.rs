@@ -11,10 +11,10 @@ use brigade::domain::change::{Actor, Change};
 use brigade::domain::message::Message;
 use brigade::domain::name::Name;
 use brigade::domain::record::{RosterMember, WorkerTeammate};
-use brigade::domain::time::UnixMs;
 use brigade::domain::request::{Answer, Request, RequestBook, RequestKind};
 use brigade::domain::state::{SharedState, StateUpdate};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::Record;
 use brigade::ports::{
     Board, BoardView, Claimant, Delivery, LostClaims, Mailbox, Reclaimed, Requests, Roster, StateStore, StoreError,

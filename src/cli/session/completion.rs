@@ -86,9 +86,11 @@ impl Vocabulary {
         self.tasks.remove(&task);
     }
 
-    /// These are asked, and these plans wait.
-    pub fn wait_for(&mut self, asks: Vec<Ask>, plans: Vec<(String, String)>) {
-        (self.asks, self.plans) = (asks, plans);
+    /// These are asked, and these plans wait. Returns what was asked before and is no more.
+    pub fn wait_for(&mut self, asks: Vec<Ask>, plans: Vec<(String, String)>) -> Vec<Ask> {
+        self.plans = plans;
+        let before = std::mem::replace(&mut self.asks, asks);
+        before.into_iter().filter(|ask| !self.asks.contains(ask)).collect()
     }
 
     /// Whether the person is asked anything.

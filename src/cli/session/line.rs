@@ -1,7 +1,12 @@
 //! What a typed line means, and the table of slash commands. Pure.
 
 use crate::ui::style::{BOLD, DIM, paint};
-use crate::ui::text::pad;
+use crate::ui::text::{indented, pad};
+
+/// The list of commands begins behind so many spaces.
+const INDENT: usize = 2;
+/// What a command does stands below it where there is less room beside it.
+const ABOUT_WIDTH_MIN: usize = 30;
 
 /// A slash command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,17 +170,26 @@ pub fn as_typed(text: &str) -> String {
     out
 }
 
-/// The list of commands, for a screen.
+/// The list of commands, for a screen of so many columns.
 #[must_use]
-pub fn help() -> String {
-    let shown = |command: &SlashCommand| format!("/{} {}", command.name, command.arguments).trim_end().to_owned();
-    let width = COMMANDS.iter().map(|command| shown(command).chars().count()).max().unwrap_or(0);
-    let rows =
-        COMMANDS.iter().map(|command| format!("  {}  {}\n", paint(BOLD, &pad(&shown(command), width)), command.about));
-    let text = [("@NAME TEXT", "write to a teammate; @all TEXT to all of them"), ("TEXT", "goes to the lead")];
-    let others = text.map(|(what, about)| format!("  {}  {about}\n", paint(BOLD, &pad(what, width))));
-    let more = paint(DIM, "Behind a command --help says more; Tab completes.");
-    rows.chain(others).chain([format!("  {more}\n")]).collect()
+pub fn help(columns: usize) -> String {
+    let commands = COMMANDS
+        .iter()
+        .map(|command| (format!("/{} {}", command.name, command.arguments).trim_end().to_owned(), command.about));
+    let others = [("@NAME TEXT", "write to a teammate; @all TEXT to all of them"), ("TEXT", "goes to the lead")];
+    let rows: Vec<(String, &str)> = commands.chain(others.map(|(what, about)| (what.to_owned(), about))).collect();
+    let width = rows.iter().map(|(shown, _)| shown.chars().count()).max().unwrap_or(0);
+    let is_narrow = columns < width + ABOUT_WIDTH_MIN;
+    let margin = if is_narrow { 2 * INDENT } else { width + 2 * INDENT };
+    let row = |(shown, about): (String, &str)| {
+        let about = indented(about, columns, margin);
+        let shown = paint(BOLD, &if is_narrow { shown } else { pad(&shown, width) });
+        let between = if is_narrow { "\n".to_owned() + &about } else { "  ".to_owned() + about.trim_start() };
+        format!("{}{shown}{between}", " ".repeat(INDENT))
+    };
+    let more =
+        indented("Behind a command --help says more; Tab completes, Up brings back what you typed.", columns, INDENT);
+    rows.into_iter().map(row).chain([paint(DIM, more.trim_end()) + "\n"]).collect()
 }
 
 #[cfg(test)]
@@ -202,6 +216,15 @@ mod tests {
             ("/compact ada", Line::Own { own: Own::Compact, arguments: words(&["ada"]) }),
         ] {
             assert_eq!(Line::parse(typed), Ok(line), "{typed}");
+        }
+    }
+
+    #[test]
+    fn the_list_fits_its_columns() {
+        for columns in [40, 60, 100, 200] {
+            let list = anstream::adapter::strip_str(&help(columns)).to_string();
+            assert!(list.lines().all(|line| line.chars().count() <= columns), "{columns}:\n{list}");
+            assert!(list.contains("/compact [NAME]"));
         }
     }
 

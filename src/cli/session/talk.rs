@@ -9,24 +9,20 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::columns;
-use super::completion::{Ask, Vocabulary};
+use super::completion::Vocabulary;
 use super::editor::{Editor, Typed};
 use super::jobs::{Done, Jobs, Look, Words};
 use super::line::{self, Line, Own};
 use super::screen::Screen;
 use super::speech::Speech;
-use crate::cli::context::{Context, SystemClock};
+use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::headless::{Report, STOPPING, STOPPING_NOW};
 use crate::cli::signals::{Kind, Signals};
-use crate::cli::waiting::Waiting;
 use crate::domain::event::{Event as TeamEvent, Fact};
 use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::request::Request;
-use crate::ports::Clock as _;
 use crate::team::handle::{Command, Live, Outcome, TeamHandle};
 use crate::team::words;
-use crate::ui::plans;
 use crate::ui::text::one_line;
 
 /// Two Ctrl-C within this time stop the team.
@@ -57,8 +53,6 @@ pub struct Talk {
     jobs: Jobs,
     /// Whose words are shown as they come.
     speeches: BTreeMap<String, Speech>,
-    /// Whether it was said what waited for the person before the session.
-    has_said_what_waits: bool,
     last_interrupt: Option<Instant>,
     stops_asked: u32,
 }
@@ -71,11 +65,10 @@ impl Talk {
             lead_thinks: team.lead_thinks(),
             live: Arc::clone(team.live()),
             commands: team.commands(),
-            jobs: Jobs::new(context, screen.clone()),
+            jobs: Jobs::new(context, screen.clone(), Arc::clone(&vocabulary), team.lead_thinks()),
             screen,
             vocabulary,
             speeches: BTreeMap::from([(LEAD.to_owned(), Speech::of(LEAD))]),
-            has_said_what_waits: false,
             last_interrupt: None,
             stops_asked: 0,
         }
@@ -129,12 +122,8 @@ impl Talk {
                 let mut vocabulary = Vocabulary::of(&self.vocabulary);
                 tasks.iter().for_each(|(task, subject)| vocabulary.learn(*task, subject));
             }
-            Event::Done(Done::Nothing) => {}
-            Event::Done(Done::Looked { waiting, has_shown_mail }) => self.note_what_waits(waiting, has_shown_mail),
-            Event::Done(Done::Commands) => {
-                self.jobs.look(Look::Only);
-                editor.go_on();
-            }
+            Event::Done(Done::Looked) => {}
+            Event::Done(Done::Commands) => editor.go_on(),
             Event::Typed(typed) => match self.obey(typed).await {
                 // The line is done when they are.
                 Some(commands) => self.jobs.run(commands),
@@ -180,7 +169,7 @@ impl Talk {
             // It is shown whole.
             Fact::MessageSent { to, .. } if to == HUMAN => {
                 report.flush();
-                self.jobs.look(Look::AtMail);
+                self.jobs.look(Look::ForMail);
             }
             // It may answer a plan, or somebody else's terminal a question.
             Fact::MessageSent { .. } | Fact::MessageDelivered { .. } => {
@@ -189,27 +178,6 @@ impl Talk {
             }
             _ => report.event(&event),
         }
-    }
-
-    /// What waits for an answer is said on the empty line until it has one; plans from before the session are listed.
-    fn note_what_waits(&mut self, waiting: Waiting, has_shown_mail: bool) {
-        if !std::mem::replace(&mut self.has_said_what_waits, true) && !has_shown_mail {
-            let plans: Vec<&Request> = waiting.plans_for_you().collect();
-            self.screen.print(&plans::list(&plans, SystemClock.now(), columns()));
-        }
-        let ask = |from: &str, what: &str, typed: String| Ask { shown: format!("{from} {}", one_line(what)), typed };
-        let questions = waiting.questions.iter().map(|question| {
-            let is_lead = self.lead_thinks && question.from == LEAD;
-            let typed = if is_lead { String::new() } else { format!("@{} ", question.from) };
-            ask(&question.from, &format!("asks: {}", question.text), typed)
-        });
-        let plans = waiting.plans_for_you().map(|plan| {
-            let what = format!("hands in plan {}: {}", plan.id, plan.plan);
-            ask(&plan.from, &what, format!("/plan approve {}", plan.id))
-        });
-        let asks: Vec<Ask> = questions.chain(plans).collect();
-        let all = waiting.plans.iter().map(|plan| (plan.id.clone(), one_line(&plan.plan))).collect();
-        Vocabulary::of(&self.vocabulary).wait_for(asks, all);
     }
 
     /// Does what was typed. Commands of `brigade` that are to be run are handed back.
@@ -272,12 +240,14 @@ impl Talk {
 
     async fn do_own(&mut self, own: Own, arguments: &[String]) {
         match (own, arguments) {
-            (Own::Help, _) => self.screen.print(&line::help()),
+            (Own::Help, _) => self.screen.print(&line::help(columns())),
             (Own::Quit, []) => self.stop().await,
             (Own::Compact, []) => self.compact(LEAD).await,
             (Own::Compact, [name]) => self.compact(name.trim_start_matches('@')).await,
             (Own::Watch, names) => self.watch(names),
-            (Own::Quit, _) => self.screen.note("/quit stops the whole team and takes no name: /stop NAME stops a teammate"),
+            (Own::Quit, _) => {
+                self.screen.note("/quit stops the whole team and takes no name: /stop NAME stops a teammate")
+            }
             (Own::Compact, _) => self.screen.note("/compact takes one name"),
         }
     }
@@ -305,10 +275,12 @@ impl Talk {
 
     /// Shows the words of these teammates as they come, or no more.
     fn watch(&mut self, names: &[String]) {
+        let mut members = self.live.members();
+        members.sort();
         for typed in names {
             let typed = typed.trim_start_matches('@');
-            let Some(name) = self.live.members().into_iter().find(|name| name.is_same(typed)) else {
-                let known: Vec<String> = self.live.members().iter().map(ToString::to_string).collect();
+            let Some(name) = members.iter().find(|name| name.is_same(typed)) else {
+                let known: Vec<&str> = members.iter().map(AsRef::as_ref).collect();
                 let text = match LEAD.eq_ignore_ascii_case(typed) {
                     true => "the lead's words are always shown".to_owned(),
                     false => format!("there is nobody called `{}`; there are: {}", one_line(typed), known.join(", ")),

@@ -25,7 +25,7 @@ use super::spec::TeamSpec;
 use super::teammate::Gate;
 use super::worker::WorkerReporter;
 use crate::domain::mode::{self, Next, Situation, Stage};
-use crate::domain::name::{HUMAN, LEAD, Name};
+use crate::domain::name::{LEAD, Name};
 use crate::domain::request::Request;
 use crate::domain::state::{Mode, SetDesired, StateReport};
 use crate::domain::task::TaskId;
@@ -355,9 +355,7 @@ impl Lead {
 
     /// Whose answer to a plan of its own this member waits for, in words.
     pub(super) fn answer_awaited_by(&self, name: &Name) -> Option<String> {
-        let plan = self.state.plans.iter().find(|plan| name.is_same(&plan.from))?;
-        let who = if plan.to == HUMAN { "a person" } else { "the lead" };
-        Some(format!("{who} (plan {})", plan.id))
+        self.state.plans.iter().find(|plan| name.is_same(&plan.from)).map(Request::who_answers)
     }
 
     /// The teammates that would act on mail that waits for them.
