@@ -268,6 +268,10 @@ fn commands_and_messages_are_obeyed_and_what_is_wrong_is_said() {
     // Up brings the last line back.
     seat.type_in("\u{1b}[A");
     seat.until("history", |shown| shown.trim_end().ends_with("crew> /team"));
+    // With something typed it only does away with that.
+    seat.type_in("\u{3}");
+    seat.until_line("crew> ");
+    assert_eq!(seat.line().trim_end(), "crew>");
     seat.type_in("\u{3}");
     seat.until("a hint", |shown| shown.contains("Ctrl-C once more"));
     seat.type_in("\u{3}");

@@ -98,6 +98,9 @@ impl Report {
     /// Shows an event.
     pub fn event(&mut self, event: &Event) {
         self.is_flushed = false;
+        if self.screen.is_some() {
+            self.look_at_width();
+        }
         self.summary.observe(event);
         let text = match self.format {
             OutputFormat::Text => self.timeline.push(event),
@@ -198,13 +201,17 @@ impl Report {
     /// Shows lines that wait for more of their kind; for quiet moments.
     pub fn flush(&mut self) {
         self.is_flushed = true;
-        // The terminal may have another width by now.
-        self.output = Output::new(self.output.json, self.output.color);
-        self.timeline.set_columns(self.output.columns);
+        self.look_at_width();
         let text = self.timeline.finish();
         if self.format == OutputFormat::Text {
             self.print(&text);
         }
+    }
+
+    /// The terminal may have another width by now.
+    fn look_at_width(&mut self) {
+        self.output = Output::new(self.output.json, self.output.color);
+        self.timeline.set_columns(self.output.columns);
     }
 
     /// Prints; where that fails, nothing more. The team's work is worth more than what is said about it.

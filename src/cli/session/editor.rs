@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
@@ -32,8 +33,10 @@ const PROMPT_WIDTH_MAX: usize = 20;
 pub enum Typed {
     /// A line.
     Line(String),
-    /// Ctrl-C.
+    /// Ctrl-C on an empty line.
     Interrupt,
+    /// Ctrl-C that did away with what was typed.
+    Cleared,
     /// Ctrl-D, or the terminal is gone.
     End,
     /// A signal to the process.
@@ -78,13 +81,19 @@ impl Editor {
         let printer = lines.create_external_printer().ok();
         let screen = Screen::start(printer, output).map_err(|error| cannot(&error))?;
         let prompt = if team.len() <= PROMPT_WIDTH_MAX { format!("{team}> ") } else { "> ".to_owned() };
-        let helper = Helper { vocabulary, prompt_width: width(&prompt), has_colours: screen.has_colours() };
+        let has_text = Arc::new(AtomicBool::new(false));
+        let helper = Helper {
+            vocabulary,
+            has_text: Arc::clone(&has_text),
+            prompt_width: width(&prompt),
+            has_colours: screen.has_colours(),
+        };
         lines.set_helper(Some(helper));
         // There is none the first time.
         let _ = lines.load_history(&history);
         let (sender, typed) = mpsc::channel(1);
         let (go_on, may_go_on) = sync_channel(1);
-        let read = move || read_lines(&mut lines, &prompt, &history, &sender, &may_go_on);
+        let read = move || read_lines(&mut lines, &prompt, &history, &has_text, &sender, &may_go_on);
         std::thread::Builder::new().name("editor".to_owned()).spawn(read).map_err(|error| cannot(&error))?;
         Ok((Self { typed, go_on, screen: screen.clone(), terminal, is_waiting: false }, screen))
     }
@@ -126,16 +135,19 @@ fn read_lines(
     lines: &mut rustyline::Editor<Helper, FileHistory>,
     prompt: &str,
     history: &std::path::Path,
+    has_text: &AtomicBool,
     typed: &mpsc::Sender<Typed>,
     may_go_on: &Receiver<()>,
 ) {
     loop {
+        has_text.store(false, Ordering::Relaxed);
         let (what, is_last) = match lines.readline(prompt) {
             Ok(line) => {
                 // What cannot be kept is typed again.
                 let _ = lines.save_history(history);
                 (Typed::Line(line), false)
             }
+            Err(ReadlineError::Interrupted) if has_text.load(Ordering::Relaxed) => (Typed::Cleared, false),
             Err(ReadlineError::Interrupted) => (Typed::Interrupt, false),
             Err(ReadlineError::Eof) => (Typed::End, false),
             Err(ReadlineError::Signal(_)) => continue,
@@ -150,6 +162,8 @@ fn read_lines(
 /// What the editor asks while a line is typed.
 struct Helper {
     vocabulary: Arc<Mutex<Vocabulary>>,
+    /// Whether anything is typed, told at every key.
+    has_text: Arc<AtomicBool>,
     prompt_width: usize,
     /// Without colours nothing is highlighted: what waits is a hint then, which the editor renews at the next key.
     has_colours: bool,
@@ -192,6 +206,7 @@ impl Hinter for Helper {
     type Hint = Hint;
 
     fn hint(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> Option<Hint> {
+        self.has_text.store(!line.is_empty(), Ordering::Relaxed);
         if pos < line.len() {
             return None;
         }

@@ -193,6 +193,7 @@ impl Talk {
                 }
                 self.stop().await;
             }
+            Typed::Cleared => {}
             Typed::End | Typed::Signal => self.stop().await,
             Typed::Failed(reason) => {
                 self.screen.note(&format!("the terminal cannot be read: {}", one_line(&reason)));
