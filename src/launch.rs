@@ -10,6 +10,7 @@ use brigade::cli::headless::Report;
 use brigade::cli::launch::{Launch, Lifetime};
 use brigade::cli::signals::Signals;
 use brigade::cli::traces;
+use brigade::cli::waiting::Waiting;
 use brigade::domain::state::Mode;
 use brigade::platform::guard;
 use brigade::ports::{Clock, Stores};
@@ -66,7 +67,10 @@ async fn run(launch: Launch) -> CliResult<Exit> {
     }
     let outcome = match launch.session {
         Some(session) => session.follow(&mut team, &mut report, &mut signals).await?,
-        None => report.follow(&mut team, &mut signals).await?,
+        None => {
+            report.tell_what_waits(&Waiting::of(&workspace.stores).await?.for_you());
+            report.follow(&mut team, &mut signals).await?
+        }
     };
     let exit = close(&workspace, &mut report, outcome.trouble.as_deref()).await?;
     if outcome.end == End::BudgetSpent {
@@ -102,7 +106,8 @@ fn start_of(lifetime: Lifetime, plan: Vec<brigade::domain::task::NewTask>) -> St
 
 async fn close(workspace: &Workspace, report: &mut Report, trouble: Option<&str>) -> CliResult<Exit> {
     let stores: &Stores = &workspace.stores;
-    report.close(&*stores.board.view().await?, trouble)
+    let for_you = Waiting::of(stores).await?.for_you();
+    report.close(&*stores.board.view().await?, trouble, for_you)
 }
 
 fn not_launched(error: LaunchError) -> CliError {

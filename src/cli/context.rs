@@ -1,6 +1,7 @@
 //! What commands share: where the workspace is, its config, its stores, the time.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,6 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::Global;
 use super::error::{CliError, CliResult};
 use super::output::Output;
+use super::session::line::as_typed;
+use super::session::screen::Screen;
 use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags, find_upwards};
 use crate::domain::name::Name;
 use crate::domain::state::{Mode, SharedState, TeammateReport};
@@ -84,6 +87,8 @@ pub struct Context {
     surroundings: Surroundings,
     /// Where its words go.
     pub output: Output,
+    /// The session it is given in.
+    screen: Option<Screen>,
 }
 
 impl Context {
@@ -99,13 +104,39 @@ impl Context {
             .filter(|(name, _)| name.starts_with("BRIGADE_"))
             .collect();
         let surroundings = Surroundings { current_folder, user_file: user_file(), variables };
-        Ok(Self { global, surroundings, output })
+        Ok(Self { global, surroundings, output, screen: None })
     }
 
-    /// The same for a command within a session: as wide as the terminal is now.
+    /// The same for a command within a session: as wide as the terminal is now, and what is hinted at is typed there.
     #[must_use]
-    pub fn in_session(&self) -> Self {
-        Self { output: Output::new(false, self.output.color), ..self.clone() }
+    pub fn in_session(&self, screen: &Screen) -> Self {
+        Self { output: Output::new(false, self.output.color), screen: Some(screen.clone()), ..self.clone() }
+    }
+
+    /// Whether it is for a command within a session.
+    #[must_use]
+    pub fn is_in_session(&self) -> bool {
+        self.screen.is_some()
+    }
+
+    /// Prints at once what has to be read.
+    ///
+    /// # Errors
+    /// Nobody can have read it.
+    pub fn print_whole(&self, text: &str) -> io::Result<()> {
+        match &self.screen {
+            Some(screen) if screen.print_and_wait(text) => Ok(()),
+            Some(_) => Err(io::Error::other("the terminal takes nothing")),
+            None => self.output.print_whole(text),
+        }
+    }
+
+    /// Says something besides the answer.
+    pub fn note(&self, text: &str) {
+        match &self.screen {
+            Some(screen) => screen.print(text),
+            None => self.output.note(text),
+        }
     }
 
     /// Now.
@@ -151,10 +182,10 @@ impl Context {
         named.into_iter().filter_map(flag).collect::<Vec<_>>().join(" ")
     }
 
-    /// A hint with those flags.
+    /// A hint with those flags; in a session, with the commands as they are typed there.
     #[must_use]
     pub fn hint(&self, text: &str) -> String {
-        with_flags(text, &self.flags())
+        if self.screen.is_some() { as_typed(text) } else { with_flags(text, &self.flags()) }
     }
 
     /// The workspace: the one that was named, the config's folder, or where there is no config the nearest one upwards that has a

@@ -150,7 +150,7 @@ pub(in crate::cli) fn note_blocks(context: &Context, spec: Option<&TeamSpec>, ta
         for language in runbook::blocks_not_run(description) {
             let shells = runbook::SHELLS.join(", ");
             let text = format!("{name}: its `{language}` block is not run: only {shells}");
-            context.output.note(&format!("{} {}", paint(WARN, "warning:"), one_line(&text)));
+            context.note(&format!("{} {}", paint(WARN, "warning:"), one_line(&text)));
         }
     }
 }

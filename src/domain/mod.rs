@@ -14,6 +14,7 @@ pub mod mode;
 pub mod name;
 pub mod phase;
 pub mod plan;
+pub mod questions;
 pub mod record;
 pub mod request;
 pub mod spend;

@@ -17,7 +17,8 @@ use crate::ports::{Claimant, StoreError};
 const STORE_BACKOFF: Duration = Duration::from_secs(15);
 
 impl Teammate {
-    fn is_idle(&self) -> bool {
+    /// Whether it waits for work.
+    pub(super) fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle { .. } | Phase::OnCall)
     }
 
@@ -111,8 +112,8 @@ impl Teammate {
         if let Err(error) = shared.stores.mailbox.send(LEAD, message).await {
             shared.notes.warn(name.clone(), format!("cannot write to the lead: {error}"));
         }
-        let answer = Answer { approve: true, text: text.to_owned(), at: shared.clock.now() };
-        if let Err(error) = shared.stores.requests.answer(&request_id, RequestKind::Shutdown, &name, answer).await {
+        let answer = Answer { approve: true, text: text.to_owned(), by: name.clone(), at: shared.clock.now() };
+        if let Err(error) = shared.stores.requests.answer(&request_id, RequestKind::Shutdown, answer).await {
             tracing::debug!("a request to stop is not in the book: {error}");
         }
         Some(Event::StopAsked)

@@ -9,6 +9,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::lead::Lead;
+use super::members::Member;
 use super::patience::WAITING_FOR_ROOM;
 use super::spec::MemberSpec;
 use super::words::{Mouth, Words};
@@ -21,6 +22,9 @@ use crate::tools::TeamControl;
 
 /// Commands that wait to be heard.
 pub(super) const COMMANDS_WAITING_MAX: usize = 64;
+
+/// Where to say what came of a command: nothing more than its events, or why it was not done.
+pub type Reply = mpsc::Sender<Result<(), String>>;
 
 /// What a front end says to the team.
 #[derive(Debug)]
@@ -35,6 +39,13 @@ pub enum Command {
         name: Name,
         /// Without finishing its turn.
         now: bool,
+    },
+    /// Have a member's context replaced by a summary: at once where it is idle, after its turn otherwise.
+    Compact {
+        /// Whose, as it was written.
+        name: String,
+        /// What came of it.
+        reply: Reply,
     },
     /// Start a teammate.
     Spawn {
@@ -183,19 +194,7 @@ impl Live {
                 },
                 tokens: used.tokens,
                 cost_usd: used.usd,
-                waiting_for: match &member.gone {
-                    Some(reason) => Some(format!("nothing: {reason}")).filter(|_| !reason.is_empty()),
-                    None if member.works() => member
-                        .progress
-                        .doing()
-                        .and_then(|doing| match doing {
-                            "waiting for a limit" => Some("a limit of its model"),
-                            WAITING_FOR_ROOM => Some("room on the disk"),
-                            _ => None,
-                        })
-                        .map(str::to_owned),
-                    None => standing.waiting_for,
-                },
+                waiting_for: waiting_for(lead, member, standing.waiting_for),
             };
             self.teammates.insert(name, report);
         }
@@ -207,18 +206,35 @@ impl Live {
     }
 }
 
+/// What a member waits for, as people read it: at work, what holds it up; idle, an answer before all else.
+fn waiting_for(lead: &Lead, member: &Member, standing: Option<String>) -> Option<String> {
+    if let Some(reason) = &member.gone {
+        return Some(format!("nothing: {reason}")).filter(|_| !reason.is_empty());
+    }
+    if !member.works() {
+        return lead.answer_awaited_by(&member.spec.name).or(standing);
+    }
+    let held_up = member.progress.doing().and_then(|doing| match doing {
+        "waiting for a limit" => Some("a limit of its model"),
+        WAITING_FOR_ROOM => Some("room on the disk"),
+        _ => None,
+    });
+    held_up.map(str::to_owned)
+}
+
 /// What the lead's tools reach of the team.
 pub struct Control {
     live: Arc<Live>,
     commands: mpsc::Sender<Command>,
     model: ModelSpec,
+    lead_thinks: bool,
 }
 
 impl Control {
     /// Control over the team that hears `commands`; teammates it spawns use the lead's model.
     #[must_use]
-    pub fn new(live: Arc<Live>, commands: mpsc::Sender<Command>, model: ModelSpec) -> Self {
-        Self { live, commands, model }
+    pub fn new(live: Arc<Live>, commands: mpsc::Sender<Command>, model: ModelSpec, lead_thinks: bool) -> Self {
+        Self { live, commands, model, lead_thinks }
     }
 }
 
@@ -256,5 +272,9 @@ impl TeamControl for Control {
         names.extend(Name::new(LEAD));
         names.sort();
         names
+    }
+
+    fn lead_thinks(&self) -> bool {
+        self.lead_thinks
     }
 }

@@ -40,6 +40,8 @@ pub struct Member {
     pub spec: MemberSpec,
     /// All it can do.
     pub can_do: Vec<String>,
+    /// Whether its model thinks.
+    pub thinks: bool,
     /// How it stands, as it last said.
     pub standing: watch::Receiver<Standing>,
     /// What the harness sees of its life.
@@ -101,10 +103,10 @@ impl Member {
         self.standing.borrow().reports > 0
     }
 
-    /// Says something to it. A queue that is full holds a `Look` already.
+    /// Says something to it. A queue that is full holds a `Look` already; who wants a context compacted is told that nobody heard.
     pub fn tell(&self, control: Control) {
         if let Err(mpsc::error::TrySendError::Full(control)) = self.control.try_send(control)
-            && control != Control::Look
+            && !matches!(control, Control::Look | Control::Compact(_))
         {
             // The word must not be lost: stopping goes by the life itself then.
             self.life.abort();
@@ -244,6 +246,7 @@ impl Members {
             return Err(format!("`{name}` is here already"));
         }
         let model = (self.connect)(&spec.model)?;
+        let thinks = model.thinks();
         let progress = before.map_or_else(Arc::default, |member| Arc::clone(&member.progress));
         progress.hold(None);
         progress.touch();
@@ -255,6 +258,7 @@ impl Members {
         self.names.insert(life.id(), name.clone());
         let member = Member {
             can_do: spec.can_do(),
+            thinks,
             spec,
             standing,
             progress,

@@ -27,6 +27,7 @@ use worker::WorkerReporter;
 
 pub mod agent;
 pub mod conversation;
+mod driving;
 mod errands;
 pub mod handle;
 mod lead;
@@ -148,7 +149,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());
     let gates = Gates { teammates: teammates.subscribe(), lead: lead.subscribe() };
-    let control = Arc::new(Control::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone()));
+    let control = Arc::new(Control::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_thinks));
     let making = Making { connect, tools_of, control, worker: Arc::clone(&worker), gates };
     let members = Members::new(Arc::clone(&shared), making);
     worker.beat().await?;

@@ -293,18 +293,39 @@ impl Agent {
     /// Replaces the context by a summary its model writes, or, where it cannot, by the context's end. Says what came of it
     /// when the context stays as it is: the model is out of reach, or the turn was broken off.
     async fn compact(&mut self) -> Result<Option<Outcome>, AgentError> {
+        self.compact_unless(|error| matches!(error, ModelError::Temporary { .. })).await
+    }
+
+    /// The same; the context stays as it is after the errors that `spares` it.
+    async fn compact_unless(&mut self, spares: fn(&ModelError) -> bool) -> Result<Option<Outcome>, AgentError> {
         self.compactions_in_a_row += 1;
         let summary = match self.summarise().await {
             Ok(summary) => summary,
-            Err(Unanswered::Model(ModelError::ContextTooLong { .. } | ModelError::Final(_))) => {
-                self.conversation.tail_text(SUMMARY_FALLBACK_BYTES)
-            }
+            Err(Unanswered::Model(error)) if !spares(&error) => self.conversation.tail_text(SUMMARY_FALLBACK_BYTES),
             Err(unanswered) => return Ok(Some(outcome_of(unanswered))),
         };
         let covers = self.conversation.compact(summary).await?;
         self.forget_identity();
         self.shared.notes.fact(Fact::Compacted { teammate: self.name().to_owned(), covers });
         Ok(None)
+    }
+
+    /// Compacts as a person asked: only a context that is too long for its model is given up without a summary. Says why the context
+    /// stays as it is, where it does.
+    pub(super) async fn compact_as_asked(&mut self) -> Result<Result<(), String>, AgentError> {
+        if self.conversation.is_empty() {
+            return Ok(Err("there is nothing to compact: nothing was said since its context began".to_owned()));
+        }
+        let in_a_row = self.compactions_in_a_row;
+        let outcome = self.compact_unless(|error| !matches!(error, ModelError::ContextTooLong { .. })).await?;
+        self.compactions_in_a_row = in_a_row;
+        let stays = match outcome {
+            None => return Ok(Ok(())),
+            Some(Outcome::ModelFailed { reason, .. }) => format!("its model did not answer: {reason}"),
+            Some(Outcome::BudgetSpent(spent)) => spent.to_string(),
+            Some(_) => "it was broken off".to_owned(),
+        };
+        Ok(Err(format!("the context stays as it is: {stays}")))
     }
 
     async fn summarise(&mut self) -> Result<String, Unanswered> {

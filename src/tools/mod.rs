@@ -3,6 +3,7 @@
 //! A tool gets its arguments and a [`ToolContext`]; it reaches files through the workspace, the board and mail through the
 //! ports, and commands through the guard. It knows nothing of turns or models.
 
+pub mod answers;
 mod arguments;
 mod bash;
 mod broadcast;
@@ -142,6 +143,9 @@ pub trait TeamControl: Send + Sync {
 
     /// Whom mail can be sent to.
     fn members(&self) -> Vec<Name>;
+
+    /// Whether the lead has a model that decides; where it goes by rule, decisions are the person's.
+    fn lead_thinks(&self) -> bool;
 }
 
 /// The limits a tool keeps.

@@ -52,6 +52,7 @@ fn each_member_has_the_tools_of_the_design() {
 #[test]
 fn every_tool_file_stands_in_the_table() {
     let helpers = [
+        "answers",
         "arguments",
         "checked",
         "command",

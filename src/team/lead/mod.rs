@@ -26,6 +26,7 @@ use super::teammate::Gate;
 use super::worker::WorkerReporter;
 use crate::domain::mode::{self, Next, Situation, Stage};
 use crate::domain::name::{LEAD, Name};
+use crate::domain::request::Request;
 use crate::domain::state::{Mode, SetDesired, StateReport};
 use crate::domain::task::TaskId;
 use crate::ports::{BoardView, StoreChange};
@@ -118,6 +119,8 @@ struct LeadState {
     mail_waiting: Vec<(String, bool)>,
     /// Whose mail cannot be read.
     mail_unreadable: Vec<String>,
+    /// The plans that wait for an answer.
+    plans: Vec<Request>,
     /// Who was told of its mail since the last poll.
     told_of_mail: HashSet<Name>,
     /// Claims of this worker that nobody of the team holds, and since when they look so.
@@ -174,6 +177,7 @@ impl Lead {
             polls: 0,
             mail_waiting: Vec::new(),
             mail_unreadable: Vec::new(),
+            plans: Vec::new(),
             told_of_mail: HashSet::new(),
             unheld: HashMap::new(),
             waits_for: None,
@@ -348,6 +352,11 @@ impl Lead {
     /// Whose mail could not be read when it was last looked at.
     pub(super) fn unreadable_mail(&self) -> impl Iterator<Item = &str> {
         self.state.mail_unreadable.iter().map(String::as_str)
+    }
+
+    /// Whose answer to a plan of its own this member waits for, in words.
+    pub(super) fn answer_awaited_by(&self, name: &Name) -> Option<String> {
+        self.state.plans.iter().find(|plan| name.is_same(&plan.from)).map(Request::who_answers)
     }
 
     /// The teammates that would act on mail that waits for them.
