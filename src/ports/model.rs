@@ -148,6 +148,14 @@ pub struct ModelSpec {
     pub base_url: Option<String>,
 }
 
+impl ModelSpec {
+    /// The provider's model of this name, where it usually is reached.
+    #[must_use]
+    pub fn new(provider: &str, model: &str) -> Self {
+        Self { provider: provider.to_owned(), model: model.to_owned(), base_url: None }
+    }
+}
+
 /// How a model is reached.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
