@@ -3,6 +3,8 @@
 //!     cargo run --example custom_tool            # in a new folder
 //!     cargo run --example custom_tool -- FOLDER  # in this one
 
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;

@@ -4,6 +4,8 @@
 //!     cargo run --example goal            # in a new folder
 //!     cargo run --example goal -- FOLDER  # in this one
 
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;

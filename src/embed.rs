@@ -1,18 +1,12 @@
 //! A team in a folder, for any program: adapters put together around a [`TeamSpec`]. The command line launches this way too.
 //!
 //! ```no_run
-//! use std::error::Error;
-//!
-//! use brigade::embed::{self, Team};
-//!
-//! fn main() -> Result<(), Box<dyn Error>> {
-//!     embed::run(work())?
-//! }
-//!
-//! async fn work() -> Result<(), Box<dyn Error>> {
-//!     let mut team = Team::of_config("brigade.toml".as_ref(), None)?.launch("/srv/repository".as_ref()).await?;
-//!     println!("{}", team.wait().await?.summary);
-//!     Ok(())
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     brigade::embed::run(async {
+//!         let team = brigade::embed::Team::of_config("brigade.toml".as_ref(), None)?;
+//!         println!("{}", team.launch(".".as_ref()).await?.wait().await?.summary);
+//!         Ok(())
+//!     })?
 //! }
 //! ```
 //!

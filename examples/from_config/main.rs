@@ -3,6 +3,8 @@
 //!     cargo run --example from_config            # in a new folder
 //!     cargo run --example from_config -- FOLDER  # in this one
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example shows what it does")]
+
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
