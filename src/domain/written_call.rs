@@ -27,15 +27,15 @@ pub fn is_written_call(text: &str, tools: &[Callable<'_>]) -> bool {
         || objects(text).iter().any(|object| fits(object, tools))
 }
 
-/// `bash {"command": …` or `bash("ls")`, also within a fence or behind an arrow.
+/// `bash {"command": …`, `bash("ls")` or `task_update: completed`, also within a fence or behind an arrow.
 fn begins_call(line: &str, name: &str) -> bool {
     let line = line.trim_start_matches(|c: char| c.is_whitespace() || "`*->".contains(c));
-    let rest = line.strip_prefix(name).map(|rest| rest.trim_start_matches([' ', ':', '`']));
-    rest.is_some_and(|rest| {
-        rest.starts_with("{\"")
-            || rest.starts_with("{ \"")
-            || (rest.starts_with('(') && rest.contains(['"', '\'', '=']))
-    })
+    let Some(rest) = line.strip_prefix(name) else { return false };
+    // A name of one word stands before a colon in other texts too: `bash: no such file`.
+    let is_told_apart = name.contains('_') && rest.starts_with(':');
+    let rest = rest.trim_start_matches([' ', ':', '`']);
+    let has_arguments = rest.starts_with('(') && rest.contains(['"', '\'', '=']);
+    is_told_apart || has_arguments || rest.starts_with("{\"") || rest.starts_with("{ \"")
 }
 
 /// The JSON objects that begin a line.
@@ -79,6 +79,7 @@ mod tests {
             "task_update {\"task_id\": 1, \"status\": \"completed\"}",
             "Done.\n-> task_update({\"task_id\": 1})",
             "`bash(command=\"ls\")`",
+            "task_update: completed, \"three functions\"",
             "<tool_call>\n<function=bash>\n<parameter=command>\nls",
             "{\"name\": \"bash\", \"arguments\": {\"command\": \"ls\"}}",
         ] {
@@ -93,6 +94,7 @@ mod tests {
             "The config is now:\n```json\n{\"retries\": 3}\n```",
             "bash is a shell (and an old one).",
             "bash: a shell\n{",
+            "bash: line 1: frob: command not found",
             "{}",
             "Use `python3 test_calc.py`.",
             "",

@@ -142,7 +142,10 @@ fn layers_know_only_what_lies_below() {
             complaints.push(format!("LAYERS: nothing needs {from} -> {to} ({reason}); remove the line"));
         }
     }
-    hold("layers: main -> cli, ui, embed, config -> team -> tools -> ports -> domain; stores, models -> ports", &complaints);
+    hold(
+        "layers: main -> cli, ui, embed, config -> team -> tools -> ports -> domain; stores, models -> ports",
+        &complaints,
+    );
 }
 
 #[test]
