@@ -23,6 +23,7 @@ pub struct Callable<'a> {
 #[must_use]
 pub fn is_written_call(text: &str, tools: &[Callable<'_>]) -> bool {
     MARKS.iter().any(|mark| text.contains(mark))
+        || tools.iter().any(|tool| text.trim_matches(|c: char| c.is_whitespace() || c == '`') == tool.name)
         || text.lines().any(|line| tools.iter().any(|tool| begins_call(line, tool.name)))
         || objects(text).iter().any(|object| fits(object, tools))
 }
@@ -80,6 +81,7 @@ mod tests {
             "Done.\n-> task_update({\"task_id\": 1})",
             "`bash(command=\"ls\")`",
             "task_update: completed, \"three functions\"",
+            "`task_update`\n",
             "<tool_call>\n<function=bash>\n<parameter=command>\nls",
             "{\"name\": \"bash\", \"arguments\": {\"command\": \"ls\"}}",
         ] {
