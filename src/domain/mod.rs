@@ -22,3 +22,4 @@ pub mod state;
 pub mod task;
 pub mod time;
 pub mod transcript;
+pub mod written_call;

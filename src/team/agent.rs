@@ -121,6 +121,8 @@ pub struct Agent {
     pub(super) frame: Frame,
     /// The window its model said it has, once it met its end.
     pub(super) window_learned: Option<u64>,
+    /// It was told that a call written as text is none, and has made none since.
+    pub(super) told_of_written_call: bool,
     identity: Option<String>,
     /// The mailbox was not told yet that the transcript carries the last mail.
     owes_settling: bool,
@@ -171,6 +173,7 @@ impl Agent {
             identity: None,
             owes_settling: false,
             compactions_in_a_row: 0,
+            told_of_written_call: false,
             spec: parts.spec,
             shared,
             model: parts.model,

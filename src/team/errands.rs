@@ -162,8 +162,8 @@ impl Teammate {
     pub(super) async fn remind(&mut self) -> Result<(), AgentError> {
         let Some(held) = self.phase.held() else { return Ok(()) };
         let text = format!(
-            "You still hold task {}. Say what came of it with task_update: completed with a result, failed with the reason, or pending to give it back. If you end without that, it counts as a failed attempt.",
-            held.task
+            "You still hold task {}, and nobody knows yet what came of it. If it is done, call task_update now: task_id {}, status completed, a result. If it is not, call the tool for its next step. If you cannot do it, call task_update with status failed and the reason, or pending to give it back. If you end without that, it counts as a failed attempt.",
+            held.task, held.task.0
         );
         self.agent.tell(text).await
     }

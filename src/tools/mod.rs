@@ -62,6 +62,12 @@ pub trait Tool: Send + Sync {
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError>;
 }
 
+/// `tool` with all it says bounded and defused, as Brigade's own tools say it.
+#[must_use]
+pub fn guarded(tool: Arc<dyn Tool>) -> Arc<dyn Tool> {
+    Arc::new(checked::Guarded(tool))
+}
+
 /// What a tool gives back.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ToolOutput {

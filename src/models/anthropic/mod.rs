@@ -120,7 +120,7 @@ impl Anthropic {
         let post = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body::body(request));
         let response = match tokio::time::timeout(request.silence_timeout, post.send()).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(passing(format!("cannot be reached: {}", http::describe(error)))),
+            Ok(Err(error)) => return Err(passing(http::unsent(error))),
             Err(_) => return Err(broken(&Broken::Silent(request.silence_timeout), None)),
         };
         listener.alive();
