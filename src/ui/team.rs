@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, duration, indented, one_line};
+use super::text::{ago, duration, indented, one_line, wrap};
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
@@ -107,10 +107,12 @@ fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
     let tokens = if member.tokens == 0 { String::new() } else { format!(", {} tokens", member.tokens) };
     let cost = if member.cost_usd > 0.0 { format!(", ${:.2}", member.cost_usd) } else { String::new() };
     let (name, role) = (one_line(&member.name), one_line(&member.role));
-    let phase = paint(phase_style(&member.phase), &one_line(&member.phase));
+    let phase = one_line(&member.phase);
     let task = member.task.map(|task| format!("{task} {}", member.subject.as_deref().unwrap_or_default()));
     let waits = member.waiting_for.as_ref().map(|what| format!("waits for {what}"));
-    let mut out = format!("{} {role}: {phase}{since}{tokens}{cost}\n", paint(BOLD, &name));
+    let line = wrap(&format!("{name} {role}: {phase}{since}{tokens}{cost}"), columns, INDENT);
+    let rest = line.strip_prefix(&name).unwrap_or_default();
+    let mut out = format!("{}{}\n", paint(BOLD, &name), rest.replacen(&phase, &paint(phase_style(&phase), &phase), 1));
     for line in task.into_iter().chain(waits) {
         out.push_str(&indented(&one_line(&line), columns, INDENT));
     }
