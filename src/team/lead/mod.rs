@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use super::agent::Shared;
 use super::handle::{Command, End, Live, Outcome};
@@ -32,7 +32,7 @@ use crate::domain::task::TaskId;
 use crate::ports::{BoardView, StoreChange};
 use keeps::Vanished;
 
-/// How often the lead looks at lives and waits at the least.
+/// How often the lead looks at lives and waits at the least, while there are any to look at.
 const TICK: Duration = Duration::from_secs(1);
 /// How often the worker's record and the state file say that the team lives.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -113,6 +113,7 @@ struct LeadState {
     unwritten_end: Option<SetDesired>,
     last_report: Option<StateReport>,
     last_poll: Instant,
+    last_tick: Instant,
     last_beat: Instant,
     polls: usize,
     /// Whose mail waits, and whether it sets a model to work.
@@ -173,6 +174,7 @@ impl Lead {
             unwritten_end: None,
             last_report: None,
             last_poll: now,
+            last_tick: now,
             last_beat: now,
             polls: 0,
             mail_waiting: Vec::new(),
@@ -206,8 +208,6 @@ impl Lead {
     /// Leads until the team is stopped or, where it has only one session, that is over.
     pub async fn run(mut self) -> Outcome {
         let mut changes = self.shared.stores.changes.subscribe();
-        let mut ticks = tokio::time::interval(TICK.min(self.spec.limits.poll_interval));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.start_members();
         self.poll().await;
         loop {
@@ -215,13 +215,14 @@ impl Lead {
                 return self.finish(end).await;
             }
             let due = self.ready.next_due(self.shared.clock.now()).unwrap_or(TICK);
+            let tick = self.next_tick();
             let event = tokio::select! {
                 biased;
                 Some(command) = self.commands.recv() => Event::Commanded(command),
                 ended = self.members.ended() => Event::Ended(ended),
                 change = changes.recv() => Event::Changed(heard(change)),
                 () = self.reported.notified() => Event::Reported,
-                _ = ticks.tick() => Event::Tick,
+                () = tokio::time::sleep_until(tick) => Event::Tick,
                 () = tokio::time::sleep(due), if due < TICK => Event::Reported,
             };
             self.handle(event, &mut changes).await;
@@ -262,13 +263,30 @@ impl Lead {
         self.look_at(changes).await;
     }
 
+    /// Whether time alone changes nothing but the next poll.
+    fn is_calm(&self) -> bool {
+        let is_between = matches!(self.session.stage, Stage::Between) && self.state.stopping.is_none();
+        is_between && !self.members.teammates().chain(self.members.lead()).any(Member::works)
+    }
+
+    fn next_tick(&self) -> Instant {
+        let poll_interval = self.spec.limits.poll_interval;
+        if self.is_calm() {
+            self.state.last_poll + poll_interval
+        } else {
+            self.state.last_tick + TICK.min(poll_interval)
+        }
+    }
+
     async fn tick(&mut self) {
+        let now = Instant::now();
+        self.state.last_tick = now;
         self.members.end_stalled();
         if self.state.last_poll.elapsed() >= self.spec.limits.poll_interval {
             self.poll().await;
         }
         if self.state.last_beat.elapsed() >= HEARTBEAT {
-            self.state.last_beat = Instant::now();
+            self.state.last_beat = now;
             self.beat().await;
         }
         self.hurry();
@@ -352,6 +370,11 @@ impl Lead {
     /// Whose mail could not be read when it was last looked at.
     pub(super) fn unreadable_mail(&self) -> impl Iterator<Item = &str> {
         self.state.mail_unreadable.iter().map(String::as_str)
+    }
+
+    /// The ids of the plans that wait for an answer.
+    pub(super) fn plans(&self) -> impl Iterator<Item = &str> {
+        self.state.plans.iter().map(|plan| plan.id.as_str())
     }
 
     /// Whose answer to a plan of its own this member waits for, in words.
