@@ -235,7 +235,8 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
         waiting_for: match &member.gone {
             Some(reason) => Some(format!("nothing: {reason}")).filter(|_| !reason.is_empty()),
             None if matches!(standing.phase, Phase::Work { .. } | Phase::Stopping { .. }) => waits_at_work(member),
-            // An answer before all else.
+            None if standing.down.is_some() => standing.waiting_for.clone(),
+            // An answer before mail and tasks.
             None => lead.answer_awaited_by(&member.spec.name).or_else(|| standing.waiting_for.clone()),
         },
     }
