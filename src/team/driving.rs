@@ -105,7 +105,7 @@ impl Teammate {
                         reins.hasten(Pace::LetGo);
                     }
                     Control::Compact(reply) => compactions_asked.push(reply),
-                    Control::Stop if matches!(phase, Phase::Idle { .. } | Phase::OnCall) => {
+                    Control::Stop if matches!(phase, Phase::Idle { .. } | Phase::OnCall | Phase::Waiting { .. }) => {
                         interruption.is_asked_to_stop = true;
                         reins.hasten(Pace::Finish);
                     }
@@ -147,10 +147,16 @@ impl Teammate {
             return Ok(events);
         }
         // A report of its own that came through is what ended the claim then.
-        let events = match interruption.lost {
+        let mut events = match interruption.lost {
             Some(_) if !has_finished => vec![Event::ClaimLost],
             _ => self.events_of(outcomes).await?,
         };
+        if let Some(end) = events.iter_mut().find(|event| **event == Event::WorkEnded)
+            && self.reins.held().is_some()
+            && self.awaits_answer().await
+        {
+            *end = Event::AnswerAwaited;
+        }
         if events.contains(&Event::ClaimLost) {
             self.lost = interruption.lost.or(self.phase.held()).map(|held| held.task);
         }

@@ -58,8 +58,15 @@ impl Teammate {
         if !may_act {
             return self.heed_orders().await;
         }
+        let stop_asked = self.pending_shutdown.clone();
         let outcomes = self.agent.read_inbox().await?;
         let mut events = self.events_of(outcomes).await?;
+        if matches!(self.phase, Phase::Waiting { .. }) && events.is_empty() {
+            // A request to stop is its model's to answer; and an answer that came before it waited is in its context.
+            let is_asked = self.pending_shutdown != stop_asked;
+            let is_over = !is_asked && !self.awaits_answer().await;
+            events.extend(is_asked.then_some(Event::Mail).or(is_over.then_some(Event::WorkEnded)));
+        }
         if !is_idle {
             return Ok(events);
         }
@@ -119,6 +126,13 @@ impl Teammate {
         Some(Event::StopAsked)
     }
 
+    /// Whether a plan that it handed in for the task it holds waits for an answer.
+    pub(super) async fn awaits_answer(&self) -> bool {
+        let (name, since) = (&self.agent.spec.name, self.claimed_at);
+        let book = self.agent.shared.stores.requests.all().await;
+        book.is_ok_and(|book| book.open_plans().any(|plan| name.is_same(&plan.from) && plan.at >= since))
+    }
+
     /// Looks for a task, when it is idle and may.
     pub(super) async fn claim_next(&mut self) -> Result<Vec<Event>, AgentError> {
         if !self.is_idle() {
@@ -130,6 +144,7 @@ impl Teammate {
         match self.claim().await {
             Ok(Some(task)) => {
                 self.agent.shared.notes.task(&task);
+                self.claimed_at = self.agent.shared.clock.now();
                 Ok(vec![Event::Claimed(self.agent.begin(&task).await?)])
             }
             Ok(None) => Ok(vec![Event::NothingFound]),

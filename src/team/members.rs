@@ -77,7 +77,14 @@ impl Member {
     /// Whether it is in a WORK phase, or finishing one.
     #[must_use]
     pub fn works(&self) -> bool {
-        self.gone.is_none() && matches!(self.standing.borrow().phase, Phase::Work { .. } | Phase::Stopping { .. })
+        let phase = self.standing.borrow().phase;
+        self.gone.is_none() && matches!(phase, Phase::Work { .. } | Phase::Waiting { .. } | Phase::Stopping { .. })
+    }
+
+    /// Whether it holds a task and waits for the answer to a plan.
+    #[must_use]
+    pub fn awaits_answer(&self) -> bool {
+        self.gone.is_none() && matches!(self.standing.borrow().phase, Phase::Waiting { .. })
     }
 
     /// Whether something may be new about it since that round. Who works gets on without a word.

@@ -16,6 +16,7 @@ use super::reins::Reins;
 use crate::domain::event::Fact;
 use crate::domain::phase::{self, Bounds, Effect, Event, Held, Phase};
 use crate::domain::task::TaskId;
+use crate::domain::time::UnixMs;
 
 /// What others say to a teammate.
 #[derive(Debug, Clone)]
@@ -100,6 +101,8 @@ pub struct Teammate {
     pub(super) away_until: Option<Instant>,
     away_for: &'static str,
     pub(super) lost: Option<TaskId>,
+    /// When it last claimed: plans from before are not about what it holds.
+    pub(super) claimed_at: UnixMs,
     pub(super) model_failures: u32,
     harness_failures: u32,
 }
@@ -145,6 +148,7 @@ impl Teammate {
             away_until: None,
             away_for: "",
             lost: None,
+            claimed_at: UnixMs::default(),
             model_failures: 0,
             harness_failures: 0,
         }
@@ -209,6 +213,7 @@ impl Teammate {
         for outcome in outcomes {
             match outcome {
                 Outcome::Event(Event::Claimed(held)) => {
+                    self.claimed_at = self.agent.shared.clock.now();
                     self.note_task(held.task).await;
                     events.push(Event::Claimed(held));
                 }
@@ -288,7 +293,7 @@ impl Teammate {
     /// Waits for something to happen: a word from the lead, or the time for the next look.
     async fn wait(&mut self) -> Option<Event> {
         match self.phase {
-            Phase::Idle { .. } | Phase::OnCall => {}
+            Phase::Idle { .. } | Phase::OnCall | Phase::Waiting { .. } => {}
             // Nothing is left of the turn it was to finish.
             _ => return Some(Event::TurnEnded),
         }
@@ -296,7 +301,7 @@ impl Teammate {
             let now = Instant::now();
             let wait = match (self.phase, self.away_until) {
                 (_, Some(until)) if self.down.is_none() => Some(until.saturating_duration_since(now)),
-                (Phase::Idle { .. }, _) => Some(self.agent.shared.limits.poll_interval),
+                (Phase::Idle { .. } | Phase::Waiting { .. }, _) => Some(self.agent.shared.limits.poll_interval),
                 _ => None,
             };
             let heard = tokio::select! {
@@ -320,6 +325,10 @@ impl Teammate {
                     return Some(self.look());
                 }
                 Control::Stop | Control::StopNow => return Some(Event::StopAsked),
+                Control::ClaimLost(lost) if self.phase.held() == Some(lost) => {
+                    self.lost = Some(lost.task);
+                    return Some(Event::ClaimLost);
+                }
                 Control::ClaimLost(_) => {}
             }
         }

@@ -431,7 +431,7 @@ impl Lead {
     fn wake_for_mail(&mut self, teammates: Gate) {
         let lead = *self.gates.lead.borrow();
         let mut told = Vec::new();
-        for member in self.members.by_name.values().filter(|member| member.is_idle()) {
+        for member in self.members.by_name.values().filter(|member| member.is_idle() || member.awaits_answer()) {
             let name = &member.spec.name;
             let gate = if name.as_str() == LEAD { lead } else { teammates };
             let has_mail = self.state.mail_waiting.iter().any(|(to, _)| name.is_same(to));
