@@ -36,6 +36,8 @@ use keeps::Vanished;
 const TICK: Duration = Duration::from_secs(1);
 /// How often the worker's record and the state file say that the team lives.
 const HEARTBEAT: Duration = Duration::from_secs(5);
+/// The same while nobody works: a third of the time after which a worker that says nothing counts as gone.
+const HEARTBEAT_CALM: Duration = Duration::from_secs(10);
 
 /// What happens to the lead.
 enum Event {
@@ -285,7 +287,8 @@ impl Lead {
         if self.state.last_poll.elapsed() >= self.spec.limits.poll_interval {
             self.poll().await;
         }
-        if self.state.last_beat.elapsed() >= HEARTBEAT {
+        let heartbeat = if self.is_calm() { HEARTBEAT_CALM } else { HEARTBEAT };
+        if self.state.last_beat.elapsed() >= heartbeat {
             self.state.last_beat = now;
             self.beat().await;
         }
