@@ -1,5 +1,6 @@
 //! Adapters put together: stores, models, tools, clock and signals around a team; its events go to the report.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +13,12 @@ use brigade::cli::signals::Signals;
 use brigade::cli::traces;
 use brigade::domain::state::Mode;
 use brigade::platform::guard;
-use brigade::ports::{Clock, Stores};
+use brigade::ports::{Clock, Repository, Stores};
+use brigade::stores::fs::RealFileSystem;
+use brigade::stores::git::{GitOptions, GitRepository};
 use brigade::stores::open::{OpenOptions, Purpose, Workspace, open};
 use brigade::team::handle::End;
+use brigade::team::spec::{Isolation, TeamSpec};
 use brigade::team::{self, LaunchError, Start, Surroundings};
 use brigade::ui::text::one_line;
 use brigade::{models, tools};
@@ -48,6 +52,7 @@ async fn run(launch: Launch) -> CliResult<Exit> {
         report.note(warning);
     }
     let start = start_of(launch.lifetime, launch.plan);
+    let repository = repository(&launch.spec, &launch.workspace, &launch.control_files, &clock)?;
     let surroundings = Surroundings {
         stores: workspace.stores.clone(),
         clock,
@@ -57,6 +62,7 @@ async fn run(launch: Launch) -> CliResult<Exit> {
         connect: Arc::new(models::connect),
         tools_of: Arc::new(tools::table::tools_of),
         count_tokens: models::tokens::count,
+        repository,
     };
     report.begin(&*workspace.stores.board.view().await?);
     let mut signals = Signals::listen()?;
@@ -80,6 +86,27 @@ async fn run(launch: Launch) -> CliResult<Exit> {
         End::SessionOver if outcome.trouble.is_some() => Exit::Unfinished,
         End::SessionOver => exit,
     })
+}
+
+/// The repository of a team with isolation.
+fn repository(
+    spec: &TeamSpec,
+    workspace: &Path,
+    control_files: &[PathBuf],
+    clock: &Arc<dyn Clock>,
+) -> CliResult<Option<Arc<dyn Repository>>> {
+    if spec.isolation == Isolation::None {
+        return Ok(None);
+    }
+    let options = GitOptions {
+        team: spec.name.to_string(),
+        into: spec.merge_into.clone(),
+        control_files: control_files.to_vec(),
+        files: Arc::new(RealFileSystem::default()),
+        clock: Arc::clone(clock),
+    };
+    let opened = GitRepository::open(workspace, options);
+    Ok(Some(Arc::new(opened.map_err(|error| CliError::usage(error.to_string()))?)))
 }
 
 /// What a team that is launched into a pause waits for: nothing would be seen of it otherwise.

@@ -112,6 +112,8 @@ pub struct TaskEdit {
     pub owner: Option<String>,
     /// Failures at which it is given up.
     pub max_attempts: Option<u32>,
+    /// The worktree it is done in.
+    pub worktree: Option<String>,
     /// Blockers to add.
     pub add_blocked_by: Vec<TaskId>,
     /// Blockers to take away.
@@ -456,6 +458,9 @@ fn apply_edit(task: &mut Task, edit: &TaskEdit) {
     }
     if let Some(max_attempts) = edit.max_attempts {
         task.max_attempts = max_attempts;
+    }
+    if let Some(worktree) = &edit.worktree {
+        task.worktree = Some(worktree.clone());
     }
     task.blocked_by.retain(|blocker| !edit.remove_blocked_by.contains(blocker));
     task.blocked_by.extend(&edit.add_blocked_by);

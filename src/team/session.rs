@@ -234,6 +234,7 @@ impl Lead {
             team: self.spec.name.to_string(),
             teammate: LEAD.to_owned(),
             holding,
+            variables: Vec::new(),
         }
     }
 

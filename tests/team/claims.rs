@@ -119,7 +119,7 @@ async fn killed_in_the_middle(stage: &Stage) {
     let task = stage.stores.board.claim(TaskId(1), &dead).await.unwrap();
     let asked = Block::ToolUse { id: "c-1".into(), name: "bash".into(), input: json!({"command": "make"}) };
     let records = [
-        MessageRecord::new(Role::User, vec![Block::text(claimed_block(&task))]),
+        MessageRecord::new(Role::User, vec![Block::text(claimed_block(&task, None))]),
         MessageRecord::new(Role::Assistant, vec![asked]),
     ];
     let records = records.map(|message| Record { at: UnixMs(1), entry: Entry::Message(message) });
