@@ -145,6 +145,9 @@ pub(super) fn protect(paths: &[OsString]) -> Result<(), String> {
         paths.iter().filter(kept).filter_map(|path| path.to_str()).map(|path| Path::new(&path[1..])).collect();
     // A mount of its own stays as it is when the folder it lies in becomes read-only.
     writable.iter().try_for_each(|path| mount_over_itself(path))?;
+    if !writable.is_empty() {
+        enter_again()?;
+    }
     let (files, others): (Vec<_>, Vec<_>) =
         paths.iter().filter(|path| !kept(path)).map(Path::new).partition(|path| path.ends_with("*") || path.is_file());
     for pass in 0..PASSES_MAX {
@@ -165,9 +168,13 @@ pub(super) fn protect(paths: &[OsString]) -> Result<(), String> {
     }
     // Folders last: what is in them is then no longer found where its own mount was made.
     others.into_iter().try_for_each(make_read_only)?;
-    // A process stays in the mount it began in, below those that were made since.
+    if writable.is_empty() { Ok(()) } else { enter_again() }
+}
+
+/// Enters the current folder as it is mounted now: a process stays in the mount it began in, below those that were made since.
+fn enter_again() -> Result<(), String> {
     let here = std::env::current_dir().and_then(std::env::set_current_dir);
-    if writable.is_empty() { Ok(()) } else { here.map_err(|error| format!("enter the folder again: {error}")) }
+    here.map_err(|error| format!("enter the folder again: {error}"))
 }
 
 fn mount_over_itself(path: &Path) -> Result<(), String> {

@@ -61,7 +61,7 @@ impl Inner {
             let files: Vec<String> = self.main.git(start.iter().chain(&controls)).ok()?.fields().collect();
             if !files.is_empty() {
                 let text = format!(
-                    "your branch changes what says how the team runs, which is the person's: {}. Undo that: git checkout {} -- FILE",
+                    "your branch changes what says how the team runs, which is the person's: {}. Undo that: git restore --staged --source={} -- FILE, and commit",
                     named(&files),
                     self.into
                 );

@@ -71,24 +71,7 @@ impl GitRepository {
     /// # Errors
     /// [`RepositoryError`]: git is missing or too old, there is no repository or no commit, or no branch is checked out.
     pub fn open(workspace: &Path, options: GitOptions) -> Result<Self, RepositoryError> {
-        check_version()?;
-        let main = find(workspace)?;
-        let into = match options.into {
-            Some(branch) => branch,
-            None => checked_out(&main)?.ok_or_else(|| {
-                RepositoryError::Unusable(
-                    "no branch is checked out, so there is none to merge into: check one out, or set merge_into"
-                        .to_owned(),
-                )
-            })?,
-        };
-        let head = format!("refs/heads/{into}^{{commit}}");
-        if !main.git(["rev-parse", "--verify", "--quiet", &head]).is_so()? {
-            let text = format!(
-                "the branch `{into}` has no commit yet: worktrees begin with one, such as `git commit --allow-empty -m \"Begin\"`"
-            );
-            return Err(RepositoryError::Unusable(text));
-        }
+        let (main, into) = usable(workspace, options.into)?;
         // A worktree's state is made anew where a power cut takes it.
         let states = WorktreeStore::new(options.files, Durability::Process, Arc::clone(&options.clock));
         let inner = Inner {
@@ -103,6 +86,14 @@ impl GitRepository {
         Ok(Self(Arc::new(inner)))
     }
 
+    /// The branch that would be merged into, were a team with isolation launched in `workspace`.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`].
+    pub fn check(workspace: &Path, into: Option<String>) -> Result<String, RepositoryError> {
+        Ok(usable(workspace, into)?.1)
+    }
+
     async fn blocking<R: Send + 'static>(
         &self,
         action: impl FnOnce(&Inner) -> Result<R, RepositoryError> + Send + 'static,
@@ -113,6 +104,26 @@ impl GitRepository {
             Err(RepositoryError::Failed { action: "work on the repository".to_owned(), reason: error.to_string() })
         })
     }
+}
+
+/// The person's checkout, and the branch to merge into.
+fn usable(workspace: &Path, into: Option<String>) -> Result<(At, String), RepositoryError> {
+    check_version()?;
+    let main = find(workspace)?;
+    let into = match into {
+        Some(branch) => branch,
+        None => checked_out(&main)?.ok_or_else(|| {
+            let text = "no branch is checked out, so there is none to merge into: check one out, or set merge_into";
+            RepositoryError::Unusable(text.to_owned())
+        })?,
+    };
+    let head = format!("refs/heads/{into}^{{commit}}");
+    if main.git(["rev-parse", "--verify", "--quiet", &head]).is_so()? {
+        return Ok((main, into));
+    }
+    Err(RepositoryError::Unusable(format!(
+        "the branch `{into}` has no commit yet, and worktrees begin with one: git commit, then launch the team"
+    )))
 }
 
 fn check_version() -> Result<(), RepositoryError> {
