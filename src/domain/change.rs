@@ -85,6 +85,11 @@ pub enum Change {
         /// Its new end.
         expires: UnixMs,
     },
+    /// It is done in this worktree.
+    Lodge {
+        /// Its folder, relative to the workspace.
+        worktree: String,
+    },
     /// A failed task is to be tried again, with its failures forgotten.
     Retry,
     /// A completed task is to be done again.
@@ -112,8 +117,6 @@ pub struct TaskEdit {
     pub owner: Option<String>,
     /// Failures at which it is given up.
     pub max_attempts: Option<u32>,
-    /// The worktree it is done in.
-    pub worktree: Option<String>,
     /// Blockers to add.
     pub add_blocked_by: Vec<TaskId>,
     /// Blockers to take away.
@@ -135,6 +138,8 @@ pub enum Action {
     Release,
     /// See [`Change::Renew`].
     Renew,
+    /// See [`Change::Lodge`].
+    Lodge,
     /// See [`Change::Retry`].
     Retry,
     /// See [`Change::Reopen`].
@@ -154,6 +159,7 @@ impl Action {
             Self::Fail => "fail",
             Self::Release => "release",
             Self::Renew => "renew",
+            Self::Lodge => "lodge",
             Self::Retry => "retry",
             Self::Reopen => "reopen",
             Self::Edit => "edit",
@@ -192,11 +198,12 @@ const ANY: &[TaskStatus] = &[Pending, InProgress, Completed, Failed];
 
 /// Who may change what.
 #[rustfmt::skip]
-pub const RULES: [Rule; 9] = [
+pub const RULES: [Rule; 10] = [
     Rule { action: Action::Complete, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::Forced },
     Rule { action: Action::Fail, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::Forced },
     Rule { action: Action::Release, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::Forced },
     Rule { action: Action::Renew, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::No },
+    Rule { action: Action::Lodge, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::No },
     Rule { action: Action::Retry, from: &[Failed], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Yes },
     Rule { action: Action::Reopen, from: &[Completed], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Yes },
     Rule { action: Action::Edit, from: ANY, holder: Permit::Yes, creator: Permit::Yes, lead_or_person: Permit::Yes },
@@ -283,7 +290,7 @@ fn not_holder(task: TaskId, owner: &str, by: &str) -> String {
 
 fn from_hint(action: Action) -> &'static str {
     match action {
-        Action::Complete | Action::Fail | Action::Release | Action::Renew => {
+        Action::Complete | Action::Fail | Action::Release | Action::Renew | Action::Lodge => {
             ", and only a task in progress can be; claim it first"
         }
         Action::Retry => ", and only a failed task is retried",
@@ -294,7 +301,7 @@ fn from_hint(action: Action) -> &'static str {
 
 fn allowed(action: Action) -> &'static str {
     match action {
-        Action::Complete | Action::Fail | Action::Release | Action::Renew => "its holder",
+        Action::Complete | Action::Fail | Action::Release | Action::Renew | Action::Lodge => "its holder",
         Action::Retry | Action::Reopen | Action::Delete => "the lead or a person",
         Action::Edit => "the lead, a person, its creator or its holder",
     }
@@ -307,7 +314,8 @@ fn allowed(action: Action) -> &'static str {
 pub fn permit(task: &Task, action: Action, by: &Actor) -> Result<(), Refusal> {
     let owner = || task.owner.clone().unwrap_or_else(|| "nobody".to_owned());
     let holds = task.claim.is_some() && task.owner.as_deref() == Some(&by.name);
-    let for_holder = matches!(action, Action::Complete | Action::Fail | Action::Release | Action::Renew);
+    let for_holder =
+        matches!(action, Action::Complete | Action::Fail | Action::Release | Action::Renew | Action::Lodge);
     if let Some(given) = by.attempt
         && for_holder
         && (given != task.attempt || task.status != InProgress)
@@ -349,6 +357,7 @@ impl Change {
             Self::Fail { .. } => Action::Fail,
             Self::Release { .. } => Action::Release,
             Self::Renew { .. } => Action::Renew,
+            Self::Lodge { .. } => Action::Lodge,
             Self::Retry => Action::Retry,
             Self::Reopen => Action::Reopen,
             Self::Edit(_) => Action::Edit,
@@ -392,6 +401,7 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
                 claim.expires = Some(*expires);
             }
         }
+        Change::Lodge { worktree } => next.worktree = Some(worktree.clone()),
         Change::Retry => {
             free(&mut next);
             next.failures = 0;
@@ -458,9 +468,6 @@ fn apply_edit(task: &mut Task, edit: &TaskEdit) {
     }
     if let Some(max_attempts) = edit.max_attempts {
         task.max_attempts = max_attempts;
-    }
-    if let Some(worktree) = &edit.worktree {
-        task.worktree = Some(worktree.clone());
     }
     task.blocked_by.retain(|blocker| !edit.remove_blocked_by.contains(blocker));
     task.blocked_by.extend(&edit.add_blocked_by);

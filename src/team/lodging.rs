@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::agent::{Agent, AgentError};
-use crate::domain::change::{Actor, Change, TaskEdit};
+use crate::domain::change::{Actor, Change};
 use crate::domain::phase::Held;
 use crate::domain::task::{Task, TaskResult};
 use crate::ports::{Assignment, Provision, Repository, RepositoryError, Worktree};
@@ -89,9 +89,9 @@ impl Agent {
         assignment: Assignment,
     ) -> Result<Arrival, AgentError> {
         self.warn_of(&assignment, worktree.warnings.clone());
-        let edit = TaskEdit { worktree: Some(worktree.name.clone()), ..TaskEdit::default() };
+        let change = Change::Lodge { worktree: worktree.name.clone() };
         let by = Actor::holder(self.name(), assignment.attempt);
-        if let Err(error) = self.shared.stores.board.change(assignment.task, Change::Edit(edit), &by).await {
+        if let Err(error) = self.shared.stores.board.change(assignment.task, change, &by).await {
             return Ok(Arrival::Refused(format!("where its worktree is cannot be said: {error}")));
         }
         let Isolation { repository, queue } = isolation;

@@ -281,7 +281,6 @@ fn edit(arguments: &Arguments) -> Result<TaskEdit, ToolError> {
         verify: text("verify"),
         owner: text("owner"),
         max_attempts: None,
-        worktree: None,
         add_blocked_by: arguments.tasks("add_blocked_by"),
         remove_blocked_by: arguments.tasks("remove_blocked_by"),
         add_blocks: arguments.tasks("add_blocks"),

@@ -90,7 +90,6 @@ impl Update {
             verify: self.verify.map(|command| command.trim().to_owned()),
             owner: self.owner,
             max_attempts: self.max_attempts,
-            worktree: None,
             add_blocked_by: self.after,
             remove_blocked_by: self.not_after,
             add_blocks: self.before,

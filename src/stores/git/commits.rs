@@ -25,7 +25,7 @@ impl Inner {
         }
         at.git(["add", "--all"]).ok()?;
         let is_merging = at.git_dir.join("MERGE_HEAD").exists();
-        if is_merging || !at.git(["diff", "--cached", "--quiet"]).is_so()? {
+        if is_merging || !at.git(["diff", "--cached", "--quiet"]).yes_or_no()? {
             let message = message(&assignment.subject, summary, assignment);
             let arguments = ["commit", "--quiet", "--no-verify", "--cleanup=verbatim", "--file=-"];
             at.git(arguments).input(message).variables(identity(assignment)).ok()?;
@@ -41,7 +41,7 @@ impl Inner {
         assignment: &Assignment,
     ) -> Result<Result<String, String>, RepositoryError> {
         let tip = at.git(["rev-parse", "HEAD"]).ok()?.line();
-        let exclude = format!("^{}", self.into_ref());
+        let exclude = format!("^{}", self.target_ref());
         let said = at.git(["rev-list", "--reverse", "--topo-order", "HEAD", &exclude]).ok()?.line();
         let commits: Vec<&str> = said.lines().collect();
         if commits.len() > COMMITS_MAX {

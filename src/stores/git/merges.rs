@@ -23,7 +23,7 @@ impl Inner {
     ) -> Result<MergeTry, RepositoryError> {
         let _merging = self.merging();
         let (onto, tip) =
-            (self.commit_of(&self.into_ref())?, self.commit_of(&format!("refs/heads/{}", worktree.branch))?);
+            (self.commit_of(&self.target_ref())?, self.commit_of(&format!("refs/heads/{}", worktree.branch))?);
         if self.is_ancestor(&tip, &onto)? {
             return Ok(MergeTry::Nothing(onto));
         }
@@ -173,7 +173,7 @@ impl Inner {
     pub(super) fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<Publish, RepositoryError> {
         let _merging = self.merging();
         let Merge { onto, commit } = merge;
-        let (into, merged, checkout) = (self.into_ref(), self.merged_ref(assignment), self.checkout_ref());
+        let (into, merged, checkout) = (self.target_ref(), self.merged_ref(assignment), self.checkout_ref());
         let mut orders = format!("start\nupdate {into} {commit} {onto}\nupdate {merged} {commit}\n");
         let is_here = checked_out(&self.main)?.as_deref() == Some(&self.into);
         // One that is behind already stays where it is.
@@ -208,10 +208,10 @@ impl Inner {
             self.main.git(["update-ref", "-d", &checkout]).ok()?;
             return Ok(None);
         }
-        let new = self.commit_of(&self.into_ref())?;
+        let new = self.commit_of(&self.target_ref())?;
         // It exits 1 where files differ, which is the next question.
         self.main.git(["update-index", "-q", "--refresh"]).run()?;
-        if !self.main.git(["diff-index", "--cached", "--quiet", &new]).is_so()? {
+        if !self.main.git(["diff-index", "--cached", "--quiet", &new]).yes_or_no()? {
             let said = self.main.git(["read-tree", "-m", "-u", &old, &new]).run()?;
             if said.code != 0 {
                 let old = &old[..old.len().min(12)];

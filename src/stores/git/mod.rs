@@ -118,7 +118,7 @@ fn usable(workspace: &Path, into: Option<String>) -> Result<(At, String), Reposi
         })?,
     };
     let head = format!("refs/heads/{into}^{{commit}}");
-    if main.git(["rev-parse", "--verify", "--quiet", &head]).is_so()? {
+    if main.git(["rev-parse", "--verify", "--quiet", &head]).yes_or_no()? {
         return Ok((main, into));
     }
     Err(RepositoryError::Unusable(format!(
@@ -187,10 +187,10 @@ impl Inner {
     }
 
     fn is_ancestor(&self, old: &str, new: &str) -> Result<bool, RepositoryError> {
-        self.main.git(["merge-base", "--is-ancestor", old, new]).is_so()
+        self.main.git(["merge-base", "--is-ancestor", old, new]).yes_or_no()
     }
 
-    fn into_ref(&self) -> String {
+    fn target_ref(&self) -> String {
         format!("refs/heads/{}", self.into)
     }
 

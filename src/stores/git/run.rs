@@ -186,7 +186,7 @@ impl Call<'_> {
     ///
     /// # Errors
     /// As [`Call::ok`], for any other exit code.
-    pub(super) fn is_so(self) -> Result<bool, RepositoryError> {
+    pub(super) fn yes_or_no(self) -> Result<bool, RepositoryError> {
         let name = self.name();
         let said = self.run()?;
         match said.code {

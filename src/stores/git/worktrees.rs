@@ -158,7 +158,7 @@ impl Inner {
             self.main.git(start.iter().chain(&[root.as_str(), &worktree.branch]))
         } else {
             // By its number, so that the new branch does not follow the other one.
-            let tip = self.commit_of(&self.into_ref())?;
+            let tip = self.commit_of(&self.target_ref())?;
             self.main.git(start.iter().chain(&["-b", &worktree.branch, &root, &tip]))
         };
         call.ok()?;
@@ -238,7 +238,7 @@ impl Inner {
     /// where the branch that is merged into is now.
     fn left(&self, at: &At) -> Result<Option<(usize, usize)>, RepositoryError> {
         let dirty = at.git(["status", "--porcelain", "-z", "--no-renames"]).ok()?.fields().count();
-        let into = self.into_ref();
+        let into = self.target_ref();
         let commits = at.git(["rev-list", "--count", "HEAD", &format!("^{into}")]).ok()?.line();
         let commits: usize = commits.parse().unwrap_or(0);
         if commits == 0 && dirty == 0 {
@@ -251,7 +251,7 @@ impl Inner {
     /// The merge of a task's work that the board does not know of, and what it says was done.
     fn merged(&self, assignment: &Assignment) -> Result<Option<(String, String)>, RepositoryError> {
         let Some(commit) = self.ref_at(&self.merged_ref(assignment))? else { return Ok(None) };
-        if !self.is_ancestor(&commit, &self.into_ref())? {
+        if !self.is_ancestor(&commit, &self.target_ref())? {
             return Ok(None);
         }
         let body = self.main.git(["log", "-1", "--format=%b", &commit]).ok()?.line();
@@ -275,7 +275,7 @@ impl Inner {
         let name = &worktree.name;
         let branch = format!("refs/heads/{}", worktree.branch);
         if let Some(tip) = self.ref_at(&branch)?
-            && !self.is_ancestor(&tip, &self.into_ref())?
+            && !self.is_ancestor(&tip, &self.target_ref())?
         {
             let branch = &worktree.branch;
             return Ok(Some(format!("{name} stays: its branch {branch} has commits that are not merged")));
