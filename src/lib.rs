@@ -2,6 +2,7 @@
 pub mod cli;
 pub mod config;
 pub mod domain;
+pub mod embed;
 pub mod models;
 pub mod platform;
 pub mod ports;

@@ -4,7 +4,7 @@ use brigade::domain::change::{Actor, Change, change};
 use brigade::domain::event::Event;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::record::{MemberStatus, RosterMember, WorkerRecord, merge_roster, read_roster};
-use brigade::domain::state::{Mode, SharedState, StateReport, StateUpdate, TeammateReport};
+use brigade::domain::state::{Mode, SharedState, StateReport, StateUpdate, TeammateReports};
 use brigade::domain::task::{Task, TaskId, TaskResult};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Entry, Record};
@@ -91,9 +91,8 @@ fn transcripts_events_and_workers_are_written_as_they_were_read() {
 fn the_state_file_is_read_merged_and_written() {
     let text = sample("agent_state_team.json");
     let state = SharedState::parse(text.as_bytes()).unwrap();
-    let rows: std::collections::BTreeMap<String, TeammateReport> =
-        serde_json::from_value(value(&text)["teammates"].clone()).unwrap();
-    let report = StateReport { team: "my-team".into(), current: Some(Mode::RunOnce), teammates: rows };
+    let rows: TeammateReports = serde_json::from_value(value(&text)["teammates"].clone()).unwrap();
+    let report = StateReport { team: "my-team".into(), current: Some(Mode::RunOnce), teammates: rows.into() };
     assert!(state.carries(&report));
     let at = UnixMs::from_iso("2025-11-21T09:15:02.118Z").unwrap();
     let merged = state.merge(&StateUpdate { report: Some(report), desired: None }, at);

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+use serde_json::{Value, json};
 
 /// How long a condition may take on a slow, busy machine before the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,7 +23,7 @@ const SCROLLBACK: usize = 5_000;
 
 /// A person's terminal with the program in it.
 struct Seat {
-    folder: tempfile::TempDir,
+    folder: Option<tempfile::TempDir>,
     terminal: File,
     ours: File,
     screen: Arc<Mutex<vt100::Parser>>,
@@ -37,6 +38,31 @@ impl Seat {
                       [[teams.crew.members]]\nname = \"ada\"\n[[teams.crew.members]]\nname = \"bob\"\n";
         fs::write(folder.path().join("brigade.toml"), config).unwrap();
         fs::write(folder.path().join("plan.md"), plan).unwrap();
+        Self::at(folder, rows, columns, term)
+    }
+
+    /// The same with ada behind a scripted model, and the lead too where there is a script for it.
+    fn scripted(ada: &Value, lead: Option<&Value>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let member = |name: &str, script: &Value| {
+            let path = folder.path().join(format!("{name}.json"));
+            fs::write(&path, script.to_string()).unwrap();
+            format!("provider = \"scripted\"\nmodel = {:?}\n", path.to_str().unwrap())
+        };
+        let goal = lead.map_or("plan = \"plan.md\"", |_| "goal = \"Paint the shed\"");
+        let lead = lead.map(|script| format!("[teams.crew.lead]\n{}", member("lead", script))).unwrap_or_default();
+        let ada = member("ada", ada);
+        let config = format!(
+            "durability = \"process\"\n[teams.crew]\n{goal}\n{lead}[[teams.crew.members]]\nname = \"ada\"\nrole = \"painter\"\n{ada}\
+             [[teams.crew.members]]\nname = \"bob\"\nprovider = \"runbook\"\n"
+        );
+        fs::write(folder.path().join("brigade.toml"), config).unwrap();
+        fs::write(folder.path().join("plan.md"), "## Paint\nrequires: painter\n").unwrap();
+        Self::at(folder, 50, 120, "xterm-256color")
+    }
+
+    /// `brigade up` in this workspace, on a terminal of this size.
+    fn at(folder: tempfile::TempDir, rows: u16, columns: u16, term: &str) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).unwrap();
         unlockpt(&ours).unwrap();
@@ -60,7 +86,34 @@ impl Seat {
                 to.lock().unwrap().process(&bytes[..count]);
             }
         });
-        Self { folder, terminal: theirs, ours, screen, child }
+        Self { folder: Some(folder), terminal: theirs, ours, screen, child }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.as_ref().unwrap().path()
+    }
+
+    /// Kills the program at once, and leaves its workspace.
+    fn kill(mut self) -> tempfile::TempDir {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.folder.take().unwrap()
+    }
+
+    /// The line with the cursor, as it is shown now.
+    fn line(&self) -> String {
+        let parser = self.screen();
+        let screen = parser.screen();
+        let row = usize::from(screen.cursor_position().0);
+        screen.rows(0, screen.size().1.get()).nth(row).unwrap()
+    }
+
+    fn until_line(&self, what: &str) {
+        let began = Instant::now();
+        while !self.line().starts_with(what) {
+            assert!(began.elapsed() < PATIENCE, "the line never was {what:?}\n{}\n{}", self.line(), self.shown());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn type_in(&mut self, text: &str) {
@@ -111,7 +164,7 @@ impl Seat {
     }
 
     fn run(&self, arguments: &[&str]) -> String {
-        let output = brigade(self.folder.path(), arguments).stdin(Stdio::null()).output().unwrap();
+        let output = brigade(self.path(), arguments).stdin(Stdio::null()).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
@@ -163,7 +216,7 @@ fn half_a_line_stays_whole_while_the_team_prints_more_than_two_hundred_lines() {
         let first = "/tasks add 'Half of a line that is long enough ";
         seat.type_in(first);
         seat.until("it is echoed", |shown| shown.contains("long enough"));
-        fs::write(seat.folder.path().join("open"), "").unwrap();
+        fs::write(seat.path().join("open"), "").unwrap();
         seat.until("all is printed", |shown| shown.matches("completes #").count() == 75);
         let typed = format!("crew> {first}");
         seat.until("the line is as it was", |shown| shown.trim_end().ends_with(typed.trim_end()));
@@ -215,12 +268,26 @@ fn commands_and_messages_are_obeyed_and_what_is_wrong_is_said() {
     // Up brings the last line back.
     seat.type_in("\u{1b}[A");
     seat.until("history", |shown| shown.trim_end().ends_with("crew> /team"));
+    // With something typed it only does away with that.
+    seat.type_in("\u{3}");
+    seat.until("an empty line", |_| seat.line().trim_end() == "crew>");
     seat.type_in("\u{3}");
     seat.until("a hint", |shown| shown.contains("Ctrl-C once more"));
     seat.type_in("\u{3}");
     assert_eq!(seat.code(), Some(130));
     assert!(seat.shown().contains("The one task is done"), "{}", seat.shown());
-    assert!(fs::read_to_string(seat.folder.path().join(".team/history")).unwrap().contains("/why 1"));
+    assert!(fs::read_to_string(seat.path().join(".team/history")).unwrap().contains("/why 1"));
+}
+
+#[test]
+fn what_is_typed_ahead_is_obeyed_too() {
+    let mut seat = Seat::new("## One\n```sh\ntrue\n```\n", 50, 120, "xterm");
+    seat.until("it is done", |shown| shown.contains("completes #1"));
+    seat.type_in("/tasks add 'typed ahead'\r/why 1\r/state\r");
+    seat.until("the last of three", |shown| {
+        shown.contains("desired continuous") && shown.contains("It is completed by")
+    });
+    assert!(seat.run(&["tasks"]).contains("typed ahead"));
 }
 
 #[test]
@@ -259,4 +326,112 @@ fn a_terminal_that_can_only_print_is_talked_to_line_by_line() {
     assert_eq!(seat.code(), Some(130));
     let raw = seat.shown();
     assert!(!raw.contains('\u{1b}'), "{raw}");
+}
+
+/// A model that makes these calls at its first task, and reports it done.
+fn painter(first: &[(&str, Value)]) -> Value {
+    let calls: Vec<Value> = first.iter().map(|(tool, input)| json!({ "tool": tool, "input": input })).collect();
+    let done = json!({ "task_id": "{{task}}", "status": "completed", "result": "painted" });
+    json!({
+        "task": [{ "call": calls }, { "call": [{ "tool": "task_update", "input": done }] }, { "say": "Painted." }],
+        "mail": [{ "say": "I note that." }],
+        "compact": [{ "say": "SUMMARY of the painting" }],
+    })
+}
+
+fn asks(question: &str) -> (&'static str, Value) {
+    ("send_message", json!({ "to": "human", "content": question }))
+}
+
+#[test]
+fn a_question_is_shown_as_it_comes_and_stands_on_the_empty_line_until_it_is_answered() {
+    let mut seat = Seat::scripted(&painter(&[asks("Which colour?\n1. red\n2. 漢字")]), None);
+    seat.until("the whole question", |shown| shown.contains("  1. red\n  2. 漢字\n  @ada TEXT answers"));
+    seat.until_line("crew? ada asks: Which colour? 1. red 2. 漢字 (Tab begins the answer)");
+    seat.type_in("x");
+    seat.until_line("crew? x");
+    assert_eq!(seat.line().trim_end(), "crew? x", "nothing of it is left behind what is typed");
+    seat.type_in("\u{7f}");
+    seat.until_line("crew? ada asks");
+    // Killed and begun again, it is not told again and still waits.
+    let mut seat = Seat::at(seat.kill(), 50, 120, "xterm-256color");
+    seat.until_line("crew? ada asks: Which colour?");
+    assert!(seat.shown().contains("ada asked: Which colour?") && !seat.shown().contains("@ada TEXT answers"));
+    seat.type_in("\t");
+    seat.until_line("crew? @ada");
+    seat.type_in("green, please\r");
+    seat.until("the answer", |shown| shown.contains("sent to ada"));
+    seat.until("it was read", |shown| shown.contains("says: I note that."));
+    seat.until_line("crew>");
+    assert_eq!(seat.line().trim_end(), "crew>");
+    assert!(seat.run(&["inbox", "--read"]).contains("Which colour?"));
+}
+
+#[test]
+fn mail_that_came_while_nobody_was_there_is_shown_when_somebody_is() {
+    let mut seat = Seat::scripted(&painter(&[]), None);
+    seat.until("it is done", |shown| shown.contains("completes #1"));
+    let folder = seat.kill();
+    assert!(
+        brigade(folder.path(), &["send", "human", "the roof leaks"]).stdin(Stdio::null()).status().unwrap().success()
+    );
+    seat = Seat::at(folder, 50, 120, "xterm-256color");
+    seat.until("it is shown", |shown| shown.contains("  the roof leaks"));
+    seat.until("it is taken", |_| seat.run(&["inbox", "--json"]).contains("\"data\":[]"));
+}
+
+#[test]
+fn under_a_lead_by_rule_a_plan_waits_for_the_person_who_answers_it_in_place() {
+    let plan = "1. Sand.\n2. Paint.";
+    let mut seat = Seat::scripted(&painter(&[("plan_approval", json!({ "plan": plan }))]), None);
+    seat.until("the plan", |shown| shown.contains("  1. Sand.\n  2. Paint.\n"));
+    seat.until_line("crew? ada hands in plan ");
+    let listed: Value = serde_json::from_str(&seat.run(&["plan", "--json"])).unwrap();
+    let id = listed["data"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!((listed["data"][0]["to"].as_str(), listed["data"][0]["plan"].as_str()), (Some("human"), Some(plan)));
+    seat.type_in("/team\r");
+    seat.until("who waits for whom", |shown| shown.contains(&format!("a person (plan {id})")));
+    assert!(seat.run(&["team"]).contains(&format!("a person (plan {id})")));
+    seat.type_in("/plan approve nope\r");
+    seat.until("no such plan", |shown| shown.contains("there is no plan `nope`"));
+    seat.type_in(&format!("/plan reject {}\t--feedback 'sand twice'\r", &id[..3]));
+    seat.until("answered", |shown| shown.contains(&format!("ada is told: plan {id} is rejected")));
+    seat.until("it was read", |shown| shown.contains("says: I note that."));
+    seat.until_line("crew>");
+    let read = fs::read_to_string(seat.path().join(".team/transcripts/ada.jsonl")).unwrap();
+    assert!(read.contains("(approve: false): sand twice"), "{read}");
+    seat.type_in(&format!("/plan approve {id}\r"));
+    seat.until("once", |shown| shown.contains("answered already (rejected by human)"));
+    seat.type_in("/plan\r");
+    seat.until("none", |shown| shown.contains("no plan waits for an answer"));
+}
+
+#[test]
+fn contexts_are_compacted_and_words_watched_as_asked() {
+    let lead = json!({
+        "goal": [{ "call": [{ "tool": "task_create", "input": { "subject": "Paint", "description": "", "requires": ["painter"] } }] }, { "say": "Planned." }],
+        "mail": [{ "say": "I hear you." }],
+        "report": [{ "say": "It is painted." }],
+        "compact": [{ "say": "SUMMARY of the plan" }],
+    });
+    let mut seat = Seat::scripted(&painter(&[]), Some(&lead));
+    seat.until("it is over", |shown| shown.contains("session 1 is over"));
+    for (typed, said) in [
+        ("/compact", "lead  context compacted"),
+        ("/compact", "nothing to compact"),
+        ("/compact ada", "ada   context compacted"),
+        ("/compact bob", "bob goes by rule (runbook)"),
+        ("/compact nobody", "there is nobody called `nobody`; there are: ada, bob, lead"),
+        ("/watch nobody", "there are: ada, bob\n"),
+        ("/watch ada", "the words of ada are shown as they come"),
+        ("@ada hello", "ada\n  I note that."),
+        ("/watch ada", "only the lead's words are shown"),
+        ("hello", "lead\n  I hear you."),
+        ("/log --follow", "is shown here anyway"),
+    ] {
+        seat.until_line("crew>");
+        seat.type_in(&format!("{typed}\r"));
+        seat.until(&format!("{typed}: {said}"), |shown| shown.contains(said));
+    }
+    assert!(!seat.shown().contains("SUMMARY"), "a summary is for the model: {}", seat.shown());
 }

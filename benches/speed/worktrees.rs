@@ -122,7 +122,7 @@ async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),
     };
-    let repository = GitRepository::open(root, options).unwrap();
+    let repository = GitRepository::open(root, options).await.unwrap();
     match repository.provision(&assignment(number)).await.unwrap() {
         Provision::Ready(worktree) => (repository, worktree),
         other @ Provision::Merged { .. } => panic!("{other:?}"),

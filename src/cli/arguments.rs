@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::time::Duration;
 
 use super::error::{CliError, CliResult};
@@ -85,21 +84,6 @@ pub fn text_or_stdin(text: String) -> CliResult<String> {
         return Err(CliError::usage(format!("stdin has more than {TEXT_BYTES_MAX} bytes")));
     }
     Ok(read.trim_end_matches(['\n', '\r']).to_owned())
-}
-
-/// A whole text file.
-///
-/// # Errors
-/// It cannot be read, is too large, or is no UTF-8.
-pub fn text_file(path: &Path, bytes_max: u64) -> CliResult<String> {
-    let cannot = |why: String| CliError::usage(format!("cannot read {}: {why}", path.display()));
-    let file = std::fs::File::open(path).map_err(|error| cannot(error.to_string()))?;
-    let mut bytes = Vec::new();
-    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| cannot(error.to_string()))?;
-    if bytes.len() as u64 > bytes_max {
-        return Err(cannot(format!("it has more than {bytes_max} bytes")));
-    }
-    String::from_utf8(bytes).map_err(|_| cannot("it is not UTF-8 text".to_owned()))
 }
 
 /// The name of somebody who acts by command.

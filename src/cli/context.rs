@@ -1,18 +1,22 @@
 //! What commands share: where the workspace is, its config, its stores, the time.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::Global;
 use super::error::{CliError, CliResult};
 use super::output::Output;
+use super::session::line::as_typed;
+use super::session::screen::Screen;
 use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags, find_upwards};
 use crate::domain::name::Name;
 use crate::domain::state::{Mode, SharedState, TeammateReport};
 use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
+use crate::embed::{self, SystemClock};
 use crate::ports::{Board, BoardView, Clock, Stores};
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::{BOARD_FOLDER, FileBoard};
@@ -23,20 +27,6 @@ use crate::stores::open::{OpenOptions, Purpose, leader, open};
 use crate::team::spec::{MemberSpec, TeamSpec};
 use crate::ui::text::with_flags;
 use crate::ui::why::Candidate;
-
-/// Brigade's own files in a workspace. The state file's next versions and those before are named one by one, because they
-/// take its name while commands run: see `stores::file::shared`.
-const CONTROL_FILES: [&str; 6] = [".team/spare/*", ".team/aside/*", "agent_state.json", ".tasks", ".team", CONFIG_FILE];
-
-/// The system's clock.
-#[derive(Debug, Clone, Copy)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> UnixMs {
-        UnixMs(0).plus(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
-    }
-}
 
 /// The process that leads a team.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +74,8 @@ pub struct Context {
     surroundings: Surroundings,
     /// Where its words go.
     pub output: Output,
+    /// The session it is given in.
+    screen: Option<Screen>,
 }
 
 impl Context {
@@ -99,13 +91,39 @@ impl Context {
             .filter(|(name, _)| name.starts_with("BRIGADE_"))
             .collect();
         let surroundings = Surroundings { current_folder, user_file: user_file(), variables };
-        Ok(Self { global, surroundings, output })
+        Ok(Self { global, surroundings, output, screen: None })
     }
 
-    /// The same for a command within a session: as wide as the terminal is now.
+    /// The same for a command within a session: as wide as the terminal is now, and what is hinted at is typed there.
     #[must_use]
-    pub fn in_session(&self) -> Self {
-        Self { output: Output::new(false, self.output.color), ..self.clone() }
+    pub fn in_session(&self, screen: &Screen) -> Self {
+        Self { output: Output::new(false, self.output.color), screen: Some(screen.clone()), ..self.clone() }
+    }
+
+    /// Whether it is for a command within a session.
+    #[must_use]
+    pub fn is_in_session(&self) -> bool {
+        self.screen.is_some()
+    }
+
+    /// Prints at once what has to be read.
+    ///
+    /// # Errors
+    /// Nobody can have read it.
+    pub fn print_whole(&self, text: &str) -> io::Result<()> {
+        match &self.screen {
+            Some(screen) if screen.print_and_wait(text) => Ok(()),
+            Some(_) => Err(io::Error::other("the terminal takes nothing")),
+            None => self.output.print_whole(text),
+        }
+    }
+
+    /// Says something besides the answer.
+    pub fn note(&self, text: &str) {
+        match &self.screen {
+            Some(screen) => screen.print(text),
+            None => self.output.note(text),
+        }
     }
 
     /// Now.
@@ -151,10 +169,10 @@ impl Context {
         named.into_iter().filter_map(flag).collect::<Vec<_>>().join(" ")
     }
 
-    /// A hint with those flags.
+    /// A hint with those flags; in a session, with the commands as they are typed there.
     #[must_use]
     pub fn hint(&self, text: &str) -> String {
-        with_flags(text, &self.flags())
+        if self.screen.is_some() { as_typed(text) } else { with_flags(text, &self.flags()) }
     }
 
     /// The workspace: the one that was named, the config's folder, or where there is no config the nearest one upwards that has a
@@ -187,28 +205,14 @@ impl Context {
         }
     }
 
-    /// What no tool of a member may write: Brigade's own files in the workspace, relative to it, and what says how the team
-    /// runs, wherever it lies. Of the latter, a plan and prompts inside the workspace are its contents like any other file.
+    /// What no tool of a member may write; see [`embed::control_files`].
     ///
     /// # Errors
     /// There is no workspace.
     pub fn control_files(&self, plan: Option<&Path>) -> CliResult<Vec<PathBuf>> {
         let workspace = self.workspace()?;
-        let whole = |path: PathBuf| path.canonicalize().unwrap_or(path);
-        let inside = |path: &Path| path.strip_prefix(&workspace).ok().map(Path::to_owned);
-        let mut controls: Vec<PathBuf> = CONTROL_FILES.map(PathBuf::from).into();
-        for config in self.config_file().into_iter().chain(self.surroundings.user_file.clone()) {
-            let prompts = config.parent().map(|folder| whole(folder.join("prompts")));
-            let config = whole(config);
-            controls.push(inside(&config).unwrap_or(config));
-            controls.extend(prompts.filter(|prompts| inside(prompts).is_none()));
-        }
-        controls.extend(plan.map(|plan| whole(plan.to_owned())).filter(|plan| inside(plan).is_none()));
-        // A folder that has the workspace in it cannot be read-only.
-        controls.retain(|path| !workspace.starts_with(path));
-        let mut known = BTreeSet::new();
-        controls.retain(|path| known.insert(path.clone()));
-        Ok(controls)
+        let configs: Vec<PathBuf> = self.config_file().into_iter().chain(self.surroundings.user_file.clone()).collect();
+        Ok(embed::control_files(&workspace, &configs, plan))
     }
 
     /// Where a new config goes: the workspace that was named, which is made where it is missing, or the current folder.

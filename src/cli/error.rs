@@ -4,11 +4,13 @@ use serde_json::json;
 
 use super::exit::Exit;
 use crate::config::problem::ConfigError;
-use crate::domain::change::Refusal;
 use crate::domain::name::InvalidName;
 use crate::domain::plan::PlanErrors;
+use crate::domain::refusal::Refusal;
 use crate::domain::task::{TaskId, TaskStatus};
+use crate::embed::EmbedError;
 use crate::ports::StoreError;
+use crate::team::LaunchError;
 
 /// An error for the person at the terminal, or the program behind the pipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +61,17 @@ impl CliError {
 impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
         Self { hint: error.hint(), ..Self::usage(error.to_string()) }
+    }
+}
+
+impl From<EmbedError> for CliError {
+    fn from(error: EmbedError) -> Self {
+        match error {
+            EmbedError::Config(error) => error.into(),
+            EmbedError::Store(error) | EmbedError::Launch(LaunchError::Store(error)) => error.into(),
+            EmbedError::Guard(_) => Self::refused(error.to_string()),
+            error => Self::usage(error.to_string()),
+        }
     }
 }
 

@@ -12,10 +12,13 @@ use super::output::Output;
 use super::session::screen::Screen;
 use super::signals::Signals;
 use super::traces;
-use crate::domain::event::Event;
+use crate::domain::event::{Event, Fact};
+use crate::domain::name::HUMAN;
 use crate::ports::BoardView;
 use crate::team::handle::{Command, Outcome, TeamHandle};
-use crate::ui::summary::{self, Place, Summary};
+use crate::ui::style::{DIM, paint};
+use crate::ui::summary::{self, ForYou, Place, Summary};
+use crate::ui::text::{with_flags, wrap};
 use crate::ui::timeline::Timeline;
 use crate::ui::why::Candidate;
 
@@ -24,6 +27,9 @@ const QUIET: Duration = Duration::from_millis(150);
 /// What is said when the team is asked to stop, and when it is asked again.
 pub(super) const STOPPING: &str = "stopping: running turns are finished; once more to stop now";
 pub(super) const STOPPING_NOW: &str = "stopping now";
+
+/// How mail for the person is read stands behind so many spaces, below what it is about.
+const HOW_INDENT: usize = 7;
 
 /// How a run is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -48,6 +54,8 @@ pub struct Report {
     summary: Summary,
     /// Whether what it printed could not be written; it says no more then.
     is_mute: bool,
+    /// Whether it said how mail for the person is read.
+    has_told_of_mail: bool,
     /// Where a session shows it, instead of stdout.
     screen: Option<Screen>,
     /// Nothing is held back: there is nothing to show in a quiet moment, and nobody is woken for it.
@@ -68,6 +76,7 @@ impl Report {
             timeline,
             summary: Summary::default(),
             is_mute: false,
+            has_told_of_mail: false,
             screen: None,
             is_flushed: false,
         }
@@ -89,6 +98,9 @@ impl Report {
     /// Shows an event.
     pub fn event(&mut self, event: &Event) {
         self.is_flushed = false;
+        if self.screen.is_some() {
+            self.look_at_width();
+        }
         self.summary.observe(event);
         let text = match self.format {
             OutputFormat::Text => self.timeline.push(event),
@@ -96,6 +108,28 @@ impl Report {
             OutputFormat::StreamJson => event.to_line() + "\n",
         };
         self.print(&text);
+        if matches!(&event.fact, Fact::MessageSent { to, .. } if to == HUMAN) && self.screen.is_none() {
+            self.tell_of_mail();
+        }
+    }
+
+    /// Says once, where nobody sits at the terminal, how mail for the person is read.
+    fn tell_of_mail(&mut self) {
+        if self.format == OutputFormat::Text && !std::mem::replace(&mut self.has_told_of_mail, true) {
+            let how = "that is for you: brigade inbox --take shows it whole, brigade send NAME TEXT answers; brigade plan shows plans";
+            let text = wrap(&with_flags(how, &self.flags), self.output.columns.saturating_sub(HOW_INDENT), 0);
+            let text: String = text.lines().map(|line| format!("{}{line}\n", " ".repeat(HOW_INDENT))).collect();
+            self.print(&paint(DIM, &text));
+        }
+    }
+
+    /// Says what waits for the person from before, where nobody shows it.
+    pub fn tell_what_waits(&mut self, for_you: &ForYou) {
+        if self.format == OutputFormat::Text {
+            for sentence in for_you.sentences() {
+                self.note(&with_flags(&sentence, &self.flags));
+            }
+        }
     }
 
     /// Says something that is no event, where it disturbs no program.
@@ -167,13 +201,17 @@ impl Report {
     /// Shows lines that wait for more of their kind; for quiet moments.
     pub fn flush(&mut self) {
         self.is_flushed = true;
-        // The terminal may have another width by now.
-        self.output = Output::new(self.output.json, self.output.color);
-        self.timeline.set_columns(self.output.columns);
+        self.look_at_width();
         let text = self.timeline.finish();
         if self.format == OutputFormat::Text {
             self.print(&text);
         }
+    }
+
+    /// The terminal may have another width by now.
+    fn look_at_width(&mut self) {
+        self.output = Output::new(self.output.json, self.output.color);
+        self.timeline.set_columns(self.output.columns);
     }
 
     /// Prints; where that fails, nothing more. The team's work is worth more than what is said about it.
@@ -192,15 +230,15 @@ impl Report {
         }
     }
 
-    /// Shows how the run came out by what the board says now and what kept the team from its work, if anything did, and says how the
-    /// process ends unless something else decides.
+    /// Shows how the run came out by what the board says now, what kept the team from its work, if anything did, and what waits for the
+    /// person; says how the process ends unless something else decides.
     ///
     /// # Errors
     /// It cannot be put into words.
-    pub fn close(&mut self, view: &BoardView, trouble: Option<&str>) -> CliResult<Exit> {
+    pub fn close(&mut self, view: &BoardView, trouble: Option<&str>, for_you: ForYou) -> CliResult<Exit> {
         self.flush();
-        let outcome =
-            summary::Outcome { trouble: trouble.map(str::to_owned), ..self.summary.outcome(&self.team, view) };
+        let trouble = trouble.map(str::to_owned);
+        let outcome = summary::Outcome { trouble, for_you, ..self.summary.outcome(&self.team, view) };
         let place = Place { workspace: &self.workspace, flags: &self.flags };
         let text = match self.format {
             OutputFormat::Text => summary::render(&outcome, &place, self.output.columns),

@@ -1,25 +1,31 @@
 //! `brigade inbox`.
 
-use std::collections::HashSet;
-use std::fmt::Write as _;
-
 use serde_json::value::RawValue;
+use std::collections::HashSet;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
-use crate::domain::message::Message;
+use super::waiting::{delivered, new_mail};
+use crate::domain::message::{Message, MessageType};
 use crate::domain::name::HUMAN;
+use crate::domain::questions::Questions;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
 use crate::ports::{Delivery, Stores};
 use crate::stores::open::Purpose;
+use crate::ui::plans;
 use crate::ui::style::{BOLD, DIM, paint};
-use crate::ui::text::{ago, harmless, one_line};
+use crate::ui::text::{ago, indented, one_line};
+
+/// Mail that was read before is shown up to this many messages.
+const READ_MAX: usize = 20;
+/// A message's lines begin behind so many spaces.
+const INDENT: usize = 2;
 
 /// Show the mail that waits for somebody: a teammate, `lead`, or `human` for yours
 ///
-/// Looking takes nothing away. `--take` empties your own inbox once it is shown.
+/// Looking takes nothing away. `--take` empties your own inbox once it is shown; `--read` shows again what was taken.
 #[derive(Debug, clap::Args)]
 pub struct Inbox {
     /// Whose
@@ -28,6 +34,9 @@ pub struct Inbox {
     /// Empty the inbox of `human` once it is shown
     #[arg(long)]
     take: bool,
+    /// Show the last mail that was read, instead
+    #[arg(long, conflicts_with = "take")]
+    read: bool,
 }
 
 impl Inbox {
@@ -36,12 +45,15 @@ impl Inbox {
     /// # Errors
     /// Nobody of that name has one.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        if self.take && self.name != HUMAN {
+        if (self.take || self.read) && self.name != HUMAN {
             let message = format!("the mail of {} is its own to take", one_line(&self.name));
             return Err(CliError::usage(message).hint("only that of `human` is yours"));
         }
         let stores = context.stores(Purpose::Act).await?;
         let team = context.open_inboxes(&stores).await?;
+        if self.read {
+            return read_before(context, stores.transcripts.load(HUMAN).await?);
+        }
         let members = || team.iter().flat_map(|team| &team.members).map(|member| &member.name);
         let whose = members().find(|name| name.is_same(&self.name)).map_or(self.name.as_str(), |name| name.as_str());
         let deliveries = match self.take {
@@ -49,38 +61,74 @@ impl Inbox {
             false => stores.mailbox.peek(&self.name).await?,
         };
         // What was taken may still lie there though a transcript has it: only that says what was delivered, or shown.
-        let shown = if deliveries.is_empty() { HashSet::new() } else { shown_before(&stores, whose).await? };
+        let shown = match deliveries.is_empty() {
+            true => HashSet::new(),
+            false => delivered(stores.transcripts.load(whose).await?),
+        };
         if self.take {
             // A command ends before the store can be sure that nobody writes into what it takes; a later one lets go of it.
             stores.mailbox.settle(HUMAN, &shown).await?;
         }
-        let new: Vec<Delivery> = deliveries.into_iter().filter(|delivery| !shown.contains(&delivery.key)).collect();
+        let new = new_mail(deliveries, &shown);
         let messages: Vec<&Message> = new.iter().map(|delivery| &delivery.message).collect();
-        let now = context.now();
-        let answer = context.output.answer(&as_json(&messages), || as_text(&messages, now))?;
-        let name = one_line(&self.name);
+        let answer = shown_as(context, &messages, whose == HUMAN)?;
         if messages.is_empty() {
-            return Ok(answer.note(paint(DIM, &format!("no mail waits for {name}"))));
+            let name = if whose == HUMAN { "you".to_owned() } else { one_line(&self.name) };
+            let answer = answer.note(paint(DIM, &format!("no mail waits for {name}")));
+            return Ok(match whose == HUMAN {
+                true => answer.note(paint(DIM, "brigade inbox --read shows what you have read")),
+                false => answer,
+            });
         }
         if self.take {
             // Printed first, to a reader that is there: mail that was taken and never shown would be lost.
             let unshown = |error| CliError::refused(format!("cannot write: {error}; the mail stays where it is"));
-            context.output.print_whole(&answer.text).map_err(unshown)?;
-            settle(&stores, &new, shown, now).await?;
+            context.print_whole(&answer.text).map_err(unshown)?;
+            settle(&stores, &new, shown, context.now()).await?;
             return Ok(Answer { text: String::new(), ..answer });
         }
-        Ok(answer)
+        let is_yours = whose == HUMAN;
+        Ok(if is_yours { answer.note(paint(DIM, "it waits until brigade inbox --take")) } else { answer })
     }
 }
 
-/// What was delivered, or shown to the person, by the transcript of that name.
-async fn shown_before(stores: &Stores, name: &str) -> CliResult<HashSet<String>> {
-    let records = stores.transcripts.load(name).await?;
-    let delivered = records.into_iter().filter_map(|record| match record.entry {
-        Entry::Message(message) => Some(message.delivered),
-        Entry::Compaction { .. } => None,
+/// The last mail that the person was shown.
+fn read_before(context: &Context, records: Vec<Record>) -> CliResult<Answer> {
+    let told = records.into_iter().filter_map(|record| match record.entry {
+        Entry::Message(message) if message.role == Role::User => Some(message.content),
+        _ => None,
     });
-    Ok(delivered.flatten().collect())
+    let text_of = |block: Block| match block {
+        Block::Text { text } => Message::parse(text.as_bytes()).ok(),
+        _ => None,
+    };
+    let messages: Vec<Message> = told.flatten().filter_map(text_of).collect();
+    let last: Vec<&Message> = messages.iter().skip(messages.len().saturating_sub(READ_MAX)).collect();
+    let answer = shown_as(context, &last, false)?;
+    Ok(if last.is_empty() { answer.note(paint(DIM, "no mail was read")) } else { answer })
+}
+
+/// Messages as an answer; `can_answer` says how, where something is asked of the reader.
+fn shown_as(context: &Context, messages: &[&Message], can_answer: bool) -> CliResult<Answer> {
+    let columns = context.output.columns;
+    let text = || {
+        let shown = |message: &&Message| {
+            let how = can_answer.then(|| how_to_answer(message)).flatten();
+            let how = how.map(|how| format!("  {}\n", paint(DIM, &context.hint(&how))));
+            as_text(message, context.now(), columns) + &how.unwrap_or_default()
+        };
+        messages.iter().map(shown).collect()
+    };
+    context.output.answer(&as_json(messages), text)
+}
+
+/// How a person answers what asks for that.
+fn how_to_answer(message: &Message) -> Option<String> {
+    match (message.kind, &message.request_id) {
+        (MessageType::PlanApprovalRequest, Some(id)) => Some(plans::how_to_answer(&one_line(id))),
+        _ if Questions::asks(message) => Some(format!("brigade send {} TEXT answers", one_line(&message.from))),
+        _ => None,
+    }
 }
 
 /// Notes in the transcript of `human` what was shown; what held it can go then.
@@ -99,18 +147,17 @@ fn as_json(messages: &[&Message]) -> Vec<Box<RawValue>> {
     messages.iter().filter_map(|message| RawValue::from_string(message.to_line()).ok()).collect()
 }
 
-fn as_text(messages: &[&Message], now: UnixMs) -> String {
-    let mut out = String::new();
-    for message in messages {
-        // Seconds of a few thousand years: a float holds their milliseconds.
-        let at = UnixMs((message.timestamp * 1000.0) as i64);
-        let kind = message.kind.as_str().replace('_', " ");
-        let about = format!("{kind}, {}", ago(at, now));
-        let from = if message.from.is_empty() { "?" } else { &message.from };
-        let _ = writeln!(out, "{} {}", paint(BOLD, &one_line(from)), paint(DIM, &about));
-        for line in harmless(message.plan.as_deref().unwrap_or(&message.content)).lines() {
-            let _ = writeln!(out, "  {line}");
-        }
-    }
-    out
+fn as_text(message: &Message, now: UnixMs, columns: usize) -> String {
+    // Seconds of a few thousand years: a float holds their milliseconds.
+    let at = UnixMs((message.timestamp * 1000.0) as i64);
+    let kind = match (message.kind, &message.request_id) {
+        (MessageType::Message, _) => String::new(),
+        (MessageType::PlanApprovalRequest, Some(id)) => format!("hands in plan {}, ", one_line(id)),
+        (kind, _) => format!("{}, ", kind.as_str().replace('_', " ")),
+    };
+    let from = if message.from.is_empty() { "?" } else { &message.from };
+    let about = format!("{kind}{}", ago(at, now));
+    let heading = format!("{} {}\n", paint(BOLD, &one_line(from)), paint(DIM, &about));
+    let text = message.plan.as_deref().unwrap_or(&message.content);
+    heading + &indented(text.trim_end(), columns, INDENT)
 }

@@ -148,7 +148,7 @@ fn write(path: &Path, text: &str) -> CliResult<()> {
 /// Adds the lines .gitignore lacks; whether there were any.
 fn ignore(folder: &Path) -> CliResult<bool> {
     let path = folder.join(".gitignore");
-    let old = if path.exists() { super::arguments::text_file(&path, IGNORE_BYTES_MAX)? } else { String::new() };
+    let old = if path.exists() { crate::embed::read_text(&path, IGNORE_BYTES_MAX)? } else { String::new() };
     let bare = |line: &str| line.trim().trim_matches('/').trim_end_matches("/*").to_owned();
     let missing: Vec<&str> =
         IGNORED.into_iter().filter(|line| !old.lines().any(|known| bare(known) == bare(line))).collect();

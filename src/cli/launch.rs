@@ -1,11 +1,10 @@
 //! From `up` and `run` to a team that can be launched: config, plan and flags, checked. Launching is the team's.
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::arguments::text_file;
 use super::context::{Context, candidates};
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
@@ -13,9 +12,9 @@ use super::headless::{OutputFormat, Report};
 use super::session::Session;
 use crate::config::settings::PROVIDER_DEFAULT;
 use crate::config::{Durability, TeamFlags};
-use crate::domain::plan::{self, PLAN_BYTES_MAX};
 use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
+use crate::embed::read_plan;
 use crate::models::{self, runbook};
 use crate::team::spec::TeamSpec;
 use crate::ui::style::{WARN, paint};
@@ -150,28 +149,9 @@ pub(in crate::cli) fn note_blocks(context: &Context, spec: Option<&TeamSpec>, ta
         for language in runbook::blocks_not_run(description) {
             let shells = runbook::SHELLS.join(", ");
             let text = format!("{name}: its `{language}` block is not run: only {shells}");
-            context.output.note(&format!("{} {}", paint(WARN, "warning:"), one_line(&text)));
+            context.note(&format!("{} {}", paint(WARN, "warning:"), one_line(&text)));
         }
     }
-}
-
-/// The tasks of a plan file.
-///
-/// # Errors
-/// The file cannot be read, or is no plan: with its name before each line.
-pub fn read_plan(path: &Path, workspace: &Path) -> CliResult<Vec<NewTask>> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let text = text_file(path, PLAN_BYTES_MAX as u64)?;
-    plan::parse(&plan_name(path, workspace), &text).map_err(|errors| {
-        let lines: Vec<String> = errors.0.iter().map(|error| format!("{name}, {error}")).collect();
-        CliError::usage(lines.join("\n"))
-    })
-}
-
-/// What tells a plan from others: its path in the workspace, or its whole path where it lies outside.
-fn plan_name(path: &Path, workspace: &Path) -> String {
-    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    whole.strip_prefix(workspace).unwrap_or(&whole).to_string_lossy().into_owned()
 }
 
 /// Reads a mode.

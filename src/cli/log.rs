@@ -50,6 +50,9 @@ impl Log {
     /// # Errors
     /// There is no workspace, or the log cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
+        if self.follow && context.is_in_session() {
+            return Err(CliError::usage("what comes is shown here anyway").hint("brigade log -n 50 shows what came"));
+        }
         let team_folder = context.workspace()?.join(TEAM_FOLDER);
         let mut reader = EventReader::new(Arc::new(RealFileSystem::default()), &team_folder);
         let mut timeline = Timeline::new(context.output.columns);

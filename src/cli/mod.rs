@@ -23,6 +23,7 @@ pub mod init;
 pub mod launch;
 pub mod log;
 pub mod output;
+pub mod plan;
 pub mod run;
 pub mod send;
 pub mod session;
@@ -33,6 +34,7 @@ pub mod tasks;
 pub mod team;
 pub mod traces;
 pub mod up;
+pub mod waiting;
 pub mod why;
 
 use crate::ui::text::harmless;
@@ -90,6 +92,7 @@ pub enum Command {
     Team(team::Team),
     Inbox(inbox::Inbox),
     Send(send::Send),
+    Plan(plan::Plan),
     Why(why::Why),
     State(state::State),
     Cost(cost::Cost),
@@ -168,6 +171,7 @@ impl Command {
             Self::Team(command) => wait_for(command.run(context)),
             Self::Inbox(command) => wait_for(command.run(context)),
             Self::Send(command) => wait_for(command.run(context)),
+            Self::Plan(command) => wait_for(command.run(context)),
             Self::Why(command) => wait_for(command.run(context)),
             Self::State(command) => wait_for(command.run(context)),
             Self::Cost(command) => wait_for(command.run(context)),
@@ -196,8 +200,12 @@ pub fn answer(context: &Context, words: Vec<String>) -> String {
     }
 }
 
-/// Runs a command that does one thing after the other: one thread is enough, and begun in no time.
 fn wait_for(command: impl Future<Output = CliResult<Answer>>) -> CliResult<Answer> {
+    on_one_thread(command)
+}
+
+/// Runs what does one thing after the other: one thread is enough, and begun in no time.
+fn on_one_thread<T>(command: impl Future<Output = CliResult<T>>) -> CliResult<T> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

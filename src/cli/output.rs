@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use crate::ui::style::{BAD, BOLD, paint};
-use crate::ui::text::{WIDTH_UNBOUNDED, harmless};
+use crate::ui::text::{WIDTH_UNBOUNDED, harmless, wrap};
 
 /// Terminals are never taken for narrower than this.
 const WIDTH_MIN: usize = 20;
@@ -166,7 +166,7 @@ impl Output {
     #[must_use]
     pub fn render(&self, answer: &Answer) -> String {
         let notes = answer.notes.iter().filter(|_| !self.json);
-        notes.fold(answer.text.clone(), |text, note| text + note + "\n")
+        notes.fold(answer.text.clone(), |text, note| text + &wrap(note, self.columns, 2) + "\n")
     }
 
     /// An error as a text: lines for people, JSON for programs.

@@ -7,7 +7,9 @@ use super::output::Answer;
 use crate::config::settings::PROVIDER_DEFAULT;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, HUMAN};
+use crate::domain::questions;
 use crate::domain::state::Mode;
+use crate::domain::transcript::{Entry, Record};
 use crate::ports::StoreError;
 use crate::stores::open::Purpose;
 use crate::team::spec::TeamSpec;
@@ -50,6 +52,11 @@ impl Send {
             let message = Message::new(kind, HUMAN, text.clone(), context.now());
             let id = stores.mailbox.send(&to, message).await.map_err(|error| unknown(error, &to))?;
             sent.push(serde_json::json!({ "to": to, "id": id }));
+        }
+        // What a person wrote answers what they were asked. It is sent already: that this cannot be noted is no reason to fail.
+        let said = Record { at: context.now(), entry: Entry::Message(questions::said(&self.to, &text)) };
+        if let Err(error) = stores.transcripts.append(HUMAN, &[said], false).await {
+            tracing::warn!("cannot note what was sent: {error}");
         }
         let count = sent.len();
         let answer = context.output.answer(&sent, || {

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use super::context::{Context, Running};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
+use super::waiting::Waiting;
 use crate::config::problem::ConfigError;
 use crate::domain::record::{MemberStatus, RosterMember};
+use crate::domain::request::Request;
 use crate::domain::state::{SharedState, TeammateReport};
 use crate::domain::time::UnixMs;
 use crate::ports::{Board as _, BoardView};
@@ -46,11 +48,14 @@ impl Team {
         let roster = stores.roster.read().await?;
         let view = context.board_to_look_at()?.view().await?;
         let now = context.now();
+        let waiting = Waiting::of(&stores).await?;
         let silence = running.lead.as_ref().and_then(|lead| lead.silent_for(now));
         let mut team = assemble(name, spec.as_ref(), &running, &roster, &view);
+        tell_who_asks(&mut team, &waiting);
         team.silent_ms =
             silence.filter(|_| team.running).map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
         let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
+        let answer = waiting.for_you().sentences().into_iter().fold(answer, Answer::note);
         let unknown = running.state.as_ref().and_then(|state| state.unknown_desired.clone());
         Ok(match unknown {
             Some(word) => answer.note(format!(
@@ -60,6 +65,18 @@ impl Team {
             )),
             None => answer,
         })
+    }
+}
+
+/// Who handed in a plan or asked the person something waits for an answer.
+fn tell_who_asks(team: &mut TeamView, waiting: &Waiting) {
+    for member in team.members.iter_mut().filter(|member| member.phase == "idle") {
+        let is_theirs = |from: &str| from.eq_ignore_ascii_case(&member.name);
+        let question = waiting.questions.iter().find(|question| is_theirs(&question.from));
+        let question = question.map(|question| format!("a person: {}", crate::ui::text::one_line(&question.text)));
+        // The state file says so of plans too, a moment later.
+        let plan = waiting.plans.iter().find(|plan| is_theirs(&plan.from)).map(Request::who_answers);
+        member.waiting_for = plan.or(question).or(member.waiting_for.take());
     }
 }
 

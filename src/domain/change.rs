@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::imported::Imported;
+use super::refusal::Refusal;
 use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
 use super::time::UnixMs;
 use TaskStatus::{Completed, Failed, InProgress, Pending};
@@ -85,11 +86,8 @@ pub enum Change {
         /// Its new end.
         expires: UnixMs,
     },
-    /// It is done in this worktree.
-    Lodge {
-        /// Its folder, relative to the workspace.
-        worktree: String,
-    },
+    /// It is done in this worktree, named by its folder relative to the workspace.
+    Lodge(String),
     /// A failed task is to be tried again, with its failures forgotten.
     Retry,
     /// A completed task is to be done again.
@@ -166,6 +164,12 @@ impl Action {
             Self::Delete => "delete",
         }
     }
+
+    /// Whether it is for the holder of a task in progress.
+    #[must_use]
+    pub fn is_for_holder(self) -> bool {
+        matches!(self, Self::Complete | Self::Fail | Self::Release | Self::Renew | Self::Lodge)
+    }
 }
 
 /// Whether somebody may do something.
@@ -211,102 +215,6 @@ pub const RULES: [Rule; 10] = [
     Rule { action: Action::Delete, from: &[InProgress], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Forced },
 ];
 
-/// Why a change is refused. Nothing was written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// The holder's attempt is not the present one: it lost its claim.
-    #[error("attempt {given} of task {task} is stale: {}; stop working on it", stale(*present, *status, owner))]
-    Stale {
-        /// The task.
-        task: TaskId,
-        /// The attempt that was handed in.
-        given: u32,
-        /// The attempt the task is at.
-        present: u32,
-        /// Its status.
-        status: TaskStatus,
-        /// Its owner, or "nobody".
-        owner: String,
-    },
-    /// The task is held, but not by who asks.
-    #[error("{}", not_holder(*task, owner, by))]
-    NotHolder {
-        /// The task.
-        task: TaskId,
-        /// Who holds it.
-        owner: String,
-        /// Who asked.
-        by: String,
-    },
-    /// The task's status does not allow it.
-    #[error("cannot {} task {task}: it is {status}{}", action.verb(), from_hint(*action))]
-    WrongStatus {
-        /// The task.
-        task: TaskId,
-        /// What was asked.
-        action: Action,
-        /// Its status.
-        status: TaskStatus,
-    },
-    /// Who asks may never do this.
-    #[error("{by} may not {} task {task}: that is for {}", action.verb(), allowed(*action))]
-    NotAllowed {
-        /// The task.
-        task: TaskId,
-        /// What was asked.
-        action: Action,
-        /// Who asked.
-        by: String,
-    },
-    /// Who asks may do this only with force.
-    #[error("task {task} is held by {owner}: {} it only with --force", action.verb())]
-    NeedsForce {
-        /// The task.
-        task: TaskId,
-        /// What was asked.
-        action: Action,
-        /// Who holds it.
-        owner: String,
-    },
-}
-
-/// What became of a claim that is no more.
-fn stale(present: u32, status: TaskStatus, owner: &str) -> String {
-    match status {
-        InProgress => format!("{owner} holds it as attempt {present}"),
-        Pending => "its lease ran out, or it was given back, and nobody holds it now".to_owned(),
-        Completed | Failed => format!("it is {status}"),
-    }
-}
-
-fn not_holder(task: TaskId, owner: &str, by: &str) -> String {
-    if owner == by {
-        return format!(
-            "task {task} is held by {owner}, who has to say which attempt; only a person or the lead can insist"
-        );
-    }
-    format!("task {task} is held by {owner}, not by {by}")
-}
-
-fn from_hint(action: Action) -> &'static str {
-    match action {
-        Action::Complete | Action::Fail | Action::Release | Action::Renew | Action::Lodge => {
-            ", and only a task in progress can be; claim it first"
-        }
-        Action::Retry => ", and only a failed task is retried",
-        Action::Reopen => ", and only a completed task is reopened",
-        Action::Edit | Action::Delete => "",
-    }
-}
-
-fn allowed(action: Action) -> &'static str {
-    match action {
-        Action::Complete | Action::Fail | Action::Release | Action::Renew | Action::Lodge => "its holder",
-        Action::Retry | Action::Reopen | Action::Delete => "the lead or a person",
-        Action::Edit => "the lead, a person, its creator or its holder",
-    }
-}
-
 /// Whether `by` may do `action` to `task`, by [`RULES`].
 ///
 /// # Errors
@@ -314,8 +222,7 @@ fn allowed(action: Action) -> &'static str {
 pub fn permit(task: &Task, action: Action, by: &Actor) -> Result<(), Refusal> {
     let owner = || task.owner.clone().unwrap_or_else(|| "nobody".to_owned());
     let holds = task.claim.is_some() && task.owner.as_deref() == Some(&by.name);
-    let for_holder =
-        matches!(action, Action::Complete | Action::Fail | Action::Release | Action::Renew | Action::Lodge);
+    let for_holder = action.is_for_holder();
     if let Some(given) = by.attempt
         && for_holder
         && (given != task.attempt || task.status != InProgress)
@@ -357,7 +264,7 @@ impl Change {
             Self::Fail { .. } => Action::Fail,
             Self::Release { .. } => Action::Release,
             Self::Renew { .. } => Action::Renew,
-            Self::Lodge { .. } => Action::Lodge,
+            Self::Lodge(_) => Action::Lodge,
             Self::Retry => Action::Retry,
             Self::Reopen => Action::Reopen,
             Self::Edit(_) => Action::Edit,
@@ -401,7 +308,7 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
                 claim.expires = Some(*expires);
             }
         }
-        Change::Lodge { worktree } => next.worktree = Some(worktree.clone()),
+        Change::Lodge(worktree) => next.worktree = Some(worktree.clone()),
         Change::Retry => {
             free(&mut next);
             next.failures = 0;

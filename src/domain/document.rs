@@ -3,20 +3,68 @@
 //! Other programs keep their own fields in our files, so every whole-file contract goes through a [`Document`].
 //! It knows nothing of tasks, state or files.
 
-use indexmap::IndexMap;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
 
 /// The deepest nesting that is read, short of where common readers give up (serde_json: 128 levels, Python's: about 1000).
 pub const DEPTH_MAX: usize = 100;
 
+/// Fields that most documents have room for.
+const FIELDS_USUAL: usize = 16;
+
+/// From this many fields on, a key that stands twice is looked for by a table.
+const FIELDS_TO_WALK_MAX: usize = 32;
+
 /// A JSON object: its fields in their order, each value as the text it was read as.
 ///
-/// A key that stands twice keeps its last value, as in every common reader.
-#[derive(Clone, Debug, Default)]
+/// A key that stands twice keeps its last value, as in every common reader. Names and values are pieces of the text that was read, so
+/// that reading costs one copy however many fields there are, and a copy of a document next to nothing.
+#[derive(Clone, Default)]
 pub struct Document {
-    fields: IndexMap<String, Box<RawValue>>,
+    text: Arc<str>,
+    fields: Vec<Field>,
+}
+
+#[derive(Clone)]
+struct Field {
+    name: Piece,
+    value: Piece,
+}
+
+/// A piece of a document's text, or one of its own.
+#[derive(Clone)]
+enum Piece {
+    Read { start: u32, end: u32 },
+    Own(Arc<str>),
+}
+
+impl Piece {
+    /// `piece`, which may be part of `text`.
+    fn of(piece: Cow<'_, str>, text: &str) -> Self {
+        match piece {
+            Cow::Borrowed(piece) => {
+                let start = piece.as_ptr().addr() - text.as_ptr().addr();
+                match (u32::try_from(start), u32::try_from(start + piece.len())) {
+                    (Ok(start), Ok(end)) => Self::Read { start, end },
+                    _ => Self::Own(piece.into()),
+                }
+            }
+            Cow::Owned(piece) => Self::Own(piece.into()),
+        }
+    }
+
+    fn text<'a>(&'a self, text: &'a str) -> &'a str {
+        match self {
+            Self::Read { start, end } => &text[*start as usize..*end as usize],
+            Self::Own(piece) => piece,
+        }
+    }
 }
 
 /// Why bytes are not a document, or a field not what it should be.
@@ -48,9 +96,22 @@ impl Document {
         if is_too_deep(bytes) {
             return Err(DocumentError::TooDeep);
         }
-        serde_json::from_slice(bytes)
-            .map(|fields| Self { fields })
-            .map_err(|error| DocumentError::Syntax(error.to_string()))
+        let syntax = |error: &dyn fmt::Display| DocumentError::Syntax(error.to_string());
+        let text = std::str::from_utf8(bytes).map_err(|error| syntax(&error))?;
+        let Pairs(pairs) = serde_json::from_str(text).map_err(|error| syntax(&error))?;
+        let fields = pairs.into_iter().map(|(name, value)| Field {
+            name: Piece::of(name, text),
+            value: Piece::of(Cow::Borrowed(value.get()), text),
+        });
+        Ok(Self { fields: fields.collect(), text: text.into() })
+    }
+
+    fn place(&self, field: &str) -> Option<usize> {
+        self.fields.iter().position(|known| known.name.text(&self.text) == field)
+    }
+
+    fn pairs(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.fields.iter().map(|field| (field.name.text(&self.text), field.value.text(&self.text)))
     }
 
     /// The value of `field`, or `None` where it is missing or `null`.
@@ -58,10 +119,10 @@ impl Document {
     /// # Errors
     /// [`DocumentError::Field`] when the value is not a `T`.
     pub fn get<T: DeserializeOwned>(&self, field: &str) -> Result<Option<T>, DocumentError> {
-        let Some(raw) = self.fields.get(field) else {
+        let Some(raw) = self.raw(field) else {
             return Ok(None);
         };
-        serde_json::from_str(raw.get())
+        serde_json::from_str(raw)
             .map_err(|error| DocumentError::Field { field: field.to_owned(), reason: error.to_string() })
     }
 
@@ -78,8 +139,12 @@ impl Document {
     /// Sets `field`, whatever it said before.
     pub fn put<T: Serialize>(&mut self, field: &str, value: &T) {
         // A map with keys that are not strings is the only value of ours that could fail, and we have none.
-        if let Ok(raw) = serde_json::value::to_raw_value(value) {
-            self.fields.insert(field.to_owned(), raw);
+        if let Ok(raw) = serde_json::to_string(value) {
+            let value = Piece::Own(raw.into());
+            match self.place(field) {
+                Some(place) => self.fields[place].value = value,
+                None => self.fields.push(Field { name: Piece::Own(field.into()), value }),
+            }
         }
     }
 
@@ -87,7 +152,7 @@ impl Document {
     pub fn set_optional<T: Serialize + DeserializeOwned + PartialEq>(&mut self, field: &str, value: Option<&T>) {
         match value {
             Some(value) => self.set(field, value),
-            None if self.fields.get(field).is_some_and(|raw| raw.get() == "null") => {}
+            None if self.raw(field) == Some("null") => {}
             None => self.remove(field),
         }
     }
@@ -99,7 +164,7 @@ impl Document {
         value: &T,
         default: &T,
     ) {
-        if value == default && !self.fields.contains_key(field) {
+        if value == default && !self.contains(field) {
             return;
         }
         self.set(field, value);
@@ -107,37 +172,39 @@ impl Document {
 
     /// Removes `field`; the others keep their order.
     pub fn remove(&mut self, field: &str) {
-        self.fields.shift_remove(field);
+        if let Some(place) = self.place(field) {
+            self.fields.remove(place);
+        }
     }
 
     /// Whether `field` is there, also as `null`.
     #[must_use]
     pub fn contains(&self, field: &str) -> bool {
-        self.fields.contains_key(field)
+        self.place(field).is_some()
     }
 
     /// The text of `field`'s value as it was read.
     #[must_use]
     pub fn raw(&self, field: &str) -> Option<&str> {
-        self.fields.get(field).map(|raw| raw.get())
+        self.place(field).map(|place| self.fields[place].value.text(&self.text))
     }
 
     /// The names of all fields, in their order.
     pub fn field_names(&self) -> impl Iterator<Item = &str> {
-        self.fields.keys().map(String::as_str)
+        self.pairs().map(|(name, _)| name)
     }
 
     /// The document on one line, without a newline: a line of a `.jsonl` file.
     #[must_use]
     pub fn to_line(&self) -> String {
         let mut out = String::from("{");
-        for (index, (name, raw)) in self.fields.iter().enumerate() {
+        for (index, (name, raw)) in self.pairs().enumerate() {
             if index > 0 {
                 out.push(',');
             }
             push_string(&mut out, name);
             out.push(':');
-            relayout(raw.get(), None, &mut out);
+            relayout(raw, None, &mut out);
         }
         out.push('}');
         out
@@ -151,11 +218,11 @@ impl Document {
             return "{}\n".to_owned();
         }
         out.push('{');
-        for (index, (name, raw)) in self.fields.iter().enumerate() {
+        for (index, (name, raw)) in self.pairs().enumerate() {
             out.push_str(if index > 0 { ",\n  " } else { "\n  " });
             push_string(&mut out, name);
             out.push_str(": ");
-            relayout(raw.get(), Some(1), &mut out);
+            relayout(raw, Some(1), &mut out);
         }
         out.push_str("\n}\n");
         out
@@ -168,8 +235,14 @@ impl PartialEq for Document {
     /// Equal when the same fields have the same text, whatever their order and layout.
     fn eq(&self, other: &Self) -> bool {
         let is_same = |a: &str, b: &str| a == b || in_one_line(a) == in_one_line(b);
-        self.fields.len() == other.fields.len()
-            && self.fields.iter().all(|(name, raw)| other.raw(name).is_some_and(|other| is_same(raw.get(), other)))
+        if self.fields.len() != other.fields.len() {
+            return false;
+        }
+        if self.fields.len() <= FIELDS_TO_WALK_MAX {
+            return self.pairs().all(|(name, raw)| other.raw(name).is_some_and(|other| is_same(raw, other)));
+        }
+        let others: HashMap<&str, &str> = other.pairs().collect();
+        self.pairs().all(|(name, raw)| others.get(name).is_some_and(|other| is_same(raw, other)))
     }
 }
 
@@ -179,14 +252,97 @@ fn in_one_line(json: &str) -> String {
     out
 }
 
+impl fmt::Debug for Document {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.pairs()).finish()
+    }
+}
+
 impl Serialize for Document {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.fields.serialize(serializer)
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.fields.len()))?;
+        for (name, raw) in self.pairs() {
+            let raw: &RawValue = serde_json::from_str(raw).map_err(serde::ser::Error::custom)?;
+            map.serialize_entry(name, raw)?;
+        }
+        map.end()
+    }
+}
+
+/// The fields of an object in their order, each name once, as pieces of what is read.
+struct Pairs<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Pairs<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PairsVisitor)
+    }
+}
+
+struct PairsVisitor;
+
+impl<'de> Visitor<'de> for PairsVisitor {
+    type Value = Pairs<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut pairs: Vec<(Cow<'de, str>, &'de RawValue)> = Vec::with_capacity(FIELDS_USUAL);
+        let mut places: HashMap<Cow<'de, str>, usize> = HashMap::new();
+        while let Some((Name(name), value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
+            if places.is_empty() && pairs.len() >= FIELDS_TO_WALK_MAX {
+                places.extend(pairs.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)));
+            }
+            let known = match places.is_empty() {
+                true => pairs.iter().position(|(known, _)| *known == name),
+                false => places.get(&name).copied(),
+            };
+            if let Some(place) = known {
+                pairs[place].1 = value;
+                continue;
+            }
+            if !places.is_empty() {
+                places.insert(name.clone(), pairs.len());
+            }
+            pairs.push((name, value));
+        }
+        Ok(Pairs(pairs))
+    }
+}
+
+/// A field's name: a piece of what is read, unless it is spelled with escapes.
+struct Name<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(NameVisitor)
+    }
+}
+
+struct NameVisitor;
+
+impl<'de> Visitor<'de> for NameVisitor {
+    type Value = Name<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
+        Ok(Name(Cow::Borrowed(name)))
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(Name(Cow::Owned(name.to_owned())))
     }
 }
 
 /// Whether brackets outside of strings nest deeper than [`DEPTH_MAX`].
 fn is_too_deep(json: &[u8]) -> bool {
+    if json.iter().filter(|byte| matches!(byte, b'{' | b'[')).count() <= DEPTH_MAX {
+        return false;
+    }
     let (mut depth, mut at) = (0_usize, 0);
     while at < json.len() {
         match json[at] {

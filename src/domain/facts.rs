@@ -115,6 +115,12 @@ fn between(before: &Seen, task: &Task) -> Vec<Fact> {
     let teammate = task.owner.clone().or_else(|| before.owner.clone()).unwrap_or_default();
     let (id, attempt) = (task.id, task.attempt);
     let mut facts = Vec::new();
+    // Given back and claimed anew before anybody told of it: the newer version stands for both.
+    if status_before == TaskStatus::InProgress && attempt > before.attempt {
+        let reason = task.result.clone().filter(|_| task.status == TaskStatus::InProgress).unwrap_or_default().summary;
+        let teammate = before.owner.clone().unwrap_or_default();
+        facts.push(Fact::TaskReleased { task: id, attempt: before.attempt, teammate, reason, not_before: None });
+    }
     let claimed_unseen =
         attempt > before.attempt || (status_before != TaskStatus::InProgress && task.status == TaskStatus::InProgress);
     if claimed_unseen && task.status != TaskStatus::Pending {
@@ -179,6 +185,20 @@ mod tests {
         assert!(book.note(&claimed).is_empty(), "an old version is no news");
         assert!(book.note(&done).is_empty());
         assert_eq!(kinds(&book.note_gone(|_| false)), ["task_deleted"]);
+    }
+
+    #[test]
+    fn a_release_that_was_overtaken_by_the_next_claim_is_told() {
+        let [_, claimed, _] = life();
+        let release = Change::Release { reason: "no model".into(), counts: false };
+        let released = change::change(&claimed, &release, &Actor::holder("bob", 1), UnixMs(6)).unwrap();
+        let again = change::claim(&released, "eve", Claim { worker: "w".into(), at: UnixMs(7), expires: None });
+        let mut book = TaskBook::default();
+        book.remember(&claimed);
+        let facts = book.note(&again);
+        assert_eq!(kinds(&facts), ["task_released", "task_claimed"]);
+        assert!(matches!(&facts[0], Fact::TaskReleased { attempt: 1, teammate, .. } if teammate == "bob"), "{facts:?}");
+        assert!(book.note(&released).is_empty(), "it is told once");
     }
 
     #[test]

@@ -31,6 +31,15 @@ pub enum Phase {
         /// Whether it was reminded of its claim.
         reminded: bool,
     },
+    /// It holds a task and waits for the answer to a plan it handed in; that costs no turn.
+    Waiting {
+        /// The task.
+        held: Held,
+        /// Turns it has had in this WORK phase.
+        turns: u32,
+        /// Whether it was reminded of its claim.
+        reminded: bool,
+    },
     /// It looks for mail and tasks.
     Idle {
         /// How often it has looked.
@@ -61,7 +70,7 @@ impl Phase {
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Work { .. } => "work",
+            Self::Work { .. } | Self::Waiting { .. } => "work",
             Self::Idle { .. } | Self::OnCall => "idle",
             Self::Stopping { .. } => "stopping",
             Self::Stopped => "stopped",
@@ -73,6 +82,7 @@ impl Phase {
     pub fn held(&self) -> Option<Held> {
         match self {
             Self::Work { held, .. } | Self::Stopping { held } => *held,
+            Self::Waiting { held, .. } => Some(*held),
             Self::Idle { .. } | Self::OnCall | Self::Stopped => None,
         }
     }
@@ -85,6 +95,8 @@ pub enum Event {
     TurnEnded,
     /// The model asked for nothing more, or called `idle`.
     WorkEnded,
+    /// The model asked for nothing more, because it waits for the answer to a plan it handed in.
+    AnswerAwaited,
     /// The model could not be reached within its retries.
     ModelFailed,
     /// A tool could not do its part through no fault of the task or the model: a store, the workspace.
@@ -190,6 +202,7 @@ pub fn step(phase: Phase, event: Event, bounds: Bounds) -> Result<(Phase, Vec<Ef
     let idle = Phase::Idle { looks: 0 };
     let next = match (phase, event) {
         (Phase::Work { held, turns, reminded }, event) => return step_work(held, turns, reminded, event, bounds),
+        (Phase::Waiting { held, turns, reminded }, event) => return step_waiting(held, turns, reminded, event, bounds),
         (Phase::Idle { .. } | Phase::OnCall, Event::Claimed(held)) => {
             (work(Some(held)), vec![Effect::Report, Effect::RunTurn])
         }
@@ -209,9 +222,10 @@ pub fn step(phase: Phase, event: Event, bounds: Bounds) -> Result<(Phase, Vec<Ef
         (Phase::Stopping { .. }, Event::StopAsked | Event::BudgetSpent | Event::Mail) => (phase, vec![]),
         (Phase::Stopping { .. }, Event::Claimed(held)) => (Phase::Stopping { held: Some(held) }, vec![]),
         (Phase::Stopping { .. }, Event::Finished | Event::ClaimLost) => (Phase::Stopping { held: None }, vec![]),
-        (Phase::Stopping { held }, Event::TurnEnded | Event::WorkEnded | Event::ModelFailed | Event::HarnessFailed) => {
-            (Phase::Stopped, stop_effects(held))
-        }
+        (
+            Phase::Stopping { held },
+            Event::TurnEnded | Event::WorkEnded | Event::AnswerAwaited | Event::ModelFailed | Event::HarnessFailed,
+        ) => (Phase::Stopped, stop_effects(held)),
         (Phase::Stopped, Event::StopAsked | Event::BudgetSpent) => (phase, vec![]),
         // A loss that is told twice, or told of a task that was already given back.
         (Phase::Idle { .. } | Phase::OnCall, Event::ClaimLost) => (idle, vec![]),
@@ -241,6 +255,12 @@ fn step_work(
             Some(held) => (idle, [&[Effect::Release { held, because: Because::Unfinished }], GO_IDLE].concat()),
             None => (idle, GO_IDLE.to_vec()),
         },
+        Event::AnswerAwaited => match held {
+            Some(held) => {
+                (Phase::Waiting { held, turns: turns + 1, reminded }, vec![Effect::Report, Effect::ReadInbox])
+            }
+            None => (idle, GO_IDLE.to_vec()),
+        },
         Event::ModelFailed => (idle, back_off(held, Because::ModelFailed)),
         Event::HarnessFailed => (idle, back_off(held, Because::HarnessFailed)),
         Event::Mail => (here, vec![]),
@@ -250,6 +270,27 @@ fn step_work(
         Event::Compacted => (here, vec![Effect::InjectIdentity]),
         Event::StopAsked | Event::BudgetSpent => (Phase::Stopping { held }, vec![Effect::Report]),
         Event::NothingFound | Event::Look => return Err(Illegal { phase: here, event }),
+    };
+    Ok(next)
+}
+
+/// What follows while an answer is awaited: it comes as mail. [`Event::WorkEnded`] says that nobody owes one any more.
+fn step_waiting(
+    held: Held,
+    turns: u32,
+    reminded: bool,
+    event: Event,
+    bounds: Bounds,
+) -> Result<(Phase, Vec<Effect>), Illegal> {
+    let here = Phase::Waiting { held, turns, reminded };
+    let next = match event {
+        Event::Mail => (Phase::Work { held: Some(held), turns, reminded }, vec![Effect::Report, Effect::RunTurn]),
+        Event::Look => (here, vec![Effect::ReadInbox]),
+        Event::ClaimLost => (Phase::Idle { looks: 0 }, [&[Effect::TellClaimLost], GO_IDLE].concat()),
+        Event::Compacted => (here, vec![Effect::InjectIdentity]),
+        Event::WorkEnded => return step_work(Some(held), turns, reminded, event, bounds),
+        Event::StopAsked | Event::BudgetSpent => (Phase::Stopped, stop_effects(Some(held))),
+        event => return Err(Illegal { phase: here, event }),
     };
     Ok(next)
 }
@@ -311,6 +352,18 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_an_answer_keeps_its_task_and_takes_no_turn_until_it_comes() {
+        let waiting = Phase::Waiting { held: HELD, turns: 1, reminded: false };
+        check(work(Some(HELD)), Event::AnswerAwaited, waiting, &[Effect::Report, Effect::ReadInbox]);
+        check(waiting, Event::Look, waiting, &[Effect::ReadInbox]);
+        let at_work = Phase::Work { held: Some(HELD), turns: 1, reminded: false };
+        check(waiting, Event::Mail, at_work, &[Effect::Report, Effect::RunTurn]);
+        let release = Effect::Release { held: HELD, because: Because::Stopping };
+        check(waiting, Event::StopAsked, Phase::Stopped, &[release, Effect::Report, Effect::Exit]);
+        check(work(None), Event::AnswerAwaited, Phase::START, GO_IDLE);
+    }
+
+    #[test]
     fn a_model_that_is_out_of_reach_costs_the_task_no_attempt() {
         let release = Effect::Release { held: HELD, because: Because::ModelFailed };
         assert!(!Because::ModelFailed.counts());
@@ -345,7 +398,7 @@ mod tests {
 
     fn event() -> impl Strategy<Value = Event> {
         prop_oneof![
-            4 => Just(Event::TurnEnded), 2 => Just(Event::WorkEnded), 1 => Just(Event::ModelFailed), 1 => Just(Event::HarnessFailed),
+            4 => Just(Event::TurnEnded), 2 => Just(Event::WorkEnded), 1 => Just(Event::AnswerAwaited), 1 => Just(Event::ModelFailed), 1 => Just(Event::HarnessFailed),
             2 => Just(Event::Mail),
             3 => (1_u64..9, 1_u32..4).prop_map(|(task, attempt)| Event::Claimed(Held { task: TaskId(task), attempt })),
             2 => Just(Event::Finished), 1 => Just(Event::ClaimLost), 2 => Just(Event::NothingFound), 2 => Just(Event::Look),
@@ -371,7 +424,7 @@ mod tests {
                     prop_assert!(matches!(next, Phase::Work { .. }), "a turn outside WORK");
                 }
                 turns_in_a_row = match (event, next) {
-                    (Event::TurnEnded | Event::WorkEnded, Phase::Work { .. }) => turns_in_a_row + 1,
+                    (Event::TurnEnded | Event::WorkEnded | Event::AnswerAwaited, Phase::Work { .. } | Phase::Waiting { .. }) => turns_in_a_row + 1,
                     (Event::Claimed(_), _) | (_, Phase::Idle { .. }) => 0,
                     _ => turns_in_a_row,
                 };

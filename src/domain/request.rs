@@ -1,9 +1,18 @@
 //! Requests that wait for an answer: a plan to approve, a teammate to stop. Each is known by its id and answered once.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
+use super::name::HUMAN;
 use super::time::UnixMs;
 
+/// The longest plan that is handed in, in bytes; details of a longer one belong into a file that it names.
+pub const PLAN_BYTES_MAX: usize = 32 * 1024;
+/// The most text of plans that is remembered, in bytes; of more, the oldest answered ones are forgotten.
+pub const PLANS_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// How long who answers a request keeps others from answering it: it is sent and recorded well within this, unless its process died.
+const ANSWERING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most requests that are remembered; of more, the oldest answered ones are forgotten.
 pub const REQUESTS_MAX: usize = 500;
 
@@ -41,9 +50,52 @@ pub struct Request {
     pub to: String,
     /// When.
     pub at: UnixMs,
+    /// The plan, where one is to be approved.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub plan: String,
+    /// Who is about to answer it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answering: Option<Answering>,
     /// The answer, once there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
+}
+
+impl Request {
+    /// A request that nobody has answered.
+    #[must_use]
+    pub fn new(id: &str, kind: RequestKind, from: &str, to: &str, at: UnixMs) -> Self {
+        let (id, from, to) = (id.to_owned(), from.to_owned(), to.to_owned());
+        Self { id, kind, from, to, at, plan: String::new(), answering: None, answer: None }
+    }
+
+    /// Whether `name` may answer it: whom it is for; a plan, the person too, whoever else may.
+    #[must_use]
+    pub fn is_for(&self, name: &str) -> bool {
+        self.to.eq_ignore_ascii_case(name) || (self.kind == RequestKind::PlanApproval && name == HUMAN)
+    }
+
+    /// Who is to answer it, in words.
+    #[must_use]
+    pub fn who_answers(&self) -> String {
+        let who = if self.to == HUMAN { "a person" } else { "the lead" };
+        format!("{who} (plan {})", self.id)
+    }
+
+    /// Whether it is a plan that waits for an answer.
+    #[must_use]
+    pub fn is_open_plan(&self) -> bool {
+        self.kind == RequestKind::PlanApproval && self.answer.is_none()
+    }
+}
+
+/// Somebody is about to answer: others are kept from it for a moment, so that one answer is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answering {
+    /// Who: a member's name, or a process of a person.
+    pub by: String,
+    /// Since when.
+    pub at: UnixMs,
 }
 
 /// An answer to a request.
@@ -54,8 +106,20 @@ pub struct Answer {
     /// Why, or what is to be changed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
+    /// Who gave it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
     /// When.
     pub at: UnixMs,
+}
+
+impl Answer {
+    /// How it came out, and who said so.
+    #[must_use]
+    pub fn in_short(&self) -> String {
+        let word = if self.approve { "approved" } else { "rejected" };
+        if self.by.is_empty() { word.to_owned() } else { format!("{word} by {}", self.by) }
+    }
 }
 
 /// Why a request is not recorded or not answered.
@@ -72,13 +136,24 @@ pub enum RequestError {
         open: Vec<String>,
     },
     /// It was answered before.
-    #[error("request `{id}` was answered already ({}); an answer is given once", if *approve { "approved" } else { "rejected" })]
+    #[error("request `{id}` was answered already ({how}); an answer is given once")]
     Answered {
         /// Which.
         id: String,
-        /// How.
-        approve: bool,
+        /// How, and by whom.
+        how: String,
     },
+    /// Somebody is about to answer it.
+    #[error("request `{id}` is being answered by {by} right now")]
+    BeingAnswered {
+        /// Which.
+        id: String,
+        /// Who.
+        by: String,
+    },
+    /// Its plan is too long.
+    #[error("the plan is longer than {PLAN_BYTES_MAX} bytes: put details into a file and name it")]
+    TooLong,
     /// Somebody else is to answer it.
     #[error("request `{id}` is for {to} to answer")]
     NotYours {
@@ -110,12 +185,16 @@ impl RequestBook {
     /// Records a request. One whose id is known is left as it is, so that recording it twice does no harm.
     ///
     /// # Errors
-    /// [`RequestError::TooMany`].
+    /// [`RequestError::TooMany`], [`RequestError::TooLong`].
     pub fn open(&mut self, request: Request) -> Result<(), RequestError> {
         if self.requests.iter().any(|known| known.id == request.id) {
             return Ok(());
         }
-        if self.requests.len() >= REQUESTS_MAX {
+        if request.plan.len() > PLAN_BYTES_MAX {
+            return Err(RequestError::TooLong);
+        }
+        let text = |book: &Self| book.requests.iter().map(|known| known.plan.len()).sum::<usize>();
+        while self.requests.len() >= REQUESTS_MAX || text(self) + request.plan.len() > PLANS_BYTES_MAX {
             let answered =
                 self.requests.iter().position(|known| known.answer.is_some()).ok_or(RequestError::TooMany)?;
             self.requests.remove(answered);
@@ -124,42 +203,62 @@ impl RequestBook {
         Ok(())
     }
 
-    /// The open request that `by` may answer.
+    /// Keeps others from answering the request for a moment, and returns it. `process` is who answers, `by` in whose name: the same
+    /// may try again.
     ///
     /// # Errors
-    /// [`RequestError`]: unknown, answered, or for somebody else.
-    pub fn find_open(&self, id: &str, kind: RequestKind, by: &str) -> Result<&Request, RequestError> {
-        let place = self.place(id, kind, by)?;
-        self.requests.get(place).ok_or(RequestError::TooMany)
-    }
-
-    /// Records the answer of `by`, and returns the request with it.
-    ///
-    /// # Errors
-    /// As [`RequestBook::find_open`]; nothing changed then.
-    pub fn answer(&mut self, id: &str, kind: RequestKind, by: &str, answer: Answer) -> Result<Request, RequestError> {
+    /// [`RequestError`]: unknown, answered, being answered, or for somebody else.
+    pub fn reserve(
+        &mut self,
+        id: &str,
+        kind: RequestKind,
+        by: &str,
+        process: &str,
+        now: UnixMs,
+    ) -> Result<Request, RequestError> {
         let place = self.place(id, kind, by)?;
         let request = &mut self.requests[place];
+        // A clock that was set back must not keep a request from being answered.
+        let lives = |answering: &&Answering| now.since(answering.at).max(answering.at.since(now)) < ANSWERING_TIMEOUT;
+        if let Some(other) = request.answering.as_ref().filter(lives).filter(|answering| answering.by != process) {
+            return Err(RequestError::BeingAnswered { id: id.to_owned(), by: other.by.clone() });
+        }
+        request.answering = Some(Answering { by: process.to_owned(), at: now });
+        Ok(request.clone())
+    }
+
+    /// Records the answer that `answer.by` gave, and returns the request with it.
+    ///
+    /// # Errors
+    /// As [`RequestBook::reserve`]; nothing changed then.
+    pub fn answer(&mut self, id: &str, kind: RequestKind, answer: Answer) -> Result<Request, RequestError> {
+        let place = self.place(id, kind, &answer.by)?;
+        let request = &mut self.requests[place];
+        request.answering = None;
         request.answer = Some(answer);
         Ok(request.clone())
     }
 
+    /// The plans that wait for an answer, oldest first.
+    pub fn open_plans(&self) -> impl Iterator<Item = &Request> {
+        self.requests.iter().filter(|request| request.is_open_plan())
+    }
+
     fn place(&self, id: &str, kind: RequestKind, by: &str) -> Result<usize, RequestError> {
-        let is_theirs = |request: &Request| request.to.eq_ignore_ascii_case(by);
         let Some(place) = self.requests.iter().position(|request| request.id == id && request.kind == kind) else {
             let open = self
                 .requests
                 .iter()
-                .filter(|request| request.kind == kind && request.answer.is_none() && is_theirs(request));
+                .filter(|request| request.kind == kind && request.answer.is_none() && request.is_for(by));
             let open = open.map(|request| format!("{} (from {})", request.id, request.from)).collect();
             return Err(RequestError::Unknown { id: id.to_owned(), kind, open });
         };
         let request = &self.requests[place];
-        if !is_theirs(request) {
+        if !request.is_for(by) {
             return Err(RequestError::NotYours { id: id.to_owned(), to: request.to.clone() });
         }
         match &request.answer {
-            Some(answer) => Err(RequestError::Answered { id: id.to_owned(), approve: answer.approve }),
+            Some(answer) => Err(RequestError::Answered { id: id.to_owned(), how: answer.in_short() }),
             None => Ok(place),
         }
     }
@@ -169,29 +268,52 @@ impl RequestBook {
 mod tests {
     use super::*;
 
+    const PLAN: RequestKind = RequestKind::PlanApproval;
+
     fn request(id: &str) -> Request {
-        let (from, to) = ("bob".to_owned(), "lead".to_owned());
-        Request { id: id.to_owned(), kind: RequestKind::PlanApproval, from, to, at: UnixMs(1), answer: None }
+        Request::new(id, PLAN, "bob", "lead", UnixMs(1))
     }
 
-    fn answer() -> Answer {
-        Answer { approve: true, text: String::new(), at: UnixMs(2) }
+    fn answer(by: &str) -> Answer {
+        Answer { approve: true, text: String::new(), by: by.into(), at: UnixMs(2) }
     }
 
     #[test]
     fn a_request_is_answered_once_by_whom_it_is_for() {
         let mut book = RequestBook::default();
         book.open(request("a")).unwrap();
-        let plan = RequestKind::PlanApproval;
-        assert!(matches!(book.answer("a", plan, "carol", answer()), Err(RequestError::NotYours { .. })));
-        assert!(matches!(book.answer("a", RequestKind::Shutdown, "lead", answer()), Err(RequestError::Unknown { .. })));
-        let unknown = book.answer("b", plan, "lead", answer()).unwrap_err();
+        assert!(matches!(book.answer("a", PLAN, answer("carol")), Err(RequestError::NotYours { .. })));
+        assert!(matches!(book.answer("a", RequestKind::Shutdown, answer("lead")), Err(RequestError::Unknown { .. })));
+        let unknown = book.answer("b", PLAN, answer("lead")).unwrap_err();
         assert!(unknown.to_string().contains("a (from bob)"), "{unknown}");
-        assert_eq!(book.answer("a", plan, "lead", answer()).unwrap().from, "bob");
-        let again = book.answer("a", plan, "lead", answer());
-        assert_eq!(again, Err(RequestError::Answered { id: "a".into(), approve: true }));
+        assert_eq!(book.answer("a", PLAN, answer("lead")).unwrap().from, "bob");
+        let again = book.answer("a", PLAN, answer("human"));
+        assert_eq!(again, Err(RequestError::Answered { id: "a".into(), how: "approved by lead".into() }));
         book.open(request("a")).unwrap();
         assert!(book.requests[0].answer.is_some(), "recorded again, it is still answered");
+    }
+
+    #[test]
+    fn a_person_may_answer_any_plan_and_nobody_elses_request_to_stop() {
+        let mut book = RequestBook::default();
+        book.open(request("a")).unwrap();
+        book.open(Request::new("b", RequestKind::Shutdown, "lead", "bob", UnixMs(1))).unwrap();
+        assert!(matches!(book.answer("b", RequestKind::Shutdown, answer(HUMAN)), Err(RequestError::NotYours { .. })));
+        book.answer("a", PLAN, answer(HUMAN)).unwrap();
+        assert_eq!(book.open_plans().count(), 0);
+    }
+
+    #[test]
+    fn while_one_answers_others_do_not_unless_it_died() {
+        let mut book = RequestBook::default();
+        book.open(request("a")).unwrap();
+        let mut reserve = |by: &str, at: i64| book.reserve("a", PLAN, by, by, UnixMs(at));
+        reserve("lead", 1_000).unwrap();
+        assert!(matches!(reserve(HUMAN, 2_000), Err(RequestError::BeingAnswered { .. })));
+        reserve("lead", 3_000).unwrap();
+        reserve(HUMAN, 20_000).unwrap();
+        assert!(reserve("lead", 21_000).is_err());
+        reserve("lead", 1_000).unwrap();
     }
 
     #[test]
@@ -201,9 +323,21 @@ mod tests {
             book.open(request(&number.to_string())).unwrap();
         }
         assert_eq!(book.open(request("more")), Err(RequestError::TooMany));
-        book.answer("7", RequestKind::PlanApproval, "lead", answer()).unwrap();
+        book.answer("7", PLAN, answer("lead")).unwrap();
         book.open(request("more")).unwrap();
         assert_eq!(book.requests.len(), REQUESTS_MAX);
         assert!(!book.requests.iter().any(|request| request.id == "7"));
+    }
+
+    #[test]
+    fn long_plans_are_bounded_one_by_one_and_in_all() {
+        let mut book = RequestBook::default();
+        let long = |id: usize, bytes: usize| Request { plan: "x".repeat(bytes), ..request(&id.to_string()) };
+        assert_eq!(book.open(long(0, PLAN_BYTES_MAX + 1)), Err(RequestError::TooLong));
+        let fitting = PLANS_BYTES_MAX / PLAN_BYTES_MAX;
+        (0..fitting).for_each(|id| book.open(long(id, PLAN_BYTES_MAX)).unwrap());
+        assert_eq!(book.open(long(fitting, 1)), Err(RequestError::TooMany));
+        book.answer("3", PLAN, answer("lead")).unwrap();
+        book.open(long(fitting, 1)).unwrap();
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -84,15 +85,25 @@ pub struct TeammateReport {
     pub waiting_for: Option<String>,
 }
 
+/// How each teammate stands, by name. Copies share what did not change.
+pub type TeammateReports = BTreeMap<String, Arc<TeammateReport>>;
+
 /// Brigade's part of the file.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct StateReport {
     /// The team.
     pub team: String,
     /// What it does; `None` leaves what the file says.
     pub current: Option<Mode>,
     /// How each teammate stands.
-    pub teammates: BTreeMap<String, TeammateReport>,
+    pub teammates: Arc<TeammateReports>,
+}
+
+impl PartialEq for StateReport {
+    fn eq(&self, other: &Self) -> bool {
+        let is_same = Arc::ptr_eq(&self.teammates, &other.teammates) || self.teammates == other.teammates;
+        self.team == other.team && self.current == other.current && is_same
+    }
 }
 
 /// A change of the desired state.
@@ -132,6 +143,8 @@ pub struct SharedState {
     pub note: String,
     /// The file as it was read.
     pub document: Document,
+    /// The report that was merged into it, where it was not read from a file since.
+    merged: Option<StateReport>,
 }
 
 impl SharedState {
@@ -151,6 +164,7 @@ impl SharedState {
             set_by: "agent".into(),
             note: String::new(),
             document,
+            merged: None,
         }
     }
 
@@ -174,6 +188,7 @@ impl SharedState {
             set_by: word("setBy").unwrap_or_default(),
             note: word("note").unwrap_or_default(),
             document,
+            merged: None,
         })
     }
 
@@ -187,7 +202,11 @@ impl SharedState {
                 next.document.put("current_state", &current);
             }
             next.document.put("team", &report.team);
-            next.document.put("teammates", &report.teammates);
+            let is_there = self.merged.as_ref().is_some_and(|merged| Arc::ptr_eq(&merged.teammates, &report.teammates));
+            if !is_there {
+                next.document.put("teammates", &report.teammates);
+            }
+            next.merged = Some(report.clone());
         }
         if let Some(set) = &update.desired
             && set.only_if.is_none_or(|expected| expected == next.desired && next.unknown_desired.is_none())
@@ -213,11 +232,15 @@ impl SharedState {
     /// Whether Brigade's own fields in the file are those of `report`, apart from times.
     #[must_use]
     pub fn carries(&self, report: &StateReport) -> bool {
-        let teammates: Option<BTreeMap<String, TeammateReport>> = self.document.get("teammates").ok().flatten();
+        if let Some(merged) = &self.merged {
+            let current = report.current.unwrap_or(self.current);
+            return current == self.current && *merged == StateReport { current: merged.current, ..report.clone() };
+        }
+        let teammates: Option<TeammateReports> = self.document.get("teammates").ok().flatten();
         let team: Option<String> = self.document.get("team").ok().flatten();
         report.current.is_none_or(|current| current == self.current)
             && team.as_deref() == Some(&report.team)
-            && teammates.as_ref() == Some(&report.teammates)
+            && teammates.as_ref() == Some(&*report.teammates)
     }
 }
 
@@ -253,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_report_is_found_again_in_the_file_it_was_merged_into() {
-        let report = StateReport { team: "t".into(), current: Some(Mode::RunOnce), teammates: BTreeMap::new() };
+        let report = StateReport { team: "t".into(), current: Some(Mode::RunOnce), ..StateReport::default() };
         let update = StateUpdate { report: Some(report.clone()), desired: None };
         let merged = SharedState::fresh(UnixMs(0)).merge(&update, UnixMs(9));
         assert!(SharedState::parse(merged.to_file().as_bytes()).unwrap().carries(&report));

@@ -82,6 +82,13 @@ pub fn describe(error: reqwest::Error) -> String {
     cause.to_string()
 }
 
+/// Why a request got no answer: nobody was there, or hung up before it answered.
+#[must_use]
+pub fn unsent(error: reqwest::Error) -> String {
+    let what = if error.is_connect() { "cannot be reached" } else { "hung up before it answered" };
+    format!("{what}: {}", describe(error))
+}
+
 /// The next piece of an answer; `None` at its end.
 ///
 /// # Errors

@@ -29,6 +29,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -57,9 +58,19 @@ pub const GO: &[u8] = b"g";
 /// The variable that switches confinement off with `off`, `0` or `no`, and with `mounts` the process namespaces alone.
 pub const CONFINEMENT_VARIABLE: &str = "BRIGADE_CONFINEMENT";
 
+/// Whether [`run_if_asked`] was called: without it, a program that is started as the guard of a command does its own work anew.
+static WAS_ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this program can be the guard of its commands.
+#[must_use]
+pub fn was_asked() -> bool {
+    WAS_ASKED.load(Ordering::Relaxed)
+}
+
 /// Becomes the guard when the first argument says so, and then never returns. To be called first thing in `main`, before
 /// threads, runtimes and argument parsing, by every program whose own path is handed to tools as their guard.
 pub fn run_if_asked() {
+    WAS_ASKED.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().as_deref() == Some(OsStr::new(GUARD_ARGUMENT)) {
         std::process::exit(run(&arguments.collect::<Vec<_>>()));

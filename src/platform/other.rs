@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use super::{FileKind, Stamp};
@@ -15,6 +15,28 @@ pub(super) fn no_follow(_: &mut OpenOptions) {}
 /// What the system says.
 pub fn open_for_reading(path: &Path) -> io::Result<File> {
     File::open(path)
+}
+
+/// A folder, by its path.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Takes its path.
+    ///
+    /// # Errors
+    /// None.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self(path.to_owned()))
+    }
+
+    /// [`open_for_reading`] of what has this name in it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open_for_reading(&self, name: &str) -> io::Result<File> {
+        open_for_reading(&self.0.join(name))
+    }
 }
 
 /// The stamp of what these metadata describe.

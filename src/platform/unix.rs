@@ -2,10 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 
 use super::{FileKind, Stamp};
 
@@ -23,6 +24,30 @@ pub(super) fn no_follow(options: &mut OpenOptions) {
 /// What the system says; the caller checks the kind.
 pub fn open_for_reading(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK)).open(path)
+}
+
+/// An open folder.
+#[derive(Debug)]
+pub struct Folder(OwnedFd);
+
+impl Folder {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
+    }
+
+    /// [`open_for_reading`] of what has this name in it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open_for_reading(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.0, name, flags, Mode::empty())?.into())
+    }
 }
 
 /// The stamp of what these metadata describe.

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::change::{Actor, Change, Refusal};
+use crate::domain::change::{Actor, Change};
 use crate::domain::event::{Event, Fact};
 use crate::domain::graph::{Obstacle, TaskLookup};
 use crate::domain::message::Message;
 use crate::domain::name::Name;
 use crate::domain::record::{RosterMember, WorkerRecord, WorkerTeammate};
+use crate::domain::refusal::Refusal;
 use crate::domain::request::{Answer, Request, RequestBook, RequestError, RequestKind};
 use crate::domain::spend::{Book, LedgerLine};
 use crate::domain::state::{SharedState, StateUpdate};
@@ -319,8 +320,12 @@ pub trait Requests: Send + Sync {
     /// Records a request under its id; one that is known is left as it is.
     async fn open(&self, request: Request) -> StoreResult<()>;
 
-    /// Records the answer of `by`, once: unknown, answered and others' requests are errors.
-    async fn answer(&self, id: &str, kind: RequestKind, by: &str, answer: Answer) -> StoreResult<Request>;
+    /// Keeps others from answering it for a moment, so that who reserved it can send its answer and record it then. `process` answers
+    /// in the name of `by`; it may reserve it again. Unknown, answered and others' requests are errors.
+    async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request>;
+
+    /// Records an answer in the name of `answer.by`, once: unknown, answered and others' requests are errors.
+    async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request>;
 
     /// All requests that are remembered.
     async fn all(&self) -> StoreResult<RequestBook>;

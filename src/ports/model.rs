@@ -160,6 +160,14 @@ pub struct ModelSpec {
     pub context_window_tokens: Option<u64>,
 }
 
+impl ModelSpec {
+    /// The provider's model of this name, where it usually is reached.
+    #[must_use]
+    pub fn new(provider: &str, model: &str) -> Self {
+        Self { provider: provider.to_owned(), model: model.to_owned(), ..Self::default() }
+    }
+}
+
 /// Says about how many tokens a text has. It may block for a while at its first call.
 pub type CountTokens = fn(&str) -> u64;
 

@@ -12,12 +12,13 @@ use super::file::replace::replace;
 use super::file::{Durability, blocking, failed};
 use super::fs::{FileSystem, locked};
 use crate::domain::request::{Answer, Request, RequestBook, RequestKind};
+use crate::domain::time::UnixMs;
 use crate::ports::{Requests, StoreError, StoreResult};
 
 const FILE: &str = "requests.json";
 const LOCK: &str = "requests.lock";
 /// The largest file that is read, in bytes: many times what the rules let it become.
-const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+const FILE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// Requests in `.team/requests.json`.
 #[derive(Clone)]
@@ -74,13 +75,20 @@ impl Requests for FileRequests {
         self.section(move |book| book.open(request).map_err(StoreError::from)).await
     }
 
-    async fn answer(&self, id: &str, kind: RequestKind, by: &str, answer: Answer) -> StoreResult<Request> {
-        let (id, by) = (id.to_owned(), by.to_owned());
-        self.section(move |book| book.answer(&id, kind, &by, answer).map_err(StoreError::from)).await
+    async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
+        let (id, by, process) = (id.to_owned(), by.to_owned(), process.to_owned());
+        self.section(move |book| book.reserve(&id, kind, &by, &process, now).map_err(StoreError::from)).await
     }
 
+    async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
+        let id = id.to_owned();
+        self.section(move |book| book.answer(&id, kind, answer).map_err(StoreError::from)).await
+    }
+
+    /// The file is replaced whole, so that reading it needs no lock, and makes nothing.
     async fn all(&self) -> StoreResult<RequestBook> {
-        self.section(|book| Ok(book.clone())).await
+        let this = self.clone();
+        blocking(move || this.read(&this.folder.join(FILE))).await
     }
 }
 
@@ -94,8 +102,12 @@ impl Requests for MemoryRequests {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).open(request)?)
     }
 
-    async fn answer(&self, id: &str, kind: RequestKind, by: &str, answer: Answer) -> StoreResult<Request> {
-        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).answer(id, kind, by, answer)?)
+    async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).reserve(id, kind, by, process, now)?)
+    }
+
+    async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).answer(id, kind, answer)?)
     }
 
     async fn all(&self) -> StoreResult<RequestBook> {
@@ -107,7 +119,6 @@ impl Requests for MemoryRequests {
 mod tests {
     use super::*;
     use crate::domain::request::RequestError;
-    use crate::domain::time::UnixMs;
     use crate::stores::fs::RealFileSystem;
 
     fn file(folder: &Path) -> FileRequests {
@@ -115,12 +126,11 @@ mod tests {
     }
 
     fn request(id: &str) -> Request {
-        let (from, to) = ("lead".to_owned(), "bob".to_owned());
-        Request { id: id.to_owned(), kind: RequestKind::Shutdown, from, to, at: UnixMs(1), answer: None }
+        Request::new(id, RequestKind::Shutdown, "lead", "bob", UnixMs(1))
     }
 
     fn answer(approve: bool) -> Answer {
-        Answer { approve, text: "after this task".into(), at: UnixMs(2) }
+        Answer { approve, text: "after this task".into(), by: "bob".into(), at: UnixMs(2) }
     }
 
     #[tokio::test]
@@ -128,10 +138,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         file(folder.path()).open(request("a")).await.unwrap();
         let reopened = file(folder.path());
-        let answered = reopened.answer("a", RequestKind::Shutdown, "bob", answer(false)).await.unwrap();
+        let answered = reopened.answer("a", RequestKind::Shutdown, answer(false)).await.unwrap();
         assert_eq!(answered.answer.unwrap().text, "after this task");
-        let again = file(folder.path()).answer("a", RequestKind::Shutdown, "bob", answer(true)).await;
-        assert!(matches!(again, Err(StoreError::Request(RequestError::Answered { approve: false, .. }))), "{again:?}");
+        let again = file(folder.path()).answer("a", RequestKind::Shutdown, answer(true)).await;
+        assert!(matches!(again, Err(StoreError::Request(RequestError::Answered { .. }))), "{again:?}");
+    }
+
+    #[tokio::test]
+    async fn of_many_who_want_to_answer_at_once_one_may() {
+        let folder = tempfile::tempdir().unwrap();
+        file(folder.path()).open(request("a")).await.unwrap();
+        let takers = (0..16).map(|number| {
+            let (store, process) = (file(folder.path()), format!("bob {number}"));
+            let reserve = async move { store.reserve("a", RequestKind::Shutdown, "bob", &process, UnixMs(2)).await };
+            tokio::spawn(reserve)
+        });
+        let mut given = 0;
+        for taken in takers.collect::<Vec<_>>() {
+            given += usize::from(taken.await.unwrap().is_ok());
+        }
+        assert_eq!(given, 1);
     }
 
     #[tokio::test]
@@ -140,7 +166,7 @@ mod tests {
         file(folder.path()).open(request("a")).await.unwrap();
         let answers = (0..16).map(|_| {
             let store = file(folder.path());
-            tokio::spawn(async move { store.answer("a", RequestKind::Shutdown, "bob", answer(true)).await.is_ok() })
+            tokio::spawn(async move { store.answer("a", RequestKind::Shutdown, answer(true)).await.is_ok() })
         });
         let mut given = 0;
         for answer in answers.collect::<Vec<_>>() {

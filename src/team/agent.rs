@@ -21,7 +21,7 @@ use crate::domain::event::Fact;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
 use crate::domain::phase::{Event, Held};
-use crate::domain::request::{Request, RequestKind};
+use crate::domain::request::{PLAN_BYTES_MAX, Request, RequestKind};
 use crate::domain::task::{Task, TaskId};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Role};
@@ -124,6 +124,8 @@ pub struct Agent {
     pub(super) frame: Frame,
     /// The window its model said it has, once it met its end.
     pub(super) window_learned: Option<u64>,
+    /// It was told that a call written as text is none, and has made none since.
+    pub(super) told_of_written_call: bool,
     identity: Option<String>,
     /// The mailbox was not told yet that the transcript carries the last mail.
     owes_settling: bool,
@@ -176,6 +178,7 @@ impl Agent {
             identity: None,
             owes_settling: false,
             compactions_in_a_row: 0,
+            told_of_written_call: false,
             spec: parts.spec,
             shared,
             model: parts.model,
@@ -301,9 +304,7 @@ impl Agent {
             MessageType::ShutdownRequest if message.from != HUMAN => RequestKind::Shutdown,
             _ => return,
         };
-        let Some(id) = message.request_id.clone() else { return };
-        let (from, to) = (message.from.clone(), self.name().to_owned());
-        let request = Request { id, kind, from, to, at: self.shared.clock.now(), answer: None };
+        let Some(request) = request_of(message, kind, self.name(), self.shared.clock.now()) else { return };
         if let Err(error) = self.shared.stores.requests.open(request).await {
             self.shared.notes.warn(self.name(), format!("a request cannot be recorded: {error}"));
         }
@@ -319,6 +320,13 @@ impl Agent {
         self.tell(crate::domain::context::claimed_block(task, self.place().as_deref())).await?;
         Ok(held)
     }
+}
+
+/// The request that a message of another program carries, for `to` to answer. A plan that is too long for the book is in the mail.
+pub(super) fn request_of(message: &Message, kind: RequestKind, to: &str, now: UnixMs) -> Option<Request> {
+    let request = Request::new(message.request_id.as_deref()?, kind, &message.from, to, now);
+    let plan = message.plan.clone().filter(|plan| plan.len() <= PLAN_BYTES_MAX).unwrap_or_default();
+    Some(Request { plan, ..request })
 }
 
 impl Agent {

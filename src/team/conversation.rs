@@ -251,7 +251,8 @@ impl Conversation {
     }
 }
 
-fn text_of(block: &Block) -> Option<&str> {
+/// The text of a block of text.
+pub(super) fn text_of(block: &Block) -> Option<&str> {
     match block {
         Block::Text { text } => Some(text),
         _ => None,

@@ -18,7 +18,8 @@ use crate::ports::{Claimant, StoreError};
 const STORE_BACKOFF: Duration = Duration::from_secs(15);
 
 impl Teammate {
-    fn is_idle(&self) -> bool {
+    /// Whether it waits for work.
+    pub(super) fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle { .. } | Phase::OnCall)
     }
 
@@ -58,8 +59,15 @@ impl Teammate {
         if !may_act {
             return self.heed_orders().await;
         }
+        let stop_asked = self.pending_shutdown.clone();
         let outcomes = self.agent.read_inbox().await?;
         let mut events = self.events_of(outcomes).await?;
+        if matches!(self.phase, Phase::Waiting { .. }) && events.is_empty() {
+            // A request to stop is its model's to answer; and an answer that came before it waited is in its context.
+            let is_asked = self.pending_shutdown != stop_asked;
+            let is_over = !is_asked && !self.awaits_answer().await;
+            events.extend(is_asked.then_some(Event::Mail).or(is_over.then_some(Event::WorkEnded)));
+        }
         if !is_idle {
             return Ok(events);
         }
@@ -112,11 +120,18 @@ impl Teammate {
         if let Err(error) = shared.stores.mailbox.send(LEAD, message).await {
             shared.notes.warn(name.clone(), format!("cannot write to the lead: {error}"));
         }
-        let answer = Answer { approve: true, text: text.to_owned(), at: shared.clock.now() };
-        if let Err(error) = shared.stores.requests.answer(&request_id, RequestKind::Shutdown, &name, answer).await {
+        let answer = Answer { approve: true, text: text.to_owned(), by: name.clone(), at: shared.clock.now() };
+        if let Err(error) = shared.stores.requests.answer(&request_id, RequestKind::Shutdown, answer).await {
             tracing::debug!("a request to stop is not in the book: {error}");
         }
         Some(Event::StopAsked)
+    }
+
+    /// Whether a plan that it handed in for the task it holds waits for an answer.
+    pub(super) async fn awaits_answer(&self) -> bool {
+        let (name, since) = (&self.agent.spec.name, self.claimed_at);
+        let book = self.agent.shared.stores.requests.all().await;
+        book.is_ok_and(|book| book.open_plans().any(|plan| name.is_same(&plan.from) && plan.at >= since))
     }
 
     /// Looks for a task, when it is idle and may.
@@ -131,6 +146,7 @@ impl Teammate {
             match self.claim().await {
                 Ok(Some(task)) => {
                     self.agent.shared.notes.task(&task);
+                    self.claimed_at = self.agent.shared.clock.now();
                     match self.agent.move_in(&task).await? {
                         Arrival::In => return Ok(vec![Event::Claimed(self.agent.begin(&task).await?)]),
                         Arrival::Completed => {}
@@ -172,8 +188,8 @@ impl Teammate {
     pub(super) async fn remind(&mut self) -> Result<(), AgentError> {
         let Some(held) = self.phase.held() else { return Ok(()) };
         let text = format!(
-            "You still hold task {}. Say what came of it with task_update: completed with a result, failed with the reason, or pending to give it back. If you end without that, it counts as a failed attempt.",
-            held.task
+            "You still hold task {}, and nobody knows yet what came of it. If it is done, call task_update now: task_id {}, status completed, a result. If it is not, call the tool for its next step. If you cannot do it, call task_update with status failed and the reason, or pending to give it back. If you end without that, it counts as a failed attempt.",
+            held.task, held.task.0
         );
         self.agent.tell(text).await
     }

@@ -1,7 +1,6 @@
 //! The team as a front end sees it: commands in, events out, and a live index of how everybody stands.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use dashmap::DashMap;
@@ -9,18 +8,23 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::lead::Lead;
+use super::members::Member;
 use super::patience::WAITING_FOR_ROOM;
 use super::spec::MemberSpec;
 use super::words::{Mouth, Words};
 use crate::domain::event::{Event, Tally};
 use crate::domain::name::{LEAD, Name};
-use crate::domain::state::{StateReport, TeammateReport};
+use crate::domain::phase::Phase;
+use crate::domain::state::{StateReport, TeammateReport, TeammateReports};
 use crate::domain::time::UnixMs;
 use crate::ports::ModelSpec;
 use crate::tools::TeamControl;
 
 /// Commands that wait to be heard.
 pub(super) const COMMANDS_WAITING_MAX: usize = 64;
+
+/// Where to say what came of a command: nothing more than its events, or why it was not done.
+pub type Reply = mpsc::Sender<Result<(), String>>;
 
 /// What a front end says to the team.
 #[derive(Debug)]
@@ -35,6 +39,13 @@ pub enum Command {
         name: Name,
         /// Without finishing its turn.
         now: bool,
+    },
+    /// Have a member's context replaced by a summary: at once where it is idle, after its turn otherwise.
+    Compact {
+        /// Whose, as it was written.
+        name: String,
+        /// What came of it.
+        reply: Reply,
     },
     /// Start a teammate.
     Spawn {
@@ -134,8 +145,18 @@ impl TeamHandle {
 /// How everybody stands, kept by the lead and read by front ends at any time.
 #[derive(Default)]
 pub struct Live {
-    teammates: DashMap<String, TeammateReport>,
+    rows: Mutex<Rows>,
     members: DashMap<Name, ()>,
+}
+
+/// How the teammates stood when that was last reported.
+#[derive(Default)]
+struct Rows {
+    teammates: Arc<TeammateReports>,
+    /// The round of the members' phases that is in it.
+    round: u64,
+    /// The plans that waited for an answer.
+    plans: Vec<String>,
 }
 
 impl Live {
@@ -148,8 +169,12 @@ impl Live {
 
     /// How each teammate stands.
     #[must_use]
-    pub fn teammates(&self) -> BTreeMap<String, TeammateReport> {
-        self.teammates.iter().map(|entry| (entry.key().clone(), entry.value().clone())).collect()
+    pub fn teammates(&self) -> Arc<TeammateReports> {
+        Arc::clone(&self.rows().teammates)
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The names of all members but the lead.
@@ -162,49 +187,69 @@ impl Live {
         self.members.insert(name, ());
     }
 
-    /// What the lead reports; its own view of everybody is kept here too. `heartbeat`: the time, when it is to be told anew.
+    /// What the lead reports; its own view of everybody is kept here too. `heartbeat`: the time, when it is to be told anew. Whoever has
+    /// not stirred stands as before, so that a report costs what changed and not what the team is.
     pub(super) fn report(&self, lead: &Lead, heartbeat: Option<UnixMs>) -> StateReport {
-        for member in lead.members.teammates() {
-            let name = member.spec.name.to_string();
-            let standing = member.standing.borrow().clone();
-            let held = member.progress.held();
-            let used = lead.shared.purse.used_by(&name);
-            let before = self.teammates.get(&name).map(|report| report.heartbeat.clone());
-            let report = TeammateReport {
-                role: member.spec.role.clone(),
-                phase: if member.gone.is_some() { "stopped" } else { standing.phase.word() }.to_owned(),
-                task: held.map(|held| held.task),
-                attempt: held.map(|held| held.attempt),
-                since: member.since.to_iso(),
-                heartbeat: match (heartbeat, before) {
-                    (Some(now), _) if member.gone.is_none() => now.to_iso(),
-                    (_, Some(before)) => before,
-                    _ => member.since.to_iso(),
-                },
-                tokens: used.tokens,
-                cost_usd: used.usd,
-                waiting_for: match &member.gone {
-                    Some(reason) => Some(format!("nothing: {reason}")).filter(|_| !reason.is_empty()),
-                    None if member.works() => member
-                        .progress
-                        .doing()
-                        .and_then(|doing| match doing {
-                            "waiting for a limit" => Some("a limit of its model"),
-                            WAITING_FOR_ROOM => Some("room on the disk"),
-                            _ => None,
-                        })
-                        .map(str::to_owned),
-                    None => standing.waiting_for,
-                },
-            };
-            self.teammates.insert(name, report);
+        let mut rows = self.rows();
+        let Rows { teammates, round, plans } = &mut *rows;
+        let has_other_plans = lead.plans().ne(plans.iter().map(String::as_str));
+        let is_due = |member: &&Member| heartbeat.is_some() || has_other_plans || member.has_stirred_since(*round);
+        for member in lead.members.teammates().filter(is_due) {
+            let name = member.spec.name.as_str();
+            let before = teammates.get(name);
+            let row = row_of(lead, member, before.map(|before| before.heartbeat.as_str()), heartbeat);
+            if before.is_none_or(|before| **before != row) {
+                Arc::make_mut(teammates).insert(name.to_owned(), Arc::new(row));
+            }
+        }
+        *round = lead.members.round();
+        if has_other_plans {
+            *plans = lead.plans().map(str::to_owned).collect();
         }
         StateReport {
             team: lead.spec.name.to_string(),
             current: Some(lead.current_mode()),
-            teammates: self.teammates(),
+            teammates: Arc::clone(teammates),
         }
     }
+}
+
+/// How a member stands. `before`: the heartbeat it had; `heartbeat`: the time, when that is to be told anew.
+fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<UnixMs>) -> TeammateReport {
+    let standing = member.standing.borrow();
+    let held = member.progress.held();
+    let used = lead.shared.purse.used_by(member.spec.name.as_str());
+    TeammateReport {
+        role: member.spec.role.clone(),
+        phase: if member.gone.is_some() { "stopped" } else { standing.phase.word() }.to_owned(),
+        task: held.map(|held| held.task),
+        attempt: held.map(|held| held.attempt),
+        since: member.since.to_iso(),
+        heartbeat: match (heartbeat, before) {
+            (Some(now), _) if member.gone.is_none() => now.to_iso(),
+            (_, Some(before)) => before.to_owned(),
+            _ => member.since.to_iso(),
+        },
+        tokens: used.tokens,
+        cost_usd: used.usd,
+        waiting_for: match &member.gone {
+            Some(reason) => Some(format!("nothing: {reason}")).filter(|_| !reason.is_empty()),
+            None if matches!(standing.phase, Phase::Work { .. } | Phase::Stopping { .. }) => waits_at_work(member),
+            None if standing.down.is_some() => standing.waiting_for.clone(),
+            // An answer before mail and tasks.
+            None => lead.answer_awaited_by(&member.spec.name).or_else(|| standing.waiting_for.clone()),
+        },
+    }
+}
+
+/// What somebody waits for who works.
+fn waits_at_work(member: &Member) -> Option<String> {
+    let what = match member.progress.doing()? {
+        "waiting for a limit" => "a limit of its model",
+        WAITING_FOR_ROOM => "room on the disk",
+        _ => return None,
+    };
+    Some(what.to_owned())
 }
 
 /// What the lead's tools reach of the team.
@@ -212,13 +257,14 @@ pub struct Control {
     live: Arc<Live>,
     commands: mpsc::Sender<Command>,
     model: ModelSpec,
+    lead_thinks: bool,
 }
 
 impl Control {
     /// Control over the team that hears `commands`; teammates it spawns use the lead's model.
     #[must_use]
-    pub fn new(live: Arc<Live>, commands: mpsc::Sender<Command>, model: ModelSpec) -> Self {
-        Self { live, commands, model }
+    pub fn new(live: Arc<Live>, commands: mpsc::Sender<Command>, model: ModelSpec, lead_thinks: bool) -> Self {
+        Self { live, commands, model, lead_thinks }
     }
 }
 
@@ -256,5 +302,9 @@ impl TeamControl for Control {
         names.extend(Name::new(LEAD));
         names.sort();
         names
+    }
+
+    fn lead_thinks(&self) -> bool {
+        self.lead_thinks
     }
 }

@@ -89,7 +89,7 @@ impl Agent {
         assignment: Assignment,
     ) -> Result<Arrival, AgentError> {
         self.warn_of(&assignment, worktree.warnings.clone());
-        let change = Change::Lodge { worktree: worktree.name.clone() };
+        let change = Change::Lodge(worktree.name.clone());
         let by = Actor::holder(self.name(), assignment.attempt);
         if let Err(error) = self.shared.stores.board.change(assignment.task, change, &by).await {
             return Ok(Arrival::Refused(format!("where its worktree is cannot be said: {error}")));

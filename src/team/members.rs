@@ -40,6 +40,8 @@ pub struct Member {
     pub spec: MemberSpec,
     /// All it can do.
     pub can_do: Vec<String>,
+    /// Whether its model thinks.
+    pub thinks: bool,
     /// How it stands, as it last said.
     pub standing: watch::Receiver<Standing>,
     /// What the harness sees of its life.
@@ -52,7 +54,11 @@ pub struct Member {
     pub respawns: u32,
     control: mpsc::Sender<Control>,
     life: AbortHandle,
-    last_word: &'static str,
+    /// What [`Members::note_phases`] last found: its phase, and why it is gone.
+    noted: (Option<Phase>, Option<String>),
+    /// The round in which that found something new about it, and the one in which its phase was another.
+    stirred: u64,
+    turned: u64,
     /// Its reports and looks when it was last told to look: it has not answered while they are the same.
     nudged_at: Option<(u64, u64)>,
     /// The claim it was last told is lost.
@@ -71,7 +77,36 @@ impl Member {
     /// Whether it is in a WORK phase, or finishing one.
     #[must_use]
     pub fn works(&self) -> bool {
-        self.gone.is_none() && matches!(self.standing.borrow().phase, Phase::Work { .. } | Phase::Stopping { .. })
+        let phase = self.standing.borrow().phase;
+        self.gone.is_none() && matches!(phase, Phase::Work { .. } | Phase::Waiting { .. } | Phase::Stopping { .. })
+    }
+
+    /// Whether it holds a task and waits for the answer to a plan.
+    #[must_use]
+    pub fn awaits_answer(&self) -> bool {
+        self.gone.is_none() && matches!(self.standing.borrow().phase, Phase::Waiting { .. })
+    }
+
+    /// Whether something may be new about it since that round. Who works gets on without a word.
+    #[must_use]
+    pub fn has_stirred_since(&self, round: u64) -> bool {
+        self.stirred > round || matches!(self.noted.0, Some(Phase::Work { .. } | Phase::Stopping { .. }))
+    }
+
+    /// Takes in what became of it since the round before. Says whether it is in another phase.
+    fn note(&mut self, round: u64, now: UnixMs) -> bool {
+        let has_spoken = self.standing.has_changed().unwrap_or(self.gone.is_none());
+        if !has_spoken && self.noted.0.is_some() && self.noted.1 == self.gone {
+            return false;
+        }
+        let standing = self.standing.borrow_and_update().phase;
+        let phase = if self.gone.is_some() { Phase::Stopped } else { standing };
+        let is_other = self.noted.0.is_none_or(|before| before.word() != phase.word());
+        (self.noted, self.stirred) = ((Some(phase), self.gone.clone()), round);
+        if is_other {
+            (self.since, self.turned) = (now, round);
+        }
+        is_other
     }
 
     /// Whether it can do tasks, now or after a while: there, and its model not beyond reach.
@@ -101,10 +136,10 @@ impl Member {
         self.standing.borrow().reports > 0
     }
 
-    /// Says something to it. A queue that is full holds a `Look` already.
+    /// Says something to it. A queue that is full holds a `Look` already; who wants a context compacted is told that nobody heard.
     pub fn tell(&self, control: Control) {
         if let Err(mpsc::error::TrySendError::Full(control)) = self.control.try_send(control)
-            && control != Control::Look
+            && !matches!(control, Control::Look | Control::Compact(_))
         {
             // The word must not be lost: stopping goes by the life itself then.
             self.life.abort();
@@ -179,6 +214,8 @@ pub struct Members {
     stalled: HashMap<Id, &'static str>,
     /// What models are told of tools; members with the same tools share it.
     tool_specs: Vec<Arc<[ToolSpec]>>,
+    /// Counts up with each [`Self::note_phases`].
+    round: u64,
 }
 
 /// What idle members may begin.
@@ -230,6 +267,7 @@ impl Members {
             gates,
             stalled: HashMap::new(),
             tool_specs: Vec::new(),
+            round: 0,
         }
     }
 
@@ -244,6 +282,7 @@ impl Members {
             return Err(format!("`{name}` is here already"));
         }
         let model = (self.connect)(&spec.model)?;
+        let thinks = model.thinks();
         let progress = before.map_or_else(Arc::default, |member| Arc::clone(&member.progress));
         progress.hold(None);
         progress.touch();
@@ -255,6 +294,7 @@ impl Members {
         self.names.insert(life.id(), name.clone());
         let member = Member {
             can_do: spec.can_do(),
+            thinks,
             spec,
             standing,
             progress,
@@ -263,7 +303,9 @@ impl Members {
             respawns,
             control,
             life,
-            last_word: "",
+            noted: (None, None),
+            stirred: 0,
+            turned: 0,
             nudged_at: None,
             told_lost: None,
             is_stopping: false,
@@ -400,16 +442,23 @@ impl Members {
     /// Notes phases that changed: since when each member is in its phase. Returns whether any did.
     pub fn note_phases(&mut self) -> bool {
         let now = self.shared.clock.now();
+        self.round += 1;
         let mut changed = false;
         for member in self.by_name.values_mut() {
-            let word = if member.gone.is_some() { "stopped" } else { member.standing.borrow().phase.word() };
-            if member.last_word != word {
-                member.last_word = word;
-                member.since = now;
-                changed = true;
-            }
+            changed |= member.note(self.round, now);
         }
         changed
+    }
+
+    /// How often [`Self::note_phases`] looked.
+    #[must_use]
+    pub fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// The teammates that were found in another phase when it last looked.
+    pub fn turned(&self) -> impl Iterator<Item = &Member> {
+        self.teammates().filter(|member| member.turned == self.round)
     }
 
     /// The teammates: all members but the lead.

@@ -28,6 +28,7 @@ use worker::WorkerReporter;
 
 pub mod agent;
 pub mod conversation;
+mod driving;
 mod errands;
 pub mod handle;
 mod lead;
@@ -124,10 +125,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     let prefers = take_up(&stores).await?;
     let names = open_inboxes(&spec, &stores).await?;
     let (notes, events, first) = recorder::start(stores.clone(), &*stores.board.view().await?);
-    notes.fact(Fact::TeamStarted {
-        team: spec.name.to_string(),
-        members: names.iter().map(ToString::to_string).collect(),
-    });
+    notes.fact(team_started(&spec, &names));
     let isolation = isolate(&spec, repository, &stores, &notes).await?;
     import(&stores, &notes, &start).await?;
     set_mode(&stores, &start).await?;
@@ -158,7 +156,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());
     let gates = Gates { teammates: teammates.subscribe(), lead: lead.subscribe() };
-    let control = Arc::new(Control::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone()));
+    let control = Arc::new(Control::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_thinks));
     let making = Making { connect, tools_of, control, worker: Arc::clone(&worker), gates };
     let members = Members::new(Arc::clone(&shared), making);
     worker.beat().await?;
@@ -185,6 +183,10 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         lead: tokio::spawn(lead.run()),
         lead_thinks,
     })
+}
+
+fn team_started(spec: &TeamSpec, names: &[Name]) -> Fact {
+    Fact::TeamStarted { team: spec.name.to_string(), members: names.iter().map(ToString::to_string).collect() }
 }
 
 /// Takes up what is left of worktrees and merges, where each task has a worktree.

@@ -24,6 +24,7 @@ use crate::domain::record::RunningCommand;
 use crate::domain::request::{Answer, Request, RequestBook, RequestKind};
 use crate::domain::spend::{Book, LedgerLine};
 use crate::domain::task::{NewTask, Task, TaskId};
+use crate::domain::time::UnixMs;
 use crate::domain::transcript::Record;
 use crate::ports::{
     Board, BoardView, Claimant, Delivery, Ledger, LostClaims, Mailbox, Reclaimed, Requests, StoreError, StoreResult,
@@ -271,8 +272,11 @@ impl Requests for Patient<dyn Requests> {
     async fn open(&self, request: Request) -> StoreResult<()> {
         self.patience.through(|| self.inner.open(request.clone())).await
     }
-    async fn answer(&self, id: &str, kind: RequestKind, by: &str, answer: Answer) -> StoreResult<Request> {
-        self.patience.through(|| self.inner.answer(id, kind, by, answer.clone())).await
+    async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
+        self.patience.through(|| self.inner.reserve(id, kind, by, process, now)).await
+    }
+    async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
+        self.patience.through(|| self.inner.answer(id, kind, answer.clone())).await
     }
     async fn all(&self) -> StoreResult<RequestBook> {
         self.inner.all().await

@@ -78,9 +78,10 @@ impl Agent {
     async fn request_once(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, Unanswered> {
         let paid = self.pay(request, most).await?;
         let _busy = self.progress.busy("waiting for its model", self.shared.limits.stall_timeout);
-        let mouth = &self.shared.mouth;
+        // A summary is for the model itself; nobody is told its words.
+        let mouth = Some(&self.shared.mouth).filter(|_| !request.is_for_summary());
         let ear = Ear { teammate: &request.teammate, progress: &self.progress, mouth, paid: paid.as_ref() };
-        mouth.say(&request.teammate, Saying::Begun);
+        ear.say(Saying::Begun);
         let outcome = tokio::select! {
             biased;
             () = self.reins.reaches(Pace::LetGo) => return Err(Unanswered::BrokenOff),
@@ -88,7 +89,7 @@ impl Agent {
         };
         match outcome {
             Ok(response) => {
-                mouth.say(&request.teammate, Saying::Ended);
+                ear.say(Saying::Ended);
                 paid.inspect(|paid| paid.answered(response.usage));
                 Ok(response)
             }

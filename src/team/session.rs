@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::agent::request_of;
 use super::conversation::Conversation;
 use super::lead::Lead;
 use super::members::Member;
@@ -14,8 +15,10 @@ use super::teammate::{Control, Prompt};
 use crate::domain::context::inbox_block;
 use crate::domain::event::{Fact, GoalCheck, Tally};
 use crate::domain::graph;
+use crate::domain::message::{Message, MessageType};
 use crate::domain::mode::Stage;
-use crate::domain::name::LEAD;
+use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::request::RequestKind;
 use crate::domain::state::Mode;
 use crate::domain::task::TaskStatus;
 use crate::domain::transcript::{Block, MessageRecord, Role};
@@ -169,10 +172,14 @@ impl Session {
         let deliveries = mailbox.take(LEAD, conversation.delivered()).await?;
         if !deliveries.is_empty() {
             let messages: Vec<_> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
+            for message in &messages {
+                note_plan(lead, message).await;
+            }
             let mut record = MessageRecord::new(Role::User, vec![Block::text(inbox_block(&messages))]);
             record.delivered = deliveries.iter().map(|delivery| delivery.key.clone()).collect();
             conversation.record(record, true).await?;
             for delivery in deliveries {
+                pass_on_plan(lead, &delivery.message).await?;
                 lead.notes.fact(Fact::MessageDelivered {
                     to: LEAD.to_owned(),
                     from: delivery.message.from,
@@ -182,6 +189,28 @@ impl Session {
         }
         mailbox.settle(LEAD, conversation.delivered()).await
     }
+}
+
+/// A plan that another program handed in to a lead that goes by rule is the person's to answer: it is recorded as such before its
+/// mail counts as read.
+async fn note_plan(lead: &super::agent::Shared, plan: &Message) {
+    let request = request_of(plan, RequestKind::PlanApproval, HUMAN, lead.clock.now());
+    if let Some(request) = request.filter(|_| plan.kind == MessageType::PlanApprovalRequest)
+        && let Err(error) = lead.stores.requests.open(request).await
+    {
+        lead.notes.warn(LEAD, format!("a plan of {} cannot be recorded: {error}", plan.from));
+    }
+}
+
+/// Hands such a plan on to the person.
+async fn pass_on_plan(lead: &super::agent::Shared, plan: &Message) -> StoreResult<()> {
+    if plan.kind != MessageType::PlanApprovalRequest {
+        return Ok(());
+    }
+    let message = lead.stores.mailbox.send(HUMAN, Message { id: None, ..plan.clone() }).await?;
+    let about = plan.content.lines().next().unwrap_or_default().to_owned();
+    lead.notes.fact(Fact::MessageSent { from: plan.from.clone(), to: HUMAN.to_owned(), message, about });
+    Ok(())
 }
 
 impl Drop for Session {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::domain::name::Name;
+use crate::domain::name::{InvalidName, LEAD, Name};
 use crate::domain::spend::{Budget, Prices};
 pub use crate::ports::ModelSpec;
 
@@ -88,7 +88,48 @@ pub struct MemberSpec {
     pub model: ModelSpec,
 }
 
+impl TeamSpec {
+    /// A team of nobody yet but its lead.
+    ///
+    /// # Errors
+    /// `name` is no name.
+    pub fn new(name: &str, lead: ModelSpec) -> Result<Self, InvalidName> {
+        Ok(Self {
+            name: Name::new(name)?,
+            goal: None,
+            plan: None,
+            done_when: None,
+            isolation: Isolation::None,
+            merge_into: None,
+            lead: MemberSpec::new(LEAD, LEAD, lead)?,
+            members: Vec::new(),
+            limits: Limits::default(),
+            prompts: Prompts::default(),
+            budget: Budget::default(),
+            prices: Prices::new(),
+        })
+    }
+
+    /// The same, with one more teammate.
+    ///
+    /// # Errors
+    /// `name` is no name.
+    pub fn with_member(mut self, name: &str, role: &str, model: ModelSpec) -> Result<Self, InvalidName> {
+        self.members.push(MemberSpec::new(name, role, model)?);
+        Ok(self)
+    }
+}
+
 impl MemberSpec {
+    /// A member without capabilities besides its role, or instructions of its own.
+    ///
+    /// # Errors
+    /// `name` is no name.
+    pub fn new(name: &str, role: &str, model: ModelSpec) -> Result<Self, InvalidName> {
+        let (name, role) = (Name::new(name)?, role.to_owned());
+        Ok(Self { name, role, capabilities: Vec::new(), prompt: String::new(), model })
+    }
+
     /// All it can do: its role, then its capabilities.
     #[must_use]
     pub fn can_do(&self) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! A teammate's loop: it acts on what [`crate::domain::phase::step`] decides, and turns what comes of it into events.
 //!
 //! The lead is one too, without claiming: goals and reports reach it as prompts. What a teammate does besides turns (mail,
-//! claims, requests to stop) is in `errands`.
+//! claims, requests to stop) is in `errands`; how a turn is driven, in `driving`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,18 +11,22 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::agent::{Agent, AgentError, Outcome};
-use super::reins::{Pace, Reins};
+use super::handle::Reply;
+use super::reins::Reins;
 use crate::domain::event::Fact;
 use crate::domain::phase::{self, Bounds, Effect, Event, Held, Phase};
 use crate::domain::task::TaskId;
+use crate::domain::time::UnixMs;
 
 /// What others say to a teammate.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum Control {
     /// There may be mail or a task.
     Look,
     /// A text for its model, as the lead gets its goals.
     Prompt(Prompt),
+    /// Compact the context between two turns, and say here what came of it.
+    Compact(Reply),
     /// What kept its model out of reach may be mended: try again.
     TryAgain,
     /// An order waits in its mail that does not wait for the turn: the turn is broken off and the mail read.
@@ -83,19 +87,23 @@ pub struct Teammate {
     pub(super) agent: Agent,
     pub(super) reins: Arc<Reins>,
     pub(super) phase: Phase,
-    bounds: Bounds,
-    control: mpsc::Receiver<Control>,
+    pub(super) bounds: Bounds,
+    pub(super) control: mpsc::Receiver<Control>,
     pub(super) standing: watch::Sender<Standing>,
     pub(super) gate: watch::Receiver<Gate>,
     pub(super) prefers: Option<TaskId>,
     pub(super) pending_shutdown: Option<String>,
     pub(super) prompts: VecDeque<Prompt>,
     pub(super) prompts_taken: u64,
+    /// Who wants the context compacted.
+    pub(super) compactions_asked: Vec<Reply>,
     pub(super) down: Option<String>,
-    away_until: Option<Instant>,
+    pub(super) away_until: Option<Instant>,
     away_for: &'static str,
     pub(super) lost: Option<TaskId>,
-    model_failures: u32,
+    /// When it last claimed: plans from before are not about what it holds.
+    pub(super) claimed_at: UnixMs,
+    pub(super) model_failures: u32,
     harness_failures: u32,
 }
 
@@ -108,15 +116,6 @@ const MODEL_BACKOFF_MAX: Duration = Duration::from_secs(600);
 const HARNESS_BACKOFF_FIRST: Duration = Duration::from_secs(2);
 /// Such failures in a row, no task finished between them, at which a teammate is of no use.
 const HARNESS_FAILURES_MAX: u32 = 6;
-
-/// How a running turn was made to end.
-#[derive(Default)]
-struct Interruption {
-    lost: Option<Held>,
-    is_broken_off: bool,
-    /// It goes on with its mail, which says what to do.
-    has_order: bool,
-}
 
 impl Teammate {
     /// A teammate about to live. It prefers the task `prefers`, which it worked on before the process ended.
@@ -144,10 +143,12 @@ impl Teammate {
             pending_shutdown: None,
             prompts: VecDeque::new(),
             prompts_taken,
+            compactions_asked: Vec::new(),
             down: None,
             away_until: None,
             away_for: "",
             lost: None,
+            claimed_at: UnixMs::default(),
             model_failures: 0,
             harness_failures: 0,
         }
@@ -162,8 +163,13 @@ impl Teammate {
         loop {
             let events = match effects.pop_front() {
                 Some(Effect::Exit) => return Ok(()),
+                Some(effect @ Effect::RunTurn) if self.is_to_compact() => {
+                    effects.push_front(effect);
+                    self.compact().await?
+                }
                 Some(effect) => self.act(effect).await?,
-                None => vec![self.wait().await],
+                None if self.is_to_compact() => self.compact().await?,
+                None => self.wait().await.into_iter().collect(),
             };
             for event in events {
                 // What comes behind an end does not count.
@@ -201,93 +207,13 @@ impl Teammate {
         Ok(Vec::new())
     }
 
-    /// Runs a turn to its end, and hears meanwhile how soon that must be.
-    async fn run_turn(&mut self) -> Result<Vec<Event>, AgentError> {
-        // Asked to stop between two turns, it reports at most.
-        let is_stopping = match self.phase {
-            Phase::Work { .. } => false,
-            Phase::Stopping { .. } => true,
-            _ => return Ok(Vec::new()),
-        };
-        if !is_stopping {
-            self.reins.set_pace(Pace::Free);
-        }
-        let mut interruption = Interruption::default();
-        let outcomes = {
-            let Self { agent, control, reins, phase, standing, prompts, bounds, .. } = self;
-            let turn = async { if is_stopping { agent.report_if_done().await } else { agent.turn().await } };
-            tokio::pin!(turn);
-            loop {
-                // What was said before the turn begins is heeded first.
-                let heard = tokio::select! {
-                    biased;
-                    heard = control.recv() => heard.unwrap_or(Control::StopNow),
-                    outcomes = &mut turn => break outcomes?,
-                };
-                match heard {
-                    Control::StopNow => {
-                        interruption.is_broken_off = true;
-                        reins.hasten(Pace::BreakOff);
-                    }
-                    Control::ClaimLost(lost) if reins.held() == Some(lost) => {
-                        interruption.lost = Some(lost);
-                        reins.hold(None);
-                        reins.hasten(Pace::LetGo);
-                    }
-                    Control::Stop => {
-                        *phase = phase::step(*phase, Event::StopAsked, *bounds)?.0;
-                        reins.hasten(Pace::Finish);
-                        standing.send_modify(|standing| standing.phase = *phase);
-                        // The model may be slow; people see at once that it was heard.
-                        tracing::debug!("a teammate was asked to stop and finishes its turn");
-                    }
-                    Control::ReadNow => {
-                        interruption.has_order = true;
-                        reins.hasten(Pace::BreakOff);
-                    }
-                    Control::Prompt(prompt) => prompts.push_back(prompt),
-                    Control::ClaimLost(_) | Control::Look | Control::TryAgain => {}
-                }
-            }
-        };
-        self.events_of_turn(interruption, outcomes).await
-    }
-
-    async fn events_of_turn(
-        &mut self,
-        interruption: Interruption,
-        outcomes: Vec<Outcome>,
-    ) -> Result<Vec<Event>, AgentError> {
-        let model_failed = outcomes.iter().any(|outcome| matches!(outcome, Outcome::ModelFailed { .. }));
-        if !model_failed {
-            (self.model_failures, self.down, self.away_until) = (0, None, None);
-        }
-        let has_finished = outcomes.contains(&Outcome::Event(Event::Finished));
-        if interruption.is_broken_off || interruption.has_order {
-            let mut events = self.events_of(outcomes).await?;
-            events.retain(|event| matches!(event, Event::Finished | Event::Claimed(_) | Event::ClaimLost));
-            let stops = interruption.is_broken_off && !matches!(self.phase, Phase::Stopping { .. });
-            events.extend(stops.then_some(Event::StopAsked));
-            events.push(Event::TurnEnded);
-            return Ok(events);
-        }
-        // A report of its own that came through is what ended the claim then.
-        let events = match interruption.lost {
-            Some(_) if !has_finished => vec![Event::ClaimLost],
-            _ => self.events_of(outcomes).await?,
-        };
-        if events.contains(&Event::ClaimLost) {
-            self.lost = interruption.lost.or(self.phase.held()).map(|held| held.task);
-        }
-        Ok(events)
-    }
-
     /// The phase machine's events in what a turn or the mail brought; the rest is done here.
     pub(super) async fn events_of(&mut self, outcomes: Vec<Outcome>) -> Result<Vec<Event>, AgentError> {
         let mut events = Vec::new();
         for outcome in outcomes {
             match outcome {
                 Outcome::Event(Event::Claimed(held)) => {
+                    self.claimed_at = self.agent.shared.clock.now();
                     self.note_task(held.task).await;
                     events.push(Event::Claimed(held));
                 }
@@ -365,17 +291,17 @@ impl Teammate {
     }
 
     /// Waits for something to happen: a word from the lead, or the time for the next look.
-    async fn wait(&mut self) -> Event {
+    async fn wait(&mut self) -> Option<Event> {
         match self.phase {
-            Phase::Idle { .. } | Phase::OnCall => {}
+            Phase::Idle { .. } | Phase::OnCall | Phase::Waiting { .. } => {}
             // Nothing is left of the turn it was to finish.
-            _ => return Event::TurnEnded,
+            _ => return Some(Event::TurnEnded),
         }
         loop {
             let now = Instant::now();
             let wait = match (self.phase, self.away_until) {
                 (_, Some(until)) if self.down.is_none() => Some(until.saturating_duration_since(now)),
-                (Phase::Idle { .. }, _) => Some(self.agent.shared.limits.poll_interval),
+                (Phase::Idle { .. } | Phase::Waiting { .. }, _) => Some(self.agent.shared.limits.poll_interval),
                 _ => None,
             };
             let heard = tokio::select! {
@@ -384,23 +310,31 @@ impl Teammate {
                 () = sleep_if(wait) => Control::Look,
             };
             match heard {
-                Control::Look | Control::ReadNow => return self.look(),
+                Control::Look | Control::ReadNow => return Some(self.look()),
                 Control::Prompt(prompt) => {
                     self.prompts.push_back(prompt);
-                    return self.look();
+                    return Some(self.look());
+                }
+                Control::Compact(reply) => {
+                    self.compactions_asked.push(reply);
+                    return None;
                 }
                 Control::TryAgain => {
                     (self.down, self.away_until) = (None, None);
                     self.report();
-                    return self.look();
+                    return Some(self.look());
                 }
-                Control::Stop | Control::StopNow => return Event::StopAsked,
+                Control::Stop | Control::StopNow => return Some(Event::StopAsked),
+                Control::ClaimLost(lost) if self.phase.held() == Some(lost) => {
+                    self.lost = Some(lost.task);
+                    return Some(Event::ClaimLost);
+                }
                 Control::ClaimLost(_) => {}
             }
         }
     }
 
-    fn look(&mut self) -> Event {
+    pub(super) fn look(&mut self) -> Event {
         // What is there before it looks is seen by it; who has news later sees that it must be told again.
         self.standing.send_modify(|standing| standing.looks += 1);
         if self.away_until.is_some_and(|until| Instant::now() >= until) && self.down.is_none() {

@@ -9,13 +9,15 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::agent::{Agent, AgentError, Outcome};
+use super::conversation::text_of;
 use super::lodging::Arrival;
 use super::reins::Pace;
 use super::retry::Unanswered;
 use crate::domain::event::Fact;
 use crate::domain::phase::{Event, Held};
 use crate::domain::transcript::{Block, Role, Usage};
-use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, Purpose, StopReason};
+use crate::domain::written_call::{Callable, is_written_call};
+use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, Purpose, StopReason, ToolSpec};
 use crate::tools::{Tool, ToolEffect, ToolError, ToolOutput};
 
 /// Compactions without a turn between them before the context counts as beyond mending.
@@ -31,6 +33,7 @@ const UNKNOWN_STOP: &str =
     "Not called: the answer ended for a reason Brigade does not know, so this call may not be whole. Ask again.";
 const NO_OBJECT: &str = "Not called: the arguments are not a JSON object. Ask again with valid JSON.";
 const REFUSED: &str = "Not called: the answer was a refusal.";
+const WRITTEN_CALL: &str = "That was text, so nothing was called and nothing has happened. If you meant to call a tool, call it now as a tool call, not in words or a code block.";
 const INTERRUPTED: &str =
     "Interrupted: the turn was broken off while this ran. It may have had effects; look before you do it again.";
 
@@ -144,12 +147,15 @@ impl Agent {
         }
         self.conversation.record(record, false).await?;
         self.note_said(&response.content);
+        let said: String = response.content.iter().filter_map(text_of).collect();
         let calls: Vec<Call> = response.content.into_iter().filter_map(call_of).collect();
         let goes_on = match response.stop {
             StopReason::Refusal => false,
             StopReason::PauseTurn | StopReason::MaxTokens | StopReason::ContextFull => true,
-            _ => !calls.is_empty(),
+            _ if calls.is_empty() => self.tell_of_written_call(&said).await?,
+            _ => true,
         };
+        self.told_of_written_call &= calls.is_empty();
         if response.stop == StopReason::MaxTokens && calls.is_empty() {
             self.tell("Your answer was cut by its length limit. Go on from there.".to_owned()).await?;
         }
@@ -184,6 +190,16 @@ impl Agent {
             outcomes.push(Outcome::BrokenOff);
         }
         Ok(outcomes)
+    }
+
+    /// Tells a model once that the call it wrote as text was not made; says whether it is to go on.
+    async fn tell_of_written_call(&mut self, said: &str) -> Result<bool, AgentError> {
+        if self.told_of_written_call || !is_written_call(said, &callables(&self.tool_specs)) {
+            return Ok(false);
+        }
+        self.told_of_written_call = true;
+        self.tell(WRITTEN_CALL.to_owned()).await?;
+        Ok(true)
     }
 
     fn not_to_be_called(&self) -> Option<&'static str> {
@@ -314,18 +330,39 @@ impl Agent {
     /// Replaces the context by a summary its model writes, or, where it cannot, by the context's end. Says what came of it
     /// when the context stays as it is: the model is out of reach, or the turn was broken off.
     async fn compact(&mut self) -> Result<Option<Outcome>, AgentError> {
+        self.compact_unless(|error| matches!(error, ModelError::Temporary { .. })).await
+    }
+
+    /// The same; the context stays as it is after the errors that `spares` it.
+    async fn compact_unless(&mut self, spares: fn(&ModelError) -> bool) -> Result<Option<Outcome>, AgentError> {
         self.compactions_in_a_row += 1;
         let summary = match self.summarise().await {
             Ok(summary) => summary,
-            Err(Unanswered::Model(ModelError::ContextTooLong { .. } | ModelError::Final(_))) => {
-                self.conversation.tail_text(SUMMARY_FALLBACK_BYTES)
-            }
+            Err(Unanswered::Model(error)) if !spares(&error) => self.conversation.tail_text(SUMMARY_FALLBACK_BYTES),
             Err(unanswered) => return Ok(Some(outcome_of(unanswered))),
         };
         let covers = self.conversation.compact(summary).await?;
         self.forget_identity();
         self.shared.notes.fact(Fact::Compacted { teammate: self.name().to_owned(), covers });
         Ok(None)
+    }
+
+    /// Compacts as a person asked: only a context that is too long for its model is given up without a summary. Says why the context
+    /// stays as it is, where it does.
+    pub(super) async fn compact_as_asked(&mut self) -> Result<Result<(), String>, AgentError> {
+        if self.conversation.is_empty() {
+            return Ok(Err("there is nothing to compact: nothing was said since its context began".to_owned()));
+        }
+        let in_a_row = self.compactions_in_a_row;
+        let outcome = self.compact_unless(|error| !matches!(error, ModelError::ContextTooLong { .. })).await?;
+        self.compactions_in_a_row = in_a_row;
+        let stays = match outcome {
+            None => return Ok(Ok(())),
+            Some(Outcome::ModelFailed { reason, .. }) => format!("its model did not answer: {reason}"),
+            Some(Outcome::BudgetSpent(spent)) => spent.to_string(),
+            Some(_) => "it was broken off".to_owned(),
+        };
+        Ok(Err(format!("the context stays as it is: {stays}")))
     }
 
     async fn summarise(&mut self) -> Result<String, Unanswered> {
@@ -360,6 +397,15 @@ fn call_of(block: Block) -> Option<Call> {
         Block::ToolUse { id, name, input } => Some(Call { id, tool: name, input }),
         _ => None,
     }
+}
+
+fn callables(tools: &[ToolSpec]) -> Vec<Callable<'_>> {
+    let mut callables = Vec::new();
+    for tool in tools {
+        let arguments = tool.input_schema["properties"].as_object().into_iter().flat_map(|all| all.keys());
+        callables.push(Callable { name: &tool.name, arguments: arguments.map(String::as_str).collect() });
+    }
+    callables
 }
 
 fn outcome_of(unanswered: Unanswered) -> Outcome {

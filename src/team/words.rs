@@ -66,10 +66,19 @@ pub struct Ear<'a> {
     pub teammate: &'a Arc<str>,
     /// What the harness sees of its life.
     pub progress: &'a Progress,
-    /// Where text goes.
-    pub mouth: &'a Mouth,
+    /// Where text goes, if anywhere.
+    pub mouth: Option<&'a Mouth>,
     /// What pays for it, where it costs anything.
     pub paid: Option<&'a Reservation>,
+}
+
+impl Ear<'_> {
+    /// Says something of the answer to the front ends.
+    pub fn say(&self, saying: Saying) {
+        if let Some(mouth) = self.mouth {
+            mouth.say(self.teammate, saying);
+        }
+    }
 }
 
 impl Listener for Ear<'_> {
@@ -80,7 +89,7 @@ impl Listener for Ear<'_> {
     fn text(&self, delta: &str) {
         self.progress.renew();
         self.paid.inspect(|paid| paid.wrote(delta.len()));
-        self.mouth.say(self.teammate, Saying::Text(delta.to_owned()));
+        self.say(Saying::Text(delta.to_owned()));
     }
 
     fn used(&self, usage: Usage) {

@@ -1,5 +1,7 @@
 //! What all tools have in common: arguments are checked before they run, and what they say is bounded and harmless.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::arguments::{Arguments, Parameter, schema};
@@ -42,26 +44,52 @@ impl<T: Checked> Tool for Safe<T> {
     }
 
     fn about(&self, input: &Value) -> String {
-        let about = self.0.about(input);
-        let mut line = about.lines().next().unwrap_or_default().to_owned();
-        if let Some((at, _)) = line.char_indices().nth(ABOUT_CHARS_MAX) {
-            line.truncate(at);
-            line.push('…');
-        } else if about.lines().nth(1).is_some() {
-            line.push('…');
-        }
-        line
+        one_line(&self.0.about(input))
     }
 
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let arguments = Arguments::read(T::PARAMETERS, &input)?;
-        let bytes_max = context.limits.output_bytes_max;
-        match self.0.run(arguments, context).await {
-            Ok(output) => Ok(ToolOutput { text: safe(&output.text, bytes_max), ..output }),
-            Err(ToolError::Mendable(text)) => Err(ToolError::Mendable(safe(&text, bytes_max))),
-            Err(ToolError::ClaimLost(text)) => Err(ToolError::ClaimLost(safe(&text, bytes_max))),
-            Err(ToolError::Fatal(text)) => Err(ToolError::Fatal(safe(&text, bytes_max))),
-        }
+        safe_result(self.0.run(arguments, context).await, context)
+    }
+}
+
+/// A tool of another program, as safe as our own: what it says is bounded and harmless.
+pub(super) struct Guarded(pub Arc<dyn Tool>);
+
+#[async_trait::async_trait]
+impl Tool for Guarded {
+    fn spec(&self) -> ToolSpec {
+        self.0.spec()
+    }
+
+    fn about(&self, input: &Value) -> String {
+        one_line(&self.0.about(input))
+    }
+
+    async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        safe_result(self.0.run(input, context).await, context)
+    }
+}
+
+/// The first line of what a call is about, bounded.
+fn one_line(about: &str) -> String {
+    let mut line = about.lines().next().unwrap_or_default().to_owned();
+    if let Some((at, _)) = line.char_indices().nth(ABOUT_CHARS_MAX) {
+        line.truncate(at);
+        line.push('…');
+    } else if about.lines().nth(1).is_some() {
+        line.push('…');
+    }
+    line
+}
+
+fn safe_result(result: Result<ToolOutput, ToolError>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+    let bytes_max = context.limits.output_bytes_max;
+    match result {
+        Ok(output) => Ok(ToolOutput { text: safe(&output.text, bytes_max), ..output }),
+        Err(ToolError::Mendable(text)) => Err(ToolError::Mendable(safe(&text, bytes_max))),
+        Err(ToolError::ClaimLost(text)) => Err(ToolError::ClaimLost(safe(&text, bytes_max))),
+        Err(ToolError::Fatal(text)) => Err(ToolError::Fatal(safe(&text, bytes_max))),
     }
 }
 

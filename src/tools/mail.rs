@@ -2,8 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use tokio::sync::Mutex;
-
+use super::answers::{self, Answerer, Asked};
 use super::{ToolContext, ToolError};
 use crate::domain::event::Fact;
 use crate::domain::message::{Message, MessageType};
@@ -12,9 +11,6 @@ use crate::domain::request::{Answer, Request, RequestKind};
 
 /// The longest part of a message that stands in an event, in characters.
 const ABOUT_CHARS_MAX: usize = 120;
-
-/// One answer at a time in this process, so that a request that is looked up open is still open when it is answered.
-static ANSWERS: Mutex<()> = Mutex::const_new(());
 
 /// A message of the caller.
 pub(super) fn message(context: &ToolContext, kind: MessageType, content: &str) -> Message {
@@ -65,36 +61,32 @@ pub(super) async fn ask(
     let id = new_request_id();
     let (from, now) = (message.from.clone(), context.clock.now());
     let to = recipient(context, to)?;
-    let request = Request { id: id.clone(), kind, from, to: to.clone(), at: now, answer: None };
+    let plan = message.plan.clone().unwrap_or_default();
+    let request = Request { plan, ..Request::new(&id, kind, &from, &to, now) };
     context.stores.requests.open(request).await?;
     message.request_id = Some(id.clone());
     if let Err(error) = send(context, &to, message).await {
         // Nobody will ever answer it: it must not look as if somebody could.
-        let answer = Answer { approve: false, text: "it could not be sent".to_owned(), at: now };
-        context.stores.requests.answer(&id, kind, &to, answer).await?;
+        let answer = Answer { approve: false, text: "it could not be sent".to_owned(), by: to, at: now };
+        context.stores.requests.answer(&id, kind, answer).await?;
         return Err(error);
     }
     Ok(id)
 }
 
-/// Answers a request that waits for the caller: `message` goes to who asked. The answer counts once it is sent.
+/// Answers a request that waits for the caller: `message` goes to who asked.
 pub(super) async fn answer(
     context: &ToolContext,
     id: &str,
     kind: RequestKind,
     approve: bool,
-    mut message: Message,
+    message: Message,
 ) -> Result<Request, ToolError> {
-    let (id, by) = (id.trim(), context.name.as_str());
-    let _one_at_a_time = ANSWERS.lock().await;
-    let asked = context.stores.requests.all().await?;
-    let from = asked.find_open(id, kind, by).map_err(|error| ToolError::Mendable(error.to_string()))?.from.clone();
-    let text = message.content.clone();
-    message.request_id = Some(id.to_owned());
-    message.approve = Some(approve);
-    // First sent, then recorded: a crash in between lets it be answered again, the other order would lose the answer.
-    send(context, &from, message).await?;
-    Ok(context.stores.requests.answer(id, kind, by, Answer { approve, text, at: context.clock.now() }).await?)
+    let by = Answerer { name: context.name.as_str(), process: context.name.as_str() };
+    let (from, about) = (message.from.clone(), about(&message));
+    let sent = answers::answer(&context.stores, by, context.clock.now(), Asked { id, kind }, approve, message).await?;
+    (context.facts)(Fact::MessageSent { from, to: sent.request.from.clone(), message: sent.message, about });
+    Ok(sent.request)
 }
 
 /// Eight hexadecimal digits, as other programs of the field use.

@@ -3,6 +3,7 @@
 //! A tool gets its arguments and a [`ToolContext`]; it reaches files through the workspace, the board and mail through the
 //! ports, and commands through the guard. It knows nothing of turns or models.
 
+pub mod answers;
 mod arguments;
 mod bash;
 mod broadcast;
@@ -42,10 +43,10 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::domain::change::Refusal;
 use crate::domain::event::Fact;
 use crate::domain::name::Name;
 use crate::domain::record::RunningCommand;
+use crate::domain::refusal::Refusal;
 use crate::domain::task::TaskId;
 use crate::ports::{Clock, StoreError, StoreResult, Stores, ToolSpec};
 pub use deliver::Lodging;
@@ -61,6 +62,12 @@ pub trait Tool: Send + Sync {
 
     /// Does it. Dropping the future ends what it started.
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError>;
+}
+
+/// `tool` with all it says bounded and defused, as Brigade's own tools say it.
+#[must_use]
+pub fn guarded(tool: Arc<dyn Tool>) -> Arc<dyn Tool> {
+    Arc::new(checked::Guarded(tool))
 }
 
 /// What a tool gives back.
@@ -144,6 +151,9 @@ pub trait TeamControl: Send + Sync {
 
     /// Whom mail can be sent to.
     fn members(&self) -> Vec<Name>;
+
+    /// Whether the lead has a model that decides; where it goes by rule, decisions are the person's.
+    fn lead_thinks(&self) -> bool;
 }
 
 /// The limits a tool keeps.

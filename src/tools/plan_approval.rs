@@ -1,13 +1,14 @@
-//! `plan_approval`: a teammate hands in a plan; the lead answers.
+//! `plan_approval`: a teammate hands in a plan; the lead answers, or the person.
 
 use serde_json::Value;
 
+use super::answers;
 use super::arguments::{Arguments, Kind, Parameter, optional, required};
 use super::checked::{Checked, text_of};
 use super::mail::{answer, ask, message};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::message::MessageType;
-use crate::domain::name::LEAD;
+use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::request::RequestKind;
 
 const NAME: &str = "plan_approval";
@@ -18,7 +19,7 @@ pub(super) struct SubmitPlan;
 #[async_trait::async_trait]
 impl Checked for SubmitPlan {
     const NAME: &'static str = NAME;
-    const DESCRIPTION: &'static str = "Hands in a plan to the lead before work that is large, risky or hard to undo, or when the task asks for it. The answer comes as mail with the same request_id; do not begin what needs the approval before it came. Small tasks need no plan. Example: {\"plan\": \"1. Move the schema to v2 behind a flag. 2. Copy the data. 3. Switch reads. Undo: switch the flag back.\"}";
+    const DESCRIPTION: &'static str = "Hands in a plan to the lead, or the person, before work that is large, risky or hard to undo, or when the task asks for it. The answer comes as mail with the same request_id; do not begin what needs the approval before it came. Small tasks need no plan. Example: {\"plan\": \"1. Move the schema to v2 behind a flag. 2. Copy the data. 3. Switch reads. Undo: switch the flag back.\"}";
     const PARAMETERS: &'static [Parameter] = &[required("plan", Kind::Text, "The plan: steps, risks, how to undo")];
 
     fn about(&self, input: &Value) -> String {
@@ -32,8 +33,10 @@ impl Checked for SubmitPlan {
         }
         let mut request = message(context, MessageType::PlanApprovalRequest, plan);
         request.plan = Some(plan.to_owned());
-        let id = ask(context, LEAD, RequestKind::PlanApproval, request).await?;
-        Ok(ToolOutput::text(format!("handed in to the lead as request {id}; the answer will come as mail")))
+        // A lead that goes by rule decides nothing: that is the person's then.
+        let (to, whom) = if context.control.lead_thinks() { (LEAD, "the lead") } else { (HUMAN, "the person") };
+        let id = ask(context, to, RequestKind::PlanApproval, request).await?;
+        Ok(ToolOutput::text(format!("handed in to {whom} as request {id}; the answer will come as mail")))
     }
 }
 
@@ -56,9 +59,7 @@ impl Checked for AnswerPlan {
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let (approve, feedback) = (arguments.flag("approve"), arguments.optional_text("feedback"));
-        let content = feedback.unwrap_or(if approve { "Approved." } else { "Rejected." });
-        let mut reply = message(context, MessageType::PlanApprovalResponse, content);
-        reply.feedback = feedback.map(str::to_owned);
+        let reply = answers::of_plan(context.name.as_str(), approve, feedback, context.clock.now());
         let request = answer(context, arguments.text("request_id"), RequestKind::PlanApproval, approve, reply).await?;
         Ok(ToolOutput::text(format!("{} is told: {}", request.from, if approve { "approved" } else { "rejected" })))
     }

@@ -96,8 +96,47 @@ pub struct Outcome {
     /// What kept the team from its work, other than its tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// What waits for the person.
+    #[serde(skip_serializing_if = "ForYou::is_nothing")]
+    pub for_you: ForYou,
     /// The tasks: those of this run and all that are unfinished.
     pub tasks: Vec<TaskOutcome>,
+}
+
+/// What waits for the person.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct ForYou {
+    /// Messages they have not read.
+    pub messages: usize,
+    /// Plans that only they can answer, by id.
+    pub plans: Vec<String>,
+}
+
+impl ForYou {
+    /// Whether nothing does.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.messages == 0 && self.plans.is_empty()
+    }
+
+    /// What to do about it, a sentence each.
+    #[must_use]
+    pub fn sentences(&self) -> Vec<String> {
+        let mut sentences = Vec::new();
+        if self.messages > 0 {
+            let wait = if self.messages == 1 { "message for you waits" } else { "messages for you wait" };
+            let how = "`brigade inbox --take` shows what is written to you, `brigade send NAME TEXT` answers";
+            sentences.push(format!("{} {wait}: {how}.", self.messages));
+        }
+        if !self.plans.is_empty() {
+            let wait = if self.plans.len() == 1 { "plan waits" } else { "plans wait" };
+            let named = self.plans.iter().take(HINTED_MAX).cloned().collect::<Vec<_>>().join(", ");
+            let more = if self.plans.len() > HINTED_MAX { ", …" } else { "" };
+            let how = "`brigade plan show ID`, then `brigade plan approve ID` or `brigade plan reject ID`";
+            sentences.push(format!("{} {wait} for your answer ({named}{more}): {how}.", self.plans.len()));
+        }
+        sentences
+    }
 }
 
 impl Outcome {
@@ -171,6 +210,7 @@ impl Summary {
             reason: self.stopped.clone(),
             goal: self.goal.clone(),
             trouble: None,
+            for_you: ForYou::default(),
             tasks,
         }
     }
@@ -342,6 +382,7 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
             sentences.extend(reasons(outcome, columns).map(|reason| (PLAIN, reason)));
         }
     }
+    sentences.extend(outcome.for_you.sentences().into_iter().map(|sentence| (WARN, sentence)));
     if total > 0 {
         sentences
             .push((DIM, format!("Results are in {}; what happened is in .team/events.jsonl.", workspace.display())));

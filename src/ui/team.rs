@@ -8,10 +8,15 @@ use serde::Serialize;
 
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, duration, one_line};
+use super::text::{ago, duration, indented, one_line, wrap};
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
+
+/// In less room than this there is no table, but a few lines for each member.
+const TABLE_WIDTH_MIN: usize = 64;
+/// Those lines begin behind so many spaces.
+const INDENT: usize = 2;
 
 /// A team at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -87,7 +92,30 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
         let _ = writeln!(out, "{}", paint(DIM, &line));
     }
     out.push('\n');
-    out.push_str(&members(view, now).render(columns));
+    if columns < TABLE_WIDTH_MIN {
+        view.members.iter().for_each(|member| out.push_str(&block(member, now, columns)));
+    } else {
+        out.push_str(&members(view, now).render(columns));
+    }
+    out
+}
+
+/// A member where there is no room for a table: a few lines.
+fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
+    let since =
+        member.since.map(|since| format!(" since {}", ago(since, now).trim_end_matches(" ago"))).unwrap_or_default();
+    let tokens = if member.tokens == 0 { String::new() } else { format!(", {} tokens", member.tokens) };
+    let cost = if member.cost_usd > 0.0 { format!(", ${:.2}", member.cost_usd) } else { String::new() };
+    let (name, role) = (one_line(&member.name), one_line(&member.role));
+    let phase = one_line(&member.phase);
+    let task = member.task.map(|task| format!("{task} {}", member.subject.as_deref().unwrap_or_default()));
+    let waits = member.waiting_for.as_ref().map(|what| format!("waits for {what}"));
+    let line = wrap(&format!("{name} {role}: {phase}{since}{tokens}{cost}"), columns, INDENT);
+    let rest = line.strip_prefix(&name).unwrap_or_default();
+    let mut out = format!("{}{}\n", paint(BOLD, &name), rest.replacen(&phase, &paint(phase_style(&phase), &phase), 1));
+    for line in task.into_iter().chain(waits) {
+        out.push_str(&indented(&one_line(&line), columns, INDENT));
+    }
     out
 }
 
@@ -168,5 +196,8 @@ mod tests {
             members: vec![alice, bob],
         };
         insta::assert_snapshot!(anstream::adapter::strip_str(&render(&view, UnixMs(13_000), 100)).to_string());
+        let narrow = anstream::adapter::strip_str(&render(&view, UnixMs(13_000), 40)).to_string();
+        assert!(narrow.contains("  waits for mail or a claimable task\n"), "{narrow}");
+        assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
     }
 }

@@ -10,8 +10,8 @@ use crate::domain::time::UnixMs;
 pub const WIDTH_UNBOUNDED: usize = 4096;
 
 /// Commands that work on a workspace, and so take the flags that name it.
-const COMMANDS: [&str; 13] =
-    ["tasks", "why", "up", "run", "stop", "team", "state", "inbox", "send", "log", "doctor", "config", "clean"];
+const COMMANDS: [&str; 14] =
+    ["tasks", "why", "up", "run", "stop", "team", "state", "inbox", "send", "plan", "log", "doctor", "config", "clean"];
 
 /// Whether a terminal could take this character for an order, or show text in another order than it stands.
 fn is_harmful(c: char) -> bool {
@@ -114,6 +114,25 @@ pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
         }
         out.push_str(word);
         used += length;
+    }
+    out
+}
+
+/// The lines of a text behind `indent` spaces, broken at spaces to `columns`. Further indentation of theirs stays, what would steer a
+/// terminal does not.
+#[must_use]
+pub fn indented(text: &str, columns: usize, indent: usize) -> String {
+    let mut out = String::new();
+    for line in harmless(text).split('\n') {
+        let body = line.trim();
+        let further =
+            line.chars().take_while(|c| c.is_whitespace()).map(|c| if c == '\t' { 4 } else { 1 }).sum::<usize>();
+        let margin = " ".repeat(indent + if body.is_empty() { 0 } else { further.min(columns / 3) });
+        for part in wrap(body, columns.saturating_sub(margin.len()), 0).split('\n') {
+            out.push_str(&margin);
+            out.push_str(part);
+            out.push('\n');
+        }
     }
     out
 }

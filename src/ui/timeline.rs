@@ -26,7 +26,8 @@ const TOOL_SLOW: Duration = Duration::from_secs(10);
 const SUBJECTS_MAX: usize = 100_000;
 
 /// Tools whose effect is a fact of its own, told as such; their calls are told only when they fail.
-const TOLD_BY_FACTS: [&str; 6] = ["task_create", "task_update", "claim_task", "send_message", "broadcast", "idle"];
+const TOLD_BY_FACTS: [&str; 7] =
+    ["task_create", "task_update", "claim_task", "send_message", "broadcast", "plan_approval", "idle"];
 
 /// A fact that is told whole takes at most so many lines.
 const FOLDED_LINES_MAX: usize = 16;

@@ -66,6 +66,18 @@ pub async fn ask(server: &Server) -> Result<ModelResponse, ModelError> {
 }
 
 #[tokio::test]
+async fn a_key_that_comes_back_in_pieces_is_not_heard_either() {
+    let server =
+        Server::start(move |_, _| says(&[text(&format!("The key {KEY} is bad; sk-n is not one, nor sk"))])).await;
+    let heard = Heard::default();
+    let answer = client(&server.url).request(request(), &heard).await.unwrap();
+    let texts = heard.texts.lock().unwrap().clone();
+    assert!(texts.len() > 2, "it comes in pieces: {texts:?}");
+    assert_eq!(texts.concat(), "The key [key] is bad; sk-n is not one, nor sk");
+    assert_eq!(answer.content, [Block::text(texts.concat())]);
+}
+
+#[tokio::test]
 async fn an_answer_is_heard_while_it_comes_and_whole_at_its_end() {
     let parts = [text("On it, über alles."), call("toolu_1", "bash", json!({"command": "echo 'ä\n'"}))];
     let expected = parts.clone();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::support::{PATIENCE, Place, Process, wait_until};
+use super::support::{PATIENCE, Place, Process, put_folder, wait_until};
 
 const CLICKS: u32 = 240;
 /// After so many clicks the person waits and looks whether the last one is obeyed.
@@ -221,8 +221,7 @@ fn whatever_lies_in_the_place_of_the_state_file_the_team_pauses_and_lives() {
     assert!(place.run(&["state"]).out.contains("hyperdrive"));
     assert_eq!(place.run(&["state", "continuous"]).code, Some(0));
     wait_until("it goes on", || current_is(&place, "continuous"));
-    fs::remove_file(&path).unwrap();
-    fs::create_dir(&path).unwrap();
+    put_folder(&path);
     fs::write(path.join("x"), "x").unwrap();
     wait_until("a folder means pause", || heard(&place) == Some("pause".into()));
     fs::remove_dir_all(&path).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::support::{Place, Process, files_below, is_root, wait_until};
+use super::support::{Place, Process, files_below, is_root, put_folder, wait_until};
 
 /// A disk of its own at a place's root, gone with the value.
 struct Disk<'a>(&'a Place);
@@ -127,7 +127,9 @@ impl<'a> ReadOnly<'a> {
         let path = place.path();
         let is_bound = Command::new("mount").arg("--bind").args([path, path]).status().unwrap().success();
         let read_only = Self(place);
-        assert!(is_bound && run("mount", &["-o", "remount,bind,ro"], path), "cannot turn read-only");
+        assert!(is_bound, "cannot be mounted over itself");
+        // It is refused for as long as somebody has a file there open to write it.
+        wait_until("it turns read-only", || run("mount", &["-o", "remount,bind,ro"], path));
         assert!(fs::write(place.join("probe"), "x").is_err(), "it can be written");
         read_only
     }
@@ -175,8 +177,7 @@ fn remove(place: &Place, name: &str) {
 }
 
 fn replace_by_folder(place: &Place, name: &str) {
-    fs::remove_file(place.join(name)).unwrap();
-    fs::create_dir(place.join(name)).unwrap();
+    put_folder(&place.join(name));
 }
 
 #[test]

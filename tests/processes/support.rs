@@ -337,6 +337,15 @@ pub fn signal(process: u32, name: &str) {
     let _ = Command::new("kill").args([&format!("-{name}"), "--", &process.to_string()]).stderr(Stdio::null()).status();
 }
 
+/// Puts a folder in the place of a file, which a team may make anew the moment it is gone.
+#[track_caller]
+pub fn put_folder(path: &Path) {
+    wait_until("a folder is in its place", || {
+        let _ = fs::remove_file(path);
+        fs::create_dir(path).is_ok()
+    });
+}
+
 /// Waits until `condition` holds; fails with `what` if it never does.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {

@@ -15,7 +15,7 @@ fn refs(place: &Place) -> String {
 
 #[tokio::test]
 async fn branches_that_touch_the_same_file_are_merged_with_all_their_lines() {
-    let place = Place::new();
+    let place = Place::new().await;
     let mut worktrees = Vec::new();
     for (id, behind) in [(1, "line 2"), (2, "line 5"), (3, "line 8")] {
         worktrees.push(place.done(id, |root| put(root, "f.txt", behind, &format!("of task {id}"))).await);
@@ -35,7 +35,7 @@ async fn branches_that_touch_the_same_file_are_merged_with_all_their_lines() {
 
 /// Two tasks put lines at the same place; the second one's author merges as `resolve` does.
 async fn conflict(resolve: impl FnOnce(&Path)) -> (Place, brigade::ports::Worktree) {
-    let place = Place::new();
+    let place = Place::new().await;
     let first = place.done(1, |root| put(root, "f.txt", "line 5", "first")).await;
     let second = place.done(2, |root| put(root, "f.txt", "line 5", "second")).await;
     assert_eq!(place.merged(1, &first).await, None);
@@ -83,7 +83,7 @@ async fn a_resolution_that_drops_the_others_lines_is_refused_until_it_says_so() 
 
 #[tokio::test]
 async fn the_checker_sees_a_line_that_a_merge_lost() {
-    let place = Place::new();
+    let place = Place::new().await;
     place.git(&["checkout", "-q", "-b", "side"]);
     put(place.path(), "f.txt", "line 5", "side");
     place.git(&["commit", "-q", "-a", "-m", "Side"]);
@@ -96,7 +96,7 @@ async fn the_checker_sees_a_line_that_a_merge_lost() {
 
 #[tokio::test]
 async fn a_merge_driver_that_drops_lines_without_a_conflict_is_not_believed() {
-    let place = Place::new();
+    let place = Place::new().await;
     place.git(&["config", "merge.mine.driver", "true"]);
     fs::write(place.path().join(".gitattributes"), "f.txt merge=mine\n").unwrap();
     place.git(&["add", "-A"]);
@@ -111,7 +111,7 @@ async fn a_merge_driver_that_drops_lines_without_a_conflict_is_not_believed() {
 
 #[tokio::test]
 async fn a_file_that_was_renamed_keeps_the_lines_others_added_to_it() {
-    let place = Place::new();
+    let place = Place::new().await;
     let first = place.done(1, |root| {
         git(root, &["mv", "f.txt", "g.txt"]);
     });
@@ -124,7 +124,7 @@ async fn a_file_that_was_renamed_keeps_the_lines_others_added_to_it() {
 
 #[tokio::test]
 async fn what_one_deleted_and_another_changed_is_a_conflict() {
-    let place = Place::new();
+    let place = Place::new().await;
     let first = place.done(1, |root| fs::remove_file(root.join("f.txt")).unwrap()).await;
     let second = place.done(2, |root| put(root, "f.txt", "line 5", "second")).await;
     assert_eq!(place.merged(1, &first).await, None);
@@ -133,7 +133,7 @@ async fn what_one_deleted_and_another_changed_is_a_conflict() {
 
 #[tokio::test]
 async fn a_branch_that_changes_control_files_is_refused() {
-    let place = Place::new();
+    let place = Place::new().await;
     let worktree = place.done(1, |root| edit(root, "brigade.toml", |_| "mine\n".to_owned())).await;
     let refused = place.refused(1, &worktree).await;
     assert!(refused.contains("brigade.toml"), "{refused}");
@@ -141,7 +141,7 @@ async fn a_branch_that_changes_control_files_is_refused() {
 
 #[tokio::test]
 async fn who_moves_the_branch_meanwhile_loses_nothing() {
-    let place = Place::new();
+    let place = Place::new().await;
     let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
     let merge = place.made(1, &worktree).await;
     put(place.path(), "f.txt", "line 8", "person's");
@@ -157,7 +157,7 @@ async fn who_moves_the_branch_meanwhile_loses_nothing() {
 
 #[tokio::test]
 async fn what_the_person_changed_and_did_not_commit_stays_and_the_checkout_follows_later() {
-    let place = Place::new();
+    let place = Place::new().await;
     fs::write(place.path().join("own.txt"), "own\n").unwrap();
     let first = place.done(1, |root| put(root, "f.txt", "line 2", "first")).await;
     assert_eq!(place.merged(1, &first).await, None, "what the merge does not touch is in nobody's way");
@@ -178,7 +178,7 @@ async fn what_the_person_changed_and_did_not_commit_stays_and_the_checkout_follo
 
 #[tokio::test]
 async fn a_checkout_of_another_branch_stays_where_it_is() {
-    let place = Place::new();
+    let place = Place::new().await;
     let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
     place.git(&["checkout", "-q", "-b", "elsewhere"]);
     let said = place.merged(1, &worktree).await.unwrap();
@@ -189,7 +189,7 @@ async fn a_checkout_of_another_branch_stays_where_it_is() {
 
 #[tokio::test]
 async fn a_kill_between_the_branch_and_the_checkout_is_made_good_by_the_next_launch() {
-    let place = Place::new();
+    let place = Place::new().await;
     let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
     let merge = place.made(1, &worktree).await;
     // What the one transaction leaves when the process ends right behind it.
@@ -214,7 +214,7 @@ async fn a_kill_between_the_branch_and_the_checkout_is_made_good_by_the_next_lau
 
 #[tokio::test]
 async fn a_kill_behind_the_boards_completion_leaves_nothing_but_refs_that_the_next_launch_removes() {
-    let place = Place::new();
+    let place = Place::new().await;
     let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
     assert_eq!(place.merged(1, &worktree).await, None);
     assert_eq!(refs(&place), "refs/brigade/crew/merged/task-1");
@@ -225,7 +225,7 @@ async fn a_kill_behind_the_boards_completion_leaves_nothing_but_refs_that_the_ne
 
 #[tokio::test]
 async fn the_scratch_worktree_holds_the_merge_and_what_git_ignores() {
-    let place = Place::new();
+    let place = Place::new().await;
     fs::write(place.path().join(".gitignore"), "build/\n").unwrap();
     place.git(&["add", "-A"]);
     place.git(&["commit", "-q", "-m", "Ignore"]);
@@ -249,7 +249,7 @@ async fn the_scratch_worktree_holds_the_merge_and_what_git_ignores() {
 
 #[tokio::test]
 async fn what_is_merged_already_is_not_merged_again() {
-    let place = Place::new();
+    let place = Place::new().await;
     let worktree = place.provision(1).await;
     assert_eq!(place.try_merge(1, &worktree).await, MergeTry::Nothing(place.main()));
 }

@@ -43,7 +43,7 @@ pub fn git_any(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text.trim_end().to_owned())
 }
 
-pub fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
+pub async fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
     let options = GitOptions {
         team: "crew".into(),
         into: None,
@@ -51,7 +51,7 @@ pub fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(StillClock),
     };
-    GitRepository::open(folder, options)
+    GitRepository::open(folder, options).await
 }
 
 pub fn task(id: u64) -> Assignment {
@@ -72,14 +72,14 @@ pub fn ten() -> String {
 
 impl Place {
     /// A repository whose branch `main` has `f.txt` with ten lines and a `brigade.toml`.
-    pub fn new() -> Self {
+    pub async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         git(folder.path(), &["init", "-q", "-b", "main", "."]);
         fs::write(folder.path().join("f.txt"), ten()).unwrap();
         fs::write(folder.path().join("brigade.toml"), "# the person's\n").unwrap();
         git(folder.path(), &["add", "-A"]);
         git(folder.path(), &["commit", "-q", "-m", "Begin"]);
-        let repository = open(folder.path()).unwrap();
+        let repository = open(folder.path()).await.unwrap();
         Self { folder, repository }
     }
 

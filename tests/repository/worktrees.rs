@@ -10,26 +10,26 @@ fn why(error: RepositoryError) -> String {
     error.to_string()
 }
 
-#[test]
-fn where_worktrees_cannot_be_it_is_said_why() {
+#[tokio::test]
+async fn where_worktrees_cannot_be_it_is_said_why() {
     let folder = tempfile::tempdir().unwrap();
-    let none = why(open(folder.path()).err().unwrap());
+    let none = why(open(folder.path()).await.err().unwrap());
     assert!(none.contains("needs a git repository") && none.contains("git init"), "{none}");
     git(folder.path(), &["init", "-q", "-b", "main", "."]);
-    let empty = why(open(folder.path()).err().unwrap());
+    let empty = why(open(folder.path()).await.err().unwrap());
     assert!(empty.contains("`main` has no commit yet"), "{empty}");
     git(folder.path(), &["commit", "-q", "--allow-empty", "-m", "Begin"]);
     fs::create_dir(folder.path().join("below")).unwrap();
-    let below = why(open(&folder.path().join("below")).err().unwrap());
+    let below = why(open(&folder.path().join("below")).await.err().unwrap());
     assert!(below.contains("top folder of its repository"), "{below}");
     git(folder.path(), &["checkout", "-q", "--detach"]);
-    let detached = why(open(folder.path()).err().unwrap());
+    let detached = why(open(folder.path()).await.err().unwrap());
     assert!(detached.contains("no branch is checked out"), "{detached}");
 }
 
 #[tokio::test]
 async fn a_worktree_has_its_branch_and_its_state_and_git_does_not_see_it() {
-    let place = Place::new();
+    let place = Place::new().await;
     let worktree = place.provision(3).await;
     assert_eq!((worktree.name.as_str(), worktree.branch.as_str()), (".worktrees/crew-task-3", "brigade/crew/task-3"));
     assert_eq!((worktree.into.as_str(), worktree.left, worktree.warnings.len()), ("main", None, 0));
@@ -42,7 +42,7 @@ async fn a_worktree_has_its_branch_and_its_state_and_git_does_not_see_it() {
 
 #[tokio::test]
 async fn after_a_crash_the_worktree_is_found_again_with_all_that_is_in_it() {
-    let place = Place::new();
+    let place = Place::new().await;
     let first = place.provision(3).await;
     put(&first.root, "f.txt", "line 3", "mine");
     git(&first.root, &["commit", "-q", "-a", "-m", "Half"]);
@@ -58,7 +58,7 @@ async fn after_a_crash_the_worktree_is_found_again_with_all_that_is_in_it() {
 
 #[tokio::test]
 async fn a_worktree_of_another_task_is_left_as_it_is_and_another_path_used() {
-    let place = Place::new();
+    let place = Place::new().await;
     let first = place.provision(3).await;
     fs::write(first.root.join("theirs.txt"), "theirs\n").unwrap();
     edit(&first.root, ".agent/state.json", |text| text.replace("crew/task-3", "crew/task-9"));
@@ -81,7 +81,7 @@ async fn a_worktree_of_another_task_is_left_as_it_is_and_another_path_used() {
 
 #[tokio::test]
 async fn a_malformed_state_is_replaced_after_a_warning_and_the_work_stays() {
-    let place = Place::new();
+    let place = Place::new().await;
     let first = place.provision(3).await;
     fs::write(first.root.join("new.txt"), "mine\n").unwrap();
     fs::write(place.state(&first), "{ torn").unwrap();
@@ -95,7 +95,7 @@ async fn a_malformed_state_is_replaced_after_a_warning_and_the_work_stays() {
 
 #[tokio::test]
 async fn what_is_no_worktree_of_ours_is_never_touched() {
-    let place = Place::new();
+    let place = Place::new().await;
     let folder = place.path().join(".worktrees/crew-task-3");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("precious.txt"), "x").unwrap();
@@ -110,7 +110,7 @@ async fn what_is_no_worktree_of_ours_is_never_touched() {
 
 #[tokio::test]
 async fn a_worktree_that_was_removed_is_made_again_with_its_branch() {
-    let place = Place::new();
+    let place = Place::new().await;
     let first = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
     fs::remove_dir_all(&first.root).unwrap();
     let again = place.provision(3).await;
@@ -120,7 +120,7 @@ async fn a_worktree_that_was_removed_is_made_again_with_its_branch() {
 
 #[tokio::test]
 async fn a_git_file_that_leads_elsewhere_is_mended_and_leads_nothing_of_ours_astray() {
-    let place = Place::new();
+    let place = Place::new().await;
     let worktree = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
     fs::write(worktree.root.join(".git"), format!("gitdir: {}/.git\n", place.path().display())).unwrap();
     let before = place.main();
@@ -134,7 +134,7 @@ async fn a_git_file_that_leads_elsewhere_is_mended_and_leads_nothing_of_ours_ast
 
 #[tokio::test]
 async fn a_branch_that_somebody_checked_out_elsewhere_is_left_to_them() {
-    let place = Place::new();
+    let place = Place::new().await;
     git(place.path(), &["worktree", "add", "-q", "-b", "brigade/crew/task-3", "elsewhere"]);
     let worktree = place.provision(3).await;
     assert_eq!(worktree.branch, "brigade/crew/task-3-2");
@@ -142,7 +142,7 @@ async fn a_branch_that_somebody_checked_out_elsewhere_is_left_to_them() {
 
 #[tokio::test]
 async fn commits_carry_name_and_task_also_those_the_teammate_made() {
-    let place = Place::new();
+    let place = Place::new().await;
     let worktree = place.provision(3).await;
     put(&worktree.root, "f.txt", "line 3", "own");
     git(&worktree.root, &["commit", "-q", "-a", "-m", "Own\n\nSigned-off-by: x <x@y>"]);
@@ -166,7 +166,7 @@ async fn commits_carry_name_and_task_also_those_the_teammate_made() {
 
 #[tokio::test]
 async fn what_is_in_the_middle_is_not_committed() {
-    let place = Place::new();
+    let place = Place::new().await;
     let worktree = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
     git(&worktree.root, &["checkout", "-q", "-b", "other"]);
     let refused = place.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
@@ -181,7 +181,7 @@ async fn what_is_in_the_middle_is_not_committed() {
 
 #[tokio::test]
 async fn what_is_merged_and_clean_is_removed_and_nothing_else() {
-    let place = Place::new();
+    let place = Place::new().await;
     let worktree = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
     let left = place.clear(3, &worktree).await.unwrap();
     assert!(left.contains("commits that are not merged"), "{left}");
@@ -198,7 +198,7 @@ async fn what_is_merged_and_clean_is_removed_and_nothing_else() {
 
 #[tokio::test]
 async fn many_at_once_each_get_their_own() {
-    let place = Place::new();
+    let place = Place::new().await;
     let many: Vec<_> = (1..=12)
         .map(|id| {
             let repository = place.repository.clone();

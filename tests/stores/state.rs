@@ -32,7 +32,7 @@ fn report(current: Mode, tokens: u64) -> StateUpdate {
         cost_usd: 0.1,
         waiting_for: None,
     };
-    let teammates = BTreeMap::from([("alice".to_owned(), teammate)]);
+    let teammates = Arc::new(BTreeMap::from([("alice".to_owned(), Arc::new(teammate))]));
     StateUpdate { report: Some(StateReport { team: "t".into(), current: Some(current), teammates }), desired: None }
 }
 

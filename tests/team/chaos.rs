@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::stage::{Answer, LONG, Stage, call, complete, diligent, lock, name, new_task, on_and_on, once, say};
-use super::stage::{task_at_hand, text_of};
+use super::stage::{approve_plan, task_at_hand, text_of};
 use super::storm::Storm;
 
 /// The first seed, and how many are run: `BRIGADE_CHAOS_SEED=7 BRIGADE_CHAOS_COUNT=1 cargo test --test team chaos`.
@@ -149,7 +149,16 @@ impl World {
             let stop = if self.storm.chance(50) { Command::Stop } else { Command::StopNow };
             team.command(stop).await;
         }
-        self.stage.ended(team).await;
+        let answering = async {
+            loop {
+                self.answer_plans().await;
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            _ = self.stage.ended(team) => {}
+            () = answering => {}
+        }
         self.check_accounts().await;
         self.stage.check_laws().await;
     }
@@ -290,8 +299,16 @@ impl World {
             if last != Some(now) || is_away {
                 (last, since) = (Some(now), Instant::now());
             }
+            // Who waits for an answer waits for as long as nobody gives one.
+            self.answer_plans().await;
             assert!(begun.elapsed() < LONG, "the team never rests\n{}", self.stage.story());
             tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn answer_plans(&self) {
+        for plan in self.inner.requests.all().await.unwrap().open_plans() {
+            approve_plan(&self.stage.stores, &plan.id, self.clock.now()).await;
         }
     }
 

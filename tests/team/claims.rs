@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use brigade::domain::change::{Actor, ActorKind, Change, Refusal};
+use brigade::domain::change::{Actor, ActorKind, Change};
 use brigade::domain::context::claimed_block;
 use brigade::domain::event::Fact;
+use brigade::domain::refusal::Refusal;
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};

@@ -10,6 +10,7 @@
 mod budget;
 mod chaos;
 mod claims;
+mod compactions;
 mod drain;
 mod lead;
 mod lives;

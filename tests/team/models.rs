@@ -317,6 +317,28 @@ async fn what_there_is_not_comes_back_as_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_written_as_text_is_not_made_and_its_model_is_told_once() {
+    let mut stage = Stage::new(&["alice"]);
+    stage.brain("alice", |_, count| async move {
+        match count {
+            0 | 2 | 3 => say("```json\n{\"task_id\": 1, \"status\": \"completed\", \"result\": \"done\"}\n```"),
+            1 => call(&[("nap", json!({"note": "awake"}))]),
+            4 => call(&[complete(1)]),
+            _ => say("Done."),
+        }
+    });
+    stage.tasks(&["a"]).await;
+    assert_eq!(stage.run_once().await.tally.completed, 1);
+    let sent = stage.sent_by("alice");
+    let told: Vec<bool> =
+        (0..5).map(|index| block_text(sent[index].last().last().unwrap()).contains("nothing was called")).collect();
+    assert_eq!(told, [false, true, false, true, false], "once for each time it begins to write calls");
+    assert!(block_text(sent[4].last().last().unwrap()).contains("You still hold task #1"), "then it ends its work");
+    assert_eq!((stage.task(1).await.attempt, stage.task(1).await.failures), (1, 0));
+    stage.check_laws().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lead_out_of_reach_for_a_while_plans_once_it_is_back() {
     let mut stage = Stage::new(&["alice"]);
     stage.spec.limits.model_retries_max = 1;

@@ -2,16 +2,20 @@
 
 use std::time::Duration;
 
+use brigade::domain::change::{Actor, ActorKind};
 use brigade::domain::event::Fact;
 use brigade::domain::message::{Message, MessageType};
+use brigade::domain::name::HUMAN;
 use brigade::domain::state::Mode;
-use brigade::domain::task::{NewTask, TaskStatus};
+use brigade::domain::task::{NewTask, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::ports::ModelRequest;
-use brigade::team::handle::Command;
+use brigade::team::handle::{Command, TeamHandle};
 use serde_json::{Value, json};
 
-use super::stage::{Answer, Stage, call, complete, diligent, has_new_task, new_task, on_and_on, once, say, text_of};
+use super::stage::{
+    Answer, Stage, approve_plan, call, complete, diligent, has_new_task, new_task, on_and_on, once, say, text_of,
+};
 
 fn stopped(stage: &Stage, who: &str) -> bool {
     stage.count(|fact| matches!(fact, Fact::TeammateStopped { teammate, .. } if teammate == who)) == 1
@@ -242,4 +246,64 @@ async fn a_plan_of_another_program_can_be_answered() {
     team.command(Command::Stop).await;
     stage.ended(team).await;
     stage.check_laws().await;
+}
+
+/// Hands in a plan for a new task, ends its turn, and does the task once it is told something about the plan.
+fn plans_first(request: &ModelRequest) -> Answer {
+    let text = text_of(request);
+    match () {
+        () if has_new_task(request) => call(&[("plan_approval", json!({"plan": "1. this 2. that"}))]),
+        () if text.contains("[plan_approval_response]") && !text.contains("call: task_update") => call(&[complete(1)]),
+        () => say("I wait for an answer."),
+    }
+}
+
+/// What alice waits for, once she has reported.
+fn waits_for(team: &TeamHandle) -> String {
+    team.live().teammates().get("alice").and_then(|alice| alice.waiting_for.clone()).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_the_answer_to_its_plan_keeps_its_task_and_costs_nothing() {
+    let mut stage = Stage::new(&["alice"]);
+    stage.brain("alice", |request, _| async move { plans_first(&request) });
+    stage.tasks(&["risky"]).await;
+    let team = stage.launch(once()).await;
+    stage.until("it waits", |_| waits_for(&team).starts_with("a person (plan ")).await;
+    assert_eq!(stage.requests(), 2);
+    tokio::time::sleep(std::time::Duration::from_secs(3_600)).await;
+    assert_eq!(stage.requests(), 2, "waiting is free");
+    let task = stage.task(1).await;
+    assert_eq!((task.status, task.attempt, task.failures), (TaskStatus::InProgress, 1, 0), "{}", stage.story());
+    let plan = stage.stores.requests.all().await.unwrap().open_plans().next().unwrap().id.clone();
+    approve_plan(&stage.stores, &plan, stage.clock.now()).await;
+    assert_eq!(stage.ended(team).await.tally.completed, 1, "{}", stage.story());
+    assert_eq!(stage.task(1).await.attempt, 1);
+    stage.check_laws().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_an_answer_can_be_stopped_and_can_lose_its_task() {
+    for is_stopped in [true, false] {
+        let mut stage = Stage::new(&["alice"]);
+        stage.brain("alice", |request, _| async move { plans_first(&request) });
+        stage.tasks(&["risky"]).await;
+        let team = stage.launch(on_and_on()).await;
+        stage.until("it waits", |_| waits_for(&team).starts_with("a person (plan ")).await;
+        if is_stopped {
+            team.command(Command::Stop).await;
+        } else {
+            let person = Actor::new(HUMAN, ActorKind::Person).forcing(true);
+            stage.stores.board.delete(TaskId(1), &person).await.unwrap();
+            stage.until("it is idle", |_| team.live().teammates()["alice"].phase == "idle").await;
+            assert!(stage.transcript("alice").await.join("\n").contains("not yours any more"), "it is told");
+            team.command(Command::Stop).await;
+        }
+        stage.ended(team).await;
+        if is_stopped {
+            let task = stage.task(1).await;
+            assert_eq!((task.status, task.failures), (TaskStatus::Pending, 0), "{}", stage.story());
+        }
+        stage.check_laws().await;
+    }
 }

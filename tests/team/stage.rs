@@ -12,6 +12,7 @@ use brigade::domain::change::{Actor, ActorKind, Change};
 use brigade::domain::event::{Event, Fact};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD, Name};
+use brigade::domain::request::RequestKind;
 use brigade::domain::spend::{Budget, Prices};
 use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
@@ -28,6 +29,7 @@ use brigade::stores::memory::workers::MemoryWorkers;
 use brigade::team::handle::{Outcome, TeamHandle};
 use brigade::team::spec::{Isolation, Limits, MemberSpec, Prompts, TeamSpec};
 use brigade::team::{self, Start, Surroundings};
+use brigade::tools::answers::{self, Answerer, Asked};
 use brigade::tools::table::tools_of;
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
@@ -589,4 +591,11 @@ pub fn once() -> Start {
 
 pub fn on_and_on() -> Start {
     Start { mode: Some(Mode::Continuous), ..Start::default() }
+}
+
+/// The person approves a plan, unless somebody answered it just now.
+pub async fn approve_plan(stores: &Stores, id: &str, now: UnixMs) {
+    let by = Answerer { name: HUMAN, process: "test" };
+    let message = answers::of_plan(HUMAN, true, Some("go on"), now);
+    let _ = answers::answer(stores, by, now, Asked { id, kind: RequestKind::PlanApproval }, true, message).await;
 }

@@ -14,6 +14,7 @@ use brigade::domain::record::{RosterMember, WorkerTeammate};
 use brigade::domain::request::{Answer, Request, RequestBook, RequestKind};
 use brigade::domain::state::{SharedState, StateUpdate};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::Record;
 use brigade::ports::{
     Board, BoardView, Claimant, Delivery, LostClaims, Mailbox, Reclaimed, Requests, Roster, StateStore, StoreError,
@@ -249,9 +250,13 @@ impl Requests for Stormy<dyn Requests> {
         self.0.fail().await?;
         self.1.open(request).await
     }
-    async fn answer(&self, id: &str, kind: RequestKind, by: &str, answer: Answer) -> StoreResult<Request> {
+    async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
         self.0.fail().await?;
-        self.1.answer(id, kind, by, answer).await
+        self.1.reserve(id, kind, by, process, now).await
+    }
+    async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
+        self.0.fail().await?;
+        self.1.answer(id, kind, answer).await
     }
     async fn all(&self) -> StoreResult<RequestBook> {
         self.0.fail().await?;

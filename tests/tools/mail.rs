@@ -2,10 +2,11 @@
 
 use brigade::domain::event::Fact;
 use brigade::domain::message::{Message, MessageType};
+use brigade::domain::request::PLAN_BYTES_MAX;
 use brigade::tools::ToolEffect;
 use serde_json::json;
 
-use super::stage::{Stage, stage};
+use super::stage::{Stage, stage, stage_with};
 
 async fn mail_of(stage: &Stage, name: &str) -> Vec<Message> {
     stage.stores.mailbox.peek(name).await.unwrap().into_iter().map(|delivery| delivery.message).collect()
@@ -71,8 +72,25 @@ async fn a_plan_is_answered_once_by_the_lead() {
         (MessageType::PlanApprovalResponse, Some(id), Some(false))
     );
     assert_eq!(reply.feedback.as_deref(), Some("Split b."));
-    assert!(stage.lead.refused("plan_approval", answer).await.contains("answered already (rejected)"));
+    assert!(stage.lead.refused("plan_approval", answer).await.contains("answered already (rejected by lead)"));
     assert_eq!(mail_of(&stage, "alice").await.len(), 1);
+}
+
+#[tokio::test]
+async fn under_a_lead_that_goes_by_rule_a_plan_is_the_persons_to_answer() {
+    let stage = stage_with(false).await;
+    let said = stage.alice.says("plan_approval", json!({ "plan": "1. a 2. b" })).await;
+    assert!(said.contains("to the person"), "{said}");
+    assert!(mail_of(&stage, "lead").await.is_empty());
+    let request = mail_of(&stage, "human").await.remove(0);
+    assert_eq!((request.kind, request.plan.as_deref()), (MessageType::PlanApprovalRequest, Some("1. a 2. b")));
+    let book = stage.stores.requests.all().await.unwrap();
+    let open: Vec<_> = book.open_plans().map(|plan| (plan.to.as_str(), plan.plan.as_str())).collect();
+    assert_eq!(open, [("human", "1. a 2. b")]);
+    let too_long = "x".repeat(PLAN_BYTES_MAX + 1);
+    let refused = stage.alice.refused("plan_approval", json!({ "plan": too_long })).await;
+    assert!(refused.contains("put details into a file"), "{refused}");
+    assert_eq!(mail_of(&stage, "human").await.len(), 1, "what is refused is not sent");
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ impl CommandRegistry for NoRecord {
     async fn ended(&self, _: RunningCommand) {}
 }
 
-struct Members(Mutex<Vec<Name>>);
+struct Members(Mutex<Vec<Name>>, bool);
 
 #[async_trait]
 impl TeamControl for Members {
@@ -58,6 +58,9 @@ impl TeamControl for Members {
     }
     fn members(&self) -> Vec<Name> {
         self.0.lock().unwrap().clone()
+    }
+    fn lead_thinks(&self) -> bool {
+        self.1
     }
 }
 
@@ -107,12 +110,17 @@ pub struct Stage {
 }
 
 pub async fn stage() -> Stage {
+    stage_with(true).await
+}
+
+/// The same, with a lead that thinks or one that goes by rule.
+pub async fn stage_with(lead_thinks: bool) -> Stage {
     let folder = tempfile::tempdir().unwrap();
     let clock: Arc<dyn Clock> = Arc::new(StillClock::default());
     let names: Vec<Name> = ["alice", "bob"].map(|name| Name::new(name).unwrap()).into();
     let stores = memory::stores(Arc::clone(&clock), broadcast::channel(16).0);
     stores.mailbox.open_inboxes(&names).await.unwrap();
-    let control: Arc<dyn TeamControl> = Arc::new(Members(Mutex::new(names)));
+    let control: Arc<dyn TeamControl> = Arc::new(Members(Mutex::new(names), lead_thinks));
     let member = |name: &str, role: &str| member(name, role, folder.path(), &stores, &clock, &control);
     let (alice, bob, lead) = (member("alice", "coder"), member("bob", "tester"), member("lead", "lead"));
     Stage { stores: stores.clone(), alice, bob, lead, folder }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use brigade::domain::written_call::{Callable, is_written_call};
+use brigade::team::spec::Prompts;
 use brigade::tools::ToolError;
 use brigade::tools::table::{Audience, TOOLS, tools_of};
 use serde_json::{Value, json};
@@ -52,9 +54,11 @@ fn each_member_has_the_tools_of_the_design() {
 #[test]
 fn every_tool_file_stands_in_the_table() {
     let helpers = [
+        "answers",
         "arguments",
         "checked",
         "command",
+        "deliver",
         "environment",
         "mail",
         "mod",
@@ -113,6 +117,24 @@ fn schemas_are_valid_and_say_what_each_argument_is() {
         }
         assert!(spec.description.contains("Example"), "{} has no example", entry.name);
         assert!((80..1500).contains(&spec.description.len()), "{}: {}", entry.name, spec.description.len());
+    }
+}
+
+/// Small models write down what they are shown, so no prompt shows a call in the form of text.
+#[test]
+fn no_prompt_shows_a_call_as_text() {
+    let specs: Vec<_> = [false, true].into_iter().flat_map(tools_of).map(|tool| tool.spec()).collect();
+    let tools: Vec<Callable> = specs
+        .iter()
+        .map(|spec| {
+            let arguments = spec.input_schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+            Callable { name: &spec.name, arguments }
+        })
+        .collect();
+    assert!(is_written_call("bash {\"command\": \"ls\"}", &tools), "such a call is known by its looks");
+    let Prompts { lead, teammate, compact, cleanup } = Prompts::default();
+    for part in [&lead, &teammate, &compact, &cleanup].into_iter().flat_map(|text| text.split("->")) {
+        assert!(!is_written_call(part, &tools), "{part}");
     }
 }
 

@@ -6,7 +6,7 @@ use super::line::COMMANDS;
 use crate::domain::name::{ALL, HUMAN, LEAD};
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
-use crate::ui::text::{cut, one_line};
+use crate::ui::text::{cut, one_line, width};
 
 /// Tasks that are remembered for completion; more are not offered.
 const TASKS_MAX: usize = 20_000;
@@ -20,6 +20,8 @@ const TASKS_WORDS: [&str; 14] = [
     "show", "update", "rm", "claim", "complete", "fail", "release", "renew", "retry", "reopen", "add", "import",
     "list", "help",
 ];
+/// Subcommands of `/plan`.
+const PLAN_WORDS: [&str; 5] = ["show", "approve", "reject", "list", "help"];
 /// How many of them take a number.
 const WITH_NUMBER: usize = 10;
 
@@ -28,6 +30,18 @@ const WITH_NUMBER: usize = 10;
 pub struct Vocabulary {
     names: BTreeSet<String>,
     tasks: BTreeMap<TaskId, String>,
+    /// Plans that wait for an answer: id, and what it is about.
+    plans: Vec<(String, String)>,
+    asks: Vec<Ask>,
+}
+
+/// Something the person is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// By whom, and what.
+    pub shown: String,
+    /// How an answer begins; empty where it is simply typed.
+    pub typed: String,
 }
 
 /// Something that may stand where the cursor is.
@@ -37,6 +51,15 @@ pub struct Candidate {
     pub shown: String,
     /// As it is typed.
     pub typed: String,
+}
+
+/// What is shown behind the cursor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hint {
+    /// As it is shown.
+    pub shown: String,
+    /// What of it can be taken over.
+    pub typed: Option<String>,
 }
 
 impl Candidate {
@@ -63,6 +86,34 @@ impl Vocabulary {
         self.tasks.remove(&task);
     }
 
+    /// These are asked, and these plans wait. Returns what was asked before and is no more.
+    pub fn wait_for(&mut self, asks: Vec<Ask>, plans: Vec<(String, String)>) -> Vec<Ask> {
+        self.plans = plans;
+        let before = std::mem::replace(&mut self.asks, asks);
+        before.into_iter().filter(|ask| !self.asks.contains(ask)).collect()
+    }
+
+    /// Whether the person is asked anything.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        !self.asks.is_empty()
+    }
+
+    /// What an empty line says of what is asked, in so many columns.
+    #[must_use]
+    pub fn asked(&self, columns: usize) -> Option<String> {
+        let last = self.asks.last()?;
+        let how = if last.typed.is_empty() { "your answer goes there" } else { "Tab begins the answer" };
+        let more = match self.asks.len() - 1 {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        let behind = format!(" ({how}{more})");
+        let room = columns.saturating_sub(width(&behind));
+        // What is asked comes before how to answer where there is no room for both.
+        Some(if room > columns / 2 { cut(&last.shown, room) + &behind } else { cut(&last.shown, columns) })
+    }
+
     /// What may stand at the end of `before`, which is what stands before the cursor, and where in it that begins.
     #[must_use]
     pub fn complete(&self, before: &str) -> (usize, Vec<Candidate>) {
@@ -77,11 +128,18 @@ impl Vocabulary {
 
     fn candidates(&self, earlier: &[&str], word: &str) -> Vec<Candidate> {
         match (earlier, word.chars().next()) {
+            ([], None) => {
+                let asks = self.asks.iter().rev().filter(|ask| !ask.typed.is_empty());
+                asks.map(|ask| Candidate { shown: ask.typed.clone(), typed: ask.typed.clone() }).collect()
+            }
             ([], Some('/')) => COMMANDS.iter().map(|command| Candidate::plain(&format!("/{}", command.name))).collect(),
             (_, Some('@')) => self.names(&[ALL, LEAD]).map(|name| Candidate::plain(&format!("@{name}"))).collect(),
             (["/tasks"], _) => TASKS_WORDS.iter().map(|word| Candidate::plain(word)).collect(),
             (["/tasks", subcommand], _) if TASKS_WORDS[..WITH_NUMBER].contains(subcommand) => self.ids(),
             (["/why"], _) => self.ids(),
+            (["/plan"], _) => PLAN_WORDS.iter().map(|word| Candidate::plain(word)).collect(),
+            (["/plan", "show" | "approve" | "reject"], _) => self.plan_ids(),
+            (["/compact" | "/watch"], _) => self.names(&[LEAD]).map(Candidate::plain_name).collect(),
             (["/state"], _) => Mode::ALL.iter().map(|mode| Candidate::plain(mode.as_str())).collect(),
             (["/inbox"], _) => self.names(&[LEAD, HUMAN]).map(Candidate::plain_name).collect(),
             (["/send"], _) => self.names(&[LEAD, ALL]).map(Candidate::plain_name).collect(),
@@ -110,10 +168,18 @@ impl Vocabulary {
         self.tasks.iter().map(shown).collect()
     }
 
+    fn plan_ids(&self) -> Vec<Candidate> {
+        let shown = |(id, about): &(String, String)| Candidate {
+            shown: format!("{id}  {}", cut(about, SUBJECT_WIDTH)),
+            typed: format!("{id} "),
+        };
+        self.plans.iter().map(shown).collect()
+    }
+
     /// What is likely to follow `typed`, shown behind it: the rest of the only command it can be and its arguments, or the subject
     /// of the task whose number it ends with.
     #[must_use]
-    pub fn hint(&self, typed: &str) -> Option<String> {
+    pub fn hint(&self, typed: &str) -> Option<Hint> {
         if let Some(command) = typed.strip_prefix('/')
             && !command.is_empty()
             && !command.contains(char::is_whitespace)
@@ -121,12 +187,16 @@ impl Vocabulary {
             let mut fitting = COMMANDS.iter().filter(|known| known.name.starts_with(command));
             let (only, more) = (fitting.next()?, fitting.next());
             let rest = &only.name[command.len()..];
-            return more.is_none().then(|| format!("{rest} {}", only.arguments).trim_end().to_owned());
+            let hint = || Hint {
+                shown: format!("{rest} {}", only.arguments).trim_end().to_owned(),
+                typed: Some(format!("{rest} ")).filter(|_| !rest.is_empty()),
+            };
+            return more.is_none().then(hint);
         }
         let last = typed.rsplit(char::is_whitespace).next()?;
         let id: u64 = last.parse().ok().filter(|_| typed.starts_with('/'))?;
         let subject = self.tasks.get(&TaskId(id))?;
-        Some(format!("  {}", cut(subject, SUBJECT_WIDTH)))
+        Some(Hint { shown: format!("  {}", cut(subject, SUBJECT_WIDTH)), typed: None })
     }
 }
 
@@ -177,11 +247,39 @@ mod tests {
     #[test]
     fn hints_name_what_a_number_is() {
         let vocabulary = vocabulary();
-        assert_eq!(vocabulary.hint("/wh").as_deref(), Some("y ID"));
-        assert_eq!(vocabulary.hint("/t"), None, "tasks or team");
-        assert_eq!(vocabulary.hint("/why 3").as_deref(), Some("  Write the parser"));
-        assert_eq!(vocabulary.hint("buy 3"), None);
-        assert_eq!(vocabulary.hint(""), None);
+        let hint = |typed: &str| vocabulary.hint(typed).map(|hint| (hint.shown, hint.typed));
+        assert_eq!(hint("/wh"), Some(("y ID".to_owned(), Some("y ".to_owned()))));
+        assert_eq!(hint("/why"), Some((" ID".to_owned(), None)));
+        assert_eq!(hint("/t"), None, "tasks or team");
+        assert_eq!(hint("/why 3"), Some(("  Write the parser".to_owned(), None)));
+        assert_eq!(hint("buy 3"), None);
+        assert_eq!(hint(""), None);
+    }
+
+    #[test]
+    fn what_is_asked_stands_on_an_empty_line_and_tab_begins_the_answer() {
+        let mut vocabulary = vocabulary();
+        assert_eq!(vocabulary.asked(80), None);
+        let ask = |shown: &str, typed: &str| Ask { shown: shown.to_owned(), typed: typed.to_owned() };
+        let plans = vec![("9b1d4e05".to_owned(), "1. move".to_owned())];
+        vocabulary.wait_for(vec![ask("bob asks: Red?", "@bob "), ask("ada asks: Which colour?", "@ada ")], plans);
+        assert_eq!(vocabulary.asked(80).unwrap(), "ada asks: Which colour? (Tab begins the answer, and 1 more)");
+        assert!((1..80).all(|columns| width(&vocabulary.asked(columns).unwrap()) <= columns));
+        let typed = |before: &str| -> Vec<String> {
+            vocabulary.complete(before).1.into_iter().map(|candidate| candidate.typed).collect()
+        };
+        assert_eq!(typed(""), ["@ada ", "@bob "]);
+        assert_eq!(typed("/plan approve 9"), ["9b1d4e05 "]);
+        assert_eq!(typed("/compact l"), ["lead "]);
+    }
+
+    #[test]
+    fn the_subcommands_of_plan_are_what_brigade_has() {
+        use clap::CommandFactory;
+        let brigade = crate::cli::Cli::command();
+        let plan = brigade.find_subcommand("plan").unwrap();
+        let known: BTreeSet<_> = plan.get_subcommands().map(clap::Command::get_name).chain(["help"]).collect();
+        assert_eq!(known, PLAN_WORDS.into_iter().collect());
     }
 
     #[test]

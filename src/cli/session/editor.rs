@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
@@ -14,12 +15,13 @@ use rustyline::history::FileHistory;
 use rustyline::{CompletionType, Config};
 use tokio::sync::mpsc;
 
-use super::completion::Vocabulary;
+use super::completion::{Hint, Vocabulary};
 use super::screen::Screen;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Output;
 use crate::platform::terminal::Terminal;
-use crate::ui::style::{BOLD, DIM, paint};
+use crate::ui::style::{BOLD, DIM, WARN, paint};
+use crate::ui::text::width;
 
 /// Lines that are kept from one session to the next.
 const HISTORY_MAX: usize = 1_000;
@@ -31,8 +33,10 @@ const PROMPT_WIDTH_MAX: usize = 20;
 pub enum Typed {
     /// A line.
     Line(String),
-    /// Ctrl-C.
+    /// Ctrl-C on an empty line.
     Interrupt,
+    /// Ctrl-C that did away with what was typed.
+    Cleared,
     /// Ctrl-D, or the terminal is gone.
     End,
     /// A signal to the process.
@@ -76,13 +80,20 @@ impl Editor {
         // A terminal that can do nothing but print has no printer of its own.
         let printer = lines.create_external_printer().ok();
         let screen = Screen::start(printer, output).map_err(|error| cannot(&error))?;
-        lines.set_helper(Some(Helper { vocabulary }));
+        let prompt = if team.len() <= PROMPT_WIDTH_MAX { format!("{team}> ") } else { "> ".to_owned() };
+        let has_text = Arc::new(AtomicBool::new(false));
+        let helper = Helper {
+            vocabulary,
+            has_text: Arc::clone(&has_text),
+            prompt_width: width(&prompt),
+            has_colours: screen.has_colours(),
+        };
+        lines.set_helper(Some(helper));
         // There is none the first time.
         let _ = lines.load_history(&history);
         let (sender, typed) = mpsc::channel(1);
         let (go_on, may_go_on) = sync_channel(1);
-        let prompt = if team.len() <= PROMPT_WIDTH_MAX { format!("{team}> ") } else { "> ".to_owned() };
-        let read = move || read_lines(&mut lines, &prompt, &history, &sender, &may_go_on);
+        let read = move || read_lines(&mut lines, &prompt, &history, &has_text, &sender, &may_go_on);
         std::thread::Builder::new().name("editor".to_owned()).spawn(read).map_err(|error| cannot(&error))?;
         Ok((Self { typed, go_on, screen: screen.clone(), terminal, is_waiting: false }, screen))
     }
@@ -124,16 +135,19 @@ fn read_lines(
     lines: &mut rustyline::Editor<Helper, FileHistory>,
     prompt: &str,
     history: &std::path::Path,
+    has_text: &AtomicBool,
     typed: &mpsc::Sender<Typed>,
     may_go_on: &Receiver<()>,
 ) {
     loop {
+        has_text.store(false, Ordering::Relaxed);
         let (what, is_last) = match lines.readline(prompt) {
             Ok(line) => {
                 // What cannot be kept is typed again.
                 let _ = lines.save_history(history);
                 (Typed::Line(line), false)
             }
+            Err(ReadlineError::Interrupted) if has_text.load(Ordering::Relaxed) => (Typed::Cleared, false),
             Err(ReadlineError::Interrupted) => (Typed::Interrupt, false),
             Err(ReadlineError::Eof) => (Typed::End, false),
             Err(ReadlineError::Signal(_)) => continue,
@@ -148,6 +162,29 @@ fn read_lines(
 /// What the editor asks while a line is typed.
 struct Helper {
     vocabulary: Arc<Mutex<Vocabulary>>,
+    /// Whether anything is typed, told at every key.
+    has_text: Arc<AtomicBool>,
+    prompt_width: usize,
+    /// Without colours nothing is highlighted: what waits is a hint then, which the editor renews at the next key.
+    has_colours: bool,
+}
+
+impl Helper {
+    /// What an empty line says of what the person is asked.
+    fn asked(&self) -> Option<String> {
+        let room = super::columns().saturating_sub(self.prompt_width + 1);
+        Vocabulary::of(&self.vocabulary).asked(room)
+    }
+}
+
+impl rustyline::hint::Hint for Hint {
+    fn display(&self) -> &str {
+        &self.shown
+    }
+
+    fn completion(&self) -> Option<&str> {
+        self.typed.as_deref()
+    }
 }
 
 impl rustyline::Helper for Helper {}
@@ -166,19 +203,34 @@ impl Completer for Helper {
 }
 
 impl Hinter for Helper {
-    type Hint = String;
+    type Hint = Hint;
 
-    fn hint(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> Option<String> {
+    fn hint(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> Option<Hint> {
+        self.has_text.store(!line.is_empty(), Ordering::Relaxed);
         if pos < line.len() {
             return None;
+        }
+        if line.is_empty() && !self.has_colours {
+            return self.asked().map(|shown| Hint { shown, typed: None });
         }
         Vocabulary::of(&self.vocabulary).hint(line)
     }
 }
 
 impl Highlighter for Helper {
-    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> Cow<'b, str> {
-        Cow::Owned(paint(BOLD, prompt))
+    /// The sign at the prompt's end says whether something waits for an answer; the prompt stays as wide as it is.
+    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, is_default: bool) -> Cow<'b, str> {
+        let is_asked = is_default && Vocabulary::of(&self.vocabulary).is_asked();
+        Cow::Owned(match prompt.strip_suffix("> ").filter(|_| is_asked) {
+            Some(team) => paint(BOLD, team) + &paint(WARN, "? "),
+            None => paint(BOLD, prompt),
+        })
+    }
+
+    /// An empty line says what is asked: not as a hint, because the editor renews those only at a key.
+    fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
+        let asked = if line.is_empty() { self.asked() } else { None };
+        asked.map_or(Cow::Borrowed(line), |asked| Cow::Owned(paint(DIM, &asked)))
     }
 
     fn highlight_hint<'h>(&self, hint: &'h str) -> Cow<'h, str> {
@@ -186,6 +238,7 @@ impl Highlighter for Helper {
     }
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
-        false
+        // What an empty line said goes with the first key.
+        Vocabulary::of(&self.vocabulary).is_asked()
     }
 }

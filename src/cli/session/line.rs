@@ -1,7 +1,12 @@
 //! What a typed line means, and the table of slash commands. Pure.
 
 use crate::ui::style::{BOLD, DIM, paint};
-use crate::ui::text::pad;
+use crate::ui::text::{indented, pad};
+
+/// The list of commands begins behind so many spaces.
+const INDENT: usize = 2;
+/// What a command does stands below it where there is less room beside it.
+const ABOUT_WIDTH_MIN: usize = 30;
 
 /// A slash command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +34,10 @@ enum Does {
 pub enum Own {
     /// Shows the commands.
     Help,
+    /// Has a member's context compacted.
+    Compact,
+    /// Shows teammates' words as they come, or no more.
+    Watch,
     /// Ends the session, and the team.
     Quit,
 }
@@ -37,8 +46,8 @@ const fn brigade(name: &'static str, arguments: &'static str, about: &'static st
     SlashCommand { name, arguments, about, does: Does::Brigade }
 }
 
-const fn own(name: &'static str, own: Own, about: &'static str) -> SlashCommand {
-    SlashCommand { name, arguments: "", about, does: Does::Own(own) }
+const fn own(name: &'static str, arguments: &'static str, own: Own, about: &'static str) -> SlashCommand {
+    SlashCommand { name, arguments, about, does: Does::Own(own) }
 }
 
 /// All slash commands.
@@ -49,14 +58,17 @@ pub const COMMANDS: &[SlashCommand] = &[
     brigade("why",    "ID",               "why a task is not being worked on"),
     brigade("inbox",  "[NAME]",           "mail that waits, yours or another's"),
     brigade("send",   "NAME TEXT",        "write to somebody; @NAME TEXT is shorter"),
+    brigade("plan",   "[show|approve|reject] [ID]", "plans that wait for an answer; --feedback TEXT says what to change"),
     brigade("state",  "[MODE]",           "what the team is to do: continuous, run_once, run_cleanup, pause"),
     brigade("cost",   "",                 "tokens used so far, what they cost, what is left of the budget"),
     brigade("log",    "[-n COUNT]",       "what happened, from the event log"),
     brigade("stop",   "NAME [--now]",     "stop a teammate"),
     brigade("config", "show",             "every setting and where it comes from"),
     brigade("doctor", "",                 "what this machine offers, and what is amiss"),
-    own("help", Own::Help, "this list"),
-    own("quit", Own::Quit, "stop the team and leave; twice: at once"),
+    own("compact", "[NAME]", Own::Compact, "replace the context of the lead, or a teammate, by a summary"),
+    own("watch",   "[NAME]", Own::Watch,   "show a teammate's words as they come; again: no more"),
+    own("help",    "",       Own::Help,    "this list"),
+    own("quit",    "",       Own::Quit,    "stop the team and leave; twice: at once"),
 ];
 
 /// A typed line, understood.
@@ -84,6 +96,8 @@ pub enum Line {
     Own {
         /// Which.
         own: Own,
+        /// What stands behind it.
+        arguments: Vec<String>,
     },
 }
 
@@ -133,26 +147,50 @@ fn slash(command: &str) -> Result<Line, String> {
         let meant = nearest.map_or_else(String::new, |nearest| format!(" Did you mean /{nearest}?"));
         return Err(format!("There is no command /{name}.{meant} /help shows all."));
     };
-    match found.does {
-        Does::Own(own) => Ok(Line::Own { own }),
-        Does::Brigade => {
-            let arguments = shlex::split(behind).ok_or_else(|| format!("/{name}: a quotation mark is not closed"))?;
-            Ok(Line::Brigade { name: found.name, arguments })
-        }
-    }
+    let arguments = shlex::split(behind).ok_or_else(|| format!("/{name}: a quotation mark is not closed"))?;
+    Ok(match found.does {
+        Does::Own(own) => Line::Own { own, arguments },
+        Does::Brigade => Line::Brigade { name: found.name, arguments },
+    })
 }
 
-/// The list of commands, for a screen.
+/// A text with the commands of `brigade` it names as they are typed in a session.
 #[must_use]
-pub fn help() -> String {
-    let shown = |command: &SlashCommand| format!("/{} {}", command.name, command.arguments).trim_end().to_owned();
-    let width = COMMANDS.iter().map(|command| shown(command).chars().count()).max().unwrap_or(0);
-    let rows =
-        COMMANDS.iter().map(|command| format!("  {}  {}\n", paint(BOLD, &pad(&shown(command), width)), command.about));
-    let text = [("@NAME TEXT", "write to a teammate; @all TEXT to all of them"), ("TEXT", "goes to the lead")];
-    let others = text.map(|(what, about)| format!("  {}  {about}\n", paint(BOLD, &pad(what, width))));
-    let more = paint(DIM, "Behind a command --help says more; Tab completes.");
-    rows.chain(others).chain([format!("  {more}\n")]).collect()
+pub fn as_typed(text: &str) -> String {
+    let mut parts = text.split("brigade ");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let word = part.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default();
+        let is_known = COMMANDS.iter().any(|command| command.name == word && command.does == Does::Brigade);
+        match part.strip_prefix("send ") {
+            Some(behind) => out.extend(["@", behind]),
+            None if is_known => out.extend(["/", part]),
+            None => out.extend(["brigade ", part]),
+        }
+    }
+    out
+}
+
+/// The list of commands, for a screen of so many columns.
+#[must_use]
+pub fn help(columns: usize) -> String {
+    let commands = COMMANDS
+        .iter()
+        .map(|command| (format!("/{} {}", command.name, command.arguments).trim_end().to_owned(), command.about));
+    let others = [("@NAME TEXT", "write to a teammate; @all TEXT to all of them"), ("TEXT", "goes to the lead")];
+    let rows: Vec<(String, &str)> = commands.chain(others.map(|(what, about)| (what.to_owned(), about))).collect();
+    let width = rows.iter().map(|(shown, _)| shown.chars().count()).max().unwrap_or(0);
+    let is_narrow = columns < width + ABOUT_WIDTH_MIN;
+    let margin = if is_narrow { 2 * INDENT } else { width + 2 * INDENT };
+    let row = |(shown, about): (String, &str)| {
+        let about = indented(about, columns, margin);
+        let shown = paint(BOLD, &if is_narrow { shown } else { pad(&shown, width) });
+        let between = if is_narrow { "\n".to_owned() + &about } else { "  ".to_owned() + about.trim_start() };
+        format!("{}{shown}{between}", " ".repeat(INDENT))
+    };
+    let more =
+        indented("Behind a command --help says more; Tab completes, Up brings back what you typed.", columns, INDENT);
+    rows.into_iter().map(row).chain([paint(DIM, more.trim_end()) + "\n"]).collect()
 }
 
 #[cfg(test)]
@@ -175,9 +213,30 @@ mod tests {
                 "/tasks add 'a b' --after 2",
                 Line::Brigade { name: "tasks", arguments: words(&["add", "a b", "--after", "2"]) },
             ),
-            ("/quit", Line::Own { own: Own::Quit }),
+            ("/quit", Line::Own { own: Own::Quit, arguments: Vec::new() }),
+            ("/compact ada", Line::Own { own: Own::Compact, arguments: words(&["ada"]) }),
         ] {
             assert_eq!(Line::parse(typed), Ok(line), "{typed}");
+        }
+    }
+
+    #[test]
+    fn the_list_fits_its_columns() {
+        for columns in [40, 60, 100, 200] {
+            let list = anstream::adapter::strip_str(&help(columns)).to_string();
+            assert!(list.lines().all(|line| line.chars().count() <= columns), "{columns}:\n{list}");
+            assert!(list.contains("/compact [NAME]"));
+        }
+    }
+
+    #[test]
+    fn hints_name_commands_as_they_are_typed() {
+        for (hint, typed) in [
+            ("brigade plan approve 9b, or brigade send ada TEXT", "/plan approve 9b, or @ada TEXT"),
+            ("`brigade why ID` says why", "`/why ID` says why"),
+            ("brigade up starts it", "brigade up starts it"),
+        ] {
+            assert_eq!(as_typed(hint), typed);
         }
     }
 

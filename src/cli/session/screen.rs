@@ -2,7 +2,7 @@
 //! order, so that a slow terminal holds nobody up but itself.
 
 use std::io::{self, Write as _};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
@@ -44,6 +44,12 @@ impl Screen {
         Ok(Self { texts, has_colours })
     }
 
+    /// Whether it shows colours.
+    #[must_use]
+    pub fn has_colours(&self) -> bool {
+        self.has_colours
+    }
+
     /// Prints whole lines above what is being typed.
     pub fn print(&self, text: &str) {
         if text.is_empty() {
@@ -55,12 +61,17 @@ impl Screen {
         let _ = self.texts.send(Text::Print(text));
     }
 
-    /// Waits until everything is printed, but not for ever.
-    pub fn flush(&self) {
+    /// Prints whole lines, and says whether the terminal took them within a moment.
+    #[must_use]
+    pub fn print_and_wait(&self, text: &str) -> bool {
+        self.print(text);
+        self.flush()
+    }
+
+    /// Waits until everything is printed, but not for ever; says whether it is.
+    pub fn flush(&self) -> bool {
         let (done, printed) = sync_channel(1);
-        if !matches!(self.texts.try_send(Text::Flush(done)), Err(TrySendError::Disconnected(_))) {
-            let _: Result<(), RecvTimeoutError> = printed.recv_timeout(END_TIMEOUT);
-        }
+        self.texts.try_send(Text::Flush(done)).is_ok() && printed.recv_timeout(END_TIMEOUT).is_ok()
     }
 }
 

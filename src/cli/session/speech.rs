@@ -1,11 +1,10 @@
-//! What the lead says, line by line as it comes. A text that was heard is not shown again when its fact comes, which is later.
+//! What a member says, line by line as it comes. A text that was heard is not shown again when its fact comes, which is later.
 
 use std::collections::VecDeque;
 
-use crate::domain::name::LEAD;
 use crate::team::words::Saying;
 use crate::ui::style::{BOLD, paint};
-use crate::ui::text::{harmless, width, wrap};
+use crate::ui::text::{indented, width, wrap};
 
 /// Answers that are remembered, so that their facts are not shown besides.
 const ANSWERS_MAX: usize = 16;
@@ -17,6 +16,8 @@ const INDENT: usize = 2;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Speech {
+    /// Who speaks.
+    name: String,
     /// What was heard of the answer that is being given.
     answer: String,
     /// How much of it was shown, in bytes.
@@ -25,13 +26,19 @@ pub struct Speech {
 }
 
 impl Speech {
+    /// Nothing was heard of this member yet.
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::default() }
+    }
+
     /// The lines to show now that this was said: whole ones, or as much as fills one.
     pub fn hear(&mut self, saying: &Saying, columns: usize) -> String {
         match saying {
             Saying::Begun if self.answer.is_empty() => String::new(),
             // It broke off; what was shown of it is void.
             Saying::Begun => {
-                let shown = self.rest(columns) + &indented("(it is asked again)", columns);
+                let shown = self.rest(columns) + &indented("(it is asked again)", columns, INDENT);
                 self.finish();
                 shown
             }
@@ -57,7 +64,7 @@ impl Speech {
         if text.trim().is_empty() || self.heard.iter().any(|heard| heard.contains(text)) {
             return String::new();
         }
-        heading() + &indented(text.trim_end(), columns)
+        self.heading() + &indented(text.trim_end(), columns, INDENT)
     }
 
     /// What can be shown of what was not shown yet: up to the last end of a line, or of a word where a line is full.
@@ -65,8 +72,7 @@ impl Speech {
         let pending = &self.answer[self.shown..];
         let end = match pending.rfind('\n') {
             Some(at) => at + 1,
-            None if width(pending) > columns.saturating_sub(INDENT) => pending.rfind(' ').map_or(0, |at| at + 1),
-            None => 0,
+            None => full_lines(pending, columns.saturating_sub(INDENT)),
         };
         self.show(end, columns)
     }
@@ -82,9 +88,13 @@ impl Speech {
         if text.is_empty() || (is_first && text.trim().is_empty()) {
             return String::new();
         }
-        let heading = if is_first { heading() } else { String::new() };
+        let heading = if is_first { self.heading() } else { String::new() };
         let text = if is_first { text.trim_start() } else { &text };
-        heading + &indented(text.strip_suffix('\n').unwrap_or(text), columns)
+        heading + &indented(text.strip_suffix('\n').unwrap_or(text), columns, INDENT)
+    }
+
+    fn heading(&self) -> String {
+        paint(BOLD, &self.name) + "\n"
     }
 
     fn finish(&mut self) -> String {
@@ -93,15 +103,14 @@ impl Speech {
     }
 }
 
-fn heading() -> String {
-    paint(BOLD, LEAD) + "\n"
-}
-
-/// The text's lines, indented and broken to the width. What would steer a terminal is taken out.
-fn indented(text: &str, columns: usize) -> String {
-    let indent = " ".repeat(INDENT);
-    let line = |line: &str| format!("{indent}{}\n", wrap(line.trim_end(), columns.saturating_sub(INDENT), INDENT));
-    harmless(text).split('\n').map(line).collect()
+/// How many bytes of a line make whole ones of this width: what fills none yet is shown with what follows it.
+fn full_lines(line: &str, columns: usize) -> usize {
+    if width(line) <= columns {
+        return 0;
+    }
+    let wrapped = wrap(line, columns, 0);
+    let last = wrapped.rsplit('\n').next().unwrap_or_default();
+    if last.len() < wrapped.len() && line.ends_with(last) { line.len() - last.len() } else { 0 }
 }
 
 #[cfg(test)]
@@ -118,7 +127,7 @@ mod tests {
 
     #[test]
     fn lines_are_shown_when_they_are_whole_and_facts_are_no_second_time() {
-        let mut speech = Speech::default();
+        let mut speech = Speech::of("lead");
         let mut shown = String::new();
         for piece in [Saying::Begun, text("Hel"), text("lo.\nI pl"), text("an three tasks\n\nnow"), Saying::Ended] {
             let now = plain(&speech.hear(&piece, 80));
@@ -134,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_long_line_is_shown_as_it_fills_the_width_and_steers_no_terminal() {
-        let mut speech = Speech::default();
+        let mut speech = Speech::of("lead");
         let shown = plain(&speech.hear(&text("one two three four five six \u{1b}[2Jseven"), 20));
         assert!(shown.starts_with("lead\n  one two three") && !shown.contains('\u{1b}'), "{shown:?}");
         assert!(shown.lines().all(|line| width(line) <= 20), "{shown:?}");
@@ -143,7 +152,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_broke_off_is_said_to() {
-        let mut speech = Speech::default();
+        let mut speech = Speech::of("lead");
         speech.hear(&text("half an ans"), 80);
         assert_eq!(plain(&speech.hear(&Saying::Begun, 80)), "lead\n  half an ans\n  (it is asked again)\n");
         assert_eq!(plain(&speech.hear(&text("whole\n"), 80)), "lead\n  whole\n");

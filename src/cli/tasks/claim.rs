@@ -61,7 +61,7 @@ impl Claim {
         let look = Look { view: &view, live_workers: None, now: context.now() };
         let answer = context.output.answer(&document(&task), || tasks::card(&task, &look, context.output.columns))?;
         // Who never learns the attempt could do nothing with the claim.
-        if let Err(error) = context.output.print_whole(&answer.text) {
+        if let Err(error) = context.print_whole(&answer.text) {
             let release = Change::Release { reason: String::new(), counts: false };
             let outcome = board.change(task.id, release, &Actor::holder(name.as_str(), task.attempt)).await;
             let then = match outcome {

@@ -83,10 +83,10 @@ mod tests {
 
     use std::sync::Arc;
 
-    use crate::cli::context::SystemClock;
     use crate::domain::change::{ActorKind, Change};
     use crate::domain::name::HUMAN;
     use crate::domain::task::NewTask;
+    use crate::embed::SystemClock;
     use crate::stores::memory::board::MemoryBoard;
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 //! Answers are streamed, so that people see words as they come and silence is told from slowness. It sends one request and
 //! says what came of it; it does not ask again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -11,9 +11,9 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, Hea
 use reqwest::{Client, Response, Url};
 
 use super::http::{self, Broken};
-use super::secret::Secret;
+use super::secret::{Pieces, Secret, scrub};
 use super::sse::SseReader;
-use crate::domain::transcript::Block;
+use crate::domain::transcript::{Block, Usage};
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec};
 use assembly::{Assembly, Trouble};
 
@@ -90,7 +90,7 @@ impl Anthropic {
 
     /// `text` without any key.
     fn scrub(&self, text: String) -> String {
-        self.secrets.iter().fold(text, |text, secret| secret.scrub(text))
+        scrub(&self.secrets, text)
     }
 
     /// A block without any key: a server that repeats one must not get it into a transcript, in however many pieces it came.
@@ -120,7 +120,7 @@ impl Anthropic {
         let post = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body::body(request));
         let response = match tokio::time::timeout(request.silence_timeout, post.send()).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(passing(format!("cannot be reached: {}", http::describe(error)))),
+            Ok(Err(error)) => return Err(passing(http::unsent(error))),
             Err(_) => return Err(broken(&Broken::Silent(request.silence_timeout), None)),
         };
         listener.alive();
@@ -159,6 +159,7 @@ impl Anthropic {
         let request_id = errors::request_id(response.headers());
         let bytes_max = ANSWER_BYTES_MAX + TOKEN_BYTES_MAX.saturating_mul(request.output_tokens_max as usize);
         let (mut reader, mut assembly, mut bytes) = (SseReader::default(), Assembly::default(), 0);
+        let listener = Masked { secrets: &self.secrets, pieces: Mutex::default(), listener };
         while !assembly.is_whole() {
             let piece = http::next_piece(&mut response, request.silence_timeout).await;
             let Some(piece) = piece.map_err(|reason| broken(&reason, request_id.clone()))? else {
@@ -174,13 +175,54 @@ impl Anthropic {
                 reader.feed(piece.as_ref()).map_err(|error| ModelError::Final(format!("is refused: {error}")))?;
             for mut event in events {
                 event.data = self.scrub(event.data);
-                assembly.take(&event, listener).map_err(|trouble| of_trouble(trouble, request_id.clone()))?;
+                assembly.take(&event, &listener).map_err(|trouble| of_trouble(trouble, request_id.clone()))?;
             }
         }
+        listener.end();
         http::to_the_end(response).await;
         let mut answer = assembly.finish(&format!("call-{}", request.messages.len()));
         answer.content = answer.content.into_iter().map(|block| self.scrub_block(block)).collect();
         Ok(answer)
+    }
+}
+
+/// Hands words on without keys: a server that repeats one may do so in pieces.
+struct Masked<'a> {
+    secrets: &'a [Secret],
+    pieces: Mutex<Pieces>,
+    listener: &'a dyn Listener,
+}
+
+impl Masked<'_> {
+    fn pass(&self, text: &str) {
+        if !text.is_empty() {
+            self.listener.text(text);
+        }
+    }
+
+    fn pieces(&self) -> MutexGuard<'_, Pieces> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer is whole: what was held back is no key.
+    fn end(&self) {
+        let rest = self.pieces().rest();
+        self.pass(&rest);
+    }
+}
+
+impl Listener for Masked<'_> {
+    fn alive(&self) {
+        self.listener.alive();
+    }
+
+    fn used(&self, usage: Usage) {
+        self.listener.used(usage);
+    }
+
+    fn text(&self, delta: &str) {
+        let text = self.pieces().take(self.secrets, delta);
+        self.pass(&text);
     }
 }
 

@@ -20,7 +20,10 @@ pub mod workers;
 pub mod worktree;
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 pub use crate::ports::Durability;
 use crate::ports::{StoreError, StoreResult};
@@ -33,13 +36,23 @@ pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> St
     move |source| StoreError::Io { action, path: path.display().to_string(), source }
 }
 
-/// Runs `action`, which blocks, off the runtime's threads. Once begun it runs to its end, also when nobody waits any more.
+/// Runs `action`, which blocks, where it holds up no other task. Once begun it runs to its end, also when nobody waits any more.
+///
+/// A runtime of several threads goes on without the one that calls: handing the action to another thread and its answer back would
+/// wake two, and on a busy machine each of them waits for its turn.
 ///
 /// # Errors
 /// What `action` says; a panic in it as [`StoreError::Io`].
 pub async fn blocking<R: Send + 'static>(action: impl FnOnce() -> StoreResult<R> + Send + 'static) -> StoreResult<R> {
+    let broken = |source| failed("finish work on", Path::new("the stores"))(source);
+    if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+        // A call that panics is an error of the call, as on a thread of its own, and not the end of who made it.
+        let caught = || catch_unwind(AssertUnwindSafe(action));
+        return tokio::task::block_in_place(caught)
+            .unwrap_or_else(|_| Err(broken(io::Error::other("a call panicked"))));
+    }
     match tokio::task::spawn_blocking(action).await {
         Ok(outcome) => outcome,
-        Err(error) => Err(failed("finish work on", Path::new("the stores"))(io::Error::other(error))),
+        Err(error) => Err(broken(io::Error::other(error))),
     }
 }

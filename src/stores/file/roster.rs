@@ -41,6 +41,8 @@ struct Own {
     written_version: u64,
     written_at: Option<Instant>,
     is_tended: bool,
+    /// What was made last, of which version: it need not be made again while the file says it.
+    made: Option<(u64, String)>,
 }
 
 impl FileRoster {
@@ -108,14 +110,22 @@ impl Inner {
     }
 
     fn make(&self, base: Base<'_>) -> Option<String> {
-        let own = self.own();
+        let mut own = self.own();
+        let is_made = |(version, text): &(u64, String)| {
+            *version == own.version && matches!(base, Base::Whole(bytes) if bytes == text.as_bytes())
+        };
+        if own.made.as_ref().is_some_and(is_made) {
+            return None;
+        }
         let members: Vec<RosterMember> = own.members.values().cloned().collect();
         let found = match base {
             Base::Whole(bytes) => Some(bytes),
             Base::Missing | Base::Malformed => None,
         };
         // Only whole rosters are handed in, so this is `Some`.
-        merge_roster(found, &own.team, &members).ok()
+        let text = merge_roster(found, &own.team, &members).ok()?;
+        own.made = Some((own.version, text.clone()));
+        Some(text)
     }
 
     async fn write(self: &Arc<Self>) -> StoreResult<()> {

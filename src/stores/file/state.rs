@@ -5,7 +5,6 @@
 //! the desired state, or of what the team does, at once. A task of its own, the keeper, writes what is due, looks at
 //! files that were swapped out, and puts right what an outside writer put back.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -83,6 +82,20 @@ struct Carried {
     version: u64,
 }
 
+/// A merge that is to come, or under way.
+struct Draft {
+    version: u64,
+    report: Option<Arc<StateReport>>,
+    merging: Arc<Mutex<Merging>>,
+}
+
+/// What a merge makes: the report it goes by, and the last text it made with what that says.
+#[derive(Default)]
+struct Merging {
+    version: u64,
+    made: Option<(String, SharedState)>,
+}
+
 impl FileState {
     /// The shared state in `file`. `has_events` says that `changes` tells when others write it.
     #[must_use]
@@ -117,8 +130,7 @@ impl Drop for FileState {
 #[async_trait]
 impl StateStore for FileState {
     async fn read(&self) -> StoreResult<Option<SharedState>> {
-        let inner = Arc::clone(&self.inner);
-        if let Some(found) = blocking(move || inner.glance()).await? {
+        if let Some(found) = self.inner.find().await? {
             return Ok(found);
         }
         let inner = Arc::clone(&self.inner);
@@ -138,8 +150,7 @@ impl StateStore for FileState {
         }
         if !is_urgent {
             self.inner.wake.notify_one();
-            let inner = Arc::clone(&self.inner);
-            if let Some(state) = blocking(move || inner.glance()).await? {
+            if let Some(state) = self.inner.find().await? {
                 return Ok(self.inner.as_reported(state));
             }
         }
@@ -170,18 +181,21 @@ impl Inner {
         is_urgent
     }
 
-    /// The state as the file has it; `None` while it is being written.
-    fn glance(&self) -> StoreResult<Option<Option<SharedState>>> {
-        let stamp = self.file.stamp();
-        if let (Some(stamp), Some((seen, state))) = (stamp, &self.own().seen)
-            && *seen == stamp
-        {
+    /// The state as the file has it, at once where the file is as it was seen; `None` while it is being written.
+    async fn find(self: &Arc<Self>) -> StoreResult<Option<Option<SharedState>>> {
+        let stamp = self.file.stamp_at_hand();
+        if let Some((_, state)) = self.own().seen.as_ref().filter(|(seen, _)| Some(*seen) == stamp) {
             return Ok(Some(Some(state.clone())));
         }
+        let inner = Arc::clone(self);
+        blocking(move || inner.read_file()).await
+    }
+
+    fn read_file(&self) -> StoreResult<Option<Option<SharedState>>> {
         Ok(match self.file.read()? {
             Merged::Missing => Some(None),
             Merged::Unsettled => None,
-            Merged::Whole(bytes) => SharedState::parse(&bytes).ok().map(Some),
+            Merged::Whole(bytes) => self.read_state(&bytes).map(Some),
         })
     }
 
@@ -197,15 +211,24 @@ impl Inner {
         self.as_reported(None)
     }
 
+    /// The state that these bytes are, if they are one. What the last merge left need not be parsed.
+    fn read_state(&self, bytes: &[u8]) -> Option<SharedState> {
+        let carried = self.own().carried.clone();
+        match carried.filter(|carried| carried.bytes == bytes) {
+            Some(carried) => Some(carried.state.clone()),
+            None => SharedState::parse(bytes).ok(),
+        }
+    }
+
     /// New contents, or `None` where the file says already what it should.
-    fn make(&self, base: Base<'_>, report: Option<&StateReport>, desired: Option<&SetDesired>) -> Option<String> {
+    fn make(&self, base: Base<'_>, report: Option<&StateReport>, desired: Option<&SetDesired>) -> Option<SharedState> {
         let now = self.clock.now();
         let found = match base {
-            Base::Whole(bytes) => SharedState::parse(bytes).ok(),
+            Base::Whole(bytes) => self.read_state(bytes),
             Base::Missing | Base::Malformed => None,
         };
         if found.is_none() && report.is_none() && desired.is_none() {
-            return matches!(base, Base::Malformed).then(|| self.fresh().to_file());
+            return matches!(base, Base::Malformed).then(|| self.fresh());
         }
         let is_new = found.is_none();
         let state = found.unwrap_or_else(|| SharedState::fresh(now));
@@ -214,41 +237,75 @@ impl Inner {
             (state.desired, state.unknown_desired.clone(), state.set_by.clone(), state.note.clone())
         };
         let says_it = report.is_none_or(|report| state.carries(report)) && wishes(&state) == wishes(&next);
-        (is_new || !says_it).then(|| next.to_file())
+        (is_new || !says_it).then_some(next)
     }
 
     /// Merges what is reported, and `desired`, into the file. A report that waits for its time goes along only if `at_once`.
     async fn write(self: &Arc<Self>, desired: Option<SetDesired>, at_once: bool) -> StoreResult<SharedState> {
-        let is_due = at_once || self.due().is_some_and(|due| due <= Instant::now());
-        let (version, report) = {
-            let own = self.own();
-            if is_due { (own.version, own.report.clone()) } else { (own.written_version, own.written.clone()) }
-        };
         // Only a person's wish counts as a change of its time; an ending gives way to any click, also an earlier one.
         let is_wish = desired.as_ref().is_some_and(|desired| desired.only_if.is_none());
         let own_change_ns = is_wish.then(|| i128::from(self.clock.now().0) * 1_000_000);
-        let (inner, told) = (Arc::clone(self), report.clone());
-        let merged_version = Arc::new(AtomicU64::new(0));
-        let merging = Arc::clone(&merged_version);
-        let make = move |base: Base<'_>| {
-            let (version, report) = inner.newest(version, &told);
-            merging.store(version, Ordering::Relaxed);
-            let is_carried = desired.is_none() && inner.is_carried(base, version);
-            if is_carried { None } else { inner.make(base, report.as_deref(), desired.as_ref()) }
-        };
+        let draft = self.draft(at_once);
+        let make = self.maker(&draft, desired);
         let bytes = merge_patiently(&self.file, own_change_ns, make).await?;
+        Ok(self.settle(draft, bytes))
+    }
+
+    /// [`Self::write`] without a wish and without waiting: `None` while others write the file. Blocks.
+    fn try_write(self: &Arc<Self>) -> StoreResult<Option<SharedState>> {
+        let draft = self.draft(false);
+        let mut make = self.maker(&draft, None);
+        Ok(match self.file.merge(None, &mut make)? {
+            Merged::Unsettled => None,
+            Merged::Missing => Some(self.settle(draft, None)),
+            Merged::Whole(bytes) => Some(self.settle(draft, Some(bytes))),
+        })
+    }
+
+    /// What a merge is to go by: the newest report, or while that waits for its time the one that was written last.
+    fn draft(&self, at_once: bool) -> Draft {
+        let is_due = at_once || self.due().is_some_and(|due| due <= Instant::now());
+        let own = self.own();
+        let (version, report) =
+            if is_due { (own.version, own.report.clone()) } else { (own.written_version, own.written.clone()) };
+        Draft { version, report, merging: Arc::default() }
+    }
+
+    fn maker(
+        self: &Arc<Self>,
+        draft: &Draft,
+        desired: Option<SetDesired>,
+    ) -> impl FnMut(Base<'_>) -> Option<String> + Send + use<> {
+        let (inner, version, told) = (Arc::clone(self), draft.version, draft.report.clone());
+        let merging = Arc::clone(&draft.merging);
+        move |base| {
+            let (version, report) = inner.newest(version, &told);
+            let is_carried = desired.is_none() && inner.is_carried(base, version);
+            let next = if is_carried { None } else { inner.make(base, report.as_deref(), desired.as_ref()) };
+            let made = next.map(|state| (state.to_file(), state));
+            let text = made.as_ref().map(|(text, _)| text.clone());
+            let mut merging = merging.lock().unwrap_or_else(PoisonError::into_inner);
+            merging.version = version;
+            merging.made = made.or_else(|| merging.made.take());
+            text
+        }
+    }
+
+    /// Takes in how a merge ended.
+    fn settle(&self, draft: Draft, bytes: Option<Vec<u8>>) -> SharedState {
+        let merged = std::mem::take(&mut *draft.merging.lock().unwrap_or_else(PoisonError::into_inner));
         let state = match bytes {
-            Some(bytes) => self.carry(bytes, merged_version.load(Ordering::Relaxed)),
+            Some(bytes) => self.carry(bytes, merged),
             None => self.fresh(),
         };
         let mut own = self.own();
-        if version > own.written_version {
-            own.written_version = version;
-            own.written = report;
+        if draft.version > own.written_version {
+            own.written_version = draft.version;
+            own.written = draft.report;
             own.written_at = Some(Instant::now());
         }
         own.seen = None;
-        Ok(state)
+        state
     }
 
     /// Whether this is what the last merge left, with this report in it.
@@ -260,13 +317,14 @@ impl Inner {
         carried.as_ref().is_some_and(is)
     }
 
-    /// Takes in what a merge left, with this report in it.
-    fn carry(&self, bytes: Vec<u8>, version: u64) -> SharedState {
+    /// Takes in what a merge left.
+    fn carry(&self, bytes: Vec<u8>, Merging { version, made }: Merging) -> SharedState {
         let before = self.own().carried.clone();
         if let Some(carried) = before.filter(|carried| carried.bytes == bytes && carried.version == version) {
             return carried.state.clone();
         }
-        let Ok(state) = SharedState::parse(&bytes) else {
+        let made = made.filter(|(text, _)| text.as_bytes() == bytes).map(|(_, state)| state);
+        let Some(state) = made.or_else(|| self.read_state(&bytes)) else {
             return self.fresh();
         };
         self.own().carried = Some(Arc::new(Carried { bytes, state: state.clone(), version }));
@@ -294,7 +352,9 @@ impl Drop for Inner {
         if self.due().is_some() {
             // The last report must not be lost with the process; there is nobody left to tell an error to.
             let report = self.own().report.clone();
-            let _ = self.file.merge(None, &mut |base| self.make(base, report.as_deref(), None));
+            let _ = self
+                .file
+                .merge(None, &mut |base| self.make(base, report.as_deref(), None).map(|state| state.to_file()));
         }
     }
 }
@@ -333,11 +393,11 @@ async fn keep(inner: Weak<Inner>, wake: Arc<Notify>, mut changes: Receiver<Store
     loop {
         let next = {
             let Some(inner) = inner.upgrade() else { return };
-            let facts = inner.facts().await;
+            let facts = inner.facts();
             if is_hinted || keeping.must_look(&inner, facts) {
-                keeping.look(&inner, facts.stamp).await;
+                keeping.look(&inner).await;
             }
-            keeping.next_look(&inner, inner.facts().await)
+            keeping.next_look(&inner, inner.facts())
         };
         tokio::time::sleep(CORRECTION_INTERVAL).await;
         is_hinted = wait_for_a_reason(&wake, &mut changes, next).await;
@@ -363,10 +423,8 @@ async fn wait_for_a_reason(wake: &Notify, changes: &mut Receiver<StoreChange>, n
 }
 
 impl Inner {
-    async fn facts(self: &Arc<Self>) -> Facts {
-        let inner = Arc::clone(self);
-        let facts = blocking(move || Ok(Facts { stamp: inner.file.stamp(), has_asides: inner.file.has_asides() }));
-        facts.await.unwrap_or(Facts { stamp: None, has_asides: false })
+    fn facts(&self) -> Facts {
+        Facts { stamp: self.file.stamp(), has_asides: self.file.has_asides() }
     }
 }
 
@@ -379,16 +437,29 @@ impl Keeping {
             || self.next_aside_look(facts).is_some_and(|look| look <= now)
     }
 
-    async fn look(&mut self, inner: &Arc<Inner>, before: Option<Stamp>) {
+    async fn look(&mut self, inner: &Arc<Inner>) {
+        let looking = Arc::clone(inner);
+        let looked = blocking(move || {
+            let before = looking.file.stamp();
+            let state = looking.try_write();
+            Ok((before, state, looking.file.stamp()))
+        });
+        let (before, outcome, mut after) = looked.await.unwrap_or_else(|error| (None, Err(error), None));
         let is_others = before.is_some() && before != self.stamp && !self.has_failed;
-        let outcome = inner.write(None, false).await;
+        let outcome = match outcome.transpose() {
+            Some(outcome) => outcome,
+            None => {
+                let outcome = inner.write(None, false).await;
+                after = inner.file.stamp();
+                outcome
+            }
+        };
         if let Err(error) = &outcome
             && !self.has_failed
         {
             tracing::warn!(%error, "the shared state cannot be written; it is tried again");
         }
         self.has_failed = outcome.is_err();
-        let after = inner.facts().await.stamp;
         if after == self.stamp {
             self.looks += 1;
         } else {

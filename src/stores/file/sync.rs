@@ -1,6 +1,7 @@
 //! Durability for many at once: whoever waits for the disk waits together.
 //!
-//! Syncs are slow and cost the same for one change as for fifty. The first who asks syncs for all who asked until then;
+//! Each caller's thread syncs its own files: calls that come at once keep the disk busy together, which makes one journal write, or one
+//! flush, of many. The folder they share is then synced once for all: the first who asks does it for all who asked until then, and
 //! those who come meanwhile are the next group. No store's lock is held while waiting here.
 
 use std::collections::{BTreeSet, HashMap};
@@ -13,9 +14,6 @@ use crate::stores::fs::FileSystem;
 
 use super::{Durability, failed};
 
-/// Files of a group that are synced at once; more do not help one disk.
-const SYNCERS_MAX: usize = 8;
-
 /// What has to be durable before a call may return.
 #[derive(Debug, Default, Clone)]
 pub struct SyncRequest {
@@ -23,14 +21,6 @@ pub struct SyncRequest {
     pub files: Vec<PathBuf>,
     /// Folders whose entries count.
     pub folders: Vec<PathBuf>,
-}
-
-impl SyncRequest {
-    /// Whether there is nothing to wait for.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.folders.is_empty()
-    }
 }
 
 /// The queue of those who wait for the disk. One for each store, or one for all.
@@ -44,7 +34,7 @@ pub struct SyncQueue {
 #[derive(Default)]
 struct State {
     next_ticket: u64,
-    waiting: Vec<(u64, SyncRequest)>,
+    waiting: Vec<(u64, Vec<PathBuf>)>,
     is_syncing: bool,
     outcomes: HashMap<u64, Outcome>,
 }
@@ -64,13 +54,24 @@ impl SyncQueue {
     /// # Errors
     /// [`crate::ports::StoreError::Io`] when the system cannot; every waiter of the group is told then.
     pub fn sync(&self, request: SyncRequest) -> StoreResult<()> {
-        if self.durability == Durability::Process || request.is_empty() {
+        if self.durability == Durability::Process {
             return Ok(());
         }
+        // Files first: on a journaling disk their sync carries the folder's entries along, whose own sync is then cheap.
+        for path in &request.files {
+            match self.files.sync_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("sync", path)(error)),
+                _ => {}
+            }
+        }
+        if request.folders.is_empty() { Ok(()) } else { self.sync_folders(request.folders) }
+    }
+
+    fn sync_folders(&self, folders: Vec<PathBuf>) -> StoreResult<()> {
         let mut state = self.lock();
         let ticket = state.next_ticket;
         state.next_ticket += 1;
-        state.waiting.push((ticket, request));
+        state.waiting.push((ticket, folders));
         loop {
             if let Some(outcome) = state.outcomes.remove(&ticket) {
                 return match outcome {
@@ -88,10 +89,14 @@ impl SyncQueue {
 
     /// Syncs for all who wait now.
     fn sync_group<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let (tickets, requests): (Vec<_>, Vec<_>) = std::mem::take(&mut state.waiting).into_iter().unzip();
+        let (tickets, folders): (Vec<_>, Vec<_>) = std::mem::take(&mut state.waiting).into_iter().unzip();
         state.is_syncing = true;
         drop(state);
-        let outcome = self.sync_all(&requests);
+        let folders: BTreeSet<PathBuf> = folders.into_iter().flatten().collect();
+        let outcome = folders.into_iter().find_map(|path| {
+            let error = self.files.sync_folder(&path).err()?;
+            Some((error.kind(), error.to_string(), path))
+        });
         let mut state = self.lock();
         state.is_syncing = false;
         state.outcomes.extend(tickets.into_iter().map(|ticket| (ticket, outcome.clone())));
@@ -99,46 +104,9 @@ impl SyncQueue {
         state
     }
 
-    /// Files first: on a journaling disk their sync carries the folder's entries along, whose own sync is then cheap.
-    fn sync_all(&self, requests: &[SyncRequest]) -> Outcome {
-        let files: BTreeSet<&PathBuf> = requests.iter().flat_map(|request| &request.files).collect();
-        let folders: BTreeSet<&PathBuf> = requests.iter().flat_map(|request| &request.folders).collect();
-        let files: Vec<&PathBuf> = files.into_iter().collect();
-        // One caller's files are synced in their order; those of many go to the disk together, which makes one journal write of them.
-        let share = if requests.len() == 1 { files.len() } else { files.len().div_ceil(SYNCERS_MAX) };
-        let failure = std::thread::scope(|scope| {
-            let mut shares = files.chunks(share.max(1));
-            let first = shares.next().unwrap_or_default();
-            let others: Vec<_> = shares.map(|share| scope.spawn(|| self.sync_files(share))).collect();
-            let failure = self.sync_files(first);
-            others.into_iter().map(|other| other.join().unwrap_or_else(|_| lost(first))).fold(failure, Option::or)
-        });
-        if failure.is_some() {
-            return failure;
-        }
-        folders.into_iter().find_map(|path| self.files.sync_folder(path).err().map(|error| told(&error, path)))
-    }
-
-    fn sync_files(&self, paths: &[&PathBuf]) -> Outcome {
-        paths.iter().find_map(|path| match self.files.sync_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Some(told(&error, path)),
-            _ => None,
-        })
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What is said when a thread that synced is gone, and with it the knowledge of what it did.
-fn lost(paths: &[&PathBuf]) -> Outcome {
-    let path = paths.first().map(|path| path.to_path_buf()).unwrap_or_default();
-    Some((io::ErrorKind::Other, "a syncing thread failed".to_owned(), path))
-}
-
-fn told(error: &io::Error, path: &std::path::Path) -> (io::ErrorKind, String, PathBuf) {
-    (error.kind(), error.to_string(), path.to_owned())
 }
 
 #[cfg(test)]

@@ -26,6 +26,9 @@ pub trait FolderWatch: Send {
     fn drain(&mut self, each: &mut dyn FnMut(&str, Option<&str>)) -> Drained;
 }
 
+/// What is handed each file of many: its place among them, its bytes and its stamp.
+pub type ReadEach<'a> = &'a mut dyn FnMut(usize, io::Result<(&[u8], Stamp)>);
+
 /// The operations stores use. Paths are absolute. Symbolic links are never followed at the last component.
 pub trait FileSystem: Send + Sync {
     /// The names in a folder, unsorted; names that are not UTF-8 in a lossy form. `NotFound` where there is no such folder.
@@ -37,6 +40,16 @@ pub trait FileSystem: Send + Sync {
     /// A plain file's bytes from `offset`, and its stamp from before the reading. `FileTooLarge` when it has more than
     /// `bytes_max` bytes behind the offset, `InvalidInput` when it is no plain file.
     fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)>;
+
+    /// Reads many files of one folder, each as [`Self::read`] does from its beginning, and hands it to `each` with its place in `names`.
+    fn read_each(&self, folder: &Path, names: &[String], bytes_max: u64, each: ReadEach<'_>) {
+        for (place, name) in names.iter().enumerate() {
+            match self.read(&folder.join(name), 0, bytes_max) {
+                Ok((bytes, stamp)) => each(place, Ok((&bytes, stamp))),
+                Err(error) => each(place, Err(error)),
+            }
+        }
+    }
 
     /// Makes the folder and all above it.
     fn create_folder(&self, folder: &Path) -> io::Result<()>;

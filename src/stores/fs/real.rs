@@ -7,7 +7,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Drained, FileKind, FileSystem, FolderWatch, HeldLock, Stamp};
+use super::{Drained, FileKind, FileSystem, FolderWatch, HeldLock, ReadEach, Stamp};
 use crate::platform;
 
 /// An open lock file; the mutex keeps the threads of this process apart, the lock the processes.
@@ -43,6 +43,26 @@ impl RealFileSystem {
     }
 }
 
+/// Appends what `file` holds from `offset` on to `bytes`, and says its stamp from before.
+fn read_into(bytes: &mut Vec<u8>, mut file: File, offset: u64, bytes_max: u64) -> io::Result<Stamp> {
+    let stamp = platform::stamp_of(&file.metadata()?);
+    if stamp.kind != FileKind::File {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
+    }
+    let expected = stamp.bytes.saturating_sub(offset);
+    if offset > 0 {
+        file.seek(SeekFrom::Start(offset))?;
+    }
+    // What comes behind the stamped size while this is read belongs to the next stamp, so that the end need not be looked for.
+    let wanted = expected.min(bytes_max.saturating_add(1));
+    bytes.reserve(usize::try_from(wanted).unwrap_or(0));
+    let read = file.take(wanted).read_to_end(bytes)?;
+    if read as u64 > bytes_max {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {bytes_max} bytes")));
+    }
+    Ok(stamp)
+}
+
 /// Whether `file` still is what lies at `path`: a lock on a file that somebody removed keeps nobody out.
 fn is_still(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else {
@@ -70,23 +90,24 @@ impl FileSystem for RealFileSystem {
     }
 
     fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)> {
-        let mut file = platform::open_for_reading(path)?;
-        let stamp = platform::stamp_of(&file.metadata()?);
-        if stamp.kind != FileKind::File {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
-        }
-        let expected = stamp.bytes.saturating_sub(offset);
-        if offset > 0 {
-            file.seek(SeekFrom::Start(offset))?;
-        }
-        // What comes behind the stamped size while this is read belongs to the next stamp, so that the end need not be looked for.
-        let wanted = expected.min(bytes_max.saturating_add(1));
-        let mut bytes = Vec::with_capacity(usize::try_from(wanted).unwrap_or(0));
-        file.take(wanted).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > bytes_max {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {bytes_max} bytes")));
-        }
+        let mut bytes = Vec::new();
+        let stamp = read_into(&mut bytes, platform::open_for_reading(path)?, offset, bytes_max)?;
         Ok((bytes, stamp))
+    }
+
+    fn read_each(&self, folder: &Path, names: &[String], bytes_max: u64, each: ReadEach<'_>) {
+        // Names below an open folder are found without walking the way to it each time.
+        let open = platform::Folder::open(folder);
+        let mut bytes = Vec::new();
+        for (place, name) in names.iter().enumerate() {
+            let file = match &open {
+                Ok(open) => open.open_for_reading(name),
+                Err(_) => platform::open_for_reading(&folder.join(name)),
+            };
+            bytes.clear();
+            let stamp = file.and_then(|file| read_into(&mut bytes, file, 0, bytes_max));
+            each(place, stamp.map(|stamp| (bytes.as_slice(), stamp)));
+        }
     }
 
     fn create_folder(&self, folder: &Path) -> io::Result<()> {

@@ -70,8 +70,9 @@ impl GitRepository {
     ///
     /// # Errors
     /// [`RepositoryError`]: git is missing or too old, there is no repository or no commit, or no branch is checked out.
-    pub fn open(workspace: &Path, options: GitOptions) -> Result<Self, RepositoryError> {
-        let (main, into) = usable(workspace, options.into)?;
+    pub async fn open(workspace: &Path, options: GitOptions) -> Result<Self, RepositoryError> {
+        let (workspace, wanted) = (workspace.to_owned(), options.into);
+        let (main, into) = off_the_runtime(move || usable(&workspace, wanted)).await?;
         // A worktree's state is made anew where a power cut takes it.
         let states = WorktreeStore::new(options.files, Durability::Process, Arc::clone(&options.clock));
         let inner = Inner {
@@ -86,7 +87,7 @@ impl GitRepository {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// The branch that would be merged into, were a team with isolation launched in `workspace`.
+    /// The branch that would be merged into, were a team with isolation launched in `workspace`. It blocks.
     ///
     /// # Errors
     /// As [`GitRepository::open`].
@@ -99,11 +100,17 @@ impl GitRepository {
         action: impl FnOnce(&Inner) -> Result<R, RepositoryError> + Send + 'static,
     ) -> Result<R, RepositoryError> {
         let inner = Arc::clone(&self.0);
-        let done = tokio::task::spawn_blocking(move || action(&inner)).await;
-        done.unwrap_or_else(|error| {
-            Err(RepositoryError::Failed { action: "work on the repository".to_owned(), reason: error.to_string() })
-        })
+        off_the_runtime(move || action(&inner)).await
     }
+}
+
+/// Runs `action` where it may block; once begun it runs to its end, also when nobody waits any more.
+async fn off_the_runtime<R: Send + 'static>(
+    action: impl FnOnce() -> Result<R, RepositoryError> + Send + 'static,
+) -> Result<R, RepositoryError> {
+    tokio::task::spawn_blocking(action).await.unwrap_or_else(|error| {
+        Err(RepositoryError::Failed { action: "work on the repository".to_owned(), reason: error.to_string() })
+    })
 }
 
 /// The person's checkout, and the branch to merge into.

@@ -9,7 +9,7 @@ use crate::domain::event::Fact;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::task::TaskStatus;
 use crate::ports::LostClaims;
-use crate::team::handle::{Command, End};
+use crate::team::handle::{Command, End, Reply};
 use crate::team::members::{Ended, Member};
 use crate::team::spec::{MEMBERS_MAX, MemberSpec};
 use crate::team::teammate::Control;
@@ -83,6 +83,12 @@ impl Lead {
                     member.stop(if now { Control::StopNow } else { Control::Stop });
                 }
             }
+            Command::Compact { name, reply } => {
+                if let Err(reason) = self.ask_to_compact(&name, reply.clone()) {
+                    // Who asked may be gone.
+                    let _ = reply.try_send(Err(reason));
+                }
+            }
             Command::Spawn { spec, reply } => {
                 let name = spec.name.clone();
                 let spawned = self.spawn_at_run_time(spec).await;
@@ -90,6 +96,29 @@ impl Lead {
                 let _ = reply.send(spawned.map(|()| format!("`{name}` is started; it claims tasks by itself.")));
             }
         }
+    }
+
+    /// Has a member compact its context, where it has one.
+    fn ask_to_compact(&self, name: &str, reply: Reply) -> Result<(), String> {
+        if self.state.stopping.is_some() {
+            return Err("the team is stopping".to_owned());
+        }
+        let by_rule = || "goes by rule (runbook): it keeps no context, so there is nothing to compact";
+        let Some(member) = self.members.by_name.values().find(|member| member.spec.name.is_same(name)) else {
+            if LEAD.eq_ignore_ascii_case(name) {
+                return Err(format!("the lead {}", by_rule()));
+            }
+            let known: Vec<&str> = self.members.by_name.keys().map(AsRef::as_ref).collect();
+            return Err(format!("there is nobody called `{name}`; there are: {}", known.join(", ")));
+        };
+        if member.gone.is_some() {
+            return Err(format!("{} is stopped", member.spec.name));
+        }
+        if !member.thinks {
+            return Err(format!("{} {}", member.spec.name, by_rule()));
+        }
+        member.tell(Control::Compact(reply));
+        Ok(())
     }
 
     async fn spawn_at_run_time(&mut self, spec: MemberSpec) -> Result<(), String> {

@@ -31,6 +31,7 @@ impl Lead {
         self.tell_vanished();
         self.take_back_unheld().await;
         self.look_at_mail().await;
+        self.look_at_plans().await;
     }
 
     pub(super) async fn look_at(&mut self, changes: Changes) {
@@ -47,6 +48,16 @@ impl Lead {
             let is_new = |to: &String| !changes.mail.iter().any(|mail| mail.eq_ignore_ascii_case(to));
             self.state.told_of_mail.retain(|name| is_new(&name.to_string()));
             self.look_at_mail().await;
+            // They and their answers come as mail.
+            self.look_at_plans().await;
+        }
+    }
+
+    /// Which plans wait for an answer, to say so.
+    async fn look_at_plans(&mut self) {
+        match self.shared.stores.requests.all().await {
+            Ok(book) => self.state.plans = book.open_plans().cloned().collect(),
+            Err(error) => tracing::warn!("cannot look at the requests: {error}"),
         }
     }
 

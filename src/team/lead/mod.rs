@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use super::agent::Shared;
 use super::handle::{Command, End, Live, Outcome};
@@ -26,15 +26,18 @@ use super::teammate::Gate;
 use super::worker::WorkerReporter;
 use crate::domain::mode::{self, Next, Situation, Stage};
 use crate::domain::name::{LEAD, Name};
+use crate::domain::request::Request;
 use crate::domain::state::{Mode, SetDesired, StateReport};
 use crate::domain::task::TaskId;
 use crate::ports::{BoardView, StoreChange};
 use keeps::Vanished;
 
-/// How often the lead looks at lives and waits at the least.
+/// How often the lead looks at lives and waits at the least, while there are any to look at.
 const TICK: Duration = Duration::from_secs(1);
 /// How often the worker's record and the state file say that the team lives.
 const HEARTBEAT: Duration = Duration::from_secs(5);
+/// The same while nobody works: a third of the time after which a worker that says nothing counts as gone.
+const HEARTBEAT_CALM: Duration = Duration::from_secs(10);
 
 /// What happens to the lead.
 enum Event {
@@ -112,12 +115,15 @@ struct LeadState {
     unwritten_end: Option<SetDesired>,
     last_report: Option<StateReport>,
     last_poll: Instant,
+    last_tick: Instant,
     last_beat: Instant,
     polls: usize,
     /// Whose mail waits, and whether it sets a model to work.
     mail_waiting: Vec<(String, bool)>,
     /// Whose mail cannot be read.
     mail_unreadable: Vec<String>,
+    /// The plans that wait for an answer.
+    plans: Vec<Request>,
     /// Who was told of its mail since the last poll.
     told_of_mail: HashSet<Name>,
     /// Claims of this worker that nobody of the team holds, and since when they look so.
@@ -170,10 +176,12 @@ impl Lead {
             unwritten_end: None,
             last_report: None,
             last_poll: now,
+            last_tick: now,
             last_beat: now,
             polls: 0,
             mail_waiting: Vec::new(),
             mail_unreadable: Vec::new(),
+            plans: Vec::new(),
             told_of_mail: HashSet::new(),
             unheld: HashMap::new(),
             waits_for: None,
@@ -202,8 +210,6 @@ impl Lead {
     /// Leads until the team is stopped or, where it has only one session, that is over.
     pub async fn run(mut self) -> Outcome {
         let mut changes = self.shared.stores.changes.subscribe();
-        let mut ticks = tokio::time::interval(TICK.min(self.spec.limits.poll_interval));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.start_members();
         self.poll().await;
         loop {
@@ -211,13 +217,14 @@ impl Lead {
                 return self.finish(end).await;
             }
             let due = self.ready.next_due(self.shared.clock.now()).unwrap_or(TICK);
+            let tick = self.next_tick();
             let event = tokio::select! {
                 biased;
                 Some(command) = self.commands.recv() => Event::Commanded(command),
                 ended = self.members.ended() => Event::Ended(ended),
                 change = changes.recv() => Event::Changed(heard(change)),
                 () = self.reported.notified() => Event::Reported,
-                _ = ticks.tick() => Event::Tick,
+                () = tokio::time::sleep_until(tick) => Event::Tick,
                 () = tokio::time::sleep(due), if due < TICK => Event::Reported,
             };
             self.handle(event, &mut changes).await;
@@ -258,13 +265,31 @@ impl Lead {
         self.look_at(changes).await;
     }
 
+    /// Whether time alone changes nothing but the next poll.
+    fn is_calm(&self) -> bool {
+        let is_between = matches!(self.session.stage, Stage::Between) && self.state.stopping.is_none();
+        is_between && !self.members.teammates().chain(self.members.lead()).any(Member::works)
+    }
+
+    fn next_tick(&self) -> Instant {
+        let poll_interval = self.spec.limits.poll_interval;
+        if self.is_calm() {
+            self.state.last_poll + poll_interval
+        } else {
+            self.state.last_tick + TICK.min(poll_interval)
+        }
+    }
+
     async fn tick(&mut self) {
+        let now = Instant::now();
+        self.state.last_tick = now;
         self.members.end_stalled();
         if self.state.last_poll.elapsed() >= self.spec.limits.poll_interval {
             self.poll().await;
         }
-        if self.state.last_beat.elapsed() >= HEARTBEAT {
-            self.state.last_beat = Instant::now();
+        let heartbeat = if self.is_calm() { HEARTBEAT_CALM } else { HEARTBEAT };
+        if self.state.last_beat.elapsed() >= heartbeat {
+            self.state.last_beat = now;
             self.beat().await;
         }
         self.hurry();
@@ -350,6 +375,16 @@ impl Lead {
         self.state.mail_unreadable.iter().map(String::as_str)
     }
 
+    /// The ids of the plans that wait for an answer.
+    pub(super) fn plans(&self) -> impl Iterator<Item = &str> {
+        self.state.plans.iter().map(|plan| plan.id.as_str())
+    }
+
+    /// Whose answer to a plan of its own this member waits for, in words.
+    pub(super) fn answer_awaited_by(&self, name: &Name) -> Option<String> {
+        self.state.plans.iter().find(|plan| name.is_same(&plan.from)).map(Request::who_answers)
+    }
+
     /// The teammates that would act on mail that waits for them.
     pub(super) fn whose_mail_waits(&self) -> impl Iterator<Item = &str> {
         let members = self.members.teammates().filter(|member| member.is_usable() && self.is_asked(member));
@@ -399,7 +434,7 @@ impl Lead {
     fn wake_for_mail(&mut self, teammates: Gate) {
         let lead = *self.gates.lead.borrow();
         let mut told = Vec::new();
-        for member in self.members.by_name.values().filter(|member| member.is_idle()) {
+        for member in self.members.by_name.values().filter(|member| member.is_idle() || member.awaits_answer()) {
             let name = &member.spec.name;
             let gate = if name.as_str() == LEAD { lead } else { teammates };
             let has_mail = self.state.mail_waiting.iter().any(|(to, _)| name.is_same(to));

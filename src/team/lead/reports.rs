@@ -109,10 +109,11 @@ impl Lead {
         }
     }
 
+    /// Says in the roster who is in another phase.
     pub(super) async fn report_roster(&self) {
         let rows: Vec<RosterMember> = self
             .members
-            .teammates()
+            .turned()
             .map(|member| RosterMember {
                 name: member.spec.name.to_string(),
                 role: member.spec.role.clone(),

@@ -354,8 +354,15 @@ fn read_tasks(
     folder: &Path,
     ids: &[(TaskId, Option<u64>)],
 ) -> StoreResult<Vec<(TaskId, Found)>> {
-    let read = |ids: &[(TaskId, Option<u64>)]| -> StoreResult<Vec<(TaskId, Found)>> {
-        ids.iter().map(|(id, known)| Ok((*id, read_task(files, folder, *id, *known)?))).collect()
+    let read = |ids: &[(TaskId, Option<u64>)]| {
+        let names: Vec<String> = ids.iter().map(|(id, _)| id.file_name()).collect();
+        let mut found = Vec::with_capacity(ids.len());
+        files.read_each(folder, &names, TASK_BYTES_MAX as u64, &mut |place, read| {
+            let (id, known) = ids[place];
+            let path = || folder.join(&names[place]);
+            found.push(understood(files, path, id, known, read).map(|found| (id, found)));
+        });
+        found.into_iter().collect::<StoreResult<Vec<(TaskId, Found)>>>()
     };
     if ids.len() < SHARED_READS_MIN {
         return read(ids);
@@ -385,13 +392,27 @@ fn digest_of(bytes: &[u8]) -> u64 {
 fn read_task(files: &dyn FileSystem, folder: &Path, id: TaskId, known: Option<u64>) -> StoreResult<Found> {
     let path = folder.join(id.file_name());
     match files.read(&path, 0, TASK_BYTES_MAX as u64) {
+        Ok((bytes, stamp)) => understood(files, || path, id, known, Ok((&bytes, stamp))),
+        Err(error) => understood(files, || path, id, known, Err(error)),
+    }
+}
+
+/// What the file of `id` is, by what came of reading it.
+fn understood(
+    files: &dyn FileSystem,
+    path: impl FnOnce() -> PathBuf,
+    id: TaskId,
+    known: Option<u64>,
+    read: io::Result<(&[u8], Stamp)>,
+) -> StoreResult<Found> {
+    match read {
         Ok((bytes, stamp)) => {
-            let digest = digest_of(&bytes);
+            let digest = digest_of(bytes);
             if known == Some(digest) {
                 return Ok(Found::Same(stamp));
             }
             let spoiled = |reason| Found::Spoiled { reason, stamp: Some(stamp), is_movable: true };
-            Ok(match Task::parse(id, &bytes) {
+            Ok(match Task::parse(id, bytes) {
                 Ok(task) if task.status == TaskStatus::Pending && bytes.len() > TASK_BYTES_MAX - CLAIM_BYTES_MAX => {
                     spoiled(format!("it has {} bytes, which leaves no room for a claim", bytes.len()))
                 }
@@ -400,7 +421,7 @@ fn read_task(files: &dyn FileSystem, folder: &Path, id: TaskId, known: Option<u6
             })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
-        Err(error) => unreadable(files, &path, error),
+        Err(error) => unreadable(files, &path(), error),
     }
 }
 

@@ -78,17 +78,21 @@ impl SharedFile {
 
     /// Whether these bytes, with this print, are a whole file of their kind.
     fn is_whole(&self, print: u64, bytes: &[u8]) -> bool {
-        let known = || self.whole.lock().unwrap_or_else(PoisonError::into_inner);
-        if known().contains(&print) {
+        if self.whole.lock().unwrap_or_else(PoisonError::into_inner).contains(&print) {
             return true;
         }
         let is_whole = (self.is_whole)(bytes);
         if is_whole {
-            let mut known = known();
-            known.push_front(print);
-            known.truncate(WHOLE_KNOWN_MAX);
+            self.know_whole(print);
         }
         is_whole
+    }
+
+    /// Notes that the bytes with this print are whole.
+    pub(super) fn know_whole(&self, print: u64) {
+        let mut known = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        known.push_front(print);
+        known.truncate(WHOLE_KNOWN_MAX);
     }
 }
 

@@ -158,10 +158,16 @@ impl SharedFile {
         self.files.stamp(&self.path()).ok()
     }
 
-    /// Whether files are aside that have to be looked at again.
+    /// The stamp of what lies there, without waiting for the disk: nothing while a merge is under way, which may hold the folder.
+    #[must_use]
+    pub fn stamp_at_hand(&self) -> Option<Stamp> {
+        self.state.try_lock().ok().and_then(|_state| self.stamp())
+    }
+
+    /// Whether files are aside that have to be looked at again; there are while a merge is under way. Does not block.
     #[must_use]
     pub fn has_asides(&self) -> bool {
-        !self.state().watched.is_empty()
+        self.state.try_lock().map_or(true, |state| !state.watched.is_empty())
     }
 
     /// What the file says. Waits for a merge of this process, so that no half of one is seen.
@@ -273,6 +279,7 @@ impl SharedFile {
     fn swap(&self, state: &mut State, from: Option<u64>, text: &[u8], change_ns: i128) -> StoreResult<bool> {
         let number = self.asides(state)?.iter().map(|(_, aside)| aside.number).max().unwrap_or(0) + 1;
         let aside = AsideName { number, change_ns, seen: from.unwrap_or(0), put: print(text) };
+        self.know_whole(aside.put);
         let name = aside.file_name(&self.name);
         let path = state.aside.join(&name);
         let staged = self.stage(&state.aside, &name, text)?;

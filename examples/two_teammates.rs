@@ -1,0 +1,69 @@
+//! Two teammates work off a plan of commands. No key and no network: the provider `runbook` runs the `sh` blocks of a task.
+//!
+//!     cargo run --example two_teammates            # in a new folder
+//!     cargo run --example two_teammates -- FOLDER  # in this one
+
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+
+use brigade::domain::event::Fact;
+use brigade::embed::{self, Team};
+use brigade::ports::ModelSpec;
+use brigade::team::spec::TeamSpec;
+
+const PLAN: &str = r"
+## List the trees
+verify: test -s trees.txt
+
+```sh
+printf 'oak\nash\nelm\n' > trees.txt
+```
+
+## Measure the pond
+verify: test -s pond.txt
+
+```sh
+echo 'The pond is 3 m deep.' > pond.txt
+```
+
+## Write the report
+after: List the trees, Measure the pond
+verify: grep -q pond report.txt
+
+```sh
+{ echo $(wc -l < trees.txt) trees.; cat pond.txt; } > report.txt
+```
+";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    embed::run(work())?
+}
+
+async fn work() -> Result<(), Box<dyn Error>> {
+    let new_folder = || std::env::temp_dir().join(format!("two_teammates-{}", std::process::id()));
+    let folder = std::env::args_os().nth(1).map_or_else(new_folder, PathBuf::from);
+    fs::create_dir_all(&folder)?;
+
+    let runbook = ModelSpec::new("runbook", "");
+    let spec = TeamSpec::new("garden", runbook.clone())?
+        .with_member("ada", "gardener", runbook.clone())?
+        .with_member("ben", "gardener", runbook)?;
+    let mut team = Team::new(spec).plan("garden", PLAN)?.launch(&folder).await?;
+
+    // Everything that happens is an event; who asks first gets all of them.
+    let mut events = team.events();
+    let outcome = team.wait().await?;
+    while let Ok(event) = events.try_recv() {
+        match &event.fact {
+            Fact::TaskClaimed { task, teammate, .. } => println!("{teammate} claims {task}"),
+            Fact::TaskCompleted { task, evidence, .. } => println!("{task} is done: {evidence}"),
+            _ => {}
+        }
+    }
+    println!("{}", outcome.summary);
+    println!("{}:\n{}", folder.join("report.txt").display(), fs::read_to_string(folder.join("report.txt"))?);
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! What waits for the person: mail that was not shown to them, questions they have not answered, plans that only they can.
+
+use std::collections::HashSet;
+
+use super::error::CliResult;
+use crate::domain::name::HUMAN;
+use crate::domain::questions::{Question, Questions};
+use crate::domain::request::Request;
+use crate::domain::transcript::{Entry, Record};
+use crate::ports::{Delivery, Stores};
+use crate::ui::summary::ForYou;
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub struct Waiting {
+    /// Mail that was not shown yet.
+    pub messages: usize,
+    /// Questions that were not answered, also those in that mail.
+    pub questions: Vec<Question>,
+    /// All plans that wait for an answer, oldest first.
+    pub plans: Vec<Request>,
+}
+
+impl Waiting {
+    /// What waits now.
+    ///
+    /// # Errors
+    /// The stores'.
+    pub async fn of(stores: &Stores) -> CliResult<Self> {
+        let records = stores.transcripts.load(HUMAN).await?;
+        let mail = stores.mailbox.peek(HUMAN).await?;
+        let mut questions = Questions::of(&records);
+        let new = new_mail(mail, &delivered(records));
+        new.iter().for_each(|delivery| questions.hear(&delivery.message));
+        let plans = stores.requests.all().await?.open_plans().cloned().collect();
+        Ok(Self { messages: new.len(), questions: questions.waiting().to_vec(), plans })
+    }
+
+    /// The plans that nobody but the person answers.
+    pub fn plans_for_you(&self) -> impl Iterator<Item = &Request> {
+        self.plans.iter().filter(|plan| plan.to == HUMAN)
+    }
+
+    /// The same, for the end of a run.
+    #[must_use]
+    pub fn for_you(&self) -> ForYou {
+        let plans = self.plans_for_you().map(|plan| plan.id.clone()).collect();
+        ForYou { messages: self.messages, plans }
+    }
+}
+
+/// What was delivered, or shown to the person, by these records of a transcript.
+#[must_use]
+pub fn delivered(records: Vec<Record>) -> HashSet<String> {
+    let keys = records.into_iter().filter_map(|record| match record.entry {
+        Entry::Message(message) => Some(message.delivered),
+        Entry::Compaction { .. } => None,
+    });
+    keys.flatten().collect()
+}
+
+/// Mail that is new to whom these keys were delivered.
+#[must_use]
+pub fn new_mail(mail: Vec<Delivery>, delivered: &HashSet<String>) -> Vec<Delivery> {
+    mail.into_iter().filter(|delivery| !delivered.contains(&delivery.key)).collect()
+}

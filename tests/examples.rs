@@ -1,0 +1,102 @@
+//! The examples that need no key do what they say: each is run as its first lines tell, in a folder of its own.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail as tests do")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs an example in `folder`; what it printed.
+fn run(example: &str, folder: &Path) -> String {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["run", "--quiet", "--locked", "--example", example]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let output = cargo.arg("--").arg(folder).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{example}: {}\n{}", output.status, text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn read(folder: &Path, file: &str) -> String {
+    fs::read_to_string(folder.join(file)).unwrap()
+}
+
+/// The status and the blockers of each task that the board in `folder` was left with.
+fn tasks(folder: &Path) -> Vec<String> {
+    let task = |number: usize| {
+        let text = fs::read_to_string(folder.join(format!(".tasks/task_{number}.json"))).ok()?;
+        let task: serde_json::Value = serde_json::from_str(&text).unwrap();
+        Some(task["status"].as_str().unwrap().to_owned())
+    };
+    (1..).map_while(task).collect()
+}
+
+#[test]
+fn two_teammates_work_off_a_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = run("two_teammates", folder.path());
+    assert_eq!(read(folder.path(), "report.txt"), "3 trees.\nThe pond is 3 m deep.\n");
+    assert_eq!(tasks(folder.path()), ["completed"; 3]);
+    for said in ["claims #1", "claims #3", "3 tasks: 3 completed.", "The pond is 3 m deep."] {
+        assert!(printed.contains(said), "{said}: {printed}");
+    }
+    let line = |wanted: &str| printed.lines().position(|line| line.contains(wanted)).unwrap();
+    assert!(line("claims #3") > line("#1 is done").max(line("#2 is done")), "the report waits: {printed}");
+}
+
+#[test]
+fn a_tool_of_ones_own_is_called() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = run("custom_tool", folder.path());
+    assert_eq!(read(folder.path(), "attic.txt"), "9 °C in the attic\n");
+    assert_eq!(tasks(folder.path()), ["completed"]);
+    assert!(printed.contains("ada reads the thermometer: 9 °C"), "{printed}");
+    let transcript = read(folder.path(), ".team/transcripts/ada.jsonl");
+    assert!(transcript.contains("there is no such room"), "a wrong call is an error result: {transcript}");
+}
+
+#[test]
+fn a_goal_becomes_tasks_that_wait_for_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = run("goal", folder.path());
+    assert_eq!(read(folder.path(), "cake.txt"), "base\ncream\n");
+    assert_eq!(tasks(folder.path()), ["completed"; 3]);
+    assert!(printed.contains("The cake is ready"), "{printed}");
+    let events = read(folder.path(), ".team/events.jsonl");
+    let place = |what: &str, task: u64| {
+        let at =
+            |line: &str| line.contains(&format!("\"kind\":\"{what}\"")) && line.contains(&format!("\"task\":{task},"));
+        events.lines().position(at).unwrap_or_else(|| panic!("{what} {task}: {events}"))
+    };
+    assert!(place("task_claimed", 3) > place("task_completed", 1).max(place("task_completed", 2)), "{events}");
+}
+
+#[test]
+fn a_team_comes_from_a_config_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = run("from_config", folder.path());
+    assert_eq!(read(folder.path(), "census.txt"), "3 cats\n1 dog\n");
+    assert_eq!(tasks(folder.path()), ["completed"; 3]);
+    assert!(printed.contains("The goal is met"), "{printed}");
+}
+
+#[test]
+fn the_configs_of_the_other_examples_are_right() {
+    for folder in ["real-key", "local-server"] {
+        let config = root().join("examples").join(folder).join("brigade.toml");
+        let mut brigade = Command::new(env!("CARGO_BIN_EXE_brigade"));
+        let Output { status, stdout, stderr } =
+            brigade.args(["config", "show", "--config"]).arg(&config).output().unwrap();
+        assert!(status.success(), "{folder}: {}", text(&stderr));
+        assert!(text(&stdout).contains("anthropic"), "{folder}: {}", text(&stdout));
+    }
+}
