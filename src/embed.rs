@@ -27,11 +27,13 @@ use crate::domain::task::NewTask;
 use crate::domain::time::UnixMs;
 use crate::models;
 use crate::platform::guard;
-use crate::ports::{Clock, StoreError, Stores};
+use crate::ports::{Clock, Repository, StoreError, Stores};
+use crate::stores::fs::RealFileSystem;
+use crate::stores::git::{GitOptions, GitRepository};
 use crate::stores::open::{OpenOptions, Purpose, Workspace, open};
 use crate::team::handle::TeamHandle;
 use crate::team::members::Connect;
-use crate::team::spec::TeamSpec;
+use crate::team::spec::{Isolation, TeamSpec};
 use crate::team::{self, LaunchError, Start};
 use crate::tools::{self, Tool};
 
@@ -262,6 +264,7 @@ impl OpenTeam {
     pub async fn launch(self) -> Result<RunningTeam, EmbedError> {
         let Self { team, workspace, folder } = self;
         let own = team.tools;
+        let repository = repository(&team.spec, &folder, &team.control_files).await?;
         let surroundings = team::Surroundings {
             stores: workspace.stores.clone(),
             clock: Arc::new(SystemClock),
@@ -270,6 +273,7 @@ impl OpenTeam {
             workspace: folder,
             connect: team.connect,
             count_tokens: models::tokens::count,
+            repository,
             tools_of: Arc::new(move |is_lead| {
                 tools::table::tools_of(is_lead).into_iter().chain(own.iter().map(|make| make())).collect()
             }),
@@ -311,6 +315,25 @@ impl DerefMut for RunningTeam {
     fn deref_mut(&mut self) -> &mut TeamHandle {
         &mut self.handle
     }
+}
+
+/// The repository of a team with isolation.
+async fn repository(
+    spec: &TeamSpec,
+    folder: &Path,
+    control_files: &[PathBuf],
+) -> Result<Option<Arc<dyn Repository>>, LaunchError> {
+    if spec.isolation == Isolation::None {
+        return Ok(None);
+    }
+    let options = GitOptions {
+        team: spec.name.to_string(),
+        into: spec.merge_into.clone(),
+        control_files: control_files.to_vec(),
+        files: Arc::new(RealFileSystem::default()),
+        clock: Arc::new(SystemClock),
+    };
+    Ok(Some(Arc::new(GitRepository::open(folder, options).await?)))
 }
 
 /// What no tool of a member may write: Brigade's own files in the workspace, relative to it, and what says how the team

@@ -91,6 +91,7 @@ fn setting(folder: &Path, commands: Arc<dyn CommandRegistry>, holding: watch::Re
         // By this the processes of a test's commands are known.
         teammate: folder.file_name().unwrap().to_string_lossy().into_owned(),
         holding,
+        variables: Vec::new(),
     }
 }
 

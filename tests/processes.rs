@@ -26,6 +26,8 @@ mod goals;
 mod hostile;
 #[path = "processes/inboxes.rs"]
 mod inboxes;
+#[path = "processes/isolated.rs"]
+mod isolated;
 #[path = "processes/kills.rs"]
 mod kills;
 #[path = "processes/leads.rs"]

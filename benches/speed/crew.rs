@@ -16,7 +16,7 @@ use brigade::ports::{
 };
 use brigade::stores::open::{OpenOptions, Purpose, Workspace, open};
 use brigade::team::handle::{Command, TeamHandle};
-use brigade::team::spec::{Limits, MemberSpec, Prompts, TeamSpec};
+use brigade::team::spec::{Isolation, Limits, MemberSpec, Prompts, TeamSpec};
 use brigade::team::{self, Start, Surroundings};
 use brigade::tools::table::tools_of;
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
@@ -149,6 +149,7 @@ impl Crew<'_> {
             connect: Arc::new(connect),
             tools_of: Arc::new(tools),
             count_tokens: |text| text.len() as u64 / 4,
+            repository: None,
         };
         let member = |name: &str, provider: &str| MemberSpec {
             name: Name::new(name).unwrap(),
@@ -162,6 +163,8 @@ impl Crew<'_> {
             goal: None,
             plan: None,
             done_when: None,
+            isolation: Isolation::None,
+            merge_into: None,
             lead: member(LEAD, "runbook"),
             members: (1..=self.members).map(|number| member(&member_name(number), "bench")).collect(),
             limits: self.limits,

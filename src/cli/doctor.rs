@@ -19,7 +19,8 @@ use crate::platform::guard::{self, Confinement};
 use crate::platform::watch::FolderWatch;
 use crate::ports::{Board as _, BoardView};
 use crate::stores::fs::{FileSystem, RealFileSystem};
-use crate::team::spec::TeamSpec;
+use crate::stores::git::GitRepository;
+use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::tasks::Look;
 use crate::ui::text::{bytes, count, duration, one_line, wrap};
@@ -130,6 +131,7 @@ fn config(context: &Context) -> Vec<Finding> {
         Ok(team) => {
             let mut findings = vec![ok("config", format!("team {name}, {}", count(team.spec.members.len(), "member")))];
             findings.extend(models_of(name, &team.spec));
+            findings.extend(isolation_of(name, &team.spec, context));
             findings
         }
         Err(error) => vec![fail("config", error.to_string(), format!("team {name} cannot be launched"))],
@@ -151,6 +153,15 @@ fn models_of(team: &str, spec: &TeamSpec) -> Vec<Finding> {
         fail("model", format!("member `{member}`: {trouble}"), format!("team {team} cannot be launched"))
     };
     troubles.into_iter().map(finding).collect()
+}
+
+/// Whether each task can have a worktree, where a team wants that.
+fn isolation_of(team: &str, spec: &TeamSpec, context: &Context) -> Option<Finding> {
+    let workspace = context.workspace().ok().filter(|_| spec.isolation == Isolation::Worktree)?;
+    Some(match GitRepository::check(&workspace, spec.merge_into.clone()) {
+        Ok(into) => ok("isolation", format!("team {team}: a worktree for each task, merged into {into}")),
+        Err(error) => fail("isolation", error.to_string(), format!("team {team} cannot be launched")),
+    })
 }
 
 fn variables(context: &Context) -> Vec<Finding> {

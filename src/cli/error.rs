@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::exit::Exit;
 use crate::config::problem::ConfigError;
-use crate::domain::change::Refusal;
 use crate::domain::name::InvalidName;
 use crate::domain::plan::PlanErrors;
+use crate::domain::refusal::Refusal;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::embed::EmbedError;
 use crate::ports::StoreError;

@@ -1,4 +1,4 @@
-//! Limits, budgets and prices, put together from all that says something about them.
+//! Limits, isolation, budgets and prices, put together from all that says something about them.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,27 @@ use super::resolve::{Found, Resolver, Source, text_of};
 use super::settings::{self, LIMITS};
 use crate::domain::spend::{Budget, Price, Prices};
 use crate::models::PROVIDERS;
-use crate::team::spec::{Limits, MemberSpec};
+use crate::team::spec::{Isolation, Limits, MemberSpec};
 
 /// What the keys of prices begin with.
 const PREFIX: &str = "prices.";
 
 impl Resolver<'_> {
+    /// Where teammates work, and the branch that is merged into.
+    pub(super) fn isolation(&mut self) -> (Isolation, Option<String>) {
+        let isolation = self.text("isolation");
+        let is_worktree = isolation.as_ref().is_some_and(|found| found.value == settings::ISOLATIONS[1]);
+        let word = settings::ISOLATIONS[usize::from(is_worktree)];
+        self.show("isolation", word, isolation.as_ref().map_or(&Source::Default, |found| &found.source));
+        let merge_into = self.text("merge_into").filter(|found| !found.value.trim().is_empty());
+        if let Some(found) = merge_into.as_ref().filter(|_| !is_worktree) {
+            let problem = found.problem("`merge_into` has no use without isolation: nothing is merged");
+            self.problems.push(problem.hint("add isolation = \"worktree\", or remove it"));
+        }
+        let isolation = if is_worktree { Isolation::Worktree } else { Isolation::None };
+        (isolation, merge_into.map(|found| found.value.trim().to_owned()))
+    }
+
     /// The bounds of the team.
     pub(super) fn limits(&mut self) -> Limits {
         let mut limits = Limits::default();

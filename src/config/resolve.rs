@@ -135,6 +135,7 @@ impl Resolver<'_> {
         let plan = self.text("plan");
         let plan = plan.and_then(|plan| self.plan(&plan));
         let done_when = self.text("done_when");
+        let (isolation, merge_into) = self.isolation();
         let durability = self.text("durability");
         let durability = self.durability(durability.as_ref());
         let lead = self.lead();
@@ -146,7 +147,21 @@ impl Resolver<'_> {
         let prompts = self.prompts();
         let prices = self.prices();
         let budget = self.budget(&prices, &lead, &members);
-        let spec = TeamSpec { name: team_name?, goal, plan, done_when, lead, members, limits, prompts, budget, prices };
+        let name = team_name?;
+        let spec = TeamSpec {
+            name,
+            goal,
+            plan,
+            done_when,
+            isolation,
+            merge_into,
+            lead,
+            members,
+            limits,
+            prompts,
+            budget,
+            prices,
+        };
         Some(Resolved { spec, durability, shown: std::mem::take(&mut self.shown) })
     }
 
@@ -200,7 +215,7 @@ impl Resolver<'_> {
         {
             self.problems.push(found.problem(message));
         }
-        if setting.key != "durability" && setting.kind != Kind::Provider {
+        if !["durability", "isolation"].contains(&setting.key) && setting.kind != Kind::Provider {
             let source = text.as_ref().map_or(Source::Default, |found| found.source.clone());
             self.show(key, text.as_ref().map(|found| found.value.clone()), &source);
         }

@@ -63,6 +63,9 @@ impl Setting {
 /// What must survive a power cut.
 pub const DURABILITIES: [&str; 2] = ["process", "power"];
 
+/// Where teammates work.
+pub const ISOLATIONS: [&str; 2] = ["none", "worktree"];
+
 const DURABILITY: Setting = setting(
     "durability",
     Kind::Choice(&DURABILITIES),
@@ -136,6 +139,18 @@ pub const TEAM: &[Setting] = &[
         Kind::Table(BUDGET),
         "What the team may use. Checked before each request with the most that one can use; once it is spent the team ends, exit code 3.",
     ),
+    setting(
+        "isolation",
+        Kind::Choice(&ISOLATIONS),
+        "Where teammates work: \"none\" together in the workspace, \"worktree\" each task in a git worktree and a branch of its own, merged once its verify passed on the merged result. Default: none.",
+    )
+    .or("BRIGADE_ISOLATION"),
+    setting(
+        "merge_into",
+        Kind::Text,
+        "With isolation = \"worktree\": the branch that is merged into. Default: the one checked out when the team is launched.",
+    )
+    .or("BRIGADE_MERGE_INTO"),
     setting("members", Kind::Tables(MEMBER), "The teammates: one [[teams.NAME.members]] each."),
     LIMITS_SETTING,
     DURABILITY,
@@ -311,14 +326,11 @@ pub const OTHER_VARIABLES: [&str; 7] = [
 /// rely on a bound that is not kept.
 #[rustfmt::skip]
 pub const NOT_ENFORCED: &[(&str, &str)] = &[
-    ("isolation", "teammates are not kept apart in worktrees yet"),
-    ("worktrees", "teammates are not kept apart in worktrees yet"),
     ("review", "no review before completion is enforced yet"),
     ("approval", "no approval by a person is asked for yet"),
     ("permissions", "no permissions are enforced yet"),
     ("sandbox", "how commands are confined cannot be chosen yet"),
     ("tools", "which tools a member has cannot be chosen yet"),
-    ("merge", "nothing is merged by Brigade yet"),
     ("hooks", "no hooks are run yet"),
     ("notify", "nobody is notified yet"),
     ("mcp_servers", "no MCP servers are reached yet"),

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::imported::Imported;
+use super::refusal::Refusal;
 use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
 use super::time::UnixMs;
 use TaskStatus::{Completed, Failed, InProgress, Pending};
@@ -85,6 +86,8 @@ pub enum Change {
         /// Its new end.
         expires: UnixMs,
     },
+    /// It is done in this worktree, named by its folder relative to the workspace.
+    Lodge(String),
     /// A failed task is to be tried again, with its failures forgotten.
     Retry,
     /// A completed task is to be done again.
@@ -133,6 +136,8 @@ pub enum Action {
     Release,
     /// See [`Change::Renew`].
     Renew,
+    /// See [`Change::Lodge`].
+    Lodge,
     /// See [`Change::Retry`].
     Retry,
     /// See [`Change::Reopen`].
@@ -152,11 +157,18 @@ impl Action {
             Self::Fail => "fail",
             Self::Release => "release",
             Self::Renew => "renew",
+            Self::Lodge => "lodge",
             Self::Retry => "retry",
             Self::Reopen => "reopen",
             Self::Edit => "edit",
             Self::Delete => "delete",
         }
+    }
+
+    /// Whether it is for the holder of a task in progress.
+    #[must_use]
+    pub fn is_for_holder(self) -> bool {
+        matches!(self, Self::Complete | Self::Fail | Self::Release | Self::Renew | Self::Lodge)
     }
 }
 
@@ -190,113 +202,18 @@ const ANY: &[TaskStatus] = &[Pending, InProgress, Completed, Failed];
 
 /// Who may change what.
 #[rustfmt::skip]
-pub const RULES: [Rule; 9] = [
+pub const RULES: [Rule; 10] = [
     Rule { action: Action::Complete, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::Forced },
     Rule { action: Action::Fail, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::Forced },
     Rule { action: Action::Release, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::Forced },
     Rule { action: Action::Renew, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::No },
+    Rule { action: Action::Lodge, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::No },
     Rule { action: Action::Retry, from: &[Failed], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Yes },
     Rule { action: Action::Reopen, from: &[Completed], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Yes },
     Rule { action: Action::Edit, from: ANY, holder: Permit::Yes, creator: Permit::Yes, lead_or_person: Permit::Yes },
     Rule { action: Action::Delete, from: &[Pending, Completed, Failed], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Yes },
     Rule { action: Action::Delete, from: &[InProgress], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Forced },
 ];
-
-/// Why a change is refused. Nothing was written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// The holder's attempt is not the present one: it lost its claim.
-    #[error("attempt {given} of task {task} is stale: {}; stop working on it", stale(*present, *status, owner))]
-    Stale {
-        /// The task.
-        task: TaskId,
-        /// The attempt that was handed in.
-        given: u32,
-        /// The attempt the task is at.
-        present: u32,
-        /// Its status.
-        status: TaskStatus,
-        /// Its owner, or "nobody".
-        owner: String,
-    },
-    /// The task is held, but not by who asks.
-    #[error("{}", not_holder(*task, owner, by))]
-    NotHolder {
-        /// The task.
-        task: TaskId,
-        /// Who holds it.
-        owner: String,
-        /// Who asked.
-        by: String,
-    },
-    /// The task's status does not allow it.
-    #[error("cannot {} task {task}: it is {status}{}", action.verb(), from_hint(*action))]
-    WrongStatus {
-        /// The task.
-        task: TaskId,
-        /// What was asked.
-        action: Action,
-        /// Its status.
-        status: TaskStatus,
-    },
-    /// Who asks may never do this.
-    #[error("{by} may not {} task {task}: that is for {}", action.verb(), allowed(*action))]
-    NotAllowed {
-        /// The task.
-        task: TaskId,
-        /// What was asked.
-        action: Action,
-        /// Who asked.
-        by: String,
-    },
-    /// Who asks may do this only with force.
-    #[error("task {task} is held by {owner}: {} it only with --force", action.verb())]
-    NeedsForce {
-        /// The task.
-        task: TaskId,
-        /// What was asked.
-        action: Action,
-        /// Who holds it.
-        owner: String,
-    },
-}
-
-/// What became of a claim that is no more.
-fn stale(present: u32, status: TaskStatus, owner: &str) -> String {
-    match status {
-        InProgress => format!("{owner} holds it as attempt {present}"),
-        Pending => "its lease ran out, or it was given back, and nobody holds it now".to_owned(),
-        Completed | Failed => format!("it is {status}"),
-    }
-}
-
-fn not_holder(task: TaskId, owner: &str, by: &str) -> String {
-    if owner == by {
-        return format!(
-            "task {task} is held by {owner}, who has to say which attempt; only a person or the lead can insist"
-        );
-    }
-    format!("task {task} is held by {owner}, not by {by}")
-}
-
-fn from_hint(action: Action) -> &'static str {
-    match action {
-        Action::Complete | Action::Fail | Action::Release | Action::Renew => {
-            ", and only a task in progress can be; claim it first"
-        }
-        Action::Retry => ", and only a failed task is retried",
-        Action::Reopen => ", and only a completed task is reopened",
-        Action::Edit | Action::Delete => "",
-    }
-}
-
-fn allowed(action: Action) -> &'static str {
-    match action {
-        Action::Complete | Action::Fail | Action::Release | Action::Renew => "its holder",
-        Action::Retry | Action::Reopen | Action::Delete => "the lead or a person",
-        Action::Edit => "the lead, a person, its creator or its holder",
-    }
-}
 
 /// Whether `by` may do `action` to `task`, by [`RULES`].
 ///
@@ -305,7 +222,7 @@ fn allowed(action: Action) -> &'static str {
 pub fn permit(task: &Task, action: Action, by: &Actor) -> Result<(), Refusal> {
     let owner = || task.owner.clone().unwrap_or_else(|| "nobody".to_owned());
     let holds = task.claim.is_some() && task.owner.as_deref() == Some(&by.name);
-    let for_holder = matches!(action, Action::Complete | Action::Fail | Action::Release | Action::Renew);
+    let for_holder = action.is_for_holder();
     if let Some(given) = by.attempt
         && for_holder
         && (given != task.attempt || task.status != InProgress)
@@ -347,6 +264,7 @@ impl Change {
             Self::Fail { .. } => Action::Fail,
             Self::Release { .. } => Action::Release,
             Self::Renew { .. } => Action::Renew,
+            Self::Lodge(_) => Action::Lodge,
             Self::Retry => Action::Retry,
             Self::Reopen => Action::Reopen,
             Self::Edit(_) => Action::Edit,
@@ -390,6 +308,7 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
                 claim.expires = Some(*expires);
             }
         }
+        Change::Lodge(worktree) => next.worktree = Some(worktree.clone()),
         Change::Retry => {
             free(&mut next);
             next.failures = 0;

@@ -74,9 +74,14 @@ impl Identity<'_> {
     }
 }
 
-/// The identity block: who the agent is, who is in the team, and what it works on, all from durable state.
+/// The identity block: who the agent is, who is in the team, what it works on and where, all from durable state.
 #[must_use]
-pub fn identity_block(identity: Identity<'_>, roster: &[RosterMember], task: Option<&Task>) -> String {
+pub fn identity_block(
+    identity: Identity<'_>,
+    roster: &[RosterMember],
+    task: Option<&Task>,
+    place: Option<&str>,
+) -> String {
     let mut text = format!("<identity>{}.\nThe team:\n", identity.line());
     for member in roster {
         let status = serde_json::to_string(&member.status).unwrap_or_default();
@@ -94,6 +99,9 @@ pub fn identity_block(identity: Identity<'_>, roster: &[RosterMember], task: Opt
                 defuse(&task.subject),
                 defuse(&task.description)
             );
+            if let Some(place) = place {
+                let _ = writeln!(text, "{}", defuse(place));
+            }
         }
         None => text.push_str("You hold no task.\n"),
     }
@@ -101,9 +109,9 @@ pub fn identity_block(identity: Identity<'_>, roster: &[RosterMember], task: Opt
     text
 }
 
-/// A claimed task as the model reads it.
+/// A claimed task as the model reads it; `place` says where it is worked on, where that is not the workspace.
 #[must_use]
-pub fn claimed_block(task: &Task) -> String {
+pub fn claimed_block(task: &Task, place: Option<&str>) -> String {
     let mut text = format!("<auto-claimed>Task {}: {}\n", task.id, defuse(&task.subject));
     if !task.description.is_empty() {
         text.push_str(&defuse(&task.description));
@@ -111,6 +119,9 @@ pub fn claimed_block(task: &Task) -> String {
     }
     if let Some(verify) = &task.verify {
         let _ = writeln!(text, "Before it counts as completed, this command must exit 0: {}", defuse(verify));
+    }
+    if let Some(place) = place {
+        let _ = writeln!(text, "{}", defuse(place));
     }
     if task.failures > 0
         && let Some(result) = &task.result
@@ -256,7 +267,7 @@ mod tests {
         {
             let mut task = Task::new(TaskId(1), format!("a {hostile} b"));
             task.description = hostile.to_owned();
-            let claimed = claimed_block(&task);
+            let claimed = claimed_block(&task, None);
             assert_eq!(claimed.matches('<').count(), 2, "{claimed}");
             let mail = inbox_block(&[Message::new(MessageType::Message, hostile, hostile, UnixMs(0))]);
             assert_eq!(mail.matches('<').count(), 2, "{mail}");

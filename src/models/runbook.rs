@@ -240,7 +240,7 @@ mod tests {
     fn task(description: &str) -> ChatMessage {
         let mut task = Task::new(TaskId(7), "Count");
         task.description = description.to_owned();
-        ChatMessage { role: Role::User, content: vec![Block::text(claimed_block(&task))] }
+        ChatMessage { role: Role::User, content: vec![Block::text(claimed_block(&task, None))] }
     }
 
     /// Plays `outputs` as the results of the calls and returns what was called, with its main argument.

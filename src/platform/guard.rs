@@ -124,7 +124,8 @@ pub struct GuardedCommand<'a> {
     /// All of its environment.
     pub environment: &'a [(OsString, OsString)],
     /// Files and folders, absolute or relative to `folder`, that it sees read-only where the system can do that. One that ends
-    /// in `/*` stands for each file of a folder, which stays read-only whatever it is renamed to.
+    /// in `/*` stands for each file of a folder, which stays read-only whatever it is renamed to; one behind `!` stays writable
+    /// inside a folder that is read-only.
     pub read_only: &'a [PathBuf],
     /// How it is confined; a guard that cannot do that says [`GuardSays::Refused`].
     pub level: Level,

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::change::{Actor, Change, Refusal};
+use crate::domain::change::{Actor, Change};
 use crate::domain::event::{Event, Fact};
 use crate::domain::graph::{Obstacle, TaskLookup};
 use crate::domain::message::Message;
 use crate::domain::name::Name;
 use crate::domain::record::{RosterMember, WorkerRecord, WorkerTeammate};
+use crate::domain::refusal::Refusal;
 use crate::domain::request::{Answer, Request, RequestBook, RequestError, RequestKind};
 use crate::domain::spend::{Book, LedgerLine};
 use crate::domain::state::{SharedState, StateUpdate};
@@ -24,6 +25,9 @@ use crate::domain::time::UnixMs;
 use crate::domain::transcript::Record;
 
 mod model;
+mod repository;
+
+pub use repository::{Assignment, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, Worktree};
 
 pub use model::{
     ChatMessage, CountTokens, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, Purpose,

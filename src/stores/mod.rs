@@ -2,6 +2,7 @@
 
 pub mod file;
 pub mod fs;
+pub mod git;
 pub mod memory;
 pub mod open;
 pub mod requests;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::conversation::Conversation;
+use super::lodging::{ABOUT_ISOLATION, Isolation};
 use super::patience::Room;
 use super::progress::Progress;
 use super::purse::{BudgetSpent, Purse};
@@ -45,6 +46,8 @@ pub struct Shared {
     pub workspace: PathBuf,
     /// What no tool may write, relative to the workspace.
     pub control_files: Arc<[PathBuf]>,
+    /// What has each task worked on in a worktree of its own.
+    pub isolation: Option<Isolation>,
     /// The program that guards commands, with its first arguments.
     pub guard: Arc<[std::ffi::OsString]>,
     /// The bounds.
@@ -157,15 +160,17 @@ impl Agent {
         let is_lead = parts.context.is_lead;
         let instructions = if is_lead { &shared.prompts.lead } else { &shared.prompts.teammate };
         let identity = Identity { name, role: &parts.spec.role, team: shared.team.as_str() };
+        let isolation =
+            if shared.isolation.is_some() && !is_lead { format!("\n{ABOUT_ISOLATION}\n") } else { String::new() };
         let system = format!(
-            "{}, at {}.\n\n{}\nOne WORK phase has at most {} turns.\n\n{}",
+            "{}, at {}.\n\n{}\n{isolation}One WORK phase has at most {} turns.\n\n{}",
             identity.line(),
             shared.workspace.display(),
             instructions.trim(),
             shared.limits.turns_max,
             parts.spec.prompt.trim()
         );
-        Ok(Self {
+        let mut agent = Self {
             conversation,
             frame: Frame::of(&system, &parts.tool_specs),
             window_learned: None,
@@ -182,7 +187,9 @@ impl Agent {
             context: parts.context,
             reins: parts.reins,
             progress: parts.progress,
-        })
+        };
+        agent.stand_where_due();
+        Ok(agent)
     }
 
     /// Its name.
@@ -236,7 +243,7 @@ impl Agent {
             None => None,
         };
         let who = Identity { name: self.name(), role: &self.spec.role, team: self.shared.team.as_str() };
-        let text = identity_block(who, &roster, task.as_ref());
+        let text = identity_block(who, &roster, task.as_ref(), self.place().as_deref());
         self.identity = Some(text.clone());
         text
     }
@@ -310,7 +317,7 @@ impl Agent {
         if !self.thinks() {
             self.start_afresh().await?;
         }
-        self.tell(crate::domain::context::claimed_block(task)).await?;
+        self.tell(crate::domain::context::claimed_block(task, self.place().as_deref())).await?;
         Ok(held)
     }
 }

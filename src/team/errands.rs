@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::agent::AgentError;
+use super::lodging::Arrival;
 use super::teammate::Teammate;
 use crate::domain::change::{Actor, Change};
 use crate::domain::message::{Message, MessageType};
@@ -141,19 +142,29 @@ impl Teammate {
         if !self.gate.borrow().claim || !self.is_able() {
             return Ok(vec![Event::NothingFound]);
         }
-        match self.claim().await {
-            Ok(Some(task)) => {
-                self.agent.shared.notes.task(&task);
-                self.claimed_at = self.agent.shared.clock.now();
-                Ok(vec![Event::Claimed(self.agent.begin(&task).await?)])
-            }
-            Ok(None) => Ok(vec![Event::NothingFound]),
-            // A board that cannot be written is a reason to wait, not to die.
-            Err(error) => {
-                self.agent.shared.notes.warn(self.agent.name(), format!("cannot claim: {error}"));
-                self.stay_away("the board", STORE_BACKOFF);
-                self.report();
-                Ok(vec![Event::NothingFound])
+        loop {
+            match self.claim().await {
+                Ok(Some(task)) => {
+                    self.agent.shared.notes.task(&task);
+                    self.claimed_at = self.agent.shared.clock.now();
+                    match self.agent.move_in(&task).await? {
+                        Arrival::In => return Ok(vec![Event::Claimed(self.agent.begin(&task).await?)]),
+                        Arrival::Completed => {}
+                        Arrival::Refused(reason) => {
+                            self.harness_failed(&reason);
+                            self.report();
+                            return Ok(vec![Event::NothingFound]);
+                        }
+                    }
+                }
+                Ok(None) => return Ok(vec![Event::NothingFound]),
+                // A board that cannot be written is a reason to wait, not to die.
+                Err(error) => {
+                    self.agent.shared.notes.warn(self.agent.name(), format!("cannot claim: {error}"));
+                    self.stay_away("the board", STORE_BACKOFF);
+                    self.report();
+                    return Ok(vec![Event::NothingFound]);
+                }
             }
         }
     }

@@ -372,6 +372,9 @@ impl Members {
             clock: Arc::clone(&shared.clock),
             workspace: shared.workspace.clone(),
             control_files: Arc::clone(&shared.control_files),
+            boundaries: Arc::default(),
+            lodging: None,
+            is_read_only: false,
             guard: Arc::clone(&shared.guard),
             commands,
             limits: ToolLimits {

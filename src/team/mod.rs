@@ -11,12 +11,13 @@ use crate::domain::change::{Actor, ActorKind};
 use crate::domain::event::Fact;
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::state::{Mode, SetDesired, StateUpdate};
-use crate::domain::task::NewTask;
-use crate::ports::{Clock, CountTokens, LostClaims, StoreError, Stores};
+use crate::domain::task::{NewTask, TaskStatus};
+use crate::ports::{Assignment, Clock, CountTokens, LostClaims, Repository, RepositoryError, StoreError, Stores};
 use agent::Shared;
 use conversation::Conversation;
 use handle::{Control, Live, TeamHandle};
 use lead::{GateKeys, Lead, LeadParts};
+use lodging::Isolation;
 use members::{Connect, Gates, Making, Members, ToolsOf};
 use patience::Room;
 use purse::Purse;
@@ -31,6 +32,7 @@ mod driving;
 mod errands;
 pub mod handle;
 mod lead;
+pub mod lodging;
 pub mod members;
 mod patience;
 pub mod plan;
@@ -67,6 +69,8 @@ pub struct Surroundings {
     pub tools_of: ToolsOf,
     /// Counts the tokens of a text, for models and budgets.
     pub count_tokens: CountTokens,
+    /// The repository, where each task has a worktree of its own.
+    pub repository: Option<Arc<dyn Repository>>,
 }
 
 /// How a team is to begin.
@@ -96,6 +100,9 @@ pub enum LaunchError {
         /// What is wrong.
         reason: String,
     },
+    /// The repository is not to be used.
+    #[error(transparent)]
+    Repository(#[from] RepositoryError),
     /// A goal, but nobody who could turn it into tasks.
     #[error(
         "the lead's provider `{0}` cannot turn a goal into tasks: give it a plan, or give the lead a model that thinks"
@@ -108,7 +115,8 @@ pub enum LaunchError {
 /// # Errors
 /// See [`LaunchError`].
 pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) -> Result<TeamHandle, LaunchError> {
-    let Surroundings { stores, clock, workspace, control_files, guard, connect, tools_of, count_tokens } = surroundings;
+    let Surroundings { stores, clock, workspace, control_files, guard, connect, tools_of, count_tokens, repository } =
+        surroundings;
     let lead_thinks = check_models(&spec, &connect)?;
     let has_plan = !start.plan.is_empty();
     if spec.goal.is_some() && !lead_thinks && !has_plan && stores.board.view().await?.tasks.is_empty() {
@@ -117,10 +125,8 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     let prefers = take_up(&stores).await?;
     let names = open_inboxes(&spec, &stores).await?;
     let (notes, events, first) = recorder::start(stores.clone(), &*stores.board.view().await?);
-    notes.fact(Fact::TeamStarted {
-        team: spec.name.to_string(),
-        members: names.iter().map(ToString::to_string).collect(),
-    });
+    notes.fact(team_started(&spec, &names));
+    let isolation = isolate(&spec, repository, &stores, &notes).await?;
     import(&stores, &notes, &start).await?;
     set_mode(&stores, &start).await?;
     let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
@@ -135,6 +141,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         launched_at: clock.now(),
         workspace,
         control_files,
+        isolation,
         guard,
         limits: spec.limits.clone(),
         prompts: Arc::new(spec.prompts.clone()),
@@ -176,6 +183,34 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         lead: tokio::spawn(lead.run()),
         lead_thinks,
     })
+}
+
+fn team_started(spec: &TeamSpec, names: &[Name]) -> Fact {
+    Fact::TeamStarted { team: spec.name.to_string(), members: names.iter().map(ToString::to_string).collect() }
+}
+
+/// Takes up what is left of worktrees and merges, where each task has a worktree.
+async fn isolate(
+    spec: &TeamSpec,
+    repository: Option<Arc<dyn Repository>>,
+    stores: &Stores,
+    notes: &recorder::Notes,
+) -> Result<Option<Isolation>, LaunchError> {
+    let Some(repository) = repository else { return Ok(None) };
+    let view = stores.board.view().await?;
+    let completed = view.tasks.values().filter(|task| task.status == TaskStatus::Completed && task.worktree.is_some());
+    let completed = completed.map(|task| Assignment {
+        team: spec.name.to_string(),
+        task: task.id,
+        subject: task.subject.clone(),
+        attempt: task.attempt,
+        teammate: task.owner.clone().unwrap_or_default(),
+        worker: stores.workers.me().to_owned(),
+    });
+    for text in repository.take_up(completed.collect()).await? {
+        notes.warn("worktrees", text);
+    }
+    Ok(Some(Isolation { repository, queue: Arc::default() }))
 }
 
 /// Everybody can be written to from the beginning. Returns the names of all members but the lead.

@@ -10,6 +10,16 @@ pub use crate::ports::ModelSpec;
 /// The most members a team may have.
 pub const MEMBERS_MAX: usize = 2_000;
 
+/// Where a team's teammates work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Isolation {
+    /// Together in the workspace.
+    #[default]
+    None,
+    /// Each task in a git worktree of its own.
+    Worktree,
+}
+
 /// A team that can be launched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TeamSpec {
@@ -21,6 +31,10 @@ pub struct TeamSpec {
     pub plan: Option<PathBuf>,
     /// A command that exits 0 once the goal is met.
     pub done_when: Option<String>,
+    /// Where its teammates work.
+    pub isolation: Isolation,
+    /// The branch that is merged into, where each task has a worktree; `None` for the one that is checked out.
+    pub merge_into: Option<String>,
     /// The lead. Its name is always `lead`.
     pub lead: MemberSpec,
     /// The teammates, each under a name of its own.
@@ -85,6 +99,8 @@ impl TeamSpec {
             goal: None,
             plan: None,
             done_when: None,
+            isolation: Isolation::None,
+            merge_into: None,
             lead: MemberSpec::new(LEAD, LEAD, lead)?,
             members: Vec::new(),
             limits: Limits::default(),

@@ -268,7 +268,7 @@ impl Teammate {
     }
 
     /// What it works with failed it: it waits, longer each time, and is of no use once that has gone on for long.
-    fn harness_failed(&mut self, reason: &str) {
+    pub(super) fn harness_failed(&mut self, reason: &str) {
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
         }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::agent::{Agent, AgentError, Outcome};
 use super::conversation::text_of;
+use super::lodging::Arrival;
 use super::reins::Pace;
 use super::retry::Unanswered;
 use crate::domain::event::Fact;
@@ -234,9 +235,13 @@ impl Agent {
             return Ok(Vec::new());
         };
         let input = if input.is_null() { Value::Object(serde_json::Map::new()) } else { input };
+        self.stand_where_due();
         let result = self.run_tool(&*found, &id, tool, input).await;
         let (text, is_error, outcomes) = match result {
             None => (INTERRUPTED.to_owned(), true, Vec::new()),
+            Some(Ok(ToolOutput { text, effect: ToolEffect::Claimed { task, attempt } })) => {
+                self.claimed_by_call(text, Held { task, attempt }).await?
+            }
             Some(Ok(output)) => (output.text, false, self.effect(output.effect)),
             Some(Err(ToolError::Mendable(text))) => (text, true, Vec::new()),
             Some(Err(ToolError::ClaimLost(text))) => (text, true, vec![Outcome::Event(Event::ClaimLost)]),
@@ -280,6 +285,22 @@ impl Agent {
             ms: elapsed_ms(started),
         });
         result
+    }
+
+    /// Readies the place for a task that was claimed by a call, and says in its result where it is.
+    async fn claimed_by_call(&mut self, text: String, held: Held) -> Result<(String, bool, Vec<Outcome>), AgentError> {
+        let task = self.shared.stores.board.get(held.task).await?;
+        Ok(match self.move_in(&task).await? {
+            Arrival::In => {
+                let outcomes = self.effect(ToolEffect::Claimed { task: held.task, attempt: held.attempt });
+                (self.place().map_or(text.clone(), |place| format!("{text}\n{place}")), false, outcomes)
+            }
+            Arrival::Completed => {
+                let text = format!("task {} was merged by an earlier attempt and is completed now", held.task);
+                (text, false, Vec::new())
+            }
+            Arrival::Refused(reason) => (reason.clone(), true, vec![Outcome::HarnessFailed(reason)]),
+        })
     }
 
     fn effect(&self, effect: ToolEffect) -> Vec<Outcome> {

@@ -58,6 +58,8 @@ pub struct CommandSetting {
     pub teammate: String,
     /// What the teammate holds, as of now.
     pub holding: watch::Receiver<Holding>,
+    /// More variables of their environment.
+    pub variables: Vec<(&'static str, String)>,
 }
 
 impl CommandSetting {
@@ -66,13 +68,14 @@ impl CommandSetting {
     pub fn of(context: &ToolContext) -> Self {
         Self {
             workspace: context.workspace.clone(),
-            control_files: Arc::clone(&context.control_files),
+            control_files: context.control_files.iter().chain(&*context.boundaries).cloned().collect(),
             guard: Arc::clone(&context.guard),
             commands: Arc::clone(&context.commands),
             output_bytes_max: context.limits.output_bytes_max,
             team: context.team.to_string(),
             teammate: context.name.to_string(),
             holding: context.holding.clone(),
+            variables: context.lodging.as_ref().map(|lodging| lodging.variables()).unwrap_or_default(),
         }
     }
 
@@ -82,6 +85,7 @@ impl CommandSetting {
             own.push(("BRIGADE_TASK", task.0.to_string()));
             own.push(("BRIGADE_ATTEMPT", attempt.to_string()));
         }
+        own.extend(self.variables.iter().cloned());
         environment::of_command(std::env::vars_os(), &own)
     }
 }

@@ -41,7 +41,7 @@ impl Checked for EditFile {
 }
 
 fn edit(workspace: &Workspace, path: &str, old: &str, new: &str) -> Result<String, ToolError> {
-    let target = workspace.resolve(path)?;
+    let target = workspace.resolve_to_write(path)?;
     changing(|| {
         let Some(before) = existing(workspace, path, &target)? else {
             return Err(ToolError::Mendable(format!("there is no `{path}` in the workspace; write_file makes files")));

@@ -66,6 +66,17 @@ const HARMLESS_WORDS: &[&str] = &["ASKPASS", "BYPASS", "COMPASS", "ENCOMPASS"];
 const FIXED: &[(&str, &str)] =
     &[("TERM", "dumb"), ("PAGER", "cat"), ("GIT_PAGER", "cat"), ("GIT_TERMINAL_PROMPT", "0"), ("SYSTEMD_PAGER", "cat")];
 
+/// What could have git work in another repository than the one of the folder a command runs in.
+const ELSEWHERE: [&str; 7] = [
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_COMMON_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_NAMESPACE",
+];
+
 /// Names of Brigade's own that say who runs a command; an outer Brigade's are never handed on.
 const OWN: [&str; 4] = ["BRIGADE_TEAM", "BRIGADE_TEAMMATE", "BRIGADE_TASK", "BRIGADE_ATTEMPT"];
 
@@ -93,7 +104,10 @@ pub(super) fn of_command(
     outer: impl Iterator<Item = (OsString, OsString)>,
     own: &[(&str, String)],
 ) -> Vec<(OsString, OsString)> {
-    let is_set_here = |name: &str| FIXED.iter().any(|(fixed, _)| *fixed == name) || OWN.contains(&name);
+    let is_set_here = |name: &str| {
+        let is_own = own.iter().any(|(own, _)| *own == name) || OWN.contains(&name);
+        is_own || FIXED.iter().any(|(fixed, _)| *fixed == name) || ELSEWHERE.contains(&name)
+    };
     let inherited = outer.filter(|(name, _)| {
         let name = name.to_string_lossy();
         !is_secret(&name) && !is_set_here(&name)

@@ -10,6 +10,7 @@ mod broadcast;
 mod checked;
 mod claim_task;
 pub mod command;
+pub mod deliver;
 mod edit_file;
 mod environment;
 mod glob;
@@ -42,12 +43,13 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::domain::change::Refusal;
 use crate::domain::event::Fact;
 use crate::domain::name::Name;
 use crate::domain::record::RunningCommand;
+use crate::domain::refusal::Refusal;
 use crate::domain::task::TaskId;
 use crate::ports::{Clock, StoreError, StoreResult, Stores, ToolSpec};
+pub use deliver::Lodging;
 
 /// Something a model may ask for.
 #[async_trait]
@@ -187,6 +189,12 @@ pub struct ToolContext {
     pub workspace: PathBuf,
     /// Files and folders, absolute or relative to the workspace, that no tool may write.
     pub control_files: Arc<[PathBuf]>,
+    /// What commands must not write besides, and (behind `!`) what they must be able to, as the guard takes it.
+    pub boundaries: Arc<[PathBuf]>,
+    /// Where tasks have worktrees of their own: the one the caller works in, whose root `workspace` is then.
+    pub lodging: Option<Arc<Lodging>>,
+    /// Whether the caller may write no file: where tasks have worktrees, one without a task has none.
+    pub is_read_only: bool,
     /// The program that guards commands, and its first arguments; see `platform::guard`.
     pub guard: Arc<[std::ffi::OsString]>,
     /// Where the process groups of running commands are recorded.

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::arguments::{Arguments, Kind, Parameter, optional, required};
 use super::checked::{Checked, text_of};
 use super::command::CommandOutcome;
+use super::deliver::{self, Delivered};
 use super::output::bounded;
 use super::task_create::{actor, checked_description, checked_subject};
 use super::verify::{self, REDS_MAX, Reds};
@@ -124,43 +125,60 @@ impl TaskUpdate {
         crate::domain::change::permit(&task, crate::domain::change::Action::Complete, &call.by)
             .map_err(|refusal| ToolError::from(crate::ports::StoreError::from(refusal)))?;
         let mut result = TaskResult { summary: call.result.clone(), evidence: String::new() };
+        let lodging = context.lodging.clone().filter(|lodging| call.holds && lodging.assignment.task == call.id);
+        if let Some(lodging) = &lodging
+            && let Err(reason) = lodging.commit(&call.result).await?
+        {
+            return self.red(call, &task, &Red::uncommitted(reason), context).await;
+        }
         if let Some(verify) = &task.verify {
             let outcome = verify::run(verify, context).await?;
             if !outcome.is_success() {
-                return self.red(call, &task, verify, &outcome, context).await;
+                return self.red(call, &task, &Red::verify(verify, &outcome, ""), context).await;
             }
             result.evidence = "verify exited 0".to_owned();
+        }
+        if let Some(lodging) = &lodging {
+            result.evidence = match deliver::merge(lodging, &task, &call.result, &call.by, context).await? {
+                Delivered::Merged(evidence) => evidence,
+                Delivered::Refused(reason) => return self.red(call, &task, &Red::unmerged(reason), context).await,
+                Delivered::Red(outcome) => {
+                    let place = format!(" on your work merged into {}", lodging.worktree.into);
+                    let verify = task.verify.as_deref().unwrap_or_default();
+                    return self.red(call, &task, &Red::verify(verify, &outcome, &place), context).await;
+                }
+            };
         }
         let evidence = if result.evidence.is_empty() { String::new() } else { format!(" ({})", result.evidence) };
         context.stores.board.change(call.id, Change::Complete(result), &call.by).await?;
         self.reds.forget(context.name.as_str());
+        if let Some(lodging) = &lodging {
+            lodging.clear(context).await;
+        }
         Ok(ToolOutput { text: format!("task {} is completed{evidence}", call.id), effect: call.effect() })
     }
 
-    /// After a red verify: the holder goes on with its output, a bounded number of times.
+    /// After a report that does not hold: the holder goes on with what shows it, a bounded number of times.
     async fn red(
         &self,
         call: &Call<'_>,
         task: &Task,
-        verify: &str,
-        outcome: &CommandOutcome,
+        red: &Red,
         context: &ToolContext,
     ) -> Result<ToolOutput, ToolError> {
-        let (id, ending) = (call.id, outcome.ending_text());
+        let id = call.id;
         let reds = if call.holds { self.reds.count(context.name.as_str(), id, task.attempt) } else { 0 };
         if reds < REDS_MAX {
             let count = if call.holds { format!(" (red {reds} of {REDS_MAX})") } else { String::new() };
-            return Err(ToolError::Mendable(format!(
-                "the verify command `{verify}` came out red ({ending}); task {id} stays in progress{count}.\n{}",
-                outcome.output
-            )));
+            let said = &red.said;
+            return Err(ToolError::Mendable(format!("{said}; task {id} stays in progress{count}.\n{}", red.shows)));
         }
-        let output = bounded(&outcome.output, REASON_OUTPUT_BYTES_MAX);
-        let reason = format!("red verify given up after {reds} tries: `{verify}` ({ending})\n{output}");
+        let output = bounded(&red.shows, REASON_OUTPUT_BYTES_MAX);
+        let reason = format!("{} given up after {reds} tries: {}\n{output}", red.what, red.ended);
         context.stores.board.change(id, Change::Fail { reason, is_final: false }, &call.by).await?;
         self.reds.forget(context.name.as_str());
         let text =
-            format!("verify came out red {reds} times ({ending}); this attempt of task {id} has failed and is over");
+            format!("{} {reds} times ({}); this attempt of task {id} has failed and is over", red.came_out, red.short);
         Ok(ToolOutput { text, effect: call.effect() })
     }
 
@@ -193,6 +211,57 @@ impl TaskUpdate {
         };
         context.stores.board.change(call.id, change, &call.by).await?;
         Ok(ToolOutput { text: format!("task {} {what}", call.id), effect: call.effect() })
+    }
+}
+
+/// A report that does not hold, in the words of its several tellings.
+struct Red {
+    /// "red verify"
+    what: &'static str,
+    /// "verify came out red"
+    came_out: &'static str,
+    /// All of it in a sentence.
+    said: String,
+    /// How it ended, for the reason of a failure.
+    ended: String,
+    /// The same, in brackets.
+    short: String,
+    /// What shows it.
+    shows: String,
+}
+
+impl Red {
+    fn verify(verify: &str, outcome: &CommandOutcome, place: &str) -> Self {
+        let ending = outcome.ending_text();
+        Self {
+            what: "red verify",
+            came_out: "verify came out red",
+            said: format!("the verify command `{verify}` came out red{place} ({ending})"),
+            ended: format!("`{verify}`{place} ({ending})"),
+            short: ending,
+            shows: outcome.output.clone(),
+        }
+    }
+
+    fn unmerged(reason: String) -> Self {
+        Self::of("a merge", "the merge was refused", "your work is not merged", reason)
+    }
+
+    fn uncommitted(reason: String) -> Self {
+        Self::of("a commit", "the commit was refused", "your work cannot be committed", reason)
+    }
+
+    /// The first line of a reason says what is wrong, and the rest shows it.
+    fn of(what: &'static str, came_out: &'static str, said: &str, reason: String) -> Self {
+        let (first, rest) = reason.split_once('\n').unwrap_or((&reason, ""));
+        Self {
+            what,
+            came_out,
+            said: format!("{said}: {}", first.trim_end_matches('.')),
+            ended: first.to_owned(),
+            short: "see above".to_owned(),
+            shows: rest.to_owned(),
+        }
     }
 }
 

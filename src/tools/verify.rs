@@ -36,13 +36,22 @@ impl Reds {
 
 /// Runs a verify command, for as long as a command may run of which nobody said how long; tells that it runs, and how it went.
 pub(super) async fn run(verify: &str, context: &ToolContext) -> Result<CommandOutcome, ToolError> {
+    run_as(verify, context, &CommandSetting::of(context)).await
+}
+
+/// The same elsewhere.
+pub(super) async fn run_as(
+    verify: &str,
+    context: &ToolContext,
+    setting: &CommandSetting,
+) -> Result<CommandOutcome, ToolError> {
     let (teammate, held) = (context.name.to_string(), *context.holding.borrow());
     let task = held.map(|(task, _)| task);
     let (tool, call) = ("verify".to_owned(), format!("verify-{}", fastrand::u64(..)));
     let (again, about) = (call.clone(), verify.to_owned());
     (context.facts)(Fact::ToolStarted { teammate: teammate.clone(), task, tool: tool.clone(), call, about });
     let started = Instant::now();
-    let outcome = command::run(verify, context.limits.command_timeout, &CommandSetting::of(context)).await;
+    let outcome = command::run(verify, context.limits.command_timeout, setting).await;
     let ok = outcome.as_ref().is_ok_and(CommandOutcome::is_success);
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     (context.facts)(Fact::ToolFinished { teammate, task, tool, call: again, ok, ms });

@@ -22,6 +22,7 @@ const LINKS_MAX: u32 = 40;
 pub(super) struct WorkspaceRoot {
     root: PathBuf,
     control_files: Arc<[PathBuf]>,
+    is_read_only: bool,
     /// The most a tool hands back, in bytes.
     pub output_bytes_max: usize,
 }
@@ -31,6 +32,7 @@ impl WorkspaceRoot {
         Self {
             root: context.workspace.clone(),
             control_files: Arc::clone(&context.control_files),
+            is_read_only: context.is_read_only,
             output_bytes_max: context.limits.output_bytes_max,
         }
     }
@@ -102,6 +104,18 @@ impl Workspace {
             Some(control) => Err(refuse_control_file(path, control)),
             None => Ok(resolved),
         }
+    }
+
+    /// Where `path` leads, as [`Workspace::resolve`], for one that is to be written.
+    ///
+    /// # Errors
+    /// Also where nothing may be written.
+    pub(super) fn resolve_to_write(&self, path: &str) -> Result<PathBuf, ToolError> {
+        if self.root.is_read_only {
+            let text = "each task has a worktree of its own, and you hold no task: claim one to write files";
+            return Err(ToolError::Mendable(text.to_owned()));
+        }
+        self.resolve(path)
     }
 
     fn relative(&self, path: &str) -> Result<PathBuf, ToolError> {
@@ -186,6 +200,7 @@ fn refuse_control_file(path: &str, control: &Path) -> ToolError {
         ".tasks" => "use task_list, task_get, task_create and task_update for the board",
         ".team" => "use read_inbox and send_message for mail",
         "agent_state.json" => "it is the person's to steer the team with",
+        ".git" | ".agent" => "git and Brigade keep there what they know of the worktree",
         "brigade.toml" => "the team's config is changed by a person only",
         _ => "file tools leave it alone",
     };

@@ -39,7 +39,7 @@ impl Checked for WriteFile {
 }
 
 fn write(workspace: &Workspace, path: &str, content: &str) -> Result<String, ToolError> {
-    let target = workspace.resolve(path)?;
+    let target = workspace.resolve_to_write(path)?;
     if path.ends_with('/') {
         return Err(ToolError::Mendable(format!("`{path}` names a folder; give the file's name too")));
     }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use brigade::domain::change::{Actor, ActorKind, Change, Refusal};
+use brigade::domain::change::{Actor, ActorKind, Change};
 use brigade::domain::context::claimed_block;
 use brigade::domain::event::Fact;
+use brigade::domain::refusal::Refusal;
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
@@ -119,7 +120,7 @@ async fn killed_in_the_middle(stage: &Stage) {
     let task = stage.stores.board.claim(TaskId(1), &dead).await.unwrap();
     let asked = Block::ToolUse { id: "c-1".into(), name: "bash".into(), input: json!({"command": "make"}) };
     let records = [
-        MessageRecord::new(Role::User, vec![Block::text(claimed_block(&task))]),
+        MessageRecord::new(Role::User, vec![Block::text(claimed_block(&task, None))]),
         MessageRecord::new(Role::Assistant, vec![asked]),
     ];
     let records = records.map(|message| Record { at: UnixMs(1), entry: Entry::Message(message) });

@@ -27,7 +27,7 @@ use brigade::stores::memory;
 use brigade::stores::memory::events::MemoryEventLog;
 use brigade::stores::memory::workers::MemoryWorkers;
 use brigade::team::handle::{Outcome, TeamHandle};
-use brigade::team::spec::{Limits, MemberSpec, Prompts, TeamSpec};
+use brigade::team::spec::{Isolation, Limits, MemberSpec, Prompts, TeamSpec};
 use brigade::team::{self, Start, Surroundings};
 use brigade::tools::answers::{self, Answerer, Asked};
 use brigade::tools::table::tools_of;
@@ -300,6 +300,8 @@ impl Stage {
             goal: None,
             plan: None,
             done_when: None,
+            isolation: Isolation::None,
+            merge_into: None,
             lead: member(LEAD, "lead", "runbook"),
             members: members.iter().map(|who| member(who, "coder", "test")).collect(),
             limits,
@@ -369,6 +371,7 @@ impl Stage {
             connect: Arc::new(connect),
             tools_of: Arc::new(tools),
             count_tokens: |text| text.len() as u64 / 4,
+            repository: None,
         }
     }
 

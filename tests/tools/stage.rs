@@ -149,6 +149,9 @@ fn member(
         clock: Arc::clone(clock),
         workspace: workspace.to_owned(),
         control_files: [".tasks", ".team", "agent_state.json", "brigade.toml"].map(PathBuf::from).into(),
+        boundaries: Arc::default(),
+        lodging: None,
+        is_read_only: false,
         guard: Arc::from(guard),
         commands: Arc::new(NoRecord),
         limits: ToolLimits {

@@ -58,6 +58,7 @@ fn every_tool_file_stands_in_the_table() {
         "arguments",
         "checked",
         "command",
+        "deliver",
         "environment",
         "mail",
         "mod",

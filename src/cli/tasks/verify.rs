@@ -43,6 +43,7 @@ pub(super) async fn run(context: &Context, verify: &str, task: &Task, by: &str) 
         team: team.map(|team| team.name.to_string()).unwrap_or_default(),
         teammate: by.to_owned(),
         holding: held.subscribe(),
+        variables: Vec::new(),
     };
     let outcome = command::run(verify, limits.command_timeout, &setting).await;
     let outcome = outcome.map_err(|error| CliError::refused(format!("cannot verify {}: {error}", task.id)))?;

@@ -140,8 +140,16 @@ const PASSES_MAX: usize = 10;
 /// Makes all of these read-only. One that ends in `/*` stands for each file of a folder by itself: a mount stays with its file,
 /// so one that is renamed to another name, also to that of a protected file, is read-only there too.
 pub(super) fn protect(paths: &[OsString]) -> Result<(), String> {
+    let kept = |path: &&OsString| path.as_encoded_bytes().starts_with(b"!");
+    let writable: Vec<&Path> =
+        paths.iter().filter(kept).filter_map(|path| path.to_str()).map(|path| Path::new(&path[1..])).collect();
+    // A mount of its own stays as it is when the folder it lies in becomes read-only.
+    writable.iter().try_for_each(|path| mount_over_itself(path))?;
+    if !writable.is_empty() {
+        enter_again()?;
+    }
     let (files, others): (Vec<_>, Vec<_>) =
-        paths.iter().map(Path::new).partition(|path| path.ends_with("*") || path.is_file());
+        paths.iter().filter(|path| !kept(path)).map(Path::new).partition(|path| path.ends_with("*") || path.is_file());
     for pass in 0..PASSES_MAX {
         let mut is_done = true;
         for file in files.iter().flat_map(|file| each_of(file)) {
@@ -159,7 +167,18 @@ pub(super) fn protect(paths: &[OsString]) -> Result<(), String> {
         }
     }
     // Folders last: what is in them is then no longer found where its own mount was made.
-    others.into_iter().try_for_each(make_read_only)
+    others.into_iter().try_for_each(make_read_only)?;
+    if writable.is_empty() { Ok(()) } else { enter_again() }
+}
+
+/// Enters the current folder as it is mounted now: a process stays in the mount it began in, below those that were made since.
+fn enter_again() -> Result<(), String> {
+    let here = std::env::current_dir().and_then(std::env::set_current_dir);
+    here.map_err(|error| format!("enter the folder again: {error}"))
+}
+
+fn mount_over_itself(path: &Path) -> Result<(), String> {
+    rustix::mount::mount_bind_recursive(path, path).map_err(|error| format!("mount {}: {error}", path.display()))
 }
 
 fn each_of(path: &Path) -> Vec<PathBuf> {

@@ -1,0 +1,142 @@
+//! Worktrees and merges: on a repository of this project's size, and beside the same steps by git alone.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+
+use brigade::domain::task::TaskId;
+use brigade::ports::{Assignment, Merge, MergeTry, Provision, Publish, Repository, Worktree};
+use brigade::stores::fs::RealFileSystem;
+use brigade::stores::git::{GitOptions, GitRepository};
+
+use super::place::{Place, SystemClock};
+use super::report::{Report, Target, figure, median, ms};
+
+/// How often each is measured.
+const TIMES: u64 = 11;
+/// What a merge is verified with: as long as a quick test.
+const VERIFY: &str = "sleep 1";
+/// The folders of this project that the repository holds.
+const FOLDERS: [&str; 4] = ["src", "tests", "benches", "prompts"];
+
+pub fn measure(report: &mut Report) {
+    let place = Place::new();
+    let files: usize = FOLDERS
+        .iter()
+        .map(|folder| copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &place.join(folder)))
+        .sum();
+    git(place.path(), &["init", "-q", "-b", "main", "."]);
+    git(place.path(), &["config", "user.name", "Bench"]);
+    git(place.path(), &["config", "user.email", "bench@example.invalid"]);
+    git(place.path(), &["add", "-A"]);
+    git(place.path(), &["commit", "-q", "-m", "Begin"]);
+    let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
+    let (mut made, mut bare_made, mut merged, mut bare_merged) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for number in 1..=TIMES {
+        let began = Instant::now();
+        let bare = bare_worktree(place.path(), number);
+        bare_made.push(ms(began.elapsed()));
+        let began = Instant::now();
+        let (repository, worktree) = runtime.block_on(provision(place.path(), number));
+        made.push(ms(began.elapsed()));
+        for root in [place.path().join(&bare), worktree.root.clone()] {
+            fs::write(root.join(format!("new-{number}-{}", root.ends_with(&bare))), "one\n").unwrap();
+        }
+        let began = Instant::now();
+        bare_merge(place.path(), &bare, number);
+        bare_merged.push(ms(began.elapsed()));
+        let began = Instant::now();
+        runtime.block_on(merge(&repository, &worktree, number));
+        merged.push(ms(began.elapsed()));
+    }
+    let beside = format!("git worktree add alone: {}", figure(median(&bare_made), "ms"));
+    report.add(format!("a worktree of {files} files"), median(&made), "ms", Target::Below(150.0), beside);
+    let beside =
+        format!("by git alone {}, by Brigade {}", figure(median(&bare_merged), "ms"), figure(median(&merged), "ms"));
+    let more = (median(&merged) / median(&bare_merged) - 1.0) * 100.0;
+    report.add("what a merge with a verify of 1 s costs more", more, "%", Target::Below(5.0), beside);
+}
+
+fn copy(from: &Path, to: &Path) -> usize {
+    fs::create_dir_all(to).unwrap();
+    let entries = fs::read_dir(from).unwrap().map(|entry| entry.unwrap());
+    entries
+        .map(|entry| match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to.join(entry.file_name())),
+            false => fs::copy(entry.path(), to.join(entry.file_name())).map(|_| 1).unwrap(),
+        })
+        .sum()
+}
+
+fn git(folder: &Path, arguments: &[&str]) {
+    let mut command = Command::new("git");
+    let ended = command.args(arguments).current_dir(folder).stdin(Stdio::null()).status().unwrap();
+    assert!(ended.success(), "git {arguments:?}");
+}
+
+fn bare_worktree(root: &Path, number: u64) -> String {
+    let path = format!(".bare/{number}");
+    git(root, &["worktree", "add", "-q", "-b", &format!("bare-{number}"), &path, "main"]);
+    path
+}
+
+/// What a script would do: commit, merge in a worktree of its own, verify, move the branch and the checkout, tidy up.
+fn bare_merge(root: &Path, path: &str, number: u64) {
+    let (worktree, branch, scratch) = (root.join(path), format!("bare-{number}"), root.join(".bare/scratch"));
+    git(&worktree, &["add", "-A"]);
+    git(&worktree, &["commit", "-q", "-m", "Work"]);
+    if !scratch.exists() {
+        git(root, &["worktree", "add", "-q", "--detach", ".bare/scratch", "main"]);
+    }
+    git(&scratch, &["checkout", "-q", "--detach", "main"]);
+    git(&scratch, &["merge", "-q", "--no-ff", "-m", "Merge", &branch]);
+    verify(&scratch);
+    git(&scratch, &["update-ref", "refs/heads/merged", "HEAD"]);
+    git(root, &["merge", "-q", "--ff-only", "merged"]);
+    git(root, &["worktree", "remove", path]);
+    git(root, &["branch", "-q", "-d", &branch]);
+}
+
+fn verify(folder: &Path) {
+    assert!(Command::new("sh").args(["-c", VERIFY]).current_dir(folder).status().unwrap().success());
+}
+
+fn assignment(number: u64) -> Assignment {
+    Assignment {
+        team: "bench".to_owned(),
+        task: TaskId(number),
+        subject: "Work".to_owned(),
+        attempt: 1,
+        teammate: "m1".to_owned(),
+        worker: "w1".to_owned(),
+    }
+}
+
+async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
+    let options = GitOptions {
+        team: "bench".to_owned(),
+        into: Some("main".to_owned()),
+        control_files: vec!["brigade.toml".into()],
+        files: Arc::new(RealFileSystem::default()),
+        clock: Arc::new(SystemClock),
+    };
+    let repository = GitRepository::open(root, options).await.unwrap();
+    match repository.provision(&assignment(number)).await.unwrap() {
+        Provision::Ready(worktree) => (repository, worktree),
+        other @ Provision::Merged { .. } => panic!("{other:?}"),
+    }
+}
+
+async fn merge(repository: &GitRepository, worktree: &Worktree, number: u64) {
+    let assignment = assignment(number);
+    repository.commit(worktree, &assignment, "Work.").await.unwrap().unwrap();
+    let merge: Merge = match repository.merge(worktree, &assignment, "Work.").await.unwrap() {
+        MergeTry::Made(merge) => merge,
+        other => panic!("{other:?}"),
+    };
+    verify(&repository.check_out(&merge).await.unwrap());
+    assert_eq!(repository.publish(&merge, &assignment).await.unwrap(), Publish::Done(None));
+    assert_eq!(repository.clear(worktree, &assignment).await.unwrap(), None);
+}

@@ -1,0 +1,195 @@
+//! Commits in a worktree: what a teammate did not commit is committed for it, and every commit of its branch names its task.
+
+use super::run::At;
+use super::{Inner, identity};
+use crate::domain::merge::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER};
+use crate::ports::{Assignment, RepositoryError, Worktree};
+
+/// The most commits of one branch.
+const COMMITS_MAX: usize = 2_000;
+/// Files that a text names; more are counted.
+const NAMED_MAX: usize = 10;
+
+impl Inner {
+    pub(super) fn commit(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        summary: &str,
+    ) -> Result<Result<String, String>, RepositoryError> {
+        let Some(at) = self.at(&worktree.root) else {
+            return Ok(Err(format!("{} is no worktree any more: somebody removed it", worktree.name)));
+        };
+        if let Some(trouble) = trouble(&at, worktree)? {
+            return Ok(Err(trouble));
+        }
+        at.git(["add", "--all"]).ok()?;
+        let is_merging = at.git_dir.join("MERGE_HEAD").exists();
+        if is_merging || !at.git(["diff", "--cached", "--quiet"]).yes_or_no()? {
+            let message = message(&assignment.subject, summary, assignment);
+            let arguments = ["commit", "--quiet", "--no-verify", "--cleanup=verbatim", "--file=-"];
+            at.git(arguments).input(message).variables(identity(assignment)).ok()?;
+        }
+        self.sign(&at, worktree, assignment)
+    }
+
+    /// Gives the trailers to all commits of the branch that have none. Only texts change: files and index stay as they are.
+    fn sign(
+        &self,
+        at: &At,
+        worktree: &Worktree,
+        assignment: &Assignment,
+    ) -> Result<Result<String, String>, RepositoryError> {
+        let tip = at.git(["rev-parse", "HEAD"]).ok()?.line();
+        let exclude = format!("^{}", self.target_ref());
+        let said = at.git(["rev-list", "--reverse", "--topo-order", "HEAD", &exclude]).ok()?.line();
+        let commits: Vec<&str> = said.lines().collect();
+        if commits.len() > COMMITS_MAX {
+            return Ok(Err(format!("your branch has {} commits, at most {COMMITS_MAX} are merged", commits.len())));
+        }
+        let mut renamed: Vec<(String, String)> = Vec::new();
+        for commit in commits {
+            let object = at.git(["cat-file", "commit", commit]).ok()?.out;
+            let Some(signed) = signed(&object, &renamed, assignment) else { continue };
+            let new = at.git(["hash-object", "-t", "commit", "-w", "--stdin"]).input(signed).ok()?.line();
+            renamed.push((commit.to_owned(), new));
+        }
+        let Some((_, new)) = renamed.iter().find(|(old, _)| *old == tip) else { return Ok(Ok(tip)) };
+        let branch = format!("refs/heads/{}", worktree.branch);
+        at.git(["update-ref", "-m", "brigade: name the task", &branch, new, &tip]).ok()?;
+        Ok(Ok(new.clone()))
+    }
+}
+
+/// What keeps the worktree from being committed, for who works in it.
+fn trouble(at: &At, worktree: &Worktree) -> Result<Option<String>, RepositoryError> {
+    let branch = super::checked_out(at)?;
+    for (file, what) in [("rebase-merge", "rebase"), ("rebase-apply", "rebase"), ("CHERRY_PICK_HEAD", "cherry-pick")] {
+        if at.git_dir.join(file).exists() {
+            return Ok(Some(format!(
+                "a {what} is in the middle: finish it (git {what} --continue) or git {what} --abort"
+            )));
+        }
+    }
+    if branch.as_deref() != Some(&worktree.branch) {
+        let is = branch.map_or_else(|| "no branch".to_owned(), |branch| format!("the branch {branch}"));
+        let own = &worktree.branch;
+        return Ok(Some(format!("{is} is checked out in your worktree; your work belongs on {own}: git switch {own}")));
+    }
+    let unmerged = at.git(["diff", "--name-only", "--diff-filter=U", "-z"]).ok()?;
+    let files: Vec<String> = unmerged.fields().collect();
+    Ok((!files.is_empty())
+        .then(|| format!("conflicts are not resolved in {}: resolve each, then git add it", named(&files))))
+}
+
+/// Files in a text.
+pub(super) fn named(files: &[String]) -> String {
+    let more = files.len().saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", files.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", "))
+}
+
+/// The message of a commit: a line, what was done, the trailers.
+pub(super) fn message(subject: &str, summary: &str, assignment: &Assignment) -> String {
+    let summary = summary.trim();
+    let summary = if summary.is_empty() { String::new() } else { format!("{summary}\n\n") };
+    format!("{}\n\n{summary}{}", subject.trim(), trailers(assignment))
+}
+
+fn trailers(assignment: &Assignment) -> String {
+    format!(
+        "{TASK_TRAILER}: {}\n{TEAMMATE_TRAILER}: {}\n{ATTEMPT_TRAILER}: {}\n",
+        assignment.task.0, assignment.teammate, assignment.attempt
+    )
+}
+
+/// A commit with its task's trailers, and with parents that were renamed; `None` when it can stay as it is. What was signed before is not
+/// any more once it says something else.
+fn signed(object: &[u8], renamed: &[(String, String)], assignment: &Assignment) -> Option<Vec<u8>> {
+    let end = object.windows(2).position(|window| window == b"\n\n")?;
+    let (head, text) = (&object[..end], &object[end + 2..]);
+    let mut has_changed = false;
+    let mut lines: Vec<Vec<u8>> = Vec::new();
+    let mut is_signature = false;
+    for line in head.split(|byte| *byte == b'\n') {
+        is_signature = if line.starts_with(b" ") { is_signature } else { line.starts_with(b"gpgsig") };
+        let parent = line.strip_prefix(b"parent ").and_then(|parent| {
+            renamed
+                .iter()
+                .find(|(old, _)| old.as_bytes() == parent)
+                .map(|(_, new)| format!("parent {new}").into_bytes())
+        });
+        has_changed |= parent.is_some();
+        lines.push(if is_signature { Vec::new() } else { parent.unwrap_or_else(|| line.to_vec()) });
+    }
+    let trailer = format!("{TASK_TRAILER}: ");
+    let is_trailer = |line: &[u8]| line.starts_with(trailer.as_bytes());
+    let is_named = text.split(|byte| *byte == b'\n').any(is_trailer);
+    if is_named && !has_changed {
+        return None;
+    }
+    lines.retain(|line| !line.is_empty());
+    let mut signed = lines.join(&b'\n');
+    signed.extend(b"\n\n");
+    signed.extend(text.trim_ascii_end());
+    if !is_named {
+        signed.extend(if ends_with_trailers(text) { b"\n".as_slice() } else { b"\n\n" });
+        signed.extend(trailers(assignment).trim_end().as_bytes());
+    }
+    signed.push(b'\n');
+    Some(signed)
+}
+
+/// Whether a message's last paragraph, behind another one, is trailers already.
+fn ends_with_trailers(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
+    let Some((_, last)) = text.trim_end().rsplit_once("\n\n") else { return false };
+    let is_trailer = |line: &str| {
+        line.split_once(": ").is_some_and(|(key, _)| {
+            !key.is_empty() && key.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-')
+        })
+    };
+    last.lines().all(is_trailer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::task::TaskId;
+
+    fn assignment() -> Assignment {
+        Assignment {
+            team: "crew".into(),
+            task: TaskId(3),
+            subject: "Do it".into(),
+            attempt: 2,
+            teammate: "alice".into(),
+            worker: "w".into(),
+        }
+    }
+
+    fn sign(text: &str, renamed: &[(String, String)]) -> Option<String> {
+        signed(text.as_bytes(), renamed, &assignment()).map(|bytes| String::from_utf8(bytes).unwrap())
+    }
+
+    #[test]
+    fn a_commit_without_trailers_gets_them_behind_its_text() {
+        let text = sign("tree t\nparent p\nauthor a\n\nLine\n\nMore.\n", &[]).unwrap();
+        let end = "\n\nLine\n\nMore.\n\nBrigade-Task: 3\nBrigade-Teammate: alice\nBrigade-Attempt: 2\n";
+        assert_eq!(text, format!("tree t\nparent p\nauthor a{end}"));
+        assert_eq!(sign(&text, &[]), None, "it is named now");
+    }
+
+    #[test]
+    fn other_trailers_stay_together_with_ours() {
+        let text = sign("tree t\n\nLine\n\nSigned-off-by: b\n", &[]).unwrap();
+        assert!(text.ends_with("\n\nSigned-off-by: b\nBrigade-Task: 3\nBrigade-Teammate: alice\nBrigade-Attempt: 2\n"));
+    }
+
+    #[test]
+    fn a_parent_that_was_renamed_is_named_anew_and_a_signature_that_holds_no_more_goes() {
+        let object = "tree t\nparent p\ngpgsig -----BEGIN\n abc\n -----END\nauthor a\n\nLine\n\nBrigade-Task: 9\n";
+        let text = sign(object, &[("p".into(), "q".into())]).unwrap();
+        assert_eq!(text, "tree t\nparent q\nauthor a\n\nLine\n\nBrigade-Task: 9\n");
+    }
+}

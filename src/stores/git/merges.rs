@@ -1,0 +1,242 @@
+//! Merges: made without a checkout, accounted for line by line, verified in a scratch worktree by whoever asks, and then seen all at
+//! once, by one transaction of refs.
+
+use std::path::PathBuf;
+
+use super::commits::{message, named};
+use super::run::{At, text_of};
+use super::{Inner, WORKTREES_FOLDER, checked_out, identity};
+use crate::domain::merge::{DROPS_TRAILER, Lines, unaccounted};
+use crate::ports::{Assignment, Merge, MergeTry, Publish, RepositoryError, Worktree};
+
+/// The most of a conflict's text that is handed on, in bytes.
+const EVIDENCE_BYTES_MAX: usize = 6 * 1024;
+/// Lines that a text names; more are counted.
+const LINES_NAMED_MAX: usize = 20;
+
+impl Inner {
+    pub(super) fn merge(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        summary: &str,
+    ) -> Result<MergeTry, RepositoryError> {
+        let _merging = self.merging();
+        let (onto, tip) =
+            (self.commit_of(&self.target_ref())?, self.commit_of(&format!("refs/heads/{}", worktree.branch))?);
+        if self.is_ancestor(&tip, &onto)? {
+            return Ok(MergeTry::Nothing(onto));
+        }
+        if let Some(refusal) = self.refusal(&onto, &tip)? {
+            return Ok(MergeTry::Refused(refusal));
+        }
+        let said = self.main.git(["merge-tree", "--write-tree", "--name-only", "-z", &onto, &tip]).run()?;
+        // The tree, the files in conflict, and behind an empty field what is for people.
+        let fields = said.out.split(|byte| *byte == 0).map(|field| String::from_utf8_lossy(field).into_owned());
+        let mut fields = fields.take_while(|field| !field.is_empty());
+        let tree = fields.next().unwrap_or_default().trim().to_owned();
+        match said.code {
+            0 => {}
+            1 => {
+                return Ok(MergeTry::Refused(self.conflict(&onto, &tree, &fields.collect::<Vec<_>>())?));
+            }
+            _ => return Ok(MergeTry::Refused(format!("git cannot merge the branch: {}", said.err.trim()))),
+        }
+        if let Some(refusal) = self.dropped(&onto, &tip, &tree)? {
+            return Ok(MergeTry::Refused(refusal));
+        }
+        let subject = format!("Merge task {}: {}", assignment.task.0, assignment.subject);
+        let call = self.main.git(["commit-tree", &tree, "-p", &onto, "-p", &tip, "-F", "-"]);
+        let made = call.input(message(&subject, summary, assignment)).variables(identity(assignment)).ok()?;
+        Ok(MergeTry::Made(Merge { onto, commit: made.line() }))
+    }
+
+    /// Why a branch is not to be merged, whatever git would make of it.
+    fn refusal(&self, onto: &str, tip: &str) -> Result<Option<String>, RepositoryError> {
+        let range = format!("{onto}...{tip}");
+        let controls: Vec<String> =
+            self.control_files.iter().map(|path| format!(":(top,literal){}", text_of(path))).collect();
+        if !controls.is_empty() {
+            let start = ["diff", "--name-only", "--no-renames", "-z", &range, "--"].map(str::to_owned);
+            let files: Vec<String> = self.main.git(start.iter().chain(&controls)).ok()?.fields().collect();
+            if !files.is_empty() {
+                let text = format!(
+                    "your branch changes what says how the team runs, which is the person's: {}. Undo that: git restore --staged --source={} -- FILE, and commit",
+                    named(&files),
+                    self.into
+                );
+                return Ok(Some(text));
+            }
+        }
+        let merges = self.main.git(["rev-list", "--min-parents=2", tip, &format!("^{onto}")]).ok()?.line();
+        for commit in merges.lines() {
+            if let Some(refusal) = self.own_merge(commit)? {
+                return Ok(Some(refusal));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What is wrong with a merge that the branch has: it leaves out lines of either side and does not say so.
+    fn own_merge(&self, commit: &str) -> Result<Option<String>, RepositoryError> {
+        let parents = self.main.git(["rev-parse", &format!("{commit}^@")]).ok()?.line();
+        let [first, second] = parents.lines().collect::<Vec<_>>()[..] else {
+            return Ok(Some(format!("the merge {commit} has more than two parents: merge one branch at a time")));
+        };
+        let trailer = format!("--format=%(trailers:key={DROPS_TRAILER},valueonly)");
+        if !self.main.git(["log", "-1", &trailer, commit]).ok()?.line().trim().is_empty() {
+            return Ok(None);
+        }
+        let lost = self.lost(second, first, commit)?;
+        Ok((!lost.is_empty()).then(|| {
+            format!(
+                "your merge {} leaves out lines that one side added:\n{}\nPut them back. Where it must be so, say why in the merge's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
+                &commit[..commit.len().min(12)],
+                shown(&lost)
+            )
+        }))
+    }
+
+    /// Refuses what git merged without a conflict and yet not with all lines, as a merge driver of the config can have it.
+    fn dropped(&self, onto: &str, tip: &str, tree: &str) -> Result<Option<String>, RepositoryError> {
+        let lost = self.lost(onto, tip, tree)?;
+        Ok((!lost.is_empty()).then(|| {
+            format!(
+                "merging it would drop lines, though git sees no conflict:\n{}\nMerge {} into your branch yourself (git merge {}), with all lines of both sides",
+                shown(&lost),
+                self.into,
+                self.into
+            )
+        }))
+    }
+
+    /// The lines that are in neither `merged` nor accounted for, when `theirs` is merged into `ours`.
+    fn lost(&self, ours: &str, theirs: &str, merged: &str) -> Result<Vec<Vec<u8>>, RepositoryError> {
+        let base = self.main.git(["merge-base", ours, theirs]).run()?;
+        // Without a common past all that is there was added.
+        let base = if base.code == 0 { base.line() } else { self.main.git(["mktree"]).ok()?.line() };
+        let (by_them, by_merge) = (self.diff(&base, theirs)?, self.diff(ours, merged)?);
+        if by_them == by_merge {
+            return Ok(Vec::new());
+        }
+        Ok(unaccounted(&by_them, &self.diff(&base, ours)?, &by_merge))
+    }
+
+    fn diff(&self, from: &str, to: &str) -> Result<Lines, RepositoryError> {
+        let options = ["diff-tree", "-r", "-p", "-U0", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color"];
+        Ok(Lines::of_diff(&self.main.git(options.iter().chain(&[from, to])).ok()?.out))
+    }
+
+    /// A conflict, for who is to resolve it.
+    fn conflict(&self, onto: &str, tree: &str, files: &[String]) -> Result<String, RepositoryError> {
+        let start = ["diff", "--no-color", "--no-ext-diff", "--no-renames", onto, tree, "--"].map(str::to_owned);
+        let paths = files.iter().map(|file| format!(":(top,literal){file}"));
+        let diff = self.main.git(start.into_iter().chain(paths)).ok()?.out;
+        let shown = &diff[..diff.len().min(EVIDENCE_BYTES_MAX)];
+        let rest = if shown.len() < diff.len() { "\n[...]" } else { "" };
+        let into = &self.into;
+        Ok(format!(
+            "your branch and {into} conflict in {}. Merge {into} into your branch (git merge {into}), keep what both sides added, git add, git commit, and report again.\n{}{rest}",
+            named(files),
+            String::from_utf8_lossy(shown)
+        ))
+    }
+
+    fn scratch(&self) -> PathBuf {
+        self.main.work_tree.join(WORKTREES_FOLDER).join(format!("{}-merge", self.team))
+    }
+
+    /// Throws away what an earlier process verified merges in.
+    pub(super) fn remove_scratch(&self) -> Result<(), RepositoryError> {
+        let scratch = self.scratch();
+        if self.at(&scratch).is_some() {
+            self.main.git(["worktree", "remove", "--force", "--force", &text_of(&scratch)]).ok()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {
+        let _merging = self.merging();
+        let scratch = self.scratch();
+        if let Some(at) = self.at(&scratch)
+            && scratch.is_dir()
+            && renew(&at, &merge.commit).is_ok()
+        {
+            return Ok(scratch);
+        }
+        self.remove_scratch()?;
+        let root = text_of(&scratch);
+        self.main.git(["worktree", "add", "--quiet", "--force", "--detach", &root, &merge.commit]).ok()?;
+        Ok(scratch)
+    }
+
+    pub(super) fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<Publish, RepositoryError> {
+        let _merging = self.merging();
+        let Merge { onto, commit } = merge;
+        let (into, merged, checkout) = (self.target_ref(), self.merged_ref(assignment), self.checkout_ref());
+        let mut orders = format!("start\nupdate {into} {commit} {onto}\nupdate {merged} {commit}\n");
+        let is_here = checked_out(&self.main)?.as_deref() == Some(&self.into);
+        // One that is behind already stays where it is.
+        if is_here && self.ref_at(&checkout)?.is_none() {
+            orders.push_str(&format!("create {checkout} {onto}\n"));
+        }
+        orders.push_str("prepare\ncommit\n");
+        let reason = format!("brigade: merge {}", assignment.identifier());
+        let said = self.main.git(["update-ref", "--create-reflog", "-m", &reason, "--stdin"]).input(orders).run()?;
+        if said.code != 0 {
+            if self.commit_of(&into)? != *onto {
+                return Ok(Publish::Moved);
+            }
+            let action = format!("move the branch {}", self.into);
+            return Err(RepositoryError::Failed { action, reason: said.err.trim().to_owned() });
+        }
+        if is_here {
+            // The branch is moved, whatever becomes of the checkout.
+            return Ok(Publish::Done(self.follow().unwrap_or_else(|error| Some(error.to_string()))));
+        }
+        let into = &self.into;
+        Ok(Publish::Done(Some(format!("{into} is not checked out in the workspace, whose files stay as they are"))))
+    }
+
+    /// Brings the person's checkout to where its branch is, if it is behind because of a merge. What the person changed is never touched:
+    /// where a merge changed the same files, all stays as it is, and the text says so.
+    pub(super) fn follow(&self) -> Result<Option<String>, RepositoryError> {
+        let checkout = self.checkout_ref();
+        let Some(old) = self.ref_at(&checkout)? else { return Ok(None) };
+        if checked_out(&self.main)?.as_deref() != Some(&self.into) {
+            // Whoever checks it out again has it as it is then.
+            self.main.git(["update-ref", "-d", &checkout]).ok()?;
+            return Ok(None);
+        }
+        let new = self.commit_of(&self.target_ref())?;
+        // It exits 1 where files differ, which is the next question.
+        self.main.git(["update-index", "-q", "--refresh"]).run()?;
+        if !self.main.git(["diff-index", "--cached", "--quiet", &new]).yes_or_no()? {
+            let said = self.main.git(["read-tree", "-m", "-u", &old, &new]).run()?;
+            if said.code != 0 {
+                let old = &old[..old.len().min(12)];
+                let into = &self.into;
+                let why = said.err.trim().replace('\n', " ");
+                return Ok(Some(format!(
+                    "{into} was moved by a merge, and the workspace's files are still those of {old} ({why}): a commit made there now would undo the merge. Put your changes aside (git diff {old} > mine.patch), then git reset --hard"
+                )));
+            }
+        }
+        self.main.git(["update-ref", "-d", &checkout]).ok()?;
+        Ok(None)
+    }
+}
+
+/// Has the scratch worktree hold a commit and nothing else, but for what git ignores: builds go on from there.
+fn renew(at: &At, commit: &str) -> Result<(), RepositoryError> {
+    at.git(["checkout", "--quiet", "--force", "--detach", commit]).ok()?;
+    at.git(["clean", "-f", "-d", "-q"]).ok().map(drop)
+}
+
+fn shown(lines: &[Vec<u8>]) -> String {
+    let more = lines.len().saturating_sub(LINES_NAMED_MAX);
+    let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
+    let shown: Vec<String> =
+        lines.iter().take(LINES_NAMED_MAX).map(|line| format!("  {}", String::from_utf8_lossy(line))).collect();
+    format!("{}{more}", shown.join("\n"))
+}

@@ -1,0 +1,312 @@
+//! The repository of a workspace, by `git` itself: a worktree and a branch for each task, and merges into one branch.
+//!
+//! Worktrees lie in `.worktrees/`, their branches are `brigade/<team>/task-<id>`. What must be known after a kill stands in refs,
+//! which move in one transaction with the branch that is merged into: `refs/brigade/<team>/merged/task-<id>` for a merge that the
+//! board does not know of yet, `refs/brigade/<team>/checkout` for the commit that the person's checkout is still at.
+//!
+//! It knows nothing of boards, models or verify commands.
+
+mod commits;
+mod merges;
+mod run;
+mod worktrees;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+
+use crate::ports::{
+    Assignment, Clock, Durability, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, Worktree,
+};
+use crate::stores::file::worktree::WorktreeStore;
+use crate::stores::fs::FileSystem;
+use run::{At, git, text_of};
+
+/// Where worktrees lie in a workspace.
+pub const WORKTREES_FOLDER: &str = ".worktrees";
+
+/// The oldest git that merges without a checkout (`git merge-tree --write-tree`).
+const VERSION_MIN: (u32, u32) = (2, 38);
+
+/// What git does not see in any worktree: the worktrees themselves, and what Brigade keeps in them.
+const EXCLUDED: [&str; 2] = ["/.worktrees/", "/.agent/"];
+
+/// The repository; see the module.
+#[derive(Clone)]
+pub struct GitRepository(Arc<Inner>);
+
+struct Inner {
+    team: String,
+    /// The person's checkout.
+    main: At,
+    /// The branch that is merged into, without `refs/heads/`.
+    into: String,
+    /// What no branch may change, relative to the workspace.
+    control_files: Vec<PathBuf>,
+    states: WorktreeStore,
+    clock: Arc<dyn Clock>,
+    /// Held for each step of a merge: one whose caller is gone runs to its end, and the next one waits for it.
+    merging: Mutex<()>,
+}
+
+/// What a repository is opened with.
+pub struct GitOptions {
+    /// The team's name.
+    pub team: String,
+    /// The branch to merge into; `None` for the one that is checked out.
+    pub into: Option<String>,
+    /// What no branch may change, relative to the workspace.
+    pub control_files: Vec<PathBuf>,
+    /// The file system, for the worktrees' states.
+    pub files: Arc<dyn FileSystem>,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl GitRepository {
+    /// Opens the repository of `workspace`, which must be its top folder. Nothing is changed.
+    ///
+    /// # Errors
+    /// [`RepositoryError`]: git is missing or too old, there is no repository or no commit, or no branch is checked out.
+    pub async fn open(workspace: &Path, options: GitOptions) -> Result<Self, RepositoryError> {
+        let (workspace, wanted) = (workspace.to_owned(), options.into);
+        let (main, into) = off_the_runtime(move || usable(&workspace, wanted)).await?;
+        // A worktree's state is made anew where a power cut takes it.
+        let states = WorktreeStore::new(options.files, Durability::Process, Arc::clone(&options.clock));
+        let inner = Inner {
+            team: options.team,
+            main,
+            into,
+            control_files: options.control_files.into_iter().filter(|path| path.is_relative()).collect(),
+            states,
+            clock: options.clock,
+            merging: Mutex::new(()),
+        };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The branch that would be merged into, were a team with isolation launched in `workspace`. It blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`].
+    pub fn check(workspace: &Path, into: Option<String>) -> Result<String, RepositoryError> {
+        Ok(usable(workspace, into)?.1)
+    }
+
+    async fn blocking<R: Send + 'static>(
+        &self,
+        action: impl FnOnce(&Inner) -> Result<R, RepositoryError> + Send + 'static,
+    ) -> Result<R, RepositoryError> {
+        let inner = Arc::clone(&self.0);
+        off_the_runtime(move || action(&inner)).await
+    }
+}
+
+/// Runs `action` where it may block; once begun it runs to its end, also when nobody waits any more.
+async fn off_the_runtime<R: Send + 'static>(
+    action: impl FnOnce() -> Result<R, RepositoryError> + Send + 'static,
+) -> Result<R, RepositoryError> {
+    tokio::task::spawn_blocking(action).await.unwrap_or_else(|error| {
+        Err(RepositoryError::Failed { action: "work on the repository".to_owned(), reason: error.to_string() })
+    })
+}
+
+/// The person's checkout, and the branch to merge into.
+fn usable(workspace: &Path, into: Option<String>) -> Result<(At, String), RepositoryError> {
+    check_version()?;
+    let main = find(workspace)?;
+    let into = match into {
+        Some(branch) => branch,
+        None => checked_out(&main)?.ok_or_else(|| {
+            let text = "no branch is checked out, so there is none to merge into: check one out, or set merge_into";
+            RepositoryError::Unusable(text.to_owned())
+        })?,
+    };
+    let head = format!("refs/heads/{into}^{{commit}}");
+    if main.git(["rev-parse", "--verify", "--quiet", &head]).yes_or_no()? {
+        return Ok((main, into));
+    }
+    Err(RepositoryError::Unusable(format!(
+        "the branch `{into}` has no commit yet, and worktrees begin with one: git commit, then launch the team"
+    )))
+}
+
+fn check_version() -> Result<(), RepositoryError> {
+    let said = git(["--version"]).ok()?.line();
+    let numbers = said.split_whitespace().nth(2).unwrap_or_default();
+    let mut numbers = numbers.split('.').map_while(|number| number.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version >= VERSION_MIN {
+        return Ok(());
+    }
+    let (major, minor) = VERSION_MIN;
+    Err(RepositoryError::NoGit(format!("isolation needs git {major}.{minor} or newer, and this is {said}")))
+}
+
+/// The person's checkout: `workspace` must be the top folder of a repository's working tree.
+fn find(workspace: &Path) -> Result<At, RepositoryError> {
+    let place = text_of(workspace);
+    let arguments = ["-C", place.as_str(), "rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir"];
+    let said = git(arguments.iter().chain(&["--show-toplevel"])).run()?;
+    let text = said.line();
+    let lines: Vec<&str> = text.lines().collect();
+    let [git_dir, common_dir, top] = lines[..] else {
+        let is_none = said.err.trim().is_empty() || said.err.contains("not a git repository");
+        let text = if is_none {
+            format!("isolation needs a git repository, and {place} is in none: git init")
+        } else {
+            format!("isolation cannot use the repository of {place}: {}", said.err.trim())
+        };
+        return Err(RepositoryError::Unusable(text));
+    };
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if whole(Path::new(top)) != whole(workspace) {
+        let text = format!(
+            "isolation needs the workspace to be the top folder of its repository: it is {place}, and the repository's is {top}"
+        );
+        return Err(RepositoryError::Unusable(text));
+    }
+    Ok(At { git_dir: git_dir.into(), common_dir: common_dir.into(), work_tree: workspace.to_owned() })
+}
+
+/// The branch that is checked out there, if one is.
+fn checked_out(at: &At) -> Result<Option<String>, RepositoryError> {
+    let said = at.git(["symbolic-ref", "--quiet", "HEAD"]).run()?;
+    Ok(said.line().strip_prefix("refs/heads/").map(str::to_owned))
+}
+
+impl Inner {
+    fn merging(&self) -> MutexGuard<'_, ()> {
+        self.merging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The commit a name stands for.
+    fn commit_of(&self, name: &str) -> Result<String, RepositoryError> {
+        Ok(self.main.git(["rev-parse", "--verify", "--end-of-options", &format!("{name}^{{commit}}")]).ok()?.line())
+    }
+
+    /// The commit a ref is at, if there is one.
+    fn ref_at(&self, name: &str) -> Result<Option<String>, RepositoryError> {
+        let said = self.main.git(["rev-parse", "--verify", "--quiet", &format!("{name}^{{commit}}")]).run()?;
+        Ok((said.code == 0).then(|| said.line()))
+    }
+
+    fn is_ancestor(&self, old: &str, new: &str) -> Result<bool, RepositoryError> {
+        self.main.git(["merge-base", "--is-ancestor", old, new]).yes_or_no()
+    }
+
+    fn target_ref(&self) -> String {
+        format!("refs/heads/{}", self.into)
+    }
+
+    /// Where it stands which commit the person's checkout is still at.
+    fn checkout_ref(&self) -> String {
+        format!("refs/brigade/{}/checkout", self.team)
+    }
+
+    /// Where it stands that a task's work was merged, until the board knows.
+    fn merged_ref(&self, assignment: &Assignment) -> String {
+        format!("refs/brigade/{}/merged/task-{}", self.team, assignment.task.0)
+    }
+
+    /// Has git not see what is Brigade's, in no file that is anybody's to commit.
+    fn exclude(&self) -> Result<(), RepositoryError> {
+        let path = self.main.common_dir.join("info/exclude");
+        let old = fs::read_to_string(&path).unwrap_or_default();
+        let missing: Vec<&str> =
+            EXCLUDED.into_iter().filter(|line| !old.lines().any(|known| known.trim() == *line)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let gap = if old.is_empty() || old.ends_with('\n') { "" } else { "\n" };
+        let written = fs::create_dir_all(self.main.common_dir.join("info"))
+            .and_then(|()| fs::write(&path, format!("{old}{gap}{}\n", missing.join("\n"))));
+        written.map_err(|error| RepositoryError::Failed {
+            action: format!("write {}", path.display()),
+            reason: error.to_string(),
+        })
+    }
+
+    fn take_up(&self, completed: &[Assignment]) -> Result<Vec<String>, RepositoryError> {
+        self.exclude()?;
+        let mut told = {
+            let _merging = self.merging();
+            self.remove_scratch()?;
+            self.follow()?.into_iter().collect::<Vec<_>>()
+        };
+        let prefix = format!("refs/brigade/{}/merged/", self.team);
+        let named = self.main.git(["for-each-ref", "--format=%(refname)", &prefix]).ok()?.line();
+        for assignment in completed {
+            // The board was told, and the rest was not come to.
+            let is_named = named.lines().any(|name| name == self.merged_ref(assignment));
+            if let Some(worktree) = self.left_of(assignment, is_named) {
+                told.extend(self.clear(&worktree, assignment)?);
+            }
+        }
+        Ok(told)
+    }
+}
+
+/// How a teammate signs.
+fn identity(assignment: &Assignment) -> [(&'static str, String); 4] {
+    let [name, email] = assignment.signature();
+    [
+        ("GIT_AUTHOR_NAME", name.clone()),
+        ("GIT_AUTHOR_EMAIL", email.clone()),
+        ("GIT_COMMITTER_NAME", name),
+        ("GIT_COMMITTER_EMAIL", email),
+    ]
+}
+
+#[async_trait]
+impl Repository for GitRepository {
+    async fn take_up(&self, completed: Vec<Assignment>) -> Result<Vec<String>, RepositoryError> {
+        self.blocking(move |inner| inner.take_up(&completed)).await
+    }
+
+    async fn provision(&self, assignment: &Assignment) -> Result<Provision, RepositoryError> {
+        let assignment = assignment.clone();
+        self.blocking(move |inner| inner.provision(&assignment)).await
+    }
+
+    async fn commit(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        summary: &str,
+    ) -> Result<Result<String, String>, RepositoryError> {
+        let (worktree, assignment, summary) = (worktree.clone(), assignment.clone(), summary.to_owned());
+        self.blocking(move |inner| inner.commit(&worktree, &assignment, &summary)).await
+    }
+
+    async fn merge(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        summary: &str,
+    ) -> Result<MergeTry, RepositoryError> {
+        let (worktree, assignment, summary) = (worktree.clone(), assignment.clone(), summary.to_owned());
+        self.blocking(move |inner| inner.merge(&worktree, &assignment, &summary)).await
+    }
+
+    async fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {
+        let merge = merge.clone();
+        self.blocking(move |inner| inner.check_out(&merge)).await
+    }
+
+    async fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<Publish, RepositoryError> {
+        let (merge, assignment) = (merge.clone(), assignment.clone());
+        self.blocking(move |inner| inner.publish(&merge, &assignment)).await
+    }
+
+    async fn clear(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError> {
+        let (worktree, assignment) = (worktree.clone(), assignment.clone());
+        self.blocking(move |inner| inner.clear(&worktree, &assignment)).await
+    }
+
+    fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathBuf> {
+        self.0.boundaries(worktree)
+    }
+}

@@ -1,0 +1,233 @@
+//! Runs `git`: bounded in time and output, told everything and asked nothing. What it is called for is others' to know.
+//!
+//! The environment's `GIT_*` variables are not handed on: they could point anywhere. Where the repository and the worktree are is
+//! said in each call, not looked for, so that a `.git` somebody changed leads nowhere. Hooks do not run: they are programs that a
+//! teammate's command could have put there, and would run outside its confinement. Filters and merge drivers of the
+//! person's config do, because without them a checkout would have other contents.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::ports::RepositoryError;
+
+/// How long one call may take. The longest is a checkout.
+const TIME_MAX: Duration = Duration::from_secs(600);
+/// The most of its output that is taken, in bytes; more is an error.
+const OUTPUT_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// The most of what it says on stderr that is kept, in bytes.
+const STDERR_BYTES_MAX: usize = 8 * 1024;
+/// The first and the longest pause between two looks whether it has ended.
+const PAUSE_MIN: Duration = Duration::from_micros(200);
+const PAUSE_MAX: Duration = Duration::from_millis(10);
+
+/// Settings of every call.
+const SETTINGS: &[&str] = &[
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.quotePath=false",
+    "core.untrackedCache=false",
+    "commit.gpgSign=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "merge.conflictStyle=merge",
+    "rerere.enabled=false",
+    "submodule.recurse=false",
+    "diff.noprefix=false",
+];
+
+/// Where a call works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct At {
+    /// What belongs to this checkout alone: its HEAD, its index.
+    pub git_dir: PathBuf,
+    /// What all checkouts share.
+    pub common_dir: PathBuf,
+    /// Its files.
+    pub work_tree: PathBuf,
+}
+
+/// What a call said.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// Its exit code; -1 where a signal ended it.
+    pub code: i32,
+    /// What it printed.
+    pub out: Vec<u8>,
+    /// What it said besides.
+    pub err: String,
+}
+
+impl Said {
+    /// What it printed as one line of text.
+    pub(super) fn line(&self) -> String {
+        String::from_utf8_lossy(&self.out).trim_end_matches('\n').to_owned()
+    }
+
+    /// What it printed, parted by NUL characters.
+    pub(super) fn fields(&self) -> impl Iterator<Item = String> + '_ {
+        let fields = self.out.split(|byte| *byte == 0).filter(|field| !field.is_empty());
+        fields.map(|field| String::from_utf8_lossy(field).into_owned())
+    }
+}
+
+/// A call to be made.
+pub(super) struct Call<'a> {
+    at: Option<&'a At>,
+    arguments: Vec<OsString>,
+    input: Vec<u8>,
+    variables: Vec<(&'static str, String)>,
+}
+
+/// `git` with these arguments, in no repository that is named.
+pub(super) fn git<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Call<'static> {
+    let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
+    Call { at: None, arguments, input: Vec::new(), variables: Vec::new() }
+}
+
+impl At {
+    /// `git` with these arguments, here.
+    pub(super) fn git<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Call<'_> {
+        Call { at: Some(self), ..git(arguments) }
+    }
+}
+
+impl Call<'_> {
+    /// The same with this on stdin.
+    pub(super) fn input(self, input: impl Into<Vec<u8>>) -> Self {
+        Self { input: input.into(), ..self }
+    }
+
+    /// The same with these variables.
+    pub(super) fn variables(mut self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+        self.variables.extend(variables);
+        self
+    }
+
+    fn name(&self) -> String {
+        let words = self.arguments.iter().take(2).map(|word| word.to_string_lossy());
+        format!("run git {}", words.collect::<Vec<_>>().join(" "))
+    }
+
+    fn failed(&self, reason: impl Into<String>) -> RepositoryError {
+        RepositoryError::Failed { action: self.name(), reason: reason.into() }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("git");
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GIT_")) {
+            command.env_remove(name);
+        }
+        command.envs([("LC_ALL", "C"), ("GIT_TERMINAL_PROMPT", "0"), ("GIT_ASKPASS", "true"), ("GIT_EDITOR", "true")]);
+        if let Some(at) = self.at {
+            command.current_dir(&at.work_tree).env("GIT_DIR", &at.git_dir);
+            command.env("GIT_COMMON_DIR", &at.common_dir).env("GIT_WORK_TREE", &at.work_tree);
+        }
+        for setting in SETTINGS {
+            command.args(["-c", setting]);
+        }
+        command.args(&self.arguments).envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // The terminal's signals are the team's; git, in the middle of a step, ends it.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command
+    }
+
+    /// Makes the call, whatever its exit code is.
+    ///
+    /// # Errors
+    /// It cannot be started, takes too long or says too much.
+    pub(super) fn run(self) -> Result<Said, RepositoryError> {
+        let mut child = self.command().spawn().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound if self.at.is_none_or(|at| at.work_tree.is_dir()) => {
+                RepositoryError::NoGit("isolation needs git, and there is none in PATH".to_owned())
+            }
+            _ => self.failed(error.to_string()),
+        })?;
+        let (Some(mut stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(self.failed("it was started without its pipes"));
+        };
+        let outcome = thread::scope(|scope| {
+            // What it does not read it does not need.
+            scope.spawn(|| drop(stdin.write_all(&self.input).map(|()| drop(stdin))));
+            let out = scope.spawn(|| read(stdout, OUTPUT_BYTES_MAX));
+            let err = scope.spawn(|| read(stderr, OUTPUT_BYTES_MAX));
+            let code = wait(&mut child);
+            (code, out.join(), err.join())
+        });
+        match outcome {
+            (Ok(code), Ok(Some(out)), Ok(err)) => Ok(Said { code, out, err: end_of(&err.unwrap_or_default()) }),
+            (Err(reason), ..) => Err(self.failed(reason)),
+            _ => Err(self.failed(format!("it printed more than {OUTPUT_BYTES_MAX} bytes"))),
+        }
+    }
+
+    /// Makes a call that must exit 0.
+    ///
+    /// # Errors
+    /// As [`Call::run`], and with what it said where it does not.
+    pub(super) fn ok(self) -> Result<Said, RepositoryError> {
+        let name = self.name();
+        let said = self.run()?;
+        if said.code == 0 {
+            return Ok(said);
+        }
+        let reason = if said.err.trim().is_empty() { format!("exit status {}", said.code) } else { said.err };
+        Err(RepositoryError::Failed { action: name, reason: reason.trim().to_owned() })
+    }
+
+    /// Makes a call that answers by exiting 0 or 1.
+    ///
+    /// # Errors
+    /// As [`Call::ok`], for any other exit code.
+    pub(super) fn yes_or_no(self) -> Result<bool, RepositoryError> {
+        let name = self.name();
+        let said = self.run()?;
+        match said.code {
+            0 => Ok(true),
+            1 => Ok(false),
+            _ => Err(RepositoryError::Failed { action: name, reason: said.err.trim().to_owned() }),
+        }
+    }
+}
+
+/// All there is to read, to its end; `None` where that is more than the bound.
+fn read(mut pipe: impl Read, bytes_max: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let is_read = (&mut pipe).take(bytes_max).read_to_end(&mut bytes).is_ok();
+    let more = std::io::copy(&mut pipe, &mut std::io::sink()).unwrap_or(0);
+    (is_read && more == 0).then_some(bytes)
+}
+
+fn end_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(STDERR_BYTES_MAX)..]).into_owned()
+}
+
+fn wait(child: &mut Child) -> Result<i32, String> {
+    let (began, mut pause) = (Instant::now(), PAUSE_MIN);
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status.code().unwrap_or(-1)),
+            Ok(None) if began.elapsed() > TIME_MAX => {
+                // It may have ended just now.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("it took longer than {} s", TIME_MAX.as_secs()));
+            }
+            Ok(None) => thread::sleep(pause),
+            Err(error) => return Err(error.to_string()),
+        }
+        pause = (pause * 3 / 2).min(PAUSE_MAX);
+    }
+}
+
+/// A path as an argument or a text; one that is no text is shown as well as it can be.
+pub(super) fn text_of(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

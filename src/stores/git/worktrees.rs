@@ -1,0 +1,323 @@
+//! Worktrees: made for a task, found again for its next attempt, removed once they hold nothing more. One that is dirty, or somebody
+//! else's, is never removed nor changed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::run::{At, text_of};
+use super::{Inner, WORKTREES_FOLDER};
+use crate::domain::record::WorktreeState;
+use crate::ports::{Assignment, Provision, RepositoryError, Worktree};
+use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
+
+/// How many names are tried for a task whose first ones are taken by something else.
+const NAMES_MAX: u32 = 9;
+/// The most that is read of a file of git's own, in bytes.
+const POINTER_BYTES_MAX: usize = 64 * 1024;
+
+/// What lies where a worktree is wanted.
+enum Found {
+    /// Nothing.
+    Nothing,
+    /// The task's worktree.
+    Own(At),
+    /// Something else, in words.
+    Foreign(String),
+}
+
+impl Inner {
+    /// The `number`-th name of a task's worktree.
+    fn candidate(&self, assignment: &Assignment, number: u32) -> Worktree {
+        let end = if number > 1 { format!("-{number}") } else { String::new() };
+        let (team, task) = (&self.team, assignment.task.0);
+        let name = format!("{WORKTREES_FOLDER}/{team}-task-{task}{end}");
+        Worktree {
+            root: self.main.work_tree.join(&name),
+            name,
+            branch: format!("brigade/{team}/task-{task}{end}"),
+            into: self.into.clone(),
+            left: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    pub(super) fn provision(&self, assignment: &Assignment) -> Result<Provision, RepositoryError> {
+        self.exclude()?;
+        let mut warnings = Vec::new();
+        for number in 1..=NAMES_MAX {
+            let mut worktree = self.candidate(assignment, number);
+            let at = match self.look(&worktree, assignment, &mut warnings)? {
+                Found::Foreign(why) => {
+                    warnings.push(format!("{} is left as it is ({why}); another one is used", worktree.name));
+                    continue;
+                }
+                Found::Own(at) => {
+                    self.mend(&at, &mut warnings)?;
+                    at
+                }
+                Found::Nothing if self.is_taken(&worktree.branch)? => {
+                    let text = format!("the branch {} is checked out elsewhere; another one is used", worktree.branch);
+                    warnings.push(text);
+                    continue;
+                }
+                Found::Nothing => self.make(&worktree)?,
+            };
+            self.write_state(&worktree, assignment, &mut warnings)?;
+            if let Some((commit, summary)) = self.merged(assignment)? {
+                worktree.warnings = warnings;
+                return Ok(Provision::Merged { commit, summary, worktree });
+            }
+            worktree.left = self.left(&at)?;
+            worktree.warnings = warnings;
+            return Ok(Provision::Ready(worktree));
+        }
+        let action = format!("make a worktree for task {}", assignment.task);
+        Err(RepositoryError::Failed { action, reason: format!("{}. Remove some", warnings.join(". ")) })
+    }
+
+    /// The worktree of a task that is completed, where anything is left of it.
+    pub(super) fn left_of(&self, assignment: &Assignment, is_named: bool) -> Option<Worktree> {
+        for number in 1..=NAMES_MAX {
+            let worktree = self.candidate(assignment, number);
+            if worktree.root.symlink_metadata().is_ok()
+                && self.states.read_expect(&worktree.root, &assignment.identifier()).is_ok()
+            {
+                return Some(worktree);
+            }
+        }
+        is_named.then(|| self.candidate(assignment, 1))
+    }
+
+    fn look(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        warnings: &mut Vec<String>,
+    ) -> Result<Found, RepositoryError> {
+        match worktree.root.symlink_metadata() {
+            Err(_) => return Ok(Found::Nothing),
+            Ok(metadata) if !metadata.is_dir() => return Ok(Found::Foreign("it is no folder".to_owned())),
+            Ok(_) => {}
+        }
+        let Some(at) = self.at(&worktree.root) else {
+            return Ok(Found::Foreign("it is no worktree of this repository".to_owned()));
+        };
+        let wanted = assignment.identifier();
+        match self.states.read_expect(&worktree.root, &wanted) {
+            Ok(_) => return Ok(Found::Own(at)),
+            Err(WorktreeError::IdentifierMismatch { loaded, .. }) => {
+                return Ok(Found::Foreign(format!("its state says that it belongs to `{}`", loaded.issue_identifier)));
+            }
+            Err(WorktreeError::NotFound { .. }) => {}
+            Err(WorktreeError::Malformed { reason, .. }) => {
+                let name = &worktree.name;
+                warnings.push(format!("{name}: its state is malformed ({reason}) and is written anew"));
+            }
+            Err(error) => return Err(failed("read the state of", &worktree.root, &error)),
+        }
+        // Without a state its branch says whose it is.
+        let branch = super::checked_out(&at)?;
+        if branch.as_deref() == Some(&worktree.branch) {
+            return Ok(Found::Own(at));
+        }
+        let branch = branch.map_or_else(|| "no branch".to_owned(), |branch| format!("`{branch}`"));
+        Ok(Found::Foreign(format!("it has no state that says whose it is, and {branch} is checked out there")))
+    }
+
+    /// Where git keeps what belongs to the worktree in `root`, by what git knows: not by the `.git` file there, which anybody may change.
+    pub(super) fn at(&self, root: &Path) -> Option<At> {
+        let wanted = root.canonicalize().ok()?.join(".git");
+        let entries = fs::read_dir(self.main.common_dir.join("worktrees")).ok()?;
+        let git_dir = entries.flatten().map(|entry| entry.path()).find(|folder| {
+            let Ok(pointer) = fs::read_to_string(folder.join("gitdir")) else { return false };
+            pointer.len() < POINTER_BYTES_MAX && is_same(&folder.join(pointer.trim_end()), &wanted)
+        })?;
+        Some(At { git_dir, common_dir: self.main.common_dir.clone(), work_tree: root.to_owned() })
+    }
+
+    /// Whether a branch is checked out in a worktree that is there.
+    fn is_taken(&self, branch: &str) -> Result<bool, RepositoryError> {
+        let said = self.main.git(["worktree", "list", "--porcelain", "-z"]).ok()?;
+        let wanted = format!("branch refs/heads/{branch}");
+        let mut folder = PathBuf::new();
+        Ok(said.fields().any(|field| {
+            if let Some(path) = field.strip_prefix("worktree ") {
+                folder = path.into();
+            }
+            field == wanted && folder.is_dir()
+        }))
+    }
+
+    /// Makes a worktree: of its branch, where an earlier attempt left one, else of a new one.
+    fn make(&self, worktree: &Worktree) -> Result<At, RepositoryError> {
+        let root = text_of(&worktree.root);
+        // Forced, because git may still know of one that somebody removed.
+        let start = ["worktree", "add", "--quiet", "--force"];
+        let is_there = self.ref_at(&format!("refs/heads/{}", worktree.branch))?.is_some();
+        let call = if is_there {
+            self.main.git(start.iter().chain(&[root.as_str(), &worktree.branch]))
+        } else {
+            // By its number, so that the new branch does not follow the other one.
+            let tip = self.commit_of(&self.target_ref())?;
+            self.main.git(start.iter().chain(&["-b", &worktree.branch, &root, &tip]))
+        };
+        call.ok()?;
+        self.at(&worktree.root).ok_or_else(|| RepositoryError::Failed {
+            action: format!("make {}", worktree.name),
+            reason: "git does not know of it".to_owned(),
+        })
+    }
+
+    /// Readies a worktree that was there: its way back to the repository, and locks that a killed git left.
+    fn mend(&self, at: &At, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+        let pointer = format!("gitdir: {}\n", at.git_dir.display());
+        let file = at.work_tree.join(".git");
+        if fs::read_to_string(&file).is_ok_and(|text| text == pointer) {
+            return self.mend_lock(at, warnings);
+        }
+        let is_plain = file.symlink_metadata().map_or(true, |metadata| metadata.is_file());
+        if !is_plain {
+            let reason = "it is not the file that git keeps there".to_owned();
+            return Err(RepositoryError::Failed { action: format!("use {}", file.display()), reason });
+        }
+        warnings.push(format!("{} led elsewhere and is written anew", file.display()));
+        fs::write(&file, pointer).map_err(|error| failed("write", &file, &error))?;
+        self.mend_lock(at, warnings)
+    }
+
+    fn mend_lock(&self, at: &At, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+        for lock in ["index.lock", "HEAD.lock"].map(|name| at.git_dir.join(name)) {
+            if lock.symlink_metadata().is_ok() {
+                // Who held the task before is gone, with all its commands.
+                fs::remove_file(&lock).map_err(|error| failed("remove", &lock, &error))?;
+                warnings.push(format!("{} was left by a git that was killed, and is removed", lock.display()));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_state(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), RepositoryError> {
+        let now = self.clock.now().0;
+        let change = |state: &mut WorktreeState| -> Result<(), std::convert::Infallible> {
+            state.issue_id = assignment.task.0.to_string();
+            state.issue_identifier = assignment.identifier();
+            state.work_type = "development".to_owned();
+            state.current_step = "working".to_owned();
+            state.attempt_count = i64::from(assignment.attempt);
+            state.worker_id.clone_from(&assignment.worker);
+            state.pid = i64::from(std::process::id());
+            if state.started_at == 0 {
+                state.started_at = now;
+            }
+            state.last_heartbeat = now;
+            Ok(())
+        };
+        let written = match self.states.update(&worktree.root, change) {
+            Err(WorktreeError::Malformed { .. }) => {
+                let mut fresh = WorktreeState::default();
+                // It cannot fail.
+                let _ = change(&mut fresh);
+                self.states.write(&worktree.root, fresh)
+            }
+            written => written,
+        };
+        if let Err(error) = written {
+            let path = WorktreeStore::path(&worktree.root);
+            warnings.push(format!("{} cannot be written: {error}", path.display()));
+            return Err(failed("write the state of", &worktree.root, &error));
+        }
+        Ok(())
+    }
+
+    /// What an earlier attempt left: commits that are not merged, and files that are not committed. A branch without either goes on from
+    /// where the branch that is merged into is now.
+    fn left(&self, at: &At) -> Result<Option<(usize, usize)>, RepositoryError> {
+        let dirty = at.git(["status", "--porcelain", "-z", "--no-renames"]).ok()?.fields().count();
+        let into = self.target_ref();
+        let commits = at.git(["rev-list", "--count", "HEAD", &format!("^{into}")]).ok()?.line();
+        let commits: usize = commits.parse().unwrap_or(0);
+        if commits == 0 && dirty == 0 {
+            at.git(["merge", "--quiet", "--ff-only", &into]).ok()?;
+            return Ok(None);
+        }
+        Ok(Some((commits, dirty)))
+    }
+
+    /// The merge of a task's work that the board does not know of, and what it says was done.
+    fn merged(&self, assignment: &Assignment) -> Result<Option<(String, String)>, RepositoryError> {
+        let Some(commit) = self.ref_at(&self.merged_ref(assignment))? else { return Ok(None) };
+        if !self.is_ancestor(&commit, &self.target_ref())? {
+            return Ok(None);
+        }
+        let body = self.main.git(["log", "-1", "--format=%b", &commit]).ok()?.line();
+        let summary = body.rsplit_once(&format!("\n{}: ", crate::domain::merge::TASK_TRAILER));
+        Ok(Some((commit, summary.map_or("", |(summary, _)| summary).trim().to_owned())))
+    }
+
+    pub(super) fn clear(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+    ) -> Result<Option<String>, RepositoryError> {
+        let left = self.remove(worktree, assignment)?;
+        // Last: as long as it stands, the next launch comes back to the rest.
+        let merged = self.merged_ref(assignment);
+        self.main.git(["update-ref", "-d", &merged]).ok()?;
+        Ok(left)
+    }
+
+    fn remove(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError> {
+        let name = &worktree.name;
+        let branch = format!("refs/heads/{}", worktree.branch);
+        if let Some(tip) = self.ref_at(&branch)?
+            && !self.is_ancestor(&tip, &self.target_ref())?
+        {
+            let branch = &worktree.branch;
+            return Ok(Some(format!("{name} stays: its branch {branch} has commits that are not merged")));
+        }
+        if worktree.root.symlink_metadata().is_ok() {
+            if self.states.read_expect(&worktree.root, &assignment.identifier()).is_err() {
+                return Ok(Some(format!("{name} stays: its state does not say that it is this task's")));
+            }
+            // Without force git refuses where anything is that is neither committed nor ignored.
+            let removed = self.main.git(["worktree", "remove", &text_of(&worktree.root)]).run()?;
+            if removed.code != 0 {
+                return Ok(Some(format!("{name} stays: {}", removed.err.trim())));
+            }
+        }
+        if let Some(tip) = self.ref_at(&branch)?
+            && !self.is_taken(&worktree.branch)?
+        {
+            self.main.git(["update-ref", "-d", &branch, &tip]).ok()?;
+        }
+        Ok(None)
+    }
+
+    pub(super) fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathBuf> {
+        let common = &self.main.common_dir;
+        // What another git would run, or be led astray by, once it is written there.
+        let read_only = ["config", "config.worktree", "hooks", "info"].map(|name| common.join(name));
+        let mut boundaries: Vec<PathBuf> = read_only.into();
+        boundaries.push(self.main.work_tree.clone());
+        if let Some(worktree) = worktree {
+            boundaries.extend([worktree.root.join(".agent"), worktree.root.join(".git")]);
+            let writable = [common, &worktree.root];
+            boundaries.extend(writable.map(|path| PathBuf::from(format!("!{}", path.display()))));
+        }
+        boundaries
+    }
+}
+
+fn is_same(a: &Path, b: &Path) -> bool {
+    let whole = |path: &Path| Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    a == b || whole(a).is_some_and(|a| a == b)
+}
+
+fn failed(action: &str, path: &Path, error: &dyn std::fmt::Display) -> RepositoryError {
+    RepositoryError::Failed { action: format!("{action} {}", path.display()), reason: error.to_string() }
+}

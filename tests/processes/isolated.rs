@@ -1,0 +1,205 @@
+//! A team with isolation: its branches conflict, it is killed at every moment, its git is missing or old. Every line is counted.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::support::{Answer, Place, wait_until};
+
+/// How often a run is killed, each time one event later.
+const KILLS: usize = 14;
+/// Runs after which everything must be done.
+const RUNS_MAX: usize = 12;
+
+fn git(place: &Place, arguments: &[&str]) -> String {
+    let mut command = place.command("git");
+    command.args(["-c", "user.name=Person", "-c", "user.email=person@example.invalid"]).args(arguments);
+    let answer = Answer::of(command);
+    assert_eq!(answer.code, Some(0), "git {arguments:?}: {answer:?}");
+    answer.out.trim_end().to_owned()
+}
+
+/// A repository with a team of three that keeps each task in a worktree, and these tasks.
+fn repository(plan: &str) -> Place {
+    let place = Place::with_team(3, plan);
+    place.write_team(3, "plan = \"plan.md\"\nisolation = \"worktree\"");
+    place.write("log.txt", "begin\nend\n");
+    place.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\nno-config/\n");
+    git(&place, &["init", "-q", "-b", "main", "."]);
+    git(&place, &["add", "-A"]);
+    git(&place, &["commit", "-q", "-m", "Begin"]);
+    place
+}
+
+/// Tasks that all put their line at the same place: they conflict, and who is refused merges by hand and tries again.
+fn conflicting(tasks: usize) -> String {
+    let task = |number: usize| {
+        let line = format!("of task {number}");
+        format!(
+            "## Task {number}\nverify: grep -qx '{line}' log.txt\n```sh\n\
+             git merge -q main || {{ sed -i '/^[<=>]/d' log.txt && git add -A && git commit -q --no-edit; }}\n\
+             grep -qx '{line}' log.txt || sed -i 's/^begin$/begin\\n{line}/' log.txt\n\
+             echo {number} > file-{number}.txt\n```\n"
+        )
+    };
+    (1..=tasks).map(task).collect()
+}
+
+/// The lines of `log.txt` on `main`, sorted.
+fn lines(place: &Place) -> Vec<String> {
+    let mut lines: Vec<String> = git(place, &["show", "main:log.txt"]).lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+fn all_lines(tasks: usize) -> Vec<String> {
+    let mut lines: Vec<String> = (1..=tasks).map(|number| format!("of task {number}")).collect();
+    lines.extend(["begin".to_owned(), "end".to_owned()]);
+    lines.sort();
+    lines
+}
+
+/// What holds at every moment at which the team does not run: the repository is whole, and the branch is nothing but whole merges.
+fn assert_whole(place: &Place) {
+    git(place, &["fsck", "--strict", "--no-dangling", "--no-progress"]);
+    let text = git(place, &["show", "main:log.txt"]);
+    assert!(!text.contains("<<<<") && !text.contains("===="), "{text}");
+    // What is in is in once, with the file of the same task.
+    for line in text.lines().filter_map(|line| line.strip_prefix("of task ")) {
+        let file = git(place, &["show", &format!("main:file-{line}.txt")]);
+        assert_eq!((file.as_str(), text.matches(&format!("of task {line}\n")).count()), (line, 1), "{text}");
+    }
+}
+
+/// Runs the team until all tasks are completed.
+fn finish(place: &Place, tasks: usize) {
+    for _ in 0..RUNS_MAX {
+        place.run(&["run", "crew"]);
+        if place.all_are("completed") {
+            break;
+        }
+        for task in place.tasks().iter().filter(|task| task["status"] == "failed") {
+            place.run(&["tasks", "retry", &task["id"].to_string()]);
+        }
+    }
+    assert!(place.all_are("completed"), "{:#?}", place.tasks());
+    assert_eq!(lines(place), all_lines(tasks), "every line of every task, once");
+    assert_eq!(git(place, &["status", "--porcelain"]), "", "the person's checkout has all of it");
+    assert_eq!(fs::read_to_string(place.join("log.txt")).unwrap().lines().count(), tasks + 2);
+    let left = git(place, &["for-each-ref", "--format=%(refname)"]);
+    assert_eq!(left, "refs/heads/main", "neither branches nor marks are left");
+    assert_whole(place);
+}
+
+#[test]
+fn branches_that_conflict_are_merged_with_every_line_and_name_their_makers() {
+    let tasks = 8;
+    let place = repository(&conflicting(tasks));
+    finish(&place, tasks);
+    for number in 1..=tasks {
+        let task = place.task(number as u64);
+        assert_eq!(task["worktree"], format!(".worktrees/crew-task-{number}"), "{task}");
+        let evidence = task["result"]["evidence"].as_str().unwrap();
+        assert!(evidence.contains("verify exited 0 on the merged result; merged into main as "), "{evidence}");
+    }
+    let made = git(&place, &["log", "--format=%an|%(trailers:key=Brigade-Task,valueonly)", "--author=brigade.invalid"]);
+    for number in 1..=tasks {
+        let is_it = |line: &&str| line.starts_with('m') && line.ends_with(&format!(" (crew)|{number}"));
+        assert!(made.lines().filter(is_it).count() >= 2, "task {number} has a commit and a merge:\n{made}");
+    }
+    place.assert_nothing_is_left_running();
+}
+
+#[test]
+fn a_team_killed_at_any_event_leaves_a_whole_branch_and_the_next_launch_finishes() {
+    let tasks = 5;
+    let place = repository(&conflicting(tasks));
+    for kill in 0..KILLS {
+        let before = place.events().first().map(|event| event["at"].clone());
+        let mut run = place.start(&["run", "crew"]);
+        let enough = 12 + 4 * kill;
+        wait_until("some events", || {
+            let events = place.events();
+            let is_new = events.first().map(|event| event["at"].clone()) != before;
+            (is_new && events.len() >= enough) || run.has_ended()
+        });
+        run.kill();
+        place.assert_nothing_is_left_running();
+        assert_whole(&place);
+        for task in place.tasks().iter().filter(|task| task["status"] == "failed") {
+            place.run(&["tasks", "retry", &task["id"].to_string()]);
+        }
+    }
+    finish(&place, tasks);
+}
+
+#[test]
+fn a_red_merge_is_refused_and_who_waits_for_it_does_not_begin() {
+    let plan = "## One\nverify: test $(ls part-* | wc -l) -lt 2\n```sh\necho x > part-1\n```\n\
+                ## Two\nverify: test $(ls part-* | wc -l) -lt 2\n```sh\necho x > part-2\n```\n\
+                ## After\nafter: One, Two\n```sh\necho x > after\n```\n";
+    let place = repository(plan);
+    // Both begin before either is merged, so each is green by itself and the second one red as merged.
+    let answer = place.run(&["run", "crew"]);
+    assert_eq!(answer.code, Some(1), "{answer:?}");
+    let tasks = place.tasks();
+    let of = |status: &str| tasks.iter().filter(|task| task["status"] == status).collect::<Vec<_>>();
+    assert_eq!((of("completed").len(), of("failed").len(), of("pending").len()), (1, 1, 1), "{tasks:#?}");
+    let reason = of("failed")[0]["result"]["summary"].as_str().unwrap().to_owned();
+    assert!(reason.contains("came out red"), "{reason}");
+    assert_eq!(git(&place, &["ls-tree", "--name-only", "main"]).matches("part-").count(), 1);
+    assert_whole_without_tasks(&place);
+}
+
+fn assert_whole_without_tasks(place: &Place) {
+    git(place, &["fsck", "--strict", "--no-dangling", "--no-progress"]);
+    assert_eq!(git(place, &["status", "--porcelain"]), "");
+}
+
+#[test]
+fn commands_in_a_worktree_write_nowhere_else() {
+    let plan = "## Escape\n```sh\n\
+                (echo x > ../../escaped.txt) 2> /dev/null; (echo x >> ../../.git/config) 2> /dev/null\n\
+                (echo x > ../other.txt) 2> /dev/null; (echo x > .git) 2> /dev/null; (echo x > brigade.toml) 2> /dev/null\n\
+                echo inside > inside.txt; git add -A && git commit -q -m Inside\n```\n";
+    let place = repository(plan);
+    let doctor = place.run(&["doctor"]);
+    assert!(doctor.out.contains("a worktree for each task, merged into main"), "{doctor:?}");
+    let before = fs::read(place.join(".git/config")).unwrap();
+    let answer = place.run(&["run", "crew"]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert_eq!(place.read("inside.txt"), "inside\n");
+    if doctor.out.contains("they see the control files read-only") {
+        assert!(!place.join("escaped.txt").exists() && !place.join(".worktrees/other.txt").exists());
+        assert_eq!(fs::read(place.join(".git/config")).unwrap(), before);
+    }
+    assert!(place.read("brigade.toml").contains("isolation"));
+}
+
+/// The program with a `git` of the test's own, or none, before all others in `PATH`.
+fn with_git(place: &Place, folder: &Path) -> Answer {
+    let mut command = place.brigade(&["run", "crew"]);
+    command.env("PATH", folder);
+    Answer::of(command)
+}
+
+#[test]
+fn without_a_git_that_will_do_nothing_begins_and_it_is_said_why() {
+    let place = repository(&conflicting(1));
+    let folder = tempfile::tempdir().unwrap();
+    let none = with_git(&place, folder.path());
+    assert_eq!(none.code, Some(2), "{none:?}");
+    assert!(none.err.contains("isolation needs git, and there is none in PATH"), "{none:?}");
+    let git = folder.path().join("git");
+    fs::write(&git, "#!/bin/sh\necho git version 2.30.1\n").unwrap();
+    fs::set_permissions(&git, fs::Permissions::from_mode(0o755)).unwrap();
+    let old = with_git(&place, folder.path());
+    assert_eq!(old.code, Some(2), "{old:?}");
+    assert!(old.err.contains("needs git 2.38 or newer, and this is git version 2.30.1"), "{old:?}");
+    fs::remove_dir_all(place.join(".git")).unwrap();
+    let outside = place.run(&["run", "crew"]);
+    assert_eq!(outside.code, Some(2), "{outside:?}");
+    assert!(outside.err.contains("isolation needs a git repository"), "{outside:?}");
+    let doctor = place.run(&["doctor"]);
+    assert!(doctor.out.contains("FAIL") && doctor.out.contains("isolation needs a git repository"), "{doctor:?}");
+}

@@ -1,0 +1,13 @@
+//! The repository port on real git: worktrees edited behind the team's back, branches made to conflict with every line counted
+//! afterwards, and what a kill leaves at each step.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "the helpers of tests may panic as the tests do")]
+
+#[path = "repository/lines.rs"]
+mod lines;
+#[path = "repository/merges.rs"]
+mod merges;
+#[path = "repository/place.rs"]
+mod place;
+#[path = "repository/worktrees.rs"]
+mod worktrees;

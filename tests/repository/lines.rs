@@ -1,0 +1,77 @@
+//! Accounts for the lines of a branch: each line that a commit added is in the result, or was removed by a later commit that says so.
+//! It shares nothing with the accounting that is tested.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use crate::place::git;
+
+/// A line of a file.
+type Line = (String, String);
+
+/// What one commit did: how often each line was added and removed.
+struct Commit {
+    id: String,
+    added: HashMap<Line, usize>,
+    removed: HashMap<Line, usize>,
+}
+
+/// The commits of `branch`, oldest first, without merges, but for those that say what they drop.
+fn commits(folder: &Path, branch: &str) -> Vec<Commit> {
+    let ids = git(folder, &["rev-list", "--reverse", "--topo-order", branch]);
+    let says_so = |id: &str| {
+        let is_merge = git(folder, &["rev-list", "--parents", "-n1", id]).split(' ').count() > 2;
+        !is_merge || git(folder, &["log", "-1", "--format=%B", id]).contains("\nBrigade-Drops: ")
+    };
+    ids.lines().filter(|id| says_so(id)).map(|id| commit(folder, id)).collect()
+}
+
+fn commit(folder: &Path, id: &str) -> Commit {
+    let shown = git(folder, &["show", "-m", "--format=", "-U0", "--no-renames", "--text", id]);
+    let mut commit = Commit { id: id.to_owned(), added: HashMap::new(), removed: HashMap::new() };
+    let (mut old, mut new) = (String::new(), String::new());
+    let name = |line: &str| line.trim_start_matches("a/").trim_start_matches("b/").to_owned();
+    for line in shown.lines() {
+        if let Some(file) = line.strip_prefix("--- ") {
+            old = name(file);
+        } else if let Some(file) = line.strip_prefix("+++ ") {
+            new = name(file);
+        } else if let Some(text) = line.strip_prefix('+') {
+            *commit.added.entry((new.clone(), text.to_owned())).or_default() += 1;
+        } else if let Some(text) = line.strip_prefix('-') {
+            *commit.removed.entry((old.clone(), text.to_owned())).or_default() += 1;
+        }
+    }
+    commit
+}
+
+/// The lines that commits added, that are not in `branch`, and that no later commit removed.
+pub fn missing(folder: &Path, branch: &str) -> Vec<(String, Line)> {
+    let commits = commits(folder, branch);
+    let mut files: HashMap<String, String> = HashMap::new();
+    for file in git(folder, &["ls-tree", "-r", "--name-only", branch]).lines() {
+        files.insert(file.to_owned(), git(folder, &["show", &format!("{branch}:{file}")]));
+    }
+    let is_in = |(file, text): &Line| files.get(file).is_some_and(|all| all.lines().any(|line| line == text));
+    let is_before = |a: &str, b: &str| a != b && git_says(folder, a, b);
+    let mut missing = Vec::new();
+    for commit in &commits {
+        for line in commit.added.keys().filter(|line| !is_in(line)) {
+            let is_removed = |later: &&Commit| later.removed.contains_key(line) && is_before(&commit.id, &later.id);
+            if !commits.iter().any(|later| is_removed(&later)) {
+                missing.push((commit.id.clone(), line.clone()));
+            }
+        }
+    }
+    missing
+}
+
+fn git_says(folder: &Path, old: &str, new: &str) -> bool {
+    crate::place::git_any(folder, &["merge-base", "--is-ancestor", old, new]).0 == Some(0)
+}
+
+/// Fails unless every line is accounted for.
+pub fn assert_all_there(folder: &Path, branch: &str) {
+    let missing = missing(folder, branch);
+    assert!(missing.is_empty(), "lines that nobody removed are gone: {missing:#?}");
+}

@@ -1,0 +1,174 @@
+//! A repository with a commit, and what a team does with it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use brigade::domain::task::TaskId;
+use brigade::domain::time::UnixMs;
+use brigade::ports::{Assignment, Clock, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, Worktree};
+use brigade::stores::fs::RealFileSystem;
+use brigade::stores::git::{GitOptions, GitRepository};
+
+pub struct StillClock;
+
+impl Clock for StillClock {
+    fn now(&self) -> UnixMs {
+        UnixMs(1_763_688_000_000)
+    }
+}
+
+pub struct Place {
+    pub folder: tempfile::TempDir,
+    pub repository: GitRepository,
+}
+
+/// Runs git in `folder` and gives what it prints; it must exit 0.
+pub fn git(folder: &Path, arguments: &[&str]) -> String {
+    let (code, text) = git_any(folder, arguments);
+    assert_eq!(code, Some(0), "git {arguments:?}: {text}");
+    text
+}
+
+/// Runs git in `folder`, as a person who is called nothing special.
+pub fn git_any(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new("git");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GIT_")) {
+        command.env_remove(name);
+    }
+    command.args(["-c", "user.name=Person", "-c", "user.email=person@example.invalid"]).args(arguments);
+    let output = command.current_dir(folder).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), text.trim_end().to_owned())
+}
+
+pub async fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
+    let options = GitOptions {
+        team: "crew".into(),
+        into: None,
+        control_files: vec!["brigade.toml".into()],
+        files: Arc::new(RealFileSystem::default()),
+        clock: Arc::new(StillClock),
+    };
+    GitRepository::open(folder, options).await
+}
+
+pub fn task(id: u64) -> Assignment {
+    Assignment {
+        team: "crew".into(),
+        task: TaskId(id),
+        subject: format!("Do {id}"),
+        attempt: 1,
+        teammate: "alice".into(),
+        worker: "w1".into(),
+    }
+}
+
+/// Ten lines that tests change.
+pub fn ten() -> String {
+    (1..=10).map(|number| format!("line {number}\n")).collect()
+}
+
+impl Place {
+    /// A repository whose branch `main` has `f.txt` with ten lines and a `brigade.toml`.
+    pub async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        git(folder.path(), &["init", "-q", "-b", "main", "."]);
+        fs::write(folder.path().join("f.txt"), ten()).unwrap();
+        fs::write(folder.path().join("brigade.toml"), "# the person's\n").unwrap();
+        git(folder.path(), &["add", "-A"]);
+        git(folder.path(), &["commit", "-q", "-m", "Begin"]);
+        let repository = open(folder.path()).await.unwrap();
+        Self { folder, repository }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn git(&self, arguments: &[&str]) -> String {
+        git(self.path(), arguments)
+    }
+
+    pub fn main(&self) -> String {
+        self.git(&["rev-parse", "refs/heads/main"])
+    }
+
+    /// The file as `main` has it.
+    pub fn on_main(&self, file: &str) -> String {
+        self.git(&["show", &format!("main:{file}")])
+    }
+
+    pub async fn provision(&self, id: u64) -> Worktree {
+        match self.repository.provision(&task(id)).await.unwrap() {
+            Provision::Ready(worktree) => worktree,
+            merged @ Provision::Merged { .. } => panic!("merged before: {merged:?}"),
+        }
+    }
+
+    /// Commits what is in the worktree; it must go well.
+    pub async fn commit(&self, id: u64, worktree: &Worktree) -> String {
+        self.repository.commit(worktree, &task(id), "Done so.").await.unwrap().unwrap()
+    }
+
+    /// A worktree for the task in which `change` was done, committed.
+    pub async fn done(&self, id: u64, change: impl FnOnce(&Path)) -> Worktree {
+        let worktree = self.provision(id).await;
+        change(&worktree.root);
+        self.commit(id, &worktree).await;
+        worktree
+    }
+
+    pub async fn try_merge(&self, id: u64, worktree: &Worktree) -> MergeTry {
+        self.repository.merge(worktree, &task(id), "Done so.").await.unwrap()
+    }
+
+    pub async fn made(&self, id: u64, worktree: &Worktree) -> Merge {
+        match self.try_merge(id, worktree).await {
+            MergeTry::Made(merge) => merge,
+            other => panic!("task {id} is not merged: {other:?}"),
+        }
+    }
+
+    pub async fn refused(&self, id: u64, worktree: &Worktree) -> String {
+        match self.try_merge(id, worktree).await {
+            MergeTry::Refused(reason) => reason,
+            other => panic!("task {id} is merged: {other:?}"),
+        }
+    }
+
+    /// Merges and publishes; gives what is said of the person's checkout.
+    pub async fn merged(&self, id: u64, worktree: &Worktree) -> Option<String> {
+        let merge = self.made(id, worktree).await;
+        match self.repository.publish(&merge, &task(id)).await.unwrap() {
+            Publish::Done(said) => said,
+            Publish::Moved => panic!("nobody moved the branch"),
+        }
+    }
+
+    pub async fn clear(&self, id: u64, worktree: &Worktree) -> Option<String> {
+        self.repository.clear(worktree, &task(id)).await.unwrap()
+    }
+
+    pub fn state(&self, worktree: &Worktree) -> PathBuf {
+        worktree.root.join(".agent/state.json")
+    }
+
+    /// What is neither committed nor ignored in the person's checkout.
+    pub fn status(&self) -> String {
+        self.git(&["status", "--porcelain"])
+    }
+}
+
+/// Changes a file.
+pub fn edit(folder: &Path, file: &str, change: impl FnOnce(String) -> String) {
+    let path = folder.join(file);
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    fs::write(path, change(text)).unwrap();
+}
+
+/// Puts `line` behind the line `behind`.
+pub fn put(folder: &Path, file: &str, behind: &str, line: &str) {
+    edit(folder, file, |text| text.replace(&format!("{behind}\n"), &format!("{behind}\n{line}\n")));
+}

@@ -1,0 +1,214 @@
+//! Worktrees: made, found again, edited behind the team's back.
+
+use std::fs;
+
+use brigade::ports::{Provision, Repository, RepositoryError};
+
+use crate::place::{Place, edit, git, git_any, open, put, task};
+
+fn why(error: RepositoryError) -> String {
+    error.to_string()
+}
+
+#[tokio::test]
+async fn where_worktrees_cannot_be_it_is_said_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let none = why(open(folder.path()).await.err().unwrap());
+    assert!(none.contains("needs a git repository") && none.contains("git init"), "{none}");
+    git(folder.path(), &["init", "-q", "-b", "main", "."]);
+    let empty = why(open(folder.path()).await.err().unwrap());
+    assert!(empty.contains("`main` has no commit yet"), "{empty}");
+    git(folder.path(), &["commit", "-q", "--allow-empty", "-m", "Begin"]);
+    fs::create_dir(folder.path().join("below")).unwrap();
+    let below = why(open(&folder.path().join("below")).await.err().unwrap());
+    assert!(below.contains("top folder of its repository"), "{below}");
+    git(folder.path(), &["checkout", "-q", "--detach"]);
+    let detached = why(open(folder.path()).await.err().unwrap());
+    assert!(detached.contains("no branch is checked out"), "{detached}");
+}
+
+#[tokio::test]
+async fn a_worktree_has_its_branch_and_its_state_and_git_does_not_see_it() {
+    let place = Place::new().await;
+    let worktree = place.provision(3).await;
+    assert_eq!((worktree.name.as_str(), worktree.branch.as_str()), (".worktrees/crew-task-3", "brigade/crew/task-3"));
+    assert_eq!((worktree.into.as_str(), worktree.left, worktree.warnings.len()), ("main", None, 0));
+    assert_eq!(git(&worktree.root, &["symbolic-ref", "--short", "HEAD"]), "brigade/crew/task-3");
+    let state = fs::read_to_string(place.state(&worktree)).unwrap();
+    assert!(state.contains("\"issueId\": \"3\"") && state.contains("\"issueIdentifier\": \"crew/task-3\""), "{state}");
+    assert_eq!(place.status(), "", "the person's checkout is clean");
+    assert_eq!(git(&worktree.root, &["status", "--porcelain"]), "");
+}
+
+#[tokio::test]
+async fn after_a_crash_the_worktree_is_found_again_with_all_that_is_in_it() {
+    let place = Place::new().await;
+    let first = place.provision(3).await;
+    put(&first.root, "f.txt", "line 3", "mine");
+    git(&first.root, &["commit", "-q", "-a", "-m", "Half"]);
+    fs::write(first.root.join("new.txt"), "not committed\n").unwrap();
+    // What git leaves when it is killed.
+    fs::write(place.path().join(".git/worktrees/crew-task-3/index.lock"), "").unwrap();
+    let again = place.provision(3).await;
+    assert_eq!((&again.root, again.left), (&first.root, Some((1, 1))));
+    assert_eq!(again.warnings.len(), 1, "{:?}", again.warnings);
+    assert_eq!(fs::read_to_string(again.root.join("new.txt")).unwrap(), "not committed\n");
+    place.commit(3, &again).await;
+}
+
+#[tokio::test]
+async fn a_worktree_of_another_task_is_left_as_it_is_and_another_path_used() {
+    let place = Place::new().await;
+    let first = place.provision(3).await;
+    fs::write(first.root.join("theirs.txt"), "theirs\n").unwrap();
+    edit(&first.root, ".agent/state.json", |text| text.replace("crew/task-3", "crew/task-9"));
+    let second = place.provision(3).await;
+    assert_eq!((second.name.as_str(), second.branch.as_str()), (".worktrees/crew-task-3-2", "brigade/crew/task-3-2"));
+    assert!(second.warnings[0].contains("belongs to `crew/task-9`"), "{:?}", second.warnings);
+    assert_eq!(fs::read_to_string(first.root.join("theirs.txt")).unwrap(), "theirs\n");
+    let state = fs::read_to_string(place.state(&first)).unwrap();
+    assert!(state.contains("crew/task-9"), "{state}");
+    assert_eq!(place.provision(3).await.root, second.root, "and found again");
+    put(&second.root, "f.txt", "line 3", "mine");
+    place.commit(3, &second).await;
+    assert_eq!(place.merged(3, &second).await, None);
+    assert_eq!(
+        place.clear(3, &first).await.unwrap(),
+        ".worktrees/crew-task-3 stays: its state does not say that it is this task's"
+    );
+    assert!(first.root.is_dir());
+}
+
+#[tokio::test]
+async fn a_malformed_state_is_replaced_after_a_warning_and_the_work_stays() {
+    let place = Place::new().await;
+    let first = place.provision(3).await;
+    fs::write(first.root.join("new.txt"), "mine\n").unwrap();
+    fs::write(place.state(&first), "{ torn").unwrap();
+    let again = place.provision(3).await;
+    assert_eq!(again.root, first.root);
+    assert!(again.warnings[0].contains("malformed"), "{:?}", again.warnings);
+    let state = fs::read_to_string(place.state(&first)).unwrap();
+    assert!(state.contains("crew/task-3"), "{state}");
+    assert_eq!(fs::read_to_string(first.root.join("new.txt")).unwrap(), "mine\n");
+}
+
+#[tokio::test]
+async fn what_is_no_worktree_of_ours_is_never_touched() {
+    let place = Place::new().await;
+    let folder = place.path().join(".worktrees/crew-task-3");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("precious.txt"), "x").unwrap();
+    git(place.path(), &["worktree", "add", "-q", "-b", "own", ".worktrees/crew-task-3-2"]);
+    std::os::unix::fs::symlink("/", place.path().join(".worktrees/crew-task-3-3")).unwrap();
+    let worktree = place.provision(3).await;
+    assert_eq!(worktree.name, ".worktrees/crew-task-3-4");
+    assert_eq!(worktree.warnings.len(), 3, "{:?}", worktree.warnings);
+    assert_eq!(fs::read_to_string(folder.join("precious.txt")).unwrap(), "x");
+    assert!(!place.path().join(".worktrees/crew-task-3-2/.agent").exists());
+}
+
+#[tokio::test]
+async fn a_worktree_that_was_removed_is_made_again_with_its_branch() {
+    let place = Place::new().await;
+    let first = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+    fs::remove_dir_all(&first.root).unwrap();
+    let again = place.provision(3).await;
+    assert_eq!((&again.root, again.left), (&first.root, Some((1, 0))));
+    assert!(fs::read_to_string(again.root.join("f.txt")).unwrap().contains("mine"));
+}
+
+#[tokio::test]
+async fn a_git_file_that_leads_elsewhere_is_mended_and_leads_nothing_of_ours_astray() {
+    let place = Place::new().await;
+    let worktree = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+    fs::write(worktree.root.join(".git"), format!("gitdir: {}/.git\n", place.path().display())).unwrap();
+    let before = place.main();
+    put(&worktree.root, "f.txt", "line 4", "more");
+    place.commit(3, &worktree).await;
+    assert_eq!(place.main(), before, "nothing was committed to the person's branch");
+    let again = place.provision(3).await;
+    assert_eq!((again.left, again.warnings.len()), (Some((2, 0)), 1), "{:?}", again.warnings);
+    assert_eq!(git(&again.root, &["symbolic-ref", "--short", "HEAD"]), "brigade/crew/task-3");
+}
+
+#[tokio::test]
+async fn a_branch_that_somebody_checked_out_elsewhere_is_left_to_them() {
+    let place = Place::new().await;
+    git(place.path(), &["worktree", "add", "-q", "-b", "brigade/crew/task-3", "elsewhere"]);
+    let worktree = place.provision(3).await;
+    assert_eq!(worktree.branch, "brigade/crew/task-3-2");
+}
+
+#[tokio::test]
+async fn commits_carry_name_and_task_also_those_the_teammate_made() {
+    let place = Place::new().await;
+    let worktree = place.provision(3).await;
+    put(&worktree.root, "f.txt", "line 3", "own");
+    git(&worktree.root, &["commit", "-q", "-a", "-m", "Own\n\nSigned-off-by: x <x@y>"]);
+    fs::write(worktree.root.join("left.txt"), "left\n").unwrap();
+    let tip = place.commit(3, &worktree).await;
+    assert_eq!(git(&worktree.root, &["rev-parse", "HEAD"]), tip);
+    assert_eq!(git(&worktree.root, &["status", "--porcelain"]), "");
+    let log = git(
+        &worktree.root,
+        &[
+            "log",
+            "--format=%an <%ae>|%(trailers:separator=%x2c,key=Brigade-Task,key=Brigade-Teammate,key=Brigade-Attempt)",
+            "main..",
+        ],
+    );
+    let trailers = "Brigade-Task: 3,Brigade-Teammate: alice,Brigade-Attempt: 1";
+    let wanted = format!("alice (crew) <alice@brigade.invalid>|{trailers}\nPerson <person@example.invalid>|{trailers}");
+    assert_eq!(log, wanted);
+    assert_eq!(place.commit(3, &worktree).await, tip, "nothing more to do");
+}
+
+#[tokio::test]
+async fn what_is_in_the_middle_is_not_committed() {
+    let place = Place::new().await;
+    let worktree = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+    git(&worktree.root, &["checkout", "-q", "-b", "other"]);
+    let refused = place.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
+    assert!(refused.contains("the branch other is checked out"), "{refused}");
+    git(&worktree.root, &["checkout", "-q", "brigade/crew/task-3"]);
+    put(place.path(), "f.txt", "line 3", "person's");
+    place.git(&["commit", "-q", "-a", "-m", "Theirs"]);
+    assert_ne!(git_any(&worktree.root, &["merge", "main"]).0, Some(0), "they conflict");
+    let refused = place.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
+    assert!(refused.contains("conflicts are not resolved in f.txt"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_is_merged_and_clean_is_removed_and_nothing_else() {
+    let place = Place::new().await;
+    let worktree = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+    let left = place.clear(3, &worktree).await.unwrap();
+    assert!(left.contains("commits that are not merged"), "{left}");
+    assert_eq!(place.merged(3, &worktree).await, None);
+    fs::write(worktree.root.join("dirty.txt"), "x").unwrap();
+    let left = place.clear(3, &worktree).await.unwrap();
+    assert!(left.starts_with(".worktrees/crew-task-3 stays:"), "{left}");
+    assert_eq!(fs::read_to_string(worktree.root.join("dirty.txt")).unwrap(), "x");
+    fs::remove_file(worktree.root.join("dirty.txt")).unwrap();
+    assert_eq!(place.clear(3, &worktree).await, None);
+    assert!(!worktree.root.exists());
+    assert_eq!(place.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/main");
+}
+
+#[tokio::test]
+async fn many_at_once_each_get_their_own() {
+    let place = Place::new().await;
+    let many: Vec<_> = (1..=12)
+        .map(|id| {
+            let repository = place.repository.clone();
+            tokio::spawn(async move { repository.provision(&task(id)).await })
+        })
+        .collect();
+    for (id, one) in (1..).zip(many) {
+        match one.await.unwrap() {
+            Ok(Provision::Ready(worktree)) => assert_eq!(worktree.name, format!(".worktrees/crew-task-{id}")),
+            other => panic!("{other:?}"),
+        }
+    }
+}
