@@ -72,25 +72,34 @@ fn state(path: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// A team whose one member runs a command that would go on for long, and the number of that command.
+/// A command that would go on for long. The fraction tells it from the commands of others.
+fn long_command() -> Vec<String> {
+    vec!["sleep".to_owned(), format!("1000.{}", std::process::id())]
+}
+
+/// A team whose one member runs that command, and the number of its process.
 fn team_with_command() -> (Place, Process, u32) {
     let place = Place::new();
-    let command = "echo $$ > command.new; mv command.new command.pid; exec sleep 1000";
-    let input = json!({ "command": command, "timeout": 1000 });
+    let input = json!({ "command": format!("exec {}", long_command().join(" ")), "timeout": 1000 });
     place.write_team(1, &json!({ "task": [{ "call": [{ "tool": "bash", "input": input }] }] }), "");
     place.write("plan.md", "## Wait for long\n");
     let up = place.start(&["up", "--headless", "--plan", "plan.md"]);
-    let command = command_of(&place);
+    let command = command_that_runs();
     (place, up, command)
 }
 
-/// Waits for the command to say its number, and takes that.
-fn command_of(place: &Place) -> u32 {
-    let path = place.join("command.pid");
-    wait_until("the command runs", || path.exists());
-    let number = fs::read_to_string(&path).unwrap().trim().parse().unwrap();
-    fs::remove_file(&path).unwrap();
-    number
+/// Waits for the command to run. It cannot say its number: in its own process namespace that is another.
+fn command_that_runs() -> u32 {
+    let wanted = long_command().join("\0") + "\0";
+    let is_it = |number: &u32| fs::read_to_string(format!("/proc/{number}/cmdline")).is_ok_and(|line| line == wanted);
+    let mut found = None;
+    wait_until("the command runs", || {
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let mut numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        found = numbers.find(is_it);
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 fn lives(process: u32) -> bool {
@@ -110,7 +119,7 @@ fn commands_of_lost_claims() -> Vec<f64> {
         wait_until("the command ends", || !lives(command));
         times.push(ms(began.elapsed()));
         // It is claimed again, and the next command runs.
-        command = command_of(&place);
+        command = command_that_runs();
     }
     times
 }

@@ -42,7 +42,7 @@ impl Price {
 pub type Prices = BTreeMap<String, Price>;
 
 /// What a team may use in all. What is `None` is not bounded.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Budget {
     /// Tokens: read, written, and from and to caches, one like the other.
     pub tokens: Option<u64>,

@@ -21,7 +21,7 @@ pub struct CostView {
     /// What they cost, in US dollars, as far as prices are known.
     pub usd: f64,
     /// What the team may use.
-    pub budget: BudgetView,
+    pub budget: Budget,
     /// Requests whose end is not known yet.
     pub open_requests: usize,
     /// Models that cost money and have no price in the config.
@@ -39,15 +39,6 @@ pub struct AccountView {
     #[serde(flatten)]
     pub spend: Spend,
     /// What that costs, in US dollars; `None` where the price is not known.
-    pub usd: Option<f64>,
-}
-
-/// The bounds of a budget.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct BudgetView {
-    /// Tokens.
-    pub tokens: Option<u64>,
-    /// US dollars.
     pub usd: Option<f64>,
 }
 
@@ -73,7 +64,6 @@ impl CostView {
             let (teammate, model) = (account.teammate.clone(), account.model.clone());
             accounts.push(AccountView { teammate, model, spend: *spend, usd });
         }
-        let budget = BudgetView { tokens: budget.tokens, usd: budget.usd };
         Self { team: team.to_owned(), accounts, tokens: total.tokens, usd: total.usd, budget, open_requests, unpriced }
     }
 
