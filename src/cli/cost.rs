@@ -20,7 +20,7 @@ const RESETTER: &str = "brigade-cost";
 /// Show what a team has used: tokens, and what they cost
 ///
 /// It counts every request of every launch in this workspace, and is what the budget is held against. What tokens cost is
-/// known from [prices] in the config.
+/// known from `prices` in the config.
 #[derive(Debug, clap::Args)]
 pub struct Cost {
     /// The team [default: the one that runs, or ran last]

@@ -48,8 +48,10 @@ pub async fn blocking<R: Send + 'static>(action: impl FnOnce() -> StoreResult<R>
     if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
         // A call that panics is an error of the call, as on a thread of its own, and not the end of who made it.
         let caught = || catch_unwind(AssertUnwindSafe(action));
-        return tokio::task::block_in_place(caught)
-            .unwrap_or_else(|_| Err(broken(io::Error::other("a call panicked"))));
+        let outcome = tokio::task::block_in_place(caught);
+        // A runtime that ended meanwhile lets go of the task here; it must not go on to a timer that is gone.
+        tokio::task::yield_now().await;
+        return outcome.unwrap_or_else(|_| Err(broken(io::Error::other("a call panicked"))));
     }
     match tokio::task::spawn_blocking(action).await {
         Ok(outcome) => outcome,
