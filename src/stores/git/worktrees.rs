@@ -52,6 +52,7 @@ impl Inner {
         let mut warnings = Vec::new();
         for number in 1..=NAMES_MAX {
             let mut worktree = self.candidate(assignment, number);
+            let is_new = self.ref_at(&format!("refs/heads/{}", worktree.branch))?.is_none();
             let at = match self.look(&worktree, assignment, &mut warnings)? {
                 Found::Foreign(why) => {
                     warnings.push(format!("{} is left as it is ({why}); another one is used", worktree.name));
@@ -65,21 +66,24 @@ impl Inner {
                     warnings
                         .push(format!("{} was not finished by a git that was killed, and is made anew", worktree.name));
                     self.discard(&at)?;
-                    self.make(&worktree)?
+                    self.make(&worktree, is_new)?
                 }
-                Found::Nothing if self.is_taken(&worktree.branch)? => {
+                Found::Nothing if !is_new && self.is_taken(&worktree.branch)? => {
                     let text = format!("the branch {} is checked out elsewhere; another one is used", worktree.branch);
                     warnings.push(text);
                     continue;
                 }
-                Found::Nothing => self.make(&worktree)?,
+                Found::Nothing => self.make(&worktree, is_new)?,
             };
             self.write_state(&worktree, assignment, &mut warnings)?;
             if let Some((commit, summary)) = self.merged(assignment)? {
                 worktree.warnings = warnings;
                 return Ok(Provision::Merged { commit, summary, worktree });
             }
-            worktree.left = self.left(&at)?;
+            // A branch that was made just now has nothing of its own.
+            if !is_new {
+                worktree.left = self.left(&at)?;
+            }
             worktree.warnings = warnings;
             return Ok(Provision::Ready(worktree));
         }
@@ -166,13 +170,12 @@ impl Inner {
     }
 
     /// Makes a worktree: of its branch, where an earlier attempt left one, else of a new one.
-    fn make(&self, worktree: &Worktree) -> Result<At, RepositoryError> {
+    fn make(&self, worktree: &Worktree, is_new: bool) -> Result<At, RepositoryError> {
         let root = text_of(&worktree.root);
         // Forced, because git may still know of one that somebody removed; twice, because it may have locked it.
         let _listing = self.listing();
         let start = ["worktree", "add", "--quiet", "--force", "--force"];
-        let is_there = self.ref_at(&format!("refs/heads/{}", worktree.branch))?.is_some();
-        let call = if is_there {
+        let call = if !is_new {
             self.main.git(start.iter().chain(&[root.as_str(), &worktree.branch]))
         } else {
             // By its number, so that the new branch does not follow the other one.
