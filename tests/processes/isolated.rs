@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use serde_json::{Value, json};
+
 use crate::support::{Answer, Place, wait_until};
 
 /// How often a run is killed, each time one event later.
@@ -73,8 +75,9 @@ fn assert_whole(place: &Place) {
 
 /// Runs the team until all tasks are completed.
 fn finish(place: &Place, tasks: usize) {
+    let mut said = Vec::new();
     for _ in 0..RUNS_MAX {
-        place.run(&["run", "crew"]);
+        said.push(place.run(&["run", "crew"]));
         if place.all_are("completed") {
             break;
         }
@@ -82,7 +85,7 @@ fn finish(place: &Place, tasks: usize) {
             place.run(&["tasks", "retry", &task["id"].to_string()]);
         }
     }
-    assert!(place.all_are("completed"), "{:#?}", place.tasks());
+    assert!(place.all_are("completed"), "{said:#?}");
     assert_eq!(lines(place), all_lines(tasks), "every line of every task, once");
     assert_eq!(git(place, &["status", "--porcelain"]), "", "the person's checkout has all of it");
     assert_eq!(fs::read_to_string(place.join("log.txt")).unwrap().lines().count(), tasks + 2);
@@ -202,4 +205,44 @@ fn without_a_git_that_will_do_nothing_begins_and_it_is_said_why() {
     assert!(outside.err.contains("isolation needs a git repository"), "{outside:?}");
     let doctor = place.run(&["doctor"]);
     assert!(doctor.out.contains("FAIL") && doctor.out.contains("isolation needs a git repository"), "{doctor:?}");
+}
+
+#[test]
+fn who_made_a_conflict_is_answered_with_it_and_mends_it_in_the_same_attempt() {
+    let put = |line: &str| format!("sed -i 's/^begin$/begin\\n{line}/' log.txt");
+    let bash = |command: String| json!({ "call": [{ "tool": "bash", "input": { "command": command } }] });
+    let report = json!({ "call": [{ "tool": "task_update", "input": {
+        "task_id": "{{task}}", "status": "completed", "result": "done" } }] });
+    let other_began = "until test -e ../crew-task-2/.agent/state.json; do sleep 0.02; done";
+    let other_is_in = "until git show main:log.txt | grep -q 'task 1'; do sleep 0.02; done";
+    let merge = "git merge -q main; sed -i '/^[<=>]/d' log.txt && git add -A && git commit -q --no-edit";
+    let script = json!({
+        "m1.task": [bash(format!("{other_began}; {}", put("of task 1"))), report],
+        "m2.task": [bash(format!("{}; {other_is_in}", put("of task 2"))), report, bash(merge.to_owned()), report],
+    });
+    let place =
+        repository("## One\nrequires: first\n\n## Two\nrequires: second\n\n## After\nafter: Two\nrequires: nobody\n");
+    let member = |name: &str, role: &str| {
+        format!(
+            "[[teams.crew.members]]\nname = \"{name}\"\nrole = \"{role}\"\nprovider = \"scripted\"\nmodel = \"script.json\"\n"
+        )
+    };
+    let members = member("m1", "first") + &member("m2", "second");
+    place.write(
+        "brigade.toml",
+        &format!("durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\nisolation = \"worktree\"\n{members}"),
+    );
+    place.write("script.json", &script.to_string());
+    git(&place, &["add", "-A"]);
+    git(&place, &["commit", "-q", "-m", "Script"]);
+    place.run(&["run", "crew"]);
+    let [one, two, after] = [1, 2, 3].map(|id| place.task(id));
+    let how = |task: &Value| (task["status"].as_str().unwrap().to_owned(), task["attempt"].as_u64().unwrap_or(0));
+    assert_eq!((how(&one), how(&two)), (("completed".to_owned(), 1), ("completed".to_owned(), 1)), "{two}");
+    assert_eq!(after["blockedBy"], json!([]), "what waited for it may begin");
+    let told = place.read(".team/transcripts/m2.jsonl");
+    assert!(told.contains("conflict in log.txt") && told.contains("task #2 stays in progress (red 1 of 3)"), "{told}");
+    assert!(told.contains("Your worktree for it is "), "{told}");
+    assert_eq!(lines(&place), all_lines(2));
+    assert_eq!(git(&place, &["status", "--porcelain"]), "");
 }

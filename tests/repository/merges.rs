@@ -98,7 +98,7 @@ async fn the_checker_sees_a_line_that_a_merge_lost() {
 async fn a_merge_driver_that_drops_lines_without_a_conflict_is_not_believed() {
     let place = Place::new().await;
     place.git(&["config", "merge.mine.driver", "true"]);
-    fs::write(place.path().join(".gitattributes"), "f.txt merge=mine\n").unwrap();
+    fs::write(place.path().join(".gitattributes"), "f.txt merge=mine -diff\n").unwrap();
     place.git(&["add", "-A"]);
     place.git(&["commit", "-q", "-m", "Attributes"]);
     let first = place.done(1, |root| put(root, "f.txt", "line 2", "first")).await;

@@ -48,10 +48,13 @@ async fn after_a_crash_the_worktree_is_found_again_with_all_that_is_in_it() {
     git(&first.root, &["commit", "-q", "-a", "-m", "Half"]);
     fs::write(first.root.join("new.txt"), "not committed\n").unwrap();
     // What git leaves when it is killed.
-    fs::write(place.path().join(".git/worktrees/crew-task-3/index.lock"), "").unwrap();
+    for lock in ["index.lock", "ORIG_HEAD.lock"] {
+        fs::write(place.path().join(".git/worktrees/crew-task-3").join(lock), "").unwrap();
+    }
     let again = place.provision(3).await;
     assert_eq!((&again.root, again.left), (&first.root, Some((1, 1))));
-    assert_eq!(again.warnings.len(), 1, "{:?}", again.warnings);
+    assert_eq!(again.warnings.len(), 2, "{:?}", again.warnings);
+    assert_eq!(git_any(&again.root, &["merge", "main"]).0, Some(0), "git works there again");
     assert_eq!(fs::read_to_string(again.root.join("new.txt")).unwrap(), "not committed\n");
     place.commit(3, &again).await;
 }
@@ -106,6 +109,39 @@ async fn what_is_no_worktree_of_ours_is_never_touched() {
     assert_eq!(worktree.warnings.len(), 3, "{:?}", worktree.warnings);
     assert_eq!(fs::read_to_string(folder.join("precious.txt")).unwrap(), "x");
     assert!(!place.path().join(".worktrees/crew-task-3-2/.agent").exists());
+}
+
+#[tokio::test]
+async fn a_worktree_that_a_killed_git_left_half_made_is_made_anew() {
+    let place = Place::new().await;
+    let first = place.provision(3).await;
+    // As far as git had come: the files not all there, no index, its own lock, no state of ours.
+    let kept = place.path().join(".git/worktrees/crew-task-3");
+    fs::write(kept.join("locked"), "initializing").unwrap();
+    fs::remove_file(kept.join("index")).unwrap();
+    fs::remove_file(first.root.join("f.txt")).unwrap();
+    fs::remove_file(first.root.join(".git")).unwrap();
+    fs::remove_dir_all(first.root.join(".agent")).unwrap();
+    let again = place.provision(3).await;
+    assert_eq!((&again.root, again.left), (&first.root, None));
+    assert_eq!(again.warnings.len(), 1, "{:?}", again.warnings);
+    assert!(again.root.join("f.txt").exists());
+    assert_eq!(git(&again.root, &["status", "--porcelain"]), "");
+}
+
+#[tokio::test]
+async fn a_scratch_worktree_that_is_half_there_keeps_no_team_from_beginning() {
+    let place = Place::new().await;
+    let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
+    let merge = place.made(1, &worktree).await;
+    let scratch = place.repository.check_out(&merge).await.unwrap();
+    fs::remove_file(scratch.join(".git")).unwrap();
+    assert_eq!(place.repository.take_up(Vec::new()).await.unwrap(), [""; 0]);
+    assert!(!scratch.exists());
+    place.repository.check_out(&merge).await.unwrap();
+    fs::remove_dir_all(&scratch).unwrap();
+    fs::write(place.path().join(".git/worktrees/crew-merge/locked"), "initializing").unwrap();
+    assert_eq!(place.repository.check_out(&merge).await.unwrap(), scratch);
 }
 
 #[tokio::test]

@@ -123,7 +123,8 @@ impl Inner {
     }
 
     fn diff(&self, from: &str, to: &str) -> Result<Lines, RepositoryError> {
-        let options = ["diff-tree", "-r", "-p", "-U0", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color"];
+        let options =
+            ["diff-tree", "-r", "-p", "-U0", "--text", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color"];
         Ok(Lines::of_diff(&self.main.git(options.iter().chain(&[from, to])).ok()?.out))
     }
 
@@ -149,10 +150,10 @@ impl Inner {
     /// Throws away what an earlier process verified merges in.
     pub(super) fn remove_scratch(&self) -> Result<(), RepositoryError> {
         let scratch = self.scratch();
-        if self.at(&scratch).is_some() {
-            self.main.git(["worktree", "remove", "--force", "--force", &text_of(&scratch)]).ok()?;
+        match self.at(&scratch) {
+            Some(at) => self.discard(&at),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {
@@ -166,7 +167,8 @@ impl Inner {
         }
         self.remove_scratch()?;
         let root = text_of(&scratch);
-        self.main.git(["worktree", "add", "--quiet", "--force", "--detach", &root, &merge.commit]).ok()?;
+        let _listing = self.listing();
+        self.main.git(["worktree", "add", "--quiet", "--force", "--force", "--detach", &root, &merge.commit]).ok()?;
         Ok(scratch)
     }
 

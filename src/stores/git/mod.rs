@@ -49,6 +49,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     /// Held for each step of a merge: one whose caller is gone runs to its end, and the next one waits for it.
     merging: Mutex<()>,
+    /// Held while the list of worktrees changes or is read: git fails where it meets one that is half made.
+    listing: Mutex<()>,
 }
 
 /// What a repository is opened with.
@@ -83,6 +85,7 @@ impl GitRepository {
             states,
             clock: options.clock,
             merging: Mutex::new(()),
+            listing: Mutex::new(()),
         };
         Ok(Self(Arc::new(inner)))
     }
@@ -182,6 +185,10 @@ impl Inner {
         self.merging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn listing(&self) -> MutexGuard<'_, ()> {
+        self.listing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The commit a name stands for.
     fn commit_of(&self, name: &str) -> Result<String, RepositoryError> {
         Ok(self.main.git(["rev-parse", "--verify", "--end-of-options", &format!("{name}^{{commit}}")]).ok()?.line())
@@ -229,20 +236,23 @@ impl Inner {
         })
     }
 
+    /// What cannot be taken up now is told, and is no reason not to begin.
     fn take_up(&self, completed: &[Assignment]) -> Result<Vec<String>, RepositoryError> {
-        self.exclude()?;
-        let mut told = {
+        let or_told = |error: RepositoryError| Some(error.to_string());
+        let mut told: Vec<String> = Vec::new();
+        {
             let _merging = self.merging();
-            self.remove_scratch()?;
-            self.follow()?.into_iter().collect::<Vec<_>>()
-        };
+            told.extend(self.exclude().err().and_then(or_told));
+            told.extend(self.remove_scratch().err().and_then(or_told));
+            told.extend(self.follow().unwrap_or_else(or_told));
+        }
         let prefix = format!("refs/brigade/{}/merged/", self.team);
         let named = self.main.git(["for-each-ref", "--format=%(refname)", &prefix]).ok()?.line();
         for assignment in completed {
             // The board was told, and the rest was not come to.
             let is_named = named.lines().any(|name| name == self.merged_ref(assignment));
             if let Some(worktree) = self.left_of(assignment, is_named) {
-                told.extend(self.clear(&worktree, assignment)?);
+                told.extend(self.clear(&worktree, assignment).unwrap_or_else(or_told));
             }
         }
         Ok(told)

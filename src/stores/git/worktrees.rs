@@ -2,7 +2,9 @@
 //! else's, is never removed nor changed.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::run::{At, text_of};
 use super::{Inner, WORKTREES_FOLDER};
@@ -12,6 +14,8 @@ use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 
 /// How many names are tried for a task whose first ones are taken by something else.
 const NAMES_MAX: u32 = 9;
+/// How old a branch's lock is that nobody holds any more: git holds one for milliseconds.
+const LOCK_AGE: Duration = Duration::from_secs(10);
 /// The most that is read of a file of git's own, in bytes.
 const POINTER_BYTES_MAX: usize = 64 * 1024;
 
@@ -21,6 +25,8 @@ enum Found {
     Nothing,
     /// The task's worktree.
     Own(At),
+    /// What a git that was killed left of one: nobody has worked in it.
+    Unfinished(At),
     /// Something else, in words.
     Foreign(String),
 }
@@ -46,28 +52,38 @@ impl Inner {
         let mut warnings = Vec::new();
         for number in 1..=NAMES_MAX {
             let mut worktree = self.candidate(assignment, number);
+            let is_new = self.ref_at(&format!("refs/heads/{}", worktree.branch))?.is_none();
             let at = match self.look(&worktree, assignment, &mut warnings)? {
                 Found::Foreign(why) => {
                     warnings.push(format!("{} is left as it is ({why}); another one is used", worktree.name));
                     continue;
                 }
                 Found::Own(at) => {
-                    self.mend(&at, &mut warnings)?;
+                    self.mend(&at, &worktree.branch, &mut warnings)?;
                     at
                 }
-                Found::Nothing if self.is_taken(&worktree.branch)? => {
+                Found::Unfinished(at) => {
+                    warnings
+                        .push(format!("{} was not finished by a git that was killed, and is made anew", worktree.name));
+                    self.discard(&at)?;
+                    self.make(&worktree, is_new)?
+                }
+                Found::Nothing if !is_new && self.is_taken(&worktree.branch)? => {
                     let text = format!("the branch {} is checked out elsewhere; another one is used", worktree.branch);
                     warnings.push(text);
                     continue;
                 }
-                Found::Nothing => self.make(&worktree)?,
+                Found::Nothing => self.make(&worktree, is_new)?,
             };
             self.write_state(&worktree, assignment, &mut warnings)?;
             if let Some((commit, summary)) = self.merged(assignment)? {
                 worktree.warnings = warnings;
                 return Ok(Provision::Merged { commit, summary, worktree });
             }
-            worktree.left = self.left(&at)?;
+            // A branch that was made just now has nothing of its own.
+            if !is_new {
+                worktree.left = self.left(&at)?;
+            }
             worktree.warnings = warnings;
             return Ok(Provision::Ready(worktree));
         }
@@ -108,6 +124,8 @@ impl Inner {
             Err(WorktreeError::IdentifierMismatch { loaded, .. }) => {
                 return Ok(Found::Foreign(format!("its state says that it belongs to `{}`", loaded.issue_identifier)));
             }
+            // Git says so itself until it has finished one.
+            Err(WorktreeError::NotFound { .. }) if is_unfinished(&at) => return Ok(Found::Unfinished(at)),
             Err(WorktreeError::NotFound { .. }) => {}
             Err(WorktreeError::Malformed { reason, .. }) => {
                 let name = &worktree.name;
@@ -137,7 +155,10 @@ impl Inner {
 
     /// Whether a branch is checked out in a worktree that is there.
     fn is_taken(&self, branch: &str) -> Result<bool, RepositoryError> {
-        let said = self.main.git(["worktree", "list", "--porcelain", "-z"]).ok()?;
+        let said = {
+            let _listing = self.listing();
+            self.main.git(["worktree", "list", "--porcelain", "-z"]).ok()?
+        };
         let wanted = format!("branch refs/heads/{branch}");
         let mut folder = PathBuf::new();
         Ok(said.fields().any(|field| {
@@ -149,12 +170,12 @@ impl Inner {
     }
 
     /// Makes a worktree: of its branch, where an earlier attempt left one, else of a new one.
-    fn make(&self, worktree: &Worktree) -> Result<At, RepositoryError> {
+    fn make(&self, worktree: &Worktree, is_new: bool) -> Result<At, RepositoryError> {
         let root = text_of(&worktree.root);
-        // Forced, because git may still know of one that somebody removed.
-        let start = ["worktree", "add", "--quiet", "--force"];
-        let is_there = self.ref_at(&format!("refs/heads/{}", worktree.branch))?.is_some();
-        let call = if is_there {
+        // Forced, because git may still know of one that somebody removed; twice, because it may have locked it.
+        let _listing = self.listing();
+        let start = ["worktree", "add", "--quiet", "--force", "--force"];
+        let call = if !is_new {
             self.main.git(start.iter().chain(&[root.as_str(), &worktree.branch]))
         } else {
             // By its number, so that the new branch does not follow the other one.
@@ -168,12 +189,29 @@ impl Inner {
         })
     }
 
+    /// Removes a worktree in which nobody has worked, whatever state it is in.
+    pub(super) fn discard(&self, at: &At) -> Result<(), RepositoryError> {
+        let _listing = self.listing();
+        let removed = self.main.git(["worktree", "remove", "--force", "--force", &text_of(&at.work_tree)]).run()?;
+        if removed.code == 0 {
+            return Ok(());
+        }
+        // Git removes none that is only half there.
+        for folder in [&at.work_tree, &at.git_dir] {
+            match fs::remove_dir_all(folder) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("remove", folder, &error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Readies a worktree that was there: its way back to the repository, and locks that a killed git left.
-    fn mend(&self, at: &At, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+    fn mend(&self, at: &At, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
         let pointer = format!("gitdir: {}\n", at.git_dir.display());
         let file = at.work_tree.join(".git");
         if fs::read_to_string(&file).is_ok_and(|text| text == pointer) {
-            return self.mend_lock(at, warnings);
+            return self.mend_locks(at, branch, warnings);
         }
         let is_plain = file.symlink_metadata().map_or(true, |metadata| metadata.is_file());
         if !is_plain {
@@ -182,15 +220,22 @@ impl Inner {
         }
         warnings.push(format!("{} led elsewhere and is written anew", file.display()));
         fs::write(&file, pointer).map_err(|error| failed("write", &file, &error))?;
-        self.mend_lock(at, warnings)
+        self.mend_locks(at, branch, warnings)
     }
 
-    fn mend_lock(&self, at: &At, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
-        for lock in ["index.lock", "HEAD.lock"].map(|name| at.git_dir.join(name)) {
-            if lock.symlink_metadata().is_ok() {
-                // Who held the task before is gone, with all its commands.
-                fs::remove_file(&lock).map_err(|error| failed("remove", &lock, &error))?;
-                warnings.push(format!("{} was left by a git that was killed, and is removed", lock.display()));
+    /// Removes the locks of a git that was killed: of those in the worktree's own folder nobody else takes any, and who held the task
+    /// before is gone, with all its commands. That of its branch is taken by others too, for an instant.
+    fn mend_locks(&self, at: &At, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+        let entries = fs::read_dir(&at.git_dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut locks: Vec<PathBuf> =
+            entries.filter(|path| path.extension().is_some_and(|end| end == "lock")).collect();
+        let of_branch = self.main.common_dir.join("refs/heads").join(format!("{branch}.lock"));
+        let age = of_branch.metadata().ok().and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
+        locks.extend(age.filter(|age| *age > LOCK_AGE).map(|_| of_branch));
+        for lock in locks {
+            match fs::remove_file(&lock) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("remove", &lock, &error)),
+                _ => warnings.push(format!("{} was left by a git that was killed, and is removed", lock.display())),
             }
         }
         Ok(())
@@ -285,7 +330,10 @@ impl Inner {
                 return Ok(Some(format!("{name} stays: its state does not say that it is this task's")));
             }
             // Without force git refuses where anything is that is neither committed nor ignored.
-            let removed = self.main.git(["worktree", "remove", &text_of(&worktree.root)]).run()?;
+            let removed = {
+                let _listing = self.listing();
+                self.main.git(["worktree", "remove", &text_of(&worktree.root)]).run()?
+            };
             if removed.code != 0 {
                 return Ok(Some(format!("{name} stays: {}", removed.err.trim())));
             }
@@ -311,6 +359,11 @@ impl Inner {
         }
         boundaries
     }
+}
+
+/// Whether git was about to make it: it keeps it locked so long.
+fn is_unfinished(at: &At) -> bool {
+    fs::read_to_string(at.git_dir.join("locked")).is_ok_and(|reason| reason.trim() == "initializing")
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {
