@@ -105,12 +105,13 @@ pub fn identity_block(identity: Identity<'_>, roster: &[RosterMember], task: Opt
 #[must_use]
 pub fn claimed_block(task: &Task) -> String {
     let mut text = format!("<auto-claimed>Task {}: {}\n", task.id, defuse(&task.subject));
+    // In front of what is asked for: small models take a command that stands last for the call they are to make.
+    if let Some(verify) = &task.verify {
+        let _ = writeln!(text, "{}", verify_line(verify));
+    }
     if !task.description.is_empty() {
         text.push_str(&defuse(&task.description));
         text.push('\n');
-    }
-    if let Some(verify) = &task.verify {
-        let _ = writeln!(text, "Before it counts as completed, this command must exit 0: {}", defuse(verify));
     }
     if task.failures > 0
         && let Some(result) = &task.result
@@ -119,6 +120,12 @@ pub fn claimed_block(task: &Task) -> String {
     }
     text.push_str("</auto-claimed>");
     text
+}
+
+/// What a holder is told about its task's verify command.
+#[must_use]
+pub fn verify_line(verify: &str) -> String {
+    format!("Verify command, run by itself when you report `completed`; it must exit 0: `{}`", defuse(verify))
 }
 
 /// Mail as the model reads it, in the order it came.
