@@ -105,7 +105,7 @@ pub fn identity_block(identity: Identity<'_>, roster: &[RosterMember], task: Opt
 #[must_use]
 pub fn claimed_block(task: &Task) -> String {
     let mut text = format!("<auto-claimed>Task {}: {}\n", task.id, defuse(&task.subject));
-    // In front of what is asked for: small models take a command that stands last for the call they are to make.
+    // In front of what is asked for: a small model took a bare command that stood last for the call it was to make.
     if let Some(verify) = &task.verify {
         let _ = writeln!(text, "{}", verify_line(verify));
     }
