@@ -113,12 +113,13 @@ pub fn identity_block(
 #[must_use]
 pub fn claimed_block(task: &Task, place: Option<&str>) -> String {
     let mut text = format!("<auto-claimed>Task {}: {}\n", task.id, defuse(&task.subject));
+    // In front of what is asked for: a small model took a bare command that stood last for the call it was to make.
+    if let Some(verify) = &task.verify {
+        let _ = writeln!(text, "{}", verify_line(verify));
+    }
     if !task.description.is_empty() {
         text.push_str(&defuse(&task.description));
         text.push('\n');
-    }
-    if let Some(verify) = &task.verify {
-        let _ = writeln!(text, "Before it counts as completed, this command must exit 0: {}", defuse(verify));
     }
     if let Some(place) = place {
         let _ = writeln!(text, "{}", defuse(place));
@@ -130,6 +131,12 @@ pub fn claimed_block(task: &Task, place: Option<&str>) -> String {
     }
     text.push_str("</auto-claimed>");
     text
+}
+
+/// What a holder is told about its task's verify command.
+#[must_use]
+pub fn verify_line(verify: &str) -> String {
+    format!("Verify command, run by itself when you report `completed`; it must exit 0: `{}`", defuse(verify))
 }
 
 /// Mail as the model reads it, in the order it came.

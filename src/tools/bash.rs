@@ -14,10 +14,14 @@ pub(super) struct Bash;
 #[async_trait::async_trait]
 impl Checked for Bash {
     const NAME: &'static str = "bash";
-    const DESCRIPTION: &'static str = "Runs a shell command in the workspace's folder and gives back what it prints to stdout and stderr; of long output the middle is left out. A command that does not exit 0 is an error that ends with its exit status. Each call is a new shell: chain with `&&` after `cd`. There is no terminal and no input, so nothing that asks or pages. When the call ends, all it started ends too: background processes do not go on. It is ended after `timeout` seconds (120 if not given); give more for long builds and tests. To read, search and change files use read_file, grep, glob, edit_file and write_file. The board and the mail (.tasks, .team) are read-only here. Example: {\"command\": \"cargo test --lib parser 2>&1 | tail -40\", \"timeout\": 600}";
+    const DESCRIPTION: &'static str = "Runs a shell command in the workspace's folder and gives back what it prints to stdout and stderr; of long output the middle is left out. A command that does not exit 0 is an error that ends with its exit status. Each call is a new shell without a terminal or input: nothing may ask or page, and what it starts ends with it. The board and the mail (.tasks, .team) are read-only here. To read, search and change files use read_file, grep, glob, edit_file and write_file.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("command", Kind::Text, "The command"),
-        optional("timeout", Kind::Integer, "After how many seconds it is ended"),
+        required("command", Kind::Text, "The command, in one shell: chain with `&&` after `cd`"),
+        optional(
+            "timeout",
+            Kind::Integer,
+            "Ends it after so many seconds; 120 if not given; more for long builds and tests",
+        ),
     ];
 
     fn about(&self, input: &Value) -> String {

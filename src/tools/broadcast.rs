@@ -13,7 +13,7 @@ pub(super) struct Broadcast;
 #[async_trait::async_trait]
 impl Checked for Broadcast {
     const NAME: &'static str = "broadcast";
-    const DESCRIPTION: &'static str = "Sends the same message to every teammate. Each of them reads it and pays for it: use it only for what all must know now, and send_message for the rest. Example: {\"content\": \"main is frozen until task #7 is completed; do not push.\"}";
+    const DESCRIPTION: &'static str = "Sends the same message to every teammate. Each of them reads it and pays for it: use it only for what all must know now, and send_message for the rest.";
     const PARAMETERS: &'static [Parameter] = &[required("content", Kind::Text, "The message")];
 
     fn about(&self, input: &Value) -> String {

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::arguments::{Arguments, Kind, Parameter, required};
 use super::checked::{Checked, text_of};
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
+use crate::domain::context::verify_line;
 use crate::ports::Claimant;
 
 pub(super) struct ClaimTask;
@@ -12,7 +13,7 @@ pub(super) struct ClaimTask;
 #[async_trait::async_trait]
 impl Checked for ClaimTask {
     const NAME: &'static str = "claim_task";
-    const DESCRIPTION: &'static str = "Claims one pending task, so that you work on it and nobody else does. You hold one task at a time; report it with task_update before you claim another. When you are idle the best task comes to you by itself: use this only to choose one yourself. It is refused, with the reason, when the task waits for others, is held or kept for somebody, or requires what you cannot do. Example: {\"task_id\": 3}";
+    const DESCRIPTION: &'static str = "Claims one pending task for you. Tasks come to you by themselves; use this only to choose one, while you hold none. It is refused, with the reason, when the task waits for others, is held or kept for somebody, or requires what you cannot do.";
     const PARAMETERS: &'static [Parameter] = &[required("task_id", Kind::Task, "The task's number")];
 
     fn about(&self, input: &Value) -> String {
@@ -33,11 +34,12 @@ impl Checked for ClaimTask {
             lease: None,
         };
         let task = context.stores.board.claim(arguments.task("task_id"), &claimant).await?;
-        let mut text =
-            format!("you hold task {} (attempt {}): {}\n{}", task.id, task.attempt, task.subject, task.description);
+        let mut text = format!("you hold task {} (attempt {}): {}\n", task.id, task.attempt, task.subject);
         if let Some(verify) = &task.verify {
-            text.push_str(&format!("\nBefore it counts as completed, this command must exit 0: {verify}"));
+            text.push_str(&verify_line(verify));
+            text.push('\n');
         }
+        text.push_str(&task.description);
         Ok(ToolOutput { text, effect: ToolEffect::Claimed { task: task.id, attempt: task.attempt } })
     }
 }

@@ -21,10 +21,14 @@ pub(super) struct EditFile;
 #[async_trait::async_trait]
 impl Checked for EditFile {
     const NAME: &'static str = "edit_file";
-    const DESCRIPTION: &'static str = "Replaces one passage of a text file. `old_text` must stand in the file exactly once, character for character with its indentation; give enough lines around the change to make it the only one. Read the file first; leave out the line numbers read_file shows. Line ends stay as the file has them. To write a whole file use write_file. Example: {\"path\": \"src/lib.rs\", \"old_text\": \"    retries: 3,\", \"new_text\": \"    retries: 5,\"}";
+    const DESCRIPTION: &'static str = "Replaces one passage of a text file. Read the file first, and leave out the line numbers read_file shows. To write a whole file use write_file.";
     const PARAMETERS: &'static [Parameter] = &[
         required("path", Kind::Text, "The file, relative to the workspace"),
-        required("old_text", Kind::Text, "The passage as it stands in the file; it must be there exactly once"),
+        required(
+            "old_text",
+            Kind::Text,
+            "The passage as it stands in the file, character for character with its indentation; with enough lines around the change that it is there exactly once",
+        ),
         required("new_text", Kind::Text, "What takes its place; empty removes it"),
     ];
 

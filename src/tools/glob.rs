@@ -18,9 +18,13 @@ pub(super) struct Glob;
 #[async_trait::async_trait]
 impl Checked for Glob {
     const NAME: &'static str = "glob";
-    const DESCRIPTION: &'static str = "Lists files of the workspace whose path matches a pattern, in the order of their paths. `*` stays within a folder, `**` crosses folders, `{a,b}` is either one; a pattern without `/` matches names in any folder. Left out: .git, Brigade's own files, and what git ignores (see those with bash). To search inside files use grep. Examples: {\"pattern\": \"*.rs\"}, {\"pattern\": \"src/**/test_*.py\"}, {\"pattern\": \"**\", \"path\": \"docs\"}";
+    const DESCRIPTION: &'static str = "Lists files of the workspace whose path matches a pattern. Left out: .git, Brigade's own files, and what git ignores. To search inside files use grep.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("pattern", Kind::Text, "The pattern, matched against paths relative to the workspace (or to `path`)"),
+        required(
+            "pattern",
+            Kind::Text,
+            "Matched against paths relative to the workspace (or to `path`): `*` stays within a folder, `**` crosses folders, `{a,b}` is either one; without `/` it matches names in any folder",
+        ),
         optional("path", Kind::Text, "The folder to look in; the whole workspace if not given"),
     ];
 

@@ -31,9 +31,13 @@ pub(super) struct Grep;
 #[async_trait::async_trait]
 impl Checked for Grep {
     const NAME: &'static str = "grep";
-    const DESCRIPTION: &'static str = "Searches the text files of the workspace for a regular expression (Rust's syntax, like ripgrep: no look-around, no back-references; escape `(`, `{`, `.` to find them as they are). Lines come as `path:line:text`, lines around them as `path-line-text`. Left out: binary files, files over 16 MiB, .git, Brigade's own files, and what git ignores. Use it rather than `grep -r`. Examples: {\"pattern\": \"fn parse_\\\\w+\", \"glob\": \"*.rs\"}, {\"pattern\": \"TODO\", \"path\": \"src\", \"context\": 2}, {\"pattern\": \"old_api\", \"files_only\": true}";
+    const DESCRIPTION: &'static str = "Searches the text files of the workspace for a regular expression. Lines come as `path:line:text`, lines around them as `path-line-text`. Left out: binary files, files over 16 MiB, .git, Brigade's own files, and what git ignores. Use it rather than `grep -r`.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("pattern", Kind::Text, "The regular expression, matched line by line"),
+        required(
+            "pattern",
+            Kind::Text,
+            "The expression, matched line by line, in Rust's syntax as in ripgrep: no look-around; `(`, `{` and `.` as they are take a `\\`",
+        ),
         optional("path", Kind::Text, "The file or folder to search; the whole workspace if not given"),
         optional("glob", Kind::Text, "Only files whose path matches this pattern, such as `*.rs`"),
         optional("context", Kind::Integer, "How many lines to show before and after each match"),

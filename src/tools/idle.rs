@@ -11,7 +11,7 @@ pub(super) struct Idle;
 #[async_trait::async_trait]
 impl Checked for Idle {
     const NAME: &'static str = "idle";
-    const DESCRIPTION: &'static str = "Says that you have nothing left to do. You wait, at no cost, and are called when mail arrives or a task can be claimed. Report the task you hold first, with task_update. Never wait by sleeping or by asking again and again. Example: {}";
+    const DESCRIPTION: &'static str = "Says that you have nothing left to do. You wait, at no cost, and are called when mail or a task arrives. Report the task you hold first, with task_update. Never wait by sleeping or by asking again and again.";
     const PARAMETERS: &'static [Parameter] = &[];
 
     fn about(&self, _: &Value) -> String {

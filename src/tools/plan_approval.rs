@@ -19,7 +19,7 @@ pub(super) struct SubmitPlan;
 #[async_trait::async_trait]
 impl Checked for SubmitPlan {
     const NAME: &'static str = NAME;
-    const DESCRIPTION: &'static str = "Hands in a plan to the lead, or the person, before work that is large, risky or hard to undo, or when the task asks for it. The answer comes as mail with the same request_id; do not begin what needs the approval before it came. Small tasks need no plan. Example: {\"plan\": \"1. Move the schema to v2 behind a flag. 2. Copy the data. 3. Switch reads. Undo: switch the flag back.\"}";
+    const DESCRIPTION: &'static str = "Hands in a plan to the lead, or the person, before work that is large, risky or hard to undo, or when the task asks for it. The answer comes as mail with the same request_id; do not begin what needs the approval before it came. Small tasks need no plan.";
     const PARAMETERS: &'static [Parameter] = &[required("plan", Kind::Text, "The plan: steps, risks, how to undo")];
 
     fn about(&self, input: &Value) -> String {
@@ -46,7 +46,7 @@ pub(super) struct AnswerPlan;
 #[async_trait::async_trait]
 impl Checked for AnswerPlan {
     const NAME: &'static str = NAME;
-    const DESCRIPTION: &'static str = "Answers a plan that a teammate handed in, once. The request_id stands in its mail. Say in `feedback` what to change when you reject it. Example: {\"request_id\": \"9b1d4e05\", \"approve\": false, \"feedback\": \"Split step 2; take a backup first.\"}";
+    const DESCRIPTION: &'static str = "Answers a plan that a teammate handed in, once. The request_id stands in its mail. Say in `feedback` what to change when you reject it.";
     const PARAMETERS: &'static [Parameter] = &[
         required("request_id", Kind::Text, "Which plan, as its mail says"),
         required("approve", Kind::Boolean, "Whether it may be done so"),

@@ -22,10 +22,10 @@ pub(super) struct ReadFile;
 #[async_trait::async_trait]
 impl Checked for ReadFile {
     const NAME: &'static str = "read_file";
-    const DESCRIPTION: &'static str = "Reads a text file of the workspace. Each line comes as its number, a tab, and its text; the number and the tab are not part of the file. Reads up to 2000 lines at once; for a longer file go on with `offset`, or find the place with grep first. Use it rather than `cat`. Binary files are named, not shown. Example: {\"path\": \"src/main.rs\", \"offset\": 120, \"limit\": 40}";
+    const DESCRIPTION: &'static str = "Reads a text file of the workspace, up to 2000 lines at once. Each line comes as its number, a tab, and its text; the number and the tab are not part of the file. Use it rather than `cat`.";
     const PARAMETERS: &'static [Parameter] = &[
         required("path", Kind::Text, "The file, relative to the workspace"),
-        optional("offset", Kind::Integer, "The first line to show, counting from 1"),
+        optional("offset", Kind::Integer, "The first line to show, counting from 1; for long files"),
         optional("limit", Kind::Integer, "How many lines to show"),
     ];
 

@@ -12,7 +12,7 @@ pub(super) struct ReadInbox;
 #[async_trait::async_trait]
 impl Checked for ReadInbox {
     const NAME: &'static str = "read_inbox";
-    const DESCRIPTION: &'static str = "Says whether mail waits for you and from whom. You seldom need it: mail is put before you by itself, as <inbox>, with the results of your tools and at the end of each turn, each message once. Example: {}";
+    const DESCRIPTION: &'static str = "Says whether mail waits for you and from whom. You seldom need it: mail is put before you by itself, as <inbox>, each message once.";
     const PARAMETERS: &'static [Parameter] = &[];
 
     fn about(&self, _: &Value) -> String {

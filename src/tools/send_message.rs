@@ -13,7 +13,7 @@ pub(super) struct SendMessage;
 #[async_trait::async_trait]
 impl Checked for SendMessage {
     const NAME: &'static str = "send_message";
-    const DESCRIPTION: &'static str = "Sends a message to one member of the team, to `lead`, or to `human` (the person). It arrives between their turns. Use it to ask, to answer, and to say what another needs for its work. Do not use it to report a task (task_update does that), to thank or to acknowledge: every message costs its reader. Example: {\"to\": \"bob\", \"content\": \"The parser now returns Result; see src/parse.rs:40.\"}";
+    const DESCRIPTION: &'static str = "Sends a message to one member of the team or to the person; it arrives between their turns. Use it to ask, to answer, and to say what another needs for its work; not to report a task (task_update does that), to thank or to acknowledge.";
     const PARAMETERS: &'static [Parameter] = &[
         required("to", Kind::Text, "The recipient's name, `lead` or `human`"),
         required("content", Kind::Text, "The message"),

@@ -18,7 +18,7 @@ pub(super) struct ShutdownRequest;
 #[async_trait::async_trait]
 impl Checked for ShutdownRequest {
     const NAME: &'static str = "shutdown_request";
-    const DESCRIPTION: &'static str = "Asks a teammate to stop for the rest of the run. It answers yes or no, by mail with the request_id this returns; shutdown_response shows the answer too. Idle teammates cost nothing: ask only when one is really not wanted any more. Example: {\"teammate\": \"bob\"}";
+    const DESCRIPTION: &'static str = "Asks a teammate to stop for the rest of the run. It answers yes or no, by mail with the request_id this returns; shutdown_response shows the answer too. Idle teammates cost nothing: ask only when one is really not wanted any more.";
     const PARAMETERS: &'static [Parameter] = &[required("teammate", Kind::Text, "The teammate's name")];
 
     fn about(&self, input: &Value) -> String {
@@ -59,7 +59,7 @@ pub(super) struct AnswerShutdown;
 #[async_trait::async_trait]
 impl Checked for AnswerShutdown {
     const NAME: &'static str = RESPONSE;
-    const DESCRIPTION: &'static str = "Answers the lead's request that you stop; the request_id stands in its mail. With `approve` true you stop after this turn: complete or release your task first. Say no, with a reason, only when stopping now would lose something. Example: {\"request_id\": \"1f0a77c2\", \"approve\": true}";
+    const DESCRIPTION: &'static str = "Answers the lead's request that you stop; the request_id stands in its mail. With `approve` true you stop after this turn: complete or release your task first. Say no, with a reason, only when stopping now would lose something.";
     const PARAMETERS: &'static [Parameter] = &[
         required("request_id", Kind::Text, "Which request, as its mail says"),
         required("approve", Kind::Boolean, "Whether you stop"),
@@ -92,7 +92,7 @@ pub(super) struct ShutdownStatus;
 #[async_trait::async_trait]
 impl Checked for ShutdownStatus {
     const NAME: &'static str = RESPONSE;
-    const DESCRIPTION: &'static str = "Shows how a shutdown_request of yours stands: waiting, approved or rejected. The answer comes as mail by itself; there is no need to ask again and again. Example: {\"request_id\": \"1f0a77c2\"}";
+    const DESCRIPTION: &'static str = "Shows how a shutdown_request of yours stands: waiting, approved or rejected. The answer comes as mail by itself; there is no need to ask again and again.";
     const PARAMETERS: &'static [Parameter] =
         &[required("request_id", Kind::Text, "The request, as shutdown_request returned it")];
 

@@ -18,13 +18,21 @@ pub(super) struct TaskCreate;
 #[async_trait::async_trait]
 impl Checked for TaskCreate {
     const NAME: &'static str = "task_create";
-    const DESCRIPTION: &'static str = "Puts a task on the board; a fit teammate claims it by itself. One task has one outcome that can be checked, and can be done by somebody who reads nothing but it: name files, say what is wanted and how one sees that it is done. `blocked_by` lists tasks that must be completed first, and only those. `verify` is a command that must exit 0 before the task counts as completed. `requires` names roles or capabilities, one of which is needed; leave it out when anyone can do it. Example: {\"subject\": \"Port src/dates.rs to jiff\", \"description\": \"Replace chrono in src/dates.rs; the public functions stay.\", \"blocked_by\": [3], \"verify\": \"cargo test dates\"}";
+    const DESCRIPTION: &'static str = "Puts a task on the board; a fit teammate claims it by itself. One task has one outcome that can be checked, and can be done by somebody who reads nothing but it. Gives back its number.";
     const PARAMETERS: &'static [Parameter] = &[
         required("subject", Kind::Text, "What is to be done, in one line"),
-        required("description", Kind::Text, "All that is needed to do it"),
-        optional("blocked_by", Kind::Tasks, "Tasks that must be completed first"),
-        optional("requires", Kind::Texts, "Roles or capabilities, one of which is needed"),
-        optional("verify", Kind::Text, "A shell command that exits 0 once it is done"),
+        required(
+            "description",
+            Kind::Text,
+            "All that is needed to do it: which files, what is wanted, how one sees that it is done",
+        ),
+        optional("blocked_by", Kind::Tasks, "Numbers of the tasks that must be completed first, and only those"),
+        optional(
+            "requires",
+            Kind::Texts,
+            "Roles or capabilities, one of which is needed; left out when anyone can do it",
+        ),
+        optional("verify", Kind::Text, "A shell command that must exit 0 before it counts as completed"),
         optional("priority", Kind::Integer, "Higher is claimed first; 0 if not given"),
     ];
 

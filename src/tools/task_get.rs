@@ -16,7 +16,7 @@ pub(super) struct TaskGet;
 #[async_trait::async_trait]
 impl Checked for TaskGet {
     const NAME: &'static str = "task_get";
-    const DESCRIPTION: &'static str = "Shows one task of the board, whole: description, who holds it, what it waits for, its verify command, its result. Example: {\"task_id\": 3}";
+    const DESCRIPTION: &'static str = "Shows one task of the board, whole: description, who holds it, what it waits for, its verify command, its result.";
     const PARAMETERS: &'static [Parameter] = &[required("task_id", Kind::Task, "The task's number")];
 
     fn about(&self, input: &Value) -> String {

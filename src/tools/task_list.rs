@@ -23,7 +23,7 @@ pub(super) struct TaskList;
 #[async_trait::async_trait]
 impl Checked for TaskList {
     const NAME: &'static str = "task_list";
-    const DESCRIPTION: &'static str = "Shows the tasks of the board, a line each: number, status, owner, subject, what it still waits for. Tasks in progress come first, then pending, failed and completed ones. With `status` only those. For a description or a result use task_get. Examples: {}, {\"status\": \"failed\"}";
+    const DESCRIPTION: &'static str = "Shows the tasks of the board, a line each: number, status, owner, subject, what it still waits for. For a description or a result use task_get.";
     const PARAMETERS: &'static [Parameter] = &[optional(
         "status",
         Kind::Word(&["pending", "in_progress", "completed", "failed"]),

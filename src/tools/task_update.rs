@@ -32,13 +32,13 @@ pub(super) struct TaskUpdate {
 #[async_trait::async_trait]
 impl Checked for TaskUpdate {
     const NAME: &'static str = "task_update";
-    const DESCRIPTION: &'static str = "Reports what came of the task you hold, or changes a task's text, order or dependencies.\nstatus `completed`: it is done; say in `result` what you did and what shows it. If the task has a verify command it runs now; when it is red you get its output and still hold the task: mend the cause and report again (after 3 reds the attempt has failed).\nstatus `failed`: you cannot do it; say why in `result`. It is tried again later unless `final` is true, which says that another attempt cannot help.\nstatus `pending`: gives it back for somebody else; by the lead it also retries a failed task and reopens a completed one.\nstatus `deleted`: removes a task (lead only).\nTo take a task use claim_task. Editing is for the lead, the task's creator and its holder. Examples: {\"task_id\": 4, \"status\": \"completed\", \"result\": \"largest.txt lists the 20 largest files; checked with wc -l.\"}, {\"task_id\": 9, \"add_blocked_by\": [4]}";
+    const DESCRIPTION: &'static str = "Reports what came of the task you hold: `completed`, `failed`, or `pending` to give it back. `completed` runs the task's verify command; when it is red you get its output and still hold the task: mend the cause and report again (after 3 reds the attempt has failed). A failed task is tried again later, unless `final` is true. The lead retries a failed task and reopens a completed one with `pending`, and removes one with `deleted`. The lead, a task's creator and its holder change its text, order and dependencies with the other arguments.";
     const PARAMETERS: &'static [Parameter] = &[
         required("task_id", Kind::Task, "The task's number"),
         optional(
             "status",
             Kind::Word(&["pending", "in_progress", "completed", "failed", "deleted"]),
-            "What it is to be",
+            "What became of it",
         ),
         optional("result", Kind::Text, "What was done and what shows it, or why it failed"),
         optional("final", Kind::Boolean, "With `failed`: another attempt cannot help"),

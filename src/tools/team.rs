@@ -12,7 +12,7 @@ pub(super) struct SpawnTeammate;
 #[async_trait::async_trait]
 impl Checked for SpawnTeammate {
     const NAME: &'static str = "spawn_teammate";
-    const DESCRIPTION: &'static str = "Starts a new teammate, or a stopped one again. It claims tasks from the board by itself; give it a role that tasks can require, and instructions that hold for all its work, not a single task. Look at list_teammates first: an idle teammate is free and will take the next task, so start one only when more work can really be done at the same time or a role is missing. Example: {\"name\": \"dora\", \"role\": \"reviewer\", \"prompt\": \"Review for correctness and missing tests; do not change code.\"}";
+    const DESCRIPTION: &'static str = "Starts a new teammate, or a stopped one again. It claims tasks from the board by itself; give it a role that tasks can require, and instructions that hold for all its work, not a single task. Look at list_teammates first: an idle teammate is free and will take the next task, so start one only when more work can really be done at the same time or a role is missing.";
     const PARAMETERS: &'static [Parameter] = &[
         required("name", Kind::Text, "Its name: letters, digits, `_` and `-`"),
         required("role", Kind::Text, "Its role"),
@@ -42,7 +42,7 @@ pub(super) struct ListTeammates;
 #[async_trait::async_trait]
 impl Checked for ListTeammates {
     const NAME: &'static str = "list_teammates";
-    const DESCRIPTION: &'static str = "Shows every teammate: role, whether it works, is idle or stopped, its task, and what it waits for. The harness knows this; do not ask teammates how they stand. Example: {}";
+    const DESCRIPTION: &'static str = "Shows every teammate: role, whether it works, is idle or stopped, its task, and what it waits for. The harness knows this; do not ask teammates how they stand.";
     const PARAMETERS: &'static [Parameter] = &[];
 
     fn about(&self, _: &Value) -> String {
@@ -59,7 +59,7 @@ pub(super) struct GoalDone;
 #[async_trait::async_trait]
 impl Checked for GoalDone {
     const NAME: &'static str = "goal_done";
-    const DESCRIPTION: &'static str = "Says that the team's goal is met, and ends the team's work on it. Call it only when all that the goal asks for is there and something shows it (a command you ran, a file you looked at), not because the tasks are over. Example: {\"summary\": \"The parser reads the new grammar; `cargo test parser` passes (84 tests).\"}";
+    const DESCRIPTION: &'static str = "Says that the team's goal is met, and ends the team's work on it. Call it only when all that the goal asks for is there and something shows it (a command you ran, a file you looked at), not because the tasks are over.";
     const PARAMETERS: &'static [Parameter] = &[required("summary", Kind::Text, "What was reached and what shows it")];
 
     fn about(&self, input: &Value) -> String {

@@ -16,7 +16,7 @@ pub(super) struct Todo;
 #[async_trait::async_trait]
 impl Checked for Todo {
     const NAME: &'static str = "todo";
-    const DESCRIPTION: &'static str = "Keeps your own list of steps for the task at hand: with `content` it replaces the list, without it shows it. Use it for tasks of three or more steps and keep it current; leave it out for small ones. What others should do goes on the board with task_create. Example: {\"content\": \"[x] read the parser\\n[>] add the token\\n[ ] tests\"}";
+    const DESCRIPTION: &'static str = "Keeps your own list of steps for a task of three or more steps: with `content` it replaces the list, without it shows it. What others should do goes on the board with task_create.";
     const PARAMETERS: &'static [Parameter] = &[optional("content", Kind::Text, "The whole list, one step a line")];
 
     fn about(&self, input: &Value) -> String {

@@ -21,7 +21,7 @@ static CHANGES: Mutex<()> = Mutex::new(());
 #[async_trait::async_trait]
 impl Checked for WriteFile {
     const NAME: &'static str = "write_file";
-    const DESCRIPTION: &'static str = "Writes a file of the workspace, whole: makes it, with the folders above it, or replaces all that is in it. For a change to a part of a file use edit_file. Example: {\"path\": \"docs/notes.md\", \"content\": \"# Notes\\n\"}";
+    const DESCRIPTION: &'static str = "Writes a whole file of the workspace: makes it, with the folders above it, or replaces all that is in it. To change a part of a file use edit_file.";
     const PARAMETERS: &'static [Parameter] = &[
         required("path", Kind::Text, "The file, relative to the workspace"),
         required("content", Kind::Text, "All of its new content"),
