@@ -367,7 +367,7 @@ pub fn member_names(team: &TeamSpec) -> Vec<Name> {
 
 /// The last sign of life that a team's lead gave in the state file.
 fn heartbeat(state: &SharedState, team: &str) -> Option<UnixMs> {
-    let of_team: Option<String> = state.document.get("team").ok().flatten();
+    let of_team = state.team();
     let teammates: BTreeMap<String, TeammateReport> = state.document.get("teammates").ok().flatten()?;
     let heartbeats = teammates.values().filter_map(|report| UnixMs::from_iso(&report.heartbeat));
     heartbeats.max().filter(|_| of_team.as_deref() == Some(team))

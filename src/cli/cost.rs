@@ -37,7 +37,7 @@ impl Cost {
     /// There is no such team, or it runs.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let running = context.running().await?;
-        let said = running.state.as_ref().and_then(team_of).filter(|_| self.team.is_none());
+        let said = running.state.as_ref().and_then(SharedState::team).filter(|_| self.team.is_none());
         let name = self.team.clone().or_else(|| running.team.clone()).or(said);
         let spec = context.team_if_valid(name.as_deref());
         let Some(team) = spec.as_ref().map(|spec| spec.name.to_string()).or(name) else {
@@ -54,10 +54,6 @@ impl Cost {
         let view = CostView::of(&team, book.spent().iter(), book.open_requests(&team), budget, &prices);
         context.output.answer(&view, || render(&view, context.output.columns))
     }
-}
-
-fn team_of(state: &SharedState) -> Option<String> {
-    state.document.get("team").ok().flatten()
 }
 
 async fn reset(context: &Context, running: &Running, team: &str) -> CliResult<()> {

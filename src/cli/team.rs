@@ -31,11 +31,7 @@ impl Team {
     /// There is no such team.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let running = context.running().await?;
-        let said: Option<String> = running
-            .state
-            .as_ref()
-            .and_then(|state| state.document.get("team").ok().flatten())
-            .filter(|_| self.team.is_none());
+        let said: Option<String> = running.state.as_ref().and_then(SharedState::team).filter(|_| self.team.is_none());
         let name = self.team.clone().or_else(|| running.team.clone()).or(said);
         let spec = context.team_if_valid(name.as_deref());
         let Some(name) = name.or_else(|| spec.as_ref().map(|spec| spec.name.to_string())) else {
@@ -147,8 +143,7 @@ fn phase_of(status: MemberStatus, is_running: bool) -> &'static str {
 
 /// What the state file says of the members of this team.
 pub(super) fn reports_of(state: &SharedState, team: &str) -> BTreeMap<String, TeammateReport> {
-    let of_team: Option<String> = state.document.get("team").ok().flatten();
-    if of_team.as_deref() != Some(team) {
+    if state.team().as_deref() != Some(team) {
         return BTreeMap::new();
     }
     state.document.get("teammates").ok().flatten().unwrap_or_default()

@@ -223,6 +223,12 @@ impl SharedState {
         next
     }
 
+    /// The team that last reported into the file.
+    #[must_use]
+    pub fn team(&self) -> Option<String> {
+        self.document.get("team").ok().flatten()
+    }
+
     /// The file's text.
     #[must_use]
     pub fn to_file(&self) -> String {
@@ -237,7 +243,7 @@ impl SharedState {
             return current == self.current && *merged == StateReport { current: merged.current, ..report.clone() };
         }
         let teammates: Option<TeammateReports> = self.document.get("teammates").ok().flatten();
-        let team: Option<String> = self.document.get("team").ok().flatten();
+        let team = self.team();
         report.current.is_none_or(|current| current == self.current)
             && team.as_deref() == Some(&report.team)
             && teammates.as_ref() == Some(&*report.teammates)
