@@ -45,6 +45,9 @@ struct Inner {
     open: Mutex<HashMap<String, Arc<Mutex<Open>>>>,
 }
 
+/// How often a folder that is gone is made anew for one append.
+const FOLDER_TRIES: u32 = 5;
+
 /// What is known of one transcript.
 #[derive(Default)]
 struct Open {
@@ -192,8 +195,11 @@ impl Inner {
         open.may_be_torn = true;
         let before = match self.files.append(path, &rest) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
-                self.files.append(path, &rest).map_err(failed("append to", path))?
+                // Somebody who is removing the folder above may take it away again at once.
+                let again = || self.files.create_folder(&self.folder).and_then(|()| self.files.append(path, &rest));
+                let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+                let tried = (1..FOLDER_TRIES).map(|_| again()).find(|tried| !tried.as_ref().is_err_and(gone));
+                tried.unwrap_or_else(again).map_err(failed("append to", path))?
             }
             other => other.map_err(failed("append to", path))?,
         };
