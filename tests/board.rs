@@ -136,7 +136,7 @@ fn holder(task: &Task) -> Actor {
 }
 
 fn complete() -> Change {
-    Change::Complete(TaskResult { summary: "done".into(), evidence: String::new() })
+    Change::Complete(TaskResult::said("done", ""))
 }
 
 fn fail(reason: &str) -> Change {
@@ -508,7 +508,7 @@ async fn what_is_too_large_is_refused(world: World) {
     assert!(world.board.view().await.unwrap().tasks.is_empty());
     world.create(vec![task("one")]).await;
     let held = world.claim("alice").await.unwrap();
-    let result = TaskResult { summary: "x".repeat(TASK_BYTES_MAX), evidence: String::new() };
+    let result = TaskResult::said("x".repeat(TASK_BYTES_MAX), "");
     let error = world.board.change(held.id, Change::Complete(result), &holder(&held)).await.unwrap_err();
     assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
     assert_eq!(world.board.get(held.id).await.unwrap(), held);

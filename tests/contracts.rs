@@ -43,7 +43,7 @@ fn tasks_are_written_back_as_they_were_read() {
 #[test]
 fn a_claimed_task_is_completed_in_place() {
     let task = Task::parse(TaskId(4), sample("task_claimed.json").as_bytes()).unwrap();
-    let result = TaskResult { summary: "done".into(), evidence: "verify exited 0".into() };
+    let result = TaskResult::said("done", "verify exited 0");
     let done = change(&task, &Change::Complete(result), &Actor::holder("bob", 1), UnixMs(1_763_688_009_000)).unwrap();
     let written = value(&done.to_file());
     assert_eq!(written["status"], "completed");

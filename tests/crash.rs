@@ -61,7 +61,7 @@ fn waiting(subject: &str, blockers: &[u64]) -> NewTask {
 }
 
 fn done() -> Change {
-    Change::Complete(TaskResult { summary: "done".into(), evidence: String::new() })
+    Change::Complete(TaskResult::said("done", ""))
 }
 
 type Tasks = BTreeMap<TaskId, Task>;

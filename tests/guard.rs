@@ -82,6 +82,7 @@ fn bench() -> Bench {
 
 fn setting(folder: &Path, commands: Arc<dyn CommandRegistry>, holding: watch::Receiver<Holding>) -> CommandSetting {
     CommandSetting {
+        must_be_confined: false,
         workspace: folder.to_owned(),
         control_files: [".tasks", ".team", "agent_state.json", "brigade.toml"].map(PathBuf::from).into(),
         guard: guard_of_brigade(),

@@ -385,7 +385,7 @@ fn under_a_lead_by_rule_a_plan_waits_for_the_person_who_answers_it_in_place() {
     let plan = "1. Sand.\n2. Paint.";
     let mut seat = Seat::scripted(&painter(&[("plan_approval", json!({ "plan": plan }))]), None);
     seat.until("the plan", |shown| shown.contains("  1. Sand.\n  2. Paint.\n"));
-    seat.until_line("crew? ada hands in plan ");
+    seat.until_line("crew? ada waits for plan ");
     let listed: Value = serde_json::from_str(&seat.run(&["plan", "--json"])).unwrap();
     let id = listed["data"][0]["id"].as_str().unwrap().to_owned();
     assert_eq!((listed["data"][0]["to"].as_str(), listed["data"][0]["plan"].as_str()), (Some("human"), Some(plan)));

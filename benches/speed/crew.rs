@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::name::{LEAD, Name};
-use brigade::domain::spend::{Budget, Prices};
+use brigade::domain::name::LEAD;
 use brigade::domain::state::Mode;
 use brigade::domain::transcript::{Block, Usage};
 use brigade::models::runbook::Runbook;
@@ -16,7 +15,7 @@ use brigade::ports::{
 };
 use brigade::stores::open::{OpenOptions, Purpose, Workspace, open};
 use brigade::team::handle::{Command, TeamHandle};
-use brigade::team::spec::{Isolation, Limits, MemberSpec, Prompts, TeamSpec};
+use brigade::team::spec::{Limits, TeamSpec};
 use brigade::team::{self, Start, Surroundings};
 use brigade::tools::table::tools_of;
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
@@ -151,27 +150,15 @@ impl Crew<'_> {
             count_tokens: |text| text.len() as u64 / 4,
             repository: None,
         };
-        let member = |name: &str, provider: &str| MemberSpec {
-            name: Name::new(name).unwrap(),
-            role: "coder".to_owned(),
-            capabilities: Vec::new(),
-            prompt: String::new(),
-            model: ModelSpec { provider: provider.to_owned(), model: name.to_owned(), ..ModelSpec::default() },
+        let model = |name: &str, provider: &str| ModelSpec {
+            provider: provider.to_owned(),
+            model: name.to_owned(),
+            ..ModelSpec::default()
         };
-        let spec = TeamSpec {
-            name: Name::new("bench").unwrap(),
-            goal: None,
-            plan: None,
-            done_when: None,
-            isolation: Isolation::None,
-            merge_into: None,
-            lead: member(LEAD, "runbook"),
-            members: (1..=self.members).map(|number| member(&member_name(number), "bench")).collect(),
-            limits: self.limits,
-            prompts: Prompts::default(),
-            budget: Budget::default(),
-            prices: Prices::new(),
-        };
+        let mut spec = TeamSpec { limits: self.limits, ..TeamSpec::new("bench", model(LEAD, "runbook")).unwrap() };
+        for name in (1..=self.members).map(member_name) {
+            spec = spec.with_member(&name, "coder", model(&name, "bench")).unwrap();
+        }
         let start = Start { mode: Some(Mode::Continuous), ..Start::default() };
         let team = team::launch(spec, start, surroundings).await.unwrap();
         Crewed { workspace, team }

@@ -10,11 +10,12 @@ use super::waiting::{delivered, new_mail};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::HUMAN;
 use crate::domain::questions::Questions;
+use crate::domain::request::RequestKind;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
 use crate::ports::{Delivery, Stores};
 use crate::stores::open::Purpose;
-use crate::ui::plans;
+use crate::ui::approvals;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::{ago, indented, one_line};
 
@@ -125,7 +126,12 @@ fn shown_as(context: &Context, messages: &[&Message], can_answer: bool) -> CliRe
 /// How a person answers what asks for that.
 fn how_to_answer(message: &Message) -> Option<String> {
     match (message.kind, &message.request_id) {
-        (MessageType::PlanApprovalRequest, Some(id)) => Some(plans::how_to_answer(&one_line(id))),
+        (MessageType::PlanApprovalRequest, Some(id)) => {
+            Some(approvals::how_to_answer(RequestKind::PlanApproval, &one_line(id)))
+        }
+        (MessageType::Message, Some(id)) if message.approve.is_none() => {
+            Some(approvals::how_to_answer(RequestKind::Review, &one_line(id)))
+        }
         _ if Questions::asks(message) => Some(format!("brigade send {} TEXT answers", one_line(&message.from))),
         _ => None,
     }
@@ -151,6 +157,7 @@ fn as_text(message: &Message, now: UnixMs, columns: usize) -> String {
     // Seconds of a few thousand years: a float holds their milliseconds.
     let at = UnixMs((message.timestamp * 1000.0) as i64);
     let kind = match (message.kind, &message.request_id) {
+        (MessageType::Message, Some(id)) if message.approve.is_none() => format!("asks for review {}, ", one_line(id)),
         (MessageType::Message, _) => String::new(),
         (MessageType::PlanApprovalRequest, Some(id)) => format!("hands in plan {}, ", one_line(id)),
         (kind, _) => format!("{}, ", kind.as_str().replace('_', " ")),

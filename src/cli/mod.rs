@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub mod approvals;
 pub mod arguments;
 pub mod clean;
 pub mod completions;
@@ -23,7 +24,6 @@ pub mod init;
 pub mod launch;
 pub mod log;
 pub mod output;
-pub mod plan;
 pub mod run;
 pub mod send;
 pub mod session;
@@ -92,7 +92,8 @@ pub enum Command {
     Team(team::Team),
     Inbox(inbox::Inbox),
     Send(send::Send),
-    Plan(plan::Plan),
+    Plan(approvals::Plan),
+    Review(approvals::Review),
     Why(why::Why),
     State(state::State),
     Cost(cost::Cost),
@@ -172,6 +173,7 @@ impl Command {
             Self::Inbox(command) => wait_for(command.run(context)),
             Self::Send(command) => wait_for(command.run(context)),
             Self::Plan(command) => wait_for(command.run(context)),
+            Self::Review(command) => wait_for(command.run(context)),
             Self::Why(command) => wait_for(command.run(context)),
             Self::State(command) => wait_for(command.run(context)),
             Self::Cost(command) => wait_for(command.run(context)),

@@ -64,17 +64,17 @@ impl Team {
     }
 }
 
-/// Who handed in a plan or asked the person something waits for an answer.
+/// Who handed in a plan or work, or asked the person something waits for an answer.
 fn tell_who_asks(team: &mut TeamView, waiting: &Waiting) {
     for member in team.members.iter_mut().filter(|member| member.phase == "idle" || member.phase == "work") {
         let is_theirs = |from: &str| from.eq_ignore_ascii_case(&member.name);
-        // Who works goes on meanwhile, but for a plan.
+        // Who works goes on meanwhile, but for a plan or a review.
         let is_idle = member.phase == "idle";
         let question = waiting.questions.iter().find(|question| is_idle && is_theirs(&question.from));
         let question = question.map(|question| format!("a person: {}", crate::ui::text::one_line(&question.text)));
-        // The state file says so of plans too, a moment later.
-        let plan = waiting.plans.iter().find(|plan| is_theirs(&plan.from)).map(Request::who_answers);
-        member.waiting_for = plan.or(question).or(member.waiting_for.take());
+        // The state file says so of plans and reviews too, a moment later.
+        let approval = waiting.approvals.iter().find(|request| is_theirs(&request.from)).map(Request::who_answers);
+        member.waiting_for = approval.or(question).or(member.waiting_for.take());
     }
 }
 

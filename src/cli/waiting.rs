@@ -1,11 +1,11 @@
-//! What waits for the person: mail that was not shown to them, questions they have not answered, plans that only they can.
+//! What waits for the person: mail that was not shown to them, questions they have not answered, plans and reviews that only they can.
 
 use std::collections::HashSet;
 
 use super::error::CliResult;
 use crate::domain::name::HUMAN;
 use crate::domain::questions::{Question, Questions};
-use crate::domain::request::Request;
+use crate::domain::request::{Request, RequestKind};
 use crate::domain::transcript::{Entry, Record};
 use crate::ports::{Delivery, Stores};
 use crate::ui::summary::ForYou;
@@ -17,8 +17,8 @@ pub struct Waiting {
     pub messages: usize,
     /// Questions that were not answered, also those in that mail.
     pub questions: Vec<Question>,
-    /// All plans that wait for an answer, oldest first.
-    pub plans: Vec<Request>,
+    /// All plans and reviews that wait for an answer, oldest first.
+    pub approvals: Vec<Request>,
 }
 
 impl Waiting {
@@ -32,20 +32,24 @@ impl Waiting {
         let mut questions = Questions::of(&records);
         let new = new_mail(mail, &delivered(records));
         new.iter().for_each(|delivery| questions.hear(&delivery.message));
-        let plans = stores.requests.all().await?.open_plans().cloned().collect();
-        Ok(Self { messages: new.len(), questions: questions.waiting().to_vec(), plans })
+        let approvals = stores.requests.all().await?.open_approvals().cloned().collect();
+        Ok(Self { messages: new.len(), questions: questions.waiting().to_vec(), approvals })
     }
 
-    /// The plans that nobody but the person answers.
-    pub fn plans_for_you(&self) -> impl Iterator<Item = &Request> {
-        self.plans.iter().filter(|plan| plan.to == HUMAN)
+    /// The plans and reviews that nobody but the person answers.
+    pub fn approvals_for_you(&self) -> impl Iterator<Item = &Request> {
+        self.approvals.iter().filter(|request| request.to == HUMAN)
     }
 
     /// The same, for the end of a run.
     #[must_use]
     pub fn for_you(&self) -> ForYou {
-        let plans = self.plans_for_you().map(|plan| plan.id.clone()).collect();
-        ForYou { messages: self.messages, plans }
+        let ids = |kind: RequestKind| {
+            let of_kind = self.approvals_for_you().filter(|request| request.kind == kind);
+            of_kind.map(|request| request.id.clone()).collect()
+        };
+        let (plans, reviews) = (ids(RequestKind::PlanApproval), ids(RequestKind::Review));
+        ForYou { messages: self.messages, plans, reviews }
     }
 }
 

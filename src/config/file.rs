@@ -288,6 +288,10 @@ fn plain(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {
                 words.flatten().ok_or_else(|| format!("`{key}` must be a list of texts, such as [\"rust\"]"))?;
             Ok(Value::Words(words.into_iter().map(str::to_owned).collect()))
         }
+        Kind::Flag => match value.as_bool() {
+            Some(flag) => Ok(Value::Text(flag.to_string())),
+            None => Err(format!("`{key}` must be true or false, not {}", kind_of(value))),
+        },
         Kind::Integer(min, max) => integer(key, min, max, value).map(Value::Integer),
         Kind::Decimal(_) => {
             let spelled =
@@ -390,7 +394,7 @@ mod tests {
 
     #[test]
     fn unknown_keys_are_named_with_what_was_meant() {
-        let text = "[teams.a]\nmembrs = []\nreview = \"x\"\n\
+        let text = "[teams.a]\nmembrs = []\nhooks = \"x\"\n\
             lead = { provider = \"openai\", modell = \"x\" }\n\
             [teams.a.limits]\nturns = 3\nidle_timeout_ms = \"60s\"\nturns_max = -1\n\
             [[teams.a.members]]\nzzz = 1\nrole = 4\ncapabilities = \"rust\"\nprovider = \"runbok\"\n[limit]\n";

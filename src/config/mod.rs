@@ -10,6 +10,7 @@ pub use crate::ports::Durability;
 
 mod bounds;
 pub mod file;
+mod members;
 pub mod problem;
 pub mod resolve;
 pub mod schema;

@@ -1,19 +1,19 @@
 //! One team out of all that says something about it: flag, variable, workspace file, user file, default, in this order.
 //! Every value keeps its source. It knows nothing of how files are read or errors shown.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::file::{ConfigFile, Located, MemberTable, TeamTable, Value, checked_text, number};
+use super::file::{ConfigFile, Located, TeamTable, Value, checked_text};
+use super::members::Member;
 use super::problem::{Problem, SourceFile};
-use super::settings::{self, Kind, PROVIDER_DEFAULT, ROLE_DEFAULT};
+use super::settings::{self, Kind, PROVIDER_DEFAULT};
 use super::{Config, Durability, TeamFlags};
-use crate::domain::name::{LEAD, Name, RESERVED};
-use crate::team::spec::{MEMBERS_MAX, MemberSpec, ModelSpec, Prompts, TeamSpec};
+use crate::domain::name::{LEAD, Name};
+use crate::team::spec::{Prompts, TeamSpec};
 
 /// The largest prompt file, in bytes.
 const PROMPT_BYTES_MAX: u64 = 256 * 1024;
@@ -76,11 +76,11 @@ pub struct Resolved {
 pub(super) struct Found<T> {
     pub(super) value: T,
     pub(super) source: Source,
-    place: Option<(Arc<SourceFile>, Range<usize>)>,
+    pub(super) place: Option<(Arc<SourceFile>, Range<usize>)>,
 }
 
 impl<T> Found<T> {
-    fn map<U>(&self, map: impl FnOnce(&T) -> U) -> Found<U> {
+    pub(super) fn map<U>(&self, map: impl FnOnce(&T) -> U) -> Found<U> {
         Found { value: map(&self.value), source: self.source.clone(), place: self.place.clone() }
     }
 
@@ -95,9 +95,9 @@ impl<T> Found<T> {
 }
 
 /// What one file says of the team.
-struct FileLayer<'a> {
-    file: &'a ConfigFile,
-    team: Option<&'a TeamTable>,
+pub(super) struct FileLayer<'a> {
+    pub(super) file: &'a ConfigFile,
+    pub(super) team: Option<&'a TeamTable>,
 }
 
 /// Puts the team `name` together.
@@ -123,7 +123,7 @@ pub(super) fn resolve(config: &Config, name: &str, flags: &TeamFlags) -> Result<
 pub(super) struct Resolver<'a> {
     config: &'a Config,
     flags: &'a TeamFlags,
-    layers: Vec<FileLayer<'a>>,
+    pub(super) layers: Vec<FileLayer<'a>>,
     pub(super) shown: Vec<Shown>,
     pub(super) problems: Vec<Problem>,
 }
@@ -136,10 +136,12 @@ impl Resolver<'_> {
         let plan = plan.and_then(|plan| self.plan(&plan));
         let done_when = self.text("done_when");
         let (isolation, merge_into) = self.isolation();
+        let review = self.text("review").filter(|review| !review.value.trim().is_empty());
         let durability = self.text("durability");
         let durability = self.durability(durability.as_ref());
         let lead = self.lead();
         let members = self.members(&lead);
+        self.check_review(review.as_ref(), &members);
         let limits = self.limits();
         let goal = goal.filter(|goal| !goal.value.trim().is_empty()).map(|goal| goal.value);
         let done_when = done_when.filter(|command| !command.value.trim().is_empty()).map(|command| command.value);
@@ -155,6 +157,7 @@ impl Resolver<'_> {
             done_when,
             isolation,
             merge_into,
+            review: review.map(|review| review.value.trim().to_owned()),
             lead,
             members,
             limits,
@@ -276,7 +279,7 @@ impl Resolver<'_> {
     }
 
     /// The model's name; for `scripted` the file, which must be there.
-    fn model(&mut self, provider: &str, model: &Found<String>) -> Found<String> {
+    pub(super) fn model(&mut self, provider: &str, model: &Found<String>) -> Found<String> {
         if provider != "scripted" || model.value.is_empty() {
             return model.clone();
         }
@@ -288,7 +291,7 @@ impl Resolver<'_> {
     }
 
     /// A prompt: the text itself, or that of the file it names.
-    fn prompt(&mut self, prompt: &Found<String>) -> String {
+    pub(super) fn prompt(&mut self, prompt: &Found<String>) -> String {
         let text = prompt.value.trim();
         if text.is_empty() || text.contains('\n') || text.len() > 1024 {
             return prompt.value.clone();
@@ -326,139 +329,9 @@ impl Resolver<'_> {
         }
         prompts
     }
-
-    fn members(&mut self, lead: &Member) -> Vec<MemberSpec> {
-        let layer = self.layers.iter().find_map(|layer| {
-            Some((
-                layer.file,
-                layer.team.and_then(|team| team.members.as_deref().map(|members| (members, &team.span)))?,
-            ))
-        });
-        let Some((file, (rows, span))) = layer.filter(|(_, (rows, _))| !rows.is_empty()) else {
-            if lead.provider.value == PROVIDER_DEFAULT {
-                self.no_members();
-            }
-            return Vec::new();
-        };
-        if rows.len() > MEMBERS_MAX {
-            let message = format!("{} members; at most {MEMBERS_MAX} are possible", rows.len());
-            self.problems.push(file.source.problem(span.clone(), message));
-            return Vec::new();
-        }
-        let file = file.clone();
-        let mut names: HashMap<String, usize> = HashMap::new();
-        rows.to_vec().iter().filter_map(|row| self.member(&file, row, lead, &mut names)).collect()
-    }
-
-    fn no_members(&mut self) {
-        let place = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
-        let Some((file, team)) = place else { return };
-        let problem = file.source.problem(team.span.clone(), "the team has no members, so nobody would work on tasks");
-        self.problems.push(problem.hint("add one: [[teams.NAME.members]] with name = \"…\" and role = \"…\""));
-    }
-
-    fn member(
-        &mut self,
-        file: &ConfigFile,
-        row: &MemberTable,
-        lead: &Member,
-        names: &mut HashMap<String, usize>,
-    ) -> Option<MemberSpec> {
-        let name = self.member_name(file, row, names)?;
-        let text = |key: &str| row.values.get(key).map(|located| found(file, located).map(text_of));
-        let role = text("role").filter(|role| !role.value.trim().is_empty());
-        let role = role.unwrap_or(Found { value: ROLE_DEFAULT.to_owned(), source: Source::Default, place: None });
-        let capabilities = row.values.get("capabilities").map(|located| found(file, located).map(words_of));
-        let prompt = text("prompt");
-        let own_provider = text("provider").filter(|own| own.value != lead.provider.value);
-        let is_leads = own_provider.is_none();
-        let provider = text("provider").unwrap_or_else(|| inherited(&lead.provider));
-        // Another provider takes nothing else from the lead: its model is not theirs, and its address must not get their key.
-        let model = text("model").map(|model| self.model(&provider.value, &model));
-        let model = model.or_else(|| lead.model.as_ref().filter(|_| is_leads).map(inherited));
-        let is_leads_model = is_leads && !row.values.contains_key("model");
-        let context_window = text("context_window_tokens")
-            .or_else(|| lead.context_window.as_ref().filter(|_| is_leads_model).map(inherited));
-        let base_url = text("base_url").or_else(|| lead.base_url.as_ref().filter(|_| is_leads).map(inherited));
-        self.show(format!("members.{name}.role"), role.value.clone(), &role.source);
-        for (key, found) in [
-            ("prompt", &prompt),
-            ("model", &model),
-            ("base_url", &base_url),
-            ("context_window_tokens", &context_window),
-        ] {
-            if let Some(found) = found {
-                self.show(format!("members.{name}.{key}"), found.value.clone(), &found.source);
-            }
-        }
-        self.show(format!("members.{name}.provider"), provider.value.clone(), &provider.source);
-        if let Some(found) = &capabilities {
-            self.show(format!("members.{name}.capabilities"), found.value.clone(), &found.source);
-        }
-        let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
-        let capabilities = capabilities.map(|found| found.value).unwrap_or_default();
-        Some(Member { prompt, capabilities, provider, model, base_url, context_window }.spec(name, role.value))
-    }
-
-    fn member_name(
-        &mut self,
-        file: &ConfigFile,
-        row: &MemberTable,
-        names: &mut HashMap<String, usize>,
-    ) -> Option<Name> {
-        let Some(located) = row.values.get("name") else {
-            let problem = file.source.problem(row.span.clone(), "a member needs a name");
-            self.problems.push(problem.hint("add name = \"…\""));
-            return None;
-        };
-        let given = text_of(&located.value);
-        let problem = |message: String| file.source.problem(located.span.clone(), message);
-        let name = match Name::new(&given) {
-            Ok(name) if name.is_reserved() => {
-                let message = format!("`{name}` is taken: {} are Brigade's own names", RESERVED.join(", "));
-                self.problems.push(problem(message));
-                return None;
-            }
-            Ok(name) => name,
-            Err(error) => {
-                self.problems.push(problem(error.to_string()));
-                return None;
-            }
-        };
-        let line = file.source.line(located.span.start);
-        if let Some(first) = names.insert(given.to_lowercase(), line) {
-            let message =
-                format!("a member is called `{name}` in line {first} already (upper and lower case are the same)");
-            self.problems.push(problem(message));
-            return None;
-        }
-        Some(name)
-    }
 }
 
-/// A member, the lead too, before it is a spec.
-struct Member {
-    prompt: String,
-    capabilities: Vec<String>,
-    provider: Found<String>,
-    model: Option<Found<String>>,
-    base_url: Option<Found<String>>,
-    context_window: Option<Found<String>>,
-}
-
-impl Member {
-    fn spec(self, name: Name, role: String) -> MemberSpec {
-        let model = ModelSpec {
-            provider: self.provider.value,
-            model: self.model.map(|model| model.value).unwrap_or_default(),
-            base_url: self.base_url.map(|url| url.value).filter(|url| !url.is_empty()),
-            context_window_tokens: self.context_window.and_then(|window| number(&window.value)),
-        };
-        MemberSpec { name, role, capabilities: self.capabilities, prompt: self.prompt, model }
-    }
-}
-
-fn found(file: &ConfigFile, located: &Located) -> Found<Value> {
+pub(super) fn found(file: &ConfigFile, located: &Located) -> Found<Value> {
     Found {
         value: located.value.clone(),
         source: Source::File { path: file.source.path.clone(), line: file.source.line(located.span.start) },
@@ -466,7 +339,7 @@ fn found(file: &ConfigFile, located: &Located) -> Found<Value> {
     }
 }
 
-fn inherited(lead: &Found<String>) -> Found<String> {
+pub(super) fn inherited(lead: &Found<String>) -> Found<String> {
     Found { source: Source::Lead { source: Box::new(lead.source.clone()) }, ..lead.clone() }
 }
 
@@ -478,7 +351,7 @@ pub(super) fn text_of(value: &Value) -> String {
     }
 }
 
-fn words_of(value: &Value) -> Vec<String> {
+pub(super) fn words_of(value: &Value) -> Vec<String> {
     match value {
         Value::Words(words) => words.clone(),
         other => vec![text_of(other)],

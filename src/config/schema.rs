@@ -39,6 +39,7 @@ fn property(setting: &Setting) -> Value {
         }
         Kind::Choice(words) => object(json!({ "type": "string", "enum": words })),
         Kind::Words => object(json!({ "type": "array", "items": { "type": "string" } })),
+        Kind::Flag => object(json!({ "type": "boolean" })),
         Kind::Integer(min, max) => object(json!({ "type": "integer", "minimum": min, "maximum": max })),
         Kind::Decimal(max) => object(json!({ "type": "number", "minimum": 0, "maximum": max })),
         Kind::Table(inner) => table(inner, &[]),

@@ -23,6 +23,8 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// Several words.
     Words,
+    /// Yes or no.
+    Flag,
     /// A whole number from the first to the second.
     Integer(u64, u64),
     /// A number from nought to this, with or without a point.
@@ -151,6 +153,12 @@ pub const TEAM: &[Setting] = &[
         "With isolation = \"worktree\": the branch that is merged into. Default: the one checked out when the team is launched.",
     )
     .or("BRIGADE_MERGE_INTO"),
+    setting(
+        "review",
+        Kind::Text,
+        "Who approves what was done before a task is completed: a role or capability of another member, \"lead\", or \"human\". Default: nobody.",
+    )
+    .or("BRIGADE_REVIEW"),
     setting("members", Kind::Tables(MEMBER), "The teammates: one [[teams.NAME.members]] each."),
     LIMITS_SETTING,
     DURABILITY,
@@ -200,6 +208,11 @@ pub const MEMBER: &[Setting] = &[
         "prompt",
         Kind::Prompt,
         "Instructions besides those every teammate has: a text, or a file relative to this one.",
+    ),
+    setting(
+        "plan_first",
+        Kind::Flag,
+        "Whether it works read-only until its plan for the task it holds is approved, by the lead or a person. Default: false.",
     ),
     PROVIDER,
     MODEL,
@@ -326,7 +339,6 @@ pub const OTHER_VARIABLES: [&str; 7] = [
 /// rely on a bound that is not kept.
 #[rustfmt::skip]
 pub const NOT_ENFORCED: &[(&str, &str)] = &[
-    ("review", "no review before completion is enforced yet"),
     ("approval", "no approval by a person is asked for yet"),
     ("permissions", "no permissions are enforced yet"),
     ("sandbox", "how commands are confined cannot be chosen yet"),

@@ -1,10 +1,12 @@
-//! Requests that wait for an answer: a plan to approve, a teammate to stop. Each is known by its id and answered once.
+//! Requests that wait for an answer: a plan to approve, work to review, a teammate to stop. Each is known by its id and answered
+//! once.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::name::HUMAN;
+use super::name::{HUMAN, LEAD, SYSTEM};
+use super::task::TaskId;
 use super::time::UnixMs;
 
 /// The longest plan that is handed in, in bytes; details of a longer one belong into a file that it names.
@@ -16,12 +18,17 @@ const ANSWERING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most requests that are remembered; of more, the oldest answered ones are forgotten.
 pub const REQUESTS_MAX: usize = 500;
 
+/// What stands in the answer to a report that has to wait for its review, before the review's id.
+pub const WAITS_FOR_REVIEW: &str = "waits for review ";
+
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestKind {
     /// That a plan is approved.
     PlanApproval,
+    /// That work is approved before its task is completed.
+    Review,
     /// That somebody stops.
     Shutdown,
 }
@@ -32,9 +39,35 @@ impl RequestKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::PlanApproval => "plan approval",
+            Self::Review => "review",
             Self::Shutdown => "shutdown",
         }
     }
+
+    /// What is approved or rejected, in a word; it is the command that shows and answers such requests, too.
+    #[must_use]
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::PlanApproval => "plan",
+            Self::Review => "review",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// The work that a request is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// The task who asks held.
+    pub task: TaskId,
+    /// The attempt.
+    pub attempt: u32,
+    /// The failures the task had then.
+    #[serde(default)]
+    pub failures: u32,
+    /// The commit that is to be reviewed, where the task has a worktree of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
 }
 
 /// One request.
@@ -50,9 +83,12 @@ pub struct Request {
     pub to: String,
     /// When.
     pub at: UnixMs,
-    /// The plan, where one is to be approved.
+    /// The plan, or what is to be known of the work.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub plan: String,
+    /// The work it is about, where who asks held a task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<About>,
     /// Who is about to answer it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answering: Option<Answering>,
@@ -66,26 +102,36 @@ impl Request {
     #[must_use]
     pub fn new(id: &str, kind: RequestKind, from: &str, to: &str, at: UnixMs) -> Self {
         let (id, from, to) = (id.to_owned(), from.to_owned(), to.to_owned());
-        Self { id, kind, from, to, at, plan: String::new(), answering: None, answer: None }
+        Self { id, kind, from, to, at, plan: String::new(), about: None, answering: None, answer: None }
     }
 
-    /// Whether `name` may answer it: whom it is for; a plan, the person too, whoever else may.
+    /// Whether `name` may answer it: whom it is for; but for a request to stop, the person too, whoever else may.
     #[must_use]
     pub fn is_for(&self, name: &str) -> bool {
-        self.to.eq_ignore_ascii_case(name) || (self.kind == RequestKind::PlanApproval && name == HUMAN)
+        self.to.eq_ignore_ascii_case(name) || (self.kind != RequestKind::Shutdown && name == HUMAN)
     }
 
     /// Who is to answer it, in words.
     #[must_use]
     pub fn who_answers(&self) -> String {
-        let who = if self.to == HUMAN { "a person" } else { "the lead" };
-        format!("{who} (plan {})", self.id)
+        let who = match self.to.as_str() {
+            HUMAN => "a person",
+            LEAD => "the lead",
+            member => member,
+        };
+        format!("{who} ({} {})", self.kind.noun(), self.id)
     }
 
-    /// Whether it is a plan that waits for an answer.
+    /// Whether who asks waits for its answer before it goes on: a plan, or a review.
     #[must_use]
-    pub fn is_open_plan(&self) -> bool {
-        self.kind == RequestKind::PlanApproval && self.answer.is_none()
+    pub fn is_open_approval(&self) -> bool {
+        self.kind != RequestKind::Shutdown && self.answer.is_none()
+    }
+
+    /// Whether it was approved.
+    #[must_use]
+    pub fn is_approved(&self) -> bool {
+        self.answer.as_ref().is_some_and(|answer| answer.approve)
     }
 }
 
@@ -186,7 +232,7 @@ impl RequestBook {
     ///
     /// # Errors
     /// [`RequestError::TooMany`], [`RequestError::TooLong`].
-    pub fn open(&mut self, request: Request) -> Result<(), RequestError> {
+    pub fn record(&mut self, request: Request) -> Result<(), RequestError> {
         if self.requests.iter().any(|known| known.id == request.id) {
             return Ok(());
         }
@@ -239,9 +285,73 @@ impl RequestBook {
         Ok(request.clone())
     }
 
+    /// Has somebody else answer a request than who was asked, and returns it; one that is answered stays as it is.
+    pub fn hand_on(&mut self, id: &str, kind: RequestKind, to: &str) -> Option<Request> {
+        let is_it = |request: &&mut Request| request.id == id && request.kind == kind && request.answer.is_none();
+        let request = self.requests.iter_mut().find(is_it)?;
+        (request.to, request.answering) = (to.to_owned(), None);
+        Some(request.clone())
+    }
+
+    /// Takes back a request that nobody is to answer any more; one that is answered stays so.
+    pub fn withdraw(&mut self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) {
+        let is_it = |request: &&mut Request| request.id == id && request.kind == kind && request.answer.is_none();
+        if let Some(request) = self.requests.iter_mut().find(is_it) {
+            request.answering = None;
+            request.answer = Some(Answer { approve: false, text: reason.to_owned(), by: SYSTEM.to_owned(), at });
+        }
+    }
+
+    /// The plans and reviews that wait for an answer, oldest first.
+    pub fn open_approvals(&self) -> impl Iterator<Item = &Request> {
+        self.requests.iter().filter(|request| request.is_open_approval())
+    }
+
     /// The plans that wait for an answer, oldest first.
     pub fn open_plans(&self) -> impl Iterator<Item = &Request> {
-        self.requests.iter().filter(|request| request.is_open_plan())
+        self.open(RequestKind::PlanApproval)
+    }
+
+    /// The requests of this kind that wait for an answer, oldest first.
+    pub fn open(&self, kind: RequestKind) -> impl Iterator<Item = &Request> {
+        self.requests.iter().filter(move |request| request.kind == kind && request.answer.is_none())
+    }
+
+    /// Whether a plan of `from` for this task was approved, and no attempt at it has failed since: `failures` is how many have.
+    #[must_use]
+    pub fn has_approved_plan(&self, from: &str, task: TaskId, failures: u32) -> bool {
+        let is_for_it = |about: &About| about.task == task && about.failures == failures;
+        self.requests.iter().any(|request| {
+            request.kind == RequestKind::PlanApproval
+                && request.from.eq_ignore_ascii_case(from)
+                && request.is_approved()
+                && request.about.as_ref().is_some_and(is_for_it)
+        })
+    }
+
+    /// The last review of this work: of the same commit or, where there is none, of the same attempt.
+    #[must_use]
+    pub fn review_of(&self, work: &About) -> Option<&Request> {
+        let is_same = |about: &About| {
+            about.task == work.task
+                && about.commit == work.commit
+                && (work.commit.is_some() || about.attempt == work.attempt)
+        };
+        let mut reviews = self.requests.iter().rev().filter(|request| request.kind == RequestKind::Review);
+        reviews.find(|request| request.about.as_ref().is_some_and(is_same))
+    }
+
+    /// How often this attempt was rejected.
+    #[must_use]
+    pub fn rejections_of(&self, work: &About) -> usize {
+        let is_same = |about: &About| (about.task, about.attempt) == (work.task, work.attempt);
+        let is_rejected = |request: &&Request| {
+            let answer = request.answer.as_ref();
+            request.kind == RequestKind::Review
+                && answer.is_some_and(|answer| !answer.approve && answer.by != SYSTEM)
+                && request.about.as_ref().is_some_and(is_same)
+        };
+        self.requests.iter().filter(is_rejected).count()
     }
 
     fn place(&self, id: &str, kind: RequestKind, by: &str) -> Result<usize, RequestError> {
@@ -281,7 +391,7 @@ mod tests {
     #[test]
     fn a_request_is_answered_once_by_whom_it_is_for() {
         let mut book = RequestBook::default();
-        book.open(request("a")).unwrap();
+        book.record(request("a")).unwrap();
         assert!(matches!(book.answer("a", PLAN, answer("carol")), Err(RequestError::NotYours { .. })));
         assert!(matches!(book.answer("a", RequestKind::Shutdown, answer("lead")), Err(RequestError::Unknown { .. })));
         let unknown = book.answer("b", PLAN, answer("lead")).unwrap_err();
@@ -289,15 +399,15 @@ mod tests {
         assert_eq!(book.answer("a", PLAN, answer("lead")).unwrap().from, "bob");
         let again = book.answer("a", PLAN, answer("human"));
         assert_eq!(again, Err(RequestError::Answered { id: "a".into(), how: "approved by lead".into() }));
-        book.open(request("a")).unwrap();
+        book.record(request("a")).unwrap();
         assert!(book.requests[0].answer.is_some(), "recorded again, it is still answered");
     }
 
     #[test]
     fn a_person_may_answer_any_plan_and_nobody_elses_request_to_stop() {
         let mut book = RequestBook::default();
-        book.open(request("a")).unwrap();
-        book.open(Request::new("b", RequestKind::Shutdown, "lead", "bob", UnixMs(1))).unwrap();
+        book.record(request("a")).unwrap();
+        book.record(Request::new("b", RequestKind::Shutdown, "lead", "bob", UnixMs(1))).unwrap();
         assert!(matches!(book.answer("b", RequestKind::Shutdown, answer(HUMAN)), Err(RequestError::NotYours { .. })));
         book.answer("a", PLAN, answer(HUMAN)).unwrap();
         assert_eq!(book.open_plans().count(), 0);
@@ -306,7 +416,7 @@ mod tests {
     #[test]
     fn while_one_answers_others_do_not_unless_it_died() {
         let mut book = RequestBook::default();
-        book.open(request("a")).unwrap();
+        book.record(request("a")).unwrap();
         let mut reserve = |by: &str, at: i64| book.reserve("a", PLAN, by, by, UnixMs(at));
         reserve("lead", 1_000).unwrap();
         assert!(matches!(reserve(HUMAN, 2_000), Err(RequestError::BeingAnswered { .. })));
@@ -320,11 +430,11 @@ mod tests {
     fn answered_requests_make_room_and_open_ones_do_not() {
         let mut book = RequestBook::default();
         for number in 0..REQUESTS_MAX {
-            book.open(request(&number.to_string())).unwrap();
+            book.record(request(&number.to_string())).unwrap();
         }
-        assert_eq!(book.open(request("more")), Err(RequestError::TooMany));
+        assert_eq!(book.record(request("more")), Err(RequestError::TooMany));
         book.answer("7", PLAN, answer("lead")).unwrap();
-        book.open(request("more")).unwrap();
+        book.record(request("more")).unwrap();
         assert_eq!(book.requests.len(), REQUESTS_MAX);
         assert!(!book.requests.iter().any(|request| request.id == "7"));
     }
@@ -333,11 +443,11 @@ mod tests {
     fn long_plans_are_bounded_one_by_one_and_in_all() {
         let mut book = RequestBook::default();
         let long = |id: usize, bytes: usize| Request { plan: "x".repeat(bytes), ..request(&id.to_string()) };
-        assert_eq!(book.open(long(0, PLAN_BYTES_MAX + 1)), Err(RequestError::TooLong));
+        assert_eq!(book.record(long(0, PLAN_BYTES_MAX + 1)), Err(RequestError::TooLong));
         let fitting = PLANS_BYTES_MAX / PLAN_BYTES_MAX;
-        (0..fitting).for_each(|id| book.open(long(id, PLAN_BYTES_MAX)).unwrap());
-        assert_eq!(book.open(long(fitting, 1)), Err(RequestError::TooMany));
+        (0..fitting).for_each(|id| book.record(long(id, PLAN_BYTES_MAX)).unwrap());
+        assert_eq!(book.record(long(fitting, 1)), Err(RequestError::TooMany));
         book.answer("3", PLAN, answer("lead")).unwrap();
-        book.open(long(fitting, 1)).unwrap();
+        book.record(long(fitting, 1)).unwrap();
     }
 }

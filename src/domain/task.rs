@@ -105,9 +105,53 @@ pub struct TaskResult {
     /// What was done, or why it failed.
     #[serde(default)]
     pub summary: String,
-    /// What shows it: a command and its exit status, a commit.
+    /// What shows it, in a sentence for people.
     #[serde(default)]
     pub evidence: String,
+    /// The verify command, as it came out when the task was completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<VerifyRun>,
+    /// The commit the work is in, where the task had a worktree of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// Who approved it, where the team has its work reviewed.
+    #[serde(default, rename = "reviewedBy", skip_serializing_if = "Option::is_none")]
+    pub reviewed_by: Option<String>,
+}
+
+impl TaskResult {
+    /// A result of which no more is known than what somebody says.
+    #[must_use]
+    pub fn said(summary: impl Into<String>, evidence: impl Into<String>) -> Self {
+        Self { summary: summary.into(), evidence: evidence.into(), ..Self::default() }
+    }
+}
+
+/// How a verify command came out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyRun {
+    /// The command.
+    pub command: String,
+    /// Its exit status; none where it was ended by a signal or its time was over.
+    #[serde(default, rename = "exitStatus")]
+    pub exit_status: Option<i32>,
+    /// The end of what it printed, at most [`OUTPUT_TAIL_BYTES_MAX`] bytes.
+    #[serde(default, rename = "outputTail")]
+    pub output_tail: String,
+}
+
+/// How much of a verify command's output a task's result keeps, in bytes.
+pub const OUTPUT_TAIL_BYTES_MAX: usize = 2000;
+
+impl VerifyRun {
+    /// The run of `command`, with the end of its output.
+    #[must_use]
+    pub fn new(command: &str, exit_status: Option<i32>, output: &str) -> Self {
+        let output = output.trim_end();
+        let from = output.len().saturating_sub(OUTPUT_TAIL_BYTES_MAX);
+        let from = (from..=output.len()).find(|at| output.is_char_boundary(*at)).unwrap_or(output.len());
+        Self { command: command.to_owned(), exit_status, output_tail: output[from..].to_owned() }
+    }
 }
 
 /// One task of the board.
@@ -503,7 +547,7 @@ mod tests {
                         at: UnixMs(at),
                         expires: expires.map(UnixMs),
                     }),
-                    result: result.map(|(summary, evidence)| TaskResult { summary, evidence }),
+                    result: result.map(|(summary, evidence)| TaskResult::said(summary, evidence)),
                     ..Task::new(TaskId(7), subject)
                 },
             )

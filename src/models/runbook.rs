@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use crate::domain::context::restore;
+use crate::domain::request::WAITS_FOR_REVIEW;
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::ports::{
     ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason,
@@ -52,6 +53,15 @@ struct Progress {
     scripts: Vec<String>,
     /// What came of each call since the claim.
     results: Vec<CallResult>,
+    /// The answer to the review that the last report waits for, once it came.
+    review: Option<Review>,
+}
+
+/// The answer to a review.
+enum Review {
+    Approved,
+    /// The words of the mail.
+    Rejected(String),
 }
 
 struct CallResult {
@@ -72,13 +82,22 @@ impl Progress {
         })?;
         let body = text.trim_start_matches("<auto-claimed>").trim_end_matches("</auto-claimed>");
         let task = body.strip_prefix("Task #")?.split(':').next()?.trim().parse().ok()?;
-        Some(Self { task, scripts: shell_blocks(&restore(body)), results: results_behind(&messages[at..]) })
+        let results = results_behind(&messages[at..]);
+        let review = results.last().and_then(waits_for).and_then(|id| review_behind(&messages[at..], &id));
+        Some(Self { task, scripts: shell_blocks(&restore(body)), results, review })
     }
 
     fn answer(&self) -> ModelResponse {
         let reported = self.results.iter().rposition(|result| result.tool == "task_update");
         if let Some(last) = reported {
             let result = &self.results[last];
+            match &self.review {
+                Some(Review::Approved) => return self.report_completed(),
+                Some(Review::Rejected(words)) => {
+                    return self.report_failed(&format!("its review rejected it: {words}"), false);
+                }
+                None => {}
+            }
             return if result.is_error { self.report_failed(&verdict(&result.output), false) } else { nothing_more() };
         }
         if self.scripts.is_empty() {
@@ -92,15 +111,15 @@ impl Progress {
             ),
             _ => match self.scripts.get(self.results.len()) {
                 Some(script) => self.call("bash", json!({ "command": script })),
-                None => {
-                    let summary = self.results.last().map_or("", |result| result.output.as_str());
-                    self.call(
-                        "task_update",
-                        json!({ "task_id": self.task, "status": "completed", "result": shorten(summary) }),
-                    )
-                }
+                None => self.report_completed(),
             },
         }
+    }
+
+    fn report_completed(&self) -> ModelResponse {
+        let summary = self.results.iter().rfind(|result| result.tool != "task_update");
+        let summary = summary.map_or("", |result| result.output.as_str());
+        self.call("task_update", json!({ "task_id": self.task, "status": "completed", "result": shorten(summary) }))
     }
 
     fn report_failed(&self, reason: &str, is_final: bool) -> ModelResponse {
@@ -145,6 +164,32 @@ fn results_behind(messages: &[Arc<ChatMessage>]) -> Vec<CallResult> {
         _ => None,
     });
     results.collect()
+}
+
+/// The review that a report waits for.
+fn waits_for(result: &CallResult) -> Option<String> {
+    let (_, rest) = result.output.split_once(WAITS_FOR_REVIEW)?;
+    (!result.is_error).then(|| rest.split(' ').next().unwrap_or_default().to_owned())
+}
+
+/// The answer to this review, in the mail.
+fn review_behind(messages: &[Arc<ChatMessage>], id: &str) -> Option<Review> {
+    let texts = messages.iter().flat_map(|message| &message.content).filter_map(|block| match block {
+        Block::Text { text } if text.starts_with("<inbox>") => Some(text),
+        _ => None,
+    });
+    let answered = |approve: bool| format!("(request_id: {id}) (approve: {approve})");
+    let mut lines = texts.flat_map(|text| text.lines());
+    while let Some(line) = lines.next() {
+        if line.contains(&answered(true)) {
+            return Some(Review::Approved);
+        }
+        if line.contains(&answered(false)) {
+            let feedback = lines.next().and_then(|line| line.strip_prefix("feedback: "));
+            return Some(Review::Rejected(shorten(feedback.unwrap_or("no reason was given"))));
+        }
+    }
+    None
 }
 
 /// Why a completion was refused: the sentence that says so, without what is only of use to one who tries again, and the end of what

@@ -327,6 +327,12 @@ pub trait Requests: Send + Sync {
     /// Records an answer in the name of `answer.by`, once: unknown, answered and others' requests are errors.
     async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request>;
 
+    /// Has somebody else answer a request than who was asked; `None` where it does not wait for an answer.
+    async fn hand_on(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>>;
+
+    /// Takes back a request that nobody is to answer any more; unknown and answered ones are left as they are.
+    async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()>;
+
     /// All requests that are remembered.
     async fn all(&self) -> StoreResult<RequestBook>;
 }

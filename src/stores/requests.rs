@@ -72,7 +72,7 @@ impl FileRequests {
 #[async_trait]
 impl Requests for FileRequests {
     async fn open(&self, request: Request) -> StoreResult<()> {
-        self.section(move |book| book.open(request).map_err(StoreError::from)).await
+        self.section(move |book| book.record(request).map_err(StoreError::from)).await
     }
 
     async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
@@ -83,6 +83,20 @@ impl Requests for FileRequests {
     async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
         let id = id.to_owned();
         self.section(move |book| book.answer(&id, kind, answer).map_err(StoreError::from)).await
+    }
+
+    async fn hand_on(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>> {
+        let (id, to) = (id.to_owned(), to.to_owned());
+        self.section(move |book| Ok(book.hand_on(&id, kind, &to))).await
+    }
+
+    async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
+        let (id, reason) = (id.to_owned(), reason.to_owned());
+        self.section(move |book| {
+            book.withdraw(&id, kind, &reason, at);
+            Ok(())
+        })
+        .await
     }
 
     /// The file is replaced whole, so that reading it needs no lock, and makes nothing.
@@ -99,7 +113,7 @@ pub struct MemoryRequests(Arc<Mutex<RequestBook>>);
 #[async_trait]
 impl Requests for MemoryRequests {
     async fn open(&self, request: Request) -> StoreResult<()> {
-        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).open(request)?)
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).record(request)?)
     }
 
     async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
@@ -108,6 +122,15 @@ impl Requests for MemoryRequests {
 
     async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).answer(id, kind, answer)?)
+    }
+
+    async fn hand_on(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>> {
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).hand_on(id, kind, to))
+    }
+
+    async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).withdraw(id, kind, reason, at);
+        Ok(())
     }
 
     async fn all(&self) -> StoreResult<RequestBook> {

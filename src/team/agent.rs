@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::conversation::Conversation;
-use super::lodging::{ABOUT_ISOLATION, Isolation};
+use super::lodging::{ABOUT_ISOLATION, ABOUT_PLAN_FIRST, Isolation};
 use super::patience::Room;
 use super::progress::Progress;
 use super::purse::{BudgetSpent, Purse};
@@ -54,6 +54,8 @@ pub struct Shared {
     pub limits: Limits,
     /// The texts that tell members what to do.
     pub prompts: Arc<Prompts>,
+    /// Who reviews what is done before it is completed, where somebody does.
+    pub review: Option<Arc<str>>,
     /// What requests are paid from.
     pub purse: Arc<Purse>,
     /// Counts the tokens of a text.
@@ -124,6 +126,8 @@ pub struct Agent {
     pub(super) frame: Frame,
     /// The window its model said it has, once it met its end.
     pub(super) window_learned: Option<u64>,
+    /// What it holds, once its plan for that is known to be approved.
+    pub(super) approved: Option<Held>,
     /// It was told that a call written as text is none, and has made none since.
     pub(super) told_of_written_call: bool,
     identity: Option<String>,
@@ -160,10 +164,12 @@ impl Agent {
         let is_lead = parts.context.is_lead;
         let instructions = if is_lead { &shared.prompts.lead } else { &shared.prompts.teammate };
         let identity = Identity { name, role: &parts.spec.role, team: shared.team.as_str() };
-        let isolation =
-            if shared.isolation.is_some() && !is_lead { format!("\n{ABOUT_ISOLATION}\n") } else { String::new() };
+        let rules =
+            [(shared.isolation.is_some() && !is_lead, ABOUT_ISOLATION), (parts.spec.plan_first, ABOUT_PLAN_FIRST)];
+        let rules: String =
+            rules.into_iter().filter(|(holds, _)| *holds).map(|(_, text)| format!("\n{text}\n")).collect();
         let system = format!(
-            "{}, at {}.\n\n{}\n{isolation}One WORK phase has at most {} turns.\n\n{}",
+            "{}, at {}.\n\n{}\n{rules}One WORK phase has at most {} turns.\n\n{}",
             identity.line(),
             shared.workspace.display(),
             instructions.trim(),
@@ -179,6 +185,7 @@ impl Agent {
             owes_settling: false,
             compactions_in_a_row: 0,
             told_of_written_call: false,
+            approved: None,
             spec: parts.spec,
             shared,
             model: parts.model,
@@ -188,7 +195,7 @@ impl Agent {
             reins: parts.reins,
             progress: parts.progress,
         };
-        agent.stand_where_due();
+        agent.stand_where_due().await;
         Ok(agent)
     }
 

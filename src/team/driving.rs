@@ -151,11 +151,12 @@ impl Teammate {
             Some(_) if !has_finished => vec![Event::ClaimLost],
             _ => self.events_of(outcomes).await?,
         };
-        if let Some(end) = events.iter_mut().find(|event| **event == Event::WorkEnded)
-            && self.reins.held().is_some()
-            && self.awaits_answer().await
-        {
-            *end = Event::AnswerAwaited;
+        if let Some(end) = events.iter_mut().find(|event| **event == Event::WorkEnded) {
+            if self.owes_review().await? {
+                *end = Event::TurnEnded;
+            } else if self.reins.held().is_some() && self.awaits_answer().await {
+                *end = Event::AnswerAwaited;
+            }
         }
         if events.contains(&Event::ClaimLost) {
             self.lost = interruption.lost.or(self.phase.held()).map(|held| held.task);

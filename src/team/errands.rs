@@ -8,11 +8,12 @@ use super::lodging::Arrival;
 use super::teammate::Teammate;
 use crate::domain::change::{Actor, Change};
 use crate::domain::message::{Message, MessageType};
-use crate::domain::name::{LEAD, SYSTEM};
+use crate::domain::name::{HUMAN, LEAD, SYSTEM};
 use crate::domain::phase::{Because, Event, Held, Phase};
 use crate::domain::request::{Answer, Request, RequestKind};
 use crate::domain::task::{Task, TaskId};
 use crate::ports::{Claimant, StoreError};
+use crate::tools::review;
 
 /// How long a teammate waits before it looks again at a store that failed.
 const STORE_BACKOFF: Duration = Duration::from_secs(15);
@@ -127,11 +128,39 @@ impl Teammate {
         Some(Event::StopAsked)
     }
 
-    /// Whether a plan that it handed in for the task it holds waits for an answer.
+    /// Whether a plan or work that it handed in for the task it holds waits for an answer.
     pub(super) async fn awaits_answer(&self) -> bool {
         let (name, since) = (&self.agent.spec.name, self.claimed_at);
         let book = self.agent.shared.stores.requests.all().await;
-        book.is_ok_and(|book| book.open_plans().any(|plan| name.is_same(&plan.from) && plan.at >= since))
+        book.is_ok_and(|book| book.open_approvals().any(|asked| name.is_same(&asked.from) && asked.at >= since))
+    }
+
+    /// Whether it was asked for a review that it has not given, and goes on because it is reminded now. One that was reminded before is
+    /// the person's to give.
+    pub(super) async fn owes_review(&mut self) -> Result<bool, AgentError> {
+        let shared = Arc::clone(&self.agent.shared);
+        let name = self.agent.spec.name.clone();
+        let Some(book) = (if shared.review.is_some() { shared.stores.requests.all().await.ok() } else { None }) else {
+            return Ok(false);
+        };
+        let mut is_reminded = false;
+        for review in book.open(RequestKind::Review).filter(|review| name.is_same(&review.to)) {
+            if self.reviews_reminded.insert(review.id.clone()) {
+                let text = format!(
+                    "{} waits for your review {}: look at the work, then call review with request_id {}, approve, and feedback where you reject it.",
+                    review.from, review.id, review.id
+                );
+                self.agent.tell(text).await?;
+                is_reminded = true;
+                continue;
+            }
+            let why = format!("gives no answer to review {}; it is a person's to give now", review.id);
+            shared.notes.warn(name.as_str(), why);
+            if let Err(error) = review::hand_on(&shared.stores, &review.id, HUMAN, shared.clock.now()).await {
+                shared.notes.warn(HUMAN, format!("cannot be asked for a review: {error}"));
+            }
+        }
+        Ok(is_reminded)
     }
 
     /// Looks for a task, when it is idle and may.

@@ -13,7 +13,7 @@ use super::patience::WAITING_FOR_ROOM;
 use super::spec::MemberSpec;
 use super::words::{Mouth, Words};
 use crate::domain::event::{Event, Tally};
-use crate::domain::name::{LEAD, Name};
+use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::phase::Phase;
 use crate::domain::state::{StateReport, TeammateReport, TeammateReports};
 use crate::domain::time::UnixMs;
@@ -146,7 +146,16 @@ impl TeamHandle {
 #[derive(Default)]
 pub struct Live {
     rows: Mutex<Rows>,
-    members: DashMap<Name, ()>,
+    members: DashMap<Name, Abilities>,
+}
+
+/// What a teammate can be asked for.
+#[derive(Debug, Clone, Default)]
+struct Abilities {
+    /// All it can do.
+    can_do: Vec<String>,
+    /// Whether its model thinks.
+    thinks: bool,
 }
 
 /// How the teammates stood when that was last reported.
@@ -155,15 +164,15 @@ struct Rows {
     teammates: Arc<TeammateReports>,
     /// The round of the members' phases that is in it.
     round: u64,
-    /// The plans that waited for an answer.
-    plans: Vec<String>,
+    /// The plans and reviews that waited for an answer.
+    approvals: Vec<String>,
 }
 
 impl Live {
     /// Nobody has reported yet of these members.
-    pub(super) fn of(names: Vec<Name>) -> Self {
+    pub(super) fn of<'a>(members: impl Iterator<Item = (&'a MemberSpec, bool)>) -> Self {
         let live = Self::default();
-        names.into_iter().for_each(|name| live.add_member(name));
+        members.for_each(|(spec, thinks)| live.add_member(spec, thinks));
         live
     }
 
@@ -183,17 +192,32 @@ impl Live {
         self.members.iter().map(|entry| entry.key().clone()).collect()
     }
 
-    pub(super) fn add_member(&self, name: Name) {
-        self.members.insert(name, ());
+    pub(super) fn add_member(&self, spec: &MemberSpec, thinks: bool) {
+        self.members.insert(spec.name.clone(), Abilities { can_do: spec.can_do(), thinks });
+    }
+
+    /// Who of those whose models think can do `what` and is not `author`: one that waits for work first, then by name.
+    fn reviewer(&self, author: &Name, what: &str) -> Option<Name> {
+        let teammates = self.teammates();
+        let is_fit = |abilities: &Abilities| {
+            abilities.thinks && abilities.can_do.iter().any(|known| known.eq_ignore_ascii_case(what))
+        };
+        let rank = |name: &Name| match teammates.get(name.as_str()) {
+            Some(report) if report.phase == "stopped" || waits_for_model(report) => None,
+            Some(report) => Some((report.phase != "idle", name.clone())),
+            None => Some((true, name.clone())),
+        };
+        let fit = self.members.iter().filter(|entry| entry.key() != author && is_fit(entry.value()));
+        fit.filter_map(|entry| rank(entry.key())).min().map(|(_, name)| name)
     }
 
     /// What the lead reports; its own view of everybody is kept here too. `heartbeat`: the time, when it is to be told anew. Whoever has
     /// not stirred stands as before, so that a report costs what changed and not what the team is.
     pub(super) fn report(&self, lead: &Lead, heartbeat: Option<UnixMs>) -> StateReport {
         let mut rows = self.rows();
-        let Rows { teammates, round, plans } = &mut *rows;
-        let has_other_plans = lead.plans().ne(plans.iter().map(String::as_str));
-        let is_due = |member: &&Member| heartbeat.is_some() || has_other_plans || member.has_stirred_since(*round);
+        let Rows { teammates, round, approvals } = &mut *rows;
+        let has_other_approvals = lead.approvals().ne(approvals.iter().map(String::as_str));
+        let is_due = |member: &&Member| heartbeat.is_some() || has_other_approvals || member.has_stirred_since(*round);
         for member in lead.members.teammates().filter(is_due) {
             let name = member.spec.name.as_str();
             let before = teammates.get(name);
@@ -203,8 +227,8 @@ impl Live {
             }
         }
         *round = lead.members.round();
-        if has_other_plans {
-            *plans = lead.plans().map(str::to_owned).collect();
+        if has_other_approvals {
+            *approvals = lead.approvals().map(str::to_owned).collect();
         }
         StateReport {
             team: lead.spec.name.to_string(),
@@ -242,6 +266,11 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
     }
 }
 
+/// Whether its model is beyond reach.
+fn waits_for_model(report: &TeammateReport) -> bool {
+    report.waiting_for.as_deref().is_some_and(|what| what.starts_with("its model:"))
+}
+
 /// What somebody waits for who works.
 fn waits_at_work(member: &Member) -> Option<String> {
     let what = match member.progress.doing()? {
@@ -276,6 +305,7 @@ impl TeamControl for Control {
             role: role.to_owned(),
             capabilities: Vec::new(),
             prompt: prompt.to_owned(),
+            plan_first: false,
             model: self.model.clone(),
         };
         let (reply, answer) = oneshot::channel();
@@ -306,5 +336,14 @@ impl TeamControl for Control {
 
     fn lead_thinks(&self) -> bool {
         self.lead_thinks
+    }
+
+    fn reviewer(&self, author: &Name, what: &str) -> String {
+        if what.eq_ignore_ascii_case(HUMAN) {
+            return HUMAN.to_owned();
+        }
+        let member = if what.eq_ignore_ascii_case(LEAD) { None } else { self.live.reviewer(author, what) };
+        let otherwise = || if self.lead_thinks && author.as_str() != LEAD { LEAD } else { HUMAN };
+        member.map_or_else(|| otherwise().to_owned(), |member| member.to_string())
     }
 }

@@ -10,8 +10,8 @@ use crate::domain::change::{Actor, Change};
 use crate::domain::phase::Held;
 use crate::domain::task::{Task, TaskResult};
 use crate::ports::{Assignment, Provision, Repository, RepositoryError, Worktree};
-use crate::tools::Lodging;
 use crate::tools::deliver::MergeQueue;
+use crate::tools::{Lodging, ReadOnly};
 
 /// The waits between the tries to make a worktree; there is one try more than waits.
 const WAITS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
@@ -20,6 +20,9 @@ const TIME_MAX: Duration = Duration::from_secs(1800);
 
 /// What a model is told of isolation, besides how it works.
 pub(super) const ABOUT_ISOLATION: &str = "Each task has a git worktree and a branch of its own; you are told where when you claim one. Your file tools and commands begin there, and you write nowhere else. Commit as you go or not at all: what is left is committed in your name when you report the task completed. Then your branch is merged; if it conflicts, or the task's verify command is red on the merged result, your report is answered with what shows it, and you mend it in your worktree and report again. Keep what others added: a merge that drops their lines is refused.";
+
+/// What a model is told that hands in its plan first.
+pub(super) const ABOUT_PLAN_FIRST: &str = "You hand in a plan first. For each task you claim: look at what it is about, which needs no approval, then call plan_approval with what you will change, in which files, how you will show that it is right, and what could go wrong; then end your turn. Until the plan is approved your tools and commands write nothing, and the task cannot be reported completed. A rejected plan comes back with what to change: hand in another one.";
 
 /// What a team with isolation shares.
 #[derive(Clone)]
@@ -62,7 +65,7 @@ impl Agent {
             Ok(Provision::Ready(worktree)) => self.settle_in(isolation, worktree, assignment).await?,
             Ok(Provision::Merged { commit, summary, worktree }) => {
                 let evidence = format!("merged as {commit} by an attempt that was ended before it could say so");
-                let result = TaskResult { summary, evidence };
+                let result = TaskResult { commit: Some(commit), ..TaskResult::said(summary, evidence) };
                 let by = Actor::holder(self.name(), held.attempt);
                 let task = self.shared.stores.board.change(held.task, Change::Complete(result), &by).await?;
                 self.shared.notes.task(&task);
@@ -129,11 +132,14 @@ impl Agent {
     }
 
     /// Has the tools work where what is held says: a worktree is left with its task.
-    pub(super) fn stand_where_due(&mut self) {
+    pub(super) async fn stand_where_due(&mut self) {
         let held = self.task();
         let lodging = self.context.lodging.clone().filter(|lodging| Some(lodging.assignment.task) == held);
         if lodging.is_none() || self.context.lodging.is_none() {
             self.stand_in(lodging);
+        }
+        if self.spec.plan_first {
+            self.heed_plan().await;
         }
     }
 
@@ -151,8 +157,44 @@ impl Agent {
         }
         self.context.workspace = worktree.map_or_else(|| workspace.clone(), |worktree| worktree.root.clone());
         self.context.boundaries = boundaries.into();
-        self.context.is_read_only = lodging.is_none();
+        self.context.read_only = lodging.is_none().then_some(ReadOnly::NoTask);
         self.context.lodging = lodging;
+    }
+
+    /// One that hands in its plan first writes nothing until the plan for what it holds is approved.
+    async fn heed_plan(&mut self) {
+        let held = self.reins.held();
+        if self.approved.is_none() || self.approved != held {
+            self.approved = match held {
+                Some(held) if self.has_approved_plan(held).await => Some(held),
+                _ => None,
+            };
+        }
+        let is_shut = self.context.read_only == Some(ReadOnly::NoPlan);
+        if self.approved.is_none() {
+            self.shut();
+        } else if is_shut && self.isolation().is_some() {
+            self.stand_in(self.context.lodging.clone());
+        } else if is_shut {
+            (self.context.read_only, self.context.boundaries) = (None, Arc::default());
+        }
+    }
+
+    /// Takes the right to write from tools and commands.
+    fn shut(&mut self) {
+        let workspace = self.context.workspace.clone();
+        let is_kept = |path: &&PathBuf| !path.as_os_str().as_encoded_bytes().starts_with(b"!") && **path != workspace;
+        let kept: Vec<PathBuf> = self.context.boundaries.iter().filter(is_kept).cloned().collect();
+        self.context.boundaries = kept.into_iter().chain([workspace.clone()]).collect();
+        self.context.read_only = Some(ReadOnly::NoPlan);
+    }
+
+    async fn has_approved_plan(&self, held: Held) -> bool {
+        let stores = &self.shared.stores;
+        let (Ok(book), Ok(task)) = (stores.requests.all().await, stores.board.get(held.task).await) else {
+            return false;
+        };
+        book.has_approved_plan(self.name(), held.task, task.failures)
     }
 
     /// Where the task it holds is worked on, for its model.

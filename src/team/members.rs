@@ -24,6 +24,8 @@ use crate::domain::time::UnixMs;
 use crate::ports::{ModelClient, ModelSpec, ToolSpec};
 use crate::tools::{CommandRegistry, TeamControl, Tool, ToolContext, ToolLimits};
 
+/// The tool of teams with reviews.
+const REVIEW_TOOL: &str = "review";
 /// Words to a teammate that may wait to be heard; a full queue means it will look anyway.
 const CONTROLS_WAITING_MAX: usize = 64;
 /// The first wait before a teammate is started again; each further one doubles.
@@ -208,7 +210,8 @@ pub struct Members {
     names: HashMap<Id, Name>,
     connect: Connect,
     tools_of: ToolsOf,
-    control: Arc<dyn TeamControl>,
+    /// What the lead's tools reach.
+    pub control: Arc<dyn TeamControl>,
     worker: Arc<WorkerReporter>,
     gates: Gates,
     stalled: HashMap<Id, &'static str>,
@@ -332,7 +335,9 @@ impl Members {
         let shared = Arc::new(Shared { stores: patience.stores(&self.shared.stores), ..(*self.shared).clone() });
         let commands = patience.commands(self.worker.enlist(spec.name.as_str(), Arc::clone(&progress)));
         let context = self.tool_context(spec, &shared, commands, reins.holding());
-        let tools = (self.tools_of)(is_lead);
+        let mut tools = (self.tools_of)(is_lead);
+        // What nobody is asked for need not be told of in every request.
+        tools.retain(|tool| shared.review.is_some() || tool.spec().name != REVIEW_TOOL);
         let tool_specs = self.specs_of(&tools);
         let parts = AgentParts { spec: spec.clone(), model, tools, tool_specs, context, reins, progress };
         let LifeEnds { heard, says, prefers, respawns } = ends;
@@ -374,7 +379,8 @@ impl Members {
             control_files: Arc::clone(&shared.control_files),
             boundaries: Arc::default(),
             lodging: None,
-            is_read_only: false,
+            read_only: None,
+            review: shared.review.clone(),
             guard: Arc::clone(&shared.guard),
             commands,
             limits: ToolLimits {

@@ -22,7 +22,7 @@ use members::{Connect, Gates, Making, Members, ToolsOf};
 use patience::Room;
 use purse::Purse;
 use session::Session;
-use spec::TeamSpec;
+use spec::{MemberSpec, TeamSpec};
 use words::Mouth;
 use worker::WorkerReporter;
 
@@ -117,15 +117,15 @@ pub enum LaunchError {
 pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) -> Result<TeamHandle, LaunchError> {
     let Surroundings { stores, clock, workspace, control_files, guard, connect, tools_of, count_tokens, repository } =
         surroundings;
-    let lead_thinks = check_models(&spec, &connect)?;
+    let (lead_thinks, thinks) = check_models(&spec, &connect)?;
     let has_plan = !start.plan.is_empty();
     if spec.goal.is_some() && !lead_thinks && !has_plan && stores.board.view().await?.tasks.is_empty() {
         return Err(LaunchError::GoalWithoutThought(spec.lead.model.provider));
     }
     let prefers = take_up(&stores).await?;
-    let names = open_inboxes(&spec, &stores).await?;
+    open_inboxes(&spec, &stores).await?;
     let (notes, events, first) = recorder::start(stores.clone(), &*stores.board.view().await?);
-    notes.fact(team_started(&spec, &names));
+    notes.fact(team_started(&spec));
     let isolation = isolate(&spec, repository, &stores, &notes).await?;
     import(&stores, &notes, &start).await?;
     set_mode(&stores, &start).await?;
@@ -145,28 +145,28 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         guard,
         limits: spec.limits.clone(),
         prompts: Arc::new(spec.prompts.clone()),
+        review: spec.review.as_deref().map(Arc::from),
         purse,
         count_tokens,
         notes,
         mouth: mouth.clone(),
         reported: Arc::clone(&reported),
     });
-    let live = Arc::new(Live::of(names));
+    let live = Arc::new(Live::of(spec.members.iter().zip(thinks)));
     let (commands, heard) = mpsc::channel(handle::COMMANDS_WAITING_MAX);
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());
     let gates = Gates { teammates: teammates.subscribe(), lead: lead.subscribe() };
-    let control = Arc::new(Control::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_thinks));
-    let making = Making { connect, tools_of, control, worker: Arc::clone(&worker), gates };
+    let control = Control::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_thinks);
+    let making = Making { connect, tools_of, control: Arc::new(control), worker: Arc::clone(&worker), gates };
     let members = Members::new(Arc::clone(&shared), making);
     worker.beat().await?;
-    let view = stores.board.view().await?;
     let lead = Lead::new(LeadParts {
         spec,
         shared,
         members,
         session,
-        view,
+        view: stores.board.view().await?,
         live: Arc::clone(&live),
         commands: heard,
         reported,
@@ -185,8 +185,9 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     })
 }
 
-fn team_started(spec: &TeamSpec, names: &[Name]) -> Fact {
-    Fact::TeamStarted { team: spec.name.to_string(), members: names.iter().map(ToString::to_string).collect() }
+fn team_started(spec: &TeamSpec) -> Fact {
+    let members = spec.members.iter().map(|member| member.name.to_string()).collect();
+    Fact::TeamStarted { team: spec.name.to_string(), members }
 }
 
 /// Takes up what is left of worktrees and merges, where each task has a worktree.
@@ -213,11 +214,10 @@ async fn isolate(
     Ok(Some(Isolation { repository, queue: Arc::default() }))
 }
 
-/// Everybody can be written to from the beginning. Returns the names of all members but the lead.
-async fn open_inboxes(spec: &TeamSpec, stores: &Stores) -> Result<Vec<Name>, StoreError> {
+/// Everybody can be written to from the beginning.
+async fn open_inboxes(spec: &TeamSpec, stores: &Stores) -> Result<(), StoreError> {
     let names: Vec<Name> = spec.members.iter().map(|member| member.name.clone()).collect();
-    stores.mailbox.open_inboxes(&names).await?;
-    Ok(names)
+    stores.mailbox.open_inboxes(&names).await
 }
 
 /// Brings the board up to the plan, if there is one; says what that changed, and what it left as it was.
@@ -236,15 +236,14 @@ async fn import(stores: &Stores, notes: &recorder::Notes, start: &Start) -> Resu
     Ok(())
 }
 
-/// Checks that every member's model can be made, and says whether the lead's thinks.
-fn check_models(spec: &TeamSpec, connect: &Connect) -> Result<bool, LaunchError> {
-    let mut lead_thinks = false;
-    for member in spec.members.iter().chain([&spec.lead]) {
+/// Checks that every member's model can be made, and says whether the lead's thinks, and that of each teammate.
+fn check_models(spec: &TeamSpec, connect: &Connect) -> Result<(bool, Vec<bool>), LaunchError> {
+    let thinks = |member: &MemberSpec| -> Result<bool, LaunchError> {
         let name = member.name.to_string();
         let model = connect(&member.model).map_err(|reason| LaunchError::Model { name, reason })?;
-        lead_thinks = model.thinks();
-    }
-    Ok(lead_thinks)
+        Ok(model.thinks())
+    };
+    Ok((thinks(&spec.lead)?, spec.members.iter().map(thinks).collect::<Result<_, _>>()?))
 }
 
 /// Takes back what workers that are gone held: the whole team ended, so it counts against nobody. Says who held what, so that

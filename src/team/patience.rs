@@ -278,6 +278,12 @@ impl Requests for Patient<dyn Requests> {
     async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
         self.patience.through(|| self.inner.answer(id, kind, answer.clone())).await
     }
+    async fn hand_on(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>> {
+        self.patience.through(|| self.inner.hand_on(id, kind, to)).await
+    }
+    async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
+        self.patience.through(|| self.inner.withdraw(id, kind, reason, at)).await
+    }
     async fn all(&self) -> StoreResult<RequestBook> {
         self.inner.all().await
     }

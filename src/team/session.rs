@@ -263,6 +263,7 @@ impl Lead {
             team: self.spec.name.to_string(),
             teammate: LEAD.to_owned(),
             holding,
+            must_be_confined: false,
             variables: Vec::new(),
         }
     }

@@ -35,6 +35,8 @@ pub struct TeamSpec {
     pub isolation: Isolation,
     /// The branch that is merged into, where each task has a worktree; `None` for the one that is checked out.
     pub merge_into: Option<String>,
+    /// Who reviews what is done before it is completed: a role, a capability, `lead`, `human`; nobody without it.
+    pub review: Option<String>,
     /// The lead. Its name is always `lead`.
     pub lead: MemberSpec,
     /// The teammates, each under a name of its own.
@@ -84,6 +86,8 @@ pub struct MemberSpec {
     pub capabilities: Vec<String>,
     /// Its own instructions, added to those every member has.
     pub prompt: String,
+    /// Whether it works read-only until its plan for the task it holds is approved.
+    pub plan_first: bool,
     /// How its model is reached.
     pub model: ModelSpec,
 }
@@ -101,6 +105,7 @@ impl TeamSpec {
             done_when: None,
             isolation: Isolation::None,
             merge_into: None,
+            review: None,
             lead: MemberSpec::new(LEAD, LEAD, lead)?,
             members: Vec::new(),
             limits: Limits::default(),
@@ -127,7 +132,7 @@ impl MemberSpec {
     /// `name` is no name.
     pub fn new(name: &str, role: &str, model: ModelSpec) -> Result<Self, InvalidName> {
         let (name, role) = (Name::new(name)?, role.to_owned());
-        Ok(Self { name, role, capabilities: Vec::new(), prompt: String::new(), model })
+        Ok(Self { name, role, capabilities: Vec::new(), prompt: String::new(), plan_first: false, model })
     }
 
     /// All it can do: its role, then its capabilities.

@@ -3,7 +3,7 @@
 //! The lead is one too, without claiming: goals and reports reach it as prompts. What a teammate does besides turns (mail,
 //! claims, requests to stop) is in `errands`; how a turn is driven, in `driving`.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,6 +103,8 @@ pub struct Teammate {
     pub(super) lost: Option<TaskId>,
     /// When it last claimed: plans from before are not about what it holds.
     pub(super) claimed_at: UnixMs,
+    /// The reviews it was reminded of.
+    pub(super) reviews_reminded: HashSet<String>,
     pub(super) model_failures: u32,
     harness_failures: u32,
 }
@@ -149,6 +151,7 @@ impl Teammate {
             away_for: "",
             lost: None,
             claimed_at: UnixMs::default(),
+            reviews_reminded: HashSet::new(),
             model_failures: 0,
             harness_failures: 0,
         }

@@ -235,7 +235,7 @@ impl Agent {
             return Ok(Vec::new());
         };
         let input = if input.is_null() { Value::Object(serde_json::Map::new()) } else { input };
-        self.stand_where_due();
+        self.stand_where_due().await;
         let result = self.run_tool(&*found, &id, tool, input).await;
         let (text, is_error, outcomes) = match result {
             None => (INTERRUPTED.to_owned(), true, Vec::new()),

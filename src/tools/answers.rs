@@ -1,4 +1,6 @@
-//! Answers to requests, by whoever may give them: a member's tool and a person's command go the same way.
+//! Requests and their answers, by whoever may make or give them: a member's tool and a person's command go the same way.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::domain::message::{Message, MessageType};
 use crate::domain::request::{Answer, Request, RequestKind};
@@ -32,15 +34,51 @@ pub struct Answered {
     pub message: String,
 }
 
-/// The message that answers a plan.
+/// The message that answers a plan or a review.
 #[must_use]
-pub fn of_plan(from: &str, approve: bool, feedback: Option<&str>, now: UnixMs) -> Message {
-    let content = feedback.unwrap_or(if approve { "Approved." } else { "Rejected." });
+pub fn reply(request: &Request, from: &str, approve: bool, feedback: Option<&str>, now: UnixMs) -> Message {
+    let word = if approve { "Approved." } else { "Rejected." };
     let feedback = feedback.map(str::to_owned);
-    Message { feedback, ..Message::new(MessageType::PlanApprovalResponse, from, content, now) }
+    let task = request.about.as_ref().map(|about| about.task);
+    let (kind, content) = match (request.kind, task) {
+        (RequestKind::Review, Some(task)) if approve => {
+            (MessageType::Message, format!("{word} Report task {task} completed again: that completes it."))
+        }
+        (RequestKind::Review, Some(task)) => {
+            (MessageType::Message, format!("{word} Mend it and report task {task} completed again."))
+        }
+        _ => (MessageType::PlanApprovalResponse, feedback.clone().unwrap_or_else(|| word.to_owned())),
+    };
+    Message { feedback, ..Message::new(kind, from, content, now) }
 }
 
-/// Answers a request, once: `message` goes to who asked. The answer counts once it is sent.
+/// Records a request and sends it as `message`, which gets its id. Returns the message's own id.
+///
+/// # Errors
+/// The stores': too many wait, or whom it is for cannot be written to; it is withdrawn then.
+pub async fn ask(stores: &Stores, request: Request, mut message: Message) -> StoreResult<String> {
+    let (id, kind, to, now) = (request.id.clone(), request.kind, request.to.clone(), request.at);
+    stores.requests.open(request).await?;
+    message.request_id = Some(id.clone());
+    match stores.mailbox.send(&to, message).await {
+        Ok(sent) => Ok(sent),
+        Err(error) => {
+            // Nobody will ever answer it: it must not look as if somebody could.
+            stores.requests.withdraw(&id, kind, "it could not be sent", now).await?;
+            Err(error)
+        }
+    }
+}
+
+/// Eight hexadecimal digits, as other programs of the field use.
+#[must_use]
+pub fn new_request_id() -> String {
+    // Every RandomState has other keys, from the system's randomness.
+    let random = RandomState::new().build_hasher().finish();
+    format!("{:08x}", random & 0xFFFF_FFFF)
+}
+
+/// Answers a request, once: what `compose` makes of it goes to who asked. The answer counts once it is sent.
 ///
 /// # Errors
 /// The stores': no such request, answered or being answered already, for somebody else to answer; who asked cannot be written to.
@@ -50,12 +88,13 @@ pub async fn answer(
     now: UnixMs,
     asked: Asked<'_>,
     approve: bool,
-    mut message: Message,
+    compose: impl FnOnce(&Request) -> Message,
 ) -> StoreResult<Answered> {
     let Asked { id, kind } = asked;
     let id = id.trim();
     let request = stores.requests.reserve(id, kind, by.name, by.process, now).await?;
-    let text = message.content.clone();
+    let mut message = compose(&request);
+    let text = message.feedback.clone().unwrap_or_else(|| message.content.clone());
     message.request_id = Some(id.to_owned());
     message.approve = Some(approve);
     // First sent, then recorded: a crash in between lets it be answered again, the other order would lose the answer.

@@ -16,9 +16,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::output::Collector;
-use super::{CommandRegistry, ToolContext, ToolError, environment};
+use super::{CommandRegistry, ReadOnly, ToolContext, ToolError, environment};
 use crate::domain::record::{GuardProcess, RunningCommand};
-use crate::domain::task::TaskId;
+use crate::domain::task::{TaskId, VerifyRun};
 use crate::platform::guard::{self, CommandEnd, GO, GuardSays, GuardedCommand, Level};
 use crate::platform::processes::{self, GroupSignal};
 use crate::ports::StoreResult;
@@ -58,6 +58,8 @@ pub struct CommandSetting {
     pub teammate: String,
     /// What the teammate holds, as of now.
     pub holding: watch::Receiver<Holding>,
+    /// Whether they may run only where that can be seen to: for one that must write nothing.
+    pub must_be_confined: bool,
     /// More variables of their environment.
     pub variables: Vec<(&'static str, String)>,
 }
@@ -75,6 +77,7 @@ impl CommandSetting {
             team: context.team.to_string(),
             teammate: context.name.to_string(),
             holding: context.holding.clone(),
+            must_be_confined: context.read_only == Some(ReadOnly::NoPlan),
             variables: context.lodging.as_ref().map(|lodging| lodging.variables()).unwrap_or_default(),
         }
     }
@@ -115,6 +118,16 @@ impl CommandOutcome {
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.ending == Ending::Ended(CommandEnd::Exit(0))
+    }
+
+    /// What a task's result keeps of it, as a run of its verify command.
+    #[must_use]
+    pub fn verified(&self, command: &str) -> VerifyRun {
+        let status = match self.ending {
+            Ending::Ended(CommandEnd::Exit(code)) => Some(code),
+            Ending::Ended(CommandEnd::Signal(_)) | Ending::TimedOut => None,
+        };
+        VerifyRun::new(command, status, &self.output)
     }
 
     /// How it came out, for models and people: "exit status 1".
@@ -214,6 +227,13 @@ impl Running {
     async fn start(command: &str, held: Holding, setting: &CommandSetting) -> Result<Self, ToolError> {
         let mut confinement = guard::confinement_to_try();
         loop {
+            if setting.must_be_confined && confinement.level() == Level::Plain {
+                let text = format!(
+                    "{}. Commands cannot be confined on this system, so none is run until then: use read_file, grep and glob",
+                    ReadOnly::NoPlan.words()
+                );
+                return Err(ToolError::Mendable(text));
+            }
             let mut running = Self::prepare(command, held, setting, confinement.level())?;
             let Err(refused) = running.begin().await? else { return Ok(running) };
             let Some(weaker) = confinement.weaker(refused.clone()) else { return Err(not_started(&refused)) };

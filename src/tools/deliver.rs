@@ -1,5 +1,6 @@
-//! How a task that was done in a worktree is handed in: committed, verified where it was done, then merged, one at a time, and verified
-//! as merged before anybody sees it.
+//! How a task is handed in. In the workspace it is verified where it was done. In a worktree of its own it is committed, merged, one
+//! task at a time, and verified as merged before anybody sees it; while another merge is under way it is verified where it was done, so
+//! that what is red anyway holds nobody up.
 //!
 //! The task stays its holder's until the merge is in, so a blocker is finished exactly when it is merged, and merges are in the order
 //! of dependencies by themselves. A conflict or a red merge is the answer to the report: who made the change knows it best, and still
@@ -12,7 +13,7 @@ use super::command::{CommandOutcome, CommandSetting, claim_lost};
 use super::{ToolContext, ToolError, verify};
 use crate::domain::change::{Action, Actor, permit};
 use crate::domain::event::Fact;
-use crate::domain::task::Task;
+use crate::domain::task::{Task, VerifyRun};
 use crate::ports::{Assignment, Merge, MergeTry, Publish, Repository, RepositoryError, StoreError, Worktree};
 
 /// How often a merge is made anew because somebody else moved the branch meanwhile.
@@ -47,9 +48,14 @@ impl Lodging {
     }
 
     /// Commits what is not committed; the inner error is for the model.
-    pub(super) async fn commit(&self, summary: &str) -> Result<Result<(), String>, ToolError> {
-        let committed = self.repository.commit(&self.worktree, &self.assignment, summary).await.map_err(fatal)?;
-        Ok(committed.map(drop))
+    pub(super) async fn commit(&self, summary: &str) -> Result<Result<String, String>, ToolError> {
+        self.repository.commit(&self.worktree, &self.assignment, summary).await.map_err(fatal)
+    }
+
+    /// Where somebody else sees the work that is committed.
+    pub(super) fn seen_from_outside(&self) -> String {
+        let Worktree { branch, into, .. } = &self.worktree;
+        format!("It is on branch {branch}, not merged yet; in any folder of the repository: git diff {into}...{branch}")
     }
 
     /// The task is completed: removes what it needs no more, and says what stays.
@@ -65,14 +71,39 @@ impl Lodging {
     }
 }
 
-/// What came of handing a branch in.
+/// What came of handing a task in.
 pub(super) enum Delivered {
-    /// It is in; the text says where.
-    Merged(String),
+    /// It is done.
+    Done {
+        /// What shows it.
+        evidence: String,
+        /// The commit it is in, where it had a worktree of its own.
+        commit: Option<String>,
+        /// How its verify command came out.
+        verify: Option<VerifyRun>,
+    },
     /// It cannot be merged, for this reason.
     Refused(String),
-    /// The verify command is red on what the merge comes to.
-    Red(CommandOutcome),
+    /// The verify command is red.
+    Red {
+        /// How it came out.
+        outcome: CommandOutcome,
+        /// On what, where that is not the work as it was done.
+        place: String,
+    },
+}
+
+/// Verifies a task where it was done.
+pub(super) async fn in_place(task: &Task, context: &ToolContext) -> Result<Delivered, ToolError> {
+    let Some(command) = &task.verify else {
+        return Ok(Delivered::Done { evidence: String::new(), commit: None, verify: None });
+    };
+    let outcome = verify::run(command, context).await?;
+    if !outcome.is_success() {
+        return Ok(Delivered::Red { outcome, place: String::new() });
+    }
+    let verify = Some(outcome.verified(command));
+    Ok(Delivered::Done { evidence: "verify exited 0".to_owned(), commit: None, verify })
 }
 
 /// Merges the branch of the caller's task once `verify` passed on what the merge comes to.
@@ -83,6 +114,16 @@ pub(super) async fn merge(
     by: &Actor,
     context: &ToolContext,
 ) -> Result<Delivered, ToolError> {
+    let turn = match lodging.queue.try_lock() {
+        Ok(turn) => turn,
+        Err(_) => {
+            let delivered = in_place(task, context).await?;
+            if !matches!(delivered, Delivered::Done { .. }) {
+                return Ok(delivered);
+            }
+            lodging.queue.lock().await
+        }
+    };
     let (teammate, number) = (context.name.to_string(), Some(task.id));
     let (tool, call) = ("merge".to_owned(), format!("merge-{}", fastrand::u64(..)));
     let about = format!("{} into {}", lodging.worktree.branch, lodging.worktree.into);
@@ -95,7 +136,8 @@ pub(super) async fn merge(
     });
     let started = std::time::Instant::now();
     let delivered = in_turn(lodging, task, summary, by, context).await;
-    let ok = matches!(delivered, Ok(Delivered::Merged(_)));
+    drop(turn);
+    let ok = matches!(delivered, Ok(Delivered::Done { .. }));
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     (context.facts)(Fact::ToolFinished { teammate, task: number, tool, call, ok, ms });
     delivered
@@ -108,23 +150,21 @@ async fn in_turn(
     by: &Actor,
     context: &ToolContext,
 ) -> Result<Delivered, ToolError> {
-    let _turn = lodging.queue.lock().await;
     let Lodging { repository, worktree, assignment, .. } = lodging;
     for _ in 0..MOVES_MAX {
         still_holds(task, by, context).await?;
         let merge = match repository.merge(worktree, assignment, summary).await.map_err(fatal)? {
-            MergeTry::Nothing(commit) => {
-                let text = format!("nothing new to merge: {} is at {}", worktree.into, short(&commit));
-                return Ok(Delivered::Merged(text));
-            }
+            MergeTry::Nothing(commit) => return nothing_to_merge(worktree, task, commit, context).await,
             MergeTry::Refused(reason) => return Ok(Delivered::Refused(reason)),
             MergeTry::Made(merge) => merge,
         };
+        let mut verified = None;
         if let Some(command) = &task.verify {
             let outcome = verify::run_as(command, context, &setting(lodging, &merge, context).await?).await?;
             if !outcome.is_success() {
-                return Ok(Delivered::Red(outcome));
+                return Ok(Delivered::Red { outcome, place: format!(" on your work merged into {}", worktree.into) });
             }
+            verified = Some(outcome.verified(command));
             still_holds(task, by, context).await?;
         }
         match repository.publish(&merge, assignment).await.map_err(fatal)? {
@@ -133,13 +173,29 @@ async fn in_turn(
                 if let Some(text) = left_behind {
                     lodging.warn(context, text);
                 }
-                let verified = if task.verify.is_some() { "verify exited 0 on the merged result; " } else { "" };
-                let text = format!("{verified}merged into {} as {}", worktree.into, short(&merge.commit));
-                return Ok(Delivered::Merged(text));
+                let green = if verified.is_some() { "verify exited 0 on the merged result; " } else { "" };
+                let evidence = format!("{green}merged into {} as {}", worktree.into, short(&merge.commit));
+                return Ok(Delivered::Done { evidence, commit: Some(merge.commit), verify: verified });
             }
         }
     }
     Ok(Delivered::Refused(format!("{} was moved by somebody else {MOVES_MAX} times meanwhile", worktree.into)))
+}
+
+/// All of the work is in the branch already, if there was any: it is verified where it was done.
+async fn nothing_to_merge(
+    worktree: &Worktree,
+    task: &Task,
+    commit: String,
+    context: &ToolContext,
+) -> Result<Delivered, ToolError> {
+    let mut delivered = in_place(task, context).await?;
+    if let Delivered::Done { evidence, commit: at, .. } = &mut delivered {
+        let green = if evidence.is_empty() { String::new() } else { format!("{evidence}; ") };
+        *evidence = format!("{green}nothing new to merge: {} is at {}", worktree.into, short(&commit));
+        *at = Some(commit);
+    }
+    Ok(delivered)
 }
 
 /// The caller's setting, with the merge in place of its worktree.

@@ -1,13 +1,11 @@
 //! What the tools that send mail and requests have in common.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use super::answers::{self, Answerer, Asked};
 use super::{ToolContext, ToolError};
 use crate::domain::event::Fact;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, SYSTEM};
-use crate::domain::request::{Answer, Request, RequestKind};
+use crate::domain::request::{About, Request, RequestKind};
 
 /// The longest part of a message that stands in an event, in characters.
 const ABOUT_CHARS_MAX: usize = 120;
@@ -56,42 +54,35 @@ pub(super) async fn ask(
     context: &ToolContext,
     to: &str,
     kind: RequestKind,
-    mut message: Message,
+    message: Message,
+    about: Option<About>,
 ) -> Result<String, ToolError> {
-    let id = new_request_id();
-    let (from, now) = (message.from.clone(), context.clock.now());
-    let to = recipient(context, to)?;
+    let id = answers::new_request_id();
+    let (from, to) = (message.from.clone(), recipient(context, to)?);
     let plan = message.plan.clone().unwrap_or_default();
-    let request = Request { plan, ..Request::new(&id, kind, &from, &to, now) };
-    context.stores.requests.open(request).await?;
-    message.request_id = Some(id.clone());
-    if let Err(error) = send(context, &to, message).await {
-        // Nobody will ever answer it: it must not look as if somebody could.
-        let answer = Answer { approve: false, text: "it could not be sent".to_owned(), by: to, at: now };
-        context.stores.requests.answer(&id, kind, answer).await?;
-        return Err(error);
-    }
+    let line = self::about(&message);
+    let request = Request { plan, about, ..Request::new(&id, kind, &from, &to, context.clock.now()) };
+    let sent = answers::ask(&context.stores, request, message).await?;
+    (context.facts)(Fact::MessageSent { from, to, message: sent, about: line });
     Ok(id)
 }
 
-/// Answers a request that waits for the caller: `message` goes to who asked.
+/// Answers a request that waits for the caller: what `compose` makes of it goes to who asked.
 pub(super) async fn answer(
     context: &ToolContext,
     id: &str,
     kind: RequestKind,
     approve: bool,
-    message: Message,
+    compose: impl FnOnce(&Request) -> Message,
 ) -> Result<Request, ToolError> {
     let by = Answerer { name: context.name.as_str(), process: context.name.as_str() };
-    let (from, about) = (message.from.clone(), about(&message));
-    let sent = answers::answer(&context.stores, by, context.clock.now(), Asked { id, kind }, approve, message).await?;
-    (context.facts)(Fact::MessageSent { from, to: sent.request.from.clone(), message: sent.message, about });
+    let (from, mut line) = (context.name.to_string(), String::new());
+    let compose = |request: &Request| {
+        let message = compose(request);
+        line = about(&message);
+        message
+    };
+    let sent = answers::answer(&context.stores, by, context.clock.now(), Asked { id, kind }, approve, compose).await?;
+    (context.facts)(Fact::MessageSent { from, to: sent.request.from.clone(), message: sent.message, about: line });
     Ok(sent.request)
-}
-
-/// Eight hexadecimal digits, as other programs of the field use.
-fn new_request_id() -> String {
-    // Every RandomState has other keys, from the system's randomness.
-    let random = RandomState::new().build_hasher().finish();
-    format!("{:08x}", random & 0xFFFF_FFFF)
 }

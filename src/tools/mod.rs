@@ -21,6 +21,7 @@ pub mod output;
 mod plan_approval;
 mod read_file;
 mod read_inbox;
+pub mod review;
 mod send_message;
 mod shutdown;
 pub mod table;
@@ -154,6 +155,10 @@ pub trait TeamControl: Send + Sync {
 
     /// Whether the lead has a model that decides; where it goes by rule, decisions are the person's.
     fn lead_thinks(&self) -> bool;
+
+    /// Who is to review what `author` did, of those who can do `what`: another member whose model thinks, one that waits for work
+    /// first. Where there is none it is the lead, or the person where that goes by rule.
+    fn reviewer(&self, author: &Name, what: &str) -> String;
 }
 
 /// The limits a tool keeps.
@@ -193,8 +198,10 @@ pub struct ToolContext {
     pub boundaries: Arc<[PathBuf]>,
     /// Where tasks have worktrees of their own: the one the caller works in, whose root `workspace` is then.
     pub lodging: Option<Arc<Lodging>>,
-    /// Whether the caller may write no file: where tasks have worktrees, one without a task has none.
-    pub is_read_only: bool,
+    /// Why the caller may write no file and change nothing by a command, where that is so.
+    pub read_only: Option<ReadOnly>,
+    /// Who reviews what is done before it is completed: a role, a capability, `lead`, `human`; nobody without it.
+    pub review: Option<Arc<str>>,
     /// The program that guards commands, and its first arguments; see `platform::guard`.
     pub guard: Arc<[std::ffi::OsString]>,
     /// Where the process groups of running commands are recorded.
@@ -207,6 +214,28 @@ pub struct ToolContext {
     pub facts: Arc<dyn Fn(Fact) + Send + Sync>,
     /// The teammate's list of things to do; `todo` keeps it.
     pub todos: Arc<Mutex<String>>,
+}
+
+/// Why a member may write nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadOnly {
+    /// Each task has a worktree of its own, and it holds no task.
+    NoTask,
+    /// Its plan for what it holds was not approved yet.
+    NoPlan,
+}
+
+impl ReadOnly {
+    /// The same, for a model that tried.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::NoTask => "each task has a worktree of its own, and you hold no task: claim one to write files",
+            Self::NoPlan => {
+                "you work read-only until your plan is approved: claim a task, look, hand in a plan with plan_approval, and end your turn"
+            }
+        }
+    }
 }
 
 /// Where running commands are recorded, so that whoever takes over a lost claim can end them first.

@@ -9,7 +9,7 @@ use super::mail::{answer, ask, message};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::message::MessageType;
 use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::request::RequestKind;
+use crate::domain::request::{About, Request, RequestKind};
 
 const NAME: &str = "plan_approval";
 
@@ -35,8 +35,11 @@ impl Checked for SubmitPlan {
         request.plan = Some(plan.to_owned());
         // A lead that goes by rule decides nothing: that is the person's then.
         let (to, whom) = if context.control.lead_thinks() { (LEAD, "the lead") } else { (HUMAN, "the person") };
-        let id = ask(context, to, RequestKind::PlanApproval, request).await?;
-        Ok(ToolOutput::text(format!("handed in to {whom} as request {id}; the answer will come as mail")))
+        let about = held(context).await?;
+        let id = ask(context, to, RequestKind::PlanApproval, request, about).await?;
+        Ok(ToolOutput::text(format!(
+            "handed in to {whom} as request {id}; end your turn now if you cannot go on without the answer, which will come as mail"
+        )))
     }
 }
 
@@ -58,11 +61,29 @@ impl Checked for AnswerPlan {
     }
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let (approve, feedback) = (arguments.flag("approve"), arguments.optional_text("feedback"));
-        let reply = answers::of_plan(context.name.as_str(), approve, feedback, context.clock.now());
-        let request = answer(context, arguments.text("request_id"), RequestKind::PlanApproval, approve, reply).await?;
-        Ok(ToolOutput::text(format!("{} is told: {}", request.from, if approve { "approved" } else { "rejected" })))
+        approve_or_reject(&arguments, RequestKind::PlanApproval, context).await
     }
+}
+
+/// The work the caller is at, as requests name it.
+async fn held(context: &ToolContext) -> Result<Option<About>, ToolError> {
+    let held = *context.holding.borrow();
+    let Some((task, attempt)) = held else { return Ok(None) };
+    let failures = context.stores.board.get(task).await?.failures;
+    Ok(Some(About { task, attempt, failures, commit: None }))
+}
+
+/// Answers a plan or a review as the call says.
+pub(super) async fn approve_or_reject(
+    arguments: &Arguments,
+    kind: RequestKind,
+    context: &ToolContext,
+) -> Result<ToolOutput, ToolError> {
+    let (approve, feedback) = (arguments.flag("approve"), arguments.optional_text("feedback"));
+    let (name, now) = (context.name.as_str(), context.clock.now());
+    let compose = |request: &Request| answers::reply(request, name, approve, feedback, now);
+    let request = answer(context, arguments.text("request_id"), kind, approve, compose).await?;
+    Ok(ToolOutput::text(format!("{} is told: {}", request.from, if approve { "approved" } else { "rejected" })))
 }
 
 /// A line about the answer to a request.

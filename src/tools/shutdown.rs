@@ -41,7 +41,7 @@ impl Checked for ShutdownRequest {
             )));
         }
         let request = message(context, MessageType::ShutdownRequest, "Please shut down gracefully.");
-        let id = ask(context, teammate.as_str(), RequestKind::Shutdown, request).await?;
+        let id = ask(context, teammate.as_str(), RequestKind::Shutdown, request, None).await?;
         Ok(ToolOutput::text(format!("{teammate} is asked to stop, as request {id}; the answer will come as mail")))
     }
 }
@@ -73,12 +73,9 @@ impl Checked for AnswerShutdown {
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let approve = arguments.flag("approve");
         let reason = arguments.optional_text("reason");
-        let reply = message(
-            context,
-            MessageType::ShutdownResponse,
-            reason.unwrap_or(if approve { "Shutting down." } else { "Not now." }),
-        );
-        let request = answer(context, arguments.text("request_id"), RequestKind::Shutdown, approve, reply).await?;
+        let words = reason.unwrap_or(if approve { "Shutting down." } else { "Not now." });
+        let compose = |_: &Request| message(context, MessageType::ShutdownResponse, words);
+        let request = answer(context, arguments.text("request_id"), RequestKind::Shutdown, approve, compose).await?;
         Ok(match approve {
             true => ToolOutput { text: format!("{} is told; you stop now", request.from), effect: ToolEffect::Stop },
             false => ToolOutput::text(format!("{} is told that you go on", request.from)),

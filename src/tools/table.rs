@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::checked::Safe;
 use super::{
-    Tool, bash, broadcast, claim_task, edit_file, glob, grep, idle, plan_approval, read_file, read_inbox, send_message,
-    shutdown, task_create, task_get, task_list, task_update, team, todo, write_file,
+    Tool, bash, broadcast, claim_task, edit_file, glob, grep, idle, plan_approval, read_file, read_inbox, review,
+    send_message, shutdown, task_create, task_get, task_list, task_update, team, todo, write_file,
 };
 
 /// Whose a tool is.
@@ -31,7 +31,7 @@ pub struct ToolEntry {
 
 /// All tools, in the order models see them.
 #[rustfmt::skip]
-pub const TOOLS: [ToolEntry; 24] = [
+pub const TOOLS: [ToolEntry; 25] = [
     ToolEntry { name: "bash", audience: Audience::All, build: || Arc::new(Safe(bash::Bash)) },
     ToolEntry { name: "read_file", audience: Audience::All, build: || Arc::new(Safe(read_file::ReadFile)) },
     ToolEntry { name: "write_file", audience: Audience::All, build: || Arc::new(Safe(write_file::WriteFile)) },
@@ -45,6 +45,7 @@ pub const TOOLS: [ToolEntry; 24] = [
     ToolEntry { name: "task_list", audience: Audience::All, build: || Arc::new(Safe(task_list::TaskList)) },
     ToolEntry { name: "task_update", audience: Audience::All, build: || Arc::new(Safe(task_update::TaskUpdate::default())) },
     ToolEntry { name: "claim_task", audience: Audience::All, build: || Arc::new(Safe(claim_task::ClaimTask)) },
+    ToolEntry { name: "review", audience: Audience::All, build: || Arc::new(Safe(review::Review)) },
     ToolEntry { name: "todo", audience: Audience::All, build: || Arc::new(Safe(todo::Todo)) },
     ToolEntry { name: "idle", audience: Audience::All, build: || Arc::new(Safe(idle::Idle)) },
     ToolEntry { name: "plan_approval", audience: Audience::Teammate, build: || Arc::new(Safe(plan_approval::SubmitPlan)) },

@@ -10,11 +10,15 @@ use super::checked::{Checked, text_of};
 use super::command::CommandOutcome;
 use super::deliver::{self, Delivered};
 use super::output::bounded;
+use super::review::{self, Stand, Work};
 use super::task_create::{actor, checked_description, checked_subject};
-use super::verify::{self, REDS_MAX, Reds};
-use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
-use crate::domain::change::{Actor, Change, TaskEdit};
+use super::verify::{REDS_MAX, Reds};
+use super::{Lodging, ReadOnly, ToolContext, ToolEffect, ToolError, ToolOutput};
+use crate::domain::change::{Action, Actor, Change, TaskEdit, permit};
+use crate::domain::event::Fact;
+use crate::domain::request::{About, WAITS_FOR_REVIEW};
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
+use crate::ports::StoreError;
 
 /// The longest result, in bytes.
 const RESULT_BYTES_MAX: usize = 16 * 1024;
@@ -122,32 +126,41 @@ impl TaskUpdate {
     async fn complete(&self, call: &Call<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let task = context.stores.board.get(call.id).await?;
         // What is refused anyway needs no command to be run first.
-        crate::domain::change::permit(&task, crate::domain::change::Action::Complete, &call.by)
-            .map_err(|refusal| ToolError::from(crate::ports::StoreError::from(refusal)))?;
-        let mut result = TaskResult { summary: call.result.clone(), evidence: String::new() };
+        permit(&task, Action::Complete, &call.by).map_err(|refusal| ToolError::from(StoreError::from(refusal)))?;
+        if call.holds && context.read_only == Some(ReadOnly::NoPlan) {
+            return Err(ToolError::Mendable(ReadOnly::NoPlan.words().to_owned()));
+        }
+        if !call.holds && task.worktree.is_some() {
+            let text = "the work is in a worktree, and only its holder's report merges it: give the task back or retry it, and it is reported anew; a person can complete it all the same";
+            return Err(ToolError::Mendable(text.to_owned()));
+        }
         let lodging = context.lodging.clone().filter(|lodging| call.holds && lodging.assignment.task == call.id);
-        if let Some(lodging) = &lodging
-            && let Err(reason) = lodging.commit(&call.result).await?
-        {
-            return self.red(call, &task, &Red::uncommitted(reason), context).await;
-        }
-        if let Some(verify) = &task.verify {
-            let outcome = verify::run(verify, context).await?;
-            if !outcome.is_success() {
-                return self.red(call, &task, &Red::verify(verify, &outcome, ""), context).await;
-            }
-            result.evidence = "verify exited 0".to_owned();
-        }
+        let mut result = TaskResult::said(call.result.as_str(), "");
         if let Some(lodging) = &lodging {
-            result.evidence = match deliver::merge(lodging, &task, &call.result, &call.by, context).await? {
-                Delivered::Merged(evidence) => evidence,
-                Delivered::Refused(reason) => return self.red(call, &task, &Red::unmerged(reason), context).await,
-                Delivered::Red(outcome) => {
-                    let place = format!(" on your work merged into {}", lodging.worktree.into);
-                    let verify = task.verify.as_deref().unwrap_or_default();
-                    return self.red(call, &task, &Red::verify(verify, &outcome, &place), context).await;
-                }
-            };
+            match lodging.commit(&call.result).await? {
+                Ok(commit) => result.commit = Some(commit),
+                Err(reason) => return self.red(call, &task, &Red::uncommitted(reason), context).await,
+            }
+        }
+        if context.review.is_some() {
+            match self.review(call, &task, lodging.as_deref(), result.commit.clone(), context).await? {
+                Reviewed::By(name) => result.reviewed_by = Some(name),
+                Reviewed::Over(output) => return Ok(output),
+            }
+        }
+        let delivered = match &lodging {
+            Some(lodging) => deliver::merge(lodging, &task, &call.result, &call.by, context).await?,
+            None => deliver::in_place(&task, context).await?,
+        };
+        match delivered {
+            Delivered::Done { evidence, commit, verify } => {
+                result = TaskResult { evidence, commit: commit.or(result.commit), verify, ..result };
+            }
+            Delivered::Refused(reason) => return self.red(call, &task, &Red::unmerged(reason), context).await,
+            Delivered::Red { outcome, place } => {
+                let verify = task.verify.as_deref().unwrap_or_default();
+                return self.red(call, &task, &Red::verify(verify, &outcome, &place), context).await;
+            }
         }
         let evidence = if result.evidence.is_empty() { String::new() } else { format!(" ({})", result.evidence) };
         context.stores.board.change(call.id, Change::Complete(result), &call.by).await?;
@@ -156,6 +169,62 @@ impl TaskUpdate {
             lodging.clear(context).await;
         }
         Ok(ToolOutput { text: format!("task {} is completed{evidence}", call.id), effect: call.effect() })
+    }
+
+    /// Has somebody else approve the work, once its verify command came out green where it was done.
+    async fn review(
+        &self,
+        call: &Call<'_>,
+        task: &Task,
+        lodging: Option<&Lodging>,
+        commit: Option<String>,
+        context: &ToolContext,
+    ) -> Result<Reviewed, ToolError> {
+        let about = About { task: task.id, attempt: task.attempt, failures: task.failures, commit };
+        let waits = |id: &str, to: &str| {
+            let text = format!(
+                "task {} {}{id} by {to}; end your turn now, the answer will come as mail",
+                task.id, WAITS_FOR_REVIEW
+            );
+            Ok(Reviewed::Over(ToolOutput::text(text)))
+        };
+        match Stand::of(&context.stores.requests.all().await?, &about) {
+            Stand::Approved(by) => return Ok(Reviewed::By(by)),
+            Stand::Waits { id, to } => return waits(&id, &to),
+            Stand::Rejected(words) => {
+                let text = format!("the review rejected exactly this work, and nothing was changed since: {words}");
+                return Err(ToolError::Mendable(text));
+            }
+            Stand::GivenUp(words) => {
+                let reason = format!("its review rejected it {} times; the last time: {words}", review::REJECTIONS_MAX);
+                let fail = Change::Fail { reason: reason.clone(), is_final: false };
+                context.stores.board.change(call.id, fail, &call.by).await?;
+                self.reds.forget(context.name.as_str());
+                let text = format!("{reason}; this attempt of task {} has failed and is over", call.id);
+                return Ok(Reviewed::Over(ToolOutput { text, effect: call.effect() }));
+            }
+            Stand::Unasked if !call.holds => {
+                let text = "the team has its tasks reviewed before they are completed: only who holds a task can have it reviewed; a person can complete it all the same";
+                return Err(ToolError::Mendable(text.to_owned()));
+            }
+            Stand::Unasked => {}
+        }
+        let verify = match deliver::in_place(task, context).await? {
+            Delivered::Red { outcome, place } => {
+                let verify = task.verify.as_deref().unwrap_or_default();
+                return self.red(call, task, &Red::verify(verify, &outcome, &place), context).await.map(Reviewed::Over);
+            }
+            Delivered::Done { verify, .. } => verify,
+            Delivered::Refused(_) => None,
+        };
+        let to = context.control.reviewer(&context.name, context.review.as_deref().unwrap_or_default());
+        let place = lodging.map(Lodging::seen_from_outside).unwrap_or_default();
+        let work =
+            Work { task, about, by: context.name.as_str(), summary: &call.result, verify: verify.as_ref(), place };
+        let (id, message) = review::ask(&context.stores, &work, &to, context.clock.now()).await?;
+        let (from, line) = (context.name.to_string(), format!("asks for review {id} of task {}", task.id));
+        (context.facts)(Fact::MessageSent { from, to: to.clone(), message, about: line });
+        waits(&id, &to)
     }
 
     /// After a report that does not hold: the holder goes on with what shows it, a bounded number of times.
@@ -212,6 +281,14 @@ impl TaskUpdate {
         context.stores.board.change(call.id, change, &call.by).await?;
         Ok(ToolOutput { text: format!("task {} {what}", call.id), effect: call.effect() })
     }
+}
+
+/// What became of the wish for a review.
+enum Reviewed {
+    /// This one approved the work.
+    By(String),
+    /// The report ends with this.
+    Over(ToolOutput),
 }
 
 /// A report that does not hold, in the words of its several tellings.

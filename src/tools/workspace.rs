@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, Metadata};
 
-use super::{ToolContext, ToolError};
+use super::{ReadOnly, ToolContext, ToolError};
 
 /// The most symbolic links a path may lead through, as in the kernel.
 const LINKS_MAX: u32 = 40;
@@ -22,7 +22,7 @@ const LINKS_MAX: u32 = 40;
 pub(super) struct WorkspaceRoot {
     root: PathBuf,
     control_files: Arc<[PathBuf]>,
-    is_read_only: bool,
+    read_only: Option<ReadOnly>,
     /// The most a tool hands back, in bytes.
     pub output_bytes_max: usize,
 }
@@ -32,7 +32,7 @@ impl WorkspaceRoot {
         Self {
             root: context.workspace.clone(),
             control_files: Arc::clone(&context.control_files),
-            is_read_only: context.is_read_only,
+            read_only: context.read_only,
             output_bytes_max: context.limits.output_bytes_max,
         }
     }
@@ -111,9 +111,8 @@ impl Workspace {
     /// # Errors
     /// Also where nothing may be written.
     pub(super) fn resolve_to_write(&self, path: &str) -> Result<PathBuf, ToolError> {
-        if self.root.is_read_only {
-            let text = "each task has a worktree of its own, and you hold no task: claim one to write files";
-            return Err(ToolError::Mendable(text.to_owned()));
+        if let Some(why) = self.root.read_only {
+            return Err(ToolError::Mendable(why.words().to_owned()));
         }
         self.resolve(path)
     }

@@ -3,8 +3,8 @@
 //!
 //! Colours are always in the text; who prints it takes them out where they are not wanted.
 
+pub mod approvals;
 pub mod cost;
-pub mod plans;
 pub mod style;
 pub mod summary;
 pub mod table;

@@ -110,13 +110,16 @@ pub struct ForYou {
     pub messages: usize,
     /// Plans that only they can answer, by id.
     pub plans: Vec<String>,
+    /// Work that only they can review, by the id of the review.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reviews: Vec<String>,
 }
 
 impl ForYou {
     /// Whether nothing does.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
-        self.messages == 0 && self.plans.is_empty()
+        self.messages == 0 && self.plans.is_empty() && self.reviews.is_empty()
     }
 
     /// What to do about it, a sentence each.
@@ -128,12 +131,15 @@ impl ForYou {
             let how = "`brigade inbox --take` shows what is written to you, `brigade send NAME TEXT` answers";
             sentences.push(format!("{} {wait}: {how}.", self.messages));
         }
-        if !self.plans.is_empty() {
-            let wait = if self.plans.len() == 1 { "plan waits" } else { "plans wait" };
-            let named = self.plans.iter().take(HINTED_MAX).cloned().collect::<Vec<_>>().join(", ");
-            let more = if self.plans.len() > HINTED_MAX { ", …" } else { "" };
-            let how = "`brigade plan show ID`, then `brigade plan approve ID` or `brigade plan reject ID`";
-            sentences.push(format!("{} {wait} for your answer ({named}{more}): {how}.", self.plans.len()));
+        for (what, ids) in
+            [("plan", &self.plans), ("review", &self.reviews)].into_iter().filter(|(_, ids)| !ids.is_empty())
+        {
+            let wait = if ids.len() == 1 { format!("{what} waits") } else { format!("{what}s wait") };
+            let named = ids.iter().take(HINTED_MAX).cloned().collect::<Vec<_>>().join(", ");
+            let more = if ids.len() > HINTED_MAX { ", …" } else { "" };
+            let how =
+                format!("`brigade {what} show ID`, then `brigade {what} approve ID` or `brigade {what} reject ID`");
+            sentences.push(format!("{} {wait} for your answer ({named}{more}): {how}.", ids.len()));
         }
         sentences
     }
@@ -466,7 +472,7 @@ mod tests {
         tasks[1].status = TaskStatus::Failed;
         tasks[1].attempt = 1;
         tasks[1].owner = Some("alice".into());
-        tasks[1].result = Some(TaskResult { summary: "the compiler said no".into(), evidence: String::new() });
+        tasks[1].result = Some(TaskResult::said("the compiler said no", ""));
         tasks[2].blocked_by = vec![TaskId(2)];
         tasks[4].status = TaskStatus::Completed;
         BoardView { tasks: tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(), ..BoardView::default() }

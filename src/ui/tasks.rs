@@ -177,6 +177,14 @@ pub fn card(task: &Task, look: &Look<'_>, columns: usize) -> String {
     if let Some(result) = &task.result {
         line("result", &result.summary);
         line("evidence", &result.evidence);
+        if let Some(run) = &result.verify {
+            let status =
+                run.exit_status.map_or_else(|| "no exit status".to_owned(), |status| format!("exit status {status}"));
+            line("verified by", &format!("{}: {status}", run.command));
+            line("it printed", &run.output_tail);
+        }
+        line("commit", result.commit.as_deref().unwrap_or_default());
+        line("reviewed by", result.reviewed_by.as_deref().unwrap_or_default());
     }
     line("created", &created(task, now));
     line("changed", &task.updated_at.map(|at| ago(at, now)).unwrap_or_default());
@@ -230,7 +238,7 @@ mod tests {
         tasks[0].failures = 3;
         tasks[0].attempt = 3;
         tasks[0].owner = Some("alice".into());
-        tasks[0].result = Some(TaskResult { summary: "exit status 1".into(), evidence: "attempt 3 failed".into() });
+        tasks[0].result = Some(TaskResult::said("exit status 1", "attempt 3 failed"));
         tasks[1].blocked_by = vec![TaskId(1), TaskId(9)];
         tasks[1].requires = vec!["coder".into()];
         tasks[1].description = "Do it.\n\n```sh\necho \x07\n```\n".into();

@@ -456,7 +456,7 @@ mod tests {
         };
         let mut failed_task = task(1, Failed, &[]);
         failed_task.failures = 3;
-        failed_task.result = Some(TaskResult { summary: "exit \x1b[2J 1".into(), evidence: String::new() });
+        failed_task.result = Some(TaskResult::said("exit \x1b[2J 1", ""));
         let mut kept = task(1, Pending, &[]);
         kept.owner = Some("zoe".into());
         kept.not_before = Some(UnixMs(104_000));

@@ -37,7 +37,7 @@ fn an_empty_folder_is_told_how_to_begin_and_stays_empty() {
 fn each_kind_of_broken_config_is_refused_with_what_is_wrong() {
     const MEMBER: &str = "\n[[teams.x.members]]\nname = \"a\"\n";
     let with_member = |text: &str| format!("{text}{MEMBER}");
-    let broken: [(String, &str); 26] = [
+    let broken: [(String, &str); 28] = [
         (String::new(), "no team"),
         ("teams".into(), ":1:6"),
         ("[teams.x".into(), "unclosed"),
@@ -49,7 +49,9 @@ fn each_kind_of_broken_config_is_refused_with_what_is_wrong() {
         (with_member("[teams.x]\ngoal = 3"), "`goal` must be a text"),
         (with_member("[teams.x]\ngaol = \"g\""), "goal"),
         (with_member("[teams.x]\nplan = \"nope.md\""), "nope.md"),
-        (with_member("[teams.x]\nreview = \"coder\""), "not enforced"),
+        (with_member("[teams.x]\nhooks = \"coder\""), "not enforced"),
+        (with_member("[teams.x]\nreview = \"critic\""), "nobody of the team is or can do `critic`"),
+        (with_member("[teams.x]\nreview = \"worker\""), "goes by rule"),
         (with_member("[teams.x]\nbudget = { tokens = 0 }"), "from 1 to"),
         (with_member("[teams.x]\nbudget = { usd = \"1\" }"), "must be a number"),
         (

@@ -12,8 +12,7 @@ use brigade::domain::change::{Actor, ActorKind, Change};
 use brigade::domain::event::{Event, Fact};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD, Name};
-use brigade::domain::request::RequestKind;
-use brigade::domain::spend::{Budget, Prices};
+use brigade::domain::request::{Request, RequestKind};
 use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
@@ -27,7 +26,7 @@ use brigade::stores::memory;
 use brigade::stores::memory::events::MemoryEventLog;
 use brigade::stores::memory::workers::MemoryWorkers;
 use brigade::team::handle::{Outcome, TeamHandle};
-use brigade::team::spec::{Isolation, Limits, MemberSpec, Prompts, TeamSpec};
+use brigade::team::spec::{Limits, MemberSpec, TeamSpec};
 use brigade::team::{self, Start, Surroundings};
 use brigade::tools::answers::{self, Answerer, Asked};
 use brigade::tools::table::tools_of;
@@ -262,6 +261,7 @@ pub struct Stage {
     pub state: Arc<OpenState>,
     pub noted: Arc<Mutex<Vec<String>>>,
     pub guard: Vec<std::ffi::OsString>,
+    pub workspace: PathBuf,
     pub clock: Arc<dyn Clock>,
     log: Arc<MemoryEventLog>,
     models: HashMap<String, Arc<dyn ModelClient>>,
@@ -273,13 +273,8 @@ pub fn name(text: &str) -> Name {
 }
 
 fn member(who: &str, role: &str, provider: &str) -> MemberSpec {
-    MemberSpec {
-        name: name(who),
-        role: role.to_owned(),
-        capabilities: Vec::new(),
-        prompt: String::new(),
-        model: ModelSpec { provider: provider.to_owned(), model: who.to_owned(), ..ModelSpec::default() },
-    }
+    let model = ModelSpec { provider: provider.to_owned(), model: who.to_owned(), ..ModelSpec::default() };
+    MemberSpec::new(who, role, model).unwrap()
 }
 
 impl Stage {
@@ -295,23 +290,13 @@ impl Stage {
         stores.state = state.clone();
         stores.events = log.clone();
         let limits = Limits { free_bytes_min: 0, ..Limits::default() };
-        let spec = TeamSpec {
-            name: name("crew"),
-            goal: None,
-            plan: None,
-            done_when: None,
-            isolation: Isolation::None,
-            merge_into: None,
-            lead: member(LEAD, "lead", "runbook"),
-            members: members.iter().map(|who| member(who, "coder", "test")).collect(),
-            limits,
-            prompts: Prompts::default(),
-            budget: Budget::default(),
-            prices: Prices::new(),
-        };
+        let lead = member(LEAD, "lead", "runbook");
+        let members = members.iter().map(|who| member(who, "coder", "test")).collect();
+        let spec = TeamSpec { members, limits, ..TeamSpec::new("crew", lead.model).unwrap() };
         let (noted, sent) = (Arc::default(), Arc::default());
         let models = HashMap::new();
-        Self { spec, stores, board, state, noted, guard: Vec::new(), clock, log, models, sent }
+        let workspace = std::env::temp_dir();
+        Self { spec, stores, board, state, noted, guard: Vec::new(), workspace, clock, log, models, sent }
     }
 
     /// Gives a member a model. The lead's thinks from then on.
@@ -365,7 +350,7 @@ impl Stage {
         Surroundings {
             stores: self.stores.clone(),
             clock: Arc::clone(&self.clock),
-            workspace: std::env::temp_dir(),
+            workspace: self.workspace.clone(),
             control_files: Arc::<[PathBuf]>::default(),
             guard: self.guard.clone().into(),
             connect: Arc::new(connect),
@@ -596,6 +581,6 @@ pub fn on_and_on() -> Start {
 /// The person approves a plan, unless somebody answered it just now.
 pub async fn approve_plan(stores: &Stores, id: &str, now: UnixMs) {
     let by = Answerer { name: HUMAN, process: "test" };
-    let message = answers::of_plan(HUMAN, true, Some("go on"), now);
-    let _ = answers::answer(stores, by, now, Asked { id, kind: RequestKind::PlanApproval }, true, message).await;
+    let compose = |request: &Request| answers::reply(request, HUMAN, true, Some("go on"), now);
+    let _ = answers::answer(stores, by, now, Asked { id, kind: RequestKind::PlanApproval }, true, compose).await;
 }

@@ -258,6 +258,14 @@ impl Requests for Stormy<dyn Requests> {
         self.0.fail().await?;
         self.1.answer(id, kind, answer).await
     }
+    async fn hand_on(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>> {
+        self.0.fail().await?;
+        self.1.hand_on(id, kind, to).await
+    }
+    async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
+        self.0.fail().await?;
+        self.1.withdraw(id, kind, reason, at).await
+    }
     async fn all(&self) -> StoreResult<RequestBook> {
         self.0.fail().await?;
         self.1.all().await

@@ -5,5 +5,6 @@
 mod board;
 mod files;
 mod mail;
+mod reviews;
 mod stage;
 mod table;

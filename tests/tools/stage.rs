@@ -62,6 +62,11 @@ impl TeamControl for Members {
     fn lead_thinks(&self) -> bool {
         self.1
     }
+    fn reviewer(&self, author: &Name, what: &str) -> String {
+        let members = self.0.lock().unwrap();
+        let other = members.iter().find(|member| *member != author && member.as_str() != "lead");
+        other.filter(|_| what != "human").map_or("human", |member| member.as_str()).to_owned()
+    }
 }
 
 /// One member with its tools.
@@ -151,7 +156,8 @@ fn member(
         control_files: [".tasks", ".team", "agent_state.json", "brigade.toml"].map(PathBuf::from).into(),
         boundaries: Arc::default(),
         lodging: None,
-        is_read_only: false,
+        read_only: None,
+        review: None,
         guard: Arc::from(guard),
         commands: Arc::new(NoRecord),
         limits: ToolLimits {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::stage::stage;
 
-const OF_ALL: [&str; 15] = [
+const OF_ALL: [&str; 16] = [
     "bash",
     "read_file",
     "write_file",
@@ -24,6 +24,7 @@ const OF_ALL: [&str; 15] = [
     "task_list",
     "task_update",
     "claim_task",
+    "review",
     "todo",
     "idle",
 ];

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::line::COMMANDS;
 use crate::domain::name::{ALL, HUMAN, LEAD};
+use crate::domain::request::{Request, RequestKind};
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
 use crate::ui::text::{cut, one_line, width};
@@ -20,8 +21,8 @@ const TASKS_WORDS: [&str; 14] = [
     "show", "update", "rm", "claim", "complete", "fail", "release", "renew", "retry", "reopen", "add", "import",
     "list", "help",
 ];
-/// Subcommands of `/plan`.
-const PLAN_WORDS: [&str; 5] = ["show", "approve", "reject", "list", "help"];
+/// Subcommands of `/plan` and `/review`.
+const APPROVAL_WORDS: [&str; 5] = ["show", "approve", "reject", "list", "help"];
 /// How many of them take a number.
 const WITH_NUMBER: usize = 10;
 
@@ -30,9 +31,27 @@ const WITH_NUMBER: usize = 10;
 pub struct Vocabulary {
     names: BTreeSet<String>,
     tasks: BTreeMap<TaskId, String>,
-    /// Plans that wait for an answer: id, and what it is about.
-    plans: Vec<(String, String)>,
+    waits: Vec<Waits>,
     asks: Vec<Ask>,
+}
+
+/// A plan or a review that waits for an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waits {
+    /// What it is.
+    pub kind: RequestKind,
+    /// Its id.
+    pub id: String,
+    /// What it is about.
+    pub about: String,
+}
+
+impl Waits {
+    /// What a line needs to know of a request.
+    #[must_use]
+    pub fn of(request: &Request) -> Self {
+        Self { kind: request.kind, id: one_line(&request.id), about: one_line(&request.plan) }
+    }
 }
 
 /// Something the person is asked.
@@ -86,9 +105,9 @@ impl Vocabulary {
         self.tasks.remove(&task);
     }
 
-    /// These are asked, and these plans wait. Returns what was asked before and is no more.
-    pub fn wait_for(&mut self, asks: Vec<Ask>, plans: Vec<(String, String)>) -> Vec<Ask> {
-        self.plans = plans;
+    /// These are asked, and these plans and reviews wait. Returns what was asked before and is no more.
+    pub fn wait_for(&mut self, asks: Vec<Ask>, waits: Vec<Waits>) -> Vec<Ask> {
+        self.waits = waits;
         let before = std::mem::replace(&mut self.asks, asks);
         before.into_iter().filter(|ask| !self.asks.contains(ask)).collect()
     }
@@ -137,8 +156,9 @@ impl Vocabulary {
             (["/tasks"], _) => TASKS_WORDS.iter().map(|word| Candidate::plain(word)).collect(),
             (["/tasks", subcommand], _) if TASKS_WORDS[..WITH_NUMBER].contains(subcommand) => self.ids(),
             (["/why"], _) => self.ids(),
-            (["/plan"], _) => PLAN_WORDS.iter().map(|word| Candidate::plain(word)).collect(),
-            (["/plan", "show" | "approve" | "reject"], _) => self.plan_ids(),
+            (["/plan" | "/review"], _) => APPROVAL_WORDS.iter().map(|word| Candidate::plain(word)).collect(),
+            (["/plan", "show" | "approve" | "reject"], _) => self.waiting(RequestKind::PlanApproval),
+            (["/review", "show" | "approve" | "reject"], _) => self.waiting(RequestKind::Review),
             (["/compact" | "/watch"], _) => self.names(&[LEAD]).map(Candidate::plain_name).collect(),
             (["/state"], _) => Mode::ALL.iter().map(|mode| Candidate::plain(mode.as_str())).collect(),
             (["/inbox"], _) => self.names(&[LEAD, HUMAN]).map(Candidate::plain_name).collect(),
@@ -168,12 +188,12 @@ impl Vocabulary {
         self.tasks.iter().map(shown).collect()
     }
 
-    fn plan_ids(&self) -> Vec<Candidate> {
-        let shown = |(id, about): &(String, String)| Candidate {
-            shown: format!("{id}  {}", cut(about, SUBJECT_WIDTH)),
-            typed: format!("{id} "),
+    fn waiting(&self, kind: RequestKind) -> Vec<Candidate> {
+        let shown = |waits: &Waits| Candidate {
+            shown: format!("{}  {}", waits.id, cut(&waits.about, SUBJECT_WIDTH)),
+            typed: format!("{} ", waits.id),
         };
-        self.plans.iter().map(shown).collect()
+        self.waits.iter().filter(|waits| waits.kind == kind).map(shown).collect()
     }
 
     /// What is likely to follow `typed`, shown behind it: the rest of the only command it can be and its arguments, or the subject
@@ -261,8 +281,9 @@ mod tests {
         let mut vocabulary = vocabulary();
         assert_eq!(vocabulary.asked(80), None);
         let ask = |shown: &str, typed: &str| Ask { shown: shown.to_owned(), typed: typed.to_owned() };
-        let plans = vec![("9b1d4e05".to_owned(), "1. move".to_owned())];
-        vocabulary.wait_for(vec![ask("bob asks: Red?", "@bob "), ask("ada asks: Which colour?", "@ada ")], plans);
+        let waits = |kind, id: &str| Waits { kind, id: id.to_owned(), about: "1. move".to_owned() };
+        let waits = vec![waits(RequestKind::PlanApproval, "9b1d4e05"), waits(RequestKind::Review, "9c00")];
+        vocabulary.wait_for(vec![ask("bob asks: Red?", "@bob "), ask("ada asks: Which colour?", "@ada ")], waits);
         assert_eq!(vocabulary.asked(80).unwrap(), "ada asks: Which colour? (Tab begins the answer, and 1 more)");
         assert!((1..80).all(|columns| width(&vocabulary.asked(columns).unwrap()) <= columns));
         let typed = |before: &str| -> Vec<String> {
@@ -270,16 +291,19 @@ mod tests {
         };
         assert_eq!(typed(""), ["@ada ", "@bob "]);
         assert_eq!(typed("/plan approve 9"), ["9b1d4e05 "]);
+        assert_eq!(typed("/review show 9"), ["9c00 "]);
         assert_eq!(typed("/compact l"), ["lead "]);
     }
 
     #[test]
-    fn the_subcommands_of_plan_are_what_brigade_has() {
+    fn the_subcommands_of_plan_and_review_are_what_brigade_has() {
         use clap::CommandFactory;
         let brigade = crate::cli::Cli::command();
-        let plan = brigade.find_subcommand("plan").unwrap();
-        let known: BTreeSet<_> = plan.get_subcommands().map(clap::Command::get_name).chain(["help"]).collect();
-        assert_eq!(known, PLAN_WORDS.into_iter().collect());
+        for command in ["plan", "review"] {
+            let command = brigade.find_subcommand(command).unwrap();
+            let known: BTreeSet<_> = command.get_subcommands().map(clap::Command::get_name).chain(["help"]).collect();
+            assert_eq!(known, APPROVAL_WORDS.into_iter().collect());
+        }
     }
 
     #[test]

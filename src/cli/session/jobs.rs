@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio::task::{JoinError, JoinSet};
 
 use super::columns;
-use super::completion::{Ask, Vocabulary};
+use super::completion::{Ask, Vocabulary, Waits};
 use super::screen::Screen;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
@@ -16,7 +16,7 @@ use crate::domain::request::Request;
 use crate::domain::task::TaskId;
 use crate::ports::Board as _;
 use crate::stores::open::Purpose;
-use crate::ui::plans;
+use crate::ui::approvals;
 use crate::ui::text::{cut, one_line};
 
 /// Columns that "no longer waits" takes.
@@ -173,8 +173,8 @@ impl Desk {
             let text = format!("{} asked: {}", one_line(&question.from), one_line(&question.text));
             self.screen.note(&cut(&text, columns()));
         }
-        let plans: Vec<&Request> = waiting.plans_for_you().collect();
-        self.screen.print(&plans::list(&plans, self.context.now(), columns()));
+        let requests: Vec<&Request> = waiting.approvals_for_you().collect();
+        self.screen.print(&approvals::list(&requests, self.context.now(), columns()));
     }
 
     /// Lets the line that is typed know what waits for an answer. Returns what no longer does.
@@ -185,12 +185,13 @@ impl Desk {
             let typed = if is_heard { String::new() } else { format!("@{} ", one_line(&question.from)) };
             ask(&question.from, &format!("asks: {}", question.text), typed)
         });
-        let plans = waiting.plans_for_you().map(|plan| {
-            let what = format!("hands in plan {}: {}", plan.id, plan.plan);
-            ask(&plan.from, &what, format!("/plan approve {}", one_line(&plan.id)))
+        let approvals = waiting.approvals_for_you().map(|request| {
+            let noun = request.kind.noun();
+            let what = format!("waits for {noun} {}: {}", request.id, request.plan);
+            ask(&request.from, &what, format!("/{noun} approve {}", one_line(&request.id)))
         });
-        let plan_ids = waiting.plans.iter().map(|plan| (one_line(&plan.id), one_line(&plan.plan))).collect();
-        Vocabulary::of(&self.vocabulary).wait_for(questions.chain(plans).collect(), plan_ids)
+        let ids = waiting.approvals.iter().map(Waits::of).collect();
+        Vocabulary::of(&self.vocabulary).wait_for(questions.chain(approvals).collect(), ids)
     }
 }
 

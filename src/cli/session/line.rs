@@ -59,6 +59,7 @@ pub const COMMANDS: &[SlashCommand] = &[
     brigade("inbox",  "[NAME]",           "mail that waits, yours or another's"),
     brigade("send",   "NAME TEXT",        "write to somebody; @NAME TEXT is shorter"),
     brigade("plan",   "[show|approve|reject] [ID]", "plans that wait for an answer; --feedback TEXT says what to change"),
+    brigade("review", "[show|approve|reject] [ID]", "work that waits to be approved before its task is completed"),
     brigade("state",  "[MODE]",           "what the team is to do: continuous, run_once, run_cleanup, pause"),
     brigade("cost",   "",                 "tokens used so far, what they cost, what is left of the budget"),
     brigade("log",    "[-n COUNT]",       "what happened, from the event log"),

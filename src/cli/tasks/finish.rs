@@ -9,10 +9,16 @@ use crate::cli::arguments::{By, lease, task_id};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
-use crate::domain::change::{Action, Actor, Change, permit};
+use crate::domain::change::{Action, Actor, ActorKind, Change, permit};
+use crate::domain::name::HUMAN;
+use crate::domain::request::{About, WAITS_FOR_REVIEW};
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::Board;
+use crate::stores::git::GitRepository;
+use crate::stores::open::Purpose;
+use crate::team::spec::{Isolation, MemberSpec, TeamSpec};
+use crate::tools::review::{self, Stand, Work};
 use crate::ui::text::{ago, one_line};
 
 /// Say that a task is done
@@ -36,7 +42,7 @@ pub struct Complete {
 impl Complete {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let by = holder(context, &self.by, "complete", self.id).await?;
-        let result = TaskResult { summary: self.summary, evidence: self.evidence };
+        let result = TaskResult::said(self.summary, self.evidence);
         complete(context, self.id, result, &by).await
     }
 }
@@ -47,12 +53,79 @@ pub(super) async fn complete(context: &Context, id: TaskId, mut result: TaskResu
     let task = board.get(id).await?;
     // Who may not complete it need not wait for the command to be told so.
     permit(&task, Action::Complete, by).map_err(crate::ports::StoreError::from)?;
+    let team = context.team_if_valid(None);
+    // A person who insists answers for what is not merged or not reviewed.
+    let insists = by.kind == ActorKind::Person && by.force;
+    if let (Some(team), false) = (&team, insists) {
+        merged(context, team, &task)?;
+    }
     if let Some(command) = &task.verify {
-        let evidence = verify::run(context, command, &task, &by.name).await?;
+        let run = verify::run(context, command, &task, &by.name).await?;
+        let evidence = "verify exited 0";
         result.evidence =
-            if result.evidence.is_empty() { evidence } else { format!("{}; {evidence}", result.evidence) };
+            if result.evidence.is_empty() { evidence.to_owned() } else { format!("{}; {evidence}", result.evidence) };
+        result.verify = Some(run);
+    }
+    if let (Some(team), false) = (&team, insists) {
+        result.reviewed_by = reviewed(context, team, &task, &result, by).await?;
     }
     change(context, board.as_ref(), id, Change::Complete(result), by, "completed").await
+}
+
+/// A task with a worktree is completed by what is merged.
+fn merged(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<()> {
+    if team.isolation != Isolation::Worktree || task.worktree.is_none() {
+        return Ok(());
+    }
+    let unmerged = GitRepository::unmerged(&context.workspace()?, team.name.as_str(), team.merge_into.clone(), task.id);
+    match unmerged.map_err(|error| CliError::refused(error.to_string()))?.as_slice() {
+        [] => Ok(()),
+        branches => {
+            let message = format!("{} is not merged: its work is on {}", task.id, branches.join(", "));
+            let hint = "merge it (git merge BRANCH) and complete the task again, or release it for a teammate to merge; --force completes it without";
+            Err(CliError::refused(message).hint(hint))
+        }
+    }
+}
+
+/// Who approved it, in a team that has its tasks reviewed; asks for that where nobody did.
+async fn reviewed(
+    context: &Context,
+    team: &TeamSpec,
+    task: &Task,
+    result: &TaskResult,
+    by: &Actor,
+) -> CliResult<Option<String>> {
+    let Some(what) = &team.review else { return Ok(None) };
+    let stores = context.stores(Purpose::Act).await?;
+    let about = About { task: task.id, attempt: task.attempt, failures: task.failures, commit: None };
+    let waits = |id: &str, to: &str| {
+        let message = format!("{} {WAITS_FOR_REVIEW}{} by {}", task.id, one_line(id), one_line(to));
+        Err(CliError::refused(message)
+            .hint("complete it again once it is approved: brigade review shows how it stands"))
+    };
+    match Stand::of(&stores.requests.all().await?, &about) {
+        Stand::Approved(by) => Ok(Some(by)),
+        Stand::Waits { id, to } => waits(&id, &to),
+        Stand::Rejected(words) | Stand::GivenUp(words) => {
+            let message = format!("the review of {} rejected it: {}", task.id, one_line(&words));
+            Err(CliError::refused(message).hint("release it or fail it"))
+        }
+        Stand::Unasked => {
+            let is_fit = |member: &&MemberSpec| {
+                !member.name.is_same(&by.name) && member.can_do().iter().any(|known| known.eq_ignore_ascii_case(what))
+            };
+            // No process runs for a claim by command that could read an answer by mail; a person sees it in any case.
+            context.open_inboxes(&stores).await?;
+            let member =
+                team.members.iter().find(is_fit).filter(|_| context.who_runs().is_ok_and(|who| who.lead.is_some()));
+            let to = member.map_or(HUMAN, |member| member.name.as_str());
+            let (summary, verify) = (result.summary.as_str(), result.verify.as_ref());
+            let work = Work { task, about, by: &by.name, summary, verify, place: String::new() };
+            let (id, _) = review::ask(&stores, &work, to, context.now()).await?;
+            waits(&id, to)
+        }
+    }
 }
 
 /// Makes one change and says so.

@@ -119,7 +119,7 @@ async fn set_status(context: &Context, id: TaskId, status: TaskStatus, reason: S
             Err(CliError::usage("a task comes to be in progress only by a claim").hint(hint))
         }
         (_, TaskStatus::Completed) => {
-            let result = TaskResult { summary: reason, evidence: String::new() };
+            let result = TaskResult::said(reason, "");
             complete(context, id, result, &holder(context, by, "complete", id).await?).await
         }
         (_, TaskStatus::Failed) => {

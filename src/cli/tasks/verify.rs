@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::domain::record::RunningCommand;
-use crate::domain::task::Task;
+use crate::domain::task::{Task, VerifyRun};
 use crate::platform::guard;
 use crate::ports::StoreResult;
 use crate::team::spec::Limits;
@@ -28,7 +28,7 @@ impl CommandRegistry for NoRegistry {
 }
 
 /// Runs the command; what shows that the task is done, or the error with what it printed.
-pub(super) async fn run(context: &Context, verify: &str, task: &Task, by: &str) -> CliResult<String> {
+pub(super) async fn run(context: &Context, verify: &str, task: &Task, by: &str) -> CliResult<VerifyRun> {
     let team = context.team_if_valid(None);
     let limits = team.as_ref().map_or_else(Limits::default, |team| team.limits.clone());
     let plan = team.as_ref().and_then(|team| team.plan.clone());
@@ -43,12 +43,13 @@ pub(super) async fn run(context: &Context, verify: &str, task: &Task, by: &str) 
         team: team.map(|team| team.name.to_string()).unwrap_or_default(),
         teammate: by.to_owned(),
         holding: held.subscribe(),
+        must_be_confined: false,
         variables: Vec::new(),
     };
     let outcome = command::run(verify, limits.command_timeout, &setting).await;
     let outcome = outcome.map_err(|error| CliError::refused(format!("cannot verify {}: {error}", task.id)))?;
     if outcome.is_success() {
-        return Ok("verify exited 0".to_owned());
+        return Ok(outcome.verified(verify));
     }
     let output = outcome.output.trim_end();
     let message = format!("{} is not done: `{verify}`: {}", task.id, outcome.ending_text());

@@ -167,8 +167,9 @@ pub(super) fn protect(paths: &[OsString]) -> Result<(), String> {
         }
     }
     // Folders last: what is in them is then no longer found where its own mount was made.
+    let shuts_itself_in = !others.is_empty();
     others.into_iter().try_for_each(make_read_only)?;
-    if writable.is_empty() { Ok(()) } else { enter_again() }
+    if shuts_itself_in { enter_again() } else { Ok(()) }
 }
 
 /// Enters the current folder as it is mounted now: a process stays in the mount it began in, below those that were made since.

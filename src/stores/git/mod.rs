@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
+use crate::domain::task::TaskId;
 use crate::ports::{
     Assignment, Clock, Durability, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, Worktree,
 };
@@ -96,6 +97,24 @@ impl GitRepository {
     /// As [`GitRepository::open`].
     pub fn check(workspace: &Path, into: Option<String>) -> Result<String, RepositoryError> {
         Ok(usable(workspace, into)?.1)
+    }
+
+    /// The branches of a task of this team that are not merged into `into`, or into the branch that is checked out. It blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`].
+    pub fn unmerged(
+        workspace: &Path,
+        team: &str,
+        into: Option<String>,
+        task: TaskId,
+    ) -> Result<Vec<String>, RepositoryError> {
+        let (main, into) = usable(workspace, into)?;
+        let branch = format!("refs/heads/brigade/{team}/task-{}", task.0);
+        let not_merged = format!("--no-merged=refs/heads/{into}");
+        let again = format!("{branch}-*");
+        let found = main.git(["for-each-ref", "--format=%(refname:short)", &not_merged, &branch, &again]).ok()?;
+        Ok(found.line().lines().map(str::to_owned).collect())
     }
 
     async fn blocking<R: Send + 'static>(

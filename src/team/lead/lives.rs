@@ -137,8 +137,8 @@ impl Lead {
         }
         let mailbox = &self.shared.stores.mailbox;
         mailbox.open_inboxes(std::slice::from_ref(&name)).await.map_err(|error| error.to_string())?;
-        self.members.spawn(spec, None, 0)?;
-        self.live.add_member(name);
+        self.members.spawn(spec.clone(), None, 0)?;
+        self.live.add_member(&spec, self.members.by_name.get(&name).is_some_and(|member| member.thinks));
         Ok(())
     }
 

@@ -8,12 +8,14 @@ use super::{Changes, Lead};
 use crate::domain::event::Fact;
 use crate::domain::graph::TaskLookup;
 use crate::domain::message::{Message, MessageType};
-use crate::domain::name::{LEAD, SYSTEM};
+use crate::domain::name::{HUMAN, LEAD, Name, SYSTEM};
+use crate::domain::request::{Request, RequestKind};
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::LostClaims;
 use crate::team::members::Member;
 use crate::team::teammate::Control;
+use crate::tools::review;
 
 impl Lead {
     /// Looks at everything: the guarantee behind the hints.
@@ -31,7 +33,7 @@ impl Lead {
         self.tell_vanished();
         self.take_back_unheld().await;
         self.look_at_mail().await;
-        self.look_at_plans().await;
+        self.look_at_approvals().await;
     }
 
     pub(super) async fn look_at(&mut self, changes: Changes) {
@@ -49,15 +51,39 @@ impl Lead {
             self.state.told_of_mail.retain(|name| is_new(&name.to_string()));
             self.look_at_mail().await;
             // They and their answers come as mail.
-            self.look_at_plans().await;
+            self.look_at_approvals().await;
         }
     }
 
-    /// Which plans wait for an answer, to say so.
-    async fn look_at_plans(&mut self) {
+    /// Which plans and reviews wait for an answer, to say so.
+    async fn look_at_approvals(&mut self) {
         match self.shared.stores.requests.all().await {
-            Ok(book) => self.state.plans = book.open_plans().cloned().collect(),
-            Err(error) => tracing::warn!("cannot look at the requests: {error}"),
+            Ok(book) => self.state.approvals = book.open_approvals().cloned().collect(),
+            Err(error) => return tracing::warn!("cannot look at the requests: {error}"),
+        }
+        self.hand_on_reviews().await;
+    }
+
+    /// Has somebody else do the reviews of who is gone.
+    async fn hand_on_reviews(&mut self) {
+        let Some(what) = self.shared.review.clone() else { return };
+        let is_there = |to: &str| {
+            let mut members = self.members.by_name.values();
+            to == HUMAN || members.any(|member| member.spec.name.is_same(to) && member.is_usable())
+        };
+        let reviews = self.state.approvals.iter().filter(|asked| asked.kind == RequestKind::Review);
+        let left: Vec<Request> = reviews.filter(|asked| !is_there(&asked.to)).cloned().collect();
+        for review in left {
+            let Ok(author) = Name::new(&review.from) else { continue };
+            let to = self.members.control.reviewer(&author, &what);
+            match review::hand_on(&self.shared.stores, &review.id, &to, self.shared.clock.now()).await {
+                Ok(Some(message)) => {
+                    let about = format!("review {} is {to}'s now: {} is not there", review.id, review.to);
+                    self.shared.notes.fact(Fact::MessageSent { from: review.from, to, message, about });
+                }
+                Ok(None) => {}
+                Err(error) => self.shared.notes.warn(to, format!("cannot be asked for a review: {error}")),
+            }
         }
     }
 

@@ -122,8 +122,8 @@ struct LeadState {
     mail_waiting: Vec<(String, bool)>,
     /// Whose mail cannot be read.
     mail_unreadable: Vec<String>,
-    /// The plans that wait for an answer.
-    plans: Vec<Request>,
+    /// The plans and reviews that wait for an answer.
+    approvals: Vec<Request>,
     /// Who was told of its mail since the last poll.
     told_of_mail: HashSet<Name>,
     /// Claims of this worker that nobody of the team holds, and since when they look so.
@@ -181,7 +181,7 @@ impl Lead {
             polls: 0,
             mail_waiting: Vec::new(),
             mail_unreadable: Vec::new(),
-            plans: Vec::new(),
+            approvals: Vec::new(),
             told_of_mail: HashSet::new(),
             unheld: HashMap::new(),
             waits_for: None,
@@ -375,14 +375,14 @@ impl Lead {
         self.state.mail_unreadable.iter().map(String::as_str)
     }
 
-    /// The ids of the plans that wait for an answer.
-    pub(super) fn plans(&self) -> impl Iterator<Item = &str> {
-        self.state.plans.iter().map(|plan| plan.id.as_str())
+    /// The ids of the plans and reviews that wait for an answer.
+    pub(super) fn approvals(&self) -> impl Iterator<Item = &str> {
+        self.state.approvals.iter().map(|request| request.id.as_str())
     }
 
-    /// Whose answer to a plan of its own this member waits for, in words.
+    /// Whose answer to a plan or a review of its own this member waits for, in words.
     pub(super) fn answer_awaited_by(&self, name: &Name) -> Option<String> {
-        self.state.plans.iter().find(|plan| name.is_same(&plan.from)).map(Request::who_answers)
+        self.state.approvals.iter().find(|request| name.is_same(&request.from)).map(Request::who_answers)
     }
 
     /// The teammates that would act on mail that waits for them.

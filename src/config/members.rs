@@ -1,0 +1,170 @@
+//! The members of a team, out of the file that says who they are, and the lead, of whom they have what they do not say themselves.
+
+use std::collections::HashMap;
+
+use super::file::{ConfigFile, MemberTable, number};
+use super::resolve::{Found, Resolver, Source, found, inherited, text_of, words_of};
+use super::settings::{PROVIDER_DEFAULT, ROLE_DEFAULT};
+use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
+use crate::team::spec::{MEMBERS_MAX, MemberSpec, ModelSpec};
+
+impl Resolver<'_> {
+    pub(super) fn members(&mut self, lead: &Member) -> Vec<MemberSpec> {
+        let layer = self.layers.iter().find_map(|layer| {
+            Some((
+                layer.file,
+                layer.team.and_then(|team| team.members.as_deref().map(|members| (members, &team.span)))?,
+            ))
+        });
+        let Some((file, (rows, span))) = layer.filter(|(_, (rows, _))| !rows.is_empty()) else {
+            if lead.provider.value == PROVIDER_DEFAULT {
+                self.no_members();
+            }
+            return Vec::new();
+        };
+        if rows.len() > MEMBERS_MAX {
+            let message = format!("{} members; at most {MEMBERS_MAX} are possible", rows.len());
+            self.problems.push(file.source.problem(span.clone(), message));
+            return Vec::new();
+        }
+        let file = file.clone();
+        let mut names: HashMap<String, usize> = HashMap::new();
+        rows.to_vec().iter().filter_map(|row| self.member(&file, row, lead, &mut names)).collect()
+    }
+
+    fn no_members(&mut self) {
+        let place = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
+        let Some((file, team)) = place else { return };
+        let problem = file.source.problem(team.span.clone(), "the team has no members, so nobody would work on tasks");
+        self.problems.push(problem.hint("add one: [[teams.NAME.members]] with name = \"…\" and role = \"…\""));
+    }
+
+    fn member(
+        &mut self,
+        file: &ConfigFile,
+        row: &MemberTable,
+        lead: &Member,
+        names: &mut HashMap<String, usize>,
+    ) -> Option<MemberSpec> {
+        let name = self.member_name(file, row, names)?;
+        let text = |key: &str| row.values.get(key).map(|located| found(file, located).map(text_of));
+        let role = text("role").filter(|role| !role.value.trim().is_empty());
+        let role = role.unwrap_or(Found { value: ROLE_DEFAULT.to_owned(), source: Source::Default, place: None });
+        let capabilities = row.values.get("capabilities").map(|located| found(file, located).map(words_of));
+        let prompt = text("prompt");
+        let own_provider = text("provider").filter(|own| own.value != lead.provider.value);
+        let is_leads = own_provider.is_none();
+        let provider = text("provider").unwrap_or_else(|| inherited(&lead.provider));
+        // Another provider takes nothing else from the lead: its model is not theirs, and its address must not get their key.
+        let model = text("model").map(|model| self.model(&provider.value, &model));
+        let model = model.or_else(|| lead.model.as_ref().filter(|_| is_leads).map(inherited));
+        let is_leads_model = is_leads && !row.values.contains_key("model");
+        let context_window = text("context_window_tokens")
+            .or_else(|| lead.context_window.as_ref().filter(|_| is_leads_model).map(inherited));
+        let base_url = text("base_url").or_else(|| lead.base_url.as_ref().filter(|_| is_leads).map(inherited));
+        self.show(format!("members.{name}.role"), role.value.clone(), &role.source);
+        for (key, found) in [
+            ("prompt", &prompt),
+            ("model", &model),
+            ("base_url", &base_url),
+            ("context_window_tokens", &context_window),
+        ] {
+            if let Some(found) = found {
+                self.show(format!("members.{name}.{key}"), found.value.clone(), &found.source);
+            }
+        }
+        self.show(format!("members.{name}.provider"), provider.value.clone(), &provider.source);
+        if let Some(found) = &capabilities {
+            self.show(format!("members.{name}.capabilities"), found.value.clone(), &found.source);
+        }
+        let plan_first = text("plan_first");
+        if let Some(found) = &plan_first {
+            self.show(format!("members.{name}.plan_first"), found.value == "true", &found.source);
+            if found.value == "true" && provider.value == PROVIDER_DEFAULT {
+                let problem = found.problem(format!("`{name}` goes by rule (`runbook`) and hands in no plans"));
+                self.problems.push(problem.hint("remove `plan_first`, or give it a model that thinks"));
+            }
+        }
+        let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
+        let capabilities = capabilities.map(|found| found.value).unwrap_or_default();
+        let member = Member { prompt, capabilities, provider, model, base_url, context_window };
+        let plan_first = plan_first.is_some_and(|found| found.value == "true");
+        Some(MemberSpec { plan_first, ..member.spec(name, role.value) })
+    }
+
+    fn member_name(
+        &mut self,
+        file: &ConfigFile,
+        row: &MemberTable,
+        names: &mut HashMap<String, usize>,
+    ) -> Option<Name> {
+        let Some(located) = row.values.get("name") else {
+            let problem = file.source.problem(row.span.clone(), "a member needs a name");
+            self.problems.push(problem.hint("add name = \"…\""));
+            return None;
+        };
+        let given = text_of(&located.value);
+        let problem = |message: String| file.source.problem(located.span.clone(), message);
+        let name = match Name::new(&given) {
+            Ok(name) if name.is_reserved() => {
+                let message = format!("`{name}` is taken: {} are Brigade's own names", RESERVED.join(", "));
+                self.problems.push(problem(message));
+                return None;
+            }
+            Ok(name) => name,
+            Err(error) => {
+                self.problems.push(problem(error.to_string()));
+                return None;
+            }
+        };
+        let line = file.source.line(located.span.start);
+        if let Some(first) = names.insert(given.to_lowercase(), line) {
+            let message =
+                format!("a member is called `{name}` in line {first} already (upper and lower case are the same)");
+            self.problems.push(problem(message));
+            return None;
+        }
+        Some(name)
+    }
+
+    /// Whether anybody could review what is done.
+    pub(super) fn check_review(&mut self, review: Option<&Found<String>>, members: &[MemberSpec]) {
+        let Some(review) = review else { return };
+        let what = review.value.trim();
+        if [LEAD, HUMAN].iter().any(|name| name.eq_ignore_ascii_case(what)) {
+            return;
+        }
+        let can = |member: &&MemberSpec| member.can_do().iter().any(|known| known.eq_ignore_ascii_case(what));
+        let mut fit = members.iter().filter(can).peekable();
+        let problem = if fit.peek().is_none() {
+            review.problem(format!("nobody of the team is or can do `{what}`, so nobody would review"))
+        } else if fit.all(|member| member.model.provider == PROVIDER_DEFAULT) {
+            review.problem(format!("who is or can do `{what}` goes by rule (`runbook`) and reviews nothing"))
+        } else {
+            return;
+        };
+        self.problems.push(problem.hint("name a member's role or capability, \"lead\", or \"human\""));
+    }
+}
+
+/// A member, the lead too, before it is a spec.
+pub(super) struct Member {
+    pub(super) prompt: String,
+    pub(super) capabilities: Vec<String>,
+    pub(super) provider: Found<String>,
+    pub(super) model: Option<Found<String>>,
+    pub(super) base_url: Option<Found<String>>,
+    pub(super) context_window: Option<Found<String>>,
+}
+
+impl Member {
+    pub(super) fn spec(self, name: Name, role: String) -> MemberSpec {
+        let model = ModelSpec {
+            provider: self.provider.value,
+            model: self.model.map(|model| model.value).unwrap_or_default(),
+            base_url: self.base_url.map(|url| url.value).filter(|url| !url.is_empty()),
+            context_window_tokens: self.context_window.and_then(|window| number(&window.value)),
+        };
+        MemberSpec { name, role, capabilities: self.capabilities, prompt: self.prompt, plan_first: false, model }
+    }
+}
