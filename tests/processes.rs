@@ -10,6 +10,8 @@
     reason = "what fails in a test is to stop it, and a skipped one says so"
 )]
 
+#[path = "processes/approvals.rs"]
+mod approvals;
 #[path = "processes/audit.rs"]
 mod audit;
 #[path = "processes/budgets.rs"]

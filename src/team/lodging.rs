@@ -11,7 +11,7 @@ use crate::domain::phase::Held;
 use crate::domain::task::{Task, TaskResult};
 use crate::ports::{Assignment, Provision, Repository, RepositoryError, Worktree};
 use crate::tools::deliver::MergeQueue;
-use crate::tools::{Lodging, ReadOnly};
+use crate::tools::{Lodging, ReadOnly, answers};
 
 /// The waits between the tries to make a worktree; there is one try more than waits.
 const WAITS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
@@ -19,7 +19,7 @@ const WAITS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)
 const TIME_MAX: Duration = Duration::from_secs(1800);
 
 /// What a model is told of isolation, besides how it works.
-pub(super) const ABOUT_ISOLATION: &str = "Each task has a git worktree and a branch of its own; you are told where when you claim one. Your file tools and commands begin there, and you write nowhere else. Commit as you go or not at all: what is left is committed in your name when you report the task completed. Then your branch is merged; if it conflicts, or the task's verify command is red on the merged result, your report is answered with what shows it, and you mend it in your worktree and report again. Keep what others added: a merge that drops their lines is refused.";
+pub(super) const ABOUT_ISOLATION: &str = "Each task has a git worktree and a branch of its own; you are told where when you claim one. Your file tools and commands begin there, and you write nowhere else: no other branch, no tag, no stash. Commit as you go or not at all: what is left is committed in your name when you report the task completed. Then your branch is merged; if it conflicts, or the task's verify command is red on the merged result, your report is answered with what shows it, and you mend it in your worktree and report again. Keep what others added: a merge that drops their lines is refused.";
 
 /// What a model is told that hands in its plan first.
 pub(super) const ABOUT_PLAN_FIRST: &str = "You hand in a plan first. For each task you claim: look at what it is about, which needs no approval, then call plan_approval with what you will change, in which files, how you will show that it is right, and what could go wrong; then end your turn. Until the plan is approved your tools and commands write nothing, and the task cannot be reported completed. A rejected plan comes back with what to change: hand in another one.";
@@ -191,7 +191,8 @@ impl Agent {
 
     async fn has_approved_plan(&self, held: Held) -> bool {
         let stores = &self.shared.stores;
-        let (Ok(book), Ok(task)) = (stores.requests.all().await, stores.board.get(held.task).await) else {
+        let (Ok(book), Ok(task)) = (answers::recorded(stores, self.name()).await, stores.board.get(held.task).await)
+        else {
             return false;
         };
         book.has_approved_plan(self.name(), held.task, task.failures)

@@ -1,9 +1,10 @@
 //! Requests and their answers, by whoever may make or give them: a member's tool and a person's command go the same way.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
 
 use crate::domain::message::{Message, MessageType};
-use crate::domain::request::{Answer, Request, RequestKind};
+use crate::domain::request::{Answer, Request, RequestBook, RequestKind};
 use crate::domain::time::UnixMs;
 use crate::ports::{StoreResult, Stores};
 
@@ -67,6 +68,28 @@ pub async fn ask(stores: &Stores, request: Request, mut message: Message) -> Sto
             stores.requests.withdraw(&id, kind, "it could not be sent", now).await?;
             Err(error)
         }
+    }
+}
+
+/// How often, and how long apart, the book is read anew while an answer is on its way.
+const RECORDED_LOOKS_MAX: u32 = 200;
+const RECORDED_LOOK_WAIT: Duration = Duration::from_millis(10);
+
+/// The requests, once those of `from` whose answers are on their way are answered: an answer is sent before it is recorded, so who has
+/// read it may be here first. One whose sender died is waited for within a bound.
+///
+/// # Errors
+/// The store's.
+pub async fn recorded(stores: &Stores, from: &str) -> StoreResult<RequestBook> {
+    let mut looks = 0;
+    loop {
+        let book = stores.requests.all().await?;
+        let is_due = |asked: &Request| asked.from.eq_ignore_ascii_case(from) && asked.answering.is_some();
+        looks += 1;
+        if looks > RECORDED_LOOKS_MAX || !book.open_approvals().any(is_due) {
+            return Ok(book);
+        }
+        tokio::time::sleep(RECORDED_LOOK_WAIT).await;
     }
 }
 

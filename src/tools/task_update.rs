@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 
+use super::answers;
 use super::arguments::{Arguments, Kind, Parameter, optional, required};
 use super::checked::{Checked, text_of};
 use super::command::CommandOutcome;
@@ -188,7 +189,7 @@ impl TaskUpdate {
             );
             Ok(Reviewed::Over(ToolOutput::text(text)))
         };
-        match Stand::of(&context.stores.requests.all().await?, &about) {
+        match Stand::of(&answers::recorded(&context.stores, context.name.as_str()).await?, &about) {
             Stand::Approved(by) => return Ok(Reviewed::By(by)),
             Stand::Waits { id, to } => return waits(&id, &to),
             Stand::Rejected(words) => {

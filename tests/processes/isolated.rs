@@ -6,20 +6,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Place, wait_until};
+use crate::support::{Answer, Place, git, wait_until};
 
 /// How often a run is killed, each time one event later.
 const KILLS: usize = 14;
 /// Runs after which everything must be done.
 const RUNS_MAX: usize = 12;
-
-fn git(place: &Place, arguments: &[&str]) -> String {
-    let mut command = place.command("git");
-    command.args(["-c", "user.name=Person", "-c", "user.email=person@example.invalid"]).args(arguments);
-    let answer = Answer::of(command);
-    assert_eq!(answer.code, Some(0), "git {arguments:?}: {answer:?}");
-    answer.out.trim_end().to_owned()
-}
 
 /// A repository with a team of three that keeps each task in a worktree, and these tasks.
 fn repository(plan: &str) -> Place {
@@ -164,7 +156,11 @@ fn commands_in_a_worktree_write_nowhere_else() {
     let plan = "## Escape\n```sh\n\
                 (echo x > ../../escaped.txt) 2> /dev/null; (echo x >> ../../.git/config) 2> /dev/null\n\
                 (echo x > ../other.txt) 2> /dev/null; (echo x > .git) 2> /dev/null; (echo x > brigade.toml) 2> /dev/null\n\
-                echo inside > inside.txt; git add -A && git commit -q -m Inside\n```\n";
+                for ref in refs/heads/main refs/heads/mine refs/tags/mine; do git update-ref $ref HEAD~0; done 2> /dev/null\n\
+                echo inside > inside.txt; git add -A && git commit -q -m Inside\n\
+                git update-ref refs/heads/main HEAD 2> /dev/null && echo moved >> ../../moved.txt\n\
+                git --git-dir=../../.git symbolic-ref HEAD refs/heads/mine 2> /dev/null\n\
+                (rm -f ../../.git/index; echo x >> ../../.git/HEAD; git stash) 2> /dev/null; true\n```\n";
     let place = repository(plan);
     let doctor = place.run(&["doctor"]);
     assert!(doctor.out.contains("a worktree for each task, merged into main"), "{doctor:?}");
@@ -175,6 +171,12 @@ fn commands_in_a_worktree_write_nowhere_else() {
     if doctor.out.contains("they see the control files read-only") {
         assert!(!place.join("escaped.txt").exists() && !place.join(".worktrees/other.txt").exists());
         assert_eq!(fs::read(place.join(".git/config")).unwrap(), before);
+        let refs = git(&place, &["for-each-ref", "--format=%(refname)"]);
+        assert_eq!(refs, "refs/heads/main", "no ref was made, and the task's own is gone with it");
+        let merges = git(&place, &["log", "--first-parent", "--format=%an %s", "main"]);
+        assert_eq!(merges.lines().count(), 2, "the branch moved by its one merge: {merges}");
+        assert_eq!(git(&place, &["symbolic-ref", "HEAD"]), "refs/heads/main");
+        assert_whole_without_tasks(&place);
     }
     assert!(place.read("brigade.toml").contains("isolation"));
 }

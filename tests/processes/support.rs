@@ -218,6 +218,15 @@ impl Drop for Place {
     }
 }
 
+/// What git says in this workspace, as its person.
+pub fn git(place: &Place, arguments: &[&str]) -> String {
+    let mut command = place.command("git");
+    command.args(["-c", "user.name=Person", "-c", "user.email=person@example.invalid"]).args(arguments);
+    let answer = Answer::of(command);
+    assert_eq!(answer.code, Some(0), "git {arguments:?}: {answer:?}");
+    answer.out.trim_end().to_owned()
+}
+
 /// All files below a folder.
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();

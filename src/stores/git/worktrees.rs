@@ -348,14 +348,26 @@ impl Inner {
 
     pub(super) fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathBuf> {
         let common = &self.main.common_dir;
-        // What another git would run, or be led astray by, once it is written there.
-        let read_only = ["config", "config.worktree", "hooks", "info"].map(|name| common.join(name));
-        let mut boundaries: Vec<PathBuf> = read_only.into();
+        // What another git would run, or be led astray by, once it is written there; what the person's checkout is at; every ref and
+        // every worktree but those of the team, so that the branch that is merged into moves by merges alone.
+        let read_only =
+            ["config", "config.worktree", "hooks", "info", "HEAD", "index", "packed-refs", "refs", "worktrees"];
+        let mut boundaries: Vec<PathBuf> = read_only.map(|name| common.join(name)).into();
         boundaries.push(self.main.work_tree.clone());
         if let Some(worktree) = worktree {
             boundaries.extend([worktree.root.join(".agent"), worktree.root.join(".git")]);
-            let writable = [common, &worktree.root];
-            boundaries.extend(writable.map(|path| PathBuf::from(format!("!{}", path.display()))));
+            let mut writable = vec![common.clone(), worktree.root.clone(), common.join("refs/remotes")];
+            let branches = common.join("refs/heads/brigade").join(&self.team);
+            // Packing refs removes the folder; in one that is not there the team's own branches could not be written.
+            if let Err(error) = fs::create_dir_all(&branches) {
+                tracing::warn!("cannot make {}: {error}", branches.display());
+            }
+            writable.push(branches);
+            writable.extend(self.at(&worktree.root).map(|at| at.git_dir));
+            let is_there = |path: &PathBuf| path.exists();
+            boundaries.extend(
+                writable.iter().filter(|path| is_there(path)).map(|path| PathBuf::from(format!("!{}", path.display()))),
+            );
         }
         boundaries
     }
