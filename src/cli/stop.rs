@@ -129,5 +129,5 @@ async fn has_stopped(stores: &Stores, name: &str) -> CliResult<bool> {
     let Some(state) = stores.state.read().await? else { return Ok(false) };
     let teammates: BTreeMap<String, TeammateReport> =
         state.document.get("teammates").ok().flatten().unwrap_or_default();
-    Ok(teammates.iter().any(|(known, report)| known.eq_ignore_ascii_case(name) && report.phase == "stopped"))
+    Ok(teammates.iter().any(|(known, report)| known.eq_ignore_ascii_case(name) && report.is_gone()))
 }

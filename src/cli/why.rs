@@ -61,7 +61,7 @@ impl Why {
 fn present(mut candidates: Vec<Candidate>, running: &Running) -> Vec<Candidate> {
     let (Some(team), Some(state)) = (&running.team, &running.state) else { return candidates };
     for (name, report) in reports_of(state, team) {
-        let is_there = report.phase != "stopped";
+        let is_there = !report.is_gone();
         match candidates.iter_mut().find(|candidate| candidate.name == name) {
             Some(candidate) => candidate.is_there = is_there,
             None if is_there => candidates.push(Candidate { name, capabilities: vec![report.role], is_there }),

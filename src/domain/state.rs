@@ -67,7 +67,7 @@ impl fmt::Display for Mode {
 pub struct TeammateReport {
     /// Its role.
     pub role: String,
-    /// `work`, `idle`, `stopping`, `stopped`.
+    /// `work`, `stalled` (at work without a sign of life), `idle`, `stopping`, `stopped` (as it was asked), `dead`.
     pub phase: String,
     /// The task it holds.
     pub task: Option<TaskId>,
@@ -83,6 +83,14 @@ pub struct TeammateReport {
     pub cost_usd: f64,
     /// What it waits for: a person, a limit, mail; `None` while it works.
     pub waiting_for: Option<String>,
+}
+
+impl TeammateReport {
+    /// Whether it is not there any more, for whatever reason.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        ["stopped", "dead"].contains(&self.phase.as_str())
+    }
 }
 
 /// How each teammate stands, by name. Copies share what did not change.

@@ -1,6 +1,7 @@
 //! The team as a front end sees it: commands in, events out, and a live index of how everybody stands.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dashmap::DashMap;
@@ -9,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::lead::Lead;
 use super::members::Member;
-use super::patience::WAITING_FOR_ROOM;
+use super::progress::Activity;
 use super::spec::MemberSpec;
 use super::words::{Mouth, Words};
 use crate::domain::event::{Event, Tally};
@@ -20,6 +21,8 @@ use crate::domain::time::UnixMs;
 use crate::ports::ModelSpec;
 use crate::tools::TeamControl;
 
+/// A model that has said nothing for so long is said to be waited for.
+const SILENCE_SAID_AFTER: Duration = Duration::from_secs(60);
 /// Commands that wait to be heard.
 pub(super) const COMMANDS_WAITING_MAX: usize = 64;
 
@@ -203,7 +206,7 @@ impl Live {
             abilities.thinks && abilities.can_do.iter().any(|known| known.eq_ignore_ascii_case(what))
         };
         let rank = |name: &Name| match teammates.get(name.as_str()) {
-            Some(report) if report.phase == "stopped" || waits_for_model(report) => None,
+            Some(report) if report.is_gone() || waits_for_model(report) => None,
             Some(report) => Some((report.phase != "idle", name.clone())),
             None => Some((true, name.clone())),
         };
@@ -245,7 +248,7 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
     let used = lead.shared.purse.used_by(member.spec.name.as_str());
     TeammateReport {
         role: member.spec.role.clone(),
-        phase: if member.gone.is_some() { "stopped" } else { standing.phase.word() }.to_owned(),
+        phase: phase_word(lead, member, standing.phase).to_owned(),
         task: held.map(|held| held.task),
         attempt: held.map(|held| held.attempt),
         since: member.since.to_iso(),
@@ -271,14 +274,30 @@ fn waits_for_model(report: &TeammateReport) -> bool {
     report.waiting_for.as_deref().is_some_and(|what| what.starts_with("its model:"))
 }
 
+/// Its phase, in the word that people and programs read.
+fn phase_word(lead: &Lead, member: &Member, phase: Phase) -> &'static str {
+    let half_stalled = lead.spec.limits.stall_timeout / 2;
+    let is_silent = || member.works() && member.progress.silent_for().is_some_and(|silence| silence > half_stalled);
+    match &member.gone {
+        Some(reason) if reason.is_empty() => "stopped",
+        Some(_) => "dead",
+        // One that waits for an answer is looked at by itself.
+        None if !matches!(phase, Phase::Waiting { .. }) && is_silent() => "stalled",
+        None => phase.word(),
+    }
+}
+
 /// What somebody waits for who works.
 fn waits_at_work(member: &Member) -> Option<String> {
-    let what = match member.progress.doing()? {
-        "waiting for a limit" => "a limit of its model",
-        WAITING_FOR_ROOM => "room on the disk",
-        _ => return None,
-    };
-    Some(what.to_owned())
+    match member.progress.doing()? {
+        Activity::WaitingForLimit => Some("a limit of its model".to_owned()),
+        Activity::WaitingForRoom => Some("room on the disk".to_owned()),
+        Activity::AskingModel => {
+            let silence = member.progress.silent_for().filter(|silence| *silence >= SILENCE_SAID_AFTER)?;
+            Some(format!("its model, silent for {} s", silence.as_secs()))
+        }
+        Activity::RunningTool | Activity::MakingWorktree => None,
+    }
 }
 
 /// What the lead's tools reach of the team.

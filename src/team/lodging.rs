@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::agent::{Agent, AgentError};
+use super::progress::Activity;
 use crate::domain::change::{Actor, Change};
 use crate::domain::phase::Held;
 use crate::domain::task::{Task, TaskResult};
@@ -58,7 +59,7 @@ impl Agent {
         self.reins.hold(Some(held));
         let assignment = self.assignment(task);
         let provisioned = {
-            let _busy = self.progress.busy("making a worktree", TIME_MAX);
+            let _busy = self.progress.busy(Activity::MakingWorktree, TIME_MAX);
             provision(&*isolation.repository, &assignment).await
         };
         let arrival = match provisioned {

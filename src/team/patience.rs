@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::progress::Progress;
+use super::progress::{Activity, Progress};
 use super::recorder::Notes;
 use super::reins::{Pace, Reins};
 use crate::domain::change::{Actor, Change};
@@ -39,8 +39,6 @@ const ROOM_RETRY: Duration = Duration::from_millis(500);
 /// How long the last try may take before the teammate counts as hanging.
 const LAST_TRY: Duration = Duration::from_secs(60);
 
-/// What a teammate does that waits, as [`Progress::doing`] says it.
-pub const WAITING_FOR_ROOM: &str = "waiting for room on the disk";
 /// Why nothing is claimed.
 const NO_NEW_WORK: &str = "the disk is nearly full: no new work is taken until there is room";
 
@@ -169,7 +167,7 @@ impl Patience {
             outcome => return outcome,
         };
         let _waiting = self.room.wait(&error);
-        let _busy = self.progress.busy(WAITING_FOR_ROOM, ROOM_WAIT_MAX + LAST_TRY);
+        let _busy = self.progress.busy(Activity::WaitingForRoom, ROOM_WAIT_MAX + LAST_TRY);
         let until = Instant::now() + ROOM_WAIT_MAX;
         while Instant::now() < until {
             tokio::select! {

@@ -8,6 +8,21 @@ use tokio::time::Instant;
 
 use crate::domain::phase::Held;
 
+/// What a teammate is busy with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// Its model is asked, and may stream.
+    AskingModel,
+    /// A limit of its model, or others' requests, have to end first.
+    WaitingForLimit,
+    /// The disk is full.
+    WaitingForRoom,
+    /// A tool runs, which may be a command.
+    RunningTool,
+    /// Its worktree is made.
+    MakingWorktree,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Progress {
@@ -23,7 +38,7 @@ struct State {
 
 #[derive(Debug, Clone, Copy)]
 struct Doing {
-    what: &'static str,
+    what: Activity,
     bound: Duration,
     until: Instant,
 }
@@ -45,10 +60,10 @@ impl Progress {
     }
 
     /// Says that the teammate does something that may take up to `bound`; when the result is dropped, what it did before goes on.
-    pub fn busy(&self, doing: &'static str, bound: Duration) -> Busy<'_> {
+    pub fn busy(&self, activity: Activity, bound: Duration) -> Busy<'_> {
         let mut state = self.state();
         state.at = Instant::now();
-        let doing = Doing { what: doing, bound, until: state.at + bound };
+        let doing = Doing { what: activity, bound, until: state.at + bound };
         Busy { before: state.busy.replace(doing), progress: self }
     }
 
@@ -64,7 +79,7 @@ impl Progress {
 
     /// What it is busy with.
     #[must_use]
-    pub fn doing(&self) -> Option<&'static str> {
+    pub fn doing(&self) -> Option<Activity> {
         self.state().busy.map(|doing| doing.what)
     }
 
@@ -83,6 +98,14 @@ impl Progress {
     #[must_use]
     pub fn age(&self) -> Duration {
         self.state().at.elapsed()
+    }
+
+    /// How long it has given no sign of life, where it should: a command may run, and a limit be waited for, without one.
+    #[must_use]
+    pub fn silent_for(&self) -> Option<Duration> {
+        let state = self.state();
+        let should_speak = matches!(state.busy.map(|doing| doing.what), None | Some(Activity::AskingModel));
+        should_speak.then(|| state.at.elapsed())
     }
 
     /// Whether it hangs: busy beyond its bound, or without a sign of life for `stall_timeout` while it should get on.

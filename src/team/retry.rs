@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use super::agent::Agent;
+use super::progress::Activity;
 use super::purse::{BudgetSpent, NotPaid, Reservation};
 use super::reins::Pace;
 use super::words::{Ear, Saying};
@@ -66,7 +67,7 @@ impl Agent {
                 wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
                 retries,
             });
-            let waiting = self.progress.busy("waiting for a limit", wait + limits.stall_timeout);
+            let waiting = self.progress.busy(Activity::WaitingForLimit, wait + limits.stall_timeout);
             tokio::select! {
                 () = self.reins.reaches(Pace::Finish) => return given_up(),
                 () = tokio::time::sleep(wait) => {}
@@ -77,7 +78,7 @@ impl Agent {
 
     async fn request_once(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, Unanswered> {
         let paid = self.pay(request, most).await?;
-        let _busy = self.progress.busy("waiting for its model", self.shared.limits.stall_timeout);
+        let _busy = self.progress.busy(Activity::AskingModel, self.shared.limits.stall_timeout);
         // A summary is for the model itself; nobody is told its words.
         let mouth = Some(&self.shared.mouth).filter(|_| !request.is_for_summary());
         let ear = Ear { teammate: &request.teammate, progress: &self.progress, mouth, paid: paid.as_ref() };
@@ -107,7 +108,7 @@ impl Agent {
         }
         let stores = &self.shared.stores;
         let reserve = self.shared.purse.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, most);
-        let _waiting = self.progress.busy("waiting for a limit", BUDGET_WAIT_MAX);
+        let _waiting = self.progress.busy(Activity::WaitingForLimit, BUDGET_WAIT_MAX);
         let paid = tokio::select! {
             biased;
             paid = reserve => paid,

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::agent::{Agent, AgentError, Outcome};
 use super::conversation::text_of;
 use super::lodging::Arrival;
+use super::progress::Activity;
 use super::reins::Pace;
 use super::retry::Unanswered;
 use crate::domain::event::Fact;
@@ -269,7 +270,7 @@ impl Agent {
             about: tool.about(&input),
         });
         let started = Instant::now();
-        let busy = self.progress.busy("running a tool", self.shared.limits.command_timeout_max.saturating_mul(2));
+        let busy = self.progress.busy(Activity::RunningTool, self.shared.limits.command_timeout_max.saturating_mul(2));
         let result = tokio::select! {
             biased;
             result = tool.run(input, &self.context) => Some(result),

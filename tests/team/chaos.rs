@@ -317,8 +317,7 @@ impl World {
         let view = self.inner.board.view().await.unwrap();
         let live = team.live().teammates();
         let is_there = |report: &brigade::domain::state::TeammateReport| {
-            report.phase != "stopped"
-                && report.waiting_for.as_deref().is_none_or(|text| !text.starts_with("its model:"))
+            !report.is_gone() && report.waiting_for.as_deref().is_none_or(|text| !text.starts_with("its model:"))
         };
         let there: Vec<&String> = live.iter().filter(|(_, report)| is_there(report)).map(|(name, _)| name).collect();
         let coder = ["coder".to_owned()];

@@ -71,7 +71,11 @@ async fn one_that_always_panics_is_stopped_with_the_reason_and_the_others_go_on(
     });
     let task = |index| NewTask { max_attempts: Some(20), ..new_task(&format!("t{index}")) };
     stage.create((0..6).map(task).collect()).await;
-    let outcome = stage.run_once().await;
+    let team = stage.launch(once()).await;
+    stage.until("it is dead", |_| team.live().teammates().get("alice").is_some_and(|row| row.phase == "dead")).await;
+    let why = team.live().teammates()["alice"].waiting_for.clone().unwrap();
+    assert!(why.contains("it panicked; started again 2 times"), "{why}");
+    let outcome = stage.ended(team).await;
     assert_eq!(outcome.tally.completed, 6);
     assert_eq!(respawned(&stage, "alice"), 2);
     let stopped = stage.facts().into_iter().find_map(|fact| match fact {
@@ -108,7 +112,10 @@ async fn a_model_that_never_answers_loses_its_claim() {
     });
     stage.tasks(&["a"]).await;
     let begun = tokio::time::Instant::now();
-    assert_eq!(stage.run_once().await.tally.completed, 1);
+    let team = stage.launch(once()).await;
+    stage.until("it is said", |_| team.live().teammates().get("alice").is_some_and(|row| row.phase == "stalled")).await;
+    assert!(begun.elapsed() > Duration::from_secs(30), "half its bound");
+    assert_eq!(stage.ended(team).await.tally.completed, 1);
     assert!(begun.elapsed() >= Duration::from_secs(60) && begun.elapsed() < Duration::from_secs(70));
     assert_eq!((stage.task(1).await.failures, respawned(&stage, "alice")), (1, 1));
     let hung = |fact: &Fact| matches!(fact, Fact::TeammateRespawned { reason, .. } if reason.contains("hung"));
