@@ -22,9 +22,9 @@ impl Inner {
         summary: &str,
     ) -> Result<MergeTry, RepositoryError> {
         let _merging = self.merging();
-        let (onto, tip) =
-            (self.commit_of(&self.target_ref())?, self.commit_of(&format!("refs/heads/{}", worktree.branch))?);
-        if self.is_ancestor(&tip, &onto)? {
+        let [onto, tip, work] = self.parties(worktree)?;
+        let base = self.base(&onto, &tip)?;
+        if base == tip {
             return Ok(MergeTry::Nothing(onto));
         }
         if let Some(refusal) = self.refusal(&onto, &tip)? {
@@ -42,13 +42,33 @@ impl Inner {
             }
             _ => return Ok(MergeTry::Refused(format!("git cannot merge the branch: {}", said.err.trim()))),
         }
-        if let Some(refusal) = self.dropped(&onto, &tip, &tree)? {
+        // Where nobody else has merged meanwhile, the branch itself is what comes of it.
+        let is_all_of_it = base == onto && tree == work;
+        if !is_all_of_it && let Some(refusal) = self.dropped(&onto, &tip, &tree)? {
             return Ok(MergeTry::Refused(refusal));
         }
         let subject = format!("Merge task {}: {}", assignment.task.0, assignment.subject);
         let call = self.main.git(["commit-tree", &tree, "-p", &onto, "-p", &tip, "-F", "-"]);
         let made = call.input(message(&subject, summary, assignment)).variables(identity(assignment)).ok()?;
         Ok(MergeTry::Made(Merge { onto, commit: made.line() }))
+    }
+
+    /// The commit to merge into, that of the branch, and the tree of that.
+    fn parties(&self, worktree: &Worktree) -> Result<[String; 3], RepositoryError> {
+        let (into, branch) = (self.target_ref(), format!("refs/heads/{}", worktree.branch));
+        let names = [format!("{into}^{{commit}}"), format!("{branch}^{{commit}}"), format!("{branch}^{{tree}}")];
+        let said = self.main.git(["rev-parse"].into_iter().chain(names.iter().map(String::as_str))).ok()?.line();
+        let parties: Vec<String> = said.lines().map(str::to_owned).collect();
+        parties.try_into().map_err(|_| RepositoryError::Failed {
+            action: "merge".to_owned(),
+            reason: format!("git does not say what {branch} is at"),
+        })
+    }
+
+    /// Where two commits parted; without a common past, the empty tree.
+    fn base(&self, ours: &str, theirs: &str) -> Result<String, RepositoryError> {
+        let base = self.main.git(["merge-base", ours, theirs]).run()?;
+        if base.code == 0 { Ok(base.line()) } else { Ok(self.main.git(["mktree"]).ok()?.line()) }
     }
 
     /// Why a branch is not to be merged, whatever git would make of it.
@@ -112,9 +132,7 @@ impl Inner {
 
     /// The lines that are in neither `merged` nor accounted for, when `theirs` is merged into `ours`.
     fn lost(&self, ours: &str, theirs: &str, merged: &str) -> Result<Vec<Vec<u8>>, RepositoryError> {
-        let base = self.main.git(["merge-base", ours, theirs]).run()?;
-        // Without a common past all that is there was added.
-        let base = if base.code == 0 { base.line() } else { self.main.git(["mktree"]).ok()?.line() };
+        let base = self.base(ours, theirs)?;
         let (by_them, by_merge) = (self.diff(&base, theirs)?, self.diff(ours, merged)?);
         if by_them == by_merge {
             return Ok(Vec::new());
@@ -178,8 +196,9 @@ impl Inner {
         let (into, merged, checkout) = (self.target_ref(), self.merged_ref(assignment), self.checkout_ref());
         let mut orders = format!("start\nupdate {into} {commit} {onto}\nupdate {merged} {commit}\n");
         let is_here = checked_out(&self.main)?.as_deref() == Some(&self.into);
+        let behind = if is_here { self.ref_at(&checkout)? } else { None };
         // One that is behind already stays where it is.
-        if is_here && self.ref_at(&checkout)?.is_none() {
+        if is_here && behind.is_none() {
             orders.push_str(&format!("create {checkout} {onto}\n"));
         }
         orders.push_str("prepare\ncommit\n");
@@ -194,7 +213,8 @@ impl Inner {
         }
         if is_here {
             // The branch is moved, whatever becomes of the checkout.
-            return Ok(Publish::Done(self.follow().unwrap_or_else(|error| Some(error.to_string()))));
+            let old = behind.as_ref().unwrap_or(onto);
+            return Ok(Publish::Done(self.bring(old, commit).unwrap_or_else(|error| Some(error.to_string()))));
         }
         let into = &self.into;
         Ok(Publish::Done(Some(format!("{into} is not checked out in the workspace, whose files stay as they are"))))

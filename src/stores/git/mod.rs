@@ -195,6 +195,11 @@ fn find(workspace: &Path) -> Result<At, RepositoryError> {
 
 /// The branch that is checked out there, if one is.
 fn checked_out(at: &At) -> Result<Option<String>, RepositoryError> {
+    // See gitrepository-layout(5); where refs are kept in another way the file names a branch that cannot be.
+    let head = fs::read_to_string(at.git_dir.join("HEAD")).unwrap_or_default();
+    if let Some(branch) = head.trim_end().strip_prefix("ref: refs/heads/").filter(|branch| *branch != ".invalid") {
+        return Ok(Some(branch.to_owned()));
+    }
     let said = at.git(["symbolic-ref", "--quiet", "HEAD"]).run()?;
     Ok(said.line().strip_prefix("refs/heads/").map(str::to_owned))
 }

@@ -9,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ const OUTPUT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The most of what it says on stderr that is kept, in bytes.
 const STDERR_BYTES_MAX: usize = 8 * 1024;
 /// The first and the longest pause between two looks whether it has ended.
-const PAUSE_MIN: Duration = Duration::from_micros(200);
+const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
 /// Settings of every call.
@@ -130,7 +131,7 @@ impl Call<'_> {
             command.args(["-c", setting]);
         }
         command.args(&self.arguments).envs(self.variables.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         // The terminal's signals are the team's; git, in the middle of a step, ends it.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -142,23 +143,32 @@ impl Call<'_> {
     /// # Errors
     /// It cannot be started, takes too long or says too much.
     pub(super) fn run(self) -> Result<Said, RepositoryError> {
-        let mut child = self.command().spawn().map_err(|error| match error.kind() {
+        let has_input = !self.input.is_empty();
+        let mut command = self.command();
+        command.stdin(if has_input { Stdio::piped() } else { Stdio::null() });
+        let mut child = command.spawn().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound if self.at.is_none_or(|at| at.work_tree.is_dir()) => {
                 RepositoryError::NoGit("isolation needs git, and there is none in PATH".to_owned())
             }
             _ => self.failed(error.to_string()),
         })?;
-        let (Some(mut stdin), Some(stdout), Some(stderr)) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take())
-        else {
+        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(self.failed("it was started without its pipes"));
         };
         let outcome = thread::scope(|scope| {
-            // What it does not read it does not need.
-            scope.spawn(|| drop(stdin.write_all(&self.input).map(|()| drop(stdin))));
-            let out = scope.spawn(|| read(stdout, OUTPUT_BYTES_MAX));
+            if let Some(mut stdin) = child.stdin.take() {
+                // What it does not read it does not need.
+                scope.spawn(move || drop(stdin.write_all(&self.input).map(|()| drop(stdin))));
+            }
+            let (has_said_all, all_is_said) = mpsc::channel();
+            let out = scope.spawn(move || {
+                let out = read(stdout, OUTPUT_BYTES_MAX);
+                // Who waits may have given up.
+                let _ = has_said_all.send(());
+                out
+            });
             let err = scope.spawn(|| read(stderr, OUTPUT_BYTES_MAX));
-            let code = wait(&mut child);
+            let code = wait(&mut child, &all_is_said);
             (code, out.join(), err.join())
         });
         match outcome {
@@ -209,8 +219,10 @@ fn end_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(STDERR_BYTES_MAX)..]).into_owned()
 }
 
-fn wait(child: &mut Child) -> Result<i32, String> {
+/// Waits for its end, which comes at once when it has closed its output.
+fn wait(child: &mut Child, all_is_said: &mpsc::Receiver<()>) -> Result<i32, String> {
     let (began, mut pause) = (Instant::now(), PAUSE_MIN);
+    let _ = all_is_said.recv_timeout(TIME_MAX);
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Ok(status.code().unwrap_or(-1)),
