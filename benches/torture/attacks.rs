@@ -151,7 +151,7 @@ fn stop_lead(world: &World, random: &mut fastrand::Rng) {
         assert_refused(world, &mut second);
     }
     let tasks = world.place.tasks().0;
-    let is_teams = |task: &&Value| task["status"] == "in_progress" && task["requires"].as_array().is_none_or(Vec::is_empty);
+    let is_teams = |task: &&Value| task["status"] == "in_progress" && task["requires"][0] == "worker";
     if let Some(id) = tasks.iter().find(is_teams).and_then(|task| task["id"].as_u64()).map(|id| id.to_string()) {
         world.place.run(&["tasks", "release", &id, "--force"]);
         if let Some(task) = world.place.json(&["tasks", "claim", &id, "--as", "dan", "--can", "worker", "--lease", "1s"]) {
@@ -221,7 +221,7 @@ fn replace(world: &World, random: &mut fastrand::Rng) {
         4 => folder_for(&planted(1)),
         5 => drop(fs::write(place.join(&planted(2)), "{\"id\": 700002, \"subject\": \"half a ta")),
         6 => folder_for(".team/events.jsonl"),
-        _ => drop(fs::write(place.join(".tasks/.tmp-1-1-1"), "left by nobody")),
+        _ => drop(fs::write(place.join(".tasks/.tmp-4194999-0-1"), "left by nobody")),
     }
     world.counts.add("replaced", 1);
     let mut lead = lead.take().unwrap_or_else(|| world.launch(random));

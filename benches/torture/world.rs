@@ -120,7 +120,7 @@ pub fn script(name: &str, out: &str) -> String {
          git add -A && git commit -q -m 'Begin {name}'\n\
          sed -i '/^draft of {name}$/d' log.txt; echo {name} > file-{name}.txt\n\
          git add -A && git commit -q -m 'Finish {name}'\n\
-         echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $(git rev-parse HEAD)\" >> {out}/commits\n"
+         echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $(git rev-parse 'HEAD^{{tree}}')\" >> {out}/commits\n"
     )
 }
 
@@ -142,7 +142,7 @@ impl World {
                 let name = format!("plan-{number}");
                 let after = if number > 4 { format!("after: Task plan-{}\n", number - 4) } else { String::new() };
                 let script = script(&name, &out);
-                format!("## Task {name}\n{after}verify: grep -qx 'of {name}' log.txt\n```sh\n{script}```\n")
+                format!("## Task {name}\n{after}requires: worker\nverify: grep -qx 'of {name}' log.txt\n```sh\n{script}```\n")
             })
             .collect();
         fs::write(place.join("plan.md"), plan).unwrap();
