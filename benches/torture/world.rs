@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,8 @@ pub struct World {
     /// The merged branch when it was looked at last.
     pub seen: Mutex<String>,
     seed: u64,
+    /// What was found wrong in it.
+    wrong: AtomicU64,
 }
 
 /// A small disk, gone with the value.
@@ -64,7 +66,6 @@ impl Drop for Disk {
 /// Lives through one workspace with this seed. What is wrong is counted, and the workspace then kept for whoever looks.
 pub fn live(seed: u64, counts: &Arc<Counts>, is_over: &AtomicBool) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let wrong_before = counts.all_wrong();
     let mut folder = tempfile::tempdir().unwrap();
     let wants_disk = random.u32(..3) == 0;
     let disk = if wants_disk { Disk::mount(folder.path().join("repository")) } else { None };
@@ -76,6 +77,7 @@ pub fn live(seed: u64, counts: &Arc<Counts>, is_over: &AtomicBool) {
         is_over: AtomicBool::new(false),
         seen: Mutex::default(),
         seed,
+        wrong: AtomicU64::new(0),
     };
     world.found();
     counts.add("workspaces", 1);
@@ -94,9 +96,9 @@ pub fn live(seed: u64, counts: &Arc<Counts>, is_over: &AtomicBool) {
     });
     world.drain();
     checks::account(&world);
-    if counts.all_wrong() > wrong_before {
+    if world.wrong.load(Ordering::Relaxed) > 0 {
         folder.disable_cleanup(true);
-        eprintln!("seed {seed}: see {} (other workspaces' findings may have kept it)", folder.path().display());
+        eprintln!("seed {seed}: see {}", folder.path().display());
         if disk.is_some() {
             // The small disk goes away.
             let copy = folder.path().join("copy");
@@ -213,6 +215,7 @@ impl World {
 
     /// Counts something as wrong, with the seed it happened under.
     pub fn wrong(&self, row: &'static str, text: &str) {
+        self.wrong.fetch_add(1, Ordering::Relaxed);
         self.counts.wrong(row, &format!("(seed {}, {}) {text}", self.seed, self.place.root.display()));
     }
 
