@@ -116,10 +116,11 @@ pub fn script(name: &str, out: &str) -> String {
         _ => "",
     };
     format!(
-        "echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $BRIGADE_TEAMMATE\" >> {out}/begun\n{left}\n\
-         git merge -q main || {{ sed -i '/^[<=>]/d' log.txt && git add -A && git commit -q --no-edit; }}\n\
+        "whole() {{ ! grep -q '^[<=>]' log.txt; }}\n\
+         echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $BRIGADE_TEAMMATE\" >> {out}/begun\n{left}\n\
+         git merge -q main || {{ sed -i '/^[<=>]/d' log.txt && whole && git add -A && git commit -q --no-edit; }}\n\
          grep -qx 'of {name}' log.txt || sed -i 's/^begin$/begin\\nof {name}\\ndraft of {name}/' log.txt\n\
-         git add -A && git commit -q -m 'Begin {name}'\n\
+         whole || exit 1\ngit add -A && git commit -q -m 'Begin {name}'\n\
          sed -i '/^draft of {name}$/d' log.txt; echo {name} > file-{name}.txt\n\
          git add -A && git commit -q -m 'Finish {name}'\n\
          echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $(git rev-parse 'HEAD^{{tree}}')\" >> {out}/commits\n"

@@ -9,6 +9,7 @@
 mod checkout;
 mod commits;
 mod merges;
+mod removal;
 mod run;
 mod worktrees;
 
@@ -244,6 +245,7 @@ impl Inner {
         {
             let _merging = self.merging();
             told.extend(self.exclude().err().and_then(or_told));
+            told.extend(self.finish_removals().err().and_then(or_told));
             told.extend(self.remove_scratch().err().and_then(or_told));
             told.extend(self.follow(checkout::Left::Torn).unwrap_or_else(or_told));
         }
