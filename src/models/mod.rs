@@ -9,7 +9,9 @@ mod http;
 pub mod runbook;
 pub mod scripted;
 mod secret;
-mod sse;
+// Not for other programs: fuzz targets reach it.
+#[doc(hidden)]
+pub mod sse;
 pub mod tokens;
 
 /// A way to reach models.

@@ -37,12 +37,14 @@ pub struct Parameter {
 }
 
 /// A parameter that must be given.
-pub(super) const fn required(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
+#[must_use]
+pub const fn required(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
     Parameter { name, kind, is_required: true, about }
 }
 
 /// A parameter that may be given.
-pub(super) const fn optional(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
+#[must_use]
+pub const fn optional(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
     Parameter { name, kind, is_required: false, about }
 }
 
@@ -151,7 +153,7 @@ impl Arguments {
     ///
     /// # Errors
     /// [`ToolError::Mendable`] that names the argument, what was expected and what came.
-    pub(super) fn read(parameters: &[Parameter], input: &Value) -> Result<Self, ToolError> {
+    pub fn read(parameters: &[Parameter], input: &Value) -> Result<Self, ToolError> {
         let given = object(input)?;
         let mut arguments = Map::new();
         for (name, value) in given.iter().filter(|(_, value)| !value.is_null()) {

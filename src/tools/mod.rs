@@ -4,7 +4,9 @@
 //! ports, and commands through the guard. It knows nothing of turns or models.
 
 pub mod answers;
-mod arguments;
+// Not for other programs: fuzz targets reach it.
+#[doc(hidden)]
+pub mod arguments;
 mod bash;
 mod broadcast;
 mod checked;

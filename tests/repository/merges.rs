@@ -212,6 +212,53 @@ async fn a_kill_between_the_branch_and_the_checkout_is_made_good_by_the_next_lau
     assert_eq!(refs(&place), "");
 }
 
+/// What a checkout that was broken off leaves: the branch moved by two merges, some files of the first one written and one of them
+/// torn, the index as it was before.
+async fn broken_off(torn: &str) -> Place {
+    let place = Place::new().await;
+    let onto = place.main();
+    let begin = fs::read_to_string(place.path().join("f.txt")).unwrap();
+    let first = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
+    place.merged(1, &first).await;
+    let after_first = fs::read_to_string(place.path().join("f.txt")).unwrap();
+    let second = place
+        .done(2, |root| {
+            put(root, "f.txt", "line 8", "also mine");
+            fs::write(root.join("new.txt"), "one\ntwo\n").unwrap();
+        })
+        .await;
+    place.merged(2, &second).await;
+    place.git(&["update-ref", "refs/brigade/crew/checkout", &onto]);
+    place.git(&["read-tree", &onto]);
+    assert_ne!(begin, after_first);
+    fs::write(place.path().join("f.txt"), after_first).unwrap();
+    fs::write(place.path().join("new.txt"), torn).unwrap();
+    place
+}
+
+#[tokio::test]
+async fn a_checkout_that_was_broken_off_is_finished_by_the_next_launch() {
+    for torn in ["", "one\n", "one\ntwo\n"] {
+        let place = broken_off(torn).await;
+        assert_eq!(place.repository.take_up(Vec::new()).await.unwrap(), [""; 0], "{torn:?}");
+        assert_eq!(place.status(), "", "{torn:?}");
+        assert_eq!(fs::read_to_string(place.path().join("new.txt")).unwrap(), "one\ntwo\n");
+        assert!(fs::read_to_string(place.path().join("f.txt")).unwrap().contains("also mine"));
+        assert!(!refs(&place).contains("checkout"), "{torn:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_person_wrote_into_a_checkout_that_was_broken_off_stays() {
+    let place = broken_off("one\nand what the person wrote\n").await;
+    let told = place.repository.take_up(Vec::new()).await.unwrap();
+    assert!(told.len() == 1 && told[0].contains("new.txt"), "{told:?}");
+    let text = fs::read_to_string(place.path().join("new.txt")).unwrap();
+    assert_eq!(text, "one\nand what the person wrote\n");
+    // What the merge had written is back to what the index says, so that nothing of it is taken for the person's.
+    assert_eq!(place.git(&["diff", "--name-only"]), "");
+}
+
 #[tokio::test]
 async fn a_kill_behind_the_boards_completion_leaves_nothing_but_refs_that_the_next_launch_removes() {
     let place = Place::new().await;

@@ -248,3 +248,52 @@ async fn many_at_once_each_get_their_own() {
         }
     }
 }
+
+/// What lies in the folder of worktrees, and what git keeps for them.
+fn all_there(place: &Place) -> Vec<String> {
+    let folders = [place.path().join(".worktrees"), place.path().join(".git/worktrees")];
+    let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten());
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_removal_that_was_broken_off_is_finished_by_the_next_launch() {
+    // Killed behind the renaming, and in the middle of each folder.
+    for step in 0..3 {
+        let place = Place::new().await;
+        let worktree = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+        assert_eq!(place.merged(3, &worktree).await, None);
+        let gone = place.path().join(".worktrees/.gone-crew-task-3");
+        fs::rename(&worktree.root, &gone).unwrap();
+        if step > 0 {
+            fs::remove_file(place.path().join(".git/worktrees/crew-task-3/HEAD")).unwrap();
+        }
+        if step > 1 {
+            fs::remove_dir_all(place.path().join(".git/worktrees/crew-task-3")).unwrap();
+            fs::remove_dir_all(gone.join(".agent")).unwrap();
+        }
+        assert_eq!(place.repository.take_up(vec![task(3)]).await.unwrap(), [""; 0], "{step}");
+        assert_eq!(all_there(&place), [""; 0], "{step}");
+        assert_eq!(place.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/main", "{step}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_git_killed_at_its_first_step_leaves_is_no_reason_for_another_name() {
+    let place = Place::new().await;
+    let half = |place: &Place| {
+        fs::create_dir_all(place.path().join(".worktrees/crew-task-3")).unwrap();
+        let git_dir = place.path().join(".git/worktrees/crew-task-3");
+        fs::create_dir_all(&git_dir).unwrap();
+        fs::write(git_dir.join("locked"), "initializing").unwrap();
+        fs::write(git_dir.join("gitdir"), "").unwrap();
+    };
+    half(&place);
+    let worktree = place.provision(3).await;
+    assert_eq!((worktree.name.as_str(), worktree.warnings.len()), (".worktrees/crew-task-3", 0));
+    let next = Place::new().await;
+    half(&next);
+    assert_eq!(next.repository.take_up(Vec::new()).await.unwrap(), [""; 0]);
+    assert_eq!(next.provision(3).await.name, ".worktrees/crew-task-3");
+    assert_eq!(all_there(&next), ["crew-task-3", "crew-task-3"]);
+}

@@ -17,9 +17,12 @@ use crate::domain::transcript::{Block, Usage};
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec};
 use assembly::{Assembly, Trouble};
 
-mod assembly;
+// Not for other programs: fuzz targets reach these two.
+#[doc(hidden)]
+pub mod assembly;
 mod body;
-mod errors;
+#[doc(hidden)]
+pub mod errors;
 
 /// Where Anthropic's own server is.
 pub const BASE_URL_DEFAULT: &str = "https://api.anthropic.com";

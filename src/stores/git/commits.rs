@@ -20,35 +20,44 @@ impl Inner {
         let Some(at) = self.at(&worktree.root) else {
             return Ok(Err(format!("{} is no worktree any more: somebody removed it", worktree.name)));
         };
-        if let Some(trouble) = trouble(&at, worktree)? {
+        let state = State::of(&at)?;
+        if let Some(trouble) = trouble(&at, worktree, &state)? {
             return Ok(Err(trouble));
         }
-        at.git(["add", "--all"]).ok()?;
         let is_merging = at.git_dir.join("MERGE_HEAD").exists();
-        if is_merging || !at.git(["diff", "--cached", "--quiet"]).yes_or_no()? {
+        let is_to_commit = (is_merging || state.is_dirty) && has_staged(&at, is_merging)?;
+        if is_to_commit {
             let message = message(&assignment.subject, summary, assignment);
             let arguments = ["commit", "--quiet", "--no-verify", "--cleanup=verbatim", "--file=-"];
             at.git(arguments).input(message).variables(identity(assignment)).ok()?;
         }
-        self.sign(&at, worktree, assignment)
+        self.sign(&at, worktree, assignment, is_to_commit)
     }
 
-    /// Gives the trailers to all commits of the branch that have none. Only texts change: files and index stay as they are.
+    /// Gives the trailers to all commits of the branch that have none; `is_last_named`: the last one has them. Only texts change: files and index stay as they are.
     fn sign(
         &self,
         at: &At,
         worktree: &Worktree,
         assignment: &Assignment,
+        is_last_named: bool,
     ) -> Result<Result<String, String>, RepositoryError> {
-        let tip = at.git(["rev-parse", "HEAD"]).ok()?.line();
         let exclude = format!("^{}", self.target_ref());
         let said = at.git(["rev-list", "--reverse", "--topo-order", "HEAD", &exclude]).ok()?.line();
         let commits: Vec<&str> = said.lines().collect();
+        // In this order the branch's own tip is the last.
+        let tip = match commits.last() {
+            Some(tip) => (*tip).to_owned(),
+            None => at.git(["rev-parse", "HEAD"]).ok()?.line(),
+        };
         if commits.len() > COMMITS_MAX {
             return Ok(Err(format!("your branch has {} commits, at most {COMMITS_MAX} are merged", commits.len())));
         }
         let mut renamed: Vec<(String, String)> = Vec::new();
         for commit in commits {
+            if is_last_named && commit == tip && renamed.is_empty() {
+                break;
+            }
             let object = at.git(["cat-file", "commit", commit]).ok()?.out;
             let Some(signed) = signed(&object, &renamed, assignment) else { continue };
             let new = at.git(["hash-object", "-t", "commit", "-w", "--stdin"]).input(signed).ok()?.line();
@@ -61,8 +70,14 @@ impl Inner {
     }
 }
 
+/// Stages all there is, and says whether there is anything to commit: what differs may be the same once filters have seen it.
+fn has_staged(at: &At, is_merging: bool) -> Result<bool, RepositoryError> {
+    at.git(["add", "--all"]).ok()?;
+    Ok(is_merging || !at.git(["diff", "--cached", "--quiet"]).yes_or_no()?)
+}
+
 /// What keeps the worktree from being committed, for who works in it.
-fn trouble(at: &At, worktree: &Worktree) -> Result<Option<String>, RepositoryError> {
+fn trouble(at: &At, worktree: &Worktree, state: &State) -> Result<Option<String>, RepositoryError> {
     let branch = super::checked_out(at)?;
     for (file, what) in [("rebase-merge", "rebase"), ("rebase-apply", "rebase"), ("CHERRY_PICK_HEAD", "cherry-pick")] {
         if at.git_dir.join(file).exists() {
@@ -76,10 +91,29 @@ fn trouble(at: &At, worktree: &Worktree) -> Result<Option<String>, RepositoryErr
         let own = &worktree.branch;
         return Ok(Some(format!("{is} is checked out in your worktree; your work belongs on {own}: git switch {own}")));
     }
-    let unmerged = at.git(["diff", "--name-only", "--diff-filter=U", "-z"]).ok()?;
-    let files: Vec<String> = unmerged.fields().collect();
+    let files = &state.unmerged;
     Ok((!files.is_empty())
-        .then(|| format!("conflicts are not resolved in {}: resolve each, then git add it", named(&files))))
+        .then(|| format!("conflicts are not resolved in {}: resolve each, then git add it", named(files))))
+}
+
+/// What is not committed in a worktree.
+struct State {
+    /// Whether there is anything.
+    is_dirty: bool,
+    /// The files in conflict.
+    unmerged: Vec<String>,
+}
+
+impl State {
+    fn of(at: &At) -> Result<Self, RepositoryError> {
+        // `u <XY> <sub> <m1> <m2> <m3> <mW> <h1> <h2> <h3> <path>`; see git-status(1), Porcelain Format Version 2.
+        const PATH_FIELD: usize = 10;
+        let said = at.git(["status", "--porcelain=v2", "-z", "--no-renames"]).ok()?;
+        let entries: Vec<String> = said.fields().collect();
+        let unmerged = entries.iter().filter(|entry| entry.starts_with("u "));
+        let path = |entry: &String| entry.splitn(PATH_FIELD + 1, ' ').nth(PATH_FIELD).map(str::to_owned);
+        Ok(Self { is_dirty: !entries.is_empty(), unmerged: unmerged.filter_map(path).collect() })
+    }
 }
 
 /// Files in a text.

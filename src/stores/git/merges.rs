@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use super::checkout::Left;
 use super::commits::{message, named};
 use super::run::{At, text_of};
 use super::{Inner, WORKTREES_FOLDER, checked_out, identity};
@@ -214,38 +215,12 @@ impl Inner {
         if is_here {
             // The branch is moved, whatever becomes of the checkout.
             let old = behind.as_ref().unwrap_or(onto);
-            return Ok(Publish::Done(self.bring(old, commit).unwrap_or_else(|error| Some(error.to_string()))));
+            return Ok(Publish::Done(
+                self.bring(old, commit, Left::Whole).unwrap_or_else(|error| Some(error.to_string())),
+            ));
         }
         let into = &self.into;
         Ok(Publish::Done(Some(format!("{into} is not checked out in the workspace, whose files stay as they are"))))
-    }
-
-    /// Brings the person's checkout to where its branch is, if it is behind because of a merge. What the person changed is never touched:
-    /// where a merge changed the same files, all stays as it is, and the text says so.
-    pub(super) fn follow(&self) -> Result<Option<String>, RepositoryError> {
-        let checkout = self.checkout_ref();
-        let Some(old) = self.ref_at(&checkout)? else { return Ok(None) };
-        if checked_out(&self.main)?.as_deref() != Some(&self.into) {
-            // Whoever checks it out again has it as it is then.
-            self.main.git(["update-ref", "-d", &checkout]).ok()?;
-            return Ok(None);
-        }
-        let new = self.commit_of(&self.target_ref())?;
-        // It exits 1 where files differ, which is the next question.
-        self.main.git(["update-index", "-q", "--refresh"]).run()?;
-        if !self.main.git(["diff-index", "--cached", "--quiet", &new]).yes_or_no()? {
-            let said = self.main.git(["read-tree", "-m", "-u", &old, &new]).run()?;
-            if said.code != 0 {
-                let old = &old[..old.len().min(12)];
-                let into = &self.into;
-                let why = said.err.trim().replace('\n', " ");
-                return Ok(Some(format!(
-                    "{into} was moved by a merge, and the workspace's files are still those of {old} ({why}): a commit made there now would undo the merge. Put your changes aside (git diff {old} > mine.patch), then git reset --hard"
-                )));
-            }
-        }
-        self.main.git(["update-ref", "-d", &checkout]).ok()?;
-        Ok(None)
     }
 }
 

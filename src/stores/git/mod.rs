@@ -6,8 +6,10 @@
 //!
 //! It knows nothing of boards, models or verify commands.
 
+mod checkout;
 mod commits;
 mod merges;
+mod removal;
 mod run;
 mod worktrees;
 
@@ -267,8 +269,9 @@ impl Inner {
         {
             let _merging = self.merging();
             told.extend(self.exclude().err().and_then(or_told));
+            told.extend(self.finish_removals().err().and_then(or_told));
             told.extend(self.remove_scratch().err().and_then(or_told));
-            told.extend(self.follow().unwrap_or_else(or_told));
+            told.extend(self.follow(checkout::Left::Torn).unwrap_or_else(or_told));
         }
         let prefix = format!("refs/brigade/{}/merged/", self.team);
         let named = self.main.git(["for-each-ref", "--format=%(refname)", &prefix]).ok()?.line();

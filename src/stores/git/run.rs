@@ -37,6 +37,7 @@ const SETTINGS: &[&str] = &[
     "merge.conflictStyle=merge",
     "rerere.enabled=false",
     "submodule.recurse=false",
+    "status.showUntrackedFiles=normal",
     "diff.noprefix=false",
 ];
 
@@ -155,10 +156,11 @@ impl Call<'_> {
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(self.failed("it was started without its pipes"));
         };
+        let input = &self.input;
         let outcome = thread::scope(|scope| {
             if let Some(mut stdin) = child.stdin.take() {
                 // What it does not read it does not need.
-                scope.spawn(move || drop(stdin.write_all(&self.input).map(|()| drop(stdin))));
+                scope.spawn(move || drop(stdin.write_all(input).map(|()| drop(stdin))));
             }
             let (has_said_all, all_is_said) = mpsc::channel();
             let out = scope.spawn(move || {

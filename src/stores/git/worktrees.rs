@@ -1,5 +1,4 @@
-//! Worktrees: made for a task, found again for its next attempt, removed once they hold nothing more. One that is dirty, or somebody
-//! else's, is never removed nor changed.
+//! Worktrees: made for a task, found again for its next attempt. One that is dirty, or somebody else's, is never removed nor changed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -116,6 +115,10 @@ impl Inner {
             Ok(_) => {}
         }
         let Some(at) = self.at(&worktree.root) else {
+            // A git that was killed at its first steps leaves the folder empty; so does anybody else who needs it no more.
+            if fs::remove_dir(&worktree.root).is_ok() {
+                return Ok(Found::Nothing);
+            }
             return Ok(Found::Foreign("it is no worktree of this repository".to_owned()));
         };
         let wanted = assignment.identifier();
@@ -144,17 +147,22 @@ impl Inner {
 
     /// Where git keeps what belongs to the worktree in `root`, by what git knows: not by the `.git` file there, which anybody may change.
     pub(super) fn at(&self, root: &Path) -> Option<At> {
-        let wanted = root.canonicalize().ok()?.join(".git");
-        let entries = fs::read_dir(self.main.common_dir.join("worktrees")).ok()?;
-        let git_dir = entries.flatten().map(|entry| entry.path()).find(|folder| {
-            let Ok(pointer) = fs::read_to_string(folder.join("gitdir")) else { return false };
-            pointer.len() < POINTER_BYTES_MAX && is_same(&folder.join(pointer.trim_end()), &wanted)
-        })?;
+        let git_dir = self.git_dir_of(&root.canonicalize().ok()?)?;
         Some(At { git_dir, common_dir: self.main.common_dir.clone(), work_tree: root.to_owned() })
     }
 
+    /// The folder that git keeps for a worktree there, whether or not that is there.
+    pub(super) fn git_dir_of(&self, root: &Path) -> Option<PathBuf> {
+        let wanted = root.join(".git");
+        let entries = fs::read_dir(self.main.common_dir.join("worktrees")).ok()?;
+        entries.flatten().map(|entry| entry.path()).find(|folder| {
+            let Ok(pointer) = fs::read_to_string(folder.join("gitdir")) else { return false };
+            pointer.len() < POINTER_BYTES_MAX && is_same(&folder.join(pointer.trim_end()), &wanted)
+        })
+    }
+
     /// Whether a branch is checked out in a worktree that is there.
-    fn is_taken(&self, branch: &str) -> Result<bool, RepositoryError> {
+    pub(super) fn is_taken(&self, branch: &str) -> Result<bool, RepositoryError> {
         let said = {
             let _listing = self.listing();
             self.main.git(["worktree", "list", "--porcelain", "-z"]).ok()?
@@ -187,23 +195,6 @@ impl Inner {
             action: format!("make {}", worktree.name),
             reason: "git does not know of it".to_owned(),
         })
-    }
-
-    /// Removes a worktree in which nobody has worked, whatever state it is in.
-    pub(super) fn discard(&self, at: &At) -> Result<(), RepositoryError> {
-        let _listing = self.listing();
-        let removed = self.main.git(["worktree", "remove", "--force", "--force", &text_of(&at.work_tree)]).run()?;
-        if removed.code == 0 {
-            return Ok(());
-        }
-        // Git removes none that is only half there.
-        for folder in [&at.work_tree, &at.git_dir] {
-            match fs::remove_dir_all(folder) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("remove", folder, &error)),
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     /// Readies a worktree that was there: its way back to the repository, and locks that a killed git left.
@@ -316,36 +307,6 @@ impl Inner {
         Ok(left)
     }
 
-    fn remove(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError> {
-        let name = &worktree.name;
-        let branch = format!("refs/heads/{}", worktree.branch);
-        if let Some(tip) = self.ref_at(&branch)?
-            && !self.is_ancestor(&tip, &self.target_ref())?
-        {
-            let branch = &worktree.branch;
-            return Ok(Some(format!("{name} stays: its branch {branch} has commits that are not merged")));
-        }
-        if worktree.root.symlink_metadata().is_ok() {
-            if self.states.read_expect(&worktree.root, &assignment.identifier()).is_err() {
-                return Ok(Some(format!("{name} stays: its state does not say that it is this task's")));
-            }
-            // Without force git refuses where anything is that is neither committed nor ignored.
-            let removed = {
-                let _listing = self.listing();
-                self.main.git(["worktree", "remove", &text_of(&worktree.root)]).run()?
-            };
-            if removed.code != 0 {
-                return Ok(Some(format!("{name} stays: {}", removed.err.trim())));
-            }
-        }
-        if let Some(tip) = self.ref_at(&branch)?
-            && !self.is_taken(&worktree.branch)?
-        {
-            self.main.git(["update-ref", "-d", &branch, &tip]).ok()?;
-        }
-        Ok(None)
-    }
-
     pub(super) fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathBuf> {
         let common = &self.main.common_dir;
         // What another git would run, or be led astray by, once it is written there; what the person's checkout is at; every ref and
@@ -383,6 +344,6 @@ fn is_same(a: &Path, b: &Path) -> bool {
     a == b || whole(a).is_some_and(|a| a == b)
 }
 
-fn failed(action: &str, path: &Path, error: &dyn std::fmt::Display) -> RepositoryError {
+pub(super) fn failed(action: &str, path: &Path, error: &dyn std::fmt::Display) -> RepositoryError {
     RepositoryError::Failed { action: format!("{action} {}", path.display()), reason: error.to_string() }
 }
