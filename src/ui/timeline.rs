@@ -120,6 +120,10 @@ impl Timeline {
     /// The lines this event is the reason for, each ended by a newline; often none.
     pub fn push(&mut self, event: &Event) -> String {
         self.started.get_or_insert(event.at);
+        // What the facts around it say is told of them.
+        if matches!(event.fact, Fact::Board { .. } | Fact::Team { .. }) {
+            return String::new();
+        }
         self.meet(&event.fact);
         let is_news = self.is_news(&event.fact);
         if !is_news || self.hold(event) {
