@@ -50,8 +50,8 @@ pub struct Replay {
     pub known: Known,
     /// Whether everything that is known of the team is from a line that told all of it, or from the run's beginning on.
     pub team_is_known: bool,
-    /// The tasks.
-    pub tasks: BTreeMap<TaskId, Arc<TaskRow>>,
+    /// The tasks. States that follow each other share what did not change.
+    pub tasks: Arc<BTreeMap<TaskId, Arc<TaskRow>>>,
     /// Files that are no tasks.
     pub spoiled: Vec<SpoiledRow>,
 }
@@ -106,17 +106,19 @@ impl Replay {
 
     fn take_board(&mut self, tasks: &[TaskRow], spoiled: Option<&[SpoiledRow]>, anew: bool, rest: u64) {
         if anew {
-            self.tasks.clear();
+            self.tasks = Arc::default();
             self.spoiled.clear();
         }
         if anew || matches!(self.known, Known::Growing(_)) {
             self.known = if rest == 0 { Known::Wholly } else { Known::Growing(rest) };
         }
-        self.tasks.extend(tasks.iter().map(|row| (row.task, Arc::new(row.clone()))));
+        if !tasks.is_empty() {
+            self.board().extend(tasks.iter().map(|row| (row.task, Arc::new(row.clone()))));
+        }
         if let Some(spoiled) = spoiled {
             self.spoiled = spoiled.to_vec();
             for file in spoiled {
-                TaskId::from_file_name(&file.file).and_then(|id| self.tasks.remove(&id));
+                TaskId::from_file_name(&file.file).and_then(|id| self.board().remove(&id));
             }
         }
     }
@@ -145,8 +147,12 @@ impl Replay {
         &mut self.members[name]
     }
 
+    fn board(&mut self) -> &mut BTreeMap<TaskId, Arc<TaskRow>> {
+        Arc::make_mut(&mut self.tasks)
+    }
+
     fn task(&mut self, id: TaskId) -> &mut TaskRow {
-        Arc::make_mut(self.tasks.entry(id).or_insert_with(|| Arc::new(TaskRow::new(id, ""))))
+        Arc::make_mut(self.board().entry(id).or_insert_with(|| Arc::new(TaskRow::new(id, ""))))
     }
 
     /// The task, unless a later attempt of it is known: what is told late of an earlier one changes nothing.
@@ -161,7 +167,7 @@ impl Replay {
     fn take_task(&mut self, fact: &Fact, at: UnixMs) {
         match fact {
             Fact::TaskCreated { task, subject, .. } => {
-                self.tasks.insert(*task, Arc::new(TaskRow::new(*task, &short(subject))));
+                self.board().insert(*task, Arc::new(TaskRow::new(*task, &short(subject))));
             }
             Fact::TaskClaimed { task, attempt, teammate } => {
                 let Some(row) = self.task_at(*task, *attempt) else { return };
@@ -200,7 +206,7 @@ impl Replay {
                 }
             }
             Fact::TaskDeleted { task, .. } => {
-                self.tasks.remove(task);
+                self.board().remove(task);
                 self.unblock(*task);
             }
             _ => {}
@@ -209,7 +215,7 @@ impl Replay {
 
     /// Takes a finished task out of what others wait for.
     fn unblock(&mut self, blocker: TaskId) {
-        for row in self.tasks.values_mut().filter(|row| row.blocked_by.contains(&blocker)) {
+        for row in self.board().values_mut().filter(|row| row.blocked_by.contains(&blocker)) {
             Arc::make_mut(row).blocked_by.retain(|id| *id != blocker);
         }
     }
@@ -244,6 +250,23 @@ impl Replay {
         }
     }
 
+    /// Whether a fact tells of a change of the board.
+    #[must_use]
+    pub fn tells_of_board(fact: &Fact) -> bool {
+        match fact {
+            Fact::Board { anew, .. } => !anew,
+            Fact::TaskCreated { .. }
+            | Fact::TaskClaimed { .. }
+            | Fact::TaskCompleted { .. }
+            | Fact::TaskFailed { .. }
+            | Fact::TaskReleased { .. }
+            | Fact::TaskReclaimed { .. }
+            | Fact::TaskChanged { .. }
+            | Fact::TaskDeleted { .. } => true,
+            _ => false,
+        }
+    }
+
     /// The facts that tell all of this to who has seen none of it.
     #[must_use]
     pub fn told_anew(&self) -> Vec<Fact> {
@@ -271,7 +294,7 @@ impl Replay {
 
     /// Has this for the whole board.
     pub fn set_board(&mut self, rows: impl IntoIterator<Item = TaskRow>, spoiled: Vec<SpoiledRow>) {
-        self.tasks = rows.into_iter().map(|row| (row.task, Arc::new(row))).collect();
+        self.tasks = Arc::new(rows.into_iter().map(|row| (row.task, Arc::new(row))).collect());
         self.spoiled = spoiled;
         self.spoiled.truncate(SPOILED_MAX);
         self.known = Known::Wholly;
@@ -321,5 +344,132 @@ impl MemberRow {
         }
         self.task = task.map(|(task, _)| task);
         self.attempt = task.and_then(|(_, attempt)| attempt);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn events(facts: &[Fact]) -> Vec<Event> {
+        let event =
+            |(seq, fact): (u64, &Fact)| Event { v: 1, seq, at: UnixMs(10 * seq.cast_signed()), fact: fact.clone() };
+        (1..).zip(facts).map(event).collect()
+    }
+
+    fn claimed(task: u64, attempt: u32, teammate: &str) -> Fact {
+        Fact::TaskClaimed { task: TaskId(task), attempt, teammate: teammate.into() }
+    }
+
+    #[test]
+    fn a_log_of_before_there_were_rows_is_understood_as_far_as_it_goes() {
+        let sample = include_str!("../../tests/contracts/events.jsonl");
+        let old: Vec<Event> = sample.lines().take(8).map(|line| serde_json::from_str(line).unwrap()).collect();
+        let replay = Replay::of(&old[..4]);
+        let row = &replay.tasks[&TaskId(3)];
+        assert_eq!((row.status, row.owner.as_deref(), row.attempt), (TaskStatus::InProgress, Some("alice"), 1));
+        assert_eq!((replay.members["alice"].phase.as_str(), replay.members["alice"].task), ("work", Some(TaskId(3))));
+        assert_eq!((replay.known, replay.members["bob"].phase.as_str()), (Known::SinceFirst, "stopped"));
+        let replay = Replay::of(&old);
+        assert_eq!((replay.tasks[&TaskId(3)].status, replay.members["alice"].tokens), (TaskStatus::Completed, 953));
+    }
+
+    #[test]
+    fn a_large_board_is_known_once_its_last_line_is() {
+        let mut whole = Replay::default();
+        whole.set_board((1..=250).map(|id| TaskRow::new(TaskId(id), "s")), Vec::new());
+        let told = events(&whole.board_told_anew());
+        let known: Vec<Known> = (1..=told.len()).map(|count| Replay::of(&told[..count]).known).collect();
+        assert_eq!(known, [Known::Growing(150), Known::Growing(50), Known::Wholly]);
+        assert_eq!(Replay::of(&told).tasks, whole.tasks);
+    }
+
+    #[test]
+    fn what_is_told_late_of_an_earlier_attempt_changes_nothing() {
+        let lost = Fact::TaskReclaimed { task: TaskId(1), attempt: 1, teammate: "eve".into(), reason: String::new() };
+        let replay = Replay::of(&events(&[claimed(1, 1, "eve"), claimed(1, 2, "bob"), lost]));
+        assert_eq!(replay.tasks[&TaskId(1)].owner.as_deref(), Some("bob"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_task_is_on_the_board_as_that_until_it_is_one() {
+        let mut replay = Replay::of(&events(&[claimed(1, 1, "eve"), claimed(2, 1, "bob")]));
+        let spoiled = [SpoiledRow { file: "task_2.json".into(), reason: "torn".into() }];
+        for fact in replay.corrections([], spoiled.clone()) {
+            replay.take_fact(&fact, UnixMs(1));
+        }
+        assert_eq!((replay.tasks.len(), &replay.spoiled[..]), (1, &spoiled[..]));
+        for fact in replay.corrections([TaskRow::new(TaskId(2), "mended")], []) {
+            replay.take_fact(&fact, UnixMs(2));
+        }
+        assert_eq!((replay.tasks.len(), replay.spoiled.len()), (2, 0));
+    }
+
+    fn facts() -> impl Strategy<Value = Vec<Fact>> {
+        let (task, name) = (
+            || (1_u64..6).prop_map(TaskId),
+            || prop::sample::select(vec!["alice", "bob", "lead"]).prop_map(str::to_owned),
+        );
+        let row = (task(), 0_usize..4, prop::option::of(name()), 0_u32..4, prop::collection::vec(task(), 0..3))
+            .prop_map(|(task, status, owner, attempt, blocked_by)| TaskRow {
+                status: TaskStatus::ALL[status],
+                owner,
+                attempt,
+                blocked_by,
+                ..TaskRow::new(task, "s")
+            });
+        let fact = prop_oneof![
+            (task(), name()).prop_map(|(task, by)| Fact::TaskCreated { task, subject: "s".into(), by }),
+            (task(), 1_u32..4, name()).prop_map(|(task, attempt, teammate)| Fact::TaskClaimed {
+                task,
+                attempt,
+                teammate
+            }),
+            (task(), 1_u32..4, name()).prop_map(|(task, attempt, teammate)| Fact::TaskCompleted {
+                task,
+                attempt,
+                teammate,
+                evidence: String::new()
+            }),
+            (task(), name()).prop_map(|(task, by)| Fact::TaskDeleted { task, by }),
+            prop::collection::vec(row, 0..4).prop_map(|tasks| board(tasks, None)),
+            (name(), prop::option::of(task())).prop_map(|(teammate, task)| Fact::TeammatePhase {
+                teammate,
+                phase: "work".into(),
+                task,
+                waiting_for: None
+            }),
+            name().prop_map(|teammate| Fact::TeammateStopped { teammate, reason: String::new() }),
+            (name(), 0_u64..9).prop_map(|(name, tokens)| Fact::Team {
+                members: vec![MemberRow { name, tokens, ..MemberRow::default() }],
+                anew: None
+            }),
+        ];
+        prop::collection::vec(fact, 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn who_comes_to_the_middle_of_a_log_knows_all_once_all_was_told_anew(facts in facts(), cut in 0_usize..40) {
+            let start = Fact::TeamStarted { team: "crew".into(), members: vec!["alice".into(), "bob".into()] };
+            let (before, behind) = facts.split_at(cut.min(facts.len()));
+            let mut before = vec![[start].as_slice(), before].concat();
+            before.extend(Replay::of(&events(&before)).told_anew());
+            let anew = before.iter().position(|fact| matches!(fact, Fact::Team { anew: Some(_), .. })).unwrap();
+            let log = events(&[before.as_slice(), behind].concat());
+            let (whole, late) = (Replay::of(&log), Replay::of(&log[anew..]));
+            prop_assert_eq!(Replay { first_seq: None, ..late }, Replay { first_seq: None, ..whole });
+        }
+
+        #[test]
+        fn a_correction_leaves_nothing_to_correct(facts in facts(), other in facts()) {
+            let (mut replay, truth) = (Replay::of(&events(&facts)), Replay::of(&events(&other)));
+            let rows = || truth.tasks.values().map(|row| TaskRow::clone(row));
+            for fact in replay.corrections(rows(), []) {
+                replay.take_fact(&fact, UnixMs(1));
+            }
+            prop_assert_eq!(replay.corrections(rows(), []), Vec::new());
+        }
     }
 }
