@@ -1,6 +1,6 @@
 //! `brigade log`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -135,6 +135,8 @@ struct Shown<'a> {
     tells_runs: bool,
     /// What tasks of before the log are about.
     subjects: BTreeMap<TaskId, String>,
+    /// Who is in the teams, whether their beginning is shown or not.
+    names: BTreeSet<String>,
     timeline: Timeline,
     /// When the run began whose events are read, and the number of its last one.
     began: UnixMs,
@@ -154,6 +156,7 @@ impl<'a> Shown<'a> {
             columns: context.output.columns,
             tells_runs: choice == RunChoice::All,
             subjects: view.tasks.values().map(|task| (task.id, task.subject.clone())).collect(),
+            names: BTreeSet::new(),
             timeline: Timeline::new(context.output.columns),
             began: UnixMs::default(),
             last_seq: None,
@@ -171,6 +174,9 @@ impl<'a> Shown<'a> {
                 self.began = event.at;
             }
             self.last_seq = Some(event.seq);
+            if let Fact::TeamStarted { members, .. } = &event.fact {
+                self.names.extend(members.iter().cloned());
+            }
             if let Fact::Team { anew: Some(team), .. } = &event.fact {
                 self.began = team.started.unwrap_or(self.began);
             }
@@ -208,6 +214,7 @@ impl<'a> Shown<'a> {
     fn begin(&mut self, began: UnixMs) {
         self.timeline = Timeline::new(self.columns);
         self.timeline.begin(began);
+        self.timeline.know(self.names.iter().map(String::as_str));
         self.subjects.iter().for_each(|(task, subject)| self.timeline.learn(*task, subject));
     }
 }
