@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn runs_begin_where_the_numbers_begin_anew() {
-        let runs = split([(7, 1), (8, 2), (1, 3), (2, 4), (1, 5)].map(|(seq, at)| event(seq, at)).to_vec());
+        let runs = split(Vec::from([(7, 1), (8, 2), (1, 3), (2, 4), (1, 5)].map(|(seq, at)| event(seq, at))));
         let shown: Vec<_> = runs.iter().map(|run| (run.number, run.span())).collect();
         assert_eq!(shown, [(3, (7, 8)), (2, (1, 2)), (1, (1, 1))]);
         assert!(split(Vec::new()).is_empty());

@@ -311,7 +311,7 @@ impl Replay {
 
     /// What is to be told so that these tasks stand here as they do on the board; nothing where they do already.
     #[must_use]
-    pub fn corrections<'a>(
+    pub fn corrections(
         &self,
         rows: impl IntoIterator<Item = TaskRow>,
         spoiled: impl IntoIterator<Item = SpoiledRow>,
@@ -454,7 +454,7 @@ mod tests {
         fn who_comes_to_the_middle_of_a_log_knows_all_once_all_was_told_anew(facts in facts(), cut in 0_usize..40) {
             let start = Fact::TeamStarted { team: "crew".into(), members: vec!["alice".into(), "bob".into()] };
             let (before, behind) = facts.split_at(cut.min(facts.len()));
-            let mut before = vec![[start].as_slice(), before].concat();
+            let mut before = [[start].as_slice(), before].concat();
             before.extend(Replay::of(&events(&before)).told_anew());
             let anew = before.iter().position(|fact| matches!(fact, Fact::Team { anew: Some(_), .. })).unwrap();
             let log = events(&[before.as_slice(), behind].concat());
