@@ -54,6 +54,8 @@ pub struct Replay {
     pub tasks: Arc<BTreeMap<TaskId, Arc<TaskRow>>>,
     /// Files that are no tasks.
     pub spoiled: Vec<SpoiledRow>,
+    /// What was told so far of a board that is being told anew.
+    telling: Option<BTreeMap<TaskId, Arc<TaskRow>>>,
 }
 
 impl Replay {
@@ -105,15 +107,24 @@ impl Replay {
     }
 
     fn take_board(&mut self, tasks: &[TaskRow], spoiled: Option<&[SpoiledRow]>, anew: bool, rest: u64) {
+        let rows = tasks.iter().map(|row| (row.task, Arc::new(row.clone())));
         if anew {
-            self.tasks = Arc::default();
-            self.spoiled.clear();
+            self.telling = Some(BTreeMap::new());
         }
-        if anew || matches!(self.known, Known::Growing(_)) {
-            self.known = if rest == 0 { Known::Wholly } else { Known::Growing(rest) };
+        // A board that is told anew takes the place of what is known once it is there wholly.
+        if let Some(telling) = &mut self.telling {
+            telling.extend(rows);
+            if rest > 0 {
+                self.known = if self.known == Known::Wholly { Known::Wholly } else { Known::Growing(rest) };
+                return;
+            }
+            self.tasks = Arc::new(self.telling.take().unwrap_or_default());
+            self.spoiled = spoiled.unwrap_or_default().to_vec();
+            self.known = Known::Wholly;
+            return;
         }
         if !tasks.is_empty() {
-            self.board().extend(tasks.iter().map(|row| (row.task, Arc::new(row.clone()))));
+            self.board().extend(rows);
         }
         if let Some(spoiled) = spoiled {
             self.spoiled = spoiled.to_vec();
@@ -383,6 +394,9 @@ mod tests {
         let known: Vec<Known> = (1..=told.len()).map(|count| Replay::of(&told[..count]).known).collect();
         assert_eq!(known, [Known::Growing(150), Known::Growing(50), Known::Wholly]);
         assert_eq!(Replay::of(&told).tasks, whole.tasks);
+        // Told once more in the middle of a run, no task is missing meanwhile.
+        let again = events(&[whole.board_told_anew(), whole.board_told_anew()].concat());
+        assert!((3..=6).all(|count| Replay::of(&again[..count]).tasks == whole.tasks));
     }
 
     #[test]
