@@ -2,6 +2,8 @@
 //!
 //! One kind for every fact that is shown anywhere; the log numbers them. Nothing here decides anything.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::row::{MemberRow, TaskRow};
@@ -219,7 +221,7 @@ pub enum Fact {
     },
     /// How tasks stand, where what was told before does not say so already. For [`super::replay`]; people are told the rest.
     Board {
-        tasks: Vec<TaskRow>,
+        tasks: Vec<Arc<TaskRow>>,
         /// All files that are no tasks, where these are others than before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         spoiled: Option<Vec<SpoiledRow>>,

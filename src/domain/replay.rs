@@ -106,8 +106,8 @@ impl Replay {
         }
     }
 
-    fn take_board(&mut self, tasks: &[TaskRow], spoiled: Option<&[SpoiledRow]>, anew: bool, rest: u64) {
-        let rows = tasks.iter().map(|row| (row.task, Arc::new(row.clone())));
+    fn take_board(&mut self, tasks: &[Arc<TaskRow>], spoiled: Option<&[SpoiledRow]>, anew: bool, rest: u64) {
+        let rows = tasks.iter().map(|row| (row.task, Arc::clone(row)));
         if anew {
             self.telling = Some(BTreeMap::new());
         }
@@ -290,7 +290,7 @@ impl Replay {
     /// The same for the board alone.
     #[must_use]
     pub fn board_told_anew(&self) -> Vec<Fact> {
-        let rows: Vec<TaskRow> = self.tasks.values().map(|row| TaskRow::clone(row)).collect();
+        let rows: Vec<Arc<TaskRow>> = self.tasks.values().cloned().collect();
         let mut facts = Vec::with_capacity(rows.len() / ROWS_PER_LINE_MAX + 1);
         let mut rest = rows.len();
         let mut chunks = rows.chunks(ROWS_PER_LINE_MAX);
@@ -328,7 +328,7 @@ impl Replay {
         spoiled: impl IntoIterator<Item = SpoiledRow>,
     ) -> Vec<Fact> {
         let differs = |row: &TaskRow| self.tasks.get(&row.task).is_none_or(|known| !known.agrees_with(row));
-        let rows: Vec<TaskRow> = rows.into_iter().filter(differs).collect();
+        let rows: Vec<Arc<TaskRow>> = rows.into_iter().filter(differs).map(Arc::new).collect();
         let spoiled: Vec<SpoiledRow> = spoiled.into_iter().take(SPOILED_MAX).collect();
         let mut facts: Vec<Fact> = rows.chunks(ROWS_PER_LINE_MAX).map(|tasks| board(tasks.to_vec(), None)).collect();
         if spoiled != self.spoiled {
@@ -338,7 +338,7 @@ impl Replay {
     }
 }
 
-fn board(tasks: Vec<TaskRow>, spoiled: Option<Vec<SpoiledRow>>) -> Fact {
+fn board(tasks: Vec<Arc<TaskRow>>, spoiled: Option<Vec<SpoiledRow>>) -> Fact {
     Fact::Board { tasks, spoiled, anew: false, rest: 0 }
 }
 
@@ -447,7 +447,7 @@ mod tests {
                 evidence: String::new()
             }),
             (task(), name()).prop_map(|(task, by)| Fact::TaskDeleted { task, by }),
-            prop::collection::vec(row, 0..4).prop_map(|tasks| board(tasks, None)),
+            prop::collection::vec(row.prop_map(Arc::new), 0..4).prop_map(|tasks| board(tasks, None)),
             (name(), prop::option::of(task())).prop_map(|(teammate, task)| Fact::TeammatePhase {
                 teammate,
                 phase: "work".into(),

@@ -201,6 +201,9 @@ impl MemberRow {
 
 /// The text, cut where it is too long for a row.
 pub(super) fn short(text: &str) -> String {
+    if text.len() <= ROW_TEXT_CHARS_MAX {
+        return text.to_owned();
+    }
     match text.char_indices().nth(ROW_TEXT_CHARS_MAX) {
         None => text.to_owned(),
         Some(_) => text.chars().take(ROW_TEXT_CHARS_MAX - 1).chain(['…']).collect(),

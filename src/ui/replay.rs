@@ -268,12 +268,12 @@ mod tests {
         };
         let facts = vec![
             Fact::TeamStarted { team: "crew".into(), members: vec![alice.clone(), bob.clone()] },
-            Fact::Board { tasks: vec![TaskRow::new(TaskId(1), "Count")], spoiled: None, anew: true, rest: 0 },
+            Fact::Board { tasks: vec![Arc::new(TaskRow::new(TaskId(1), "Count"))], spoiled: None, anew: true, rest: 0 },
             Fact::TeammateSpawned { teammate: alice.clone(), role: "coder".into() },
             Fact::TeammateSpawned { teammate: bob, role: "artist".into() },
             Fact::ModeChanged { desired: Mode::RunOnce, current: Mode::Pause, note: String::new() },
             Fact::TaskCreated { task: TaskId(2), subject: "Draw them".into(), by: "lead".into() },
-            Fact::Board { tasks: vec![waiting], spoiled: None, anew: false, rest: 0 },
+            Fact::Board { tasks: vec![Arc::new(waiting)], spoiled: None, anew: false, rest: 0 },
             Fact::TaskClaimed { task: TaskId(1), attempt: 1, teammate: alice.clone() },
             phase("alice", "work", Some(TaskId(1))),
             Fact::TurnStarted { teammate: alice.clone(), task: Some(TaskId(1)) },
