@@ -494,6 +494,77 @@ fn the_log_is_shown_chosen_from_and_followed() {
 }
 
 #[test]
+fn runs_are_told_apart_and_replayed() {
+    let place = Place::begun();
+    let (data, text) =
+        (|line: &str| place.json(line), |line: &str| String::from_utf8(place.output(line).stdout).unwrap());
+    assert_eq!(data("brigade log --runs --json"), serde_json::json!([]));
+    let none = String::from_utf8(place.output("brigade replay").stderr).unwrap();
+    assert!(none.contains("the event log is empty"), "{none}");
+    place.output("brigade run");
+    place.output("brigade tasks add Later");
+    place.output("brigade run");
+    let runs = data("brigade log --runs --json");
+    let last = runs[1]["last"].as_u64().unwrap();
+    assert_eq!(
+        (runs.as_array().unwrap().len(), &runs[0]["run"], &runs[1]["outcome"]),
+        (2, &1.into(), &"its session is over".into())
+    );
+    assert!(text("brigade log --runs").contains("my-team"));
+
+    // The log: of the newest run, of one before, of all, of a time.
+    let claims = |line: &str| data(&format!("brigade log --json --kind task_claimed {line}")).as_array().unwrap().len();
+    let of_runs = (claims("--run 1"), claims("--run 2"));
+    assert_eq!((of_runs.1, claims(""), claims("--run all")), (3, of_runs.0, of_runs.0 + 3));
+    assert_eq!((claims("--since 1h"), claims("--since 2099-01-01T00:00:00Z")), (of_runs.0 + 3, 0));
+    let all = text("brigade log --run all --kind task_completed");
+    assert_eq!((all.matches("run of ").count() >= 1, all.matches("completes #").count() >= 3), (true, true), "{all}");
+    let before = text("brigade log --run 2 --teammate alice") + &text("brigade log --run 2 --teammate bob");
+    assert!(before.matches("claims #").count() == 3 && !before.contains("run of "), "{before}");
+
+    // A replay: the whole, a moment, the steps between two.
+    let first = data("brigade replay --run 2 --json");
+    assert_eq!((&first["event"]["kind"], first["tasks"].as_array().unwrap().len()), (&"team_stopped".into(), 3));
+    assert_eq!(first["unknown"], serde_json::json!([]));
+    assert_eq!(data("brigade replay --run 2 --at first --json")["tasks"], serde_json::json!([]));
+    let at_first_claim = |event: &Value| event["kind"] == "task_claimed";
+    let log = data("brigade log --run 2 --json");
+    let seq = log.as_array().unwrap().iter().find(|event| at_first_claim(event)).unwrap()["seq"].clone();
+    let shown = text(&format!("brigade replay --run 2 --at {seq}"));
+    assert!(shown.contains(&format!("event {seq} of {last}")) && shown.contains("was pending"), "{shown}");
+    assert!(shown.contains("in_progress") && shown.contains("waits for #"), "{shown}");
+    let steps = data(&format!("brigade replay --run 2 --from {seq} --to latest --task 3 --json"));
+    let changes: Vec<&Value> =
+        steps.as_array().unwrap().iter().flat_map(|step| step["changes"].as_array().unwrap()).collect();
+    assert!(changes.iter().any(|change| change.as_str().unwrap().starts_with("#3 is completed")), "{changes:?}");
+    assert!(text("brigade replay --run 1 --at first").contains("my-team"));
+
+    // What there is not.
+    for (line, says) in [
+        ("brigade replay --run 3", "there is no run 3: 2 are kept"),
+        ("brigade replay --at 9999", "the last of the run is"),
+        ("brigade replay --at soon", "a moment is the number of an event"),
+        ("brigade replay --run all", "One is replayed at a time"),
+        ("brigade log --run 2 --follow", "that run is over"),
+        ("brigade log --since soon", "times are 10m for ten minutes ago"),
+    ] {
+        let output = place.output(line);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains(says), "{line}: {said}");
+    }
+
+    // The oldest part of a log goes when it has grown large: what is left is replayed, and says so.
+    let path = place.path().join(".team/events.1.jsonl");
+    let rest = fs::read_to_string(&path).unwrap();
+    let rest: String = rest.split_inclusive('\n').skip(9).collect();
+    fs::write(&path, rest).unwrap();
+    let torn = data("brigade replay --run 2 --at 12 --json");
+    assert!(torn["unknown"][0].as_str().unwrap().contains("events 1 to 9 are gone"), "{torn}");
+    assert!(text("brigade replay --run 2 --at 12").contains("not known: events 1 to 9 are gone"));
+    assert_eq!(place.output("brigade replay --run 2 --at 5").status.code(), Some(2));
+}
+
+#[test]
 fn old_files_are_listed_then_removed_and_the_board_only_when_asked() {
     let place = Place::begun();
     place.output("brigade tasks add x");

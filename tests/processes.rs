@@ -38,6 +38,8 @@ mod leads;
 mod places;
 #[path = "processes/removed.rs"]
 mod removed;
+#[path = "processes/resumes.rs"]
+mod resumes;
 #[path = "processes/secrets.rs"]
 mod secrets;
 #[path = "processes/support.rs"]

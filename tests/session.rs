@@ -63,6 +63,11 @@ impl Seat {
 
     /// `brigade up` in this workspace, on a terminal of this size.
     fn at(folder: tempfile::TempDir, rows: u16, columns: u16, term: &str) -> Self {
+        Self::with(folder, &["up"], rows, columns, term)
+    }
+
+    /// `brigade` with these arguments in this workspace, on a terminal of this size.
+    fn with(folder: tempfile::TempDir, arguments: &[&str], rows: u16, columns: u16, term: &str) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).unwrap();
         unlockpt(&ours).unwrap();
@@ -70,7 +75,7 @@ impl Seat {
         let theirs = File::options().read(true).write(true).open(theirs.to_str().unwrap()).unwrap();
         let ours = File::from(ours);
         tcsetwinsize(&ours, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        let child = brigade(folder.path(), &["up"])
+        let child = brigade(folder.path(), arguments)
             .env("TERM", term)
             .stdin(theirs.try_clone().unwrap())
             .stdout(theirs.try_clone().unwrap())
@@ -434,4 +439,45 @@ fn contexts_are_compacted_and_words_watched_as_asked() {
         seat.until(&format!("{typed}: {said}"), |shown| shown.contains(said));
     }
     assert!(!seat.shown().contains("SUMMARY"), "a summary is for the model: {}", seat.shown());
+}
+
+#[test]
+fn a_run_is_stepped_through_on_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(
+        folder.path().join("plan.md"),
+        "## Dig\n\n```sh\ntrue\n```\n\n## Plant\nafter: Dig\n\n```sh\ntrue\n```\n",
+    )
+    .unwrap();
+    let config = "durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\n[[teams.crew.members]]\nname = \"ada\"\n";
+    fs::write(folder.path().join("brigade.toml"), config).unwrap();
+    assert!(brigade(folder.path(), &["run"]).output().unwrap().status.success());
+    let log = fs::read_to_string(folder.path().join(".team/events.jsonl")).unwrap();
+    let last = log.lines().count();
+    let mut seat = Seat::with(folder, &["replay"], 40, 100, "xterm-256color");
+    seat.until("it begins at the beginning", |shown| shown.contains(&format!("event 1 of {last}, run 1 of crew")));
+    seat.until_line(&format!("1/{last}> "));
+    seat.type_in("b\r");
+    seat.until("the first change of the board", |shown| shown.contains("#1 is on the board: Dig"));
+    let plants = |shown: &str| shown.contains("#2 is in_progress (ada)") && shown.contains("in_progress  ada");
+    seat.type_in("#2\r");
+    seat.until("the next change of a task", |shown| shown.contains("#2"));
+    // Enter does the same again.
+    while !plants(&seat.shown()) {
+        let before = seat.line();
+        seat.type_in("\r");
+        seat.until("it moves", |shown| !shown.trim_end().ends_with(before.trim_end()));
+        assert!(!seat.shown().contains("does not change after"), "{}", seat.shown());
+    }
+    seat.type_in("latest\r");
+    seat.until("the end", |shown| shown.contains("crew does not run") && shown.contains("2 tasks: 2 completed"));
+    seat.until_line(&format!("{last}/{last}> "));
+    seat.type_in("n\r");
+    seat.until("there is no more", |shown| shown.contains("this is the last event of the run"));
+    seat.type_in("p 3\r");
+    seat.until_line(&format!("{}/{last}> ", last - 3));
+    seat.type_in("wohin\r");
+    seat.until("it says what it takes", |shown| shown.contains("? says what else there is"));
+    seat.type_in("q\r");
+    assert_eq!(seat.code(), Some(0));
 }

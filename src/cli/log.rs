@@ -1,20 +1,22 @@
 //! `brigade log`.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use serde::Serialize;
 
 use super::arguments::{number, task_id};
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
+use super::runs::{self, Instant, Run, RunChoice};
 use crate::domain::event::{Event, Fact};
 use crate::domain::task::TaskId;
+use crate::domain::time::UnixMs;
 use crate::ports::Board as _;
-use crate::stores::file::TEAM_FOLDER;
-use crate::stores::file::events::EventReader;
-use crate::stores::fs::RealFileSystem;
-use crate::ui::style::{DIM, paint};
+use crate::ui::style::{BOLD, DIM, PLAIN, paint};
+use crate::ui::table::{Cell, Column, Table};
+use crate::ui::text::{ago, duration, one_line};
 use crate::ui::timeline::Timeline;
 
 /// How often a log that is followed is looked at.
@@ -22,9 +24,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// The most events `-n` asks for.
 const COUNT_MAX: u64 = 1_000_000;
 
-/// Show what happened in the newest run, from the event log
+/// Show what happened, from the event log
 ///
-/// With --json the events as they stand in the log; with --follow besides, a line each.
+/// Without --run or --since, in the newest run. With --json the events as they stand in the log; with --follow besides, a line each.
 #[derive(Debug, clap::Args)]
 pub struct Log {
     /// Only the last so many events
@@ -39,76 +41,75 @@ pub struct Log {
     /// Only those of this kind, such as task_completed; repeat it for several
     #[arg(long, value_name = "KIND")]
     kind: Vec<String>,
+    /// Only those since then, in all runs unless --run names one: 10m ago, 0:42 since the run began, or a time
+    #[arg(long, value_name = "TIME")]
+    since: Option<Instant>,
+    /// Which run: 1 is the newest, 2 the one before; or all that are kept
+    #[arg(long, value_name = "RUN")]
+    run: Option<RunChoice>,
+    /// List the runs that are kept
+    #[arg(long, conflicts_with_all = ["last", "task", "teammate", "kind", "since", "run", "follow"])]
+    runs: bool,
     /// Go on with what comes, until Ctrl-C
     #[arg(short, long)]
     follow: bool,
+}
+
+/// A run, for programs.
+#[derive(Serialize)]
+struct RunShown {
+    run: usize,
+    team: Option<String>,
+    began: String,
+    ended: Option<String>,
+    /// Its first and its last event that are kept.
+    first: u64,
+    last: u64,
+    outcome: String,
 }
 
 impl Log {
     /// Shows the log.
     ///
     /// # Errors
-    /// There is no workspace, or the log cannot be read.
+    /// There is no workspace or no such run, or the log cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         if self.follow && context.is_in_session() {
             return Err(CliError::usage("what comes is shown here anyway").hint("brigade log -n 50 shows what came"));
         }
-        let team_folder = context.workspace()?.join(TEAM_FOLDER);
-        let mut reader = EventReader::new(Arc::new(RealFileSystem::default()), &team_folder);
-        let mut timeline = Timeline::new(context.output.columns);
-        for task in context.board_to_look_at()?.view().await?.tasks.values() {
-            timeline.learn(task.id, &task.subject);
+        if self.runs {
+            return list(context);
         }
-        let mut events: VecDeque<Event> =
-            reader.read_new()?.into_iter().filter(|event| self.is_wanted(event)).collect();
-        if let Some(last) = self.last {
-            let surplus = events.len().saturating_sub(usize::try_from(last).unwrap_or(usize::MAX));
-            events.drain(..surplus);
+        let choice = self.run.unwrap_or(if self.since.is_some() { RunChoice::All } else { RunChoice::Nth(1) });
+        if self.follow && matches!(choice, RunChoice::Nth(nth) if nth > 1) {
+            return Err(CliError::usage("that run is over: nothing more comes")
+                .hint("brigade log --follow is about the newest"));
         }
-        let is_empty = events.is_empty();
-        if self.follow {
-            return self.go_on(context, reader, timeline, events.into()).await;
+        let mut shown = Shown::new(&self, context, choice).await?;
+        let mut reader = runs::reader(context, choice)?;
+        let events = match choice {
+            RunChoice::Nth(nth @ 2..) => runs::nth(context, nth)?.events,
+            _ => reader.read_new()?,
+        };
+        let mut events = shown.choose(events);
+        let surplus = events.len().saturating_sub(usize::try_from(self.last.unwrap_or(u64::MAX)).unwrap_or(usize::MAX));
+        events.drain(..surplus);
+        if !self.follow {
+            let is_empty = events.is_empty();
+            let chosen: Vec<&Event> = events.iter().map(|(_, event)| event).collect();
+            let answer = context.output.answer(&chosen, || shown.lines(&events))?;
+            return Ok(if is_empty { answer.note(paint(DIM, "nothing of that kind is in the log")) } else { answer });
         }
-        let answer = context.output.answer(&events, || self.render(context, &mut timeline, &events))?;
-        Ok(if is_empty { answer.note(paint(DIM, "nothing of that kind is in the log")) } else { answer })
-    }
-
-    async fn go_on(
-        self,
-        context: &Context,
-        mut reader: EventReader,
-        mut timeline: Timeline,
-        mut events: Vec<Event>,
-    ) -> CliResult<Answer> {
         loop {
-            let text = self.render(context, &mut timeline, &events);
+            let text = shown.lines(&events);
             context.output.print(&text).map_err(|error| CliError::refused(format!("cannot write: {error}")))?;
             tokio::time::sleep(LOOK_INTERVAL).await;
-            events = reader.read_new()?;
-            events.retain(|event| self.is_wanted(event));
+            let new = reader.read_new()?;
+            events = shown.choose(new);
         }
     }
 
-    /// Lines for people; for programs that follow, the events as they stand in the file.
-    fn render<'a>(
-        &self,
-        context: &Context,
-        timeline: &mut Timeline,
-        events: impl IntoIterator<Item = &'a Event>,
-    ) -> String {
-        let mut text = String::new();
-        for event in events {
-            if context.output.json {
-                text += &event.to_line();
-                text.push('\n');
-            } else {
-                text += &timeline.push(event);
-            }
-        }
-        text + &timeline.finish()
-    }
-
-    fn is_wanted(&self, event: &Event) -> bool {
+    fn is_wanted(&self, event: &Event, since: Option<UnixMs>) -> bool {
         let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(&event.fact) else { return false };
         let is_named = |name: &String| {
             ["teammate", "by", "from", "to"].iter().any(|key| {
@@ -117,10 +118,159 @@ impl Log {
         };
         let is_about = |task: TaskId| fields.get("task").and_then(serde_json::Value::as_u64) == Some(task.0);
         let is_of = |kind: &String| fields.get("kind").and_then(|value| value.as_str()) == Some(kind);
-        // What began the run gives its time to all others.
-        matches!(event.fact, Fact::TeamStarted { .. } if self.kind.is_empty() && self.task.is_none() && self.teammate.is_none())
-            || (self.teammate.as_ref().is_none_or(is_named)
-                && self.task.is_none_or(is_about)
-                && (self.kind.is_empty() || self.kind.iter().any(is_of)))
+        since.is_none_or(|since| event.at >= since)
+            && self.teammate.as_ref().is_none_or(is_named)
+            && self.task.is_none_or(is_about)
+            && (self.kind.is_empty() || self.kind.iter().any(is_of))
+    }
+}
+
+/// What is shown, event by event: it knows where runs begin.
+struct Shown<'a> {
+    log: &'a Log,
+    json: bool,
+    now: UnixMs,
+    columns: usize,
+    /// Whether runs are told apart: there may be several.
+    tells_runs: bool,
+    /// What tasks of before the log are about.
+    subjects: BTreeMap<TaskId, String>,
+    /// Who is in the teams, whether their beginning is shown or not.
+    names: BTreeSet<String>,
+    timeline: Timeline,
+    /// When the run began whose events are read, and the number of its last one.
+    began: UnixMs,
+    last_seq: Option<u64>,
+    /// How many runs began, and of which of them the last line was.
+    runs: usize,
+    shown_run: usize,
+}
+
+impl<'a> Shown<'a> {
+    async fn new(log: &'a Log, context: &Context, choice: RunChoice) -> CliResult<Self> {
+        let view = context.board_to_look_at()?.view().await?;
+        Ok(Self {
+            log,
+            json: context.output.json,
+            now: context.now(),
+            columns: context.output.columns,
+            tells_runs: choice == RunChoice::All,
+            subjects: view.tasks.values().map(|task| (task.id, task.subject.clone())).collect(),
+            names: BTreeSet::new(),
+            timeline: Timeline::new(context.output.columns),
+            began: UnixMs::default(),
+            last_seq: None,
+            runs: 0,
+            shown_run: 0,
+        })
+    }
+
+    /// The events that are wanted, each with the run it is of: when that began, and the how many-th it is.
+    fn choose(&mut self, events: Vec<Event>) -> Vec<((UnixMs, usize), Event)> {
+        let mut chosen = Vec::new();
+        for event in events {
+            if self.last_seq.is_none_or(|last| event.seq <= last) {
+                self.runs += 1;
+                self.began = event.at;
+            }
+            self.last_seq = Some(event.seq);
+            if let Fact::TeamStarted { members, .. } = &event.fact {
+                self.names.extend(members.iter().cloned());
+            }
+            if let Fact::Team { anew: Some(team), .. } = &event.fact {
+                self.began = team.started.unwrap_or(self.began);
+            }
+            let since = self.log.since.map(|since| since.time(self.began, self.now));
+            if self.log.is_wanted(&event, since) {
+                chosen.push(((self.began, self.runs), event));
+            }
+        }
+        chosen
+    }
+
+    /// Lines for people; for programs that follow, the events as they stand in the file.
+    fn lines(&mut self, events: &[((UnixMs, usize), Event)]) -> String {
+        let mut text = String::new();
+        for ((began, run), event) in events {
+            if self.json {
+                text += &event.to_line();
+                text.push('\n');
+                continue;
+            }
+            if self.shown_run != *run {
+                text += &self.timeline.finish();
+                self.begin(*began);
+                self.shown_run = *run;
+                if self.tells_runs {
+                    text += &paint(BOLD, &format!("run of {}, {}", began.to_iso(), ago(*began, self.now)));
+                    text.push('\n');
+                }
+            }
+            text += &self.timeline.push(event);
+        }
+        text + &self.timeline.finish()
+    }
+
+    fn begin(&mut self, began: UnixMs) {
+        self.timeline = Timeline::new(self.columns);
+        self.timeline.begin(began);
+        self.timeline.know(self.names.iter().map(String::as_str));
+        self.subjects.iter().for_each(|(task, subject)| self.timeline.learn(*task, subject));
+    }
+}
+
+/// Lists the runs that are kept.
+fn list(context: &Context) -> CliResult<Answer> {
+    let kept = runs::split(runs::reader(context, RunChoice::All)?.read_new()?);
+    let shown: Vec<RunShown> = kept.iter().rev().map(RunShown::of).collect();
+    let now = context.now();
+    let answer = context.output.answer(&shown, || {
+        let mut table = Table::new(&[
+            Column::number("RUN"),
+            Column::new("TEAM"),
+            Column::new("BEGAN"),
+            Column::new("TOOK"),
+            Column::number("EVENTS"),
+            Column::flexible("ENDED"),
+        ]);
+        for run in kept.iter().rev() {
+            let (first, last) = run.span();
+            let took = run.events.last().map(|event| event.at.since(run.began())).unwrap_or_default();
+            table.row(vec![
+                Cell::new(&run.number.to_string(), BOLD),
+                Cell::new(run.team().unwrap_or("?"), PLAIN),
+                Cell::new(&ago(run.began(), now), PLAIN),
+                Cell::new(&duration(took), PLAIN),
+                Cell::new(&if first > 1 { format!("{first} to {last}") } else { last.to_string() }, PLAIN),
+                Cell::new(&outcome(run), DIM),
+            ]);
+        }
+        if kept.is_empty() { String::new() } else { table.render(context.output.columns) }
+    })?;
+    Ok(if shown.is_empty() { answer.note(paint(DIM, "no run has written a log yet")) } else { answer })
+}
+
+impl RunShown {
+    fn of(run: &Run) -> Self {
+        let (first, last) = run.span();
+        let ended = run.events.last().filter(|event| matches!(event.fact, Fact::TeamStopped { .. }));
+        Self {
+            run: run.number,
+            team: run.team().map(str::to_owned),
+            began: run.began().to_iso(),
+            ended: ended.map(|event| event.at.to_iso()),
+            first,
+            last,
+            outcome: outcome(run),
+        }
+    }
+}
+
+/// How a run ended, as far as its log knows.
+fn outcome(run: &Run) -> String {
+    match run.events.last().map(|event| &event.fact) {
+        Some(Fact::TeamStopped { reason, .. }) => one_line(reason),
+        _ if run.number == 1 => "it runs, or was killed".to_owned(),
+        _ => "it was killed".to_owned(),
     }
 }

@@ -24,7 +24,9 @@ pub mod init;
 pub mod launch;
 pub mod log;
 pub mod output;
+pub mod replay;
 pub mod run;
+pub mod runs;
 pub mod send;
 pub mod session;
 pub mod signals;
@@ -98,6 +100,7 @@ pub enum Command {
     State(state::State),
     Cost(cost::Cost),
     Log(log::Log),
+    Replay(replay::Replay),
     Doctor(doctor::Doctor),
     Config(config::ConfigCommand),
     Clean(clean::Clean),
@@ -178,6 +181,7 @@ impl Command {
             Self::State(command) => wait_for(command.run(context)),
             Self::Cost(command) => wait_for(command.run(context)),
             Self::Log(command) => wait_for(command.run(context)),
+            Self::Replay(command) => wait_for(command.run(context)),
             Self::Doctor(command) => wait_for(command.run(context)),
             Self::Clean(command) => wait_for(command.run(context)),
         }

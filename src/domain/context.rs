@@ -182,6 +182,52 @@ pub fn summary_block(summary: &str) -> String {
     format!("<summary>What you did and learned so far, in your own words:\n{}</summary>", defuse(summary))
 }
 
+/// What stands between a summary and the list of steps that is kept beside it.
+const STEPS_HEADING: &str = "\n\nYour list of steps, as the tool `todo` keeps it:\n";
+
+/// The summary with the list of steps, which a model would otherwise forget with its context.
+#[must_use]
+pub fn summary_with_steps(summary: String, steps: &str) -> String {
+    if summary.is_empty() || steps.trim().is_empty() { summary } else { summary + STEPS_HEADING + steps }
+}
+
+/// The list of steps a model kept by the tool `todo`, as its transcript tells: by the last call that was carried out, or beside a summary.
+#[must_use]
+pub fn steps_kept(records: &[Record]) -> String {
+    let mut steps = String::new();
+    let mut asked: Vec<(&str, &str)> = Vec::new();
+    for record in records {
+        let message = match &record.entry {
+            Entry::Message(message) => message,
+            Entry::Compaction { summary, .. } => {
+                if let Some((_, kept)) = summary.rsplit_once(STEPS_HEADING) {
+                    kept.clone_into(&mut steps);
+                }
+                continue;
+            }
+        };
+        if message.role == Role::Assistant {
+            // Results stand behind the answer that asked for them.
+            asked.clear();
+        }
+        for block in &message.content {
+            match block {
+                Block::ToolUse { id, name, input } if name == "todo" => {
+                    asked.extend(
+                        input.get("content").and_then(|content| content.as_str()).map(|list| (id.as_str(), list)),
+                    );
+                }
+                Block::ToolResult { tool_use_id, is_error: false, .. } => {
+                    let kept = asked.iter().find(|(id, _)| id == tool_use_id);
+                    kept.into_iter().for_each(|(_, list)| (*list).clone_into(&mut steps));
+                }
+                _ => {}
+            }
+        }
+    }
+    steps
+}
+
 /// A context: the part of a transcript a model still reads, as messages that alternate between user and assistant.
 ///
 /// The first block is a place for the identity, which the caller renders anew while the context is short.
@@ -299,6 +345,28 @@ mod tests {
         assert_eq!(context.open_calls(), [("b".to_owned(), "bash".to_owned())]);
         context.push(&Entry::Message(MessageRecord::new(Role::User, vec![result("b")])));
         assert!(context.open_calls().is_empty());
+    }
+
+    #[test]
+    fn the_list_of_steps_is_the_last_that_was_kept() {
+        let record = |entry| Record { at: UnixMs(1), entry };
+        let asks = |id: &str, list: &str| {
+            let (id, name, input) = (id.to_owned(), "todo".to_owned(), serde_json::json!({"content": list}));
+            record(Entry::Message(MessageRecord::new(Role::Assistant, vec![Block::ToolUse { id, name, input }])))
+        };
+        let answers = |id: &str, is_error| {
+            let result = Block::ToolResult { tool_use_id: id.to_owned(), content: "kept".to_owned(), is_error };
+            record(Entry::Message(MessageRecord::new(Role::User, vec![result])))
+        };
+        let mut records = vec![asks("a", "one\ntwo"), answers("a", false), asks("b", "x"), answers("b", true)];
+        assert_eq!(steps_kept(&records), "one\ntwo");
+        let summary = summary_with_steps("So far.".to_owned(), "two");
+        assert!(summary_block(&summary).contains("`todo` keeps it:\ntwo"));
+        records.push(record(Entry::Compaction { summary, covers: 4 }));
+        assert_eq!(steps_kept(&records[4..]), "two", "also where all before is archived");
+        records.extend([asks("a", ""), answers("a", false)]);
+        assert_eq!(steps_kept(&records), "");
+        assert_eq!(summary_with_steps(String::new(), "two"), "", "a context that begins afresh has none");
     }
 
     proptest! {

@@ -2,8 +2,11 @@
 //!
 //! One kind for every fact that is shown anywhere; the log numbers them. Nothing here decides anything.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
+use super::row::{MemberRow, TaskRow};
 use super::state::Mode;
 use super::task::TaskId;
 use super::time::UnixMs;
@@ -216,6 +219,62 @@ pub enum Fact {
         about: String,
         text: String,
     },
+    /// How tasks stand, where what was told before does not say so already. For [`super::replay`]; people are told the rest.
+    Board {
+        tasks: Vec<Arc<TaskRow>>,
+        /// All files that are no tasks, where these are others than before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        spoiled: Option<Vec<SpoiledRow>>,
+        /// This is the whole board: nothing that was known of it before counts.
+        #[serde(default, skip_serializing_if = "is_no")]
+        anew: bool,
+        /// How many tasks of it are in the lines that follow.
+        #[serde(default, skip_serializing_if = "is_nought")]
+        rest: u64,
+    },
+    /// How members stand, as [`Fact::Board`] for tasks.
+    Team {
+        members: Vec<MemberRow>,
+        /// This is the whole team, and what it was to do.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        anew: Option<TeamRow>,
+    },
+}
+
+/// A file on the board that is no task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpoiledRow {
+    /// Its name.
+    pub file: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// A team in the middle of its run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TeamRow {
+    /// Its name.
+    pub team: String,
+    /// When its run began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<UnixMs>,
+    /// The session that began last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<u64>,
+    /// What the person wants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired: Option<Mode>,
+    /// What it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<Mode>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_no(flag: &bool) -> bool {
+    !*flag
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]

@@ -3,7 +3,7 @@
 //! It knows nothing of phases: [`super::teammate`] decides what follows from what a turn brought.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::conversation::Conversation;
@@ -161,6 +161,7 @@ impl Agent {
         let conversation =
             Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&shared.clock)).await?;
         stores.mailbox.settle(name, conversation.delivered()).await?;
+        conversation.steps().clone_into(&mut parts.context.todos.lock().unwrap_or_else(PoisonError::into_inner));
         let is_lead = parts.context.is_lead;
         let instructions = if is_lead { &shared.prompts.lead } else { &shared.prompts.teammate };
         let identity = Identity { name, role: &parts.spec.role, team: shared.team.as_str() };

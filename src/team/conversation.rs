@@ -7,12 +7,25 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::size::ContextSize;
-use crate::domain::context::{Context, asks, summary_block};
+use crate::domain::context::{Context, asks, steps_kept, summary_block};
+use crate::domain::task::TaskId;
+use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
 use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 
 /// Contexts of at most this many messages have the identity block rendered anew before each request.
 pub const SHORT_CONTEXT_MESSAGES: usize = 3;
+
+/// What a call is told that the process before did not come to.
+const NOT_REACHED: &str =
+    "Not called: Brigade ended before it came to this call. Call it again if it is still to be done.";
+
+/// What a call is told of which nobody knows whether it was made: it is not made again unasked.
+fn interrupted(tool: &str) -> String {
+    format!(
+        "Interrupted: Brigade ended after this call of `{tool}` was begun and before its result was kept. Whether it was carried out, wholly or in part, is not known, and it was not repeated. Look what it did before you call it again."
+    )
+}
 
 /// What goals as they are told begin with.
 const GOAL_START: &str = "<goal>";
@@ -37,6 +50,10 @@ pub struct Conversation {
     resumed_with: Vec<String>,
     /// Whether the model has said something since.
     has_said: bool,
+    /// The task it worked on when the transcript was taken up, and since when.
+    worked_on: Option<(TaskId, UnixMs)>,
+    /// The list of steps its model kept when the transcript was taken up.
+    steps: String,
 }
 
 impl Conversation {
@@ -58,6 +75,8 @@ impl Conversation {
             goals: Vec::new(),
             resumed_with: Vec::new(),
             has_said: false,
+            worked_on: worked_on(&records),
+            steps: steps_kept(&records),
         };
         records.iter().for_each(|record| conversation.note(&record.entry));
         for message in context.messages {
@@ -68,9 +87,10 @@ impl Conversation {
             conversation.resumed_with = last.content.iter().filter_map(text_of).map(str::to_owned).collect();
         }
         if !open_calls.is_empty() {
-            let closed = open_calls.into_iter().map(|(id, tool)| Block::ToolResult {
+            // Calls are made one after the other and each result is recorded before the next call.
+            let closed = open_calls.into_iter().enumerate().map(|(place, (id, tool))| Block::ToolResult {
                 tool_use_id: id,
-                content: format!("Interrupted: Brigade was stopped while `{tool}` ran. It may have had effects; look before you do it again."),
+                content: if place == 0 { interrupted(&tool) } else { NOT_REACHED.to_owned() },
                 is_error: true,
             });
             conversation.record(MessageRecord::new(Role::User, closed.collect()), false).await?;
@@ -104,6 +124,18 @@ impl Conversation {
                 self.goals.push(text.to_owned());
             }
         }
+    }
+
+    /// Since when it worked on this task, where it did so when the transcript was taken up.
+    #[must_use]
+    pub fn worked_since(&self, task: TaskId) -> Option<UnixMs> {
+        self.worked_on.filter(|(on, _)| *on == task).map(|(_, since)| since)
+    }
+
+    /// The list of steps its model kept when the transcript was taken up.
+    #[must_use]
+    pub fn steps(&self) -> &str {
+        &self.steps
     }
 
     /// Replaces the context by a summary.
@@ -249,6 +281,19 @@ impl Conversation {
         parts.reverse();
         parts.join("\n")
     }
+}
+
+/// The task the last records are about, and since when.
+fn worked_on(records: &[Record]) -> Option<(TaskId, UnixMs)> {
+    let mut worked_on: Option<(TaskId, UnixMs)> = None;
+    for record in records {
+        if let Entry::Message(MessageRecord { task: Some(task), .. }) = &record.entry
+            && worked_on.is_none_or(|(on, _)| on != *task)
+        {
+            worked_on = Some((*task, record.at));
+        }
+    }
+    worked_on
 }
 
 /// The text of a block of text.

@@ -172,12 +172,20 @@ impl Teammate {
             return Ok(vec![Event::NothingFound]);
         }
         loop {
+            let former = self.prefers;
             match self.claim().await {
                 Ok(Some(task)) => {
                     self.agent.shared.notes.task(&task);
-                    self.claimed_at = self.agent.shared.clock.now();
+                    // What it held when the process before ended it holds since it began with it.
+                    let since = self.agent.conversation.worked_since(task.id).filter(|_| former == Some(task.id));
+                    self.claimed_at = since.unwrap_or_else(|| self.agent.shared.clock.now());
                     match self.agent.move_in(&task).await? {
-                        Arrival::In => return Ok(vec![Event::Claimed(self.agent.begin(&task).await?)]),
+                        Arrival::In => {
+                            let claimed = Event::Claimed(self.agent.begin(&task).await?);
+                            // A plan that it handed in then still waits for its answer, and so does it.
+                            let awaits = since.is_some() && self.awaits_answer().await;
+                            return Ok([claimed].into_iter().chain(awaits.then_some(Event::AnswerAwaited)).collect());
+                        }
                         Arrival::Completed => {}
                         Arrival::Refused(reason) => {
                             self.harness_failed(&reason);

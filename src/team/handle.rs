@@ -16,6 +16,7 @@ use super::words::{Mouth, Words};
 use crate::domain::event::{Event, Tally};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::phase::Phase;
+use crate::domain::row::MemberRow;
 use crate::domain::state::{StateReport, TeammateReport, TeammateReports};
 use crate::domain::time::UnixMs;
 use crate::ports::ModelSpec;
@@ -220,15 +221,18 @@ impl Live {
         let mut rows = self.rows();
         let Rows { teammates, round, approvals } = &mut *rows;
         let has_other_approvals = lead.approvals().ne(approvals.iter().map(String::as_str));
+        let mut noted = Vec::new();
         let is_due = |member: &&Member| heartbeat.is_some() || has_other_approvals || member.has_stirred_since(*round);
         for member in lead.members.teammates().filter(is_due) {
             let name = member.spec.name.as_str();
             let before = teammates.get(name);
             let row = row_of(lead, member, before.map(|before| before.heartbeat.as_str()), heartbeat);
             if before.is_none_or(|before| **before != row) {
+                noted.push(MemberRow::of(name, &row));
                 Arc::make_mut(teammates).insert(name.to_owned(), Arc::new(row));
             }
         }
+        lead.shared.notes.team(noted);
         *round = lead.members.round();
         if has_other_approvals {
             *approvals = lead.approvals().map(str::to_owned).collect();

@@ -83,6 +83,12 @@ impl Member {
         self.gone.is_none() && matches!(phase, Phase::Work { .. } | Phase::Waiting { .. } | Phase::Stopping { .. })
     }
 
+    /// Whether its life is over, or ends with nothing left to do.
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        self.gone.is_some() || self.standing.borrow().phase == Phase::Stopped
+    }
+
     /// Whether it holds a task and waits for the answer to a plan.
     #[must_use]
     pub fn awaits_answer(&self) -> bool {
@@ -462,9 +468,9 @@ impl Members {
         self.round
     }
 
-    /// The teammates that were found in another phase when it last looked.
-    pub fn turned(&self) -> impl Iterator<Item = &Member> {
-        self.teammates().filter(|member| member.turned == self.round)
+    /// The teammates that were found in another phase after that round.
+    pub fn turned_since(&self, round: u64) -> impl Iterator<Item = &Member> {
+        self.teammates().filter(move |member| member.turned > round)
     }
 
     /// The teammates: all members but the lead.

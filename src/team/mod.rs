@@ -124,7 +124,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     }
     let prefers = take_up(&stores).await?;
     open_inboxes(&spec, &stores).await?;
-    let (notes, events, first) = recorder::start(stores.clone(), &*stores.board.view().await?);
+    let (notes, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
     notes.fact(team_started(&spec));
     let isolation = isolate(&spec, repository, &stores, &notes).await?;
     import(&stores, &notes, &start).await?;

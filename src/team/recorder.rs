@@ -1,5 +1,8 @@
 //! The one writer of the event log: it turns what others tell it into numbered facts, says each once, and hands them to
 //! front ends.
+//!
+//! It replays what it writes as a reader will ([`Replay`]), so it knows where the log leaves board or team otherwise than they are, and says
+//! that too. Now and then it tells all of both anew: the oldest part of a log is removed when it has grown large.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,11 +11,13 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 
-use crate::domain::event::{Event, Fact};
+use crate::domain::event::{Event, Fact, SpoiledRow};
 use crate::domain::facts::TaskBook;
 use crate::domain::graph::TaskLookup;
+use crate::domain::replay::Replay;
+use crate::domain::row::{MemberRow, TaskRow};
 use crate::domain::task::{Task, TaskId};
-use crate::ports::{BoardView, Stores};
+use crate::ports::{BoardView, Clock, Stores};
 
 /// Events a slow front end may be behind before it misses some; the log has them all.
 pub const EVENTS_BEHIND_MAX: usize = 4096;
@@ -23,6 +28,9 @@ const FACTS_PER_APPEND_MAX: usize = 256;
 /// Notes that wait to be written at which agents begin no turn and no tool. A note is taken at once, because who makes it often
 /// cannot wait; so at most this many wait, and the few each agent makes between two such beginnings.
 const NOTES_WAITING_MAX: usize = 8192;
+
+/// After so many facts board and team are told anew: some times in each part of the log. On a large board that is as rare as it is long.
+const FACTS_PER_TELLING: usize = 10_000;
 
 /// How long the end of a team waits for its last facts to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,6 +43,8 @@ pub enum Note {
     Task(Box<Task>),
     /// The board may have changed: look at it.
     Board,
+    /// How members stand, as the lead reports it.
+    Team(Vec<MemberRow>),
     /// Answer once all before this is written.
     Flush(oneshot::Sender<()>),
 }
@@ -100,6 +110,13 @@ impl Notes {
         }
     }
 
+    /// Records what the log does not say yet of how members stand.
+    pub fn team(&self, members: Vec<MemberRow>) {
+        if !members.is_empty() {
+            self.send(Note::Team(members));
+        }
+    }
+
     /// Records a warning.
     pub fn warn(&self, about: impl Into<String>, text: impl Into<String>) {
         self.fact(Fact::Warning { about: about.into(), text: text.into() });
@@ -118,7 +135,8 @@ impl Notes {
 #[must_use]
 pub fn start(
     stores: Stores,
-    view: &BoardView,
+    clock: Arc<dyn Clock>,
+    view: Arc<BoardView>,
 ) -> (Notes, broadcast::Sender<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let (events, first) = broadcast::channel(EVENTS_BEHIND_MAX);
@@ -127,9 +145,12 @@ pub fn start(
     let queue = Arc::new(Queue::default());
     let recorder = Recorder {
         stores,
+        clock,
         book,
         spoiled: BTreeSet::new(),
-        seen: Arc::new(BoardView::default()),
+        seen: view,
+        replay: Replay::default(),
+        facts_since_telling: 0,
         events: events.clone(),
         queue: Arc::clone(&queue),
     };
@@ -139,10 +160,15 @@ pub fn start(
 
 struct Recorder {
     stores: Stores,
+    clock: Arc<dyn Clock>,
     book: TaskBook,
     spoiled: BTreeSet<String>,
     /// The board as it was last looked at: tasks that are the same there are no news.
     seen: Arc<BoardView>,
+    /// Board and team as the log tells of them.
+    replay: Replay,
+    /// Facts that were written since all of both was told.
+    facts_since_telling: usize,
     events: broadcast::Sender<Arc<Event>>,
     queue: Arc<Queue>,
 }
@@ -157,8 +183,11 @@ impl Recorder {
             let taken = batch.len();
             for note in batch.drain(..) {
                 match note {
-                    Note::Fact(fact) => facts.push(fact),
-                    Note::Task(task) if self.book.knows(task.id) => facts.extend(self.book.note(&task)),
+                    Note::Fact(fact) => self.note(fact, &mut facts).await,
+                    Note::Task(task) if self.book.knows(task.id) => {
+                        let told = self.book.note(&task);
+                        self.tell(told, &mut facts);
+                    }
                     // It is new, or somebody saw it before it was deleted: the board says which.
                     Note::Task(_) => look = true,
                     Note::Board => {
@@ -166,11 +195,15 @@ impl Recorder {
                         self.queue.board_is_noted.store(false, Ordering::Release);
                         look = true;
                     }
+                    Note::Team(members) => {
+                        let told = self.replay.team_corrections(members);
+                        self.tell(told, &mut facts);
+                    }
                     Note::Flush(done) => waiting.push(done),
                 }
             }
             if look {
-                facts.extend(self.look_at_board().await);
+                self.look_at_board(Scope::News, &mut facts).await;
             }
             self.write(facts).await;
             self.queue.waiting.fetch_sub(taken, Ordering::Relaxed);
@@ -181,16 +214,42 @@ impl Recorder {
         }
     }
 
+    /// Takes facts in as a reader of the log will, and has them written.
+    fn tell(&mut self, told: Vec<Fact>, facts: &mut Vec<Fact>) {
+        let now = self.clock.now();
+        told.iter().for_each(|fact| self.replay.take_fact(fact, now));
+        facts.extend(told);
+    }
+
+    async fn note(&mut self, fact: Fact, facts: &mut Vec<Fact>) {
+        match &fact {
+            // The board as it was found is told once, the rest of the run as it happens.
+            Fact::TeamStarted { .. } => {
+                self.tell(vec![fact], facts);
+                let rows = self.seen.tasks.values().map(|task| TaskRow::of(task));
+                self.replay.set_board(rows, spoiled_rows(&self.seen));
+                facts.extend(self.replay.board_told_anew());
+            }
+            Fact::TeamStopped { .. } => {
+                self.look_at_board(Scope::Whole, facts).await;
+                self.tell(vec![fact], facts);
+            }
+            _ => self.tell(vec![fact], facts),
+        }
+    }
+
     /// What is new on the board. It is read here, behind all notes before, so that a task noted as new is on it.
-    async fn look_at_board(&mut self) -> Vec<Fact> {
-        let Ok(view) = self.stores.board.view().await else { return Vec::new() };
+    async fn look_at_board(&mut self, scope: Scope, facts: &mut Vec<Fact>) {
+        let Ok(view) = self.stores.board.view().await else { return };
         let is_news =
             |(id, task): &(&TaskId, &Arc<Task>)| self.seen.tasks.get(id).is_none_or(|seen| !Arc::ptr_eq(seen, task));
         let news: Vec<&Arc<Task>> = view.tasks.iter().filter(is_news).map(|(_, task)| task).collect();
-        let mut facts: Vec<Fact> = news.into_iter().flat_map(|task| self.book.note(task)).collect();
+        let told: Vec<Fact> = news.iter().flat_map(|task| self.book.note(task)).collect();
+        self.tell(told, facts);
         // Every task there is remembered by now, so one more is one that is gone.
         if self.book.len() > view.tasks.len() {
-            facts.extend(self.book.note_gone(|id| view.tasks.contains_key(&id) || view.is_spoiled(id)));
+            let gone = self.book.note_gone(|id| view.tasks.contains_key(&id) || view.is_spoiled(id));
+            self.tell(gone, facts);
         }
         for spoiled in &view.spoiled {
             if self.spoiled.insert(spoiled.file.clone()) {
@@ -198,14 +257,25 @@ impl Recorder {
             }
         }
         self.spoiled.retain(|file| view.spoiled.iter().any(|spoiled| spoiled.file == *file));
+        let rows: Vec<TaskRow> = match scope {
+            Scope::News => news.into_iter().map(|task| TaskRow::of(task)).collect(),
+            Scope::Whole => view.tasks.values().map(|task| TaskRow::of(task)).collect(),
+        };
+        let told = self.replay.corrections(rows, spoiled_rows(&view));
+        self.tell(told, facts);
         self.seen = view;
-        facts
     }
 
-    async fn write(&self, facts: Vec<Fact>) {
+    async fn write(&mut self, mut facts: Vec<Fact>) {
         if facts.is_empty() {
             return;
         }
+        if self.facts_since_telling > FACTS_PER_TELLING + self.replay.tasks.len() {
+            self.look_at_board(Scope::Whole, &mut facts).await;
+            facts.extend(self.replay.told_anew());
+            self.facts_since_telling = 0;
+        }
+        self.facts_since_telling += facts.len();
         match self.stores.events.append(facts).await {
             Ok(events) => {
                 for event in events {
@@ -213,7 +283,27 @@ impl Recorder {
                     let _ = self.events.send(Arc::new(event));
                 }
             }
-            Err(error) => tracing::warn!("the event log cannot be written: {error}"),
+            Err(error) => {
+                tracing::warn!("the event log cannot be written: {error}");
+                // What was not written is not known to a reader: all is told anew with what is written next.
+                self.facts_since_telling = usize::MAX / 2;
+            }
         }
     }
+}
+
+/// How much of the board is compared with what the log says.
+#[derive(Debug, Clone, Copy)]
+enum Scope {
+    /// What is other than it was at the look before.
+    News,
+    /// All of it.
+    Whole,
+}
+
+fn spoiled_rows(view: &BoardView) -> Vec<SpoiledRow> {
+    view.spoiled
+        .iter()
+        .map(|spoiled| SpoiledRow { file: spoiled.file.clone(), reason: spoiled.reason.clone() })
+        .collect()
 }

@@ -3,7 +3,7 @@
 //! A turn always runs to its end; [`super::reins`] say how soon that must be. A call that was not made or not ended has a
 //! result that says so, because a model reads no context in which one is missing.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use serde_json::Value;
 use tokio::time::Instant;
@@ -14,6 +14,7 @@ use super::lodging::Arrival;
 use super::progress::Activity;
 use super::reins::Pace;
 use super::retry::Unanswered;
+use crate::domain::context::summary_with_steps;
 use crate::domain::event::Fact;
 use crate::domain::phase::{Event, Held};
 use crate::domain::transcript::{Block, Role, Usage};
@@ -342,7 +343,8 @@ impl Agent {
             Err(Unanswered::Model(error)) if !spares(&error) => self.conversation.tail_text(SUMMARY_FALLBACK_BYTES),
             Err(unanswered) => return Ok(Some(outcome_of(unanswered))),
         };
-        let covers = self.conversation.compact(summary).await?;
+        let steps = self.context.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let covers = self.conversation.compact(summary_with_steps(summary, &steps)).await?;
         self.forget_identity();
         self.shared.notes.fact(Fact::Compacted { teammate: self.name().to_owned(), covers });
         Ok(None)

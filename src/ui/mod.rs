@@ -5,6 +5,7 @@
 
 pub mod approvals;
 pub mod cost;
+pub mod replay;
 pub mod style;
 pub mod summary;
 pub mod table;

@@ -110,6 +110,19 @@ impl Timeline {
         self.columns = columns;
     }
 
+    /// Times are told since then, whatever event comes first.
+    pub fn begin(&mut self, started: UnixMs) {
+        self.started = Some(started);
+    }
+
+    /// Says who is in the team.
+    pub fn know<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
+        for name in names {
+            self.expected.insert(name.to_owned());
+            self.place(name);
+        }
+    }
+
     /// Says what a task is about that was on the board before.
     pub fn learn(&mut self, task: TaskId, subject: &str) {
         if self.subjects.len() < SUBJECTS_MAX {
@@ -120,6 +133,10 @@ impl Timeline {
     /// The lines this event is the reason for, each ended by a newline; often none.
     pub fn push(&mut self, event: &Event) -> String {
         self.started.get_or_insert(event.at);
+        // What the facts around it say is told of them.
+        if matches!(event.fact, Fact::Board { .. } | Fact::Team { .. }) {
+            return String::new();
+        }
         self.meet(&event.fact);
         let is_news = self.is_news(&event.fact);
         if !is_news || self.hold(event) {
@@ -164,12 +181,7 @@ impl Timeline {
     /// Takes note of names and subjects, whether the fact is told or not.
     fn meet(&mut self, fact: &Fact) {
         match fact {
-            Fact::TeamStarted { members, .. } => {
-                for member in members {
-                    self.expected.insert(member.clone());
-                    self.place(member);
-                }
-            }
+            Fact::TeamStarted { members, .. } => self.know(members.iter().map(String::as_str)),
             Fact::TeammateSpawned { teammate, .. } | Fact::TaskClaimed { teammate, .. } => self.place(teammate),
             Fact::TaskCreated { task, subject, by } => {
                 self.learn(*task, subject);
@@ -354,7 +366,8 @@ fn names(names: &[String]) -> String {
 }
 
 /// `0:07`, `12:30`, `1:02:03`.
-fn elapsed(since: Duration) -> String {
+#[must_use]
+pub fn elapsed(since: Duration) -> String {
     let seconds = since.as_secs();
     match seconds / 3600 {
         0 => format!("{:>2}:{:02}", seconds / 60, seconds % 60),

@@ -10,6 +10,7 @@ use brigade::domain::change::{Actor, ActorKind, Change};
 use brigade::domain::graph;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD};
+use brigade::domain::replay::Replay;
 use brigade::domain::state::{Mode, SetDesired, StateUpdate};
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
@@ -176,6 +177,8 @@ impl World {
 
     /// One thing a person, or fate, does.
     async fn act(&self, mut team: TeamHandle, start: fn() -> Start) -> TeamHandle {
+        // What a board says that is changed while no team runs is in no log until the next one does.
+        self.stage.meddled.store(Replay::of(&self.stage.events()).stopped.is_some(), Ordering::Relaxed);
         match self.storm.below(20) {
             0..=4 => self.add_tasks(1 + self.storm.below(3)).await,
             5..=8 => self.change_some_task().await,
@@ -202,6 +205,7 @@ impl World {
                 tokio::time::sleep(Duration::from_secs(60)).await;
                 team = self.launch_anew(start()).await;
                 self.storm.rage();
+                self.stage.meddled.store(false, Ordering::Relaxed);
             }
         }
         team

@@ -16,6 +16,7 @@ mod lead;
 mod lives;
 mod mail;
 mod models;
+mod resume;
 mod reviews;
 mod room;
 mod shutdown;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,8 +13,11 @@ use brigade::domain::change::{Actor, ActorKind, Change};
 use brigade::domain::event::{Event, Fact};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD, Name};
+use brigade::domain::record::MemberStatus;
+use brigade::domain::replay::{Known, Replay};
 use brigade::domain::request::{Request, RequestKind};
-use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
+use brigade::domain::row::{MemberRow, TaskRow};
+use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate, TeammateReport};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Entry, Record, Role, Usage};
@@ -263,6 +267,8 @@ pub struct Stage {
     pub guard: Vec<std::ffi::OsString>,
     pub workspace: PathBuf,
     pub clock: Arc<dyn Clock>,
+    /// Somebody changed the board after the team had ended.
+    pub meddled: AtomicBool,
     log: Arc<MemoryEventLog>,
     models: HashMap<String, Arc<dyn ModelClient>>,
     sent: Arc<Mutex<HashMap<String, Vec<Sent>>>>,
@@ -296,7 +302,20 @@ impl Stage {
         let (noted, sent) = (Arc::default(), Arc::default());
         let models = HashMap::new();
         let workspace = std::env::temp_dir();
-        Self { spec, stores, board, state, noted, guard: Vec::new(), workspace, clock, log, models, sent }
+        Self {
+            spec,
+            stores,
+            board,
+            state,
+            noted,
+            guard: Vec::new(),
+            workspace,
+            clock,
+            meddled: AtomicBool::new(false),
+            log,
+            models,
+            sent,
+        }
     }
 
     /// Gives a member a model. The lead's thinks from then on.
@@ -519,6 +538,36 @@ impl Stage {
         }
         for sent in lock(&self.sent).values().flatten() {
             check_request(&sent.request);
+        }
+        self.check_replay(&events).await;
+    }
+
+    /// Once a run is over its log alone tells how board and team stand.
+    async fn check_replay(&self, events: &[Event]) {
+        let replay = Replay::of(events);
+        if replay.stopped.is_none() || self.meddled.load(Ordering::Relaxed) {
+            return;
+        }
+        let view = self.stores.board.view().await.unwrap();
+        assert_eq!((replay.known, replay.team_is_known), (Known::Wholly, true));
+        for (id, task) in &view.tasks {
+            let (row, told) = (TaskRow::of(task), replay.tasks.get(id));
+            assert!(told.is_some_and(|told| told.agrees_with(&row)), "{row:?} and {told:?}\n{}", self.story());
+        }
+        assert_eq!(replay.tasks.len(), view.tasks.len(), "{}", self.story());
+        let state = self.stores.state.read().await.unwrap().unwrap();
+        let reports: BTreeMap<String, TeammateReport> = state.document.get("teammates").unwrap().unwrap_or_default();
+        for (name, report) in &reports {
+            let told = &replay.members[name];
+            let shown = |row: &MemberRow| (row.role.clone(), row.tokens, row.cost_usd, row.waiting_for.clone());
+            assert_eq!(shown(told), shown(&MemberRow::of(name, report)), "{name}\n{}", self.story());
+            let stands = (told.phase.as_str(), told.task, told.attempt);
+            assert_eq!(stands, (report.phase.as_str(), report.task, report.attempt), "{name}\n{}", self.story());
+        }
+        let roster = self.stores.roster.read().await.unwrap();
+        for member in roster.iter().filter(|member| replay.members.contains_key(&member.name)) {
+            let stopped = member.status == MemberStatus::Shutdown;
+            assert_eq!(stopped, replay.members[&member.name].phase == "stopped", "{member:?}\n{}", self.story());
         }
     }
 

@@ -63,6 +63,7 @@ pub const COMMANDS: &[SlashCommand] = &[
     brigade("state",  "[MODE]",           "what the team is to do: continuous, run_once, run_cleanup, pause"),
     brigade("cost",   "",                 "tokens used so far, what they cost, what is left of the budget"),
     brigade("log",    "[-n COUNT]",       "what happened, from the event log"),
+    brigade("replay", "[--at EVENT|TIME]", "board and team as they were at an event"),
     brigade("stop",   "NAME [--now]",     "stop a teammate"),
     brigade("config", "show",             "every setting and where it comes from"),
     brigade("doctor", "",                 "what this machine offers, and what is amiss"),

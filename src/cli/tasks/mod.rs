@@ -11,7 +11,7 @@ mod import;
 mod list;
 mod rm;
 mod several;
-mod show;
+pub(super) mod show;
 mod update;
 mod verify;
 

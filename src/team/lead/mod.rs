@@ -128,6 +128,8 @@ struct LeadState {
     told_of_mail: HashSet<Name>,
     /// Claims of this worker that nobody of the team holds, and since when they look so.
     unheld: HashMap<(TaskId, u32), Instant>,
+    /// The round of the members' phases that is in the roster.
+    roster_round: u64,
     /// What the session waits for while nobody works, since when, and whether that was said.
     waits_for: Option<(Vec<TaskId>, Instant, bool)>,
     /// Tasks that went though nobody deleted them.
@@ -184,6 +186,7 @@ impl Lead {
             approvals: Vec::new(),
             told_of_mail: HashSet::new(),
             unheld: HashMap::new(),
+            roster_round: 0,
             waits_for: None,
             vanished: BTreeMap::new(),
             has_given_up: false,

@@ -109,23 +109,25 @@ impl Lead {
         }
     }
 
-    /// Says in the roster who is in another phase.
-    pub(super) async fn report_roster(&self) {
+    /// Says in the roster who is in another phase since it was last said.
+    pub(super) async fn report_roster(&mut self) {
         let rows: Vec<RosterMember> = self
             .members
-            .turned()
+            .turned_since(self.state.roster_round)
             .map(|member| RosterMember {
                 name: member.spec.name.to_string(),
                 role: member.spec.role.clone(),
                 status: match () {
-                    () if member.gone.is_some() => MemberStatus::Shutdown,
+                    () if member.has_stopped() => MemberStatus::Shutdown,
                     () if member.works() => MemberStatus::Working,
                     () => MemberStatus::Idle,
                 },
             })
             .collect();
-        if let Err(error) = self.shared.stores.roster.report(self.spec.name.as_str(), &rows).await {
-            self.shared.notes.warn("roster", error.to_string());
+        match self.shared.stores.roster.report(self.spec.name.as_str(), &rows).await {
+            Ok(()) => self.state.roster_round = self.members.round(),
+            // It is said with what turns next, or at the end.
+            Err(error) => self.shared.notes.warn("roster", error.to_string()),
         }
     }
 

@@ -1,4 +1,5 @@
-//! Reading the event log: from the first event of the newest run, then whatever comes. For front ends; it writes nothing.
+//! Reading the event log: from the first event of the newest run, or of all runs that are kept, then whatever comes. For front ends; it
+//! writes nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ const PART_BYTES_MAX: u64 = 64 * 1024 * 1024;
 pub struct EventReader {
     files: Arc<dyn FileSystem>,
     folder: PathBuf,
+    /// Whether the runs before the newest are read too.
+    all_runs: bool,
     /// The file that is being read, by its number on disk, and how far.
     at: Option<(u64, u64)>,
 }
@@ -26,7 +29,13 @@ impl EventReader {
     /// A reader of the log below `team_folder`, from the first event of the newest run.
     #[must_use]
     pub fn new(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
-        Self { files, folder: team_folder.to_owned(), at: None }
+        Self { files, folder: team_folder.to_owned(), all_runs: false, at: None }
+    }
+
+    /// A reader of all that is kept, from the oldest run on. Of that the beginning may be gone.
+    #[must_use]
+    pub fn of_all_runs(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
+        Self { all_runs: true, ..Self::new(files, team_folder) }
     }
 
     /// The events that were written since the last call; a number that starts again at 1 begins a new run. Blocks.
@@ -67,7 +76,7 @@ impl EventReader {
                 // The part that was read last is gone: what is left comes after it.
                 Some(_) => files.push((file, stamp.inode, 0)),
                 None => {
-                    let begins_run = self.first_seq(&file)? == Some(1);
+                    let begins_run = !self.all_runs && self.first_seq(&file)? == Some(1);
                     files.push((file, stamp.inode, 0));
                     if begins_run {
                         break;

@@ -1,0 +1,154 @@
+//! A team that was killed at work, launched again: from the start of the process until a model is asked.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+
+use brigade::domain::event::{Event, Fact};
+use brigade::domain::task::TaskId;
+use brigade::domain::time::UnixMs;
+use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role, Usage};
+use brigade::ports::{Durability, Transcripts};
+use brigade::stores::file::TEAM_FOLDER;
+use brigade::stores::file::transcripts::FileTranscripts;
+use brigade::stores::fs::RealFileSystem;
+use serde_json::json;
+
+use super::crew::member_name;
+use super::place::{PATIENCE, Place, pending};
+use super::report::{ROUNDS, Report, Target, figure, median, ms};
+
+const TEAMMATES: usize = 50;
+const TASKS: u64 = 500;
+const EVENTS: usize = 10_000;
+/// Turns in each transcript: a call of a tool and its result.
+const TURNS: usize = 100;
+/// The text of a result.
+const RESULT_BYTES: usize = 1500;
+
+pub fn measure(report: &mut Report) {
+    let requests = Requests::listen();
+    let place = Place::with_board(pending(TASKS));
+    write_config(&place, &requests.address);
+    let transcripts = write_transcripts(&place);
+    // The first launch leaves what every further one takes up: it is killed while all wait for their models.
+    let (mut first, mut all) = (Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        let began = Instant::now();
+        let mut process = place.start(&["up", "bench", "--headless"]);
+        let times: Vec<Instant> = (0..TEAMMATES).map(|_| requests.next()).collect();
+        if round > 0 {
+            first.push(ms(times[0] - began));
+            all.push(ms(times[TEAMMATES - 1] - began));
+        }
+        process.0.kill().unwrap();
+        process.wait();
+        requests.forget();
+        grow_log(&place);
+    }
+    let beside = format!("the last of {TEAMMATES}: {}; {transcripts} MB of transcripts", figure(median(&all), "ms"));
+    let what = format!("killed with {TEAMMATES} at work, {EVENTS} events: up to the first request");
+    report.add(what, median(&first), "ms", Target::Below(1000.0), beside);
+}
+
+/// A model server that takes requests and never answers.
+struct Requests {
+    address: String,
+    heard: Receiver<Instant>,
+}
+
+impl Requests {
+    fn listen() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (sender, heard) = channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let sender = sender.clone();
+                std::thread::spawn(move || read_on(stream, || sender.send(Instant::now()).unwrap()));
+            }
+        });
+        Self { address, heard }
+    }
+
+    fn next(&self) -> Instant {
+        self.heard.recv_timeout(PATIENCE).expect("a request comes")
+    }
+
+    fn forget(&self) {
+        while self.heard.try_recv().is_ok() {}
+    }
+}
+
+/// Reads what comes until the other side is gone; says so once the first of it is there.
+fn read_on(mut stream: TcpStream, begins: impl FnOnce()) {
+    let mut bytes = [0; 64 * 1024];
+    let mut begins = Some(begins);
+    while matches!(stream.read(&mut bytes), Ok(1..)) {
+        if let Some(begins) = begins.take() {
+            begins();
+        }
+    }
+}
+
+fn write_config(place: &Place, address: &str) {
+    let members: String = (0..TEAMMATES)
+        .map(|number| {
+            format!(
+                "[[teams.bench.members]]\nname = \"{}\"\nrole = \"worker\"\nprovider = \"anthropic\"\nmodel = \"claude-sonnet-4-5\"\nbase_url = \"http://{address}\"\n",
+                member_name(number)
+            )
+        })
+        .collect();
+    place.write("brigade.toml", &format!("[teams.bench]\n{members}"));
+}
+
+/// What each teammate was told and did before; says how much that is.
+fn write_transcripts(place: &Place) -> usize {
+    let folder = place.join(TEAM_FOLDER);
+    let transcripts = FileTranscripts::new(Arc::new(RealFileSystem::default()), Durability::Process, &folder);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut bytes = 0;
+    for number in 0..TEAMMATES {
+        let records: Vec<Record> = (0..TURNS).flat_map(turn).collect();
+        bytes += records.iter().map(|record| record.to_line().len() + 1).sum::<usize>();
+        runtime.block_on(transcripts.append(&member_name(number), &records, false)).unwrap();
+    }
+    bytes / 1_000_000
+}
+
+fn turn(number: usize) -> [Record; 2] {
+    let id = format!("toolu_{number}");
+    let call = Block::ToolUse { id: id.clone(), name: "read_file".to_owned(), input: json!({"path": "src/main.rs"}) };
+    let mut asked = MessageRecord::new(Role::Assistant, vec![Block::text("I look at the next part."), call]);
+    asked.usage = Some(Usage { input_tokens: 4000 + 400 * number as u64, output_tokens: 60, ..Usage::default() });
+    let text: String = std::iter::repeat_with(|| if fastrand::u8(..6) == 0 { ' ' } else { fastrand::lowercase() })
+        .take(RESULT_BYTES)
+        .collect();
+    let result = Block::ToolResult { tool_use_id: id, content: text, is_error: false };
+    [asked, MessageRecord::new(Role::User, vec![result])]
+        .map(|message| Record { at: UnixMs(1_763_688_000_000), entry: Entry::Message(message) })
+}
+
+/// Brings the log of the run that was killed to [`EVENTS`] events.
+fn grow_log(place: &Place) {
+    let path = place.join(TEAM_FOLDER).join("events.jsonl");
+    let there = std::fs::read_to_string(&path).unwrap().lines().count();
+    let mut text = String::new();
+    for seq in there + 1..=EVENTS {
+        let teammate = member_name(seq % TEAMMATES);
+        let fact = Fact::ToolStarted {
+            teammate,
+            task: Some(TaskId(seq as u64 % TASKS + 1)),
+            tool: "bash".to_owned(),
+            call: format!("toolu_{seq}"),
+            about: "cargo test --test board".to_owned(),
+        };
+        text += &Event { v: 1, seq: seq as u64, at: UnixMs(1_763_688_000_000), fact }.to_line();
+        text.push('\n');
+    }
+    OpenOptions::new().append(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
+}
