@@ -150,6 +150,9 @@ pub enum Fact {
     TeammateStopped {
         teammate: String,
         reason: String,
+        /// Nobody asked it to: it failed too often to be started again.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_dead: bool,
     },
     TurnStarted {
         teammate: String,

@@ -245,9 +245,9 @@ impl Replay {
                 member.waiting_for = waiting_for.as_deref().map(short);
             }
             Fact::TeammateRespawned { teammate, .. } => self.member(teammate).turn_to("idle", None, at),
-            Fact::TeammateStopped { teammate, .. } => {
+            Fact::TeammateStopped { teammate, is_dead, .. } => {
                 let member = self.member(teammate);
-                member.turn_to("stopped", None, at);
+                member.turn_to(if *is_dead { "dead" } else { "stopped" }, None, at);
                 member.waiting_for = None;
             }
             Fact::TurnFinished {
@@ -454,7 +454,7 @@ mod tests {
                 task,
                 waiting_for: None
             }),
-            name().prop_map(|teammate| Fact::TeammateStopped { teammate, reason: String::new() }),
+            name().prop_map(|teammate| Fact::TeammateStopped { teammate, reason: String::new(), is_dead: false }),
             (name(), 0_u64..9).prop_map(|(name, tokens)| Fact::Team {
                 members: vec![MemberRow { name, tokens, ..MemberRow::default() }],
                 anew: None

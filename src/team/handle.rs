@@ -298,7 +298,10 @@ fn waits_at_work(member: &Member) -> Option<String> {
         Activity::WaitingForRoom => Some("room on the disk".to_owned()),
         Activity::AskingModel => {
             let silence = member.progress.silent_for().filter(|silence| *silence >= SILENCE_SAID_AFTER)?;
-            Some(format!("its model, silent for {} s", silence.as_secs()))
+            // Said anew each time it has doubled, so that nobody writes it down every second.
+            let minutes = 1_u64 << (silence.as_secs() / 60).ilog2();
+            let unit = if minutes == 1 { "minute" } else { "minutes" };
+            Some(format!("its model, silent for over {minutes} {unit}"))
         }
         Activity::RunningTool | Activity::MakingWorktree => None,
     }

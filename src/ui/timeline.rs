@@ -227,12 +227,12 @@ impl Timeline {
             (Fact::TaskCreated { task, by, .. }, Held::Nothing) => {
                 self.held = Held::Created { at: event.at, by: by.clone(), tasks: vec![*task] };
             }
-            (Fact::TeammateStopped { teammate, reason }, Held::Stopped { reason: same, teammates, .. })
+            (Fact::TeammateStopped { teammate, reason, .. }, Held::Stopped { reason: same, teammates, .. })
                 if reason == same =>
             {
                 teammates.push(teammate.clone());
             }
-            (Fact::TeammateStopped { teammate, reason }, Held::Nothing) => {
+            (Fact::TeammateStopped { teammate, reason, .. }, Held::Nothing) => {
                 let teammates = vec![teammate.clone()];
                 self.held = Held::Stopped { at: event.at, reason: reason.clone(), teammates };
             }
@@ -425,9 +425,9 @@ mod tests {
             Fact::TaskChanged { task: TaskId(12), status: "pending".into(), by: "human".into() },
             Fact::Warning { about: "disk".into(), text: "nearly full".into() },
             Fact::ModeChanged { desired: Mode::Pause, current: Mode::RunOnce, note: String::new() },
-            Fact::TeammateStopped { teammate: alice, reason: "the session is over".into() },
-            Fact::TeammateStopped { teammate: bob, reason: "the session is over".into() },
-            Fact::TeammateStopped { teammate: "carol".into(), reason: "asked to".into() },
+            Fact::TeammateStopped { teammate: alice, reason: "the session is over".into(), is_dead: false },
+            Fact::TeammateStopped { teammate: bob, reason: "the session is over".into(), is_dead: false },
+            Fact::TeammateStopped { teammate: "carol".into(), reason: "asked to".into(), is_dead: false },
             Fact::TeamStopped { team: "my-team".into(), reason: "done".into() },
         ]);
         let next = events.len() as u64 + 1;

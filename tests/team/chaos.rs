@@ -296,7 +296,7 @@ impl World {
         while since.elapsed() < quiet {
             let live = team.live().teammates();
             let is_away = live.values().any(|report| {
-                matches!(report.phase.as_str(), "work" | "stopping")
+                matches!(report.phase.as_str(), "work" | "stalled" | "stopping")
                     || report.waiting_for.as_deref().is_some_and(|what| AWAY.contains(&what))
             });
             let now = (self.stage.requests(), self.inner.board.view().await.unwrap().revision);

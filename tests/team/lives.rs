@@ -79,7 +79,7 @@ async fn one_that_always_panics_is_stopped_with_the_reason_and_the_others_go_on(
     assert_eq!(outcome.tally.completed, 6);
     assert_eq!(respawned(&stage, "alice"), 2);
     let stopped = stage.facts().into_iter().find_map(|fact| match fact {
-        Fact::TeammateStopped { teammate, reason } if teammate == "alice" => Some(reason),
+        Fact::TeammateStopped { teammate, reason, .. } if teammate == "alice" => Some(reason),
         _ => None,
     });
     let reason = stopped.unwrap();

@@ -567,7 +567,8 @@ impl Stage {
         let roster = self.stores.roster.read().await.unwrap();
         for member in roster.iter().filter(|member| replay.members.contains_key(&member.name)) {
             let stopped = member.status == MemberStatus::Shutdown;
-            assert_eq!(stopped, replay.members[&member.name].phase == "stopped", "{member:?}\n{}", self.story());
+            let is_gone = ["stopped", "dead"].contains(&replay.members[&member.name].phase.as_str());
+            assert_eq!(stopped, is_gone, "{member:?}\n{}", self.story());
         }
     }
 

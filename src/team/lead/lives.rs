@@ -24,7 +24,7 @@ impl Lead {
         let name = ended.name.to_string();
         let Some(reason) = ended.reason else {
             let reason = if self.shared.purse.spent().is_some() { "the budget is spent" } else { "stopped as asked" };
-            self.shared.notes.fact(Fact::TeammateStopped { teammate: name, reason: reason.to_owned() });
+            self.say_stopped(name, reason.to_owned(), false);
             return;
         };
         self.take_back_from(&ended.name, &reason, !ended.by_harness).await;
@@ -32,7 +32,7 @@ impl Lead {
             if let Some(member) = self.members.by_name.get_mut(&ended.name) {
                 member.gone = Some(String::new());
             }
-            self.shared.notes.fact(Fact::TeammateStopped { teammate: name, reason: "stopped as asked".to_owned() });
+            self.say_stopped(name, "stopped as asked".to_owned(), false);
             return;
         }
         if respawns >= self.spec.limits.respawns_max {
@@ -40,15 +40,19 @@ impl Lead {
             if let Some(member) = self.members.by_name.get_mut(&ended.name) {
                 member.gone = Some(reason.clone());
             }
-            self.shared.notes.fact(Fact::TeammateStopped { teammate: name, reason });
+            self.say_stopped(name, reason, true);
             return;
         }
         self.shared.notes.fact(Fact::TeammateRespawned { teammate: name.clone(), reason, respawns: respawns + 1 });
         if let Err(reason) = self.members.spawn(spec, None, respawns + 1) {
-            self.shared.notes.fact(Fact::TeammateStopped { teammate: name.clone(), reason });
+            self.say_stopped(name, reason, true);
         } else if name == LEAD {
             self.session.prompt_again(self.members.lead());
         }
+    }
+
+    fn say_stopped(&self, teammate: String, reason: String, is_dead: bool) {
+        self.shared.notes.fact(Fact::TeammateStopped { teammate, reason, is_dead });
     }
 
     /// Takes back whatever a member that is gone holds on the board, whether it knew so or not; `counts` as a failure of the task.
