@@ -20,6 +20,7 @@ mod completions;
 mod contracts;
 mod crew;
 mod crowds;
+mod deaths;
 mod place;
 mod report;
 mod sessions;
@@ -35,7 +36,7 @@ use report::Report;
 /// A row: its name on the command line, what it is about, and what measures it.
 type Row = (&'static str, &'static str, fn(&mut Report));
 
-const ROWS: [Row; 12] = [
+const ROWS: [Row; 13] = [
     ("turns", "overhead of a turn: wall time less the model's and the tools'", turns::measure),
     ("session", "20 tasks by 3 teammates, the whole process", sessions::measure_session),
     ("claims", "claims by 8 claimers in 4 processes, and the bare loop", claims::measure_rate),
@@ -47,6 +48,7 @@ const ROWS: [Row; 12] = [
     ("crowd", "300 teammates whose model takes a second", crowds::measure_busy),
     ("start", "from nothing to the first request on a board of 10,000 tasks", sessions::measure_start),
     ("worktree", "a worktree for a task, and what a merge costs beside git and verify", worktrees::measure),
+    ("death", "from the death of a worker to its task in other hands", deaths::measure),
     ("contracts", "what the contracts promise within a time", contracts::measure),
 ];
 

@@ -63,12 +63,7 @@ fn kill_all(world: &World, random: &mut fastrand::Rng) {
 }
 
 /// Kills, again and again for a while, one of the processes that `is_one`; then the lead.
-fn kill_some(
-    world: &World,
-    random: &mut fastrand::Rng,
-    row: &'static str,
-    is_one: impl Fn(&Running) -> bool,
-) {
+fn kill_some(world: &World, random: &mut fastrand::Rng, row: &'static str, is_one: impl Fn(&Running) -> bool) {
     let mut lead = world.launch(random);
     let own = lead.id();
     for _ in 0..random.u32(1..8) {
@@ -154,14 +149,17 @@ fn stop_lead(world: &World, random: &mut fastrand::Rng) {
     let is_teams = |task: &&Value| task["status"] == "in_progress" && task["requires"][0] == "worker";
     if let Some(id) = tasks.iter().find(is_teams).and_then(|task| task["id"].as_u64()).map(|id| id.to_string()) {
         world.place.run(&["tasks", "release", &id, "--force"]);
-        if let Some(task) = world.place.json(&["tasks", "claim", &id, "--as", "dan", "--can", "worker", "--lease", "1s"]) {
+        if let Some(task) =
+            world.place.json(&["tasks", "claim", &id, "--as", "dan", "--can", "worker", "--lease", "1s"])
+        {
             let attempt = task["attempt"].as_u64().unwrap_or(0);
             let held = (task["id"].as_u64().unwrap_or(0), attempt);
             world.known.lock().unwrap().holders.entry(held).or_default().insert("dan".to_owned());
             lead.signal(Signal::CONT);
             wait(random);
             let now = world.place.tasks().0.into_iter().find(|task| task["id"].to_string() == id).unwrap_or_default();
-            let is_owners = now["owner"] == "dan" || now["attempt"].as_u64() > Some(attempt) || now["status"] == "pending";
+            let is_owners =
+                now["owner"] == "dan" || now["attempt"].as_u64() > Some(attempt) || now["status"] == "pending";
             if !is_owners {
                 world.wrong("two-owners", &format!("the lead that woke up has it: {now}"));
             }

@@ -159,7 +159,13 @@ fn account_for_branch(world: &World) {
     if place.git(&["fsck", "--strict", "--no-dangling", "--no-progress"]).is_none() {
         world.wrong("broken-branches", "git fsck");
     }
-    let merges = place.git(&["log", "--merges", "--first-parent", "--format=%(trailers:key=Brigade-Task,valueonly,separator=%x2C)", "main"]);
+    let merges = place.git(&[
+        "log",
+        "--merges",
+        "--first-parent",
+        "--format=%(trailers:key=Brigade-Task,valueonly,separator=%x2C)",
+        "main",
+    ]);
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
     for task in merges.unwrap_or_default().lines().filter(|line| !line.is_empty()) {
         *times.entry(task.to_owned()).or_default() += 1;
@@ -201,7 +207,16 @@ type Line = (String, String);
 fn account_for_lines(world: &World) {
     let place = &world.place;
     let shown = place.git(&[
-        "log", "--reverse", "--topo-order", "--no-merges", "--format=commit %H", "-p", "-U0", "--no-renames", "--text", "main",
+        "log",
+        "--reverse",
+        "--topo-order",
+        "--no-merges",
+        "--format=commit %H",
+        "-p",
+        "-U0",
+        "--no-renames",
+        "--text",
+        "main",
     ]);
     let (mut added, mut removed): (Vec<(String, Line)>, HashMap<Line, Vec<String>>) = (Vec::new(), HashMap::new());
     let (mut commit, mut old, mut new) = (String::new(), String::new(), String::new());
@@ -225,9 +240,8 @@ fn account_for_lines(world: &World) {
         let (file, text) = &line;
         let shown = files.entry(file.clone()).or_insert_with(|| place.git(&["show", &format!("main:{file}")]));
         let is_there = shown.as_ref().is_some_and(|all| all.lines().any(|there| there == text));
-        let is_after = |later: &String| {
-            *later == commit || place.git(&["merge-base", "--is-ancestor", &commit, later]).is_some()
-        };
+        let is_after =
+            |later: &String| *later == commit || place.git(&["merge-base", "--is-ancestor", &commit, later]).is_some();
         if !is_there && !removed.get(&line).is_some_and(|commits| commits.iter().any(is_after)) {
             world.wrong("lost-lines", &format!("{file}: `{text}`, added by {commit}"));
         }
@@ -246,7 +260,8 @@ fn account_for_what_is_left(world: &World) {
     let is_left = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let starts = [".tmp-", ".batch-", ".deleted-"];
-        starts.iter().any(|start| name.starts_with(start)) || path.parent().is_some_and(|folder| folder.ends_with("workers"))
+        starts.iter().any(|start| name.starts_with(start))
+            || path.parent().is_some_and(|folder| folder.ends_with("workers"))
     };
     for path in team.filter(is_left).chain(locks_of_git(place)) {
         world.wrong("temporaries", &shown(place, &path));

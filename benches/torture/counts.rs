@@ -101,8 +101,7 @@ impl Counts {
         let row = |(name, about): &(&'static str, &str)| format!("{name:16} {:>8}  {about}", self.of(name));
         let done = DONE.iter().map(row);
         let wrong = WRONG.iter().map(row);
-        let lines: Vec<String> =
-            done.chain([String::new(), "must be zero:".to_owned()]).chain(wrong).collect();
+        let lines: Vec<String> = done.chain([String::new(), "must be zero:".to_owned()]).chain(wrong).collect();
         lines.join("\n")
     }
 }

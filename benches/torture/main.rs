@@ -88,13 +88,22 @@ fn main() -> ExitCode {
             if said.elapsed() >= SAY_INTERVAL {
                 said = Instant::now();
                 let (kills, spaces) = (counts.of("kills"), counts.of("workspaces"));
-                eprintln!("{:.0} s: {kills} kills, {spaces} workspaces, {} wrong", began.elapsed().as_secs_f64(), counts.all_wrong());
+                eprintln!(
+                    "{:.0} s: {kills} kills, {spaces} workspaces, {} wrong",
+                    began.elapsed().as_secs_f64(),
+                    counts.all_wrong()
+                );
             }
             std::thread::sleep(Duration::from_millis(100));
         }
     });
     println!("\n{}\n", counts.table());
     let wrong = counts.all_wrong();
-    println!("seed {}, {:.0} s: {}", wanted.seed, began.elapsed().as_secs_f64(), if wrong == 0 { "nothing is wrong" } else { "WRONG" });
+    println!(
+        "seed {}, {:.0} s: {}",
+        wanted.seed,
+        began.elapsed().as_secs_f64(),
+        if wrong == 0 { "nothing is wrong" } else { "WRONG" }
+    );
     if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

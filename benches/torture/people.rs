@@ -141,7 +141,8 @@ fn borrow(world: &World, name: &str, random: &mut fastrand::Rng) {
     let tasks = world.place.tasks().0;
     let mut pending = tasks.iter().filter(|task| task["status"] == "pending").filter_map(|task| task["id"].as_u64());
     let Some(id) = pending.next().map(|id| id.to_string()) else { return };
-    let Some(task) = world.place.json(&["tasks", "claim", &id, "--as", name, "--can", "worker", "--lease", LEASE]) else {
+    let Some(task) = world.place.json(&["tasks", "claim", &id, "--as", name, "--can", "worker", "--lease", LEASE])
+    else {
         return;
     };
     if let Some((id, attempt)) = told_to_hold(world, &task, name) {
@@ -162,11 +163,14 @@ fn add(world: &World, mut random: fastrand::Rng) {
         let ours = ["--max-attempts", "1000", "--requires"];
         let (subject, rest) = if number % (OUTSIDE_MAX / ADDED_MAX) == 0 {
             let name = format!("person-{number}");
-            (format!("Task {name}"), [&ours[..], &["worker", "--description", &format!("```sh\n{}```", script(&name, &out))]]
-                .concat()
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>())
+            (
+                format!("Task {name}"),
+                [&ours[..], &["worker", "--description", &format!("```sh\n{}```", script(&name, &out))]]
+                    .concat()
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>(),
+            )
         } else {
             let rest = [&ours[..], &[OUTSIDE]].concat();
             (format!("Outside {number}"), rest.iter().map(ToString::to_string).collect())

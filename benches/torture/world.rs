@@ -108,7 +108,8 @@ pub fn live(seed: u64, counts: &Arc<Counts>, is_over: &AtomicBool) {
 }
 
 /// What a teammate does for a task: it brings its branch up to date, puts its line where all the others put theirs, takes a
-/// line out that it put in, writes a file of its own, and commits. `{out}` is outside.
+/// line out that it put in, writes a file of its own, and commits. A merge of its own that lost something, because the disk was full in the
+/// middle, it makes anew. `{out}` is outside.
 pub fn script(name: &str, out: &str) -> String {
     let left = match name.bytes().map(u32::from).sum::<u32>() % 4 {
         0 => "sleep 300 &",
@@ -117,12 +118,20 @@ pub fn script(name: &str, out: &str) -> String {
     };
     format!(
         "whole() {{ ! grep -q '^[<=>]' log.txt; }}\n\
+         sane() {{\n\
+         m=$(git rev-list --min-parents=2 --max-count=1 main..HEAD)\n\
+         test -z \"$m\" || test -z \"$(git diff --diff-filter=DM --name-only $m^2 $m -- . ':!log.txt')\" ||\n\
+         {{ git reset -q --hard $m^1; exit 1; }}\n\
+         }}\n\
          echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $BRIGADE_TEAMMATE\" >> {out}/begun\n{left}\n\
+         sane\n\
          git merge -q main || {{ sed -i '/^[<=>]/d' log.txt && whole && git add -A && git commit -q --no-edit; }}\n\
-         grep -qx 'of {name}' log.txt || sed -i 's/^begin$/begin\\nof {name}\\ndraft of {name}/' log.txt\n\
+         sane\n\
+         grep -qx 'of {name}' log.txt || sed -i 's/^begin$/begin\\nof {name}\\ndraft of {name}/' log.txt || exit 1\n\
          whole || exit 1\ngit add -A && git commit -q -m 'Begin {name}'\n\
-         sed -i '/^draft of {name}$/d' log.txt; echo {name} > file-{name}.txt\n\
+         sed -i '/^draft of {name}$/d' log.txt && echo {name} > file-{name}.txt || exit 1\n\
          git add -A && git commit -q -m 'Finish {name}'\n\
+         git diff --quiet HEAD || exit 1\n\
          echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $(git rev-parse 'HEAD^{{tree}}')\" >> {out}/commits\n"
     )
 }
@@ -131,9 +140,8 @@ impl World {
     /// The repository with the team's config, its plan and the first commit.
     fn found(&self) {
         let place = &self.place;
-        let members: String = MEMBERS
-            .map(|name| format!("[[teams.crew.members]]\nname = \"{name}\"\nrole = \"worker\"\n"))
-            .concat();
+        let members: String =
+            MEMBERS.map(|name| format!("[[teams.crew.members]]\nname = \"{name}\"\nrole = \"worker\"\n")).concat();
         let limits = "limits = { free_bytes_min = 262144, poll_interval_ms = 500 }";
         let team = format!("[teams.crew]\nplan = \"plan.md\"\nisolation = \"worktree\"\n{limits}\n{members}");
         // A small disk is one of memory, where nothing is ever synced.

@@ -117,7 +117,10 @@ fn task_file(bytes: &[u8]) {
         let written = task.to_file();
         let again = Task::parse(TaskId(id), written.as_bytes()).expect("what was written is a task");
         assert_eq!(again.to_file(), written, "written again it is the same");
-        let same = |a: &Task, b: &Task| (a.status, &a.owner, &a.blocked_by, a.attempt, &a.claim) == (b.status, &b.owner, &b.blocked_by, b.attempt, &b.claim);
+        let same = |a: &Task, b: &Task| {
+            (a.status, &a.owner, &a.blocked_by, a.attempt, &a.claim)
+                == (b.status, &b.owner, &b.blocked_by, b.attempt, &b.claim)
+        };
         assert!(same(&task, &again), "{again:?}");
         task.status = TaskStatus::Failed;
         task.attempt = task.attempt.wrapping_add(1);
@@ -156,8 +159,19 @@ fn worktree_state(bytes: &[u8]) {
     let again = WorktreeState::parse(written.as_bytes()).expect("what was written is a state");
     assert_eq!((&again.issue_identifier, again.current_step.as_str()), (&state.issue_identifier, "merging"));
     let own = [
-        "issueId", "issueIdentifier", "sessionId", "providerName", "providerSessionId", "workType", "currentStep",
-        "attemptCount", "startedAt", "lastUpdatedAt", "lastHeartbeat", "pid", "workerId",
+        "issueId",
+        "issueIdentifier",
+        "sessionId",
+        "providerName",
+        "providerSessionId",
+        "workType",
+        "currentStep",
+        "attemptCount",
+        "startedAt",
+        "lastUpdatedAt",
+        "lastHeartbeat",
+        "pid",
+        "workerId",
     ];
     assert_kept(bytes, &written, &own);
 }
@@ -174,7 +188,10 @@ fn inbox(bytes: &[u8]) {
         let written = message.to_line();
         assert!(!written.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']), "{written:?}");
         let again = Message::parse(written.as_bytes()).expect("what was written is a message");
-        assert_eq!((&again.kind, &again.from, &again.content, &again.plan), (&message.kind, &message.from, &message.content, &message.plan));
+        assert_eq!(
+            (&again.kind, &again.from, &again.content, &again.plan),
+            (&message.kind, &message.from, &message.content, &message.plan)
+        );
     }
 }
 

@@ -131,7 +131,10 @@ fn what_a_killed_team_held_is_claimed_by_command_at_once_and_its_command_has_end
     assert!(place.json(&claim).is_null(), "who lives keeps its claim");
     run.kill();
     let mine = place.json(&claim);
-    assert_eq!((mine["id"].as_u64(), mine["owner"].as_str(), mine["attempt"].as_u64()), (Some(1), Some("ann"), Some(2)));
+    assert_eq!(
+        (mine["id"].as_u64(), mine["owner"].as_str(), mine["attempt"].as_u64()),
+        (Some(1), Some("ann"), Some(2))
+    );
     assert_eq!(mine["failures"].as_u64().unwrap_or(0), 0, "the death of the team counts against nobody: {mine}");
     let commands = place.processes().into_iter().filter(|(_, command)| command.contains("sleep 300"));
     assert_eq!(commands.collect::<Vec<_>>(), []);

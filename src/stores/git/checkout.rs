@@ -56,8 +56,12 @@ impl Inner {
             // Perhaps a git is at work.
             return Ok(false);
         }
-        let staged: HashSet<String> =
-            self.main.git(["diff-index", "--cached", "--name-only", "--no-renames", "-z", old]).ok()?.fields().collect();
+        let staged: HashSet<String> = self
+            .main
+            .git(["diff-index", "--cached", "--name-only", "--no-renames", "-z", old])
+            .ok()?
+            .fields()
+            .collect();
         let mut written = self.written_between(old, new)?;
         written.retain(|path, _| {
             let is_file = fs::symlink_metadata(self.main.work_tree.join(path)).is_ok_and(|file| file.is_file());
@@ -68,7 +72,8 @@ impl Inner {
         let hashes = self.main.git(["hash-object", "--stdin-paths"]).input(paths).ok()?.line();
         let mut is_any = false;
         for ((path, blobs), hash) in written.iter().zip(hashes.lines()) {
-            let is_ours = blobs.iter().any(|blob| blob == hash) || (left == Left::Torn && self.is_begun(path, blobs)?);
+            let is_ours =
+                blobs.iter().any(|blob| blob == hash) || (left == Left::Torn && self.is_begun(path, blobs)?);
             if is_ours && !self.is_at(old, path, hash)? {
                 self.restore(old, path)?;
                 is_any = true;
@@ -113,7 +118,8 @@ impl Inner {
 
     /// Puts the file back to what the index has of it, which is what the commit has.
     fn restore(&self, commit: &str, path: &str) -> Result<(), RepositoryError> {
-        let is_there = self.main.git(["rev-parse", "--verify", "--quiet", &format!("{commit}:{path}")]).run()?.code == 0;
+        let is_there =
+            self.main.git(["rev-parse", "--verify", "--quiet", &format!("{commit}:{path}")]).run()?.code == 0;
         if is_there {
             return self.main.git(["checkout-index", "--force", "--index", "--", path]).ok().map(drop);
         }
