@@ -18,8 +18,6 @@ use super::place::{Lead, Place, until};
 pub const MEMBERS: [&str; 3] = ["m1", "m2", "m3"];
 /// Tasks of the plan.
 const PLANNED: usize = 7;
-/// Kills of leads in one workspace.
-const ROUNDS: usize = 40;
 /// Runs after which everything must be done, and how long one may take.
 const RUNS_MAX: usize = 25;
 const RUN_TIME: Duration = Duration::from_secs(150);
@@ -63,8 +61,8 @@ impl Drop for Disk {
     }
 }
 
-/// Lives through one workspace with this seed. What is wrong is counted, and the workspace then kept for whoever looks.
-pub fn live(seed: u64, counts: &Arc<Counts>, is_over: &AtomicBool) {
+/// Lives through one workspace with this seed and so many attacks. What is wrong is counted, and the workspace then kept for whoever looks.
+pub fn live(seed: u64, rounds: usize, counts: &Arc<Counts>, is_over: &AtomicBool) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut folder = tempfile::tempdir().unwrap();
     let wants_disk = random.u32(..3) == 0;
@@ -86,7 +84,7 @@ pub fn live(seed: u64, counts: &Arc<Counts>, is_over: &AtomicBool) {
             let (world, random) = (&world, fastrand::Rng::with_seed(seed ^ (number as u64 + 1) << 32));
             scope.spawn(move || work(world, random));
         }
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             if is_over.load(Ordering::Relaxed) {
                 break;
             }
@@ -254,10 +252,11 @@ impl World {
             if code.is_none() {
                 self.wrong("hung", &format!("a run of {RUN_TIME:?}: {said}"));
                 run.kill();
+                return;
             }
             self.assert_alone(&run);
             let tasks = self.place.tasks().0;
-            if code.is_some() && tasks.iter().all(|task| task["status"] == "completed") {
+            if code == Some(0) && tasks.iter().all(|task| task["status"] == "completed") {
                 return;
             }
             for task in tasks.iter().filter(|task| task["status"] == "failed") {
