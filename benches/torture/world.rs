@@ -107,7 +107,7 @@ pub fn live(seed: u64, rounds: usize, counts: &Arc<Counts>, is_over: &AtomicBool
 
 /// What a teammate does for a task: it brings its branch up to date, puts its line where all the others put theirs, takes a
 /// line out that it put in, writes a file of its own, and commits. A merge of its own that lost something, because the disk was full in the
-/// middle, it makes anew. `{out}` is outside.
+/// middle, it makes anew; what an attempt before it left uncommitted it throws away, and does again. `{out}` is outside.
 pub fn script(name: &str, out: &str) -> String {
     let left = match name.bytes().map(u32::from).sum::<u32>() % 4 {
         0 => "sleep 300 &",
@@ -122,6 +122,7 @@ pub fn script(name: &str, out: &str) -> String {
          {{ git reset -q --hard $m^1; exit 1; }}\n\
          }}\n\
          echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $BRIGADE_TEAMMATE\" >> {out}/begun\n{left}\n\
+         git reset -q --hard && git clean -qfd\n\
          sane\n\
          git merge -q main || {{ sed -i '/^[<=>]/d' log.txt && whole && git add -A && git commit -q --no-edit; }}\n\
          sane\n\
