@@ -78,7 +78,7 @@ fn long_command() -> Vec<String> {
 }
 
 /// A team whose one member runs that command, and the number of its process.
-fn team_with_command() -> (Place, Process, u32) {
+pub fn team_with_command() -> (Place, Process, u32) {
     let place = Place::new();
     let input = json!({ "command": format!("exec {}", long_command().join(" ")), "timeout": 1000 });
     place.write_team(1, &json!({ "task": [{ "call": [{ "tool": "bash", "input": input }] }] }), "");
@@ -89,7 +89,7 @@ fn team_with_command() -> (Place, Process, u32) {
 }
 
 /// Waits for the command to run. It cannot say its number: in its own process namespace that is another.
-fn command_that_runs() -> u32 {
+pub fn command_that_runs() -> u32 {
     let wanted = long_command().join("\0") + "\0";
     let is_it = |number: &u32| fs::read_to_string(format!("/proc/{number}/cmdline")).is_ok_and(|line| line == wanted);
     let mut found = None;

@@ -20,6 +20,7 @@ mod completions;
 mod contracts;
 mod crew;
 mod crowds;
+mod deaths;
 mod place;
 mod report;
 mod resumes;
@@ -49,6 +50,7 @@ const ROWS: [Row; 13] = [
     ("start", "from nothing to the first request on a board of 10,000 tasks", sessions::measure_start),
     ("resume", "a team of 50 that was killed at work, up again to the first request", resumes::measure),
     ("worktree", "a worktree for a task, and what a merge costs beside git and verify", worktrees::measure),
+    ("death", "from the death of a worker to its task in other hands", deaths::measure),
     ("contracts", "what the contracts promise within a time", contracts::measure),
 ];
 

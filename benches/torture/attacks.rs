@@ -147,7 +147,8 @@ fn stop_lead(world: &World, random: &mut fastrand::Rng) {
     }
     let tasks = world.place.tasks().0;
     let is_teams = |task: &&Value| task["status"] == "in_progress" && task["requires"][0] == "worker";
-    if let Some(id) = tasks.iter().find(is_teams).and_then(|task| task["id"].as_u64()).map(|id| id.to_string()) {
+    if let Some(number) = tasks.iter().find(is_teams).and_then(|task| task["id"].as_u64()) {
+        let id = number.to_string();
         world.place.run(&["tasks", "release", &id, "--force"]);
         if let Some(task) =
             world.place.json(&["tasks", "claim", &id, "--as", "dan", "--can", "worker", "--lease", "1s"])
@@ -157,7 +158,8 @@ fn stop_lead(world: &World, random: &mut fastrand::Rng) {
             world.known.lock().unwrap().holders.entry(held).or_default().insert("dan".to_owned());
             lead.signal(Signal::CONT);
             wait(random);
-            let now = world.place.tasks().0.into_iter().find(|task| task["id"].to_string() == id).unwrap_or_default();
+            let now =
+                world.place.tasks().0.into_iter().find(|task| task["id"].as_u64() == Some(number)).unwrap_or_default();
             let is_owners =
                 now["owner"] == "dan" || now["attempt"].as_u64() > Some(attempt) || now["status"] == "pending";
             if !is_owners {

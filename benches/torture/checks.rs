@@ -218,7 +218,8 @@ fn account_for_lines(world: &World) {
         "--text",
         "main",
     ]);
-    let (mut added, mut removed): (Vec<(String, Line)>, HashMap<Line, Vec<String>>) = (Vec::new(), HashMap::new());
+    let mut added: Vec<(String, Line)> = Vec::new();
+    let mut removed: HashMap<Line, Vec<String>> = HashMap::new();
     let (mut commit, mut old, mut new) = (String::new(), String::new(), String::new());
     let name = |line: &str| line.trim_start_matches("a/").trim_start_matches("b/").to_owned();
     for line in shown.unwrap_or_default().lines() {

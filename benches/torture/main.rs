@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 
 use counts::Counts;
 
+/// Attacks on one workspace.
+const ROUNDS: usize = 40;
 /// How often it says how far it is.
 const SAY_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -75,7 +77,12 @@ fn main() -> ExitCode {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Relaxed) {
                         let number = next.fetch_add(1, Ordering::Relaxed);
-                        world::live(wanted.seed.wrapping_mul(1_000_003).wrapping_add(number), &counts, &is_over);
+                        world::live(
+                            wanted.seed.wrapping_mul(1_000_003).wrapping_add(number),
+                            ROUNDS,
+                            &counts,
+                            &is_over,
+                        );
                     }
                 })
             })

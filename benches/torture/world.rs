@@ -18,8 +18,6 @@ use super::place::{Lead, Place, until};
 pub const MEMBERS: [&str; 3] = ["m1", "m2", "m3"];
 /// Tasks of the plan.
 const PLANNED: usize = 7;
-/// Kills of leads in one workspace.
-const ROUNDS: usize = 40;
 /// Runs after which everything must be done, and how long one may take.
 const RUNS_MAX: usize = 25;
 const RUN_TIME: Duration = Duration::from_secs(150);
@@ -63,8 +61,8 @@ impl Drop for Disk {
     }
 }
 
-/// Lives through one workspace with this seed. What is wrong is counted, and the workspace then kept for whoever looks.
-pub fn live(seed: u64, counts: &Arc<Counts>, is_over: &AtomicBool) {
+/// Lives through one workspace with this seed and so many attacks. What is wrong is counted, and the workspace then kept for whoever looks.
+pub fn live(seed: u64, rounds: usize, counts: &Arc<Counts>, is_over: &AtomicBool) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut folder = tempfile::tempdir().unwrap();
     let wants_disk = random.u32(..3) == 0;
@@ -86,7 +84,7 @@ pub fn live(seed: u64, counts: &Arc<Counts>, is_over: &AtomicBool) {
             let (world, random) = (&world, fastrand::Rng::with_seed(seed ^ (number as u64 + 1) << 32));
             scope.spawn(move || work(world, random));
         }
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             if is_over.load(Ordering::Relaxed) {
                 break;
             }
@@ -108,7 +106,8 @@ pub fn live(seed: u64, counts: &Arc<Counts>, is_over: &AtomicBool) {
 }
 
 /// What a teammate does for a task: it brings its branch up to date, puts its line where all the others put theirs, takes a
-/// line out that it put in, writes a file of its own, and commits. `{out}` is outside.
+/// line out that it put in, writes a file of its own, and commits. A merge of its own that lost something, because the disk was full in the
+/// middle, it makes anew; what an attempt before it left uncommitted it throws away, and does again. `{out}` is outside.
 pub fn script(name: &str, out: &str) -> String {
     let left = match name.bytes().map(u32::from).sum::<u32>() % 4 {
         0 => "sleep 300 &",
@@ -117,12 +116,21 @@ pub fn script(name: &str, out: &str) -> String {
     };
     format!(
         "whole() {{ ! grep -q '^[<=>]' log.txt; }}\n\
+         sane() {{\n\
+         m=$(git rev-list --min-parents=2 --max-count=1 main..HEAD)\n\
+         test -z \"$m\" || test -z \"$(git diff --diff-filter=DM --name-only $m^2 $m -- . ':!log.txt')\" ||\n\
+         {{ git reset -q --hard $m^1; exit 1; }}\n\
+         }}\n\
          echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $BRIGADE_TEAMMATE\" >> {out}/begun\n{left}\n\
+         git reset -q --hard && git clean -qfd\n\
+         sane\n\
          git merge -q main || {{ sed -i '/^[<=>]/d' log.txt && whole && git add -A && git commit -q --no-edit; }}\n\
-         grep -qx 'of {name}' log.txt || sed -i 's/^begin$/begin\\nof {name}\\ndraft of {name}/' log.txt\n\
+         sane\n\
+         grep -qx 'of {name}' log.txt || sed -i 's/^begin$/begin\\nof {name}\\ndraft of {name}/' log.txt || exit 1\n\
          whole || exit 1\ngit add -A && git commit -q -m 'Begin {name}'\n\
-         sed -i '/^draft of {name}$/d' log.txt; echo {name} > file-{name}.txt\n\
+         sed -i '/^draft of {name}$/d' log.txt && echo {name} > file-{name}.txt || exit 1\n\
          git add -A && git commit -q -m 'Finish {name}'\n\
+         git diff --quiet HEAD || exit 1\n\
          echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $(git rev-parse 'HEAD^{{tree}}')\" >> {out}/commits\n"
     )
 }
@@ -245,10 +253,11 @@ impl World {
             if code.is_none() {
                 self.wrong("hung", &format!("a run of {RUN_TIME:?}: {said}"));
                 run.kill();
+                return;
             }
             self.assert_alone(&run);
             let tasks = self.place.tasks().0;
-            if code.is_some() && tasks.iter().all(|task| task["status"] == "completed") {
+            if code == Some(0) && tasks.iter().all(|task| task["status"] == "completed") {
                 return;
             }
             for task in tasks.iter().filter(|task| task["status"] == "failed") {

@@ -276,6 +276,15 @@ impl Context {
         Ok(open(&self.workspace()?, OpenOptions { purpose, durability, clock }).await?.stores)
     }
 
+    /// The workers of the workspace, looked at from outside.
+    ///
+    /// # Errors
+    /// There is no workspace.
+    pub fn workers(&self) -> CliResult<FileWorkers> {
+        let files = Arc::new(RealFileSystem::default());
+        Ok(FileWorkers::visit(files, Arc::new(SystemClock), &self.workspace()?.join(TEAM_FOLDER)))
+    }
+
     /// The workers that live, where a claim of one stands on the board: they need not be asked for otherwise.
     #[must_use]
     pub fn live_workers(&self, view: &BoardView) -> Option<HashSet<String>> {
@@ -305,8 +314,7 @@ impl Context {
     pub fn who_runs(&self) -> CliResult<Running> {
         let workspace = self.workspace()?;
         let leader = leader(&workspace)?;
-        let files = Arc::new(RealFileSystem::default());
-        let living = FileWorkers::visit(files, Arc::new(SystemClock), &workspace.join(TEAM_FOLDER)).living()?;
+        let living = self.workers()?.living()?;
         let lead = leader.map(|leader| {
             let record = living.iter().find(|worker| worker.pid == leader.pid);
             LeadProcess {

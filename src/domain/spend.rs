@@ -124,8 +124,8 @@ pub struct Spend {
 
 impl Spend {
     fn add(&mut self, other: Self) {
-        self.requests += other.requests;
-        self.unconfirmed += other.unconfirmed;
+        self.requests = self.requests.saturating_add(other.requests);
+        self.unconfirmed = self.unconfirmed.saturating_add(other.unconfirmed);
         self.usage = self.usage.plus(other.usage);
     }
 }

@@ -41,11 +41,14 @@ fn begins_call(line: &str, name: &str) -> bool {
 
 /// The JSON objects that begin a line.
 fn objects(text: &str) -> Vec<Map<String, Value>> {
-    let starts = text.char_indices().filter(|(at, c)| {
-        *c == '{'
-            && text[..*at].rsplit('\n').next().is_some_and(|before| before.trim_matches([' ', '`', '\t']).is_empty())
+    let mut next_line = 0;
+    let starts = text.split_inclusive('\n').filter_map(|line| {
+        let rest = line.trim_start_matches([' ', '`', '\t']);
+        let at = next_line + line.len() - rest.len();
+        next_line += line.len();
+        rest.starts_with('{').then_some(at)
     });
-    let objects = starts.take(OBJECTS_MAX).filter_map(|(at, _)| {
+    let objects = starts.take(OBJECTS_MAX).filter_map(|at| {
         let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Map<String, Value>>();
         values.next()?.ok()
     });

@@ -183,7 +183,8 @@ impl Purse {
         if self.budget.exceeded_by(state.total + reserved + price).is_some() {
             return Decision::Later;
         }
-        state.last_request += 1;
+        // Past the last number that a spoiled line may name it begins anew.
+        state.last_request = state.last_request.wrapping_add(1);
         let request = state.last_request;
         state.reserved.insert(request, price);
         Decision::Yes(request)

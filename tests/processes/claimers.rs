@@ -121,3 +121,22 @@ fn a_claim_by_command_lives_by_its_lease_and_comes_back() {
     assert_eq!(late.code, Some(1), "{late:?}");
     assert_eq!(place.task(1)["status"], "in_progress");
 }
+
+#[test]
+fn what_a_killed_team_held_is_claimed_by_command_at_once_and_its_command_has_ended() {
+    let place = Place::with_team(1, "## One\n```sh\nsleep 300\n```\n");
+    let claim = ["tasks", "claim", "--as", "ann"];
+    let mut run = place.start(&["run"]);
+    super::support::wait_until("its command runs", || run.said().contains("bash sleep 300"));
+    assert!(place.json(&claim).is_null(), "who lives keeps its claim");
+    run.kill();
+    let mine = place.json(&claim);
+    assert_eq!(
+        (mine["id"].as_u64(), mine["owner"].as_str(), mine["attempt"].as_u64()),
+        (Some(1), Some("ann"), Some(2))
+    );
+    assert_eq!(mine["failures"].as_u64().unwrap_or(0), 0, "the death of the team counts against nobody: {mine}");
+    let commands = place.processes().into_iter().filter(|(_, command)| command.contains("sleep 300"));
+    assert_eq!(commands.collect::<Vec<_>>(), []);
+    assert!(place.json(&["tasks", "claim", "--as", "bea"]).is_null());
+}

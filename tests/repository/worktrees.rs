@@ -297,3 +297,19 @@ async fn what_a_git_killed_at_its_first_step_leaves_is_no_reason_for_another_nam
     assert_eq!(next.provision(3).await.name, ".worktrees/crew-task-3");
     assert_eq!(all_there(&next), ["crew-task-3", "crew-task-3"]);
 }
+
+#[tokio::test]
+async fn a_worktree_whose_update_was_broken_off_has_nothing_of_it() {
+    let place = Place::new().await;
+    let worktree = place.provision(3).await;
+    edit(&worktree.root, ".agent/state.json", |text| text.replace("\"working\"", "\"updating\""));
+    // Half a checkout: one file is cut short, one is there that the commit does not have.
+    fs::write(worktree.root.join("f.txt"), "").unwrap();
+    fs::write(worktree.root.join("new.txt"), "").unwrap();
+    let again = place.provision(3).await;
+    assert_eq!(again.left, None);
+    assert_eq!(git(&again.root, &["status", "--porcelain"]), "");
+    // What somebody left who worked there stays.
+    fs::write(again.root.join("f.txt"), "mine").unwrap();
+    assert_eq!(place.provision(3).await.left, Some((0, 1)));
+}

@@ -127,3 +127,24 @@ async fn facts_wait_for_room_on_the_disk() {
     // What is refused takes no number.
     assert_eq!(numbers(&log.append(vec![fact("small")]).await.unwrap()), [accepted + 1]);
 }
+
+#[tokio::test]
+async fn a_folder_in_the_place_of_the_log_or_of_a_part_stops_no_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for run in 0..10 {
+        match run {
+            1 => fs::create_dir(at("events.2.jsonl")).unwrap(),
+            3 => {
+                fs::remove_file(at("events.jsonl")).unwrap();
+                fs::create_dir(at("events.jsonl")).unwrap();
+            }
+            _ => {}
+        }
+        let log = FileEventLog::new(real(), clock(), folder.path());
+        let events = log.append(vec![fact(&run.to_string())]).await.unwrap();
+        assert_eq!(EventReader::new(real(), folder.path()).read_new().unwrap(), events, "run {run}");
+    }
+    assert!(at("events.2.jsonl").is_dir(), "it is nobody's to remove");
+    assert!(at("events.5.jsonl").is_file());
+}

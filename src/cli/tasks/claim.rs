@@ -9,8 +9,9 @@ use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
 use crate::domain::change::{Actor, Change};
 use crate::domain::name::{LEAD, Name};
-use crate::domain::task::{Task, TaskId};
-use crate::ports::{Board, Claimant, LostClaims};
+use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::ports::{Board, Claimant, LostClaims, Workers};
+use crate::stores::open::leader;
 use crate::ui::tasks::{self, Look};
 use crate::ui::text::{duration, one_line};
 
@@ -43,6 +44,7 @@ impl Claim {
         }
         let board = context.board()?;
         take_back_leases(board.as_ref()).await?;
+        take_back_from_the_dead(context, board.as_ref()).await?;
         let claimant = Claimant {
             capabilities: capabilities(&name, words(&self.can), context),
             worker: format!("lease:{name}"),
@@ -101,5 +103,30 @@ fn capabilities(name: &Name, said: Vec<String>, context: &Context) -> Vec<String
 async fn take_back_leases(board: &dyn Board) -> CliResult<()> {
     let lost = LostClaims { counts: true, reason: "its lease ran out".to_owned(), ..LostClaims::default() };
     board.reclaim(&lost).await?;
+    Ok(())
+}
+
+/// Takes back what workers that are gone held, once their commands have ended: where no team runs, nobody else does. A claim is
+/// looked at before its worker, and taken back by its attempt, so that a team that is launched meanwhile keeps its own.
+async fn take_back_from_the_dead(context: &Context, board: &dyn Board) -> CliResult<()> {
+    let view = board.view().await?;
+    let held = view.tasks.values().filter(|task| task.status == TaskStatus::InProgress).filter_map(|task| {
+        let claim = task.claim.as_ref().filter(|claim| claim.expires.is_none())?;
+        Some((task.id, task.attempt, claim.worker.clone()))
+    });
+    let mut held: Vec<(TaskId, u32, String)> = held.collect();
+    if held.is_empty() || leader(&context.workspace()?)?.is_some() {
+        return Ok(());
+    }
+    let workers = context.workers()?;
+    let mut live = workers.survey().await?.live;
+    let unknown = held.iter().map(|(_, _, worker)| worker).filter(|worker| !live.contains(*worker)).cloned();
+    live.extend(workers.unrecorded(unknown.collect()).await?);
+    held.retain(|(_, _, worker)| !live.contains(worker));
+    if !held.is_empty() {
+        let claims = held.into_iter().map(|(id, attempt, _)| (id, attempt)).collect();
+        let reason = "the team ended before it was done".to_owned();
+        board.reclaim(&LostClaims { live_workers: None, claims, counts: false, reason }).await?;
+    }
     Ok(())
 }

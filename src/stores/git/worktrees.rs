@@ -15,6 +15,9 @@ use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 const NAMES_MAX: u32 = 9;
 /// How old a branch's lock is that nobody holds any more: git holds one for milliseconds.
 const LOCK_AGE: Duration = Duration::from_secs(10);
+/// What a worktree's state says while it is worked in, and while it is brought to where the branch is: then nobody works in it.
+const WORKING: &str = "working";
+const UPDATING: &str = "updating";
 /// The most that is read of a file of git's own, in bytes.
 const POINTER_BYTES_MAX: usize = 64 * 1024;
 
@@ -59,6 +62,7 @@ impl Inner {
                 }
                 Found::Own(at) => {
                     self.mend(&at, &worktree.branch, &mut warnings)?;
+                    self.undo_update(&at)?;
                     at
                 }
                 Found::Unfinished(at) => {
@@ -74,7 +78,7 @@ impl Inner {
                 }
                 Found::Nothing => self.make(&worktree, is_new)?,
             };
-            self.write_state(&worktree, assignment, &mut warnings)?;
+            self.write_state(&worktree, assignment, WORKING, &mut warnings)?;
             if let Some((commit, summary)) = self.merged(assignment)? {
                 worktree.warnings = warnings;
                 return Ok(Provision::Merged { commit, summary, worktree });
@@ -82,6 +86,11 @@ impl Inner {
             // A branch that was made just now has nothing of its own.
             if !is_new {
                 worktree.left = self.left(&at)?;
+                if worktree.left.is_none() {
+                    self.write_state(&worktree, assignment, UPDATING, &mut warnings)?;
+                    at.git(["merge", "--quiet", "--ff-only", &self.target_ref()]).ok()?;
+                    self.write_state(&worktree, assignment, WORKING, &mut warnings)?;
+                }
             }
             worktree.warnings = warnings;
             return Ok(Provision::Ready(worktree));
@@ -236,6 +245,7 @@ impl Inner {
         &self,
         worktree: &Worktree,
         assignment: &Assignment,
+        step: &str,
         warnings: &mut Vec<String>,
     ) -> Result<(), RepositoryError> {
         let now = self.clock.now().0;
@@ -243,7 +253,7 @@ impl Inner {
             state.issue_id = assignment.task.0.to_string();
             state.issue_identifier = assignment.identifier();
             state.work_type = "development".to_owned();
-            state.current_step = "working".to_owned();
+            step.clone_into(&mut state.current_step);
             state.attempt_count = i64::from(assignment.attempt);
             state.worker_id.clone_from(&assignment.worker);
             state.pid = i64::from(std::process::id());
@@ -270,6 +280,16 @@ impl Inner {
         Ok(())
     }
 
+    /// Undoes what a checkout that was broken off left in a worktree in which nobody had anything.
+    fn undo_update(&self, at: &At) -> Result<(), RepositoryError> {
+        let is_half = self.states.read(&at.work_tree).is_ok_and(|state| state.current_step == UPDATING);
+        if is_half {
+            at.git(["reset", "--quiet", "--hard"]).ok()?;
+            at.git(["clean", "-f", "-d", "-q"]).ok()?;
+        }
+        Ok(())
+    }
+
     /// What an earlier attempt left: commits that are not merged, and files that are not committed. A branch without either goes on from
     /// where the branch that is merged into is now.
     fn left(&self, at: &At) -> Result<Option<(usize, usize)>, RepositoryError> {
@@ -277,11 +297,7 @@ impl Inner {
         let into = self.target_ref();
         let commits = at.git(["rev-list", "--count", "HEAD", &format!("^{into}")]).ok()?.line();
         let commits: usize = commits.parse().unwrap_or(0);
-        if commits == 0 && dirty == 0 {
-            at.git(["merge", "--quiet", "--ff-only", &into]).ok()?;
-            return Ok(None);
-        }
-        Ok(Some((commits, dirty)))
+        Ok((commits > 0 || dirty > 0).then_some((commits, dirty)))
     }
 
     /// The merge of a task's work that the board does not know of, and what it says was done.

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 
 use crate::domain::event::{Event, Fact};
+use crate::platform::FileKind;
 use crate::ports::{Clock, EventLog, StoreError, StoreResult};
 use crate::stores::fs::FileSystem;
 
@@ -197,7 +198,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives each part the next older name, and the oldest up. A crash between leaves a hole, which readers pass over.
+    /// Gives each part the next older name, and the oldest up. A crash between leaves a hole, which readers pass over. What is no
+    /// file is no part: it keeps its place, and the parts go past it.
     fn put_aside(&self) -> StoreResult<()> {
         let rename = |from: &str, to: &str| match self.files.rename(&self.folder.join(from), &self.folder.join(to)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -205,13 +207,24 @@ impl Inner {
             }
             _ => Ok(()),
         };
-        // A hole takes the younger parts up; nothing older than it has to move.
-        let is_free = |number: &u32| self.files.stamp(&self.folder.join(part_name(*number))).is_err();
-        let first_free = (1..=PARTS_MAX).find(is_free).unwrap_or(PARTS_MAX);
-        for number in (1..first_free).rev() {
-            rename(&part_name(number), &part_name(number + 1))?;
+        let kind = |name: &str| self.files.stamp(&self.folder.join(name)).ok().map(|stamp| stamp.kind);
+        if kind(EVENTS_FILE).is_some_and(|kind| kind != FileKind::File) {
+            let number = self.clock.now().0;
+            return rename(EVENTS_FILE, &format!("events.no-file-{number}"));
         }
-        rename(EVENTS_FILE, &part_name(1))
+        let mut parts = Vec::from([EVENTS_FILE.to_owned()]);
+        for part in (1..=PARTS_MAX).map(part_name) {
+            match kind(&part) {
+                Some(FileKind::File) => parts.push(part),
+                // A hole takes the younger parts up; nothing older than it has to move.
+                None => {
+                    parts.push(part);
+                    break;
+                }
+                Some(_) => {}
+            }
+        }
+        parts.windows(2).rev().try_for_each(|pair| rename(&pair[0], &pair[1]))
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::domain::event::Event;
+use crate::platform::FileKind;
 use crate::ports::StoreResult;
 use crate::stores::file::failed;
 use crate::stores::fs::FileSystem;
@@ -64,6 +65,7 @@ impl EventReader {
         for file in std::iter::once(EVENTS_FILE.to_owned()).chain((1..=PARTS_MAX).map(part_name)) {
             let path = self.folder.join(&file);
             let stamp = match self.files.stamp(&path) {
+                Ok(stamp) if stamp.kind != FileKind::File => continue,
                 Ok(stamp) => stamp,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed("look at", &path)(error)),

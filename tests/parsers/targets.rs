@@ -1,0 +1,372 @@
+//! Every file and protocol that is parsed, as a target: samples of it, and what has to hold whatever the bytes are. The tests mutate
+//! the samples on any compiler; `fuzz/` lets libFuzzer loose on the same table.
+//!
+//! What `git` prints is parted by NUL characters and taken word by word where it is asked for; of it only diffs are parsed.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use brigade::config::file::parse as parse_config;
+use brigade::config::problem::SourceFile;
+use brigade::config::{Config, Surroundings, TeamFlags};
+use brigade::domain::context::{asks, defuse, restore};
+use brigade::domain::document::Document;
+use brigade::domain::event::Event;
+use brigade::domain::merge::{Lines, unaccounted};
+use brigade::domain::message::Message;
+use brigade::domain::plan;
+use brigade::domain::record::{MemberStatus, RosterMember, WorkerRecord, WorktreeState, merge_roster, read_roster};
+use brigade::domain::request::RequestBook;
+use brigade::domain::spend::{Book, LedgerLine};
+use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
+use brigade::domain::task::{Task, TaskId, TaskStatus};
+use brigade::domain::time::UnixMs;
+use brigade::domain::transcript::Record;
+use brigade::domain::written_call::{Callable, is_written_call};
+use brigade::models::anthropic::assembly::Assembly;
+use brigade::models::anthropic::errors::of_response;
+use brigade::models::runbook::blocks_not_run;
+use brigade::models::sse::{SseEvent, SseReader};
+use brigade::stores::file::format::check_format;
+use brigade::stores::fs::RealFileSystem;
+use brigade::tools::arguments::{Arguments, Kind, Parameter, optional, required};
+use serde_json::Value;
+
+/// Something that is parsed.
+pub struct Target {
+    /// Its name: that of its libFuzzer program too.
+    pub name: &'static str,
+    /// Valid ones, to begin from.
+    pub samples: &'static [&'static [u8]],
+    /// Parses these bytes, and panics where a law does not hold.
+    pub run: fn(&[u8]),
+}
+
+/// All of them.
+#[rustfmt::skip]
+pub const TARGETS: [Target; 19] = [
+    Target { name: "task_file", run: task_file, samples: &[
+        include_bytes!("../contracts/task_full.json"), include_bytes!("../contracts/task_foreign_fields.json"),
+        include_bytes!("../contracts/task_minimal.json"), include_bytes!("../contracts/task_claimed.json")] },
+    Target { name: "state_file", run: state_file, samples: &[
+        include_bytes!("../contracts/agent_state.json"), include_bytes!("../contracts/agent_state_team.json"),
+        include_bytes!("../contracts/agent_state_unknown.json")] },
+    Target { name: "roster", run: roster, samples: &[include_bytes!("../contracts/roster.json")] },
+    Target { name: "worktree_state", run: worktree_state, samples: &[include_bytes!("../contracts/worktree_state.json")] },
+    Target { name: "worker_record", run: worker_record, samples: &[include_bytes!("../contracts/worker.json")] },
+    Target { name: "inbox", run: inbox, samples: &[include_bytes!("../contracts/inbox.jsonl")] },
+    Target { name: "transcript", run: transcript, samples: &[include_bytes!("../contracts/transcript.jsonl")] },
+    Target { name: "events", run: events, samples: &[include_bytes!("../contracts/events.jsonl")] },
+    Target { name: "ledger", run: ledger, samples: &[include_bytes!("samples/ledger.jsonl")] },
+    Target { name: "requests", run: requests, samples: &[include_bytes!("samples/requests.json")] },
+    Target { name: "format", run: format, samples: &[b"1\n", b"2", b" 18446744073709551615 "] },
+    Target { name: "team_config", run: team_config, samples: &[
+        include_bytes!("../../brigade.toml"), include_bytes!("../../examples/real-key/brigade.toml"),
+        include_bytes!("../../src/cli/init/brigade.toml"), include_bytes!("samples/team.toml")] },
+    Target { name: "plan", run: plan_file, samples: &[
+        include_bytes!("../plans/board.md"), include_bytes!("../../src/cli/init/plan.md")] },
+    Target { name: "runbook", run: runbook, samples: &[
+        b"Text\n```sh\necho one\n```\n~~~~bash title=x\necho two\n~~~\n~~~~\n    ```sh\n", b"```sh\nnever closed\n"] },
+    Target { name: "events_of_model", run: events_of_model, samples: &[
+        include_bytes!("../models/llama_cpp.sse"), include_bytes!("samples/answer.sse")] },
+    Target { name: "error_of_model", run: error_of_model, samples: &[
+        br#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}"#,
+        b"<html><title>502</title></html>"] },
+    Target { name: "written_call", run: written_call, samples: &[
+        b"I call it:\n```json\n{\"name\": \"bash\", \"arguments\": {\"command\": \"ls\"}}\n```\n", b"bash(\"ls\")\n-> task_update: completed"] },
+    Target { name: "tool_arguments", run: tool_arguments, samples: &[
+        br##"{"text": 3, "word": "COMPLETED", "integer": "4", "flag": "true", "task": "#3", "tasks": "1, #2", "texts": ["a", 2]}"##] },
+    Target { name: "diff", run: diff, samples: &[
+        b"diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1,2 +1,3 @@ fn x\n-old\n+new\n+newer\n same\n@@ -9 +10 @@\n-x\n+y\n\\ No newline at end of file\n"] },
+];
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
+}
+
+/// The fields of a JSON object as they are spelled; of one that is there twice, the last.
+fn raw_fields(bytes: &[u8]) -> BTreeMap<String, String> {
+    let document = Document::parse(bytes).expect("what was parsed once is parsed again");
+    let raw = |name: &str| (name.to_owned(), document.raw(name).unwrap_or_default().to_owned());
+    document.field_names().map(raw).collect()
+}
+
+/// Whatever else was written into the file stays there, as it was spelled.
+fn assert_kept(before: &[u8], after: &str, own: &[&str]) {
+    let (before, after) = (raw_fields(before), raw_fields(after.as_bytes()));
+    for (name, value) in before.iter().filter(|(name, _)| !own.contains(&name.as_str())) {
+        let kept = after.get(name).unwrap_or_else(|| panic!("the field {name:?} is lost"));
+        let (was, is): (Value, Value) = (json(value), json(kept));
+        // What is null says as much as what is left out, and may be spelled out.
+        assert!(was == is || was.is_null(), "the field {name:?} was changed: {was} is {is} now");
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| Value::String(format!("{error}: {text}")))
+}
+
+fn task_file(bytes: &[u8]) {
+    // The number is that of the file; the samples have several.
+    for id in [1, 3, 7, 12] {
+        let Ok(mut task) = Task::parse(TaskId(id), bytes) else { continue };
+        let written = task.to_file();
+        let again = Task::parse(TaskId(id), written.as_bytes()).expect("what was written is a task");
+        assert_eq!(again.to_file(), written, "written again it is the same");
+        let same = |a: &Task, b: &Task| {
+            (a.status, &a.owner, &a.blocked_by, a.attempt, &a.claim)
+                == (b.status, &b.owner, &b.blocked_by, b.attempt, &b.claim)
+        };
+        assert!(same(&task, &again), "{again:?}");
+        task.status = TaskStatus::Failed;
+        task.attempt = task.attempt.wrapping_add(1);
+        let changed = task.to_file();
+        assert_kept(bytes, &changed, &["status", "attempt", "owner", "activeForm", "verify", "worktree", "createdBy"]);
+        assert_eq!(Task::parse(TaskId(id), changed.as_bytes()).expect("it still is one").status, TaskStatus::Failed);
+    }
+}
+
+fn state_file(bytes: &[u8]) {
+    let Ok(state) = SharedState::parse(bytes) else { return };
+    let desired = Some(SetDesired { mode: Mode::RunOnce, by: "human".into(), note: "n".into(), only_if: None });
+    let merged = state.merge(&StateUpdate { desired, ..StateUpdate::default() }, UnixMs(1_763_688_000_000));
+    let written = merged.to_file();
+    let again = SharedState::parse(written.as_bytes()).expect("what was written is a state");
+    assert_eq!((again.desired, again.note.as_str()), (Mode::RunOnce, "n"));
+    assert_kept(bytes, &written, &["desired_state", "setBy", "note", "timestamp"]);
+}
+
+fn roster(bytes: &[u8]) {
+    let _ = read_roster(bytes);
+    let member = RosterMember { name: "alice".into(), role: "coder".into(), status: MemberStatus::Idle };
+    let Ok(written) = merge_roster(Some(bytes), "crew", &[member]) else { return };
+    let members = read_roster(written.as_bytes()).expect("what was written is a roster");
+    assert!(members.iter().any(|member| member.name.eq_ignore_ascii_case("alice")), "{written}");
+    assert_kept(bytes, &written, &["team_name", "members"]);
+    let (before, after) = (read_roster(bytes).expect("it was one before"), members);
+    let others = before.iter().filter(|member| !member.name.eq_ignore_ascii_case("alice"));
+    assert!(others.clone().all(|member| after.iter().any(|there| there.name == member.name)), "{written}");
+}
+
+fn worktree_state(bytes: &[u8]) {
+    let Ok(mut state) = WorktreeState::parse(bytes) else { return };
+    state.current_step = "merging".to_owned();
+    let written = state.to_file();
+    let again = WorktreeState::parse(written.as_bytes()).expect("what was written is a state");
+    assert_eq!((&again.issue_identifier, again.current_step.as_str()), (&state.issue_identifier, "merging"));
+    let own = [
+        "issueId",
+        "issueIdentifier",
+        "sessionId",
+        "providerName",
+        "providerSessionId",
+        "workType",
+        "currentStep",
+        "attemptCount",
+        "startedAt",
+        "lastUpdatedAt",
+        "lastHeartbeat",
+        "pid",
+        "workerId",
+    ];
+    assert_kept(bytes, &written, &own);
+}
+
+fn worker_record(bytes: &[u8]) {
+    let Ok(record) = serde_json::from_slice::<WorkerRecord>(bytes) else { return };
+    let written = serde_json::to_string_pretty(&record).expect("a record can be written");
+    assert!(serde_json::from_str::<WorkerRecord>(&written).is_ok(), "{written}");
+}
+
+fn inbox(bytes: &[u8]) {
+    for line in lines(bytes) {
+        let Ok(message) = Message::parse(line) else { continue };
+        let written = message.to_line();
+        assert!(!written.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']), "{written:?}");
+        let again = Message::parse(written.as_bytes()).expect("what was written is a message");
+        assert_eq!(
+            (&again.kind, &again.from, &again.content, &again.plan),
+            (&message.kind, &message.from, &message.content, &message.plan)
+        );
+    }
+}
+
+fn transcript(bytes: &[u8]) {
+    let mut records = Vec::new();
+    for line in lines(bytes) {
+        let Ok(record) = Record::parse(line) else { continue };
+        let written = record.to_line();
+        let again = Record::parse(written.as_bytes()).expect("what was written is a record").to_line();
+        // A key that is there twice, which is no JSON of anybody's, is there once then.
+        assert_eq!(Record::parse(again.as_bytes()).expect("it still is one").to_line(), again);
+        records.push(record);
+    }
+    let context = brigade::domain::context::Context::from_records(&records);
+    let _ = context.open_calls();
+}
+
+fn events(bytes: &[u8]) {
+    for line in lines(bytes) {
+        let Ok(event) = serde_json::from_slice::<Event>(line) else { continue };
+        let written = event.to_line();
+        let again: Event = serde_json::from_str(&written).expect("what was written is an event");
+        assert_eq!(again.to_line(), written);
+    }
+}
+
+fn ledger(bytes: &[u8]) {
+    let mut book = Book::default();
+    for line in lines(bytes) {
+        let Ok(line) = serde_json::from_slice::<LedgerLine>(line) else { continue };
+        book.take(&line.entry);
+        let written = line.to_line();
+        let again: LedgerLine = serde_json::from_str(&written).expect("what was written is a line");
+        assert_eq!(again, line);
+    }
+    // Folded, it says the same.
+    let mut folded = Book::default();
+    for entry in book.entries() {
+        folded.take(&entry);
+    }
+    assert_eq!(folded.spent().keys().collect::<Vec<_>>(), book.spent().keys().collect::<Vec<_>>());
+    book.close_open();
+}
+
+fn requests(bytes: &[u8]) {
+    let Ok(book) = serde_json::from_slice::<RequestBook>(bytes) else { return };
+    let written = serde_json::to_vec(&book).expect("a book can be written");
+    let again: RequestBook = serde_json::from_slice(&written).expect("what was written is a book");
+    assert_eq!(again, book);
+    let _ = book.open_plans().map(brigade::domain::request::Request::who_answers).count();
+}
+
+fn format(bytes: &[u8]) {
+    thread_local!(static FOLDER: tempfile::TempDir = tempfile::tempdir().expect("a folder can be made"));
+    FOLDER.with(|folder| {
+        std::fs::write(folder.path().join("FORMAT"), bytes).expect("a file can be written");
+        let outcome = check_format(&RealFileSystem::default(), folder.path());
+        let number = std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        // A byte that is no text is no number either.
+        assert_eq!(outcome.is_ok(), number.is_some_and(|number| number <= 1) && bytes.len() <= 1024, "{outcome:?}");
+    });
+}
+
+fn team_config(bytes: &[u8]) {
+    let (path, text) = (PathBuf::from("/nowhere/brigade.toml"), text(bytes));
+    let source = SourceFile { path: path.clone(), shown: "brigade.toml".into(), text: text.clone() };
+    if let Err(error) = parse_config(source) {
+        let _ = (error.to_string(), error.hint());
+        return;
+    }
+    thread_local!(static FOLDER: tempfile::TempDir = tempfile::tempdir().expect("a folder can be made"));
+    FOLDER.with(|folder| {
+        let file = folder.path().join("brigade.toml");
+        std::fs::write(&file, text).expect("a file can be written");
+        let surroundings = Surroundings { current_folder: folder.path().to_owned(), ..Surroundings::default() };
+        let config = Config::load(Some(&file), surroundings).expect("what was parsed is loaded");
+        for name in config.team_names() {
+            if let Err(error) = config.team(&name, &TeamFlags::default()) {
+                let _ = error.to_string();
+            }
+        }
+        let _ = config.durability();
+    });
+}
+
+fn plan_file(bytes: &[u8]) {
+    match plan::parse("plan.md", &text(bytes)) {
+        Ok(tasks) => {
+            assert!(tasks.len() <= plan::PLAN_TASKS_MAX);
+            for task in tasks {
+                assert!(!task.subject.trim().is_empty() && !task.subject.contains('\n'), "{task:?}");
+            }
+        }
+        Err(errors) => assert!(!errors.0.is_empty() && errors.to_string().len() < 100_000),
+    }
+}
+
+fn runbook(bytes: &[u8]) {
+    let text = text(bytes);
+    let _ = blocks_not_run(&text);
+    let _ = asks(&text);
+    let harmless = defuse(&text);
+    for tag in ["<identity>", "</identity>", "<inbox>", "</inbox>", "<auto-claimed>", "</auto-claimed>"] {
+        assert!(!harmless.contains(tag), "{tag} in {harmless}");
+    }
+    let _ = restore(&harmless);
+}
+
+fn events_of_model(bytes: &[u8]) {
+    let mut whole = SseReader::default();
+    let at_once = whole.feed(bytes);
+    // In pieces it is the same.
+    let (mut pieces, mut events, mut is_too_large) = (SseReader::default(), Vec::<SseEvent>::new(), false);
+    for piece in bytes.chunks(7) {
+        match pieces.feed(piece) {
+            Ok(more) => events.extend(more),
+            Err(_) => {
+                is_too_large = true;
+                break;
+            }
+        }
+    }
+    match at_once {
+        Ok(at_once) => assert_eq!((at_once, false), (events.clone(), is_too_large)),
+        Err(_) => assert!(is_too_large),
+    }
+    let mut assembly = Assembly::default();
+    for event in &events {
+        if assembly.take(event, &()).is_err() {
+            break;
+        }
+    }
+    let _ = assembly.is_whole();
+    let _ = assembly.finish("spare");
+}
+
+fn error_of_model(bytes: &[u8]) {
+    let body = text(bytes);
+    for status in [200, 301, 400, 413, 429, 529] {
+        let error = of_response(status, &Default::default(), &body, SystemTime::UNIX_EPOCH);
+        assert!(error.to_string().len() < 10_000, "{error}");
+    }
+}
+
+fn written_call(bytes: &[u8]) {
+    let tools = [
+        Callable { name: "bash", arguments: vec!["command", "timeout"] },
+        Callable { name: "task_update", arguments: vec!["task_id", "status"] },
+    ];
+    let _ = is_written_call(&text(bytes), &tools);
+}
+
+fn tool_arguments(bytes: &[u8]) {
+    const PARAMETERS: [Parameter; 7] = [
+        required("text", Kind::Text, ""),
+        optional("word", Kind::Word(&["pending", "completed"]), ""),
+        optional("integer", Kind::Integer, ""),
+        optional("flag", Kind::Boolean, ""),
+        optional("task", Kind::Task, ""),
+        optional("tasks", Kind::Tasks, ""),
+        optional("texts", Kind::Texts, ""),
+    ];
+    let Ok(input) = serde_json::from_slice::<Value>(bytes) else { return };
+    if let Err(error) = Arguments::read(&PARAMETERS, &input) {
+        assert!(!error.to_string().is_empty());
+    }
+    for entry in &brigade::tools::table::TOOLS {
+        let about = (entry.build)().about(&input);
+        assert!(about.chars().count() <= 201 && !about.contains('\n'), "{}: {about:?}", entry.name);
+    }
+}
+
+fn diff(bytes: &[u8]) {
+    let lines = Lines::of_diff(bytes);
+    assert_eq!(unaccounted(&lines, &Lines::default(), &lines), Vec::<Vec<u8>>::new());
+    let _ = unaccounted(&lines, &lines, &Lines::default());
+}
