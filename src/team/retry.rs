@@ -68,6 +68,7 @@ impl Agent {
             });
             let waiting = self.progress.busy("waiting for a limit", wait + limits.stall_timeout);
             tokio::select! {
+                biased;
                 () = self.reins.reaches(Pace::Finish) => return given_up(),
                 () = tokio::time::sleep(wait) => {}
             }

@@ -134,6 +134,7 @@ impl Disk {
         let modified_ns = self.tick();
         self.inodes.insert(id, Inode { is_grown_only: true, modified_ns, ..Inode::default() });
         self.change_names(vec![(path.to_owned(), Some(Node::File(id)))], None);
+        self.watches.tell(path, None);
         Ok(id)
     }
 
@@ -159,7 +160,11 @@ impl Disk {
 
     pub(super) fn tick(&mut self) -> i128 {
         self.clock_ns += TICK_NS;
-        self.clock_ns
+        match self.now_ns {
+            // Writes of one moment still differ.
+            Some(now_ns) => now_ns + (self.clock_ns - CLOCK_START_NS) / TICK_NS % GRAIN_NS,
+            None => self.clock_ns,
+        }
     }
 }
 
