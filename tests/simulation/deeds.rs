@@ -31,7 +31,7 @@ const TORN_TIME: Duration = Duration::from_millis(300);
 impl World {
     /// Does it. What fails or is refused is as good as not asked for.
     pub async fn perform(&self, deed: &Deed) {
-        let _ = match deed {
+        let outcome = match deed {
             Deed::AddTasks { dice } => self.add_tasks(&mut Rng::with_seed(*dice)).await,
             Deed::ChangeTask { dice } => self.change_task(&mut Rng::with_seed(*dice)).await,
             Deed::ClaimTask { dice } => self.claim_task(&mut Rng::with_seed(*dice)).await,
@@ -44,6 +44,9 @@ impl World {
                 Ok(())
             }
         };
+        if let Err(error) = outcome {
+            self.nature.note(|| format!("{deed:?} fails: {error}"));
+        }
     }
 
     async fn happen(&self, deed: &Deed) {
@@ -96,8 +99,12 @@ impl World {
         let by = Actor::new(HUMAN, ActorKind::Person);
         let one = |rng: &mut Rng| NewTask {
             subject: "do it".to_owned(),
-            priority: rng.i64(..3),
-            blocked_by: if rng.u8(..100) < 40 { vec![self.some_task(rng)] } else { Vec::new() },
+            priority: rng.i64(0..3),
+            blocked_by: if rng.u8(..100) < 40 && !self.tasks().is_empty() {
+                vec![self.some_task(rng)]
+            } else {
+                Vec::new()
+            },
             max_attempts: Some(rng.u32(2..9)),
             ..NewTask::default()
         };
@@ -117,7 +124,7 @@ impl World {
             5..=6 => Change::Complete(TaskResult::default()),
             7 => {
                 let add_blocked_by = vec![self.some_task(rng)];
-                Change::Edit(TaskEdit { add_blocked_by, priority: Some(rng.i64(..3)), ..TaskEdit::default() })
+                Change::Edit(TaskEdit { add_blocked_by, priority: Some(rng.i64(0..3)), ..TaskEdit::default() })
             }
             _ => return person.stores.board.delete(id, &by).await.map(drop),
         };

@@ -100,7 +100,7 @@ impl Laws {
     }
 
     pub fn asked_to_delete(&mut self, id: TaskId) {
-        self.entry(id.0).may_be_gone = true;
+        self.entry_if_there(id, |accepted| accepted.may_be_gone = true);
     }
 
     pub fn changed(&mut self, id: TaskId, change: &Change, attempt: Option<u32>, after: &Task) {
@@ -138,12 +138,12 @@ impl Laws {
 
     /// The same, and it never wrote it whole again.
     pub fn spoiled(&mut self, id: u64) {
-        self.entry(id).may_be_gone = true;
+        self.entry_if_there(TaskId(id), |accepted| accepted.may_be_gone = true);
     }
 
     pub fn power_was_cut(&mut self, disk: &SimulatedDisk, board: &Path) {
         for id in std::mem::take(&mut self.touched) {
-            self.entry(id).may_be_gone = true;
+            self.spoiled(id);
         }
         self.click = None;
         self.heard.clear();
@@ -364,6 +364,8 @@ impl Laws {
         self.violations.extend(held);
         let idle: Vec<String> = (self.tasks.values())
             .filter(|task| task.status == TaskStatus::Pending && self.unfinished_blocker(task).is_none())
+            // One that waits for a file that is gone, or broken, waits for the person.
+            .filter(|task| task.blocked_by.iter().all(|id| self.tasks.contains_key(&id.0)))
             .map(|task| format!("progress: {} is left though nothing is in its way", task.id))
             .collect();
         self.violations.extend(idle);

@@ -21,6 +21,8 @@ use super::plan::{Deed, Setup};
 
 /// Where everything lies.
 pub const WORKSPACE: &str = "/w";
+/// As kernels do with what nobody syncs.
+const WRITE_BACK_TIME: Duration = Duration::from_secs(30);
 /// How many lines of the story are kept.
 const STORY_LINES_MAX: usize = 400;
 
@@ -48,6 +50,7 @@ pub struct Nature {
     hints_lost_until: Mutex<Option<Instant>>,
     dawdling: Mutex<Option<(u64, Instant)>>,
     troubled_at: Mutex<Instant>,
+    written_back_at: Mutex<Instant>,
     is_calm: AtomicBool,
     story: Mutex<Vec<String>>,
 }
@@ -77,6 +80,7 @@ impl Nature {
             hints_lost_until: Mutex::default(),
             dawdling: Mutex::default(),
             troubled_at: Mutex::new(Instant::now()),
+            written_back_at: Mutex::new(Instant::now()),
             is_calm: AtomicBool::new(false),
             story: Mutex::default(),
         })
@@ -140,6 +144,15 @@ impl Nature {
     pub fn tell_time(&self) {
         let now_ms = self.now().0;
         lock(&self.disk).set_clock(i128::from(now_ms) * 1_000_000);
+    }
+
+    /// What has not been synced for a while becomes durable by itself.
+    pub fn write_back(&self) {
+        let mut written = lock(&self.written_back_at);
+        if written.elapsed() >= WRITE_BACK_TIME {
+            *written = Instant::now();
+            self.disk().settle();
+        }
     }
 
     pub fn hear_hints(&self, changes: broadcast::Sender<StoreChange>) {

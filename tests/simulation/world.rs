@@ -199,6 +199,7 @@ impl World {
     async fn pass(self: &Arc<Self>, time: Duration) {
         let until = Instant::now() + time;
         loop {
+            self.nature.write_back();
             let is_over = tokio::select! {
                 biased;
                 () = self.nature.died.notified() => false,
@@ -253,7 +254,21 @@ impl World {
             }
         }
         let violations = lock(&self.nature.laws).violations.clone();
+        if !violations.is_empty() {
+            self.tell_remains();
+        }
         Outcome { violations, story: self.nature.story(), digest: hasher.finish() }
+    }
+
+    /// What lies on the board, in the inboxes and in the transcripts.
+    fn tell_remains(&self) {
+        for (path, bytes) in self.nature.disk().contents() {
+            let place = path.strip_prefix(WORKSPACE).unwrap_or(&path);
+            if [".tasks", ".team/inbox", ".team/transcripts"].iter().any(|folder| place.starts_with(folder)) {
+                let text = String::from_utf8_lossy(&bytes).replace("\n  ", " ");
+                self.nature.note(|| format!("{}: {}", place.display(), text.trim_end()));
+            }
+        }
     }
 }
 
@@ -339,9 +354,14 @@ impl World {
             self.open("lead", Purpose::Lead { team: "crew".to_owned() }).map_err(|error| error.to_string())?;
         self.nature.hear_hints(process.stores.changes.clone());
         let surroundings = self.surroundings(&process);
+        let died = async {
+            while !process.files.is_dead() {
+                self.nature.died.notified().await;
+            }
+        };
         let team = tokio::select! {
             biased;
-            () = self.nature.died.notified() => Err("it died".to_owned()),
+            () = died => Err("it died".to_owned()),
             team = team::launch(self.spec(), start, surroundings) => team.map_err(|error| error.to_string()),
         }?;
         *lock(&self.leader) = Some(Leader { process, team });
