@@ -843,9 +843,10 @@ mod shared {
             })
         });
         wait.recv().unwrap();
+        let alice = claimant("alice", &[]);
         tokio::select! {
             biased;
-            claimed = world.board.claim_next(&claimant("alice", &[])) => panic!("the lock is held: {claimed:?}"),
+            claimed = world.board.claim_next(&alice) => panic!("the lock is held: {claimed:?}"),
             () = std::future::ready(()) => {}
         }
         release.send(()).unwrap();

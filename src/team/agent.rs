@@ -154,9 +154,9 @@ impl Agent {
     pub async fn resume(parts: AgentParts, shared: Arc<Shared>) -> Result<Self, AgentError> {
         let name = parts.spec.name.as_str();
         let stores = &shared.stores;
-        let conversation =
+        let mut conversation =
             Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&shared.clock)).await?;
-        stores.mailbox.settle(name, conversation.delivered()).await?;
+        stores.mailbox.settle(name, conversation.carried().await?).await?;
         let is_lead = parts.context.is_lead;
         let instructions = if is_lead { &shared.prompts.lead } else { &shared.prompts.teammate };
         let identity = Identity { name, role: &parts.spec.role, team: shared.team.as_str() };
@@ -212,7 +212,7 @@ impl Agent {
     /// Tells the model something, with the task it holds noted beside it.
     pub async fn tell(&mut self, text: String) -> Result<(), AgentError> {
         let message = self.stamped(Role::User, vec![Block::text(text)]);
-        Ok(self.conversation.record(message, false).await?)
+        Ok(self.conversation.record(message).await?)
     }
 
     pub(super) fn stamped(&self, role: Role, content: Vec<Block>) -> MessageRecord {
@@ -275,7 +275,7 @@ impl Agent {
         let mut record = self.stamped(Role::User, vec![Block::text(inbox_block(&messages))]);
         record.delivered = deliveries.into_iter().map(|delivery| delivery.key).collect();
         let keys = record.delivered.clone();
-        self.conversation.record(record, true).await?;
+        self.conversation.record(record).await?;
         self.settle().await;
         for (message, key) in messages.iter().zip(keys) {
             self.shared.notes.fact(Fact::MessageDelivered {
@@ -290,7 +290,11 @@ impl Agent {
 
     /// Tells the mailbox what the transcript carries. What was delivered counts, also when that fails: it is told again later.
     async fn settle(&mut self) {
-        let settled = self.shared.stores.mailbox.settle(self.name(), self.conversation.delivered()).await;
+        let (name, mailbox) = (self.spec.name.clone(), Arc::clone(&self.shared.stores.mailbox));
+        let settled = match self.conversation.carried().await {
+            Ok(carried) => mailbox.settle(name.as_str(), carried).await,
+            Err(error) => Err(error),
+        };
         self.owes_settling = settled.is_err();
         if let Err(error) = settled {
             self.shared.notes.warn(self.name(), format!("its mail stays in the mailbox for now: {error}"));

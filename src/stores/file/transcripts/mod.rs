@@ -140,14 +140,15 @@ impl Inner {
     }
 
     fn append(&self, name: &str, records: Vec<Record>, sync: bool) -> StoreResult<()> {
-        if records.is_empty() {
+        if records.is_empty() && !sync {
             return Ok(());
         }
         let path = self.path(name)?;
         let open = self.open(name);
         let (appended, is_named) = {
             let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-            let appended = self.append_locked(name, &path, &mut open, records)?;
+            let is_told = !records.is_empty();
+            let appended = is_told.then(|| self.append_locked(name, &path, &mut open, records)).transpose()?;
             (appended, open.is_named)
         };
         if !sync {
@@ -155,7 +156,7 @@ impl Inner {
         }
         let folders = if is_named { vec![] } else { vec![self.folder.clone()] };
         let synced = self.sync.sync(SyncRequest { files: vec![path], folders });
-        open.lock().unwrap_or_else(PoisonError::into_inner).take_in(&appended, synced.is_ok());
+        open.lock().unwrap_or_else(PoisonError::into_inner).take_in(appended, synced.is_ok());
         synced
     }
 
@@ -218,10 +219,10 @@ impl Inner {
 
 impl Open {
     /// Takes in whether what was appended is durable. What is not counts as torn: who tries again appends it no second time.
-    fn take_in(&mut self, appended: &Range<u64>, is_durable: bool) {
+    fn take_in(&mut self, appended: Option<Range<u64>>, is_durable: bool) {
         if is_durable {
             self.is_named |= self.sound_bytes.is_some();
-        } else if self.sound_bytes == Some(appended.end) {
+        } else if let Some(appended) = appended.filter(|appended| self.sound_bytes == Some(appended.end)) {
             (self.sound_bytes, self.may_be_torn) = (Some(appended.start), true);
         }
     }
