@@ -139,6 +139,8 @@ impl ProcessFiles {
                 self.nature.cut_power(dice);
                 return Err(Self::killed());
             }
+            // Nobody is in two places at once.
+            Fate::Meanwhile(deed) if self.name.starts_with(whose(&deed)) => {}
             Fate::Meanwhile(deed) => self.nature.meanwhile(&deed),
         }
         // Whoever acted meanwhile may have ended this process.
@@ -188,6 +190,15 @@ impl ProcessFiles {
 /// Whether it gets by without our locks.
 fn is_lockless(deed: &Deed) -> bool {
     matches!(deed, Deed::Click { .. } | Deed::ForeignMail { .. } | Deed::TornTask { .. })
+}
+
+/// Whose process does it.
+fn whose(deed: &Deed) -> &'static str {
+    match deed {
+        Deed::WorkerClaims { .. } | Deed::WorkerFinishes { .. } => "worker",
+        deed if is_lockless(deed) => "foreign",
+        _ => "person",
+    }
 }
 
 fn error_of(failure: Failure) -> io::Error {

@@ -144,10 +144,11 @@ impl Nature {
     pub fn tell_time(&self) {
         let now_ms = self.now().0;
         lock(&self.disk).set_clock(i128::from(now_ms) * 1_000_000);
+        self.write_back();
     }
 
     /// What has not been synced for a while becomes durable by itself.
-    pub fn write_back(&self) {
+    fn write_back(&self) {
         let mut written = lock(&self.written_back_at);
         if written.elapsed() >= WRITE_BACK_TIME {
             *written = Instant::now();

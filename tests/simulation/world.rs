@@ -199,7 +199,6 @@ impl World {
     async fn pass(self: &Arc<Self>, time: Duration) {
         let until = Instant::now() + time;
         loop {
-            self.nature.write_back();
             let is_over = tokio::select! {
                 biased;
                 () = self.nature.died.notified() => false,

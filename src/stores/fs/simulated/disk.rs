@@ -100,7 +100,7 @@ impl Disk {
     }
 
     pub(super) fn node(&self, path: &Path) -> io::Result<Node> {
-        self.tree.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.tree.get(path.as_os_str()).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     pub(super) fn file(&self, path: &Path) -> io::Result<u64> {
@@ -171,10 +171,10 @@ impl Disk {
 fn set(tree: &mut Tree, name: &Path, node: Option<Node>) {
     match node {
         Some(node) => {
-            tree.insert(name.to_owned(), node);
+            tree.insert(name.as_os_str().to_owned(), node);
         }
         None => {
-            tree.remove(name);
+            tree.remove(name.as_os_str());
         }
     }
 }

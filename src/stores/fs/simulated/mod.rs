@@ -17,6 +17,7 @@
 //! lives on is [`super::dying`]'s to play, around a clone of the disk.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -70,7 +71,8 @@ enum Node {
     File(u64),
 }
 
-type Tree = BTreeMap<PathBuf, Node>;
+/// Names in the order of their bytes: paths compare by their parts, which takes long.
+type Tree = BTreeMap<OsString, Node>;
 type Bytes = Arc<Vec<u8>>;
 
 /// A file, whatever its name.
@@ -126,7 +128,7 @@ impl SimulatedDisk {
     pub fn new(options: DiskOptions) -> Self {
         let mut disk =
             Disk { garbage_at: GARBAGE_FILES_MAX, next_inode: 1, clock_ns: CLOCK_START_NS, ..Disk::default() };
-        disk.tree.insert(PathBuf::from("/"), Node::Folder);
+        disk.tree.insert(OsString::from("/"), Node::Folder);
         disk.durable = disk.tree.clone();
         Self::of(options, disk)
     }
@@ -172,7 +174,7 @@ impl SimulatedDisk {
             Node::File(id) => disk.inodes.get(id).map(|inode| Arc::clone(&inode.bytes)),
             Node::Folder => None,
         };
-        disk.tree.iter().filter_map(|(path, node)| Some((path.clone(), bytes(node)?))).collect()
+        disk.tree.iter().filter_map(|(path, node)| Some((PathBuf::from(path), bytes(node)?))).collect()
     }
 
     /// The locks that are held.
@@ -268,10 +270,17 @@ impl Inode {
 
 impl Renaming {
     fn builds_on(&self, earlier: &Self) -> bool {
-        let made = |path: &Path| earlier.names.iter().any(|(name, node)| name == path && *node == Some(Node::Folder));
-        self.names
-            .iter()
-            .any(|(name, _)| earlier.names.iter().any(|(other, _)| other == name) || name.ancestors().skip(1).any(made))
+        let lies_in = |name: &OsStr, folder: &OsStr| {
+            let rest = name.as_encoded_bytes().strip_prefix(folder.as_encoded_bytes());
+            rest.is_some_and(|rest| rest.first() == Some(&b'/'))
+        };
+        let concerns = |name: &OsStr| {
+            earlier.names.iter().any(|(other, node)| {
+                let other = other.as_os_str();
+                other == name || (*node == Some(Node::Folder) && lies_in(name, other))
+            })
+        };
+        self.names.iter().any(|(name, _)| concerns(name.as_os_str()))
     }
 
     fn concerns(&self, folder: &Path) -> bool {
@@ -311,9 +320,13 @@ impl FileSystem for SimulatedDisk {
         match disk.node(folder)? {
             Node::File(_) => Err(io::ErrorKind::NotADirectory.into()),
             Node::Folder => {
-                let below = disk.tree.range(folder.to_owned()..).take_while(|(path, _)| path.starts_with(folder));
-                let inside = below.filter(|(path, _)| path.parent() == Some(folder));
-                Ok(inside.filter_map(|(path, _)| Some(path.file_name()?.to_string_lossy().into_owned())).collect())
+                let mut above = folder.as_os_str().as_encoded_bytes().to_vec();
+                above.extend((!above.ends_with(b"/")).then_some(b'/'));
+                let from = folder.join("").into_os_string();
+                let names =
+                    disk.tree.range(from..).map_while(|(path, _)| path.as_encoded_bytes().strip_prefix(&above[..]));
+                let inside = names.filter(|name| !name.is_empty() && !name.contains(&b'/'));
+                Ok(inside.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
             }
         }
     }
@@ -348,7 +361,7 @@ impl FileSystem for SimulatedDisk {
         let mut disk = self.disk()?;
         let mut missing: Vec<&Path> = Vec::new();
         for path in folder.ancestors() {
-            match disk.tree.get(path) {
+            match disk.tree.get(path.as_os_str()) {
                 Some(Node::Folder) => break,
                 Some(Node::File(_)) => return Err(io::ErrorKind::AlreadyExists.into()),
                 None => missing.push(path),
@@ -399,7 +412,7 @@ impl FileSystem for SimulatedDisk {
         let mut disk = self.disk()?;
         let id = disk.file(from)?;
         disk.check_parent(to)?;
-        let replaces = match disk.tree.get(to) {
+        let replaces = match disk.tree.get(to.as_os_str()) {
             Some(Node::Folder) => return Err(io::ErrorKind::IsADirectory.into()),
             other => other.is_some(),
         };
