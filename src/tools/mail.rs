@@ -1,6 +1,5 @@
 //! What the tools that send mail and requests have in common.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 
 use super::answers::{self, Answerer, Asked};
 use super::{ToolContext, ToolError};
@@ -91,7 +90,5 @@ pub(super) async fn answer(
 
 /// Eight hexadecimal digits, as other programs of the field use.
 fn new_request_id() -> String {
-    // Every RandomState has other keys, from the system's randomness.
-    let random = RandomState::new().build_hasher().finish();
-    format!("{:08x}", random & 0xFFFF_FFFF)
+    format!("{:08x}", fastrand::u32(..))
 }

@@ -138,7 +138,7 @@ impl Plan {
             is_durable: rng.u8(..4) > 0,
             renames_after_bytes: rng.bool(),
             has_watches: rng.u8(..3) > 0,
-            ends_at_rest: rng.u8(..8) == 0,
+            ends_at_rest: rng.u8(..16) == 0,
         };
         let steps = (0..rng.usize(4..=14)).map(|_| step(&mut rng, setup)).collect();
         Self { seed, setup, steps }
