@@ -1,6 +1,5 @@
 //! What the tools that send mail and requests have in common.
 
-
 use super::answers::{self, Answerer, Asked};
 use super::{ToolContext, ToolError};
 use crate::domain::event::Fact;

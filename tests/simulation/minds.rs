@@ -21,6 +21,9 @@ use super::nature::{Nature, lock};
 /// A teammate hears of a lost claim within this time where nothing is wrong with the stores: the poll, and a second.
 const LOST_CLAIM_HEARD: Duration = Duration::from_secs(6);
 
+/// More than any run needs: then a team goes round in circles.
+const REQUESTS_MAX: u64 = 5000;
+
 type Answer = Result<ModelResponse, ModelError>;
 
 /// What the models of all processes of a run share.
@@ -78,7 +81,10 @@ impl ModelClient for Mind {
             return std::future::pending().await;
         }
         let nature = &self.minds.nature;
-        self.minds.requests.fetch_add(1, Ordering::Relaxed);
+        if self.minds.requests.fetch_add(1, Ordering::Relaxed) > REQUESTS_MAX {
+            lock(&nature.laws).violate("bounded: models are asked without end");
+            return std::future::pending().await;
+        }
         if let Err(what) = check_request(&request) {
             lock(&nature.laws).violate(format!("identity holds: {}: {what}", request.teammate));
         }
