@@ -828,7 +828,7 @@ mod shared {
         assert_eq!(board.view().await.unwrap().tasks.len(), 2);
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn a_claim_that_nobody_waits_for_any_more_is_given_back() {
         let world = in_files();
         world.create(vec![task("one")]).await;
@@ -843,11 +843,12 @@ mod shared {
             })
         });
         wait.recv().unwrap();
-        let board = Arc::clone(&world.board);
-        let waiting = tokio::spawn(async move { board.claim_next(&claimant("alice", &[])).await });
-        tokio::task::yield_now().await;
-        waiting.abort();
-        assert!(waiting.await.is_err());
+        let alice = claimant("alice", &[]);
+        tokio::select! {
+            biased;
+            claimed = world.board.claim_next(&alice) => panic!("the lock is held: {claimed:?}"),
+            () = std::future::ready(()) => {}
+        }
         release.send(()).unwrap();
         blocker.join().unwrap().unwrap();
         let end = std::time::Instant::now() + Duration::from_secs(30);

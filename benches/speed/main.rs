@@ -37,7 +37,7 @@ use report::Report;
 /// A row: its name on the command line, what it is about, and what measures it.
 type Row = (&'static str, &'static str, fn(&mut Report));
 
-const ROWS: [Row; 13] = [
+const ROWS: [Row; 14] = [
     ("turns", "overhead of a turn: wall time less the model's and the tools'", turns::measure),
     ("session", "20 tasks by 3 teammates, the whole process", sessions::measure_session),
     ("claims", "claims by 8 claimers in 4 processes, and the bare loop", claims::measure_rate),

@@ -343,7 +343,8 @@ pub trait Transcripts: Send + Sync {
     /// All records of `name`, oldest first; none when it never spoke.
     async fn load(&self, name: &str) -> StoreResult<Vec<Record>>;
 
-    /// Appends records. With `sync`, and power durability, they survive a power cut once this returns.
+    /// Appends records. With `sync`, and power durability, they and all before them survive a power cut once this returns; so do those
+    /// before where there are none to append.
     async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()>;
 }
 

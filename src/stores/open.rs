@@ -20,9 +20,9 @@ use super::file::roster::{FileRoster, ROSTER_FILE};
 use super::file::shared::SharedFile;
 use super::file::state::{FileState, STATE_FILE};
 use super::file::transcripts::FileTranscripts;
-use super::file::watch::{self, Watcher};
-use super::file::workers::FileWorkers;
+use super::file::watch::{self, NoEvents, Watcher};
 use super::file::workers::lead::{Leader, Leadership, occupy, who_leads};
+use super::file::workers::{FileWorkers, Incarnation};
 use super::file::{Durability, TEAM_FOLDER, blocking, failed};
 use super::fs::{FileSystem, RealFileSystem};
 use super::memory;
@@ -108,6 +108,20 @@ pub async fn open(workspace: &Path, options: OpenOptions) -> StoreResult<Workspa
     blocking(move || open_files(&workspace, &options)).await
 }
 
+/// Opens the file stores of `workspace` as another process than this one would, over whatever file system it has: for simulations.
+/// File events of the system are not listened to; `changes` of the stores can be told of by whoever simulates them. Blocks.
+///
+/// # Errors
+/// As [`StoreKind::open`].
+pub fn open_as(
+    process: Incarnation,
+    files: Arc<dyn FileSystem>,
+    workspace: &Path,
+    options: &OpenOptions,
+) -> StoreResult<Workspace> {
+    open_over(Ground { files, process, watch: |_, _| Ok(None) }, workspace, options)
+}
+
 /// Who leads `workspace` now, if anybody does. Blocks for a moment.
 ///
 /// # Errors
@@ -124,28 +138,45 @@ fn open_memory(_: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
 
 fn open_files(workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
     let workspace = std::path::absolute(workspace).map_err(failed("open", workspace))?;
-    let files: Arc<dyn FileSystem> = Arc::new(RealFileSystem::below(&workspace));
+    let files = Arc::new(RealFileSystem::below(&workspace));
+    let watch = |workspace: &Path, changes| watch::start(workspace, changes).map(Some);
+    open_over(Ground { files, process: Incarnation::own(), watch }, &workspace, options)
+}
+
+/// What a process stands on.
+struct Ground {
+    files: Arc<dyn FileSystem>,
+    process: Incarnation,
+    /// Starts to listen to the system's file events.
+    watch: fn(&Path, broadcast::Sender<StoreChange>) -> Result<Option<Watcher>, NoEvents>,
+}
+
+fn open_over(ground: Ground, workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
+    let files = &ground.files;
     let team_folder = workspace.join(TEAM_FOLDER);
     let changes = broadcast::channel(CHANGES_MAX).0;
-    check_format(&*files, &team_folder)?;
-    let mut opened = Opened { warnings: Vec::new(), watcher: None, lead: None };
+    check_format(&**files, &team_folder)?;
+    let mut opened = Opened { warnings: Vec::new(), has_events: false, watcher: None, lead: None };
     let workers: Arc<dyn Workers> = match &options.purpose {
         Purpose::Lead { team } => {
-            opened.lead(&files, &workspace, &team_folder, options, team, &changes)?;
-            let workers = FileWorkers::register(Arc::clone(&files), Arc::clone(&options.clock), &team_folder, team)?;
+            opened.lead(&ground, workspace, &team_folder, options, team, &changes)?;
+            let (files, clock) = (Arc::clone(files), Arc::clone(&options.clock));
+            let workers = FileWorkers::register_as(&ground.process, files, clock, &team_folder, team)?;
             Arc::new(opened.lead.iter().fold(workers, FileWorkers::leading))
         }
         Purpose::Act | Purpose::Look => {
-            Arc::new(FileWorkers::visit(Arc::clone(&files), Arc::clone(&options.clock), &team_folder))
+            Arc::new(FileWorkers::visit(Arc::clone(files), Arc::clone(&options.clock), &team_folder))
         }
     };
-    let stores = file_stores(&files, &workspace, options, workers, changes, opened.watcher.is_some())?;
+    let stores = file_stores(files, workspace, options, workers, changes, opened.has_events)?;
     Ok(Workspace { stores, warnings: opened.warnings, _watcher: opened.watcher, _lead: opened.lead })
 }
 
 /// What only a lead has.
 struct Opened {
     warnings: Vec<String>,
+    /// Whether others' changes are told of.
+    has_events: bool,
     watcher: Option<Watcher>,
     lead: Option<Arc<Leadership>>,
 }
@@ -153,13 +184,14 @@ struct Opened {
 impl Opened {
     fn lead(
         &mut self,
-        files: &Arc<dyn FileSystem>,
+        ground: &Ground,
         workspace: &Path,
         team_folder: &Path,
         options: &OpenOptions,
         team: &str,
         changes: &broadcast::Sender<StoreChange>,
     ) -> StoreResult<()> {
+        let files = &ground.files;
         let folders = [workspace.join(BOARD_FOLDER), team_folder.join("inbox"), team_folder.join("transcripts")];
         for folder in &folders {
             files.create_folder(folder).map_err(failed("make", folder))?;
@@ -177,8 +209,8 @@ impl Opened {
                 "the workspace is on {kind}, where locks are not to be trusted: a worker counts as gone after 30 s of silence"
             ));
         }
-        match watch::start(workspace, changes.clone()) {
-            Ok(watcher) => self.watcher = Some(watcher),
+        match (ground.watch)(workspace, changes.clone()) {
+            Ok(watcher) => (self.watcher, self.has_events) = (watcher, true),
             Err(error) => self.warnings.push(error.to_string()),
         }
         Ok(())

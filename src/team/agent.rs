@@ -158,9 +158,9 @@ impl Agent {
     pub async fn resume(parts: AgentParts, shared: Arc<Shared>) -> Result<Self, AgentError> {
         let name = parts.spec.name.as_str();
         let stores = &shared.stores;
-        let conversation =
+        let mut conversation =
             Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&shared.clock)).await?;
-        stores.mailbox.settle(name, conversation.delivered()).await?;
+        stores.mailbox.settle(name, conversation.carried().await?).await?;
         conversation.steps().clone_into(&mut parts.context.todos.lock().unwrap_or_else(PoisonError::into_inner));
         let is_lead = parts.context.is_lead;
         let instructions = if is_lead { &shared.prompts.lead } else { &shared.prompts.teammate };
@@ -220,7 +220,7 @@ impl Agent {
     /// Tells the model something, with the task it holds noted beside it.
     pub async fn tell(&mut self, text: String) -> Result<(), AgentError> {
         let message = self.stamped(Role::User, vec![Block::text(text)]);
-        Ok(self.conversation.record(message, false).await?)
+        Ok(self.conversation.record(message).await?)
     }
 
     pub(super) fn stamped(&self, role: Role, content: Vec<Block>) -> MessageRecord {
@@ -283,7 +283,7 @@ impl Agent {
         let mut record = self.stamped(Role::User, vec![Block::text(inbox_block(&messages))]);
         record.delivered = deliveries.into_iter().map(|delivery| delivery.key).collect();
         let keys = record.delivered.clone();
-        self.conversation.record(record, true).await?;
+        self.conversation.record(record).await?;
         self.settle().await;
         for (message, key) in messages.iter().zip(keys) {
             self.shared.notes.fact(Fact::MessageDelivered {
@@ -298,7 +298,11 @@ impl Agent {
 
     /// Tells the mailbox what the transcript carries. What was delivered counts, also when that fails: it is told again later.
     async fn settle(&mut self) {
-        let settled = self.shared.stores.mailbox.settle(self.name(), self.conversation.delivered()).await;
+        let (name, mailbox) = (self.spec.name.clone(), Arc::clone(&self.shared.stores.mailbox));
+        let settled = match self.conversation.carried().await {
+            Ok(carried) => mailbox.settle(name.as_str(), carried).await,
+            Err(error) => Err(error),
+        };
         self.owes_settling = settled.is_err();
         if let Err(error) = settled {
             self.shared.notes.warn(self.name(), format!("its mail stays in the mailbox for now: {error}"));

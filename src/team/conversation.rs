@@ -41,6 +41,8 @@ pub struct Conversation {
     messages: Vec<Arc<ChatMessage>>,
     records: u64,
     delivered: HashSet<String>,
+    /// Whether a power cut may take some of that from the transcript.
+    owes_sync: bool,
     size: ContextSize,
     /// Something was told that asks for an answer, and the model has not said anything since.
     owes_answer: bool,
@@ -67,6 +69,8 @@ impl Conversation {
             transcripts,
             clock,
             delivered: Context::delivered(&records).map(str::to_owned).collect(),
+            // Whoever wrote it may have been killed before it was durable.
+            owes_sync: true,
             summary: context.summary,
             messages: Vec::new(),
             records: context.records,
@@ -93,18 +97,20 @@ impl Conversation {
                 content: if place == 0 { interrupted(&tool) } else { NOT_REACHED.to_owned() },
                 is_error: true,
             });
-            conversation.record(MessageRecord::new(Role::User, closed.collect()), false).await?;
+            conversation.record(MessageRecord::new(Role::User, closed.collect())).await?;
         }
         Ok(conversation)
     }
 
-    /// Records a message and adds it to the context. With `sync` it survives a power cut once this returns.
-    pub async fn record(&mut self, message: MessageRecord, sync: bool) -> StoreResult<()> {
+    /// Records a message and adds it to the context. It survives the death of the process; what it delivers survives a power cut once
+    /// [`Self::carried`] says so.
+    pub async fn record(&mut self, message: MessageRecord) -> StoreResult<()> {
         let record = Record { at: self.clock.now(), entry: Entry::Message(message) };
-        self.transcripts.append(&self.name, std::slice::from_ref(&record), sync).await?;
+        self.transcripts.append(&self.name, std::slice::from_ref(&record), false).await?;
         self.records += 1;
         self.note(&record.entry);
         if let Entry::Message(message) = record.entry {
+            self.owes_sync |= !message.delivered.is_empty();
             self.delivered.extend(message.delivered.iter().cloned());
             self.add(&message);
         }
@@ -219,6 +225,18 @@ impl Conversation {
     #[must_use]
     pub fn delivered(&self) -> &HashSet<String> {
         &self.delivered
+    }
+
+    /// The same, once a power cut takes none of it from the transcript: whatever else holds that mail may go then.
+    ///
+    /// # Errors
+    /// The transcript cannot be made durable; all it says counts as delivered none the less.
+    pub async fn carried(&mut self) -> StoreResult<&HashSet<String>> {
+        if self.owes_sync && !self.delivered.is_empty() {
+            self.transcripts.append(&self.name, &[], true).await?;
+        }
+        self.owes_sync = false;
+        Ok(&self.delivered)
     }
 
     /// Whether this goal was told, ever.

@@ -137,6 +137,12 @@ impl TeamHandle {
         &self.live
     }
 
+    /// Ends the team where it stands, as the death of its process would: nothing is released, written or said. What it held stays its
+    /// worker's for as long as the stores that were handed to it live.
+    pub fn abort(&self) {
+        self.lead.abort();
+    }
+
     /// Waits until the team has ended.
     ///
     /// # Errors

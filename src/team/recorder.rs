@@ -79,6 +79,7 @@ impl Notes {
             has_room.as_mut().enable();
             if self.queue.waiting.load(Ordering::Relaxed) > NOTES_WAITING_MAX {
                 tokio::select! {
+                    biased;
                     () = has_room => {}
                     () = self.sender.closed() => {}
                 }

@@ -84,6 +84,7 @@ impl Reins {
     pub async fn drops_tools(&self) {
         self.reaches(Pace::LetGo).await;
         tokio::select! {
+            biased;
             () = self.reaches(Pace::BreakOff) => {}
             () = tokio::time::sleep(TOOL_GRACE) => {}
         }

@@ -69,6 +69,7 @@ impl Agent {
             });
             let waiting = self.progress.busy(Activity::WaitingForLimit, wait + limits.stall_timeout);
             tokio::select! {
+                biased;
                 () = self.reins.reaches(Pace::Finish) => return given_up(),
                 () = tokio::time::sleep(wait) => {}
             }

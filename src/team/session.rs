@@ -177,7 +177,7 @@ impl Session {
             }
             let mut record = MessageRecord::new(Role::User, vec![Block::text(inbox_block(&messages))]);
             record.delivered = deliveries.iter().map(|delivery| delivery.key.clone()).collect();
-            conversation.record(record, true).await?;
+            conversation.record(record).await?;
             for delivery in deliveries {
                 pass_on_plan(lead, &delivery.message).await?;
                 lead.notes.fact(Fact::MessageDelivered {
@@ -187,7 +187,7 @@ impl Session {
                 });
             }
         }
-        mailbox.settle(LEAD, conversation.delivered()).await
+        mailbox.settle(LEAD, conversation.carried().await?).await
     }
 }
 

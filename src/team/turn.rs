@@ -147,7 +147,7 @@ impl Agent {
         if record.content.is_empty() {
             record.content.push(Block::text("(nothing more)"));
         }
-        self.conversation.record(record, false).await?;
+        self.conversation.record(record).await?;
         self.note_said(&response.content);
         let said: String = response.content.iter().filter_map(text_of).collect();
         let calls: Vec<Call> = response.content.into_iter().filter_map(call_of).collect();
@@ -326,7 +326,7 @@ impl Agent {
     async fn record_result(&mut self, id: String, text: String, is_error: bool) -> Result<(), AgentError> {
         let result = Block::ToolResult { tool_use_id: id, content: text, is_error };
         let message = self.stamped(Role::User, vec![result]);
-        Ok(self.conversation.record(message, false).await?)
+        Ok(self.conversation.record(message).await?)
     }
 
     /// Replaces the context by a summary its model writes, or, where it cannot, by the context's end. Says what came of it

@@ -1,6 +1,5 @@
 //! Requests and their answers, by whoever may make or give them: a member's tool and a person's command go the same way.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use crate::domain::message::{Message, MessageType};
@@ -96,9 +95,7 @@ pub async fn recorded(stores: &Stores, from: &str) -> StoreResult<RequestBook> {
 /// Eight hexadecimal digits, as other programs of the field use.
 #[must_use]
 pub fn new_request_id() -> String {
-    // Every RandomState has other keys, from the system's randomness.
-    let random = RandomState::new().build_hasher().finish();
-    format!("{:08x}", random & 0xFFFF_FFFF)
+    format!("{:08x}", fastrand::u32(..))
 }
 
 /// Answers a request, once: what `compose` makes of it goes to who asked. The answer counts once it is sent.

@@ -7,7 +7,10 @@ use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role, Usa
 use brigade::ports::{StoreError, Transcripts};
 use brigade::stores::file::Durability;
 use brigade::stores::file::transcripts::{FileTranscripts, RECORD_BYTES_MAX};
+use brigade::stores::fs::FileSystem;
 use brigade::stores::fs::dying::{DyingFileSystem, Fate};
+use brigade::stores::fs::simulated::SimulatedDisk;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::support::{real, worlds};
@@ -157,4 +160,37 @@ async fn archiving_keeps_what_a_resume_needs_and_what_covers_means() {
     let archives = fs::read_dir(folder.path().join("transcripts/.archive")).unwrap();
     let lines: usize = archives.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap().lines().count()).sum();
     assert!(lines > 150, "{lines} records are archived");
+}
+
+#[tokio::test]
+async fn an_append_that_fails_at_any_call_is_there_once_when_it_is_tried_again() {
+    for call in 1.. {
+        let disk = SimulatedDisk::default();
+        let team = Path::new("/w/.team");
+        let sound = FileTranscripts::new(Arc::new(disk.clone()), Durability::Power, team);
+        sound.append("ann", &[said("a")], true).await.unwrap();
+        let failing = Arc::new(DyingFileSystem::new(Arc::new(disk), Fate::FailsAt(call)));
+        let transcripts = FileTranscripts::new(Arc::clone(&failing) as Arc<dyn FileSystem>, Durability::Power, team);
+        let first = transcripts.append("ann", &[said("b")], true).await;
+        if first.is_err() {
+            transcripts.append("ann", &[said("b")], true).await.unwrap();
+        }
+        assert_eq!(sound.load("ann").await.unwrap(), [said("a"), said("b")], "call {call}, {first:?}");
+        if !failing.is_struck() {
+            assert!(call > 3, "hardly a call failed: {call}");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_synced_survives_though_the_file_was_made_by_what_was_not() {
+    let (disk, team) = (SimulatedDisk::default(), Path::new("/w/.team"));
+    disk.create_folder(&team.join("transcripts")).unwrap();
+    disk.settle();
+    let transcripts = FileTranscripts::new(Arc::new(disk.clone()), Durability::Power, team);
+    transcripts.append("ann", &[said("a")], false).await.unwrap();
+    transcripts.append("ann", &[said("b")], true).await.unwrap();
+    let after = FileTranscripts::new(Arc::new(disk.crash(0)), Durability::Power, team);
+    assert_eq!(after.load("ann").await.unwrap(), [said("a"), said("b")]);
 }

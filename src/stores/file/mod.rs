@@ -38,23 +38,43 @@ pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> St
 
 /// Runs `action`, which blocks, where it holds up no other task. Once begun it runs to its end, also when nobody waits any more.
 ///
-/// A runtime of several threads goes on without the one that calls: handing the action to another thread and its answer back would
-/// wake two, and on a busy machine each of them waits for its turn.
+/// It runs on the thread that calls. A runtime of several threads goes on without that one: handing the action to another and its
+/// answer back would wake two, and on a busy machine each of them waits for its turn. A runtime of one thread stands still
+/// meanwhile; it is a command's, which has nothing else to do, or a simulation's, whose seed decides what comes after what.
 ///
 /// # Errors
 /// What `action` says; a panic in it as [`StoreError::Io`].
 pub async fn blocking<R: Send + 'static>(action: impl FnOnce() -> StoreResult<R> + Send + 'static) -> StoreResult<R> {
     let broken = |source| failed("finish work on", Path::new("the stores"))(source);
-    if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
-        // A call that panics is an error of the call, as on a thread of its own, and not the end of who made it.
-        let caught = || catch_unwind(AssertUnwindSafe(action));
+    // A call that panics is an error of the call, as on a thread of its own, and not the end of who made it.
+    let caught = || catch_unwind(AssertUnwindSafe(action));
+    let outcome = if is_alone() {
+        caught()
+    } else {
         let outcome = tokio::task::block_in_place(caught);
         // A runtime that ended meanwhile lets go of the task here; it must not go on to a timer that is gone.
         tokio::task::yield_now().await;
-        return outcome.unwrap_or_else(|_| Err(broken(io::Error::other("a call panicked"))));
+        outcome
+    };
+    outcome.unwrap_or_else(|_| Err(broken(io::Error::other("a call panicked"))))
+}
+
+/// Runs `action`, which blocks, beside others of its kind, where the runtime has threads for that: calls that wait for the disk at once
+/// wait together. Once begun it runs to its end, also when nobody waits any more.
+///
+/// # Errors
+/// As [`blocking`].
+pub async fn blocking_beside<R: Send + 'static>(
+    action: impl FnOnce() -> StoreResult<R> + Send + 'static,
+) -> StoreResult<R> {
+    if is_alone() {
+        return blocking(action).await;
     }
-    match tokio::task::spawn_blocking(action).await {
-        Ok(outcome) => outcome,
-        Err(error) => Err(broken(io::Error::other(error))),
-    }
+    let broken = |source| failed("finish work on", Path::new("the stores"))(source);
+    tokio::task::spawn_blocking(action).await.unwrap_or_else(|error| Err(broken(io::Error::other(error))))
+}
+
+/// Whether the runtime has no thread but the one that calls.
+fn is_alone() -> bool {
+    Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread
 }

@@ -172,7 +172,7 @@ fn is_left_over(files: &dyn FileSystem, path: &Path, name: &str) -> bool {
     }
     let is_old = || {
         let age_ns_max = i128::try_from(TEMPORARY_AGE_MAX.as_nanos()).unwrap_or(i128::MAX);
-        files.stamp(path).is_ok_and(|stamp| platform::now_ns() - stamp.modified_ns > age_ns_max)
+        files.stamp(path).is_ok_and(|stamp| files.now_ns() - stamp.modified_ns > age_ns_max)
     };
     pid.is_some_and(|pid| !platform::process_lives(pid)) || is_old()
 }

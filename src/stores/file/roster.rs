@@ -4,10 +4,11 @@
 //! What this process reported is authoritative in its memory. Reports within a quarter of a second go out together.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use indexmap::IndexMap;
+use tokio::time::Instant;
 
 use crate::domain::record::{RosterMember, merge_roster, read_roster};
 use crate::ports::{Roster, StoreResult};

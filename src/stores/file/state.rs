@@ -6,18 +6,19 @@
 //! files that were swapped out, and puts right what an outside writer put back.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
 use tokio::sync::broadcast::{Receiver, Sender, error::RecvError};
+use tokio::time::Instant;
 
 use crate::domain::state::{SetDesired, SharedState, StateReport, StateUpdate};
 use crate::ports::{Clock, StateStore, StoreChange, StoreResult};
 use crate::stores::fs::Stamp;
 
 use super::blocking;
-use super::shared::{Base, Merged, SETTLE_TIME, SharedFile, is_telling, merge_patiently};
+use super::shared::{Base, Merged, SETTLE_TIME, SharedFile, merge_patiently};
 
 /// The file's name.
 pub const STATE_FILE: &str = "agent_state.json";
@@ -266,9 +267,8 @@ impl Inner {
     fn draft(&self, at_once: bool) -> Draft {
         let is_due = at_once || self.due().is_some_and(|due| due <= Instant::now());
         let own = self.own();
-        let (version, report) =
-            if is_due { (own.version, own.report.clone()) } else { (own.written_version, own.written.clone()) };
-        Draft { version, report, merging: Arc::default() }
+        let (version, report) = if is_due { (own.version, &own.report) } else { (own.written_version, &own.written) };
+        Draft { version, report: report.clone(), merging: Arc::default() }
     }
 
     fn maker(
@@ -416,9 +416,10 @@ async fn wait_for_a_reason(wake: &Notify, changes: &mut Receiver<StoreChange>, n
         }
     };
     tokio::select! {
+        biased;
         () = wake.notified() => false,
         () = hint => true,
-        () = tokio::time::sleep_until(next.into()) => false,
+        () = tokio::time::sleep_until(next) => false,
     }
 }
 
@@ -467,7 +468,7 @@ impl Keeping {
         }
         self.stamp = after;
         self.looked_at = Instant::now();
-        self.is_telling = after.is_none_or(is_telling);
+        self.is_telling = after.is_none_or(|stamp| inner.file.is_telling(stamp));
         // Only what was read between two equal stamps belongs to that stamp.
         if let (Ok(state), Some(stamp), true) = (outcome, after, self.is_telling && inner.has_events)
             && before == after

@@ -6,7 +6,9 @@
 use std::any::Any;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
+use crate::platform;
 pub use crate::platform::watch::Drained;
 pub use crate::platform::{FileKind, Stamp};
 
@@ -100,6 +102,16 @@ pub trait FileSystem: Send + Sync {
     /// Whether another holds `folder`. Asking keeps nobody else from asking.
     fn is_folder_held(&self, _folder: &Path) -> bool {
         false
+    }
+
+    /// Lets time pass before a lock that somebody holds is tried for again.
+    fn wait(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    /// The clock that stamps go by, in nanoseconds since 1970: tells how old a file's last write is.
+    fn now_ns(&self) -> i128 {
+        platform::now_ns()
     }
 
     /// Bytes that can still be written on the disk of `folder`.

@@ -27,7 +27,7 @@ use crate::domain::task::{NewTask, Task, TaskId};
 use crate::ports::{Board, BoardView, Claimant, Clock, LostClaims, Reclaimed, StoreChange, StoreError, StoreResult};
 use crate::stores::fs::FileSystem;
 
-use super::Durability;
+use super::{Durability, blocking, blocking_beside, is_alone};
 
 pub use self::core::BoardFiles;
 pub use self::layout::{BOARD_FOLDER, SPOILED_AFTER, SPOILED_FOLDER, WATERMARK_FILE};
@@ -71,7 +71,7 @@ impl FileBoard {
         call: impl FnOnce(&BoardFiles) -> StoreResult<R> + Send + 'static,
     ) -> StoreResult<R> {
         let files = Arc::clone(&self.files);
-        spawn_blocking(move || call(&files)).await.unwrap_or_else(|error| Err(interrupted(error)))
+        blocking_beside(move || call(&files)).await
     }
 
     /// Runs a claim. When nobody waits for it any more by the time it is made, it is given back: a caller that was cancelled would
@@ -82,6 +82,10 @@ impl FileBoard {
         claimed: impl FnOnce(R) -> Option<Task> + Send + 'static,
     ) -> StoreResult<R> {
         let files = Arc::clone(&self.files);
+        if is_alone() {
+            // Nobody can be cancelled between the claim and its answer.
+            return blocking(move || call(&files)).await;
+        }
         let (sender, receiver) = oneshot::channel();
         spawn_blocking(move || {
             if let Err(Ok(unheard)) = sender.send(call(&files))

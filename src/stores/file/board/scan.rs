@@ -9,7 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+
+use tokio::time::Instant;
 
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::platform;
@@ -296,6 +297,7 @@ impl Scan {
     }
 
     fn take_in(&mut self, id: TaskId, found: Found, index: &mut Index) {
+        let now_ns = self.files.now_ns();
         match found {
             Found::Nothing => {
                 self.seen.remove(&id);
@@ -306,12 +308,12 @@ impl Scan {
             }
             Found::Same(stamp) => {
                 if let Some(seen) = self.seen.get_mut(&id) {
-                    (seen.stamp, seen.is_settled) = (Some(stamp), is_settled(&stamp));
+                    (seen.stamp, seen.is_settled) = (Some(stamp), is_settled(&stamp, now_ns));
                 }
             }
             Found::Task(task, stamp, digest) => {
                 self.suspects.remove(&id);
-                self.seen.insert(id, Seen { stamp: Some(stamp), digest, is_settled: is_settled(&stamp) });
+                self.seen.insert(id, Seen { stamp: Some(stamp), digest, is_settled: is_settled(&stamp, now_ns) });
                 // An unchanged task is no news: others compare revisions.
                 if !matches!(index.entry(id), Some(Entry::Task(old)) if **old == *task) {
                     index.put(id, Some(Entry::Task(Arc::from(task))));
@@ -322,7 +324,7 @@ impl Scan {
                 match stamp.filter(|_| is_movable) {
                     Some(stamp) if self.suspects.get(&id).is_some_and(|suspect| suspect.stamp == stamp) => {}
                     Some(stamp) => {
-                        self.suspects.insert(id, Suspect { stamp, since: last_written(&stamp) });
+                        self.suspects.insert(id, Suspect { stamp, since: last_written(&stamp, now_ns) });
                     }
                     None => {
                         self.suspects.remove(&id);
@@ -337,16 +339,16 @@ impl Scan {
 }
 
 /// When the file was last written, as far back as it matters: a command that looks once has not seen it before.
-fn last_written(stamp: &Stamp) -> Instant {
+fn last_written(stamp: &Stamp, now_ns: i128) -> Instant {
     let now = Instant::now();
     let settled = i128::try_from(SPOILED_AFTER.as_nanos()).unwrap_or(i128::MAX);
-    let is_old = platform::now_ns() - stamp.modified_ns > settled;
+    let is_old = now_ns - stamp.modified_ns > settled;
     if is_old { now.checked_sub(SPOILED_AFTER).unwrap_or(now) } else { now }
 }
 
-fn is_settled(stamp: &Stamp) -> bool {
+fn is_settled(stamp: &Stamp, now_ns: i128) -> bool {
     let grain = if stamp.modified_ns % 1_000_000_000 == 0 { COARSE_CLOCK_GRAIN_NS } else { CLOCK_GRAIN_NS };
-    platform::now_ns() - stamp.modified_ns > grain
+    now_ns - stamp.modified_ns > grain
 }
 
 fn read_tasks(

@@ -14,10 +14,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::broadcast::Sender;
+use tokio::time::Instant;
 
 use crate::domain::message::{MESSAGE_BYTES_MAX, Message};
 use crate::domain::name::Name;

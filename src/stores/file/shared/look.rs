@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use crate::platform;
 use crate::ports::StoreResult;
 use crate::stores::file::failed;
 use crate::stores::fs::Stamp;
@@ -29,6 +28,13 @@ pub(super) struct Glimpse {
 }
 
 impl SharedFile {
+    /// Whether a later write is sure to give a file with this stamp another one: the clock of the file system has moved on.
+    #[must_use]
+    pub fn is_telling(&self, stamp: Stamp) -> bool {
+        let grain_ns = i128::try_from(STAMP_GRAIN.as_nanos()).unwrap_or(i128::MAX);
+        stamp.modified_ns < self.files.now_ns() - grain_ns
+    }
+
     /// What the file aside of this name holds. One whose stamp would tell of a later write is read once.
     pub(super) fn glimpse(&self, state: &mut State, name: &str) -> StoreResult<Option<Glimpse>> {
         let path = state.aside.join(name);
@@ -41,7 +47,7 @@ impl SharedFile {
             return Ok(None);
         };
         let glimpse = Glimpse { print: content.print, is_whole: content.is_whole, stamp: content.stamp };
-        if is_telling(content.stamp) {
+        if self.is_telling(content.stamp) {
             state.glimpses.insert(name.to_owned(), glimpse);
         }
         Ok(Some(glimpse))
@@ -94,10 +100,4 @@ impl SharedFile {
         known.push_front(print);
         known.truncate(WHOLE_KNOWN_MAX);
     }
-}
-
-/// Whether a later write is sure to give the file another stamp: the clock of the file system has moved on.
-pub fn is_telling(stamp: Stamp) -> bool {
-    let grain_ns = i128::try_from(STAMP_GRAIN.as_nanos()).unwrap_or(i128::MAX);
-    stamp.modified_ns < platform::now_ns() - grain_ns
 }

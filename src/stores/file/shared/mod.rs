@@ -16,7 +16,9 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::ports::StoreResult;
 use crate::stores::fs::{FileSystem, Stamp, locked};
@@ -25,7 +27,6 @@ use super::replace::sweep_temporaries;
 use super::{Durability, blocking, failed};
 use aside::{AsideName, Content, print};
 use look::Glimpse;
-pub use look::is_telling;
 use spares::Spares;
 
 /// How long the same broken bytes count as a writer at work, and how long a file that was swapped out is watched.

@@ -7,6 +7,7 @@ mod archive;
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -55,6 +56,8 @@ struct Open {
     sound_bytes: Option<u64>,
     /// Whether there may be more behind them: the last append failed, or the process before died.
     may_be_torn: bool,
+    /// Whether the file's name is durable, as far as this process saw to it.
+    is_named: bool,
     /// How many more records there were from the start than the reader was shown; `None` before the first look.
     hidden: Option<u64>,
 }
@@ -137,23 +140,27 @@ impl Inner {
     }
 
     fn append(&self, name: &str, records: Vec<Record>, sync: bool) -> StoreResult<()> {
-        if records.is_empty() {
+        if records.is_empty() && !sync {
             return Ok(());
         }
         let path = self.path(name)?;
         let open = self.open(name);
-        let is_new = {
+        let (appended, is_named) = {
             let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-            self.append_locked(name, &path, &mut open, records)?
+            let is_told = !records.is_empty();
+            let appended = is_told.then(|| self.append_locked(name, &path, &mut open, records)).transpose()?;
+            (appended, open.is_named)
         };
-        if sync {
-            let folders = if is_new { vec![self.folder.clone()] } else { vec![] };
-            self.sync.sync(SyncRequest { files: vec![path], folders })?;
+        if !sync {
+            return Ok(());
         }
-        Ok(())
+        let folders = if is_named { vec![] } else { vec![self.folder.clone()] };
+        let synced = self.sync.sync(SyncRequest { files: vec![path], folders });
+        open.lock().unwrap_or_else(PoisonError::into_inner).take_in(appended, synced.is_ok());
+        synced
     }
 
-    fn append_locked(&self, name: &str, path: &Path, open: &mut Open, records: Vec<Record>) -> StoreResult<bool> {
+    fn append_locked(&self, name: &str, path: &Path, open: &mut Open, records: Vec<Record>) -> StoreResult<Range<u64>> {
         let covers = records.iter().rev().find_map(|record| match record.entry {
             Entry::Compaction { covers, .. } => Some(covers),
             Entry::Message(_) => None,
@@ -174,21 +181,20 @@ impl Inner {
             text.push_str(&line);
             text.push('\n');
         }
-        let before = self.append_text(path, open, &text)?;
-        if let Some(covers) = covers.filter(|_| before > self.live_bytes) {
+        let appended = self.append_text(path, open, &text)?;
+        if let Some(covers) = covers.filter(|_| appended.start > self.live_bytes) {
             // The file becomes another one.
-            open.sound_bytes = None;
-            let Err(error) = self.archive(name, path, covers.saturating_add(hidden)) else {
-                return Ok(before == 0);
-            };
-            // The transcript is whole as it is, or wholly replaced; the next compaction tries again.
-            tracing::warn!(%error, teammate = name, "what a compaction covers cannot be archived");
+            (open.sound_bytes, open.is_named) = (None, false);
+            if let Err(error) = self.archive(name, path, covers.saturating_add(hidden)) {
+                // The transcript is whole as it is, or wholly replaced; the next compaction tries again.
+                tracing::warn!(%error, teammate = name, "what a compaction covers cannot be archived");
+            }
         }
-        Ok(before == 0)
+        Ok(appended)
     }
 
-    /// Appends behind what is sound, and returns the size before.
-    fn append_text(&self, path: &Path, open: &mut Open, text: &str) -> StoreResult<u64> {
+    /// Appends behind what is sound, and returns where the text lies then.
+    fn append_text(&self, path: &Path, open: &mut Open, text: &str) -> StoreResult<Range<u64>> {
         let sound = open.sound_bytes.unwrap_or(0);
         let left = if open.may_be_torn { left_behind(&*self.files, path, sound)? } else { Vec::new() };
         let rest = rest_behind(&left, text.as_bytes());
@@ -203,13 +209,24 @@ impl Inner {
             }
             other => other.map_err(failed("append to", path))?,
         };
+        let end = before + rest.len() as u64;
         open.may_be_torn = false;
-        open.sound_bytes = Some(before + rest.len() as u64);
-        Ok(before)
+        open.sound_bytes = Some(end);
+        open.is_named &= before > 0;
+        Ok(end.saturating_sub(text.len() as u64)..end)
     }
 }
 
 impl Open {
+    /// Takes in whether what was appended is durable. What is not counts as torn: who tries again appends it no second time.
+    fn take_in(&mut self, appended: Option<Range<u64>>, is_durable: bool) {
+        if is_durable {
+            self.is_named |= self.sound_bytes.is_some();
+        } else if let Some(appended) = appended.filter(|appended| self.sound_bytes == Some(appended.end)) {
+            (self.sound_bytes, self.may_be_torn) = (Some(appended.start), true);
+        }
+    }
+
     fn look_at(&mut self, bytes: &[u8]) {
         let sound = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         self.sound_bytes = Some(sound as u64);

@@ -51,7 +51,7 @@ pub fn occupy(files: Arc<dyn FileSystem>, workspace: &Path, team: &str) -> Store
     let team_folder = workspace.join(TEAM_FOLDER);
     files.create_folder(&team_folder).map_err(failed("make", &team_folder))?;
     let inode = files.stamp(workspace).map_err(failed("look at", workspace))?.inode;
-    let folder = tried(|| files.hold_folder(workspace).map_err(failed("lock", workspace)))?;
+    let folder = tried(&*files, || files.hold_folder(workspace).map_err(failed("lock", workspace)))?;
     let Some(folder) = folder else {
         return Err(occupied(&*files, &team_folder));
     };
@@ -84,12 +84,15 @@ pub fn who_leads(files: &dyn FileSystem, workspace: &Path) -> StoreResult<Option
 }
 
 /// Tries for a lock for a while.
-fn tried(mut try_once: impl FnMut() -> StoreResult<Option<HeldLock>>) -> StoreResult<Option<HeldLock>> {
+fn tried(
+    files: &dyn FileSystem,
+    mut try_once: impl FnMut() -> StoreResult<Option<HeldLock>>,
+) -> StoreResult<Option<HeldLock>> {
     for _ in 0..TRIES {
         if let Some(held) = try_once()? {
             return Ok(Some(held));
         }
-        std::thread::sleep(TRY_WAIT);
+        files.wait(TRY_WAIT);
     }
     Ok(None)
 }
@@ -111,7 +114,7 @@ impl Leadership {
     fn take_file(&self) -> StoreResult<bool> {
         let (files, team_folder) = (&*self.files, self.workspace.join(TEAM_FOLDER));
         let lock = team_folder.join(LOCK_FILE);
-        let Some(held) = tried(|| files.hold(&lock).map_err(failed("lock", &lock)))? else {
+        let Some(held) = tried(files, || files.hold(&lock).map_err(failed("lock", &lock)))? else {
             return Ok(false);
         };
         let inode = files.stamp(&lock).map_err(failed("look at", &lock))?.inode;

@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use crate::domain::record::{WorkerRecord, WorkerTeammate};
 use crate::platform::{self, processes};
@@ -36,6 +37,23 @@ const LOCK_WAIT: Duration = Duration::from_millis(5);
 
 /// The largest record that is read, in bytes.
 const RECORD_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// A process as others tell it from those that had or will have its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Incarnation {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in milliseconds since boot.
+    pub started_ms: u64,
+}
+
+impl Incarnation {
+    /// This process.
+    #[must_use]
+    pub fn own() -> Self {
+        Self { pid: std::process::id(), started_ms: processes::own_start_ms() }
+    }
+}
 
 /// The workers in their files.
 pub struct FileWorkers {
@@ -76,14 +94,28 @@ impl FileWorkers {
         team_folder: &Path,
         team: &str,
     ) -> StoreResult<Self> {
-        let me = format!("{}-{}-{:08x}", std::process::id(), processes::own_start_ms(), fastrand::u32(..));
+        Self::register_as(&Incarnation::own(), files, clock, team_folder, team)
+    }
+
+    /// As [`Self::register`], for a process that others know as `process`.
+    ///
+    /// # Errors
+    /// [`crate::ports::StoreError::Io`]. Blocks.
+    pub fn register_as(
+        process: &Incarnation,
+        files: Arc<dyn FileSystem>,
+        clock: Arc<dyn Clock>,
+        team_folder: &Path,
+        team: &str,
+    ) -> StoreResult<Self> {
+        let me = format!("{}-{}-{:08x}", process.pid, process.started_ms, fastrand::u32(..));
         let now = clock.now();
         let own = WorkerRecord {
             v: 1,
             worker: me.clone(),
             team: team.to_owned(),
             host: platform::host_name(),
-            pid: std::process::id(),
+            pid: process.pid,
             boot: platform::boot_id(),
             started: now,
             heartbeat: now,
@@ -204,7 +236,7 @@ impl Inner {
                 state.lock_inode = stamp.inode;
                 return Ok(());
             }
-            std::thread::sleep(LOCK_WAIT);
+            self.files.wait(LOCK_WAIT);
         }
         Err(failed("lock", &path)(io::Error::new(io::ErrorKind::WouldBlock, "somebody else holds it")))
     }

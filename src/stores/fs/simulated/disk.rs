@@ -100,7 +100,7 @@ impl Disk {
     }
 
     pub(super) fn node(&self, path: &Path) -> io::Result<Node> {
-        self.tree.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.tree.get(path.as_os_str()).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     pub(super) fn file(&self, path: &Path) -> io::Result<u64> {
@@ -134,6 +134,7 @@ impl Disk {
         let modified_ns = self.tick();
         self.inodes.insert(id, Inode { is_grown_only: true, modified_ns, ..Inode::default() });
         self.change_names(vec![(path.to_owned(), Some(Node::File(id)))], None);
+        self.watches.tell(path, None);
         Ok(id)
     }
 
@@ -159,17 +160,21 @@ impl Disk {
 
     pub(super) fn tick(&mut self) -> i128 {
         self.clock_ns += TICK_NS;
-        self.clock_ns
+        match self.now_ns {
+            // Writes of one moment still differ.
+            Some(now_ns) => now_ns + (self.clock_ns - CLOCK_START_NS) / TICK_NS % GRAIN_NS,
+            None => self.clock_ns,
+        }
     }
 }
 
 fn set(tree: &mut Tree, name: &Path, node: Option<Node>) {
     match node {
         Some(node) => {
-            tree.insert(name.to_owned(), node);
+            tree.insert(name.as_os_str().to_owned(), node);
         }
         None => {
-            tree.remove(name);
+            tree.remove(name.as_os_str());
         }
     }
 }

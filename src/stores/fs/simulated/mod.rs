@@ -12,17 +12,22 @@
 //! - With [`DiskOptions::renames_after_bytes`], as on ext4, btrfs and zfs, a rename that replaces a file is kept only together with the bytes
 //!   the renamed file had then. New names and exchanges promise nothing even there.
 //!
-//! Stamps are exact: no two writes have the same time, which lies in the past. Locks are those of one machine, and end with the crash. A process that is
-//! killed while the machine lives on is [`super::dying`]'s to play, around a clone of the disk.
+//! Stamps are exact: no two writes have the same time, which lies in the past unless [`SimulatedDisk::set_clock`] says what time it is.
+//! Watches tell all, and end with the crash, as do locks, which are those of one machine. A process that is killed while the machine
+//! lives on is [`super::dying`]'s to play, around a clone of the disk.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use super::{FileKind, FileSystem, HeldLock, Stamp};
+use super::{FileKind, FileSystem, FolderWatch, HeldLock, Stamp};
+use crate::platform;
 
 mod disk;
+mod watch;
 
 /// Unreferenced files are thrown away once there are this many more than after the last time.
 const GARBAGE_FILES_MAX: usize = 4096;
@@ -30,6 +35,8 @@ const GARBAGE_FILES_MAX: usize = 4096;
 /// The disk's clock starts here (2023-11-14) and moves with each write alone: runs can be repeated.
 const CLOCK_START_NS: i128 = 1_700_000_000_000_000_000;
 const TICK_NS: i128 = 1_000_003;
+/// Nanoseconds by which writes of one moment are told apart.
+const GRAIN_NS: i128 = 1_000_000;
 
 /// What kind of disk it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +71,8 @@ enum Node {
     File(u64),
 }
 
-type Tree = BTreeMap<PathBuf, Node>;
+/// Names in the order of their bytes: paths compare by their parts, which takes long.
+type Tree = BTreeMap<OsString, Node>;
 type Bytes = Arc<Vec<u8>>;
 
 /// A file, whatever its name.
@@ -102,6 +110,9 @@ struct Disk {
     /// What is between the two, oldest first.
     pending: Vec<Renaming>,
     locks: HashSet<PathBuf>,
+    watches: watch::Watches,
+    /// What time it is, where somebody says so.
+    now_ns: Option<i128>,
     garbage_at: usize,
 }
 
@@ -117,7 +128,7 @@ impl SimulatedDisk {
     pub fn new(options: DiskOptions) -> Self {
         let mut disk =
             Disk { garbage_at: GARBAGE_FILES_MAX, next_inode: 1, clock_ns: CLOCK_START_NS, ..Disk::default() };
-        disk.tree.insert(PathBuf::from("/"), Node::Folder);
+        disk.tree.insert(OsString::from("/"), Node::Folder);
         disk.durable = disk.tree.clone();
         Self::of(options, disk)
     }
@@ -133,8 +144,10 @@ impl SimulatedDisk {
         let mut disk = self.shared.lock();
         let mut after = disk.survivors(&mut Dice::new(seed));
         after.clock_ns = disk.clock_ns;
+        after.now_ns = disk.now_ns;
         after.next_inode = disk.next_inode;
         disk.is_cut = true;
+        disk.watches.end();
         drop(disk);
         self.shared.unlocked.notify_all();
         Self::of(self.shared.options, after)
@@ -144,8 +157,32 @@ impl SimulatedDisk {
     #[must_use]
     pub fn fork(&self) -> Self {
         let now = self.shared.lock();
-        let copy = Disk { locks: HashSet::new(), ..now.clone() };
+        let copy = Disk { locks: HashSet::new(), watches: watch::Watches::default(), ..now.clone() };
         Self::of(self.shared.options, copy)
+    }
+
+    /// Says what time it is, in nanoseconds since 1970: stamps go by it from now on.
+    pub fn set_clock(&self, now_ns: i128) {
+        self.shared.lock().now_ns = Some(now_ns);
+    }
+
+    /// The files there are, and what is in them.
+    #[must_use]
+    pub fn contents(&self) -> BTreeMap<PathBuf, Arc<Vec<u8>>> {
+        let disk = self.shared.lock();
+        let bytes = |node: &Node| match node {
+            Node::File(id) => disk.inodes.get(id).map(|inode| Arc::clone(&inode.bytes)),
+            Node::Folder => None,
+        };
+        disk.tree.iter().filter_map(|(path, node)| Some((PathBuf::from(path), bytes(node)?))).collect()
+    }
+
+    /// The locks that are held.
+    #[must_use]
+    pub fn locks(&self) -> Vec<PathBuf> {
+        let mut locks: Vec<PathBuf> = self.shared.lock().locks.iter().cloned().collect();
+        locks.sort();
+        locks
     }
 
     /// Makes all durable, as minutes of rest would.
@@ -233,10 +270,17 @@ impl Inode {
 
 impl Renaming {
     fn builds_on(&self, earlier: &Self) -> bool {
-        let made = |path: &Path| earlier.names.iter().any(|(name, node)| name == path && *node == Some(Node::Folder));
-        self.names
-            .iter()
-            .any(|(name, _)| earlier.names.iter().any(|(other, _)| other == name) || name.ancestors().skip(1).any(made))
+        let lies_in = |name: &OsStr, folder: &OsStr| {
+            let rest = name.as_encoded_bytes().strip_prefix(folder.as_encoded_bytes());
+            rest.is_some_and(|rest| rest.first() == Some(&b'/'))
+        };
+        let concerns = |name: &OsStr| {
+            earlier.names.iter().any(|(other, node)| {
+                let other = other.as_os_str();
+                other == name || (*node == Some(Node::Folder) && lies_in(name, other))
+            })
+        };
+        self.names.iter().any(|(name, _)| concerns(name.as_os_str()))
     }
 
     fn concerns(&self, folder: &Path) -> bool {
@@ -261,8 +305,12 @@ impl SimulatedDisk {
     /// Takes the lock on `path`, at once or never.
     fn try_lock(&self, disk: &mut Disk, path: &Path) -> io::Result<Option<Locked>> {
         disk.open(path)?;
+        Ok(self.lock_at(disk, path))
+    }
+
+    fn lock_at(&self, disk: &mut Disk, path: &Path) -> Option<Locked> {
         let is_free = disk.locks.insert(path.to_owned());
-        Ok(is_free.then(|| Locked { shared: Arc::clone(&self.shared), path: path.to_owned() }))
+        is_free.then(|| Locked { shared: Arc::clone(&self.shared), path: path.to_owned() })
     }
 }
 
@@ -272,9 +320,13 @@ impl FileSystem for SimulatedDisk {
         match disk.node(folder)? {
             Node::File(_) => Err(io::ErrorKind::NotADirectory.into()),
             Node::Folder => {
-                let below = disk.tree.range(folder.to_owned()..).take_while(|(path, _)| path.starts_with(folder));
-                let inside = below.filter(|(path, _)| path.parent() == Some(folder));
-                Ok(inside.filter_map(|(path, _)| Some(path.file_name()?.to_string_lossy().into_owned())).collect())
+                let mut above = folder.as_os_str().as_encoded_bytes().to_vec();
+                above.extend((!above.ends_with(b"/")).then_some(b'/'));
+                let from = folder.join("").into_os_string();
+                let names =
+                    disk.tree.range(from..).map_while(|(path, _)| path.as_encoded_bytes().strip_prefix(&above[..]));
+                let inside = names.filter(|name| !name.is_empty() && !name.contains(&b'/'));
+                Ok(inside.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
             }
         }
     }
@@ -309,7 +361,7 @@ impl FileSystem for SimulatedDisk {
         let mut disk = self.disk()?;
         let mut missing: Vec<&Path> = Vec::new();
         for path in folder.ancestors() {
-            match disk.tree.get(path) {
+            match disk.tree.get(path.as_os_str()) {
                 Some(Node::Folder) => break,
                 Some(Node::File(_)) => return Err(io::ErrorKind::AlreadyExists.into()),
                 None => missing.push(path),
@@ -317,6 +369,7 @@ impl FileSystem for SimulatedDisk {
         }
         for path in missing.into_iter().rev() {
             disk.change_names(vec![(path.to_owned(), Some(Node::Folder))], None);
+            disk.watches.tell(path, None);
         }
         Ok(())
     }
@@ -327,6 +380,7 @@ impl FileSystem for SimulatedDisk {
         let inode = disk.inode(id)?;
         inode.is_grown_only &= inode.bytes.is_empty();
         inode.bytes = Bytes::default();
+        disk.watches.tell(path, None);
         disk.extend(id, bytes, self.shared.options.bytes_max)
     }
 
@@ -334,6 +388,7 @@ impl FileSystem for SimulatedDisk {
         let mut disk = self.disk()?;
         let id = disk.open(path)?;
         let before = disk.inode(id)?.bytes.len() as u64;
+        disk.watches.tell(path, None);
         disk.extend(id, bytes, self.shared.options.bytes_max).map(|()| before)
     }
 
@@ -357,12 +412,14 @@ impl FileSystem for SimulatedDisk {
         let mut disk = self.disk()?;
         let id = disk.file(from)?;
         disk.check_parent(to)?;
-        let replaces = match disk.tree.get(to) {
+        let replaces = match disk.tree.get(to.as_os_str()) {
             Some(Node::Folder) => return Err(io::ErrorKind::IsADirectory.into()),
             other => other.is_some(),
         };
         let carries = (replaces && self.shared.options.renames_after_bytes).then_some(id);
         disk.change_names(vec![(from.to_owned(), None), (to.to_owned(), Some(Node::File(id)))], carries);
+        disk.watches.tell(from, None);
+        disk.watches.tell(to, Some(from));
         Ok(())
     }
 
@@ -370,6 +427,8 @@ impl FileSystem for SimulatedDisk {
         let mut disk = self.disk()?;
         let (at_a, at_b) = (disk.file(a)?, disk.file(b)?);
         disk.change_names(vec![(a.to_owned(), Some(Node::File(at_b))), (b.to_owned(), Some(Node::File(at_a)))], None);
+        disk.watches.tell(a, None);
+        disk.watches.tell(b, None);
         Ok(())
     }
 
@@ -377,6 +436,7 @@ impl FileSystem for SimulatedDisk {
         let mut disk = self.disk()?;
         disk.file(path)?;
         disk.change_names(vec![(path.to_owned(), None)], None);
+        disk.watches.tell(path, None);
         Ok(())
     }
 
@@ -400,6 +460,30 @@ impl FileSystem for SimulatedDisk {
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
         let mut disk = self.disk()?;
         Ok(self.try_lock(&mut disk, path)?.map(|lock| Box::new(lock) as HeldLock))
+    }
+
+    fn hold_folder(&self, folder: &Path) -> io::Result<Option<HeldLock>> {
+        let mut disk = self.disk()?;
+        if disk.node(folder)? != Node::Folder {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        Ok(self.lock_at(&mut disk, folder).map(|lock| Box::new(lock) as HeldLock))
+    }
+
+    fn is_folder_held(&self, folder: &Path) -> bool {
+        self.disk().is_ok_and(|disk| disk.locks.contains(folder))
+    }
+
+    /// Nobody else gets anything done meanwhile on a disk in memory.
+    fn wait(&self, _time: Duration) {}
+
+    fn now_ns(&self) -> i128 {
+        self.shared.lock().now_ns.unwrap_or_else(platform::now_ns)
+    }
+
+    fn watch(&self, folder: &Path) -> Option<Box<dyn FolderWatch>> {
+        let mut disk = self.disk().ok()?;
+        (disk.node(folder).ok()? == Node::Folder).then(|| disk.watches.start(folder))
     }
 
     fn free_bytes(&self, _folder: &Path) -> io::Result<u64> {
