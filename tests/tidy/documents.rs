@@ -6,7 +6,7 @@ use std::process::Command;
 use super::{hold, root, text_of};
 
 /// The documents people read.
-const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", ".tasks/README.md"];
+const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", ".tasks/README.md"];
 
 /// Folders of the project, its sources first; a path into one of them that a document names is there.
 const FOLDERS: &[&str] = &["src/", "tests/", "prompts/", "schema/", "demo/", "benches/", "examples/", ".ci/", "docs/"];
