@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "the helpers of tests may panic as the tests do")]
 
+#[path = "repository/attacks.rs"]
+mod attacks;
 #[path = "repository/lines.rs"]
 mod lines;
 #[path = "repository/merges.rs"]

@@ -131,8 +131,8 @@ async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
 
 async fn merge(repository: &GitRepository, worktree: &Worktree, number: u64) {
     let assignment = assignment(number);
-    repository.commit(worktree, &assignment, "Work.").await.unwrap().unwrap();
-    let merge: Merge = match repository.merge(worktree, &assignment, "Work.").await.unwrap() {
+    let commit = repository.commit(worktree, &assignment, "Work.").await.unwrap().unwrap();
+    let merge: Merge = match repository.merge(worktree, &assignment, "Work.", &commit).await.unwrap() {
         MergeTry::Made(merge) => merge,
         other => panic!("{other:?}"),
     };

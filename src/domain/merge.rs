@@ -88,6 +88,16 @@ pub fn unaccounted(theirs: &Lines, ours: &Lines, merged: &Lines) -> Vec<Vec<u8>>
     lost
 }
 
+/// The lines that others added and that are fewer after a change, each once, in order; those without a letter or a digit are everybody's.
+#[must_use]
+pub fn taken_out(others: &Lines, change: &Lines) -> Vec<Vec<u8>> {
+    let says_something = |line: &[u8]| line.iter().any(u8::is_ascii_alphanumeric) || !line.is_ascii();
+    let is_lost = |line: &&Vec<u8>| others.of(line).net() > 0 && change.of(line).net() < 0 && says_something(line);
+    let mut lost: Vec<Vec<u8>> = change.0.keys().filter(is_lost).cloned().collect();
+    lost.sort_unstable();
+    lost
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +126,15 @@ mod tests {
         let mut diff = b"@@ -0,0 +1 @@ \xff\xfe\n".to_vec();
         diff.extend(b"+x\n\\ No newline at end of file\n");
         assert_eq!(Lines::of_diff(&diff).of(b"x").added, 1);
+    }
+
+    #[test]
+    fn what_others_added_and_a_change_removes_is_taken_out() {
+        let of = |others: &str, change: &str| taken_out(&lines(others), &lines(change)).len();
+        assert_eq!(of(ADDS_A, "@@ -1 +0,0 @@\n-a\n"), 1);
+        assert_eq!(of(ADDS_A, "@@ -1 +1 @@\n-a\n+a\n"), 0, "it was moved");
+        assert_eq!(of(ADDS_B, "@@ -1 +0,0 @@\n-a\n"), 0, "nobody added it meanwhile");
+        assert_eq!(of("@@ -1,0 +1 @@\n+}\n", "@@ -1 +0,0 @@\n-}\n"), 0);
     }
 
     const ADDS_A: &str = "@@ -1,0 +1 @@\n+a\n";

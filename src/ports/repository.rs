@@ -140,12 +140,13 @@ pub trait Repository: Send + Sync {
         summary: &str,
     ) -> Result<Result<String, String>, RepositoryError>;
 
-    /// Makes the merge of the worktree's branch, without anybody seeing it.
+    /// Makes the merge of a commit of the worktree's branch, without anybody seeing it. What the branch got since is not in it.
     async fn merge(
         &self,
         worktree: &Worktree,
         assignment: &Assignment,
         summary: &str,
+        commit: &str,
     ) -> Result<MergeTry, RepositoryError>;
 
     /// A folder with what the merge comes to. There is one; the next call changes it.

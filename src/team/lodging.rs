@@ -23,7 +23,7 @@ const TIME_MAX: Duration = Duration::from_secs(1800);
 pub(super) const ABOUT_ISOLATION: &str = "Each task has a git worktree and a branch of its own; you are told where when you claim one. Your file tools and commands begin there, and you write nowhere else: no other branch, no tag, no stash. Commit as you go or not at all: what is left is committed in your name when you report the task completed. Then your branch is merged; if it conflicts, or the task's verify command is red on the merged result, your report is answered with what shows it, and you mend it in your worktree and report again. Keep what others added: a merge that drops their lines is refused.";
 
 /// What a model is told that hands in its plan first.
-pub(super) const ABOUT_PLAN_FIRST: &str = "You hand in a plan first. For each task you claim: look at what it is about, which needs no approval, then call plan_approval with what you will change, in which files, how you will show that it is right, and what could go wrong; then end your turn. Until the plan is approved your tools and commands write nothing, and the task cannot be reported completed. A rejected plan comes back with what to change: hand in another one.";
+pub(super) const ABOUT_PLAN_FIRST: &str = "You hand in a plan first. For each task you claim: look at what it is about, which needs no approval, then call plan_approval with what you will change, in which files, how you will show that it is right, and what could go wrong; then end your turn. Until the plan is approved your tools and commands write nothing in the workspace, and the task cannot be reported completed. A rejected plan comes back with what to change: hand in another one.";
 
 /// What a team with isolation shares.
 #[derive(Clone)]

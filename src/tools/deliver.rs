@@ -44,6 +44,12 @@ impl Lodging {
             ("GIT_AUTHOR_EMAIL", email.clone()),
             ("GIT_COMMITTER_NAME", name),
             ("GIT_COMMITTER_EMAIL", email),
+            // Neither logs of branches nor what tidies up can be written from a worktree.
+            ("GIT_CONFIG_COUNT", "2".to_owned()),
+            ("GIT_CONFIG_KEY_0", "core.logAllRefUpdates".to_owned()),
+            ("GIT_CONFIG_VALUE_0", "false".to_owned()),
+            ("GIT_CONFIG_KEY_1", "gc.auto".to_owned()),
+            ("GIT_CONFIG_VALUE_1", "0".to_owned()),
         ]
     }
 
@@ -106,11 +112,12 @@ pub(super) async fn in_place(task: &Task, context: &ToolContext) -> Result<Deliv
     Ok(Delivered::Done { evidence: "verify exited 0".to_owned(), commit: None, verify })
 }
 
-/// Merges the branch of the caller's task once `verify` passed on what the merge comes to.
+/// Merges a commit of the caller's task once `verify` passed on what the merge comes to.
 pub(super) async fn merge(
     lodging: &Lodging,
     task: &Task,
     summary: &str,
+    commit: &str,
     by: &Actor,
     context: &ToolContext,
 ) -> Result<Delivered, ToolError> {
@@ -135,7 +142,7 @@ pub(super) async fn merge(
         about,
     });
     let started = std::time::Instant::now();
-    let delivered = in_turn(lodging, task, summary, by, context).await;
+    let delivered = in_turn(lodging, task, summary, commit, by, context).await;
     drop(turn);
     let ok = matches!(delivered, Ok(Delivered::Done { .. }));
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -147,13 +154,14 @@ async fn in_turn(
     lodging: &Lodging,
     task: &Task,
     summary: &str,
+    commit: &str,
     by: &Actor,
     context: &ToolContext,
 ) -> Result<Delivered, ToolError> {
     let Lodging { repository, worktree, assignment, .. } = lodging;
     for _ in 0..MOVES_MAX {
         still_holds(task, by, context).await?;
-        let merge = match repository.merge(worktree, assignment, summary).await.map_err(fatal)? {
+        let merge = match repository.merge(worktree, assignment, summary, commit).await.map_err(fatal)? {
             MergeTry::Nothing(commit) => return nothing_to_merge(worktree, task, commit, context).await,
             MergeTry::Refused(reason) => return Ok(Delivered::Refused(reason)),
             MergeTry::Made(merge) => merge,

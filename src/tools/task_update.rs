@@ -150,7 +150,10 @@ impl TaskUpdate {
             }
         }
         let delivered = match &lodging {
-            Some(lodging) => deliver::merge(lodging, &task, &call.result, &call.by, context).await?,
+            Some(lodging) => {
+                let commit = result.commit.clone().unwrap_or_default();
+                deliver::merge(lodging, &task, &call.result, &commit, &call.by, context).await?
+            }
             None => deliver::in_place(&task, context).await?,
         };
         match delivered {

@@ -121,7 +121,8 @@ impl Place {
     }
 
     pub async fn try_merge(&self, id: u64, worktree: &Worktree) -> MergeTry {
-        self.repository.merge(worktree, &task(id), "Done so.").await.unwrap()
+        let commit = self.git(&["rev-parse", &worktree.branch]);
+        self.repository.merge(worktree, &task(id), "Done so.", commit.trim()).await.unwrap()
     }
 
     pub async fn made(&self, id: u64, worktree: &Worktree) -> Merge {

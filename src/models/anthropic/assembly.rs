@@ -24,11 +24,16 @@ pub enum Trouble {
     Malformed(String),
 }
 
+/// What a server counts of a message.
+const COUNTERS: [&str; 4] = ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"];
+
 /// An answer that is coming.
 #[derive(Debug, Default)]
 pub struct Assembly {
     blocks: BTreeMap<u64, Growing>,
     usage: Option<Usage>,
+    /// The server reported something that is no count.
+    is_miscounted: bool,
     stop: Option<String>,
     is_whole: bool,
 }
@@ -137,6 +142,14 @@ impl Assembly {
     /// Counters are totals of the whole message; those left out stay as they were.
     fn count(&mut self, usage: Option<&Value>, listener: &dyn Listener) {
         let Some(usage) = usage.filter(|usage| usage.is_object()) else { return };
+        let is_count = |key: &&str| usage.get(key).is_none_or(|count| count.is_null() || count.is_u64());
+        if !COUNTERS.iter().all(is_count) {
+            // What is no count is none: it is as if nothing had been reported, which counts as the most.
+            (self.usage, self.is_miscounted) = (None, true);
+        }
+        if self.is_miscounted {
+            return;
+        }
         let set = |total: &mut u64, key: &str| *total = usage.get(key).and_then(Value::as_u64).unwrap_or(*total);
         let used = self.usage.get_or_insert_default();
         set(&mut used.input_tokens, "input_tokens");

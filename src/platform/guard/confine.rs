@@ -228,7 +228,16 @@ fn kept_flags(has: StatVfsMountFlags) -> MountFlags {
 /// here on. A debugger of one's own processes needs neither.
 pub(super) fn seal() {
     // Where the set cannot be changed the mounts still guard against accidents.
-    for capability in [CapabilitySet::SYS_ADMIN, CapabilitySet::SYS_PTRACE, CapabilitySet::PERFMON] {
+    // Nor what opens a file without its path, or a disk as a file, which would be a way around them.
+    for capability in [
+        CapabilitySet::SYS_ADMIN,
+        CapabilitySet::SYS_PTRACE,
+        CapabilitySet::PERFMON,
+        CapabilitySet::DAC_READ_SEARCH,
+        CapabilitySet::MKNOD,
+        CapabilitySet::SYS_RAWIO,
+        CapabilitySet::SYS_MODULE,
+    ] {
         let _ = rustix::thread::remove_capability_from_bounding_set(capability);
     }
 }

@@ -1,5 +1,7 @@
 //! Commits in a worktree: what a teammate did not commit is committed for it, and every commit of its branch names its task.
 
+use std::fs;
+
 use super::run::At;
 use super::{Inner, identity};
 use crate::domain::merge::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER};
@@ -20,18 +22,58 @@ impl Inner {
         let Some(at) = self.at(&worktree.root) else {
             return Ok(Err(format!("{} is no worktree any more: somebody removed it", worktree.name)));
         };
+        if let Some(why) = self.unsound(&at, &worktree.branch) {
+            return Ok(Err(format!("your worktree cannot be committed: {why}")));
+        }
         let state = State::of(&at)?;
         if let Some(trouble) = trouble(&at, worktree, &state)? {
             return Ok(Err(trouble));
         }
-        let is_merging = at.git_dir.join("MERGE_HEAD").exists();
-        let is_to_commit = (is_merging || state.is_dirty) && has_staged(&at, is_merging)?;
-        if is_to_commit {
-            let message = message(&assignment.subject, summary, assignment);
-            let arguments = ["commit", "--quiet", "--no-verify", "--cleanup=verbatim", "--file=-"];
-            at.git(arguments).input(message).variables(identity(assignment)).ok()?;
+        let merged: Vec<String> = fs::read_to_string(at.git_dir.join("MERGE_HEAD"))
+            .map(|heads| heads.lines().map(|head| head.trim().to_owned()).collect())
+            .unwrap_or_default();
+        let has_committed =
+            (state.is_dirty || !merged.is_empty()) && self.commit_all(&at, worktree, assignment, summary, &merged)?;
+        self.sign(&at, worktree, assignment, has_committed)
+    }
+
+    /// Commits all there is, with these merged; says whether there was anything. It is done step by step because `git commit` writes
+    /// files in the git folder, and follows what a branch may stand for.
+    fn commit_all(
+        &self,
+        at: &At,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        summary: &str,
+        merged: &[String],
+    ) -> Result<bool, RepositoryError> {
+        stage(at)?;
+        let said = at.git(["rev-parse", "HEAD^{commit}", "HEAD^{tree}"]).ok()?.line();
+        let (tip, before) = said.split_once('\n').unwrap_or((&said, ""));
+        let tree = at.git(["write-tree"]).ok()?.line();
+        if tree == before && merged.is_empty() {
+            // What differs may be the same once filters have seen it.
+            return Ok(false);
         }
-        self.sign(&at, worktree, assignment, is_to_commit)
+        let parents = std::iter::once(tip).chain(merged.iter().map(String::as_str)).flat_map(|parent| ["-p", parent]);
+        let call = at.git(["commit-tree", &tree].into_iter().chain(parents).chain(["-F", "-"]));
+        let message = message(&assignment.subject, summary, assignment);
+        let new = call.input(message).variables(identity(assignment)).ok()?.line();
+        self.move_branch(worktree, &new, tip)?;
+        for left in ["MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "AUTO_MERGE"] {
+            // It may not be there.
+            let _ = fs::remove_file(at.git_dir.join(left));
+        }
+        Ok(true)
+    }
+
+    /// Moves a task's own branch, and nothing that it might stand for.
+    fn move_branch(&self, worktree: &Worktree, new: &str, old: &str) -> Result<(), RepositoryError> {
+        let branch = format!("refs/heads/{}", worktree.branch);
+        self.main
+            .git(["-c", "core.logAllRefUpdates=false", "update-ref", "--no-deref", &branch, new, old])
+            .ok()
+            .map(drop)
     }
 
     /// Gives the trailers to all commits of the branch that have none; `is_last_named`: the last one has them. Only texts change: files and index stay as they are.
@@ -64,16 +106,20 @@ impl Inner {
             renamed.push((commit.to_owned(), new));
         }
         let Some((_, new)) = renamed.iter().find(|(old, _)| *old == tip) else { return Ok(Ok(tip)) };
-        let branch = format!("refs/heads/{}", worktree.branch);
-        at.git(["update-ref", "-m", "brigade: name the task", &branch, new, &tip]).ok()?;
+        self.move_branch(worktree, new, &tip)?;
         Ok(Ok(new.clone()))
     }
 }
 
-/// Stages all there is, and says whether there is anything to commit: what differs may be the same once filters have seen it.
-fn has_staged(at: &At, is_merging: bool) -> Result<bool, RepositoryError> {
-    at.git(["add", "--all"]).ok()?;
-    Ok(is_merging || !at.git(["diff", "--cached", "--quiet"]).yes_or_no()?)
+/// Stages all there is, but for repositories within: to see whether one is changed git would run what its settings name.
+fn stage(at: &At) -> Result<(), RepositoryError> {
+    let said = at.git(["ls-files", "--stage", "-z"]).ok()?;
+    let within = said.fields().filter(|entry| entry.starts_with("160000 "));
+    let without: Vec<String> = within
+        .filter_map(|entry| entry.split_once('\t').map(|(_, path)| format!(":(top,exclude,literal){path}")))
+        .collect();
+    let all = ["add", "--all", "--", ":(top)"].map(str::to_owned);
+    at.git(all.iter().chain(&without)).ok().map(drop)
 }
 
 /// What keeps the worktree from being committed, for who works in it.
@@ -108,7 +154,7 @@ impl State {
     fn of(at: &At) -> Result<Self, RepositoryError> {
         // `u <XY> <sub> <m1> <m2> <m3> <mW> <h1> <h2> <h3> <path>`; see git-status(1), Porcelain Format Version 2.
         const PATH_FIELD: usize = 10;
-        let said = at.git(["status", "--porcelain=v2", "-z", "--no-renames"]).ok()?;
+        let said = at.git(["status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
         let entries: Vec<String> = said.fields().collect();
         let unmerged = entries.iter().filter(|entry| entry.starts_with("u "));
         let path = |entry: &String| entry.splitn(PATH_FIELD + 1, ' ').nth(PATH_FIELD).map(str::to_owned);
@@ -156,8 +202,8 @@ fn signed(object: &[u8], renamed: &[(String, String)], assignment: &Assignment) 
         has_changed |= parent.is_some();
         lines.push(if is_signature { Vec::new() } else { parent.unwrap_or_else(|| line.to_vec()) });
     }
-    let trailer = format!("{TASK_TRAILER}: ");
-    let is_trailer = |line: &[u8]| line.starts_with(trailer.as_bytes());
+    let trailer = format!("{TASK_TRAILER}: {}", assignment.task.0);
+    let is_trailer = |line: &[u8]| line.trim_ascii_end() == trailer.as_bytes();
     let is_named = text.split(|byte| *byte == b'\n').any(is_trailer);
     if is_named && !has_changed {
         return None;

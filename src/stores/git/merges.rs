@@ -1,13 +1,13 @@
 //! Merges: made without a checkout, accounted for line by line, verified in a scratch worktree by whoever asks, and then seen all at
 //! once, by one transaction of refs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::checkout::Left;
 use super::commits::{message, named};
 use super::run::{At, text_of};
 use super::{Inner, WORKTREES_FOLDER, checked_out, identity};
-use crate::domain::merge::{DROPS_TRAILER, Lines, unaccounted};
+use crate::domain::merge::{DROPS_TRAILER, Lines, taken_out, unaccounted};
 use crate::ports::{Assignment, Merge, MergeTry, Publish, RepositoryError, Worktree};
 
 /// The most of a conflict's text that is handed on, in bytes.
@@ -15,23 +15,27 @@ const EVIDENCE_BYTES_MAX: usize = 6 * 1024;
 /// Lines that a text names; more are counted.
 const LINES_NAMED_MAX: usize = 20;
 
+/// The mode of a repository within another one.
+const REPOSITORY_MODE: &str = "160000";
+
 impl Inner {
     pub(super) fn merge(
         &self,
         worktree: &Worktree,
         assignment: &Assignment,
         summary: &str,
+        tip: &str,
     ) -> Result<MergeTry, RepositoryError> {
         let _merging = self.merging();
-        let [onto, tip, work] = self.parties(worktree)?;
-        let base = self.base(&onto, &tip)?;
+        let [onto, work] = self.parties(tip)?;
+        let base = self.base(&onto, tip)?;
         if base == tip {
             return Ok(MergeTry::Nothing(onto));
         }
-        if let Some(refusal) = self.refusal(&onto, &tip)? {
+        if let Some(refusal) = self.refusal(&base, &onto, tip)? {
             return Ok(MergeTry::Refused(refusal));
         }
-        let said = self.main.git(["merge-tree", "--write-tree", "--name-only", "-z", &onto, &tip]).run()?;
+        let said = self.main.git(["merge-tree", "--write-tree", "--name-only", "-z", &onto, tip]).run()?;
         // The tree, the files in conflict, and behind an empty field what is for people.
         let fields = said.out.split(|byte| *byte == 0).map(|field| String::from_utf8_lossy(field).into_owned());
         let mut fields = fields.take_while(|field| !field.is_empty());
@@ -45,24 +49,26 @@ impl Inner {
         }
         // Where nobody else has merged meanwhile, the branch itself is what comes of it.
         let is_all_of_it = base == onto && tree == work;
-        if !is_all_of_it && let Some(refusal) = self.dropped(&onto, &tip, &tree)? {
+        if !is_all_of_it && let Some(refusal) = self.dropped(&onto, tip, &tree)? {
+            return Ok(MergeTry::Refused(refusal));
+        }
+        if let Some(refusal) = self.undone(worktree, &base, &onto, tip, &tree)? {
             return Ok(MergeTry::Refused(refusal));
         }
         let subject = format!("Merge task {}: {}", assignment.task.0, assignment.subject);
-        let call = self.main.git(["commit-tree", &tree, "-p", &onto, "-p", &tip, "-F", "-"]);
+        let call = self.main.git(["commit-tree", &tree, "-p", &onto, "-p", tip, "-F", "-"]);
         let made = call.input(message(&subject, summary, assignment)).variables(identity(assignment)).ok()?;
         Ok(MergeTry::Made(Merge { onto, commit: made.line() }))
     }
 
-    /// The commit to merge into, that of the branch, and the tree of that.
-    fn parties(&self, worktree: &Worktree) -> Result<[String; 3], RepositoryError> {
-        let (into, branch) = (self.target_ref(), format!("refs/heads/{}", worktree.branch));
-        let names = [format!("{into}^{{commit}}"), format!("{branch}^{{commit}}"), format!("{branch}^{{tree}}")];
+    /// The commit to merge into, and the tree of what is merged.
+    fn parties(&self, tip: &str) -> Result<[String; 2], RepositoryError> {
+        let names = [format!("{}^{{commit}}", self.target_ref()), format!("{tip}^{{tree}}")];
         let said = self.main.git(["rev-parse"].into_iter().chain(names.iter().map(String::as_str))).ok()?.line();
         let parties: Vec<String> = said.lines().map(str::to_owned).collect();
         parties.try_into().map_err(|_| RepositoryError::Failed {
             action: "merge".to_owned(),
-            reason: format!("git does not say what {branch} is at"),
+            reason: format!("git does not say what {} and {tip} are", self.into),
         })
     }
 
@@ -73,21 +79,35 @@ impl Inner {
     }
 
     /// Why a branch is not to be merged, whatever git would make of it.
-    fn refusal(&self, onto: &str, tip: &str) -> Result<Option<String>, RepositoryError> {
-        let range = format!("{onto}...{tip}");
-        let controls: Vec<String> =
-            self.control_files.iter().map(|path| format!(":(top,literal){}", text_of(path))).collect();
-        if !controls.is_empty() {
-            let start = ["diff", "--name-only", "--no-renames", "-z", &range, "--"].map(str::to_owned);
-            let files: Vec<String> = self.main.git(start.iter().chain(&controls)).ok()?.fields().collect();
-            if !files.is_empty() {
-                let text = format!(
-                    "your branch changes what says how the team runs, which is the person's: {}. Undo that: git restore --staged --source={} -- FILE, and commit",
-                    named(&files),
-                    self.into
-                );
-                return Ok(Some(text));
+    fn refusal(&self, base: &str, onto: &str, tip: &str) -> Result<Option<String>, RepositoryError> {
+        let said = self.main.git(["diff-tree", "-r", "-z", "--raw", "--no-renames", base, tip]).ok()?;
+        let (mut controls, mut repositories) = (Vec::new(), Vec::new());
+        let mut fields = said.fields();
+        // `:<mode before> <mode> <object before> <object> <kind>`, and the path.
+        while let (Some(head), Some(path)) = (fields.next(), fields.next()) {
+            let mut modes = head.trim_start_matches(':').split(' ');
+            let is_repository =
+                (modes.next() != Some(REPOSITORY_MODE), modes.next() == Some(REPOSITORY_MODE)) == (true, true);
+            if self.is_control(&path) {
+                controls.push(path);
+            } else if is_repository {
+                repositories.push(path);
             }
+        }
+        if !controls.is_empty() {
+            let text = format!(
+                "your branch changes what says how the team runs, which is the person's: {}. Undo that: git restore --staged --source={} -- FILE, and commit",
+                named(&controls),
+                self.into
+            );
+            return Ok(Some(text));
+        }
+        if !repositories.is_empty() {
+            let text = format!(
+                "your branch has repositories within: {}. Take them out: git rm --cached -- FOLDER, and commit; or remove their .git to keep the files",
+                named(&repositories)
+            );
+            return Ok(Some(text));
         }
         let merges = self.main.git(["rev-list", "--min-parents=2", tip, &format!("^{onto}")]).ok()?.line();
         for commit in merges.lines() {
@@ -96,6 +116,37 @@ impl Inner {
             }
         }
         Ok(None)
+    }
+
+    fn is_control(&self, path: &str) -> bool {
+        let own = [".agent", WORKTREES_FOLDER].map(Path::new);
+        let controls = self.control_files.iter().map(PathBuf::as_path).chain(own);
+        controls.into_iter().any(|control| Path::new(path).starts_with(control))
+    }
+
+    /// Refuses to undo unsaid what others merged since the task was begun: a branch that took it in and dropped it again, as a rebase can.
+    fn undone(
+        &self,
+        worktree: &Worktree,
+        base: &str,
+        onto: &str,
+        tip: &str,
+        tree: &str,
+    ) -> Result<Option<String>, RepositoryError> {
+        let Some(begun) = self.ref_at(&self.base_ref(worktree))? else { return Ok(None) };
+        if begun == onto || begun == base || !self.is_ancestor(&begun, onto)? {
+            return Ok(None);
+        }
+        let lost = taken_out(&self.diff(&begun, onto)?, &self.diff(onto, tree)?);
+        let said = format!("--format=%(trailers:key={DROPS_TRAILER},valueonly)");
+        let range = format!("{onto}..{tip}");
+        if lost.is_empty() || !self.main.git(["log", &said, &range]).ok()?.line().trim().is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "your branch takes out lines that others added since you began:\n{}\nPut them back. Where it must be so, say why in a commit's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
+            shown(&lost)
+        )))
     }
 
     /// What is wrong with a merge that the branch has: it leaves out lines of either side and does not say so.

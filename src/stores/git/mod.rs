@@ -11,6 +11,7 @@ mod commits;
 mod merges;
 mod removal;
 mod run;
+mod sound;
 mod worktrees;
 
 use std::fs;
@@ -244,6 +245,12 @@ impl Inner {
         format!("refs/brigade/{}/merged/task-{}", self.team, assignment.task.0)
     }
 
+    /// Where it stands which commit a task's branch was begun at.
+    fn base_ref(&self, worktree: &Worktree) -> String {
+        let name = worktree.branch.rsplit('/').next().unwrap_or_default();
+        format!("refs/brigade/{}/base/{name}", self.team)
+    }
+
     /// Has git not see what is Brigade's, in no file that is anybody's to commit.
     fn exclude(&self) -> Result<(), RepositoryError> {
         let path = self.main.common_dir.join("info/exclude");
@@ -323,9 +330,11 @@ impl Repository for GitRepository {
         worktree: &Worktree,
         assignment: &Assignment,
         summary: &str,
+        commit: &str,
     ) -> Result<MergeTry, RepositoryError> {
         let (worktree, assignment, summary) = (worktree.clone(), assignment.clone(), summary.to_owned());
-        self.blocking(move |inner| inner.merge(&worktree, &assignment, &summary)).await
+        let commit = commit.to_owned();
+        self.blocking(move |inner| inner.merge(&worktree, &assignment, &summary, &commit)).await
     }
 
     async fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {

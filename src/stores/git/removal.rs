@@ -36,7 +36,8 @@ impl Inner {
             let Some(at) = self.at(&worktree.root) else {
                 return Ok(Some(format!("{name} stays: git does not know of it")));
             };
-            if let Some(why) = what_holds(&at)? {
+            let unsound = self.unsound(&at, &worktree.branch);
+            if let Some(why) = unsound.map_or_else(|| what_holds(&at), |why| Ok(Some(why)))? {
                 return Ok(Some(format!("{name} stays: {why}")));
             }
             self.take_away(&at)?;
@@ -45,7 +46,7 @@ impl Inner {
         if let Some(tip) = tip
             && !self.is_taken(&worktree.branch)?
         {
-            self.main.git(["update-ref", "-d", &branch, &tip]).ok()?;
+            self.main.git(["update-ref", "--no-deref", "-d", &branch, &tip]).ok()?;
         }
         Ok(None)
     }
@@ -116,7 +117,7 @@ fn what_holds(at: &At) -> Result<Option<String>, RepositoryError> {
     if at.git_dir.join("modules").exists() {
         return Ok(Some("it has submodules".to_owned()));
     }
-    let files = at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=none"]).ok()?;
+    let files = at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
     let files = files.fields().count();
     Ok((files > 0).then(|| format!("it has {files} files that are changed and not committed")))
 }

@@ -25,6 +25,9 @@ const STDERR_BYTES_MAX: usize = 8 * 1024;
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
+/// What `git` is called.
+const PROGRAM: &str = if cfg!(windows) { "git.exe" } else { "git" };
+
 /// Settings of every call.
 const SETTINGS: &[&str] = &[
     "core.hooksPath=/dev/null",
@@ -97,6 +100,14 @@ impl At {
     }
 }
 
+/// Where `git` is: the first in `PATH`, of whose folders those count that do not depend on where one is.
+fn program() -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let candidates =
+        std::env::split_paths(&path).filter(|folder| folder.is_absolute()).map(|folder| folder.join(PROGRAM));
+    candidates.into_iter().find(|program| program.is_file()).unwrap_or_else(|| Path::new("/nonexistent").join(PROGRAM))
+}
+
 impl Call<'_> {
     /// The same with this on stdin.
     pub(super) fn input(self, input: impl Into<Vec<u8>>) -> Self {
@@ -119,11 +130,13 @@ impl Call<'_> {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new("git");
+        let mut command = Command::new(program());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GIT_")) {
             command.env_remove(name);
         }
         command.envs([("LC_ALL", "C"), ("GIT_TERMINAL_PROMPT", "0"), ("GIT_ASKPASS", "true"), ("GIT_EDITOR", "true")]);
+        // What a ref says stands for another object would be merged in place of what was verified.
+        command.env("GIT_NO_REPLACE_OBJECTS", "1");
         if let Some(at) = self.at {
             command.current_dir(&at.work_tree).env("GIT_DIR", &at.git_dir);
             command.env("GIT_COMMON_DIR", &at.common_dir).env("GIT_WORK_TREE", &at.work_tree);

@@ -60,6 +60,11 @@ impl Inner {
                     warnings.push(format!("{} is left as it is ({why}); another one is used", worktree.name));
                     continue;
                 }
+                Found::Own(at) if self.unsound(&at, &worktree.branch).is_some() => {
+                    let why = self.unsound(&at, &worktree.branch).unwrap_or_default();
+                    warnings.push(format!("{} is left as it is ({why}); another one is used", worktree.name));
+                    continue;
+                }
                 Found::Own(at) => {
                     self.mend(&at, &worktree.branch, &mut warnings)?;
                     self.undo_update(&at)?;
@@ -88,7 +93,9 @@ impl Inner {
                 worktree.left = self.left(&at)?;
                 if worktree.left.is_none() {
                     self.write_state(&worktree, assignment, UPDATING, &mut warnings)?;
-                    at.git(["merge", "--quiet", "--ff-only", &self.target_ref()]).ok()?;
+                    at.git(["-c", "core.logAllRefUpdates=false", "merge", "--quiet", "--ff-only", &self.target_ref()])
+                        .ok()?;
+                    self.note_base(&worktree)?;
                     self.write_state(&worktree, assignment, WORKING, &mut warnings)?;
                 }
             }
@@ -192,18 +199,31 @@ impl Inner {
         // Forced, because git may still know of one that somebody removed; twice, because it may have locked it.
         let _listing = self.listing();
         let start = ["worktree", "add", "--quiet", "--force", "--force"];
+        // A log of the branch would be written by whoever moves it, wherever it leads.
+        let no_log = ["-c", "core.logAllRefUpdates=false"];
         let call = if !is_new {
-            self.main.git(start.iter().chain(&[root.as_str(), &worktree.branch]))
+            self.main.git(no_log.iter().chain(&start).chain(&[root.as_str(), &worktree.branch]))
         } else {
             // By its number, so that the new branch does not follow the other one.
             let tip = self.commit_of(&self.target_ref())?;
-            self.main.git(start.iter().chain(&["-b", &worktree.branch, &root, &tip]))
+            self.main.git(no_log.iter().chain(&start).chain(&["-b", &worktree.branch, &root, &tip]))
         };
         call.ok()?;
+        if is_new {
+            self.note_base(worktree)?;
+        }
         self.at(&worktree.root).ok_or_else(|| RepositoryError::Failed {
             action: format!("make {}", worktree.name),
             reason: "git does not know of it".to_owned(),
         })
+    }
+
+    /// Notes that a branch has what the branch that is merged into has now, and nothing of its own.
+    fn note_base(&self, worktree: &Worktree) -> Result<(), RepositoryError> {
+        self.main
+            .git(["update-ref", &self.base_ref(worktree), &format!("refs/heads/{}", worktree.branch)])
+            .ok()
+            .map(drop)
     }
 
     /// Readies a worktree that was there: its way back to the repository, and locks that a killed git left.
@@ -293,7 +313,8 @@ impl Inner {
     /// What an earlier attempt left: commits that are not merged, and files that are not committed. A branch without either goes on from
     /// where the branch that is merged into is now.
     fn left(&self, at: &At) -> Result<Option<(usize, usize)>, RepositoryError> {
-        let dirty = at.git(["status", "--porcelain", "-z", "--no-renames"]).ok()?.fields().count();
+        let dirty =
+            at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?.fields().count();
         let into = self.target_ref();
         let commits = at.git(["rev-list", "--count", "HEAD", &format!("^{into}")]).ok()?.line();
         let commits: usize = commits.parse().unwrap_or(0);
@@ -319,21 +340,19 @@ impl Inner {
         let left = self.remove(worktree, assignment)?;
         // Last: as long as it stands, the next launch comes back to the rest.
         let merged = self.merged_ref(assignment);
-        self.main.git(["update-ref", "-d", &merged]).ok()?;
+        let orders = format!("delete {merged}\ndelete {}\n", self.base_ref(worktree));
+        self.main.git(["update-ref", "--no-deref", "--stdin"]).input(orders).ok()?;
         Ok(left)
     }
 
     pub(super) fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathBuf> {
         let common = &self.main.common_dir;
-        // What another git would run, or be led astray by, once it is written there; what the person's checkout is at; every ref and
-        // every worktree but those of the team, so that the branch that is merged into moves by merges alone.
-        let read_only =
-            ["config", "config.worktree", "hooks", "info", "HEAD", "index", "packed-refs", "refs", "worktrees"];
-        let mut boundaries: Vec<PathBuf> = read_only.map(|name| common.join(name)).into();
-        boundaries.push(self.main.work_tree.clone());
+        // All that another git would run, be led astray by, or take for a merge, and what the person's checkout is at: only objects, the
+        // team's own branches and what belongs to the worktree can be written, so that the branch merged into moves by merges alone.
+        let mut boundaries = vec![common.clone(), self.main.work_tree.clone()];
         if let Some(worktree) = worktree {
-            boundaries.extend([worktree.root.join(".agent"), worktree.root.join(".git")]);
-            let mut writable = vec![common.clone(), worktree.root.clone(), common.join("refs/remotes")];
+            boundaries.extend([worktree.root.join(".agent"), worktree.root.join(".git"), common.join("objects/info")]);
+            let mut writable = vec![common.join("objects"), worktree.root.clone(), common.join("refs/remotes")];
             let branches = common.join("refs/heads/brigade").join(&self.team);
             // Packing refs removes the folder; in one that is not there the team's own branches could not be written.
             if let Err(error) = fs::create_dir_all(&branches) {

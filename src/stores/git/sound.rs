@@ -1,0 +1,59 @@
+//! What must hold of a worktree before git works there outside of any confinement: a teammate's commands write its git folder, and git
+//! follows what it finds there. Nobody else's commands reach that folder, and the teammate's own have ended by then.
+
+use std::fs;
+use std::path::Path;
+
+use super::Inner;
+use super::run::At;
+
+/// The most entries of a worktree's git folder that are looked at.
+const ENTRIES_MAX: usize = 10_000;
+
+impl Inner {
+    /// Why git is not to work there, for who can mend it.
+    pub(super) fn unsound(&self, at: &At, branch: &str) -> Option<String> {
+        let mut left = ENTRIES_MAX;
+        if let Some(what) = link_in(&at.git_dir, &mut left) {
+            return Some(format!("its git folder is not as git made it ({what})"));
+        }
+        let own = |folder: &Path| fs::read(folder.join("config.worktree")).ok();
+        if own(&at.git_dir).is_some_and(|settings| own(&at.common_dir).as_ref() != Some(&settings)) {
+            return Some("it has git settings of its own (config.worktree): remove them".to_owned());
+        }
+        let agent = at.work_tree.join(".agent");
+        if agent.symlink_metadata().is_ok_and(|metadata| !metadata.is_dir()) {
+            return Some("its .agent is no folder".to_owned());
+        }
+        // A ref that stands for another one, or a link, would have that one moved.
+        let mut path = at.common_dir.join("refs/heads");
+        for part in branch.split('/') {
+            path.push(part);
+            let is_other = path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
+            let is_symbolic = || fs::read(&path).is_ok_and(|text| text.starts_with(b"ref:"));
+            if is_other || is_symbolic() {
+                return Some(format!("its branch {branch} stands for another one"));
+            }
+        }
+        None
+    }
+}
+
+/// The first entry that is neither file nor folder, or that there are too many.
+fn link_in(folder: &Path, left: &mut usize) -> Option<String> {
+    for entry in fs::read_dir(folder).ok()?.flatten() {
+        let Some(fewer) = left.checked_sub(1) else { return Some("it has too many entries".to_owned()) };
+        *left = fewer;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => {
+                if let Some(what) = link_in(&entry.path(), left) {
+                    return Some(what);
+                }
+            }
+            Ok(kind) if kind.is_file() => {}
+            _ => return Some(format!("{name} is neither a file nor a folder")),
+        }
+    }
+    None
+}
