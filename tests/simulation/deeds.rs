@@ -18,7 +18,7 @@ use brigade::team::handle::Command;
 use brigade::tools::answers::{self, Answerer, Asked};
 use fastrand::Rng;
 
-use super::files::Files;
+use super::files::{Files, ProcessFiles};
 use super::nature::{WORKSPACE, lock};
 use super::plan::{Deed, Fate, Who};
 use super::world::{MEMBERS, World};
@@ -204,14 +204,16 @@ impl World {
 
 /// Other programs, which take no locks and sync nothing.
 impl World {
-    fn foreign_files(&self) -> Option<Files> {
-        self.person().ok().map(|person| Files(Arc::clone(&person.files)))
+    fn foreign_files(&self) -> Files {
+        let files = ProcessFiles::new("foreign".to_owned(), &self.nature);
+        self.nature.enlist(&files);
+        Files(files)
     }
 
     /// Writes what is wanted into the state file, in place or by a rename.
     pub fn click(&self, mode: Mode, in_place: bool) {
         let path = PathBuf::from(WORKSPACE).join("agent_state.json");
-        let (Some(files), Ok(bytes)) = (self.foreign_files(), self.nature.read(&path)) else { return };
+        let (files, Ok(bytes)) = (self.foreign_files(), self.nature.read(&path)) else { return };
         let Ok(mut document) = Document::parse(&bytes) else { return };
         let number = self.clicks.fetch_add(1, Ordering::Relaxed) + 1;
         document.put("desired_state", &mode);
@@ -236,7 +238,7 @@ impl World {
         let id = format!("f-{:016x}", rng.u64(..));
         message.id = Some(id.clone());
         let path = Path::new(WORKSPACE).join(".team/inbox").join(format!("{to}.jsonl"));
-        let Some(files) = self.foreign_files() else { return };
+        let files = self.foreign_files();
         for _ in 0..rng.usize(1..=2) {
             // A torn line of somebody else's is closed first.
             if files.append(&path, format!("\n{}\n", message.to_line()).as_bytes()).is_ok() {
@@ -249,7 +251,7 @@ impl World {
     async fn tear_task(&self, rng: &mut Rng) {
         let id = self.some_task(rng);
         let path = Path::new(WORKSPACE).join(".tasks").join(id.file_name());
-        let (Some(files), Ok(bytes)) = (self.foreign_files(), self.nature.read(&path)) else { return };
+        let (files, Ok(bytes)) = (self.foreign_files(), self.nature.read(&path)) else { return };
         lock(&self.nature.laws).touched(id.0);
         if files.write(&path, &bytes[..bytes.len() / 2]).is_err() {
             return lock(&self.nature.laws).spoiled(id.0);

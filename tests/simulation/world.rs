@@ -37,6 +37,8 @@ const FIRST_PID: u32 = 4_300_000;
 const LONG: Duration = Duration::from_secs(4 * 3600);
 /// How long a deed may take; one that hangs in a dawdling store is given up, as a person would.
 const DEED_TIME_MAX: Duration = Duration::from_secs(30);
+/// How often what is done in the middle of a call is gone on with: more often than it gives way to others.
+const POLLS_MAX: usize = 100;
 /// How long nothing has to happen for the team to count as at rest: longer than any wait of its own choice.
 const QUIET: Duration = Duration::from_secs(130);
 
@@ -108,7 +110,11 @@ impl World {
             if let Some(world) = weak.upgrade() {
                 world.nature.note(|| format!("meanwhile {deed:?}"));
                 // What cannot be done at once is left half done, as by somebody who is killed.
-                let _ = pin!(world.perform(deed)).poll(&mut Context::from_waker(Waker::noop()));
+                let mut deed = pin!(world.perform(deed));
+                let mut polls = 0..POLLS_MAX;
+                while polls.next().is_some() && deed.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+                {
+                }
             }
         }));
         world

@@ -164,6 +164,18 @@ async fn a_power_cut_at_any_call_loses_and_doubles_no_mail() {
     }
 }
 
+#[tokio::test]
+async fn mail_accepted_behind_a_line_of_a_program_that_syncs_nothing_survives_a_power_cut() {
+    let disk = SimulatedDisk::new(DiskOptions::default());
+    let life = Life::begin(Arc::new(disk.clone()), Durability::Power);
+    life.open().await.unwrap();
+    disk.settle();
+    disk.append(&Path::new(TEAM).join("inbox/alice.jsonl"), b"{\"type\": \"message\", \"content\": \"7\"}\n").unwrap();
+    let mut accepted = Vec::new();
+    life.send(1, &mut accepted).await.unwrap();
+    check(Arc::new(disk.crash(0)), Durability::Power, &accepted, "behind a foreign line").await;
+}
+
 fn state_text(mode: &str) -> String {
     format!(
         "{{\"desired_state\": \"{mode}\", \"current_state\": \"pause\", \"setBy\": \"human\", \"note\": \"\", \"theirs\": 1.50}}"

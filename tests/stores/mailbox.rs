@@ -142,7 +142,7 @@ async fn an_inbox_of_many_small_messages_is_full_too() {
     assert!(matches!(error, StoreError::InboxFull { .. }), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_senders_at_once_keep_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let reader = mailbox(real(), folder.path(), Durability::Process);

@@ -49,6 +49,8 @@ pub async fn blocking<R: Send + 'static>(action: impl FnOnce() -> StoreResult<R>
     // A call that panics is an error of the call, as on a thread of its own, and not the end of who made it.
     let caught = || catch_unwind(AssertUnwindSafe(action));
     let outcome = if is_alone() {
+        // Others have their turn first: after the action nobody may be let go of who does not know yet what was done.
+        tokio::task::yield_now().await;
         caught()
     } else {
         let outcome = tokio::task::block_in_place(caught);

@@ -83,6 +83,8 @@ struct State {
     last_number: Option<u64>,
     /// Inboxes that can be neither read nor put aside, which was said.
     unreadable: HashSet<String>,
+    /// The inboxes whose name this process made durable, each with its file's number on disk.
+    named: HashMap<String, u64>,
     is_swept: bool,
     is_sweeping: bool,
 }
@@ -295,7 +297,8 @@ impl Inner {
         self.files.append(&path, bytes.as_bytes()).map_err(failed("append to", &path))?;
         let inode =
             if self.durability == Durability::Power { self.stamp(&path)?.map(|stamp| stamp.inode) } else { None };
-        Ok(Appended { inode, is_new: before.is_none_or(|before| before.bytes == 0), has_taken: !taken.is_empty() })
+        let is_named = inode.is_some() && self.state().named.get(name).copied() == inode;
+        Ok(Appended { inode, is_named, has_taken: !taken.is_empty() })
     }
 
     fn check_room(
@@ -354,13 +357,14 @@ impl Inner {
             return Ok(());
         }
         let path = self.inbox(name);
-        if appended.is_new && appended.has_taken {
+        if !appended.is_named && appended.has_taken {
             // The new file's name may not outlive the one its predecessor was given.
             self.sync.sync(SyncRequest { files: vec![], folders: vec![self.taken.clone()] })?;
         }
-        let folders = if appended.is_new { vec![self.folder.clone()] } else { vec![] };
+        let folders = if appended.is_named { vec![] } else { vec![self.folder.clone()] };
         self.sync.sync(SyncRequest { files: vec![path.clone()], folders })?;
         if self.stamp(&path)?.map(|stamp| stamp.inode) == appended.inode {
+            self.state().named.extend(appended.inode.map(|inode| (name.to_owned(), inode)));
             return Ok(());
         }
         let files = self.taken_of(name)?.into_iter().map(|(_, file)| self.taken.join(file)).collect();
@@ -371,6 +375,7 @@ impl Inner {
 /// Where a line was appended.
 struct Appended {
     inode: Option<u64>,
-    is_new: bool,
+    /// Whether that file's name is durable: another program may have made it, and synced nothing.
+    is_named: bool,
     has_taken: bool,
 }
