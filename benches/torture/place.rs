@@ -76,11 +76,16 @@ impl Place {
 
     /// Runs the program to its end and returns how that was; one that hangs is killed and gives nothing.
     pub fn run(&self, arguments: &[&str]) -> Option<Output> {
+        self.run_within(PATIENCE, arguments)
+    }
+
+    /// The same with less patience.
+    pub fn run_within(&self, time: Duration, arguments: &[&str]) -> Option<Output> {
         let mut command = self.brigade(arguments);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
         let waiting = std::thread::spawn(move || child.wait_with_output());
-        let in_time = until(PATIENCE, || waiting.is_finished());
+        let in_time = until(time, || waiting.is_finished());
         if !in_time {
             signal(pid, Signal::KILL);
         }

@@ -126,7 +126,12 @@ pub fn script(name: &str, out: &str) -> String {
          sane\n\
          git merge -q main || {{ sed -i '/^[<=>]/d' log.txt && whole && git add -A && git commit -q --no-edit; }}\n\
          sane\n\
-         grep -qx 'of {name}' log.txt || sed -i 's/^begin$/begin\\nof {name}\\ndraft of {name}/' log.txt || exit 1\n\
+         grep -qx 'of {name}' log.txt\n\
+         case $? in\n\
+         0) ;;\n\
+         1) sed -i 's/^begin$/begin\\nof {name}\\ndraft of {name}/' log.txt || exit 1 ;;\n\
+         *) exit 1 ;;\n\
+         esac\n\
          whole || exit 1\ngit add -A && git commit -q -m 'Begin {name}'\n\
          sed -i '/^draft of {name}$/d' log.txt && echo {name} > file-{name}.txt || exit 1\n\
          git add -A && git commit -q -m 'Finish {name}'\n\

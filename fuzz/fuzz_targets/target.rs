@@ -2,6 +2,7 @@
 
 #![no_main]
 
+#[allow(dead_code, reason = "the samples are for tests; a corpus is begun with `tests/contracts`")]
 #[path = "../../tests/parsers/targets.rs"]
 mod targets;
 

@@ -58,7 +58,7 @@ pub(super) struct At {
 /// What a call said.
 #[derive(Debug)]
 pub(super) struct Said {
-    /// Its exit code; -1 where a signal ended it.
+    /// Its exit code.
     pub code: i32,
     /// What it printed.
     pub out: Vec<u8>,
@@ -155,7 +155,7 @@ impl Call<'_> {
     /// Makes the call, whatever its exit code is.
     ///
     /// # Errors
-    /// It cannot be started, takes too long or says too much.
+    /// It cannot be started, is killed, takes too long or says too much.
     pub(super) fn run(self) -> Result<Said, RepositoryError> {
         let has_input = !self.input.is_empty();
         let mut command = self.command();
@@ -240,7 +240,8 @@ fn wait(child: &mut Child, all_is_said: &mpsc::Receiver<()>) -> Result<i32, Stri
     let _ = all_is_said.recv_timeout(TIME_MAX);
     loop {
         match child.try_wait() {
-            Ok(Some(status)) => return Ok(status.code().unwrap_or(-1)),
+            // It answered nothing: no code of its own may be taken for an answer.
+            Ok(Some(status)) => return status.code().ok_or_else(|| "it was killed".to_owned()),
             Ok(None) if began.elapsed() > TIME_MAX => {
                 // It may have ended just now.
                 let _ = child.kill();
@@ -257,4 +258,17 @@ fn wait(child: &mut Child, all_is_said: &mpsc::Receiver<()>) -> Result<i32, Stri
 /// A path as an argument or a text; one that is no text is shown as well as it can be.
 pub(super) fn text_of(path: &Path) -> String {
     path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_git_that_was_killed_has_said_nothing() {
+        assert_eq!(git(["-c", "alias.end=!exit 3", "end"]).run().unwrap().code, 3);
+        let error = git(["-c", "alias.die=!kill -9 $PPID", "die"]).run().unwrap_err();
+        assert!(error.to_string().contains("it was killed"), "{error}");
+        assert!(git(["-c", "alias.die=!kill -9 $PPID", "die"]).yes_or_no().is_err());
+    }
 }
