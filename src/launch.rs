@@ -8,12 +8,13 @@ use brigade::cli::headless::Report;
 use brigade::cli::launch::{Launch, Lifetime};
 use brigade::cli::signals::Signals;
 use brigade::cli::traces;
-use brigade::cli::waiting::Waiting;
+use brigade::cli::waiting::{Isolated, Waiting};
 use brigade::domain::state::Mode;
 use brigade::embed::Team;
 use brigade::ports::Stores;
 use brigade::team::Start;
 use brigade::team::handle::End;
+use brigade::ui::summary::ForYou;
 use brigade::ui::text::one_line;
 
 /// What a person can do once the budget is spent.
@@ -37,6 +38,7 @@ pub fn launch(launch: Launch) -> CliResult<Exit> {
 
 async fn run(launch: Launch) -> CliResult<Exit> {
     let start = start_of(launch.lifetime, launch.plan);
+    let isolated = Isolated::of(&launch.spec, &launch.workspace);
     let team = Team::new(launch.spec).start(start).durability(launch.durability).control_files(launch.control_files);
     let open = team.open(&launch.workspace).await?;
     let stores = open.stores().clone();
@@ -53,11 +55,11 @@ async fn run(launch: Launch) -> CliResult<Exit> {
     let outcome = match launch.session {
         Some(session) => session.follow(&mut team, &mut report, &mut signals).await?,
         None => {
-            report.tell_what_waits(&Waiting::of(&stores).await?.for_you());
+            report.tell_what_waits(&for_you(&stores, isolated.as_ref()).await?);
             report.follow(&mut team, &mut signals).await?
         }
     };
-    let exit = close(&stores, &mut report, outcome.trouble.as_deref()).await?;
+    let exit = close(&stores, &mut report, outcome.trouble.as_deref(), isolated.as_ref()).await?;
     if outcome.end == End::BudgetSpent {
         report.note(BUDGET_SPENT);
     }
@@ -89,7 +91,18 @@ fn start_of(lifetime: Lifetime, plan: Vec<brigade::domain::task::NewTask>) -> St
     }
 }
 
-async fn close(stores: &Stores, report: &mut Report, trouble: Option<&str>) -> CliResult<Exit> {
-    let for_you = Waiting::of(stores).await?.for_you();
+/// What the person should know at the beginning and the end of a run.
+async fn for_you(stores: &Stores, isolated: Option<&Isolated>) -> CliResult<ForYou> {
+    let checkout = isolated.and_then(Isolated::behind);
+    Ok(ForYou { checkout, ..Waiting::of(stores).await?.for_you() })
+}
+
+async fn close(
+    stores: &Stores,
+    report: &mut Report,
+    trouble: Option<&str>,
+    isolated: Option<&Isolated>,
+) -> CliResult<Exit> {
+    let for_you = for_you(stores, isolated).await?;
     report.close(&*stores.board.view().await?, trouble, for_you)
 }

@@ -159,7 +159,10 @@ fn models_of(team: &str, spec: &TeamSpec) -> Vec<Finding> {
 fn isolation_of(team: &str, spec: &TeamSpec, context: &Context) -> Option<Finding> {
     let workspace = context.workspace().ok().filter(|_| spec.isolation == Isolation::Worktree)?;
     Some(match GitRepository::check(&workspace, spec.merge_into.clone()) {
-        Ok(into) => ok("isolation", format!("team {team}: a worktree for each task, merged into {into}")),
+        Ok(into) => match GitRepository::behind(&workspace, team, spec.merge_into.clone()) {
+            Ok(Some(why)) => warn("isolation", why, ""),
+            _ => ok("isolation", format!("team {team}: a worktree for each task, merged into {into}")),
+        },
         Err(error) => fail("isolation", error.to_string(), format!("team {team} cannot be launched")),
     })
 }

@@ -73,7 +73,8 @@ fn tell_who_asks(team: &mut TeamView, waiting: &Waiting) {
         let question = waiting.questions.iter().find(|question| is_idle && is_theirs(&question.from));
         let question = question.map(|question| format!("a person: {}", crate::ui::text::one_line(&question.text)));
         // The state file says so of plans and reviews too, a moment later.
-        let approval = waiting.approvals.iter().find(|request| is_theirs(&request.from)).map(Request::who_answers);
+        let is_its = |request: &&Request| is_theirs(&request.from) && request.concerns(member.task);
+        let approval = waiting.approvals.iter().find(is_its).map(Request::who_answers);
         member.waiting_for = approval.or(question).or(member.waiting_for.take());
     }
 }

@@ -1,6 +1,7 @@
 //! What waits for the person: mail that was not shown to them, questions they have not answered, plans and reviews that only they can.
 
 use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
 use super::error::CliResult;
 use crate::domain::name::HUMAN;
@@ -8,6 +9,8 @@ use crate::domain::questions::{Question, Questions};
 use crate::domain::request::{Request, RequestKind};
 use crate::domain::transcript::{Entry, Record};
 use crate::ports::{Delivery, Stores};
+use crate::stores::git::GitRepository;
+use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::summary::ForYou;
 
 /// See the module.
@@ -41,7 +44,7 @@ impl Waiting {
         self.approvals.iter().filter(|request| request.to == HUMAN)
     }
 
-    /// The same, for the end of a run.
+    /// What waits for the person at the beginning and the end of a run.
     #[must_use]
     pub fn for_you(&self) -> ForYou {
         let ids = |kind: RequestKind| {
@@ -49,7 +52,7 @@ impl Waiting {
             of_kind.map(|request| request.id.clone()).collect()
         };
         let (plans, reviews) = (ids(RequestKind::PlanApproval), ids(RequestKind::Review));
-        ForYou { messages: self.messages, plans, reviews }
+        ForYou { messages: self.messages, plans, reviews, checkout: None }
     }
 }
 
@@ -67,4 +70,27 @@ pub fn delivered(records: Vec<Record>) -> HashSet<String> {
 #[must_use]
 pub fn new_mail(mail: Vec<Delivery>, delivered: &HashSet<String>) -> Vec<Delivery> {
     mail.into_iter().filter(|delivery| !delivered.contains(&delivery.key)).collect()
+}
+
+/// A team whose tasks have worktrees, as far as its merges go.
+#[derive(Debug, Clone)]
+pub struct Isolated {
+    workspace: PathBuf,
+    team: String,
+    into: Option<String>,
+}
+
+impl Isolated {
+    /// Of this team in this workspace; `None` where its teammates work there together.
+    #[must_use]
+    pub fn of(team: &TeamSpec, workspace: &Path) -> Option<Self> {
+        let (workspace, into) = (workspace.to_owned(), team.merge_into.clone());
+        (team.isolation == Isolation::Worktree).then(|| Self { workspace, team: team.name.to_string(), into })
+    }
+
+    /// What keeps the files of the workspace from being what was merged, where that can be told.
+    #[must_use]
+    pub fn behind(&self) -> Option<String> {
+        GitRepository::behind(&self.workspace, &self.team, self.into.clone()).ok().flatten()
+    }
 }

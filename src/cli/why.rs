@@ -12,6 +12,7 @@ use super::team::reports_of;
 use crate::domain::graph::TaskLookup;
 use crate::domain::task::TaskId;
 use crate::ports::Board as _;
+use crate::stores::open::Purpose;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::{cut, one_line, wrap};
 use crate::ui::why::{Candidate, Reason, Situation, explain};
@@ -31,6 +32,7 @@ impl Why {
     /// There is no workspace, or it cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let board = context.board_to_look_at()?;
+        let stores = context.stores(Purpose::Look).await?;
         let view = board.view().await?;
         let running = context.running().await?;
         let team = context.team_if_valid(running.team.as_deref()).or_else(|| context.team_if_valid(None));
@@ -42,6 +44,7 @@ impl Why {
             silence: running.lead.as_ref().and_then(|lead| lead.silent_for(context.now())),
             running: running.team,
             live_workers: running.workers.into_iter().collect::<HashSet<_>>(),
+            approvals: stores.requests.all().await?.open_approvals().cloned().collect(),
             desired: running.desired,
             now: context.now(),
         };

@@ -62,7 +62,13 @@ pub struct Config {
 /// The nearest config file in `folder` and those above it.
 #[must_use]
 pub fn find_upwards(folder: &Path) -> Option<PathBuf> {
-    folder.ancestors().map(|folder| folder.join(CONFIG_FILE)).find(|path| path.is_file())
+    // A task's worktree has a copy of the config, and the team is where that worktree lies.
+    let is_worktree = |folder: &Path| {
+        let worktrees = folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == ".worktrees"));
+        worktrees.and_then(Path::parent).is_some_and(|workspace| workspace.join(CONFIG_FILE).is_file())
+    };
+    let folders = folder.ancestors().filter(|folder| !is_worktree(folder));
+    folders.map(|folder| folder.join(CONFIG_FILE)).find(|path| path.is_file())
 }
 
 impl Config {

@@ -128,6 +128,12 @@ impl Request {
         self.kind != RequestKind::Shutdown && self.answer.is_none()
     }
 
+    /// Whether it is about what is held, or about nothing that is.
+    #[must_use]
+    pub fn concerns(&self, held: Option<TaskId>) -> bool {
+        self.about.as_ref().is_none_or(|about| held == Some(about.task))
+    }
+
     /// Whether it was approved.
     #[must_use]
     pub fn is_approved(&self) -> bool {

@@ -152,7 +152,7 @@ impl Teammate {
             _ => self.events_of(outcomes).await?,
         };
         if let Some(end) = events.iter_mut().find(|event| **event == Event::WorkEnded) {
-            if self.owes_review().await? {
+            if self.owes_approval().await? {
                 *end = Event::TurnEnded;
             } else if self.reins.held().is_some() && self.awaits_answer().await {
                 *end = Event::AnswerAwaited;

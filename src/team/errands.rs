@@ -13,7 +13,7 @@ use crate::domain::phase::{Because, Event, Held, Phase};
 use crate::domain::request::{Answer, Request, RequestKind};
 use crate::domain::task::{Task, TaskId};
 use crate::ports::{Claimant, StoreError};
-use crate::tools::review;
+use crate::tools::answers;
 
 /// How long a teammate waits before it looks again at a store that failed.
 const STORE_BACKOFF: Duration = Duration::from_secs(15);
@@ -135,29 +135,30 @@ impl Teammate {
         book.is_ok_and(|book| book.open_approvals().any(|asked| name.is_same(&asked.from) && asked.at >= since))
     }
 
-    /// Whether it was asked for a review that it has not given, and goes on because it is reminded now. One that was reminded before is
-    /// the person's to give.
-    pub(super) async fn owes_review(&mut self) -> Result<bool, AgentError> {
+    /// Whether it was asked to approve something and has not answered, and goes on because it is reminded now. What it was reminded of
+    /// before is the person's to answer.
+    pub(super) async fn owes_approval(&mut self) -> Result<bool, AgentError> {
         let shared = Arc::clone(&self.agent.shared);
         let name = self.agent.spec.name.clone();
-        let Some(book) = (if shared.review.is_some() { shared.stores.requests.all().await.ok() } else { None }) else {
+        if !self.agent.thinks() {
             return Ok(false);
-        };
+        }
+        let Ok(book) = shared.stores.requests.all().await else { return Ok(false) };
         let mut is_reminded = false;
-        for review in book.open(RequestKind::Review).filter(|review| name.is_same(&review.to)) {
-            if self.reviews_reminded.insert(review.id.clone()) {
+        for asked in book.open_approvals().filter(|asked| name.is_same(&asked.to)) {
+            let (id, from, noun) = (&asked.id, &asked.from, asked.kind.noun());
+            if self.approvals_reminded.insert(id.clone()) {
+                let tool = if asked.kind == RequestKind::Review { "review" } else { "plan_approval" };
                 let text = format!(
-                    "{} waits for your review {}: look at the work, then call review with request_id {}, approve, and feedback where you reject it.",
-                    review.from, review.id, review.id
+                    "{from} waits for your answer to {noun} {id}: look at it, then call {tool} with request_id {id}, approve, and feedback where you reject it."
                 );
                 self.agent.tell(text).await?;
                 is_reminded = true;
                 continue;
             }
-            let why = format!("gives no answer to review {}; it is a person's to give now", review.id);
-            shared.notes.warn(name.as_str(), why);
-            if let Err(error) = review::hand_on(&shared.stores, &review.id, HUMAN, shared.clock.now()).await {
-                shared.notes.warn(HUMAN, format!("cannot be asked for a review: {error}"));
+            shared.notes.warn(name.as_str(), format!("gives no answer to {noun} {id}; it is a person's to give now"));
+            if let Err(error) = answers::hand_on(&shared.stores, id, asked.kind, HUMAN, shared.clock.now()).await {
+                shared.notes.warn(HUMAN, format!("cannot be asked for an answer: {error}"));
             }
         }
         Ok(is_reminded)

@@ -274,7 +274,9 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
             None if matches!(standing.phase, Phase::Work { .. } | Phase::Stopping { .. }) => waits_at_work(member),
             None if standing.down.is_some() => standing.waiting_for.clone(),
             // An answer before mail and tasks.
-            None => lead.answer_awaited_by(&member.spec.name).or_else(|| standing.waiting_for.clone()),
+            None => lead
+                .answer_awaited_by(&member.spec.name, held.map(|held| held.task))
+                .or_else(|| standing.waiting_for.clone()),
         },
     }
 }

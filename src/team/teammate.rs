@@ -103,8 +103,8 @@ pub struct Teammate {
     pub(super) lost: Option<TaskId>,
     /// When it last claimed: plans from before are not about what it holds.
     pub(super) claimed_at: UnixMs,
-    /// The reviews it was reminded of.
-    pub(super) reviews_reminded: HashSet<String>,
+    /// The plans and reviews it was reminded to answer.
+    pub(super) approvals_reminded: HashSet<String>,
     pub(super) model_failures: u32,
     harness_failures: u32,
 }
@@ -151,7 +151,7 @@ impl Teammate {
             away_for: "",
             lost: None,
             claimed_at: UnixMs::default(),
-            reviews_reminded: HashSet::new(),
+            approvals_reminded: HashSet::new(),
             model_failures: 0,
             harness_failures: 0,
         }

@@ -70,6 +70,26 @@ pub async fn ask(stores: &Stores, request: Request, mut message: Message) -> Sto
     }
 }
 
+/// Has `to` answer what somebody else was asked to, under the same id. Returns the message's id; none where it does not wait any more.
+///
+/// # Errors
+/// `to` cannot be written to; it is theirs to answer all the same.
+pub async fn hand_on(
+    stores: &Stores,
+    id: &str,
+    kind: RequestKind,
+    to: &str,
+    now: UnixMs,
+) -> StoreResult<Option<String>> {
+    let Some(request) = stores.requests.hand_on(id, kind, to).await? else { return Ok(None) };
+    let (message_kind, plan) = match kind {
+        RequestKind::PlanApproval => (MessageType::PlanApprovalRequest, Some(request.plan.clone())),
+        _ => (MessageType::Message, None),
+    };
+    let message = Message::new(message_kind, &request.from, &request.plan, now);
+    Ok(Some(stores.mailbox.send(to, Message { request_id: Some(request.id), plan, ..message }).await?))
+}
+
 /// How often, and how long apart, the book is read anew while an answer is on its way.
 const RECORDED_LOOKS_MAX: u32 = 200;
 const RECORDED_LOOK_WAIT: Duration = Duration::from_millis(10);

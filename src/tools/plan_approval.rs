@@ -36,6 +36,7 @@ impl Checked for SubmitPlan {
         // A lead that goes by rule decides nothing: that is the person's then.
         let (to, whom) = if context.control.lead_thinks() { (LEAD, "the lead") } else { (HUMAN, "the person") };
         let about = held(context).await?;
+        withdraw_former(about.as_ref(), context).await?;
         let id = ask(context, to, RequestKind::PlanApproval, request, about).await?;
         Ok(ToolOutput::text(format!(
             "handed in to {whom} as request {id}; end your turn now if you cannot go on without the answer, which will come as mail"
@@ -63,6 +64,24 @@ impl Checked for AnswerPlan {
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         approve_or_reject(&arguments, RequestKind::PlanApproval, context).await
     }
+}
+
+/// Takes back what the caller handed in before for the same task: its former plans are not to be answered any more.
+async fn withdraw_former(about: Option<&About>, context: &ToolContext) -> Result<(), ToolError> {
+    let Some(about) = about else { return Ok(()) };
+    let book = context.stores.requests.all().await?;
+    let is_former = |request: &&Request| {
+        context.name.is_same(&request.from) && request.about.as_ref().is_some_and(|former| former.task == about.task)
+    };
+    for former in book.open_plans().filter(is_former) {
+        let now = context.clock.now();
+        context
+            .stores
+            .requests
+            .withdraw(&former.id, RequestKind::PlanApproval, "another plan was handed in", now)
+            .await?;
+    }
+    Ok(())
 }
 
 /// The work the caller is at, as requests name it.

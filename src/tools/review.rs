@@ -96,22 +96,11 @@ pub async fn ask(stores: &Stores, work: &Work<'_>, to: &str, now: UnixMs) -> Sto
     Ok((id, sent))
 }
 
-/// Has `to` review what somebody else was asked to, under the same id. Returns the message's id; none where it does not wait any more.
-///
-/// # Errors
-/// `to` cannot be written to; it is theirs to answer all the same.
-pub async fn hand_on(stores: &Stores, id: &str, to: &str, now: UnixMs) -> StoreResult<Option<String>> {
-    let Some(request) = stores.requests.hand_on(id, RequestKind::Review, to).await? else { return Ok(None) };
-    let message = Message::new(MessageType::Message, &request.from, &request.plan, now);
-    let sent = stores.mailbox.send(to, Message { request_id: Some(request.id), ..message }).await?;
-    Ok(Some(sent))
-}
-
 /// What a reviewer reads.
 fn text_of(work: &Work<'_>) -> String {
     let Work { task, about, by, summary, verify, place } = work;
     let mut text = format!(
-        "Review of task {} ({}), attempt {}, by {by}: it is completed only once you approve. Look at the work itself, then call review with this request_id.",
+        "Review of task {} ({}), attempt {}, by {by}: it is completed only once you approve. Look at the work itself, then answer: a member with its tool review and this request_id, a person with brigade review.",
         task.id, task.subject, about.attempt
     );
     if !summary.is_empty() {

@@ -113,13 +113,16 @@ pub struct ForYou {
     /// Work that only they can review, by the id of the review.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reviews: Vec<String>,
+    /// Why the files of the workspace are not what was merged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkout: Option<String>,
 }
 
 impl ForYou {
     /// Whether nothing does.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
-        self.messages == 0 && self.plans.is_empty() && self.reviews.is_empty()
+        self.messages == 0 && self.plans.is_empty() && self.reviews.is_empty() && self.checkout.is_none()
     }
 
     /// What to do about it, a sentence each.
@@ -141,6 +144,7 @@ impl ForYou {
                 format!("`brigade {what} show ID`, then `brigade {what} approve ID` or `brigade {what} reject ID`");
             sentences.push(format!("{} {wait} for your answer ({named}{more}): {how}.", ids.len()));
         }
+        sentences.extend(self.checkout.as_ref().map(|why| format!("Mind that {why}.")));
         sentences
     }
 }

@@ -10,6 +10,7 @@ use super::text::{ago, count, duration, one_line};
 use crate::domain::graph::{
     Blocker, BlockerState, Obstacle, TaskLookup, find_cycle, last_blockers, obstacle, unfinished_blockers,
 };
+use crate::domain::request::Request;
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
@@ -46,6 +47,8 @@ pub struct Situation<'a> {
     pub silence: Option<Duration>,
     /// The workers that live.
     pub live_workers: HashSet<String>,
+    /// The plans and reviews that wait for an answer.
+    pub approvals: Vec<Request>,
     /// What the person wants of the team.
     pub desired: Option<Mode>,
     /// Now.
@@ -144,6 +147,12 @@ fn in_progress(task: &Task, situation: &Situation<'_>) -> Reason {
     if situation.live_workers.contains(&claim.worker) {
         if let Some(silence) = silent(situation) {
             return silence;
+        }
+        let is_its = |asked: &&Request| asked.about.as_ref().is_some_and(|about| about.task == task.id);
+        if let Some(asked) = situation.approvals.iter().find(is_its) {
+            let text = format!("{owner} holds it and waits for {}.", one_line(&asked.who_answers()));
+            let answer = super::approvals::how_to_answer(asked.kind, &asked.id);
+            return reason("awaits_approval", text).hint(format!("to answer: {answer}"));
         }
         return reason("held", format!("{owner} is working on it: claimed {since}, attempt {}.", task.attempt));
     }
@@ -432,6 +441,7 @@ mod tests {
             running: Some("team".into()),
             silence: None,
             live_workers: HashSet::from(["w1".to_owned()]),
+            approvals: Vec::new(),
             desired: Some(Mode::Continuous),
             now: UnixMs(100_000),
         };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use brigade::ports::{MergeTry, Repository, Worktree};
 
-use super::place::{Place, put, task};
+use super::place::{Place, edit, put, task};
 
 /// The folder git keeps for a worktree.
 fn git_folder(place: &Place, worktree: &Worktree) -> PathBuf {
@@ -121,7 +121,7 @@ async fn a_rebase_that_drops_what_others_merged_meanwhile_is_refused_until_it_sa
     };
     at(&["commit", "-q", "-a", "-m", "First"]);
     at(&["rebase", "-q", "-X", "theirs", "main"]);
-    put(&first.root, "f.txt", "of the second", "line 2");
+    edit(&first.root, "f.txt", |text| text.replace("of the second\n", ""));
     place.commit(1, &first).await;
     let refused = place.refused(1, &first).await;
     assert!(refused.contains("others added since you began") && refused.contains("of the second"), "{refused}");
@@ -138,7 +138,10 @@ async fn replaced_objects_and_brigades_own_files_are_not_merged() {
     let evil = place.git(&["commit-tree", "-m", "evil", "main^{tree}"]);
     place.git(&["update-ref", &format!("refs/replace/{}", merge.commit), evil.trim()]);
     place.repository.publish(&merge, &task(1)).await.unwrap();
-    assert!(fs::read_to_string(place.path().join("f.txt")).unwrap().contains("mine"), "the checkout is what was verified");
+    assert!(
+        fs::read_to_string(place.path().join("f.txt")).unwrap().contains("mine"),
+        "the checkout is what was verified"
+    );
     place.git(&["update-ref", "-d", &format!("refs/replace/{}", merge.commit)]);
     let other = place.provision(2).await;
     let at = |arguments: &[&str]| {

@@ -37,7 +37,7 @@ fn reports(request: &ModelRequest) -> Answer {
 fn reviews(request: &ModelRequest, approves: impl Fn(usize) -> bool) -> Answer {
     let text = text_of(request);
     let given = text.matches("call: review").count();
-    match text.matches("call review with this request_id").count() > given {
+    match text.matches("its tool review and this request_id").count() > given {
         true => {
             let (_, rest) = text.rsplit_once("(request_id: ").unwrap();
             let id = rest.split(')').next().unwrap();
@@ -112,7 +112,7 @@ async fn a_reviewer_that_says_nothing_is_reminded_once_and_then_it_is_the_person
     stage.create(vec![for_coders("count")]).await;
     let team = stage.launch(once()).await;
     stage.until("it is the person's", |_| waits_for(&team, "alice").starts_with("a person (review ")).await;
-    assert!(stage.transcript("carol").await.join("\n").contains("waits for your review"), "it was reminded");
+    assert!(stage.transcript("carol").await.join("\n").contains("waits for your answer to review"), "it was reminded");
     assert_eq!(review_of(&stage).await.unwrap().to, HUMAN);
     approve(&stage).await;
     assert_eq!(stage.ended(team).await.tally.completed, 1, "{}", stage.story());

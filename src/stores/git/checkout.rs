@@ -45,7 +45,7 @@ impl Inner {
             let into = &self.into;
             let why = said.err.trim().replace('\n', " ");
             return Ok(Some(format!(
-                "{into} was moved by a merge, and the workspace's files are still those of {old} ({why}): a commit made there now would undo the merge. Put your changes aside (git diff {old} > mine.patch), then git reset --hard"
+                "{into} was moved by a merge, and the workspace's files are still those of {old} ({why}): a commit made there now would undo the merge. Copy the file that git names elsewhere and take it out of the way (git checkout {old} -- FILE; remove it if git does not know it): the next merge or launch brings the workspace along"
             )));
         }
         self.main.git(["update-ref", "-d", &self.checkout_ref()]).ok()?;

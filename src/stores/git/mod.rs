@@ -102,6 +102,26 @@ impl GitRepository {
         Ok(usable(workspace, into)?.1)
     }
 
+    /// What keeps the files of `workspace` from being those of the branch that this team merges into, where that is so. It blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`].
+    pub fn behind(workspace: &Path, team: &str, into: Option<String>) -> Result<Option<String>, RepositoryError> {
+        let (main, into) = usable(workspace, into)?;
+        if checked_out(&main)?.as_deref() != Some(&into) {
+            return Ok(Some(format!("{into}, which is merged into, is not checked out: see git switch {into}")));
+        }
+        let checkout = format!("refs/brigade/{team}/checkout^{{commit}}");
+        let said = main.git(["rev-parse", "--verify", "--quiet", &checkout]).run()?;
+        Ok((said.code == 0).then(|| {
+            let old = said.line();
+            let old = &old[..old.len().min(12)];
+            format!(
+                "the files here are still those of {old}, while {into} was moved by merges: a commit made now would undo them. git status shows what is in the way; copy that elsewhere, take it out of the way (git checkout {old} -- FILE), and the next launch brings the files along"
+            )
+        }))
+    }
+
     /// The branches of a task of this team that are not merged into `into`, or into the branch that is checked out. It blocks.
     ///
     /// # Errors
@@ -153,9 +173,14 @@ fn usable(workspace: &Path, into: Option<String>) -> Result<(At, String), Reposi
     if main.git(["rev-parse", "--verify", "--quiet", &head]).yes_or_no()? {
         return Ok((main, into));
     }
-    Err(RepositoryError::Unusable(format!(
-        "the branch `{into}` has no commit yet, and worktrees begin with one: git commit, then launch the team"
-    )))
+    let has_commits = main.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).yes_or_no()?;
+    Err(RepositoryError::Unusable(if has_commits {
+        format!(
+            "there is no branch `{into}` to merge into: make it (git branch {into}), or set merge_into to one that is there"
+        )
+    } else {
+        format!("the branch `{into}` has no commit yet, and worktrees begin with one: git commit, then launch the team")
+    }))
 }
 
 fn check_version() -> Result<(), RepositoryError> {

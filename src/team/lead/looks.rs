@@ -15,7 +15,7 @@ use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::LostClaims;
 use crate::team::members::Member;
 use crate::team::teammate::Control;
-use crate::tools::review;
+use crate::tools::answers;
 
 impl Lead {
     /// Looks at everything: the guarantee behind the hints.
@@ -61,7 +61,29 @@ impl Lead {
             Ok(book) => self.state.approvals = book.open_approvals().cloned().collect(),
             Err(error) => return tracing::warn!("cannot look at the requests: {error}"),
         }
+        self.withdraw_what_is_over().await;
         self.hand_on_reviews().await;
+    }
+
+    /// Takes back plans and reviews of tasks that are completed, given up or gone: nobody waits for them.
+    async fn withdraw_what_is_over(&mut self) {
+        let is_over = |asked: &&Request| {
+            asked.about.as_ref().is_some_and(|about| {
+                let status = self.view.task(about.task).map(|task| task.status);
+                matches!(status, Some(TaskStatus::Completed | TaskStatus::Failed))
+                    || (status.is_none() && !self.view.is_spoiled(about.task))
+            })
+        };
+        let over: Vec<Request> = self.state.approvals.iter().filter(is_over).cloned().collect();
+        for asked in &over {
+            let now = self.shared.clock.now();
+            if let Err(error) =
+                self.shared.stores.requests.withdraw(&asked.id, asked.kind, "its task is over", now).await
+            {
+                tracing::warn!("a request cannot be withdrawn: {error}");
+            }
+        }
+        self.state.approvals.retain(|asked| !over.contains(asked));
     }
 
     /// Has somebody else do the reviews of who is gone.
@@ -76,7 +98,7 @@ impl Lead {
         for review in left {
             let Ok(author) = Name::new(&review.from) else { continue };
             let to = self.members.control.reviewer(&author, &what);
-            match review::hand_on(&self.shared.stores, &review.id, &to, self.shared.clock.now()).await {
+            match answers::hand_on(&self.shared.stores, &review.id, review.kind, &to, self.shared.clock.now()).await {
                 Ok(Some(message)) => {
                     let about = format!("review {} is {to}'s now: {} is not there", review.id, review.to);
                     self.shared.notes.fact(Fact::MessageSent { from: review.from, to, message, about });

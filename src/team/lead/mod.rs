@@ -384,8 +384,9 @@ impl Lead {
     }
 
     /// Whose answer to a plan or a review of its own this member waits for, in words.
-    pub(super) fn answer_awaited_by(&self, name: &Name) -> Option<String> {
-        self.state.approvals.iter().find(|request| name.is_same(&request.from)).map(Request::who_answers)
+    pub(super) fn answer_awaited_by(&self, name: &Name, held: Option<TaskId>) -> Option<String> {
+        let is_its = |request: &&Request| name.is_same(&request.from) && request.concerns(held);
+        self.state.approvals.iter().find(is_its).map(Request::who_answers)
     }
 
     /// The teammates that would act on mail that waits for them.
