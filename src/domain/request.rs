@@ -128,10 +128,10 @@ impl Request {
         self.kind != RequestKind::Shutdown && self.answer.is_none()
     }
 
-    /// Whether it is about what is held, or about nothing that is.
+    /// Whether who asks waits for it, as far as what they hold tells: it is not about another task.
     #[must_use]
     pub fn concerns(&self, held: Option<TaskId>) -> bool {
-        self.about.as_ref().is_none_or(|about| held == Some(about.task))
+        self.about.as_ref().is_none_or(|about| held.is_none_or(|held| held == about.task))
     }
 
     /// Whether it was approved.
@@ -297,6 +297,17 @@ impl RequestBook {
         let request = self.requests.iter_mut().find(is_it)?;
         (request.to, request.answering) = (to.to_owned(), None);
         Some(request.clone())
+    }
+
+    /// Has a request be that of another attempt, and of who makes it: its answer goes to them. One that is answered stays as it is.
+    pub fn adopt(&mut self, id: &str, kind: RequestKind, from: &str, attempt: u32, at: UnixMs) {
+        let is_it = |request: &&mut Request| request.id == id && request.kind == kind && request.answer.is_none();
+        if let Some(request) = self.requests.iter_mut().find(is_it) {
+            (request.from, request.at) = (from.to_owned(), at);
+            if let Some(about) = &mut request.about {
+                about.attempt = attempt;
+            }
+        }
     }
 
     /// Takes back a request that nobody is to answer any more; one that is answered stays so.

@@ -330,6 +330,9 @@ pub trait Requests: Send + Sync {
     /// Has somebody else answer a request than who was asked; `None` where it does not wait for an answer.
     async fn hand_on(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>>;
 
+    /// Has a request be that of another attempt, and of who makes it; one that does not wait for an answer is left as it is.
+    async fn adopt(&self, id: &str, kind: RequestKind, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()>;
+
     /// Takes back a request that nobody is to answer any more; unknown and answered ones are left as they are.
     async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()>;
 

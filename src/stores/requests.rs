@@ -90,6 +90,15 @@ impl Requests for FileRequests {
         self.section(move |book| Ok(book.hand_on(&id, kind, &to))).await
     }
 
+    async fn adopt(&self, id: &str, kind: RequestKind, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
+        let (id, from) = (id.to_owned(), from.to_owned());
+        self.section(move |book| {
+            book.adopt(&id, kind, &from, attempt, at);
+            Ok(())
+        })
+        .await
+    }
+
     async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
         let (id, reason) = (id.to_owned(), reason.to_owned());
         self.section(move |book| {
@@ -126,6 +135,11 @@ impl Requests for MemoryRequests {
 
     async fn hand_on(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>> {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).hand_on(id, kind, to))
+    }
+
+    async fn adopt(&self, id: &str, kind: RequestKind, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).adopt(id, kind, from, attempt, at);
+        Ok(())
     }
 
     async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {

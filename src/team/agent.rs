@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::conversation::Conversation;
+use super::firsts::Firsts;
 use super::lodging::{ABOUT_ISOLATION, ABOUT_PLAN_FIRST, Isolation};
 use super::patience::Room;
 use super::progress::Progress;
@@ -56,6 +57,8 @@ pub struct Shared {
     pub prompts: Arc<Prompts>,
     /// Who reviews what is done before it is completed, where somebody does.
     pub review: Option<Arc<str>>,
+    /// Who claims first after a restart.
+    pub firsts: Arc<Firsts>,
     /// What requests are paid from.
     pub purse: Arc<Purse>,
     /// Counts the tokens of a text.

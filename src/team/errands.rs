@@ -172,6 +172,9 @@ impl Teammate {
         if !self.gate.borrow().claim || !self.is_able() {
             return Ok(vec![Event::NothingFound]);
         }
+        if self.prefers.is_none() && self.agent.shared.firsts.has_others(&self.agent.spec.name) {
+            return Ok(vec![Event::NothingFound]);
+        }
         loop {
             let former = self.prefers;
             match self.claim().await {
@@ -215,10 +218,15 @@ impl Teammate {
             worker: stores.workers.me().to_owned(),
             lease: None,
         };
-        if let Some(id) = self.prefers.take()
-            && let Ok(task) = stores.board.claim(id, &claimant).await
-        {
-            return Ok(Some(task));
+        if let Some(id) = self.prefers.take() {
+            let claimed = stores.board.claim(id, &claimant).await;
+            if self.agent.shared.firsts.has_tried(&self.agent.spec.name) {
+                // The others may claim now, and the lead tells them.
+                self.agent.shared.reported.notify_one();
+            }
+            if let Ok(task) = claimed {
+                return Ok(Some(task));
+            }
         }
         stores.board.claim_next(&claimant).await
     }

@@ -15,6 +15,7 @@ use crate::domain::task::{NewTask, TaskStatus};
 use crate::ports::{Assignment, Clock, CountTokens, LostClaims, Repository, RepositoryError, StoreError, Stores};
 use agent::Shared;
 use conversation::Conversation;
+use firsts::Firsts;
 use handle::{Control, Live, TeamHandle};
 use lead::{GateKeys, Lead, LeadParts};
 use lodging::Isolation;
@@ -30,6 +31,7 @@ pub mod agent;
 pub mod conversation;
 mod driving;
 mod errands;
+mod firsts;
 pub mod handle;
 mod lead;
 pub mod lodging;
@@ -127,8 +129,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     let (notes, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
     notes.fact(team_started(&spec));
     let isolation = isolate(&spec, repository, &stores, &notes).await?;
-    import(&stores, &notes, &start).await?;
-    set_mode(&stores, &start).await?;
+    prepare(&stores, &notes, &start).await?;
     let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
     let session = Session::new(&spec, start.one_session, has_plan, conversation, told);
     let (reported, mouth) = (Arc::new(Notify::new()), Mouth::default());
@@ -146,6 +147,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         limits: spec.limits.clone(),
         prompts: Arc::new(spec.prompts.clone()),
         review: spec.review.as_deref().map(Arc::from),
+        firsts: Arc::new(firsts_of(&spec, &prefers)),
         purse,
         count_tokens,
         notes,
@@ -185,6 +187,12 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     })
 }
 
+/// Those of the team that held something when the process before ended.
+fn firsts_of(spec: &TeamSpec, prefers: &HashMap<String, crate::domain::task::TaskId>) -> Firsts {
+    let names = spec.members.iter().map(|member| &member.name);
+    Firsts::of(names.filter(|name| prefers.contains_key(name.as_str())).cloned())
+}
+
 fn team_started(spec: &TeamSpec) -> Fact {
     let members = spec.members.iter().map(|member| member.name.to_string()).collect();
     Fact::TeamStarted { team: spec.name.to_string(), members }
@@ -218,6 +226,12 @@ async fn isolate(
 async fn open_inboxes(spec: &TeamSpec, stores: &Stores) -> Result<(), StoreError> {
     let names: Vec<Name> = spec.members.iter().map(|member| member.name.clone()).collect();
     stores.mailbox.open_inboxes(&names).await
+}
+
+/// Has board and state say what this launch is for.
+async fn prepare(stores: &Stores, notes: &recorder::Notes, start: &Start) -> Result<(), LaunchError> {
+    import(stores, notes, start).await?;
+    Ok(set_mode(stores, start).await?)
 }
 
 /// Brings the board up to the plan, if there is one; says what that changed, and what it left as it was.

@@ -279,6 +279,9 @@ impl Requests for Patient<dyn Requests> {
     async fn hand_on(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>> {
         self.patience.through(|| self.inner.hand_on(id, kind, to)).await
     }
+    async fn adopt(&self, id: &str, kind: RequestKind, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
+        self.patience.through(|| self.inner.adopt(id, kind, from, attempt, at)).await
+    }
     async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
         self.patience.through(|| self.inner.withdraw(id, kind, reason, at)).await
     }

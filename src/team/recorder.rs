@@ -16,7 +16,7 @@ use crate::domain::facts::TaskBook;
 use crate::domain::graph::TaskLookup;
 use crate::domain::replay::Replay;
 use crate::domain::row::{MemberRow, TaskRow};
-use crate::domain::task::{Task, TaskId};
+use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::{BoardView, Clock, Stores};
 
 /// Events a slow front end may be behind before it misses some; the log has them all.
@@ -186,6 +186,10 @@ impl Recorder {
                 match note {
                     Note::Fact(fact) => self.note(fact, &mut facts).await,
                     Note::Task(task) if self.book.knows(task.id) => {
+                        if task.status == TaskStatus::InProgress {
+                            // It may have been waiting for what somebody completed and did not tell yet.
+                            self.look_at_board(Scope::News, &mut facts).await;
+                        }
                         let told = self.book.note(&task);
                         self.tell(told, &mut facts);
                     }

@@ -17,7 +17,7 @@ use super::verify::{REDS_MAX, Reds};
 use super::{Lodging, ReadOnly, ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::change::{Action, Actor, Change, TaskEdit, permit};
 use crate::domain::event::Fact;
-use crate::domain::request::{About, WAITS_FOR_REVIEW};
+use crate::domain::request::{About, RequestKind, WAITS_FOR_REVIEW};
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::ports::StoreError;
 
@@ -194,7 +194,12 @@ impl TaskUpdate {
         };
         match Stand::of(&answers::recorded(&context.stores, context.name.as_str()).await?, &about) {
             Stand::Approved(by) => return Ok(Reviewed::By(by)),
-            Stand::Waits { id, to } => return waits(&id, &to),
+            Stand::Waits { id, to } => {
+                // It may have been asked for in a former attempt, by somebody else: the answer is the holder's.
+                let (name, now) = (context.name.as_str(), context.clock.now());
+                context.stores.requests.adopt(&id, RequestKind::Review, name, task.attempt, now).await?;
+                return waits(&id, &to);
+            }
             Stand::Rejected(words) => {
                 let text = format!("the review rejected exactly this work, and nothing was changed since: {words}");
                 return Err(ToolError::Mendable(text));

@@ -41,7 +41,8 @@ fn what_a_person_reviews_is_merged_once_it_is_approved() {
     assert!(text.contains("git diff main...brigade/crew/task-1"), "{text}");
     assert!(git(&place, &["diff", "main...brigade/crew/task-1"]).contains("+line"));
     assert!(!place.join("new.txt").exists());
-    let early = place.run(&["tasks", "complete", "1", "--as", "m1", "--attempt", "1"]);
+    let holder = place.task(1)["owner"].clone();
+    let early = place.run(&["tasks", "complete", "1", "--as", holder.as_str().unwrap(), "--attempt", "1"]);
     assert_eq!(early.code, Some(1), "{early:?}");
     assert!(!place.all_are("completed"), "{early:?}");
 
@@ -50,6 +51,7 @@ fn what_a_person_reviews_is_merged_once_it_is_approved() {
     let mut run = place.start(&["run", "crew"]);
     wait_until("it waits again", || place.task(1)["attempt"] == 2 && place.task(1)["status"] == "in_progress");
     assert_eq!(waiting(&place, "review", &mut run)["id"], review["id"]);
+    assert_eq!(place.task(1)["owner"], holder, "who held it goes on with it");
     let approved = place.run(&["review", "approve"]);
     assert_eq!(approved.code, Some(0), "{approved:?}");
     assert_eq!(run.code(), Some(0), "{}", run.said());

@@ -262,6 +262,10 @@ impl Requests for Stormy<dyn Requests> {
         self.0.fail().await?;
         self.1.hand_on(id, kind, to).await
     }
+    async fn adopt(&self, id: &str, kind: RequestKind, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
+        self.0.fail().await?;
+        self.1.adopt(id, kind, from, attempt, at).await
+    }
     async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
         self.0.fail().await?;
         self.1.withdraw(id, kind, reason, at).await

@@ -268,8 +268,10 @@ mod tests {
 
     #[test]
     fn a_parent_that_was_renamed_is_named_anew_and_a_signature_that_holds_no_more_goes() {
-        let object = "tree t\nparent p\ngpgsig -----BEGIN\n abc\n -----END\nauthor a\n\nLine\n\nBrigade-Task: 9\n";
+        let object = "tree t\nparent p\ngpgsig -----BEGIN\n abc\n -----END\nauthor a\n\nLine\n\nBrigade-Task: 3\n";
         let text = sign(object, &[("p".into(), "q".into())]).unwrap();
-        assert_eq!(text, "tree t\nparent q\nauthor a\n\nLine\n\nBrigade-Task: 9\n");
+        assert_eq!(text, "tree t\nparent q\nauthor a\n\nLine\n\nBrigade-Task: 3\n");
+        let foreign = sign("tree t\n\nLine\n\nBrigade-Task: 9\n", &[]).unwrap();
+        assert!(foreign.contains("Brigade-Task: 3\nBrigade-Teammate: alice\n"), "another task's does not count");
     }
 }

@@ -65,10 +65,11 @@ impl Lead {
         self.hand_on_reviews().await;
     }
 
-    /// Takes back plans and reviews of tasks that are completed, given up or gone: nobody waits for them.
+    /// Takes back reviews of tasks that are completed, given up or gone: nobody waits for them.
     async fn withdraw_what_is_over(&mut self) {
         let is_over = |asked: &&Request| {
-            asked.about.as_ref().is_some_and(|about| {
+            let is_review = asked.kind == RequestKind::Review;
+            asked.about.as_ref().filter(|_| is_review).is_some_and(|about| {
                 let status = self.view.task(about.task).map(|task| task.status);
                 matches!(status, Some(TaskStatus::Completed | TaskStatus::Failed))
                     || (status.is_none() && !self.view.is_spoiled(about.task))
