@@ -289,12 +289,13 @@ fn waits_for_model(report: &TeammateReport) -> bool {
 /// Its phase, in the word that people and programs read.
 fn phase_word(lead: &Lead, member: &Member, phase: Phase) -> &'static str {
     let half_stalled = lead.spec.limits.stall_timeout / 2;
-    let is_silent = || member.works() && member.progress.silent_for().is_some_and(|silence| silence > half_stalled);
+    // Who calls looks at the standing already, and a second look would wait for a writer that waits for the first.
+    let is_at_work = matches!(phase, Phase::Work { .. } | Phase::Stopping { .. });
+    let is_silent = || is_at_work && member.progress.silent_for().is_some_and(|silence| silence > half_stalled);
     match &member.gone {
         Some(reason) if reason.is_empty() => "stopped",
         Some(_) => "dead",
-        // One that waits for an answer is looked at by itself.
-        None if !matches!(phase, Phase::Waiting { .. }) && is_silent() => "stalled",
+        None if is_silent() => "stalled",
         None => phase.word(),
     }
 }
