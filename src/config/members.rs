@@ -134,8 +134,7 @@ impl Resolver<'_> {
         if [LEAD, HUMAN].iter().any(|name| name.eq_ignore_ascii_case(what)) {
             return;
         }
-        let can = |member: &&MemberSpec| member.can_do().iter().any(|known| known.eq_ignore_ascii_case(what));
-        let mut fit = members.iter().filter(can).peekable();
+        let mut fit = members.iter().filter(|member| member.can(what)).peekable();
         let problem = if fit.peek().is_none() {
             review.problem(format!("nobody of the team is or can do `{what}`, so nobody would review"))
         } else if fit.all(|member| member.model.provider == PROVIDER_DEFAULT) {

@@ -135,6 +135,12 @@ impl MemberSpec {
         Ok(Self { name, role, capabilities: Vec::new(), prompt: String::new(), plan_first: false, model })
     }
 
+    /// Whether `what` is its role or one of its capabilities, whatever the case.
+    #[must_use]
+    pub fn can(&self, what: &str) -> bool {
+        self.can_do().iter().any(|known| known.eq_ignore_ascii_case(what))
+    }
+
     /// All it can do: its role, then its capabilities.
     #[must_use]
     pub fn can_do(&self) -> Vec<String> {

@@ -9,6 +9,7 @@ use crate::cli::arguments::{By, lease, task_id};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
+use crate::config::settings::PROVIDER_DEFAULT;
 use crate::domain::change::{Action, Actor, ActorKind, Change, permit};
 use crate::domain::name::HUMAN;
 use crate::domain::request::{About, WAITS_FOR_REVIEW};
@@ -112,8 +113,9 @@ async fn reviewed(
             Err(CliError::refused(message).hint("release it or fail it"))
         }
         Stand::Unasked => {
+            // One that goes by rule reviews nothing.
             let is_fit = |member: &&MemberSpec| {
-                !member.name.is_same(&by.name) && member.can_do().iter().any(|known| known.eq_ignore_ascii_case(what))
+                !member.name.is_same(&by.name) && member.can(what) && member.model.provider != PROVIDER_DEFAULT
             };
             // No process runs for a claim by command that could read an answer by mail; a person sees it in any case.
             context.open_inboxes(&stores).await?;

@@ -86,8 +86,8 @@ impl Inner {
         // `:<mode before> <mode> <object before> <object> <kind>`, and the path.
         while let (Some(head), Some(path)) = (fields.next(), fields.next()) {
             let mut modes = head.trim_start_matches(':').split(' ');
-            let is_repository =
-                (modes.next() != Some(REPOSITORY_MODE), modes.next() == Some(REPOSITORY_MODE)) == (true, true);
+            let (before, after) = (modes.next(), modes.next());
+            let is_repository = before != Some(REPOSITORY_MODE) && after == Some(REPOSITORY_MODE);
             if self.is_control(&path) {
                 controls.push(path);
             } else if is_repository {

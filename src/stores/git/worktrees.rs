@@ -60,12 +60,11 @@ impl Inner {
                     warnings.push(format!("{} is left as it is ({why}); another one is used", worktree.name));
                     continue;
                 }
-                Found::Own(at) if self.unsound(&at, &worktree.branch).is_some() => {
-                    let why = self.unsound(&at, &worktree.branch).unwrap_or_default();
-                    warnings.push(format!("{} is left as it is ({why}); another one is used", worktree.name));
-                    continue;
-                }
                 Found::Own(at) => {
+                    if let Some(why) = self.unsound(&at, &worktree.branch) {
+                        warnings.push(format!("{} is left as it is ({why}); another one is used", worktree.name));
+                        continue;
+                    }
                     self.mend(&at, &worktree.branch, &mut warnings)?;
                     self.undo_update(&at)?;
                     at
