@@ -148,7 +148,7 @@ async fn who_moves_the_branch_meanwhile_loses_nothing() {
     place.git(&["commit", "-q", "-a", "-m", "Person"]);
     let before = place.main();
     assert_eq!(place.repository.publish(&merge, &task(1)).await.unwrap(), Publish::Moved);
-    assert_eq!((place.main(), refs(&place)), (before, "refs/brigade/crew/base/task-1".to_owned()));
+    assert_eq!((place.main(), refs(&place)), (before, String::new()));
     assert_eq!(place.merged(1, &worktree).await, None);
     let text = place.on_main("f.txt");
     assert!(text.contains("mine") && text.contains("person's"), "{text}");
@@ -264,7 +264,7 @@ async fn a_kill_behind_the_boards_completion_leaves_nothing_but_refs_that_the_ne
     let place = Place::new().await;
     let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
     assert_eq!(place.merged(1, &worktree).await, None);
-    assert_eq!(refs(&place), "refs/brigade/crew/base/task-1\nrefs/brigade/crew/merged/task-1");
+    assert_eq!(refs(&place), "refs/brigade/crew/merged/task-1");
     assert_eq!(place.repository.take_up(vec![task(1)]).await.unwrap(), [""; 0]);
     assert_eq!(place.git(&["for-each-ref", "--format=%(refname)"]), "refs/heads/main");
     assert!(!worktree.root.exists());

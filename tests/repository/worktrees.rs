@@ -201,13 +201,76 @@ async fn commits_carry_name_and_task_also_those_the_teammate_made() {
 }
 
 #[tokio::test]
-async fn what_is_in_the_middle_is_not_committed() {
+async fn a_branch_that_was_left_renamed_or_deleted_goes_on_with_all_that_was_done() {
+    const COMMIT: &[&str] = &["commit", "-q", "-a", "-m", "More"];
+    const LEAVE: &[&str] = &["update-ref", "-d", "refs/heads/brigade/crew/task-3"];
+    for (deeds, commits) in [
+        (vec![&["switch", "-q", "-c", "other"][..], COMMIT], 2),
+        (vec![COMMIT, &["branch", "-q", "-m", "other"]], 2),
+        (vec![&["checkout", "-q", "--detach"], COMMIT], 2),
+        (vec![COMMIT, &["checkout", "-q", "--detach"], LEAVE], 2),
+        // The commits are gone with the branch; what they had is still in the files.
+        (vec![COMMIT, LEAVE], 1),
+        (vec![&["checkout", "-q", "--detach"], &["reset", "-q", "--hard", "main"]], 1),
+    ] {
+        let place = Place::new().await;
+        let worktree = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+        place.commit(3, &worktree).await;
+        put(&worktree.root, "f.txt", "line 9", "also mine");
+        for deed in &deeds {
+            git(&worktree.root, deed);
+        }
+        let was_reset = deeds.last().is_some_and(|deed| deed.contains(&"reset"));
+        let again = place.provision(3).await;
+        assert_eq!(again.root, worktree.root, "{deeds:?}");
+        assert_eq!(again.warnings.len(), 1, "it is said: {:?}", again.warnings);
+        let tip = place.commit(3, &again).await;
+        assert_eq!(place.git(&["rev-parse", "brigade/crew/task-3"]), tip);
+        assert_eq!(place.git(&["rev-list", "--count", &format!("main..{tip}")]), commits.to_string(), "{deeds:?}");
+        let text = place.git(&["show", &format!("{tip}:f.txt")]);
+        assert!(text.contains("\nmine\n"), "{deeds:?}: {text}");
+        assert_eq!(text.contains("\nalso mine\n"), !was_reset, "{deeds:?}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn what_belongs_to_another_branch_is_not_committed() {
     let place = Place::new().await;
     let worktree = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
-    git(&worktree.root, &["checkout", "-q", "-b", "other"]);
+    let tip = place.commit(3, &worktree).await;
+    git(&worktree.root, &["switch", "-q", "-c", "other", "main"]);
+    put(&worktree.root, "f.txt", "line 9", "elsewhere");
     let refused = place.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
     assert!(refused.contains("the branch other is checked out"), "{refused}");
-    git(&worktree.root, &["checkout", "-q", "brigade/crew/task-3"]);
+    assert!(fs::read_to_string(worktree.root.join("f.txt")).unwrap().contains("elsewhere"));
+    git(&worktree.root, &["commit", "-q", "-a", "-m", "Elsewhere"]);
+    assert_eq!(place.commit(3, &worktree).await, tip, "with nothing to lose it is switched back");
+    assert_eq!(git(&worktree.root, &["branch", "--show-current"]), "brigade/crew/task-3");
+    git(&worktree.root, &["checkout", "-q", "--detach", "main"]);
+    git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "On no branch"]);
+    let refused = place.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
+    assert!(refused.contains("no branch is checked out"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_branch_that_a_person_works_on_is_not_moved() {
+    let place = Place::new().await;
+    let worktree = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+    let tip = place.commit(3, &worktree).await;
+    git(&worktree.root, &["switch", "-q", "-c", "other"]);
+    git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "More"]);
+    place.git(&["switch", "-q", "brigade/crew/task-3"]);
+    let refused = place.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
+    assert!(refused.contains("the branch other is checked out"), "{refused}");
+    assert_eq!(place.git(&["rev-parse", "HEAD"]), tip);
+    assert_eq!(place.git(&["status", "--porcelain"]), "");
+}
+
+#[tokio::test]
+async fn conflicts_in_the_middle_are_not_committed() {
+    let place = Place::new().await;
+    let worktree = place.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
+    place.commit(3, &worktree).await;
     put(place.path(), "f.txt", "line 3", "person's");
     place.git(&["commit", "-q", "-a", "-m", "Theirs"]);
     assert_ne!(git_any(&worktree.root, &["merge", "main"]).0, Some(0), "they conflict");

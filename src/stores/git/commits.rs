@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::branch::{Attached, in_the_middle};
 use super::run::At;
 use super::{Inner, identity};
 use crate::domain::merge::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER};
@@ -25,9 +26,18 @@ impl Inner {
         if let Some(why) = self.unsound(&at, &worktree.branch) {
             return Ok(Err(format!("your worktree cannot be committed: {why}")));
         }
+        if let Some(what) = in_the_middle(&at) {
+            return Ok(Err(format!(
+                "a {what} is in the middle: finish it (git {what} --continue) or git {what} --abort"
+            )));
+        }
+        if let Attached::Not(why) = self.attach(&at, worktree)? {
+            return Ok(Err(why));
+        }
         let state = State::of(&at)?;
-        if let Some(trouble) = trouble(&at, worktree, &state)? {
-            return Ok(Err(trouble));
+        if !state.unmerged.is_empty() {
+            let files = named(&state.unmerged);
+            return Ok(Err(format!("conflicts are not resolved in {files}: resolve each, then git add it")));
         }
         let merged: Vec<String> = fs::read_to_string(at.git_dir.join("MERGE_HEAD"))
             .map(|heads| heads.lines().map(|head| head.trim().to_owned()).collect())
@@ -65,15 +75,6 @@ impl Inner {
             let _ = fs::remove_file(at.git_dir.join(left));
         }
         Ok(true)
-    }
-
-    /// Moves a task's own branch, and nothing that it might stand for.
-    fn move_branch(&self, worktree: &Worktree, new: &str, old: &str) -> Result<(), RepositoryError> {
-        let branch = format!("refs/heads/{}", worktree.branch);
-        self.main
-            .git(["-c", "core.logAllRefUpdates=false", "update-ref", "--no-deref", &branch, new, old])
-            .ok()
-            .map(drop)
     }
 
     /// Gives the trailers to all commits of the branch that have none; `is_last_named`: the last one has them. Only texts change: files and index stay as they are.
@@ -120,26 +121,6 @@ fn stage(at: &At) -> Result<(), RepositoryError> {
         .collect();
     let all = ["add", "--all", "--", ":(top)"].map(str::to_owned);
     at.git(all.iter().chain(&without)).ok().map(drop)
-}
-
-/// What keeps the worktree from being committed, for who works in it.
-fn trouble(at: &At, worktree: &Worktree, state: &State) -> Result<Option<String>, RepositoryError> {
-    let branch = super::checked_out(at)?;
-    for (file, what) in [("rebase-merge", "rebase"), ("rebase-apply", "rebase"), ("CHERRY_PICK_HEAD", "cherry-pick")] {
-        if at.git_dir.join(file).exists() {
-            return Ok(Some(format!(
-                "a {what} is in the middle: finish it (git {what} --continue) or git {what} --abort"
-            )));
-        }
-    }
-    if branch.as_deref() != Some(&worktree.branch) {
-        let is = branch.map_or_else(|| "no branch".to_owned(), |branch| format!("the branch {branch}"));
-        let own = &worktree.branch;
-        return Ok(Some(format!("{is} is checked out in your worktree; your work belongs on {own}: git switch {own}")));
-    }
-    let files = &state.unmerged;
-    Ok((!files.is_empty())
-        .then(|| format!("conflicts are not resolved in {}: resolve each, then git add it", named(files))))
 }
 
 /// What is not committed in a worktree.

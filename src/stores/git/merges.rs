@@ -73,7 +73,7 @@ impl Inner {
     }
 
     /// Where two commits parted; without a common past, the empty tree.
-    fn base(&self, ours: &str, theirs: &str) -> Result<String, RepositoryError> {
+    pub(super) fn base(&self, ours: &str, theirs: &str) -> Result<String, RepositoryError> {
         let base = self.main.git(["merge-base", ours, theirs]).run()?;
         if base.code == 0 { Ok(base.line()) } else { Ok(self.main.git(["mktree"]).ok()?.line()) }
     }
@@ -133,7 +133,7 @@ impl Inner {
         tip: &str,
         tree: &str,
     ) -> Result<Option<String>, RepositoryError> {
-        let Some(begun) = self.ref_at(&self.base_ref(worktree))? else { return Ok(None) };
+        let Some(begun) = self.begun_at(worktree) else { return Ok(None) };
         if begun == onto || begun == base || !self.is_ancestor(&begun, onto)? {
             return Ok(None);
         }

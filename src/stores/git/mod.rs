@@ -6,6 +6,7 @@
 //!
 //! It knows nothing of boards, models or verify commands.
 
+mod branch;
 mod checkout;
 mod commits;
 mod merges;
@@ -14,6 +15,7 @@ mod run;
 mod sound;
 mod worktrees;
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -252,6 +254,17 @@ impl Inner {
         Ok((said.code == 0).then(|| said.line()))
     }
 
+    /// The commits of several refs, for each that is there, by one call.
+    fn refs_at(&self, names: &[&str]) -> Result<HashMap<String, String>, RepositoryError> {
+        let said = self.main.git(["for-each-ref", "--format=%(objectname) %(refname)"].iter().chain(names)).ok()?;
+        let lines = said.line();
+        Ok(lines
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(commit, name)| (name.into(), commit.into()))
+            .collect())
+    }
+
     fn is_ancestor(&self, old: &str, new: &str) -> Result<bool, RepositoryError> {
         self.main.git(["merge-base", "--is-ancestor", old, new]).yes_or_no()
     }
@@ -268,12 +281,6 @@ impl Inner {
     /// Where it stands that a task's work was merged, until the board knows.
     fn merged_ref(&self, assignment: &Assignment) -> String {
         format!("refs/brigade/{}/merged/task-{}", self.team, assignment.task.0)
-    }
-
-    /// Where it stands which commit a task's branch was begun at.
-    fn base_ref(&self, worktree: &Worktree) -> String {
-        let name = worktree.branch.rsplit('/').next().unwrap_or_default();
-        format!("refs/brigade/{}/base/{name}", self.team)
     }
 
     /// Has git not see what is Brigade's, in no file that is anybody's to commit.

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::branch::Attached;
 use super::run::{At, text_of};
 use super::{Inner, WORKTREES_FOLDER};
 use crate::domain::record::WorktreeState;
@@ -18,8 +19,20 @@ const LOCK_AGE: Duration = Duration::from_secs(10);
 /// What a worktree's state says while it is worked in, and while it is brought to where the branch is: then nobody works in it.
 const WORKING: &str = "working";
 const UPDATING: &str = "updating";
+/// How many processes write a checkout of many files; see git-config(1), checkout.workers.
+const CHECKOUT_WORKERS: &str = "checkout.workers=4";
 /// The most that is read of a file of git's own, in bytes.
 const POINTER_BYTES_MAX: usize = 64 * 1024;
+
+/// Where a task's refs are, at one moment.
+struct Tips {
+    /// Its branch, where it is there.
+    own: Option<String>,
+    /// The branch that is merged into.
+    target: String,
+    /// The merge that the board does not know of.
+    merged: Option<String>,
+}
 
 /// What lies where a worktree is wanted.
 enum Found {
@@ -54,55 +67,97 @@ impl Inner {
         let mut warnings = Vec::new();
         for number in 1..=NAMES_MAX {
             let mut worktree = self.candidate(assignment, number);
-            let is_new = self.ref_at(&format!("refs/heads/{}", worktree.branch))?.is_none();
-            let at = match self.look(&worktree, assignment, &mut warnings)? {
-                Found::Foreign(why) => {
-                    warnings.push(format!("{} is left as it is ({why}); another one is used", worktree.name));
-                    continue;
-                }
-                Found::Own(at) => {
-                    if let Some(why) = self.unsound(&at, &worktree.branch) {
-                        warnings.push(format!("{} is left as it is ({why}); another one is used", worktree.name));
-                        continue;
-                    }
-                    self.mend(&at, &worktree.branch, &mut warnings)?;
-                    self.undo_update(&at)?;
-                    at
-                }
-                Found::Unfinished(at) => {
-                    warnings
-                        .push(format!("{} was not finished by a git that was killed, and is made anew", worktree.name));
-                    self.discard(&at)?;
-                    self.make(&worktree, is_new)?
-                }
-                Found::Nothing if !is_new && self.is_taken(&worktree.branch)? => {
-                    let text = format!("the branch {} is checked out elsewhere; another one is used", worktree.branch);
-                    warnings.push(text);
-                    continue;
-                }
-                Found::Nothing => self.make(&worktree, is_new)?,
-            };
+            let tips = self.tips(&worktree, assignment)?;
+            let Some((at, is_new)) = self.stand(&worktree, assignment, &tips, &mut warnings)? else { continue };
             self.write_state(&worktree, assignment, WORKING, &mut warnings)?;
-            if let Some((commit, summary)) = self.merged(assignment)? {
+            if let Some((commit, summary)) = self.merged(&tips)? {
                 worktree.warnings = warnings;
                 return Ok(Provision::Merged { commit, summary, worktree });
             }
-            // A branch that was made just now has nothing of its own.
-            if !is_new {
-                worktree.left = self.left(&at)?;
-                if worktree.left.is_none() {
-                    self.write_state(&worktree, assignment, UPDATING, &mut warnings)?;
-                    at.git(["-c", "core.logAllRefUpdates=false", "merge", "--quiet", "--ff-only", &self.target_ref()])
-                        .ok()?;
-                    self.note_base(&worktree)?;
-                    self.write_state(&worktree, assignment, WORKING, &mut warnings)?;
-                }
+            if is_new {
+                // Its branch has nothing of its own.
+                self.note_base(&worktree, &tips.target)?;
+            } else {
+                self.take_up_branch(&at, &mut worktree, assignment, &tips.target, &mut warnings)?;
             }
             worktree.warnings = warnings;
             return Ok(Provision::Ready(worktree));
         }
         let action = format!("make a worktree for task {}", assignment.task);
         Err(RepositoryError::Failed { action, reason: format!("{}. Remove some", warnings.join(". ")) })
+    }
+
+    /// Where the refs are that decide what becomes of a worktree.
+    fn tips(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Tips, RepositoryError> {
+        let (own, target) = (format!("refs/heads/{}", worktree.branch), self.target_ref());
+        let merged = self.merged_ref(assignment);
+        let mut refs = self.refs_at(&[&own, &target, &merged])?;
+        let target = refs.remove(&target).ok_or_else(|| RepositoryError::Failed {
+            action: format!("begin from {}", self.into),
+            reason: format!("there is no such branch any more: make it again (git branch {}), or end the team and launch it on another one", self.into),
+        })?;
+        Ok(Tips { own: refs.remove(&own), target, merged: refs.remove(&merged) })
+    }
+
+    /// Has a worktree stand, on its branch, and says whether that was made just now; `None` where the next name is to be tried.
+    fn stand(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        tips: &Tips,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<(At, bool)>, RepositoryError> {
+        let (name, is_new) = (&worktree.name, tips.own.is_none());
+        let made = match self.look(worktree, assignment, warnings)? {
+            Found::Foreign(why) => Err(format!("{name} is left as it is ({why}); another one is used")),
+            Found::Own(at) => match self.unsound(&at, &worktree.branch) {
+                Some(why) => Err(format!("{name} is left as it is ({why}); another one is used")),
+                None => {
+                    self.mend(&at, &worktree.branch, warnings)?;
+                    self.undo_update(&at)?;
+                    match self.attach(&at, worktree)? {
+                        Attached::Was => {}
+                        Attached::Now(how) => warnings.push(format!("{name}: {how}")),
+                        Attached::Not(why) => warnings.push(format!("{name}: {why}")),
+                    }
+                    Ok((at, false))
+                }
+            },
+            Found::Unfinished(at) => {
+                warnings.push(format!("{name} was not finished by a git that was killed, and is made anew"));
+                self.discard(&at)?;
+                Ok((self.make(worktree, tips)?, is_new))
+            }
+            Found::Nothing if tips.own.is_some() && self.is_taken(&worktree.branch)? => {
+                Err(format!("the branch {} is checked out elsewhere; another one is used", worktree.branch))
+            }
+            Found::Nothing => Ok((self.make(worktree, tips)?, is_new)),
+        };
+        Ok(made.map_err(|warning| warnings.push(warning)).ok())
+    }
+
+    /// Looks what an earlier attempt left on a branch. One on which nobody has anything goes on from where the branch is that is merged into.
+    fn take_up_branch(
+        &self,
+        at: &At,
+        worktree: &mut Worktree,
+        assignment: &Assignment,
+        target: &str,
+        warnings: &mut Vec<String>,
+    ) -> Result<(), RepositoryError> {
+        worktree.left = self.left(at, target)?;
+        if worktree.left.is_none() {
+            self.write_state(worktree, assignment, UPDATING, warnings)?;
+            at.git(["-c", "core.logAllRefUpdates=false", "merge", "--quiet", "--ff-only", target]).ok()?;
+            self.note_base(worktree, target)?;
+            return self.write_state(worktree, assignment, WORKING, warnings);
+        }
+        if self.begun_at(worktree).is_none() {
+            // Its folder was made anew: what is known is where the two parted.
+            let head = at.git(["rev-parse", "HEAD"]).ok()?.line();
+            self.note_base(worktree, &self.base(target, &head)?)?;
+        }
+        Ok(())
     }
 
     /// The worktree of a task that is completed, where anything is left of it.
@@ -193,36 +248,25 @@ impl Inner {
     }
 
     /// Makes a worktree: of its branch, where an earlier attempt left one, else of a new one.
-    fn make(&self, worktree: &Worktree, is_new: bool) -> Result<At, RepositoryError> {
+    fn make(&self, worktree: &Worktree, tips: &Tips) -> Result<At, RepositoryError> {
         let root = text_of(&worktree.root);
-        // Forced, because git may still know of one that somebody removed; twice, because it may have locked it.
-        let _listing = self.listing();
-        let start = ["worktree", "add", "--quiet", "--force", "--force"];
-        // A log of the branch would be written by whoever moves it, wherever it leads.
-        let no_log = ["-c", "core.logAllRefUpdates=false"];
-        let call = if !is_new {
-            self.main.git(no_log.iter().chain(&start).chain(&[root.as_str(), &worktree.branch]))
-        } else {
-            // By its number, so that the new branch does not follow the other one.
-            let tip = self.commit_of(&self.target_ref())?;
-            self.main.git(no_log.iter().chain(&start).chain(&["-b", &worktree.branch, &root, &tip]))
+        // Forced, because git may still know of one that somebody removed; twice, because it may have locked it. A log of the branch
+        // would be written by whoever moves it, wherever it leads. Where files are many, git writes them faster by several processes.
+        let start = ["-c", "core.logAllRefUpdates=false", "-c", CHECKOUT_WORKERS, "worktree", "add", "--quiet"];
+        let force = ["--force", "--force"];
+        // By its number, so that a new branch does not follow the other one.
+        let what = match tips.own {
+            Some(_) => vec![root.as_str(), &worktree.branch],
+            None => vec!["-b", &worktree.branch, &root, &tips.target],
         };
-        call.ok()?;
-        if is_new {
-            self.note_base(worktree)?;
+        {
+            let _listing = self.listing();
+            self.main.git(start.iter().chain(&force).chain(&what)).ok()?;
         }
         self.at(&worktree.root).ok_or_else(|| RepositoryError::Failed {
             action: format!("make {}", worktree.name),
             reason: "git does not know of it".to_owned(),
         })
-    }
-
-    /// Notes that a branch has what the branch that is merged into has now, and nothing of its own.
-    fn note_base(&self, worktree: &Worktree) -> Result<(), RepositoryError> {
-        self.main
-            .git(["update-ref", &self.base_ref(worktree), &format!("refs/heads/{}", worktree.branch)])
-            .ok()
-            .map(drop)
     }
 
     /// Readies a worktree that was there: its way back to the repository, and locks that a killed git left.
@@ -311,19 +355,18 @@ impl Inner {
 
     /// What an earlier attempt left: commits that are not merged, and files that are not committed. A branch without either goes on from
     /// where the branch that is merged into is now.
-    fn left(&self, at: &At) -> Result<Option<(usize, usize)>, RepositoryError> {
+    fn left(&self, at: &At, target: &str) -> Result<Option<(usize, usize)>, RepositoryError> {
         let dirty =
             at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?.fields().count();
-        let into = self.target_ref();
-        let commits = at.git(["rev-list", "--count", "HEAD", &format!("^{into}")]).ok()?.line();
+        let commits = at.git(["rev-list", "--count", "HEAD", &format!("^{target}")]).ok()?.line();
         let commits: usize = commits.parse().unwrap_or(0);
         Ok((commits > 0 || dirty > 0).then_some((commits, dirty)))
     }
 
     /// The merge of a task's work that the board does not know of, and what it says was done.
-    fn merged(&self, assignment: &Assignment) -> Result<Option<(String, String)>, RepositoryError> {
-        let Some(commit) = self.ref_at(&self.merged_ref(assignment))? else { return Ok(None) };
-        if !self.is_ancestor(&commit, &self.target_ref())? {
+    fn merged(&self, tips: &Tips) -> Result<Option<(String, String)>, RepositoryError> {
+        let Some(commit) = tips.merged.clone() else { return Ok(None) };
+        if !self.is_ancestor(&commit, &tips.target)? {
             return Ok(None);
         }
         let body = self.main.git(["log", "-1", "--format=%b", &commit]).ok()?.line();
@@ -338,9 +381,7 @@ impl Inner {
     ) -> Result<Option<String>, RepositoryError> {
         let left = self.remove(worktree, assignment)?;
         // Last: as long as it stands, the next launch comes back to the rest.
-        let merged = self.merged_ref(assignment);
-        let orders = format!("delete {merged}\ndelete {}\n", self.base_ref(worktree));
-        self.main.git(["update-ref", "--no-deref", "--stdin"]).input(orders).ok()?;
+        self.main.git(["update-ref", "--no-deref", "-d", &self.merged_ref(assignment)]).ok()?;
         Ok(left)
     }
 

@@ -1,0 +1,100 @@
+//! A task's branch: which commit it was begun at, and that it is the one its worktree is on.
+
+use std::fs;
+use std::io::Read;
+
+use super::run::At;
+use super::worktrees::failed;
+use super::{Inner, checked_out};
+use crate::ports::{RepositoryError, Worktree};
+
+/// In a worktree: the commit its branch was begun at. It stands beside the state and not in it, where another runner may drop it.
+const BASE_FILE: &str = ".agent/base";
+/// As long as the number of a commit can be, in letters.
+const COMMIT_LETTERS: std::ops::RangeInclusive<usize> = 40..=64;
+/// The most that is read of the file, in bytes.
+const FILE_BYTES_MAX: u64 = 128;
+/// What git keeps in a worktree's folder while it is in the middle of something, and what that is.
+const IN_THE_MIDDLE: [(&str, &str); 3] =
+    [("rebase-merge", "rebase"), ("rebase-apply", "rebase"), ("CHERRY_PICK_HEAD", "cherry-pick")];
+
+/// Whether a worktree is on its own branch.
+pub(super) enum Attached {
+    /// It was.
+    Was,
+    /// It is now; the text says how that was come by.
+    Now(String),
+    /// It is not: for who can mend it.
+    Not(String),
+}
+
+impl Inner {
+    /// Notes that a branch has what this commit has, and nothing of its own.
+    pub(super) fn note_base(&self, worktree: &Worktree, commit: &str) -> Result<(), RepositoryError> {
+        let path = worktree.root.join(BASE_FILE);
+        let new = path.with_extension("new");
+        fs::write(&new, format!("{commit}\n"))
+            .and_then(|()| fs::rename(&new, &path))
+            .map_err(|error| failed("write", &path, &error))
+    }
+
+    /// The commit a branch was begun at, where that is known.
+    pub(super) fn begun_at(&self, worktree: &Worktree) -> Option<String> {
+        let mut text = String::new();
+        let file = fs::File::open(worktree.root.join(BASE_FILE)).ok()?;
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+        let commit = text.trim_end();
+        let is_commit = COMMIT_LETTERS.contains(&commit.len()) && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_commit.then(|| commit.to_owned())
+    }
+
+    /// Has a worktree be on its own branch, also after somebody switched to another one, renamed it or deleted it. The branch goes on from
+    /// what is checked out where that has all its commits; else it is switched to, where that loses neither a commit nor a change.
+    pub(super) fn attach(&self, at: &At, worktree: &Worktree) -> Result<Attached, RepositoryError> {
+        let branch = &worktree.branch;
+        let on = checked_out(at)?;
+        let own = self.ref_at(&format!("refs/heads/{branch}"))?;
+        if on.as_ref() == Some(branch) && own.is_some() {
+            return Ok(Attached::Was);
+        }
+        let is = on.as_ref().map_or_else(|| "no branch".to_owned(), |on| format!("the branch {on}"));
+        let not = format!(
+            "{is} is checked out in your worktree; your work belongs on {branch}: git switch {branch}, or git branch -M {branch}"
+        );
+        if in_the_middle(at).is_some() || (own.is_some() && self.is_taken(branch)?) {
+            return Ok(Attached::Not(not));
+        }
+        let head = at.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).run()?;
+        let head = if head.code == 0 { Some(head.line()) } else { self.begun_at(worktree).filter(|_| own.is_none()) };
+        let Some(head) = head else { return Ok(Attached::Not(not)) };
+        let is_ahead = own.as_ref().map_or(Ok(true), |own| self.is_ancestor(own, &head))?;
+        if is_ahead {
+            self.move_branch(worktree, &head, own.as_deref().unwrap_or_default())?;
+            at.git(["symbolic-ref", "HEAD", &format!("refs/heads/{branch}")]).ok()?;
+            let was = if own.is_some() { "" } else { ", which was gone," };
+            let from = &head[..head.len().min(12)];
+            return Ok(Attached::Now(format!(
+                "{is} was checked out there: {branch}{was} goes on from its commit {from}"
+            )));
+        }
+        let is_clean = at.git(["status", "--porcelain", "-z", "--ignore-submodules=all"]).ok()?.out.is_empty();
+        let is_kept =
+            || at.git(["for-each-ref", "--count=1", "--contains", &head]).ok().map(|said| !said.out.is_empty());
+        if is_clean && is_kept()? && at.git(["switch", "--quiet", branch]).run()?.code == 0 {
+            return Ok(Attached::Now(format!("{is} was checked out there: it was switched back to {branch}")));
+        }
+        Ok(Attached::Not(not))
+    }
+
+    /// Moves a task's own branch, and nothing that it might stand for. `old`: where it is; empty where it is not there.
+    pub(super) fn move_branch(&self, worktree: &Worktree, new: &str, old: &str) -> Result<(), RepositoryError> {
+        let branch = format!("refs/heads/{}", worktree.branch);
+        let no_log = ["-c", "core.logAllRefUpdates=false"];
+        self.main.git(no_log.iter().chain(&["update-ref", "--no-deref", &branch, new, old])).ok().map(drop)
+    }
+}
+
+/// What git is in the middle of in a worktree.
+pub(super) fn in_the_middle(at: &At) -> Option<&'static str> {
+    IN_THE_MIDDLE.into_iter().find(|(file, _)| at.git_dir.join(file).exists()).map(|(_, what)| what)
+}
