@@ -334,6 +334,11 @@ impl RequestBook {
         self.requests.iter().filter(move |request| request.kind == kind && request.answer.is_none())
     }
 
+    /// What was asked about a task, oldest first.
+    pub fn about(&self, task: TaskId) -> impl Iterator<Item = &Request> {
+        self.requests.iter().filter(move |request| request.about.as_ref().is_some_and(|about| about.task == task))
+    }
+
     /// Whether a plan of `from` for this task was approved, and no attempt at it has failed since: `failures` is how many have.
     #[must_use]
     pub fn has_approved_plan(&self, from: &str, task: TaskId, failures: u32) -> bool {

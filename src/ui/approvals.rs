@@ -55,6 +55,19 @@ pub fn whole(request: &Request, now: UnixMs, columns: usize) -> String {
     out
 }
 
+/// What became of one request, in a line and the lines of its answer.
+#[must_use]
+pub fn in_short(request: &Request, now: UnixMs) -> String {
+    let asked = format!("{} of {}", one_line(&request.id), one_line(&request.from));
+    match &request.answer {
+        None => format!("{asked}, asked {}: waits for {}", ago(request.at, now), whom(request)),
+        Some(answer) if answer.text.trim().is_empty() => {
+            format!("{asked}: {} {}", answer.in_short(), ago(answer.at, now))
+        }
+        Some(answer) => format!("{asked}: {} {}: {}", answer.in_short(), ago(answer.at, now), answer.text.trim()),
+    }
+}
+
 /// How a person answers a request of this kind.
 #[must_use]
 pub fn how_to_answer(kind: RequestKind, id: &str) -> String {

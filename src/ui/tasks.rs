@@ -5,11 +5,13 @@ use std::fmt::Write as _;
 
 use anstyle::Style;
 
+use super::approvals;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, count, harmless, one_line, wrap};
+use super::text::{ago, count, harmless, indented, one_line};
 use crate::domain::graph::{self, Blocker, BlockerState, unfinished_blockers};
-use crate::domain::task::{Claim, Task, TaskId, TaskStatus};
+use crate::domain::request::Request;
+use crate::domain::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
 
@@ -149,50 +151,66 @@ pub fn tally(view: &BoardView) -> String {
     if parts.is_empty() { total } else { format!("{total}: {}", parts.join(", ")) }
 }
 
-/// One task in full.
+/// The width of the names beside which a task's fields stand, with the space behind them.
+const LABEL_COLUMNS: usize = 12;
+
+/// One task in full, with what was asked and answered about it.
 #[must_use]
-pub fn card(task: &Task, look: &Look<'_>, columns: usize) -> String {
+pub fn card(task: &Task, requests: &[&Request], look: &Look<'_>, columns: usize) -> String {
     let now = look.now;
     let blockers: Vec<Blocker> = unfinished_blockers(task, look.view).collect();
     let (word, style) = status(task, &blockers);
     let mut out = format!("{} {}\n", paint(BOLD, &task.id.to_string()), paint(BOLD, &one_line(&task.subject)));
-    let mut line = |label: &str, text: &str| {
-        if !text.is_empty() {
-            let text = wrap(&one_line(text), columns.saturating_sub(12).max(20), 0).replace('\n', "\n            ");
-            let _ = writeln!(out, "{} {text}", paint(DIM, &format!("{label:>11}")));
-        }
-    };
-    line("status", word);
-    line("owner", task.owner.as_deref().unwrap_or_default());
     // Of one that is over the result says it below.
     let is_over = matches!(task.status, TaskStatus::Completed | TaskStatus::Failed);
-    line("note", &if is_over { String::new() } else { note(task, &blockers, look) });
-    line("blocked by", &ids(&task.blocked_by));
-    line("blocks", &ids(&task.blocks));
-    line("priority", &if task.priority == 0 { String::new() } else { task.priority.to_string() });
-    line("requires", &task.requires.join(" or "));
-    line("verify", task.verify.as_deref().unwrap_or_default());
-    line("worktree", task.worktree.as_deref().unwrap_or_default());
-    line("attempt", &attempts(task));
-    if let Some(result) = &task.result {
-        line("result", &result.summary);
-        line("evidence", &result.evidence);
-        if let Some(run) = &result.verify {
-            let status =
-                run.exit_status.map_or_else(|| "no exit status".to_owned(), |status| format!("exit status {status}"));
-            line("verified by", &format!("{}: {status}", run.command));
-            line("it printed", &run.output_tail);
-        }
-        line("commit", result.commit.as_deref().unwrap_or_default());
-        line("reviewed by", result.reviewed_by.as_deref().unwrap_or_default());
+    for (label, text) in [
+        ("status", word),
+        ("owner", task.owner.as_deref().unwrap_or_default()),
+        ("note", &if is_over { String::new() } else { note(task, &blockers, look) }),
+        ("blocked by", &ids(&task.blocked_by)),
+        ("blocks", &ids(&task.blocks)),
+        ("priority", &if task.priority == 0 { String::new() } else { task.priority.to_string() }),
+        ("requires", &task.requires.join(" or ")),
+        ("verify", task.verify.as_deref().unwrap_or_default()),
+        ("worktree", task.worktree.as_deref().unwrap_or_default()),
+        ("attempt", &attempts(task)),
+    ] {
+        field(&mut out, label, &one_line(text), columns);
     }
-    line("created", &created(task, now));
-    line("changed", &task.updated_at.map(|at| ago(at, now)).unwrap_or_default());
+    if let Some(result) = &task.result {
+        self::result(&mut out, result, columns);
+    }
+    for request in requests {
+        field(&mut out, request.kind.noun(), &approvals::in_short(request, now), columns);
+    }
+    field(&mut out, "created", &created(task, now), columns);
+    field(&mut out, "changed", &task.updated_at.map(|at| ago(at, now)).unwrap_or_default(), columns);
     if !task.description.trim().is_empty() {
         let _ = write!(out, "\n{}\n", harmless(task.description.trim_end()));
     }
     let painted = paint(style, word);
     out.replacen(&format!(" {word}\n"), &format!(" {painted}\n"), 1)
+}
+
+/// A field of a card: its name, and its text beside it, with the lines it has.
+fn field(out: &mut String, label: &str, text: &str, columns: usize) {
+    if !text.trim().is_empty() {
+        let text = indented(text.trim(), columns.max(LABEL_COLUMNS + 20), LABEL_COLUMNS);
+        let _ = writeln!(out, "{} {}", paint(DIM, &format!("{label:>11}")), text.trim());
+    }
+}
+
+fn result(out: &mut String, result: &TaskResult, columns: usize) {
+    field(out, "result", &result.summary, columns);
+    field(out, "evidence", &result.evidence, columns);
+    if let Some(run) = &result.verify {
+        let status =
+            run.exit_status.map_or_else(|| "no exit status".to_owned(), |status| format!("exit status {status}"));
+        field(out, "verified by", &format!("{}: {status}", one_line(&run.command)), columns);
+        field(out, "it printed", &run.output_tail, columns);
+    }
+    field(out, "commit", result.commit.as_deref().unwrap_or_default(), columns);
+    field(out, "reviewed by", result.reviewed_by.as_deref().unwrap_or_default(), columns);
 }
 
 fn ids(ids: &[TaskId]) -> String {
@@ -229,7 +247,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use crate::domain::task::TaskResult;
+    use crate::domain::request::{About, Answer, RequestKind};
     use crate::ports::SpoiledFile;
 
     fn view() -> BoardView {
@@ -238,7 +256,7 @@ mod tests {
         tasks[0].failures = 3;
         tasks[0].attempt = 3;
         tasks[0].owner = Some("alice".into());
-        tasks[0].result = Some(TaskResult::said("exit status 1", "attempt 3 failed"));
+        tasks[0].result = Some(TaskResult::said("exit status 1", "attempt 3 failed:\n  left: 1\n right: 2"));
         tasks[1].blocked_by = vec![TaskId(1), TaskId(9)];
         tasks[1].requires = vec!["coder".into()];
         tasks[1].description = "Do it.\n\n```sh\necho \x07\n```\n".into();
@@ -280,7 +298,17 @@ mod tests {
             tally(&view),
             plain(spoiled(&view).join("\n"))
         ));
-        let cards: Vec<String> = tasks().map(|task| plain(card(task, &look, 80))).collect();
+        let about = About { task: TaskId(1), attempt: 3, failures: 2, commit: None };
+        let asked = |kind, id: &str| Request {
+            about: Some(about.clone()),
+            ..Request::new(id, kind, "alice", "bob", UnixMs(50_000))
+        };
+        let text = "No tests.\nWrite some.".to_owned();
+        let answer = Answer { approve: false, text, by: "bob".into(), at: UnixMs(55_000) };
+        let answered = Request { answer: Some(answer), ..asked(RequestKind::Review, "review-1") };
+        let requests = [&answered, &asked(RequestKind::PlanApproval, "plan-2")];
+        let of = |task: &Task| requests[..if task.id == TaskId(1) { 2 } else { 0 }].to_vec();
+        let cards: Vec<String> = tasks().map(|task| plain(card(task, &of(task), &look, 80))).collect();
         insta::assert_snapshot!(cards.join("---\n"));
     }
 }

@@ -61,7 +61,8 @@ impl Claim {
         };
         let view = board.view().await?;
         let look = Look { view: &view, live_workers: None, now: context.now() };
-        let answer = context.output.answer(&document(&task), || tasks::card(&task, &look, context.output.columns))?;
+        let answer =
+            context.output.answer(&document(&task), || tasks::card(&task, &[], &look, context.output.columns))?;
         // Who never learns the attempt could do nothing with the claim.
         if let Err(error) = context.print_whole(&answer.text) {
             let release = Change::Release { reason: String::new(), counts: false };

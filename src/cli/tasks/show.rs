@@ -7,9 +7,11 @@ use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
+use crate::domain::request::Request;
 use crate::domain::task::{MAX_ATTEMPTS_DEFAULT, Task, TaskId};
 use crate::ports::{Board as _, StoreError};
 use crate::stores::file::board::FileBoard;
+use crate::stores::open::Purpose;
 use crate::ui::tasks::{self, Look};
 use crate::ui::why::mend;
 
@@ -35,8 +37,12 @@ impl Show {
         let view = board.view().await?;
         let live = context.live_workers(&view);
         let look = Look { view: &view, live_workers: live.as_ref(), now: context.now() };
+        let book = context.stores(Purpose::Look).await?.requests.all().await?;
         answer_with(context, &shown, self.ids.len() > 1, || {
-            let card = |task| tasks::card(task, &look, context.output.columns);
+            let card = |task: &Task| {
+                let requests: Vec<&Request> = book.about(task.id).collect();
+                tasks::card(task, &requests, &look, context.output.columns)
+            };
             shown.iter().map(card).collect::<Vec<_>>().join("\n")
         })
     }
