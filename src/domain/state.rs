@@ -296,4 +296,28 @@ mod tests {
         assert!(SharedState::parse(merged.to_file().as_bytes()).unwrap().carries(&report));
         assert!(!SharedState::fresh(UnixMs(0)).carries(&report));
     }
+
+    proptest::proptest! {
+        /// Else each look at the file would find another's report in it, and correct that for ever.
+        #[test]
+        fn any_cost_is_found_again_in_the_file(bits: u64, tokens: u64) {
+            let cost_usd = Some(f64::from_bits(bits)).filter(|cost| cost.is_finite()).unwrap_or(0.103_256_999_999_999_99);
+            let row = TeammateReport {
+                role: "coder".into(),
+                phase: "work".into(),
+                task: None,
+                attempt: None,
+                since: String::new(),
+                heartbeat: String::new(),
+                tokens,
+                cost_usd,
+                waiting_for: None,
+            };
+            let teammates = Arc::new(TeammateReports::from([("ann".to_owned(), Arc::new(row))]));
+            let report = StateReport { team: "t".into(), current: Some(Mode::RunOnce), teammates };
+            let update = StateUpdate { report: Some(report.clone()), desired: None };
+            let text = SharedState::fresh(UnixMs(0)).merge(&update, UnixMs(9)).to_file();
+            proptest::prop_assert!(SharedState::parse(text.as_bytes()).unwrap().carries(&report), "{text}");
+        }
+    }
 }

@@ -268,7 +268,7 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
             _ => member.since.to_iso(),
         },
         tokens: used.tokens,
-        cost_usd: used.usd,
+        cost_usd: (used.usd * MICROS).round() / MICROS,
         waiting_for: match &member.gone {
             Some(reason) => Some(format!("nothing: {reason}")).filter(|_| !reason.is_empty()),
             None if matches!(standing.phase, Phase::Work { .. } | Phase::Stopping { .. }) => waits_at_work(member),
@@ -280,6 +280,9 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
         },
     }
 }
+
+/// A cost is told to the millionth of a dollar; what is counted is not rounded.
+const MICROS: f64 = 1e6;
 
 /// Whether its model is beyond reach.
 fn waits_for_model(report: &TeammateReport) -> bool {

@@ -201,6 +201,7 @@ impl SharedFile {
                     return Ok(merged);
                 }
             }
+            self.retire(&mut state)?;
             Ok(Merged::Unsettled)
         });
         outcome.map_err(failed("lock", &self.lock))?
