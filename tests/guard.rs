@@ -512,6 +512,10 @@ async fn confined_commands_see_control_files_read_only_and_all_else_as_ever() {
         let outcome = bench.run(command).await;
         assert!(!outcome.is_success(), "`{command}` should fail: {}", outcome.output);
     }
+    // Nor is another folder put in the place of one above.
+    let outcome =
+        bench.run("w=$PWD; cd /; mv \"$w\" \"$w.old\" || mv \"$(dirname \"$w\")\" \"$(dirname \"$w\").old\"").await;
+    assert!(!outcome.is_success() && bench.path(".tasks").exists(), "{}", outcome.output);
     let outcome = bench.run("umount .tasks; mount -o remount,bind,rw .tasks; echo x >.tasks/task_1.json").await;
     assert!(!outcome.is_success(), "the mount was undone: {}", outcome.output);
     assert_eq!(std::fs::read_to_string(bench.path(".tasks/task_1.json")).unwrap(), "{}");

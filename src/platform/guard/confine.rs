@@ -3,13 +3,14 @@
 //! See mount_namespaces(7), pid_namespaces(7) and user_namespaces(7). What it changes for a command is said at
 //! [`super::Confinement`].
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{Access, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{getegid, geteuid};
@@ -143,9 +144,12 @@ pub(super) fn protect(paths: &[OsString]) -> Result<(), String> {
     let kept = |path: &&OsString| path.as_encoded_bytes().starts_with(b"!");
     let writable: Vec<&Path> =
         paths.iter().filter(kept).filter_map(|path| path.to_str()).map(|path| Path::new(&path[1..])).collect();
+    let above = above(paths.iter().filter(|path| !kept(path)).map(Path::new))
+        .map_err(|error| format!("look where the command begins: {error}"))?;
+    above.iter().try_for_each(|folder| mount_over_itself(folder))?;
     // A mount of its own stays as it is when the folder it lies in becomes read-only.
     writable.iter().try_for_each(|path| mount_over_itself(path))?;
-    if !writable.is_empty() {
+    if !above.is_empty() || !writable.is_empty() {
         enter_again()?;
     }
     let (files, others): (Vec<_>, Vec<_>) =
@@ -170,6 +174,17 @@ pub(super) fn protect(paths: &[OsString]) -> Result<(), String> {
     let shuts_itself_in = !others.is_empty();
     others.into_iter().try_for_each(make_read_only)?;
     if shuts_itself_in { enter_again() } else { Ok(()) }
+}
+
+/// The folders above these that could be renamed, the highest first: with another folder in its place there would be other files at the
+/// protected paths. What has a mount of its own cannot be renamed; see rename(2), EBUSY. What lies in a protected folder is safe there.
+fn above<'a>(paths: impl Iterator<Item = &'a Path>) -> io::Result<BTreeSet<PathBuf>> {
+    let here = std::env::current_dir()?;
+    let paths: Vec<PathBuf> = paths.map(|path| here.join(path)).collect();
+    let is_ours = |folder: &Path| rustix::fs::access(folder, Access::WRITE_OK).is_ok();
+    let folders = paths.iter().flat_map(|path| path.ancestors().skip(1));
+    let open = folders.filter(|folder| !paths.iter().any(|path| folder.starts_with(path)));
+    Ok(open.filter(|folder| folder.parent().is_some_and(is_ours)).map(Path::to_owned).collect())
 }
 
 /// Enters the current folder as it is mounted now: a process stays in the mount it began in, below those that were made since.
