@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use crate::ui::style::{BAD, BOLD, paint};
-use crate::ui::text::{WIDTH_UNBOUNDED, harmless, wrap};
+use crate::ui::text::{WIDTH_UNBOUNDED, harmless, harmless_json, wrap};
 
 /// Terminals are never taken for narrower than this.
 const WIDTH_MIN: usize = 20;
@@ -112,7 +112,8 @@ impl Output {
     pub fn answer<T: Serialize>(&self, data: &T, text: impl FnOnce() -> String) -> CliResult<Answer> {
         let text = if self.json {
             let line = serde_json::to_string(&Envelope { schema_version: 1, data });
-            line.map_err(|error| CliError::refused(format!("cannot write the answer as JSON: {error}")))? + "\n"
+            let line = line.map_err(|error| CliError::refused(format!("cannot write the answer as JSON: {error}")))?;
+            harmless_json(&line) + "\n"
         } else {
             text()
         };

@@ -36,6 +36,21 @@ pub fn harmless(text: &str) -> String {
     out
 }
 
+/// A JSON text that says the same, harmless: what is not ASCII is in its strings, where it may be escaped.
+#[must_use]
+pub fn harmless_json(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        // Those that are ASCII are escaped, or stand between what is said. All are below U+10000.
+        if is_harmful(c) && !c.is_ascii_whitespace() {
+            out.push_str(&format!("\\u{:04x}", u32::from(c)))
+        } else {
+            out.push(c)
+        }
+    }
+    out
+}
+
 /// The text on one line, harmless; runs of spaces and line breaks become one space.
 #[must_use]
 pub fn one_line(text: &str) -> String {

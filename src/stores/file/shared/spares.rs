@@ -10,7 +10,7 @@ use super::SharedFile;
 use crate::ports::StoreResult;
 use crate::stores::file::replace::Staged;
 use crate::stores::file::{Durability, failed};
-use crate::stores::fs::FileSystem;
+use crate::stores::fs::{FileKind, FileSystem};
 
 /// Enough for the swaps of a second, which is how long one that came out is watched: four reports, and a handful of clicks.
 const SPARES_MAX: usize = 16;
@@ -46,7 +46,9 @@ impl Spares {
     }
 
     fn names(&self, files: &dyn FileSystem) -> Vec<String> {
-        files.list(&self.folder).unwrap_or_default()
+        let is_file =
+            |name: &String| files.stamp(&self.folder.join(name)).is_ok_and(|stamp| stamp.kind == FileKind::File);
+        files.list(&self.folder).unwrap_or_default().into_iter().filter(is_file).collect()
     }
 
     fn new_path(&self) -> PathBuf {
