@@ -5,6 +5,10 @@
 
 #[path = "repository/attacks.rs"]
 mod attacks;
+#[path = "repository/checkout.rs"]
+mod checkout;
+#[path = "repository/hidden.rs"]
+mod hidden;
 #[path = "repository/lines.rs"]
 mod lines;
 #[path = "repository/merges.rs"]

@@ -162,7 +162,7 @@ async fn in_turn(
     for _ in 0..MOVES_MAX {
         still_holds(task, by, context).await?;
         let merge = match repository.merge(worktree, assignment, summary, commit).await.map_err(fatal)? {
-            MergeTry::Nothing(commit) => return nothing_to_merge(worktree, task, commit, context).await,
+            MergeTry::Nothing(commit) => return nothing_to_merge(lodging, task, commit, context).await,
             MergeTry::Refused(reason) => return Ok(Delivered::Refused(reason)),
             MergeTry::Made(merge) => merge,
         };
@@ -190,20 +190,30 @@ async fn in_turn(
     Ok(Delivered::Refused(format!("{} was moved by somebody else {MOVES_MAX} times meanwhile", worktree.into)))
 }
 
-/// All of the work is in the branch already, if there was any: it is verified where it was done.
+/// All of the work is in the branch already, if there was any: it is verified there, so that what git ignores, or was told not to see,
+/// passes for nothing.
 async fn nothing_to_merge(
-    worktree: &Worktree,
+    lodging: &Lodging,
     task: &Task,
     commit: String,
     context: &ToolContext,
 ) -> Result<Delivered, ToolError> {
-    let mut delivered = in_place(task, context).await?;
-    if let Delivered::Done { evidence, commit: at, .. } = &mut delivered {
-        let green = if evidence.is_empty() { String::new() } else { format!("{evidence}; ") };
-        *evidence = format!("{green}nothing new to merge: {} is at {}", worktree.into, short(&commit));
-        *at = Some(commit);
+    let into = &lodging.worktree.into;
+    let mut verified = None;
+    if let Some(command) = &task.verify {
+        let merge = Merge { onto: commit.clone(), commit: commit.clone() };
+        let outcome = verify::run_as(command, context, &setting(lodging, &merge, context).await?).await?;
+        if !outcome.is_success() {
+            let place = format!(
+                " on {into}, which has all of your branch: nothing of your worktree is new to git (git status --ignored)"
+            );
+            return Ok(Delivered::Red { outcome, place });
+        }
+        verified = Some(outcome.verified(command));
     }
-    Ok(delivered)
+    let green = if verified.is_some() { format!("verify exited 0 on {into}; ") } else { String::new() };
+    let evidence = format!("{green}nothing new to merge: {into} is at {}", short(&commit));
+    Ok(Delivered::Done { evidence, commit: Some(commit), verify: verified })
 }
 
 /// The caller's setting, with the merge in place of its worktree.

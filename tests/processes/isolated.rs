@@ -160,17 +160,23 @@ fn commands_in_a_worktree_write_nowhere_else() {
                 echo inside > inside.txt; git add -A && git commit -q -m Inside\n\
                 git update-ref refs/heads/main HEAD 2> /dev/null && echo moved >> ../../moved.txt\n\
                 git --git-dir=../../.git symbolic-ref HEAD refs/heads/mine 2> /dev/null\n\
-                (rm -f ../../.git/index; echo x >> ../../.git/HEAD; git stash) 2> /dev/null; true\n```\n";
+                (rm -f ../../.git/index; echo x >> ../../.git/HEAD; git stash) 2> /dev/null\n\
+                own=$(git rev-parse --absolute-git-dir); common=$(git rev-parse --path-format=absolute --git-common-dir)\n\
+                for file in gitdir commondir; do (echo x > $own/$file; rm -f $own/$file; mkfifo $own/$file) 2> /dev/null; done\n\
+                (mv $own $own.other; touch $common/objects/pack/x $common/refs/remotes/x; rm -rf $common/refs/remotes) 2> /dev/null\n\
+                up=$(dirname $common); (mv $up $up.old && cp -a $up.old $up; mv $(dirname $up) $(dirname $up).old) 2> /dev/null; true\n```\n";
     let place = repository(plan);
     let doctor = place.run(&["doctor"]);
     assert!(doctor.out.contains("a worktree for each task, merged into main"), "{doctor:?}");
     let before = fs::read(place.join(".git/config")).unwrap();
+    fs::create_dir_all(place.join(".git/refs/remotes/origin")).unwrap();
     let answer = place.run(&["run", "crew"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     assert_eq!(place.read("inside.txt"), "inside\n");
     if doctor.out.contains("they see the control files read-only") {
         assert!(!place.join("escaped.txt").exists() && !place.join(".worktrees/other.txt").exists());
         assert_eq!(fs::read(place.join(".git/config")).unwrap(), before);
+        assert!(place.join(".git/refs/remotes/origin").exists() && !place.join(".git/objects/pack/x").exists());
         let refs = git(&place, &["for-each-ref", "--format=%(refname)"]);
         assert_eq!(refs, "refs/heads/main", "no ref was made, and the task's own is gone with it");
         let merges = git(&place, &["log", "--first-parent", "--format=%an %s", "main"]);

@@ -156,38 +156,6 @@ async fn who_moves_the_branch_meanwhile_loses_nothing() {
 }
 
 #[tokio::test]
-async fn what_the_person_changed_and_did_not_commit_stays_and_the_checkout_follows_later() {
-    let place = Place::new().await;
-    fs::write(place.path().join("own.txt"), "own\n").unwrap();
-    let first = place.done(1, |root| put(root, "f.txt", "line 2", "first")).await;
-    assert_eq!(place.merged(1, &first).await, None, "what the merge does not touch is in nobody's way");
-    edit(place.path(), "f.txt", |text| format!("{text}unsaved\n"));
-    let second = place.done(2, |root| put(root, "f.txt", "line 5", "second")).await;
-    let said = place.merged(2, &second).await.unwrap();
-    assert!(said.contains("main was moved by a merge"), "{said}");
-    let text = fs::read_to_string(place.path().join("f.txt")).unwrap();
-    assert!(text.contains("unsaved") && !text.contains("second"), "{text}");
-    // They take their change back; the next merge brings both.
-    edit(place.path(), "f.txt", |text| text.replace("unsaved\n", ""));
-    let third = place.done(3, |root| put(root, "f.txt", "line 8", "third")).await;
-    assert_eq!(place.merged(3, &third).await, None);
-    let text = fs::read_to_string(place.path().join("f.txt")).unwrap();
-    assert!(text.contains("second") && text.contains("third"), "{text}");
-    assert_eq!(place.status(), "?? own.txt");
-}
-
-#[tokio::test]
-async fn a_checkout_of_another_branch_stays_where_it_is() {
-    let place = Place::new().await;
-    let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
-    place.git(&["checkout", "-q", "-b", "elsewhere"]);
-    let said = place.merged(1, &worktree).await.unwrap();
-    assert!(said.contains("main is not checked out"), "{said}");
-    assert!(place.on_main("f.txt").contains("mine"));
-    assert_eq!((fs::read_to_string(place.path().join("f.txt")).unwrap(), place.status()), (ten(), String::new()));
-}
-
-#[tokio::test]
 async fn a_kill_between_the_branch_and_the_checkout_is_made_good_by_the_next_launch() {
     let place = Place::new().await;
     let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;

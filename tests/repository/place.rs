@@ -1,8 +1,9 @@
 //! A repository with a commit, and what a team does with it.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use brigade::domain::task::TaskId;
@@ -29,6 +30,17 @@ pub fn git(folder: &Path, arguments: &[&str]) -> String {
     let (code, text) = git_any(folder, arguments);
     assert_eq!(code, Some(0), "git {arguments:?}: {text}");
     text
+}
+
+/// Runs git in `folder` with `input`, and gives what it prints; it must exit 0.
+pub fn git_with(folder: &Path, arguments: &[&str], input: &str) -> String {
+    let mut command = Command::new("git");
+    command.args(arguments).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "git {arguments:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// Runs git in `folder`, as a person who is called nothing special.

@@ -365,7 +365,7 @@ async fn what_a_git_killed_at_its_first_step_leaves_is_no_reason_for_another_nam
 async fn a_worktree_whose_update_was_broken_off_has_nothing_of_it() {
     let place = Place::new().await;
     let worktree = place.provision(3).await;
-    edit(&worktree.root, ".agent/state.json", |text| text.replace("\"working\"", "\"updating\""));
+    fs::write(worktree.root.join(".agent/updating"), place.main()).unwrap();
     // Half a checkout: one file is cut short, one is there that the commit does not have.
     fs::write(worktree.root.join("f.txt"), "").unwrap();
     fs::write(worktree.root.join("new.txt"), "").unwrap();
@@ -375,4 +375,8 @@ async fn a_worktree_whose_update_was_broken_off_has_nothing_of_it() {
     // What somebody left who worked there stays.
     fs::write(again.root.join("f.txt"), "mine").unwrap();
     assert_eq!(place.provision(3).await.left, Some((0, 1)));
+    // Whatever another program says in the state.
+    edit(&worktree.root, ".agent/state.json", |text| text.replace("\"working\"", "\"updating\""));
+    assert_eq!(place.provision(3).await.left, Some((0, 1)));
+    assert_eq!(fs::read_to_string(again.root.join("f.txt")).unwrap(), "mine");
 }

@@ -1,11 +1,22 @@
-//! The person's checkout: brought along when a merge moves its branch. What the person changed is never touched; what a checkout
-//! that was broken off left half done is told from it by its contents.
+//! The person's checkout: brought along when a merge moves its branch. What the person has in it is never touched, whether git knows of it
+//! or not. Where that is in the way the checkout is put on a branch of its own at the commit it is at, so that nothing that is committed
+//! there undoes a merge; it comes back once nothing is in the way. What a checkout that was broken off left half done is told from what the
+//! person wrote by its contents.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
 
+use super::commits::named;
+use super::run::At;
 use super::{Inner, checked_out};
 use crate::ports::RepositoryError;
+
+/// What the branches begin with that the person's checkout is put on.
+const YOURS: &str = "brigade-yours";
+/// How many of them there may be.
+const YOURS_MAX: u32 = 9;
+/// Paths that one call of git is given.
+const PATHS_MAX: usize = 500;
 
 /// What may lie about in a checkout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,40 +27,163 @@ pub(super) enum Left {
     Torn,
 }
 
+/// Where the person's checkout stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Stand {
+    /// On the branch that is merged into.
+    Here,
+    /// On this branch, where it was put because it could not follow.
+    Parted(String),
+    /// Wherever the person had it go.
+    Elsewhere,
+}
+
+impl Stand {
+    /// Where the checkout `main` stands, of which merges go into `into`.
+    pub(super) fn of(main: &At, into: &str) -> Result<Self, RepositoryError> {
+        Ok(match checked_out(main)? {
+            Some(branch) if branch == into => Self::Here,
+            Some(branch) if (1..=YOURS_MAX).any(|number| branch == yours(into, number)) => Self::Parted(branch),
+            _ => Self::Elsewhere,
+        })
+    }
+}
+
+/// The `number`-th branch that a checkout of `into` is put on.
+fn yours(into: &str, number: u32) -> String {
+    let end = if number > 1 { format!("-{number}") } else { String::new() };
+    format!("{YOURS}/{into}{end}")
+}
+
+/// How a person has their checkout follow again.
+pub(super) fn how_to_follow(branch: &str, into: &str) -> String {
+    format!(
+        "Commit, stash or take back what you changed; once nothing is in the way the next merge or launch switches back to {into} by itself. By hand: git switch {into}, and git merge {branch} where you committed"
+    )
+}
+
 impl Inner {
-    /// Brings the person's checkout to where its branch is, if it is behind because of a merge. Where a merge changed what the person
-    /// changed, all stays as it is, and the text says so.
+    /// Brings the person's checkout to where its branch is, if it is behind because of a merge. Where something of the person's is in the
+    /// way it is put on a branch of its own, and the text says so.
     pub(super) fn follow(&self, left: Left) -> Result<Option<String>, RepositoryError> {
-        let checkout = self.checkout_ref();
-        let Some(old) = self.ref_at(&checkout)? else { return Ok(None) };
-        if checked_out(&self.main)?.as_deref() != Some(&self.into) {
-            // Whoever checks it out again has it as it is then.
-            self.main.git(["update-ref", "-d", &checkout]).ok()?;
-            return Ok(None);
+        match Stand::of(&self.main, &self.into)? {
+            Stand::Here => {
+                let Some(old) = self.ref_at(&self.checkout_ref())? else { return Ok(None) };
+                let new = self.commit_of(&self.target_ref())?;
+                self.bring_or_part(&old, &new, left)
+            }
+            Stand::Parted(branch) => self.come_back(&branch, left).map(|()| None),
+            Stand::Elsewhere => {
+                // Whoever checks it out again has it as it is then.
+                self.main.git(["update-ref", "-d", &self.checkout_ref()]).ok()?;
+                Ok(None)
+            }
         }
-        let new = self.commit_of(&self.target_ref())?;
-        self.bring(&old, &new, left)
     }
 
-    /// Brings the person's checkout, which stands on the branch, from one commit to the other, and says then that it is there.
-    pub(super) fn bring(&self, old: &str, new: &str, left: Left) -> Result<Option<String>, RepositoryError> {
+    /// Brings the checkout along, which was known to be able to follow, and puts it on a branch of its own where it is not any more.
+    pub(super) fn bring_or_part(&self, old: &str, new: &str, left: Left) -> Result<Option<String>, RepositoryError> {
+        let told = match self.bring(old, new, left)? {
+            None => None,
+            Some(why) => match self.part(old, &why)? {
+                None => {
+                    let (old, into) = (&old[..old.len().min(12)], &self.into);
+                    return Ok(Some(format!(
+                        "{into} was moved by a merge, and the workspace's files are still those of {old} ({why}): a commit made there now would undo the merge"
+                    )));
+                }
+                parted => parted,
+            },
+        };
+        self.main.git(["update-ref", "-d", &self.checkout_ref()]).ok()?;
+        Ok(told)
+    }
+
+    /// Brings the person's files from one commit to the other; says what is in the way where something is, and changes nothing then.
+    fn bring(&self, old: &str, new: &str, left: Left) -> Result<Option<String>, RepositoryError> {
+        let mut why = self.in_the_way(old, new)?;
+        if why.is_some() && self.put_back(old, new, left)? {
+            why = self.in_the_way(old, new)?;
+        }
+        if why.is_some() {
+            return Ok(why);
+        }
+        let said = self.main.git(["read-tree", "-m", "-u", old, new]).run()?;
+        Ok((said.code != 0).then(|| said.err.trim().replace('\n', " ")))
+    }
+
+    /// What of the person's keeps the files from being brought from one commit to the other.
+    pub(super) fn in_the_way(&self, old: &str, new: &str) -> Result<Option<String>, RepositoryError> {
         // It exits 1 where files differ, which is the next question.
         self.main.git(["update-index", "-q", "--refresh"]).run()?;
-        let go = || self.main.git(["read-tree", "-m", "-u", old, new]).run();
-        let mut said = go()?;
-        if said.code != 0 && self.put_back(old, new, left)? {
-            said = go()?;
+        let said = self.main.git(["read-tree", "-m", "-u", "--dry-run", old, new]).run()?;
+        if said.code != 0 {
+            return Ok(Some(said.err.trim().replace('\n', " ")));
         }
-        if said.code != 0 && !self.main.git(["diff-index", "--cached", "--quiet", new]).yes_or_no()? {
-            let old = &old[..old.len().min(12)];
-            let into = &self.into;
-            let why = said.err.trim().replace('\n', " ");
-            return Ok(Some(format!(
-                "{into} was moved by a merge, and the workspace's files are still those of {old} ({why}): a commit made there now would undo the merge. Copy the file that git names elsewhere and take it out of the way (git checkout {old} -- FILE; remove it if git does not know it): the next merge or launch brings the workspace along"
-            )));
+        let unknown = self.unknown_in_the_way(old, new)?;
+        Ok((!unknown.is_empty()).then(|| format!("git does not keep {}, which the merge has", named(&unknown))))
+    }
+
+    /// What git does not keep, ignored or not, and would write over.
+    fn unknown_in_the_way(&self, old: &str, new: &str) -> Result<Vec<String>, RepositoryError> {
+        let options = ["diff-tree", "-r", "-z", "--name-only", "--no-renames", "--diff-filter=A"];
+        let added = self.main.git(options.iter().chain(&[old, new])).ok()?;
+        let mut there = BTreeSet::new();
+        for path in added.fields() {
+            let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
+            for part in ends.map(|end| &path[..end]) {
+                let Ok(metadata) = self.main.work_tree.join(part).symlink_metadata() else { break };
+                if part == path || !metadata.is_dir() {
+                    there.insert(part.to_owned());
+                    break;
+                }
+            }
         }
-        self.main.git(["update-ref", "-d", &self.checkout_ref()]).ok()?;
+        let mut unknown = Vec::new();
+        for paths in there.into_iter().collect::<Vec<_>>().chunks(PATHS_MAX) {
+            let paths = paths.iter().map(|path| format!(":(top,literal){path}"));
+            let options = ["ls-files", "--others", "-z", "--"].map(str::to_owned);
+            unknown.extend(self.main.git(options.into_iter().chain(paths)).ok()?.fields());
+        }
+        Ok(unknown)
+    }
+
+    /// Puts the checkout on a branch of its own at `old`, with all that is in it, and says so; nothing where that cannot be.
+    pub(super) fn part(&self, old: &str, why: &str) -> Result<Option<String>, RepositoryError> {
+        let into = &self.into;
+        for branch in (1..=YOURS_MAX).map(|number| yours(into, number)) {
+            let name = format!("refs/heads/{branch}");
+            if self.main.git(["update-ref", &name, old, ""]).run()?.code != 0 {
+                // There is one: of another time, with commits of the person's.
+                continue;
+            }
+            let reason = format!("brigade: {into} is moved by a merge");
+            if self.main.git(["symbolic-ref", "-m", &reason, "HEAD", &name]).run()?.code == 0 {
+                let how = how_to_follow(&branch, into);
+                return Ok(Some(format!(
+                    "{into} is moved by a merge that your checkout cannot follow ({why}). It stays as it is and is on the branch {branch} now, so that no commit of yours undoes the merge. {how}"
+                )));
+            }
+            self.main.git(["update-ref", "-d", &name, old]).ok()?;
+            return Ok(None);
+        }
         Ok(None)
+    }
+
+    /// Brings a checkout that was put on `branch` back to where it was, where nothing is in the way and nothing was committed there.
+    pub(super) fn come_back(&self, branch: &str, left: Left) -> Result<(), RepositoryError> {
+        let name = format!("refs/heads/{branch}");
+        let (old, new) = (self.commit_of(&name)?, self.commit_of(&self.target_ref())?);
+        let is_busy = ["MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply", "BISECT_LOG"]
+            .into_iter()
+            .any(|file| self.main.git_dir.join(file).exists());
+        if is_busy || !self.is_ancestor(&old, &new)? || self.bring(&old, &new, left)?.is_some() {
+            return Ok(());
+        }
+        let reason = format!("brigade: back to {}", self.into);
+        self.main.git(["symbolic-ref", "-m", &reason, "HEAD", &self.target_ref()]).ok()?;
+        // What somebody committed there this moment stays.
+        self.main.git(["update-ref", "-d", &name, &old]).run().map(drop)
     }
 
     /// Puts files back to `old` that hold what a merge since then put there: git writes the files first and its index last, and

@@ -3,8 +3,9 @@
 use std::fs;
 
 use super::branch::{Attached, in_the_middle};
+use super::index::reveal;
 use super::run::At;
-use super::{Inner, identity};
+use super::{Inner, identity, small};
 use crate::domain::merge::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER};
 use crate::ports::{Assignment, RepositoryError, Worktree};
 
@@ -23,7 +24,7 @@ impl Inner {
         let Some(at) = self.at(&worktree.root) else {
             return Ok(Err(format!("{} is no worktree any more: somebody removed it", worktree.name)));
         };
-        if let Some(why) = self.unsound(&at, &worktree.branch) {
+        if let Some(why) = self.unsound(&at).or_else(|| self.stands_for_another(&worktree.branch)) {
             return Ok(Err(format!("your worktree cannot be committed: {why}")));
         }
         if let Some(what) = in_the_middle(&at) {
@@ -34,16 +35,17 @@ impl Inner {
         if let Attached::Not(why) = self.attach(&at, worktree)? {
             return Ok(Err(why));
         }
+        let repositories = reveal(&at)?;
         let state = State::of(&at)?;
         if !state.unmerged.is_empty() {
             let files = named(&state.unmerged);
             return Ok(Err(format!("conflicts are not resolved in {files}: resolve each, then git add it")));
         }
-        let merged: Vec<String> = fs::read_to_string(at.git_dir.join("MERGE_HEAD"))
+        let merged: Vec<String> = small::text(&at.git_dir.join("MERGE_HEAD"))
             .map(|heads| heads.lines().map(|head| head.trim().to_owned()).collect())
             .unwrap_or_default();
-        let has_committed =
-            (state.is_dirty || !merged.is_empty()) && self.commit_all(&at, worktree, assignment, summary, &merged)?;
+        let has_committed = (state.is_dirty || !merged.is_empty())
+            && self.commit_all(&at, worktree, assignment, summary, &merged, &repositories)?;
         self.sign(&at, worktree, assignment, has_committed)
     }
 
@@ -56,8 +58,9 @@ impl Inner {
         assignment: &Assignment,
         summary: &str,
         merged: &[String],
+        repositories: &[String],
     ) -> Result<bool, RepositoryError> {
-        stage(at)?;
+        stage(at, repositories)?;
         let said = at.git(["rev-parse", "HEAD^{commit}", "HEAD^{tree}"]).ok()?.line();
         let (tip, before) = said.split_once('\n').unwrap_or((&said, ""));
         let tree = at.git(["write-tree"]).ok()?.line();
@@ -113,12 +116,8 @@ impl Inner {
 }
 
 /// Stages all there is, but for repositories within: to see whether one is changed git would run what its settings name.
-fn stage(at: &At) -> Result<(), RepositoryError> {
-    let said = at.git(["ls-files", "--stage", "-z"]).ok()?;
-    let within = said.fields().filter(|entry| entry.starts_with("160000 "));
-    let without: Vec<String> = within
-        .filter_map(|entry| entry.split_once('\t').map(|(_, path)| format!(":(top,exclude,literal){path}")))
-        .collect();
+fn stage(at: &At, repositories: &[String]) -> Result<(), RepositoryError> {
+    let without: Vec<String> = repositories.iter().map(|path| format!(":(top,exclude,literal){path}")).collect();
     let all = ["add", "--all", "--", ":(top)"].map(str::to_owned);
     at.git(all.iter().chain(&without)).ok().map(drop)
 }

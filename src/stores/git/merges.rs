@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::checkout::Left;
+use super::checkout::{Left, Stand};
 use super::commits::{message, named};
+use super::index::REPOSITORY_MODE;
 use super::run::{At, text_of};
-use super::{Inner, WORKTREES_FOLDER, checked_out, identity};
+use super::{Inner, WORKTREES_FOLDER, identity};
 use crate::domain::merge::{DROPS_TRAILER, Lines, taken_out, unaccounted};
 use crate::ports::{Assignment, Merge, MergeTry, Publish, RepositoryError, Worktree};
 
@@ -14,9 +15,6 @@ use crate::ports::{Assignment, Merge, MergeTry, Publish, RepositoryError, Worktr
 const EVIDENCE_BYTES_MAX: usize = 6 * 1024;
 /// Lines that a text names; more are counted.
 const LINES_NAMED_MAX: usize = 20;
-
-/// The mode of a repository within another one.
-const REPOSITORY_MODE: &str = "160000";
 
 impl Inner {
     pub(super) fn merge(
@@ -32,9 +30,6 @@ impl Inner {
         if base == tip {
             return Ok(MergeTry::Nothing(onto));
         }
-        if let Some(refusal) = self.refusal(&base, &onto, tip)? {
-            return Ok(MergeTry::Refused(refusal));
-        }
         let said = self.main.git(["merge-tree", "--write-tree", "--name-only", "-z", &onto, tip]).run()?;
         // The tree, the files in conflict, and behind an empty field what is for people.
         let fields = said.out.split(|byte| *byte == 0).map(|field| String::from_utf8_lossy(field).into_owned());
@@ -47,18 +42,43 @@ impl Inner {
             }
             _ => return Ok(MergeTry::Refused(format!("git cannot merge the branch: {}", said.err.trim()))),
         }
-        // Where nobody else has merged meanwhile, the branch itself is what comes of it.
-        let is_all_of_it = base == onto && tree == work;
-        if !is_all_of_it && let Some(refusal) = self.dropped(&onto, tip, &tree)? {
-            return Ok(MergeTry::Refused(refusal));
-        }
-        if let Some(refusal) = self.undone(worktree, &base, &onto, tip, &tree)? {
-            return Ok(MergeTry::Refused(refusal));
-        }
         let subject = format!("Merge task {}: {}", assignment.task.0, assignment.subject);
         let call = self.main.git(["commit-tree", &tree, "-p", &onto, "-p", tip, "-F", "-"]);
         let made = call.input(message(&subject, summary, assignment)).variables(identity(assignment)).ok()?;
-        Ok(MergeTry::Made(Merge { onto, commit: made.line() }))
+        let merge = Merge { onto, commit: made.line() };
+        // From here on it is what it is: what is looked at is what is verified, and what is seen.
+        if let Some(wrong) = self.keep_commit(&merge.commit, &merge.onto)? {
+            return Ok(MergeTry::Refused(wrong));
+        }
+        // Where nobody else has merged meanwhile, the branch itself is what comes of it.
+        let is_all_of_it = base == merge.onto && tree == work;
+        Ok(match self.refusal(worktree, &merge.onto, [&base, tip, &tree], is_all_of_it)? {
+            Some(refusal) => MergeTry::Refused(refusal),
+            None => MergeTry::Made(merge),
+        })
+    }
+
+    /// Why a merge of `tip` that comes to `tree` is not to be seen; the two parted at `base`.
+    fn refusal(
+        &self,
+        worktree: &Worktree,
+        onto: &str,
+        [base, tip, tree]: [&str; 3],
+        is_all_of_it: bool,
+    ) -> Result<Option<String>, RepositoryError> {
+        if let Some(refusal) = self.foreign(onto, tree)? {
+            return Ok(Some(refusal));
+        }
+        let merges = self.main.git(["rev-list", "--min-parents=2", tip, &format!("^{onto}")]).ok()?.line();
+        for commit in merges.lines() {
+            if let Some(refusal) = self.own_merge(commit)? {
+                return Ok(Some(refusal));
+            }
+        }
+        if !is_all_of_it && let Some(refusal) = self.dropped(onto, tip, tree)? {
+            return Ok(Some(refusal));
+        }
+        self.undone(worktree, base, onto, tip, tree)
     }
 
     /// The commit to merge into, and the tree of what is merged.
@@ -78,10 +98,10 @@ impl Inner {
         if base.code == 0 { Ok(base.line()) } else { Ok(self.main.git(["mktree"]).ok()?.line()) }
     }
 
-    /// Why a branch is not to be merged, whatever git would make of it.
-    fn refusal(&self, base: &str, onto: &str, tip: &str) -> Result<Option<String>, RepositoryError> {
-        let said = self.main.git(["diff-tree", "-r", "-z", "--raw", "--no-renames", base, tip]).ok()?;
-        let (mut controls, mut repositories) = (Vec::new(), Vec::new());
+    /// What a merge would change that no branch may.
+    fn foreign(&self, onto: &str, tree: &str) -> Result<Option<String>, RepositoryError> {
+        let said = self.main.git(["diff-tree", "-r", "-z", "--raw", "--no-renames", onto, tree]).ok()?;
+        let (mut controls, mut repositories, mut impossible) = (Vec::new(), Vec::new(), Vec::new());
         let mut fields = said.fields();
         // `:<mode before> <mode> <object before> <object> <kind>`, and the path.
         while let (Some(head), Some(path)) = (fields.next(), fields.next()) {
@@ -92,30 +112,25 @@ impl Inner {
                 controls.push(path);
             } else if is_repository {
                 repositories.push(path);
+            } else if path.split('/').any(is_impossible) {
+                impossible.push(path);
             }
         }
-        if !controls.is_empty() {
-            let text = format!(
+        Ok(if !controls.is_empty() {
+            Some(format!(
                 "your branch changes what says how the team runs, which is the person's: {}. Undo that: git restore --staged --source={} -- FILE, and commit",
                 named(&controls),
                 self.into
-            );
-            return Ok(Some(text));
-        }
-        if !repositories.is_empty() {
-            let text = format!(
+            ))
+        } else if !repositories.is_empty() {
+            Some(format!(
                 "your branch has repositories within: {}. Take them out: git rm --cached -- FOLDER, and commit; or remove their .git to keep the files",
                 named(&repositories)
-            );
-            return Ok(Some(text));
-        }
-        let merges = self.main.git(["rev-list", "--min-parents=2", tip, &format!("^{onto}")]).ok()?.line();
-        for commit in merges.lines() {
-            if let Some(refusal) = self.own_merge(commit)? {
-                return Ok(Some(refusal));
-            }
-        }
-        Ok(None)
+            ))
+        } else {
+            (!impossible.is_empty())
+                .then(|| format!("your branch has paths that git checks out nowhere: {}", named(&impossible)))
+        })
     }
 
     fn is_control(&self, path: &str) -> bool {
@@ -231,6 +246,7 @@ impl Inner {
         let scratch = self.scratch();
         if let Some(at) = self.at(&scratch)
             && scratch.is_dir()
+            && self.unsound(&at).is_none()
             && renew(&at, &merge.commit).is_ok()
         {
             return Ok(scratch);
@@ -246,11 +262,19 @@ impl Inner {
         let _merging = self.merging();
         let Merge { onto, commit } = merge;
         let (into, merged, checkout) = (self.target_ref(), self.merged_ref(assignment), self.checkout_ref());
+        let mut stand = Stand::of(&self.main, &self.into)?;
+        let behind = if stand == Stand::Here { self.ref_at(&checkout)? } else { None };
+        let mut told = None;
+        if stand == Stand::Here
+            && behind.is_none()
+            && let Some(why) = self.in_the_way(onto, commit)?
+        {
+            told = self.part(onto, &why)?;
+            stand = Stand::of(&self.main, &self.into)?;
+        }
         let mut orders = format!("start\nupdate {into} {commit} {onto}\nupdate {merged} {commit}\n");
-        let is_here = checked_out(&self.main)?.as_deref() == Some(&self.into);
-        let behind = if is_here { self.ref_at(&checkout)? } else { None };
         // One that is behind already stays where it is.
-        if is_here && behind.is_none() {
+        if stand == Stand::Here && behind.is_none() {
             orders.push_str(&format!("create {checkout} {onto}\n"));
         }
         orders.push_str("prepare\ncommit\n");
@@ -263,22 +287,31 @@ impl Inner {
             let action = format!("move the branch {}", self.into);
             return Err(RepositoryError::Failed { action, reason: said.err.trim().to_owned() });
         }
-        if is_here {
-            // The branch is moved, whatever becomes of the checkout.
-            let old = behind.as_ref().unwrap_or(onto);
-            return Ok(Publish::Done(
-                self.bring(old, commit, Left::Whole).unwrap_or_else(|error| Some(error.to_string())),
-            ));
-        }
-        let into = &self.into;
-        Ok(Publish::Done(Some(format!("{into} is not checked out in the workspace, whose files stay as they are"))))
+        // The branch is moved, whatever becomes of the checkout.
+        let old = behind.as_ref().unwrap_or(onto);
+        let followed = match &stand {
+            Stand::Here => self.bring_or_part(old, commit, Left::Whole),
+            Stand::Parted(branch) if told.is_none() => self.come_back(branch, Left::Whole).map(|()| None),
+            Stand::Parted(_) | Stand::Elsewhere => Ok(told),
+        };
+        Ok(Publish::Done(followed.unwrap_or_else(|error| Some(error.to_string()))))
     }
 }
 
 /// Has the scratch worktree hold a commit and nothing else, but for what git ignores: builds go on from there.
 fn renew(at: &At, commit: &str) -> Result<(), RepositoryError> {
     at.git(["checkout", "--quiet", "--force", "--detach", commit]).ok()?;
-    at.git(["clean", "-f", "-d", "-q"]).ok().map(drop)
+    // Also what has become a repository of its own.
+    at.git(["clean", "-f", "-f", "-d", "-q"]).ok().map(drop)
+}
+
+/// Whether git refuses to check out what has this name, on any system: it would be a repository's own folder, or lead out of it.
+fn is_impossible(name: &str) -> bool {
+    // Some file systems do not see these.
+    let is_seen = |c: &char| !matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
+    let plain: String = name.chars().filter(is_seen).collect::<String>().to_ascii_lowercase();
+    let plain = plain.trim_end_matches([' ', '.']);
+    [".", ".."].contains(&name) || [".git", "git~1"].contains(&plain) || plain.starts_with(".git:")
 }
 
 fn shown(lines: &[Vec<u8>]) -> String {

@@ -9,9 +9,12 @@
 mod branch;
 mod checkout;
 mod commits;
+mod index;
 mod merges;
+mod objects;
 mod removal;
 mod run;
+mod small;
 mod sound;
 mod worktrees;
 
@@ -110,8 +113,17 @@ impl GitRepository {
     /// As [`GitRepository::open`].
     pub fn behind(workspace: &Path, team: &str, into: Option<String>) -> Result<Option<String>, RepositoryError> {
         let (main, into) = usable(workspace, into)?;
-        if checked_out(&main)?.as_deref() != Some(&into) {
-            return Ok(Some(format!("{into}, which is merged into, is not checked out: see git switch {into}")));
+        match checkout::Stand::of(&main, &into)? {
+            checkout::Stand::Here => {}
+            checkout::Stand::Parted(branch) => {
+                let how = checkout::how_to_follow(&branch, &into);
+                return Ok(Some(format!(
+                    "your checkout could not follow merges into {into} and is on the branch {branch}, as it was. {how}"
+                )));
+            }
+            checkout::Stand::Elsewhere => {
+                return Ok(Some(format!("{into}, which is merged into, is not checked out: see git switch {into}")));
+            }
         }
         let checkout = format!("refs/brigade/{team}/checkout^{{commit}}");
         let said = main.git(["rev-parse", "--verify", "--quiet", &checkout]).run()?;
@@ -164,6 +176,11 @@ async fn off_the_runtime<R: Send + 'static>(
 fn usable(workspace: &Path, into: Option<String>) -> Result<(At, String), RepositoryError> {
     check_version()?;
     let main = find(workspace)?;
+    if main.common_dir.join("reftable").exists() {
+        let text =
+            "isolation cannot use a repository that keeps its refs in tables: git refs migrate --ref-format=files";
+        return Err(RepositoryError::Unusable(text.to_owned()));
+    }
     let into = match into {
         Some(branch) => branch,
         None => checked_out(&main)?.ok_or_else(|| {
@@ -226,7 +243,7 @@ fn find(workspace: &Path) -> Result<At, RepositoryError> {
 /// The branch that is checked out there, if one is.
 fn checked_out(at: &At) -> Result<Option<String>, RepositoryError> {
     // See gitrepository-layout(5); where refs are kept in another way the file names a branch that cannot be.
-    let head = fs::read_to_string(at.git_dir.join("HEAD")).unwrap_or_default();
+    let head = small::text(&at.git_dir.join("HEAD")).unwrap_or_default();
     if let Some(branch) = head.trim_end().strip_prefix("ref: refs/heads/").filter(|branch| *branch != ".invalid") {
         return Ok(Some(branch.to_owned()));
     }
@@ -310,6 +327,7 @@ impl Inner {
             told.extend(self.exclude().err().and_then(or_told));
             told.extend(self.finish_removals().err().and_then(or_told));
             told.extend(self.remove_scratch().err().and_then(or_told));
+            told.extend(self.keep_all().unwrap_or_else(or_told));
             told.extend(self.follow(checkout::Left::Torn).unwrap_or_else(or_told));
         }
         let prefix = format!("refs/brigade/{}/merged/", self.team);

@@ -5,8 +5,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use super::index::{occupied, reveal};
 use super::run::{At, text_of};
-use super::worktrees::failed;
+use super::worktrees::{POINTER_FILE, failed};
 use super::{Inner, WORKTREES_FOLDER};
 use crate::ports::{Assignment, RepositoryError, Worktree};
 
@@ -36,7 +37,7 @@ impl Inner {
             let Some(at) = self.at(&worktree.root) else {
                 return Ok(Some(format!("{name} stays: git does not know of it")));
             };
-            let unsound = self.unsound(&at, &worktree.branch);
+            let unsound = self.unsound(&at).or_else(|| self.stands_for_another(&worktree.branch));
             if let Some(why) = unsound.map_or_else(|| what_holds(&at), |why| Ok(Some(why)))? {
                 return Ok(Some(format!("{name} stays: {why}")));
             }
@@ -83,7 +84,8 @@ impl Inner {
         for entry in fs::read_dir(self.main.common_dir.join("worktrees")).into_iter().flatten().flatten() {
             let is_of_team = self.is_of_team(&entry.file_name().to_string_lossy());
             // Git writes where the worktree is before all else, and until then keeps nothing there.
-            let leads_nowhere = || fs::read(entry.path().join("gitdir")).map_or(true, |pointer| pointer.is_empty());
+            let pointer = entry.path().join(POINTER_FILE);
+            let leads_nowhere = || pointer.symlink_metadata().map_or(true, |metadata| metadata.len() == 0);
             if is_of_team && leads_nowhere() {
                 remove_folder(&entry.path())?;
             }
@@ -116,12 +118,16 @@ fn what_holds(at: &At) -> Result<Option<String>, RepositoryError> {
     if at.git_dir.join("modules").exists() {
         return Ok(Some("it has submodules".to_owned()));
     }
+    let repositories = reveal(at)?;
+    if let Some(repository) = occupied(at, &repositories) {
+        return Ok(Some(format!("there is something in {repository}, which is a repository of its own")));
+    }
     let files = at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
     let files = files.fields().count();
     Ok((files > 0).then(|| format!("it has {files} files that are changed and not committed")))
 }
 
-fn remove_folder(folder: &Path) -> Result<(), RepositoryError> {
+pub(super) fn remove_folder(folder: &Path) -> Result<(), RepositoryError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", folder, &error)),
         _ => Ok(()),

@@ -4,34 +4,41 @@
 use std::fs;
 use std::path::Path;
 
-use super::Inner;
 use super::run::At;
+use super::{Inner, small};
 
 /// The most entries of a worktree's git folder that are looked at.
 const ENTRIES_MAX: usize = 10_000;
 
 impl Inner {
     /// Why git is not to work there, for who can mend it.
-    pub(super) fn unsound(&self, at: &At, branch: &str) -> Option<String> {
+    pub(super) fn unsound(&self, at: &At) -> Option<String> {
         let mut left = ENTRIES_MAX;
         if let Some(what) = link_in(&at.git_dir, &mut left) {
             return Some(format!("its git folder is not as git made it ({what})"));
         }
-        let own = |folder: &Path| fs::read(folder.join("config.worktree")).ok();
-        if own(&at.git_dir).is_some_and(|settings| own(&at.common_dir).as_ref() != Some(&settings)) {
+        let settings = at.git_dir.join("config.worktree");
+        if settings.symlink_metadata().is_ok()
+            && small::bytes(&settings)
+                .is_none_or(|own| small::bytes(&at.common_dir.join("config.worktree")) != Some(own))
+        {
             return Some("it has git settings of its own (config.worktree): remove them".to_owned());
         }
         let agent = at.work_tree.join(".agent");
         if agent.symlink_metadata().is_ok_and(|metadata| !metadata.is_dir()) {
             return Some("its .agent is no folder".to_owned());
         }
-        // A ref that stands for another one, or a link, would have that one moved.
-        let mut path = at.common_dir.join("refs/heads");
+        None
+    }
+
+    /// Why a branch of the team's is not to be used: a ref that stands for another one, or a link, would have that one moved.
+    pub(super) fn stands_for_another(&self, branch: &str) -> Option<String> {
+        let mut path = self.main.common_dir.join("refs/heads");
         for part in branch.split('/') {
             path.push(part);
-            let is_other = path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
-            let is_symbolic = || fs::read(&path).is_ok_and(|text| text.starts_with(b"ref:"));
-            if is_other || is_symbolic() {
+            let Ok(metadata) = path.symlink_metadata() else { break };
+            let is_commit = || small::bytes(&path).is_some_and(|text| !text.starts_with(b"ref:"));
+            if !metadata.is_dir() && !is_commit() {
                 return Some(format!("its branch {branch} stands for another one"));
             }
         }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::branch::Attached;
+use super::index::reveal;
 use super::run::{At, text_of};
-use super::{Inner, WORKTREES_FOLDER};
+use super::{Inner, WORKTREES_FOLDER, small};
 use crate::domain::record::WorktreeState;
 use crate::ports::{Assignment, Provision, RepositoryError, Worktree};
 use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
@@ -16,13 +17,14 @@ use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 const NAMES_MAX: u32 = 9;
 /// How old a branch's lock is that nobody holds any more: git holds one for milliseconds.
 const LOCK_AGE: Duration = Duration::from_secs(10);
-/// What a worktree's state says while it is worked in, and while it is brought to where the branch is: then nobody works in it.
-const WORKING: &str = "working";
-const UPDATING: &str = "updating";
+/// What a worktree's state says.
+const STEP: &str = "working";
+/// In a worktree, while it is brought to where the branch is that is merged into: then nobody works in it.
+const UPDATING_FILE: &str = ".agent/updating";
 /// How many processes write a checkout of many files; see git-config(1), checkout.workers.
 const CHECKOUT_WORKERS: &str = "checkout.workers=4";
-/// The most that is read of a file of git's own, in bytes.
-const POINTER_BYTES_MAX: usize = 64 * 1024;
+/// Where a worktree is, in the folder that git keeps for it; see gitrepository-layout(5).
+pub(super) const POINTER_FILE: &str = "gitdir";
 
 /// Where a task's refs are, at one moment.
 struct Tips {
@@ -69,7 +71,7 @@ impl Inner {
             let mut worktree = self.candidate(assignment, number);
             let tips = self.tips(&worktree, assignment)?;
             let Some((at, is_new)) = self.stand(&worktree, assignment, &tips, &mut warnings)? else { continue };
-            self.write_state(&worktree, assignment, WORKING, &mut warnings)?;
+            self.write_state(&worktree, assignment, &mut warnings)?;
             if let Some((commit, summary)) = self.merged(&tips)? {
                 worktree.warnings = warnings;
                 return Ok(Provision::Merged { commit, summary, worktree });
@@ -78,7 +80,7 @@ impl Inner {
                 // Its branch has nothing of its own.
                 self.note_base(&worktree, &tips.target)?;
             } else {
-                self.take_up_branch(&at, &mut worktree, assignment, &tips.target, &mut warnings)?;
+                self.take_up_branch(&at, &mut worktree, &tips.target)?;
             }
             worktree.warnings = warnings;
             return Ok(Provision::Ready(worktree));
@@ -108,9 +110,13 @@ impl Inner {
         warnings: &mut Vec<String>,
     ) -> Result<Option<(At, bool)>, RepositoryError> {
         let (name, is_new) = (&worktree.name, tips.own.is_none());
+        if let Some(why) = self.stands_for_another(&worktree.branch) {
+            warnings.push(format!("{name} is not used: {why}"));
+            return Ok(None);
+        }
         let made = match self.look(worktree, assignment, warnings)? {
             Found::Foreign(why) => Err(format!("{name} is left as it is ({why}); another one is used")),
-            Found::Own(at) => match self.unsound(&at, &worktree.branch) {
+            Found::Own(at) => match self.unsound(&at) {
                 Some(why) => Err(format!("{name} is left as it is ({why}); another one is used")),
                 None => {
                     self.mend(&at, &worktree.branch, warnings)?;
@@ -137,20 +143,14 @@ impl Inner {
     }
 
     /// Looks what an earlier attempt left on a branch. One on which nobody has anything goes on from where the branch is that is merged into.
-    fn take_up_branch(
-        &self,
-        at: &At,
-        worktree: &mut Worktree,
-        assignment: &Assignment,
-        target: &str,
-        warnings: &mut Vec<String>,
-    ) -> Result<(), RepositoryError> {
+    fn take_up_branch(&self, at: &At, worktree: &mut Worktree, target: &str) -> Result<(), RepositoryError> {
         worktree.left = self.left(at, target)?;
         if worktree.left.is_none() {
-            self.write_state(worktree, assignment, UPDATING, warnings)?;
+            let marker = worktree.root.join(UPDATING_FILE);
+            fs::write(&marker, target).map_err(|error| failed("write", &marker, &error))?;
             at.git(["-c", "core.logAllRefUpdates=false", "merge", "--quiet", "--ff-only", target]).ok()?;
             self.note_base(worktree, target)?;
-            return self.write_state(worktree, assignment, WORKING, warnings);
+            return fs::remove_file(&marker).map_err(|error| failed("remove", &marker, &error));
         }
         if self.begun_at(worktree).is_none() {
             // Its folder was made anew: what is known is where the two parted.
@@ -225,10 +225,12 @@ impl Inner {
     pub(super) fn git_dir_of(&self, root: &Path) -> Option<PathBuf> {
         let wanted = root.join(".git");
         let entries = fs::read_dir(self.main.common_dir.join("worktrees")).ok()?;
-        entries.flatten().map(|entry| entry.path()).find(|folder| {
-            let Ok(pointer) = fs::read_to_string(folder.join("gitdir")) else { return false };
-            pointer.len() < POINTER_BYTES_MAX && is_same(&folder.join(pointer.trim_end()), &wanted)
-        })
+        let mut found = entries.flatten().map(|entry| entry.path()).filter(|folder| {
+            small::text(&folder.join(POINTER_FILE)).is_some_and(|to| is_same(&folder.join(to.trim_end()), &wanted))
+        });
+        // Where two say so, one was led there.
+        let first = found.next()?;
+        found.next().is_none().then_some(first)
     }
 
     /// Whether a branch is checked out in a worktree that is there.
@@ -273,7 +275,7 @@ impl Inner {
     fn mend(&self, at: &At, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
         let pointer = format!("gitdir: {}\n", at.git_dir.display());
         let file = at.work_tree.join(".git");
-        if fs::read_to_string(&file).is_ok_and(|text| text == pointer) {
+        if small::text(&file).is_some_and(|text| text == pointer) {
             return self.mend_locks(at, branch, warnings);
         }
         let is_plain = file.symlink_metadata().map_or(true, |metadata| metadata.is_file());
@@ -308,7 +310,6 @@ impl Inner {
         &self,
         worktree: &Worktree,
         assignment: &Assignment,
-        step: &str,
         warnings: &mut Vec<String>,
     ) -> Result<(), RepositoryError> {
         let now = self.clock.now().0;
@@ -316,7 +317,7 @@ impl Inner {
             state.issue_id = assignment.task.0.to_string();
             state.issue_identifier = assignment.identifier();
             state.work_type = "development".to_owned();
-            step.clone_into(&mut state.current_step);
+            STEP.clone_into(&mut state.current_step);
             state.attempt_count = i64::from(assignment.attempt);
             state.worker_id.clone_from(&assignment.worker);
             state.pid = i64::from(std::process::id());
@@ -345,17 +346,19 @@ impl Inner {
 
     /// Undoes what a checkout that was broken off left in a worktree in which nobody had anything.
     fn undo_update(&self, at: &At) -> Result<(), RepositoryError> {
-        let is_half = self.states.read(&at.work_tree).is_ok_and(|state| state.current_step == UPDATING);
-        if is_half {
-            at.git(["reset", "--quiet", "--hard"]).ok()?;
-            at.git(["clean", "-f", "-d", "-q"]).ok()?;
+        let marker = at.work_tree.join(UPDATING_FILE);
+        if marker.symlink_metadata().is_err() {
+            return Ok(());
         }
-        Ok(())
+        at.git(["reset", "--quiet", "--hard"]).ok()?;
+        at.git(["clean", "-f", "-d", "-q"]).ok()?;
+        fs::remove_file(&marker).map_err(|error| failed("remove", &marker, &error))
     }
 
     /// What an earlier attempt left: commits that are not merged, and files that are not committed. A branch without either goes on from
     /// where the branch that is merged into is now.
     fn left(&self, at: &At, target: &str) -> Result<Option<(usize, usize)>, RepositoryError> {
+        reveal(at)?;
         let dirty =
             at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?.fields().count();
         let commits = at.git(["rev-list", "--count", "HEAD", &format!("^{target}")]).ok()?.line();
@@ -391,15 +394,23 @@ impl Inner {
         // team's own branches and what belongs to the worktree can be written, so that the branch merged into moves by merges alone.
         let mut boundaries = vec![common.clone(), self.main.work_tree.clone()];
         if let Some(worktree) = worktree {
-            boundaries.extend([worktree.root.join(".agent"), worktree.root.join(".git"), common.join("objects/info")]);
-            let mut writable = vec![common.join("objects"), worktree.root.clone(), common.join("refs/remotes")];
+            boundaries.extend([worktree.root.join(".agent"), worktree.root.join(".git")]);
+            let packs = ["objects/info", "objects/pack"].map(|folder| common.join(folder));
             let branches = common.join("refs/heads/brigade").join(&self.team);
-            // Packing refs removes the folder; in one that is not there the team's own branches could not be written.
-            if let Err(error) = fs::create_dir_all(&branches) {
-                tracing::warn!("cannot make {}: {error}", branches.display());
+            // Git removes folders that are empty; in one that is not there the team's own branches could not be written, and one that a
+            // command makes would be its own.
+            for folder in packs.iter().chain([&branches]) {
+                if let Err(error) = fs::create_dir_all(folder) {
+                    tracing::warn!("cannot make {}: {error}", folder.display());
+                }
             }
-            writable.push(branches);
-            writable.extend(self.at(&worktree.root).map(|at| at.git_dir));
+            boundaries.extend(packs);
+            let mut writable = vec![common.join("objects"), worktree.root.clone(), branches];
+            if let Some(at) = self.at(&worktree.root) {
+                // What says whose folder it is, and of which repository.
+                boundaries.extend([POINTER_FILE, "commondir"].map(|file| at.git_dir.join(file)));
+                writable.push(at.git_dir);
+            }
             let is_there = |path: &PathBuf| path.exists();
             boundaries.extend(
                 writable.iter().filter(|path| is_there(path)).map(|path| PathBuf::from(format!("!{}", path.display()))),
@@ -411,7 +422,7 @@ impl Inner {
 
 /// Whether git was about to make it: it keeps it locked so long.
 fn is_unfinished(at: &At) -> bool {
-    fs::read_to_string(at.git_dir.join("locked")).is_ok_and(|reason| reason.trim() == "initializing")
+    small::text(&at.git_dir.join("locked")).is_some_and(|reason| reason.trim() == "initializing")
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {

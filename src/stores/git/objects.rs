@@ -1,0 +1,93 @@
+//! Objects that nobody can exchange any more: teammates' commands write objects, and git does not look whether what it reads is what it is
+//! named by. What counts is packed, each object looked at; packs are not theirs to write, and git reads packs first.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Inner;
+use super::worktrees::failed;
+use crate::ports::RepositoryError;
+
+/// In the git folder: packs that are not looked at yet.
+const FOLDER: &str = "brigade-objects";
+/// The files of a pack; the last one is what makes git see it.
+const ENDS: [&str; 3] = ["rev", "pack", "idx"];
+
+impl Inner {
+    /// Keeps all objects that are in no pack, so that no command can change what was there before the team. Says what is wrong with them.
+    pub(super) fn keep_all(&self) -> Result<Option<String>, RepositoryError> {
+        let ids = self.loose()?;
+        if ids.is_empty() {
+            return Ok(None);
+        }
+        let wrong = self.keep(&[], ids)?;
+        if wrong.is_none() {
+            self.main.git(["prune-packed", "--quiet"]).ok()?;
+        }
+        Ok(wrong)
+    }
+
+    /// Keeps what a commit has beyond another one. Says what is wrong with it.
+    pub(super) fn keep_commit(&self, commit: &str, beyond: &str) -> Result<Option<String>, RepositoryError> {
+        self.keep(&["--revs"], format!("{commit}\n^{beyond}\n"))
+    }
+
+    fn keep(&self, how: &[&str], what: String) -> Result<Option<String>, RepositoryError> {
+        let folder = self.main.common_dir.join(FOLDER);
+        // Of a process that was killed.
+        super::removal::remove_folder(&folder)?;
+        fs::create_dir(&folder).map_err(|error| failed("make", &folder, &error))?;
+        let base = folder.join("pack");
+        let start = ["pack-objects", "--quiet", "--non-empty", "--delta-base-offset"];
+        let base_text = super::text_of(&base);
+        let packed = self.main.git(start.iter().chain(how).chain(&[base_text.as_str()])).input(what).run()?;
+        let wrong = if packed.code == 0 { self.take_in(&base, packed.line().trim())? } else { Some(packed.err) };
+        super::removal::remove_folder(&folder)?;
+        Ok(wrong
+            .map(|wrong| format!("git objects are not what they are named by: {}", wrong.trim().replace('\n', "; "))))
+    }
+
+    /// Looks at each object of a pack and has git see it; without a name there was nothing to pack.
+    fn take_in(&self, base: &Path, name: &str) -> Result<Option<String>, RepositoryError> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let made = |end: &str| PathBuf::from(format!("{}-{name}.{end}", base.display()));
+        let looked = self.main.git(["verify-pack", &super::text_of(&made("idx"))]).run()?;
+        if looked.code != 0 {
+            return Ok(Some(looked.err));
+        }
+        let packs = self.main.common_dir.join("objects/pack");
+        for end in ENDS {
+            let (from, to) = (made(end), packs.join(format!("pack-{name}.{end}")));
+            // Older gits make no `rev` file.
+            if from.exists() {
+                fs::rename(&from, &to).map_err(|error| failed("rename", &from, &error))?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The ids of the objects that are files of their own, a line each; see gitrepository-layout(5).
+    fn loose(&self) -> Result<String, RepositoryError> {
+        let objects = self.main.common_dir.join("objects");
+        let mut ids = String::new();
+        for entry in fs::read_dir(&objects).map_err(|error| failed("read", &objects, &error))?.flatten() {
+            let start = entry.file_name().to_string_lossy().into_owned();
+            if start.len() != 2 || !is_hex(&start) {
+                continue;
+            }
+            for file in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+                let rest = file.file_name().to_string_lossy().into_owned();
+                if is_hex(&rest) {
+                    ids.push_str(&format!("{start}{rest}\n"));
+                }
+            }
+        }
+        Ok(ids)
+    }
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}

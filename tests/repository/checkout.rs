@@ -1,0 +1,144 @@
+//! The person's checkout beside a team that merges: nothing of theirs is lost or written over, and nothing they commit undoes a merge.
+
+use std::fs;
+
+use brigade::ports::Repository;
+use brigade::stores::git::GitRepository;
+
+use super::place::{Place, edit, put};
+
+/// Adds a line to `f.txt` on a task's branch, and merges it.
+async fn merge_a_line(place: &Place, id: u64, behind: &str, line: &str) -> Option<String> {
+    let worktree = place.done(id, |root| put(root, "f.txt", behind, line)).await;
+    place.merged(id, &worktree).await
+}
+
+fn on(place: &Place) -> String {
+    place.git(&["branch", "--show-current"])
+}
+
+fn behind(place: &Place) -> Option<String> {
+    GitRepository::behind(place.path(), "crew", Some("main".to_owned())).unwrap()
+}
+
+#[tokio::test]
+async fn what_the_person_changed_stays_on_a_branch_of_its_own_and_comes_back_later() {
+    let place = Place::new().await;
+    fs::write(place.path().join("own.txt"), "own\n").unwrap();
+    let onto = place.main();
+    assert_eq!(merge_a_line(&place, 1, "line 2", "first").await, None, "what it does not touch is in nobody's way");
+    edit(place.path(), "f.txt", |text| format!("{text}unsaved\n"));
+    let stood = place.main();
+    let said = merge_a_line(&place, 2, "line 5", "second").await.unwrap();
+    assert!(said.contains("is on the branch brigade-yours/main") && said.contains("f.txt"), "{said}");
+    let text = fs::read_to_string(place.path().join("f.txt")).unwrap();
+    assert!(text.contains("unsaved") && text.contains("first") && !text.contains("second"), "{text}");
+    assert_eq!((on(&place).as_str(), place.git(&["rev-parse", "HEAD"])), ("brigade-yours/main", stood));
+    assert_eq!(place.status(), " M f.txt\n?? own.txt");
+    assert_eq!(merge_a_line(&place, 3, "line 7", "third").await, None, "it is said once");
+    assert!(behind(&place).unwrap().contains("brigade-yours/main"), "and whenever somebody asks");
+    assert_eq!(place.repository.take_up(Vec::new()).await.unwrap(), [""; 0]);
+    // They take their change back; the next merge brings the rest.
+    edit(place.path(), "f.txt", |text| text.replace("unsaved\n", ""));
+    assert_eq!(merge_a_line(&place, 4, "line 9", "fourth").await, None);
+    let text = fs::read_to_string(place.path().join("f.txt")).unwrap();
+    assert!(["first", "second", "third", "fourth"].iter().all(|line| text.contains(line)), "{text}");
+    assert_eq!((on(&place), place.status(), behind(&place)), ("main".to_owned(), "?? own.txt".to_owned(), None));
+    assert!(!place.git(&["branch", "--list"]).contains("yours"), "the branch is gone with its purpose");
+    assert_ne!(place.main(), onto);
+}
+
+#[tokio::test]
+async fn what_the_person_commits_meanwhile_undoes_nothing() {
+    let place = Place::new().await;
+    edit(place.path(), "f.txt", |text| format!("{text}mine\n"));
+    let worktree = place
+        .done(1, |root| {
+            put(root, "f.txt", "line 2", "of the team");
+            fs::write(root.join("new.txt"), "new\n").unwrap();
+        })
+        .await;
+    assert!(place.merged(1, &worktree).await.is_some());
+    place.git(&["commit", "-q", "-a", "-m", "Mine"]);
+    assert_eq!(place.on_main("new.txt"), "new");
+    assert!(place.on_main("f.txt").contains("of the team"));
+    // With commits of theirs it stays where it is, also at the next launch, and they bring it home themselves.
+    assert_eq!(place.repository.take_up(Vec::new()).await.unwrap(), [""; 0]);
+    assert_eq!((on(&place).as_str(), place.status()), ("brigade-yours/main", String::new()));
+    place.git(&["switch", "-q", "main"]);
+    place.git(&["merge", "-q", "--no-edit", "brigade-yours/main"]);
+    let text = place.on_main("f.txt");
+    assert!(text.contains("of the team") && text.contains("mine"), "{text}");
+    assert_eq!(behind(&place), None);
+    // A second time it gets another name.
+    edit(place.path(), "f.txt", |text| format!("{text}more\n"));
+    let said = merge_a_line(&place, 2, "line 5", "second").await.unwrap();
+    assert!(said.contains("is on the branch brigade-yours/main-2"), "{said}");
+}
+
+#[tokio::test]
+async fn what_git_ignores_or_does_not_know_is_not_written_over() {
+    type Put = fn(&std::path::Path);
+    let cases: [(&str, Put, Put, &str); 4] = [
+        (
+            "a folder that is ignored",
+            |root| {
+                fs::create_dir_all(root.join("data/deep")).unwrap();
+                fs::write(root.join("data/deep/p.txt"), "the person's").unwrap();
+            },
+            |root| fs::write(root.join("data"), "hello").unwrap(),
+            "data/deep/p.txt",
+        ),
+        (
+            "a file that is ignored",
+            |root| fs::write(root.join(".env"), "the person's").unwrap(),
+            |root| fs::write(root.join(".env"), "theirs").unwrap(),
+            ".env",
+        ),
+        (
+            "a file where a folder is wanted",
+            |root| fs::write(root.join("data"), "the person's").unwrap(),
+            |root| {
+                fs::create_dir(root.join("data")).unwrap();
+                fs::write(root.join("data/x"), "theirs").unwrap();
+            },
+            "data",
+        ),
+        (
+            "a file that git does not know",
+            |root| fs::write(root.join("notes.txt"), "the person's").unwrap(),
+            |root| fs::write(root.join("notes.txt"), "theirs").unwrap(),
+            "notes.txt",
+        ),
+    ];
+    for (case, persons, teams, kept) in cases {
+        let place = Place::new().await;
+        fs::write(place.path().join(".gitignore"), "/data/\n.env\n").unwrap();
+        place.git(&["add", "-A"]);
+        place.git(&["commit", "-q", "-m", "Ignore"]);
+        persons(place.path());
+        let worktree = place.provision(1).await;
+        teams(&worktree.root);
+        super::place::git(&worktree.root, &["add", "--force", "--", ":(exclude).agent", "."]);
+        place.commit(1, &worktree).await;
+        let said = place.merged(1, &worktree).await.unwrap();
+        assert!(said.contains(kept) && said.contains("brigade-yours/main"), "{case}: {said}");
+        assert_eq!(fs::read_to_string(place.path().join(kept)).unwrap(), "the person's", "{case}");
+        // Out of the way, it comes along.
+        fs::rename(place.path().join(kept.split('/').next().unwrap()), place.path().join("elsewhere")).unwrap();
+        assert_eq!(place.repository.take_up(Vec::new()).await.unwrap(), [""; 0], "{case}");
+        assert_eq!((on(&place).as_str(), place.status().trim_end_matches('/')), ("main", "?? elsewhere"), "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_checkout_of_another_branch_stays_where_it_is() {
+    let place = Place::new().await;
+    let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
+    place.git(&["checkout", "-q", "-b", "elsewhere"]);
+    assert_eq!(place.merged(1, &worktree).await, None);
+    assert!(behind(&place).unwrap().contains("main, which is merged into, is not checked out"));
+    assert!(place.on_main("f.txt").contains("mine"));
+    let text = fs::read_to_string(place.path().join("f.txt")).unwrap();
+    assert_eq!((text, place.status()), (super::place::ten(), String::new()));
+}
