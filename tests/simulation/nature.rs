@@ -61,7 +61,7 @@ impl Nature {
         let disk = SimulatedDisk::new(options);
         let made = disk.create_folder(Path::new(WORKSPACE));
         disk.settle();
-        let mut laws = Laws::default();
+        let mut laws = Laws::new(setup);
         if made.is_err() {
             laws.violate("the workspace cannot be made");
         }
@@ -130,7 +130,7 @@ impl Nature {
         for process in std::mem::take(&mut *lock(&self.processes)).iter().filter_map(Weak::upgrade) {
             process.kill();
         }
-        lock(&self.laws).power_was_cut(&after, &Path::new(WORKSPACE).join(".tasks"));
+        lock(&self.laws).power_was_cut(&after, Path::new(WORKSPACE));
     }
 }
 
@@ -220,6 +220,10 @@ impl Nature {
                 let inbox = name.strip_suffix(".jsonl").filter(|name| !name.starts_with('.'));
                 let has_mail = self.disk().stamp(path).is_ok_and(|stamp| stamp.bytes > 0);
                 inbox.filter(|_| has_mail).map(|inbox| StoreChange::Mail(inbox.to_owned()))
+            }
+            Some(".team") if name == super::approvals::REQUESTS_FILE => {
+                lock(&self.laws).look_at_requests(&self.disk(), path, &by.name);
+                None
             }
             Some("") => (name == "agent_state.json").then_some(StoreChange::State),
             _ => None,
