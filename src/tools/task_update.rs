@@ -184,7 +184,7 @@ impl TaskUpdate {
         commit: Option<String>,
         context: &ToolContext,
     ) -> Result<Reviewed, ToolError> {
-        let about = About { task: task.id, attempt: task.attempt, failures: task.failures, commit };
+        let about = About::of(task, commit);
         let waits = |id: &str, to: &str| {
             let text = format!(
                 "task {} {}{id} by {to}; end your turn now, the answer will come as mail",

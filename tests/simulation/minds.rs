@@ -136,19 +136,20 @@ impl Mind {
             tokio::time::sleep(wait).await;
             return answer.map(|answer| self.heard(request, answer));
         };
+        let cuts = lock(&self.minds.nature.laws).spending.cuts();
         let read = self.read(rng, request);
-        self.bill(read);
+        self.bill(read, cuts);
         let written = match &answer {
             Ok(answer) => tokens_of(&answer.content).max(1),
             Err(_) => rng.u64(..=u64::from(request.output_tokens_max)),
         };
         tokio::time::sleep(wait / 2).await;
-        self.bill(Usage { output_tokens: written / 2, ..Usage::default() });
+        self.bill(Usage { output_tokens: written / 2, ..Usage::default() }, cuts);
         if allowance.is_reported {
             listener.used(read);
         }
         tokio::time::sleep(wait / 2).await;
-        self.bill(Usage { output_tokens: written - written / 2, ..Usage::default() });
+        self.bill(Usage { output_tokens: written - written / 2, ..Usage::default() }, cuts);
         let usage = allowance.is_reported.then_some(Usage { output_tokens: written, ..read });
         answer.map(|answer| self.heard(request, ModelResponse { usage, ..answer }))
     }
@@ -158,9 +159,9 @@ impl Mind {
         answer
     }
 
-    fn bill(&self, usage: Usage) {
+    fn bill(&self, usage: Usage, cuts: u64) {
         let mut laws = lock(&self.minds.nature.laws);
-        let wrong = laws.spending.bill(usage);
+        let wrong = laws.spending.bill(usage, cuts);
         wrong.into_iter().for_each(|wrong| laws.violate(wrong));
     }
 

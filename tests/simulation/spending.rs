@@ -29,6 +29,7 @@ pub struct Spending {
     /// What was asked and answered since it was last counted anew.
     counted: Amount,
     said: Said,
+    cuts: u64,
 }
 
 /// What the ledger says, as far as it was read.
@@ -71,8 +72,16 @@ impl Spending {
         self.budget.usd = self.budget.usd.and(PLENTY.usd);
     }
 
-    /// The provider has worked so much for the team. Says what is wrong with that.
-    pub fn bill(&mut self, usage: Usage) -> Option<String> {
+    /// How often the power was cut.
+    pub fn cuts(&self) -> u64 {
+        self.cuts
+    }
+
+    /// The provider has worked so much for the team, by a request that was sent after so many power cuts. Says what is wrong with that.
+    pub fn bill(&mut self, usage: Usage, cuts: u64) -> Option<String> {
+        if cuts != self.cuts {
+            return None;
+        }
         self.counted += Amount { tokens: usage.total(), usd: PRICE.of(usage) };
         let Amount { tokens, usd } = self.counted;
         let is_over = self.budget.tokens.is_some_and(|bound| tokens > bound)
@@ -100,6 +109,7 @@ impl Spending {
 
     /// A power cut may take the last lines of the ledger, and what they tell of is forgotten.
     pub fn power_was_cut(&mut self, disk: &SimulatedDisk) {
+        self.cuts += 1;
         self.said = Said::default();
         self.said.read_on(disk);
         let said = self.said.all();
