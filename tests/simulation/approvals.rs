@@ -89,12 +89,16 @@ impl Approvals {
         self.failures.insert((task.id, task.attempt), task.failures);
     }
 
-    /// A member completed its task, or the lead did. Says what is wrong with that.
-    pub fn check_completion(&self, task: &Task, by: &str) -> Option<String> {
+    /// A member completed its task, or the lead did: `held` became `task`. Says what is wrong with that.
+    pub fn check_completion(&self, held: &Task, task: &Task, by: &str) -> Option<String> {
         let reviewer = self.setup.review?;
+        let claimed_at = held.claim.as_ref().map(|claim| claim.at)?;
+        // A power cut may take a claim, and its number is given again: the claim is known by its time.
         let is_of_it = |request: &&Request| {
             request.kind == RequestKind::Review
-                && request.about.as_ref().is_some_and(|about| (about.task, about.attempt) == (task.id, task.attempt))
+                && request.about.as_ref().is_some_and(|about| {
+                    (about.task, about.attempt, about.claimed_at) == (held.id, held.attempt, claimed_at)
+                })
         };
         let review = self.book.requests.iter().filter(is_of_it).find(|request| request.is_approved());
         let tell = |what: String| Some(format!("done is approved, {what}: {by} completed {} {:?}", task.id, task.owner));

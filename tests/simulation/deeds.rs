@@ -178,7 +178,8 @@ impl World {
     async fn decide(&self, mut decides: impl FnMut() -> bool) -> StoreResult<()> {
         let person = self.person()?;
         for request in person.stores.requests.all().await?.open_approvals() {
-            let (by, now, approve) = (Answerer { name: HUMAN, process: "person" }, self.nature.now(), decides());
+            let process = self.next_process();
+            let (by, now, approve) = (Answerer { name: HUMAN, process: &process }, self.nature.now(), decides());
             let compose = |request: &Request| answers::reply(request, HUMAN, approve, Some("go on"), now);
             let asked = Asked { id: &request.id, kind: request.kind };
             // Somebody may have answered it just now.

@@ -292,7 +292,7 @@ impl Laws {
             }
             // Others complete by command, or by force.
             (TaskStatus::InProgress, TaskStatus::Completed) if by.starts_with("lead") => {
-                self.violations.extend(self.approvals.check_completion(new, by));
+                self.violations.extend(self.approvals.check_completion(old, new, by));
             }
             (_, TaskStatus::InProgress) => self.violate(tell("one owner, only pending tasks are claimed")),
             (TaskStatus::Completed, TaskStatus::Completed) => {}

@@ -23,6 +23,8 @@ use super::plan::{Deed, Setup};
 pub const WORKSPACE: &str = "/w";
 /// As kernels do with what nobody syncs.
 const WRITE_BACK_TIME: Duration = Duration::from_secs(30);
+/// How wrong the clock ever goes: a task that waits for its time then waits no longer than a run lasts.
+const JUMPED_MS_MAX: i64 = 7_200_000;
 /// How many lines of the story are kept.
 const STORY_LINES_MAX: usize = 400;
 
@@ -137,7 +139,8 @@ impl Nature {
 /// Weather.
 impl Nature {
     pub fn jump_clock(&self, ms: i64) {
-        self.jumped_ms.fetch_add(ms, Ordering::Relaxed);
+        let jumped_ms = self.jumped_ms.load(Ordering::Relaxed) + ms;
+        self.jumped_ms.store(jumped_ms.clamp(-JUMPED_MS_MAX, JUMPED_MS_MAX), Ordering::Relaxed);
     }
 
     /// Stamps of the disk go by the wall clock.

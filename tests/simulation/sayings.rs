@@ -12,6 +12,9 @@ use super::minds::Minds;
 /// How a request for a decision ends its id, wherever it stands.
 const ID_DIGITS: usize = 8;
 
+/// The tool that answers a request to stop.
+const STOP: &str = "shutdown_response";
+
 /// A call of a tool.
 type Call = (&'static str, Value);
 
@@ -114,7 +117,8 @@ pub fn settle(minds: &Minds, request: &ModelRequest) -> Vec<Block> {
     if !asked.is_empty() {
         let approved = |asked: &Asked| {
             let mark = minds.next_call();
-            (mark.clone(), answer(asked, true, &mark))
+            // Who stops reads no mail any more.
+            (mark.clone(), answer(asked, asked.tool != STOP, &mark))
         };
         return said(asked.iter().map(approved).collect(), "Done.");
     }
@@ -147,7 +151,7 @@ fn said(calls: Vec<(String, Call)>, otherwise: &str) -> Vec<Block> {
 
 fn answer(asked: &Asked, approve: bool, mark: &str) -> Call {
     let mut input = json!({"request_id": asked.id, "approve": approve});
-    if asked.tool != "shutdown_response" {
+    if asked.tool != STOP {
         input["feedback"] = marked("go on", mark).into();
     }
     (asked.tool, input)
@@ -160,7 +164,7 @@ fn asked<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<Asked> {
         let tool = if line.starts_with("[plan_approval_request] ") || line.contains(" waits for your answer to plan ") {
             "plan_approval"
         } else if line.starts_with("[shutdown_request] from lead ") {
-            "shutdown_response"
+            STOP
         } else if line.contains("): Review of task ") || line.contains(" waits for your answer to review ") {
             "review"
         } else {

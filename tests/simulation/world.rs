@@ -313,6 +313,11 @@ impl World {
 
 /// Processes.
 impl World {
+    /// A name for one that opens nothing of its own.
+    pub fn next_process(&self) -> String {
+        format!("command{}", self.next_pid.fetch_add(1, Ordering::Relaxed))
+    }
+
     pub fn open(&self, what: &str, purpose: Purpose) -> StoreResult<Process> {
         let number = self.next_pid.fetch_add(1, Ordering::Relaxed);
         let files = ProcessFiles::new(format!("{what}{number}"), &self.nature);
