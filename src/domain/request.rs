@@ -411,6 +411,7 @@ impl RequestBook {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::task::Claim;
 
     const PLAN: RequestKind = RequestKind::PlanApproval;
 
@@ -483,5 +484,22 @@ mod tests {
         assert_eq!(book.record(long(fitting, 1)), Err(RequestError::TooMany));
         book.answer("3", PLAN, answer("lead")).unwrap();
         book.record(long(fitting, 1)).unwrap();
+    }
+
+    #[test]
+    fn an_approval_is_of_one_claim_though_a_power_cut_gives_its_number_again() {
+        let mut task = Task::new(TaskId(7), "count".to_owned());
+        task.attempt = 1;
+        task.claim = Some(Claim { worker: "w".into(), at: UnixMs(10), expires: None });
+        let mut book = RequestBook::default();
+        book.record(Request {
+            about: Some(About::of(&task, None)),
+            ..Request::new("r", RequestKind::Review, "bob", "carol", UnixMs(11))
+        })
+        .unwrap();
+        book.answer("r", RequestKind::Review, answer("carol")).unwrap();
+        assert!(book.review_of(&About::of(&task, None)).is_some_and(Request::is_approved));
+        task.claim = Some(Claim { worker: "x".into(), at: UnixMs(20), expires: None });
+        assert_eq!(book.review_of(&About::of(&task, None)), None);
     }
 }

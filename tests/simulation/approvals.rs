@@ -101,7 +101,8 @@ impl Approvals {
                 })
         };
         let review = self.book.requests.iter().filter(is_of_it).find(|request| request.is_approved());
-        let tell = |what: String| Some(format!("done is approved, {what}: {by} completed {} {:?}", task.id, task.owner));
+        let tell =
+            |what: String| Some(format!("done is approved, {what}: {by} completed {} {:?}", task.id, task.owner));
         let Some(answer) = review.and_then(|review| review.answer.as_ref()) else {
             return tell(format!("nobody approved attempt {}", task.attempt));
         };
@@ -116,7 +117,8 @@ impl Approvals {
             return tell(format!("{} approved", answer.by));
         }
         let named = task.result.as_ref().and_then(|result| result.reviewed_by.as_deref());
-        (named != Some(answer.by.as_str())).then(|| format!("done is approved, by {}, and {named:?} is named", answer.by))
+        (named != Some(answer.by.as_str()))
+            .then(|| format!("done is approved, by {}, and {named:?} is named", answer.by))
     }
 
     /// Whether this member's plan for what it holds is approved, as far as it needs one.
@@ -144,7 +146,8 @@ impl Approvals {
         let former = self.answered.insert(id.to_owned(), Arc::clone(files))?;
         let is_known = self.book.requests.iter().any(|request| request.id == id && request.answer.is_some());
         let may_be_unknown = former.is_dead() || self.unrecorded.contains(id);
-        (is_known || !may_be_unknown).then(|| format!("answered once: {} answers {id} after {}", files.name, former.name))
+        (is_known || !may_be_unknown)
+            .then(|| format!("answered once: {} answers {id} after {}", files.name, former.name))
     }
 
     /// It could not be recorded.

@@ -156,11 +156,14 @@ impl Laws {
         }
     }
 
-    /// A member's model answered.
-    pub fn answered(&mut self, name: &str, ends: bool) {
-        let tries = self.tries.entry(name.to_owned()).or_default();
-        tries.turns += 1;
-        tries.ends += u32::from(ends);
+    /// A member's model is asked: in a turn at the most.
+    pub fn asked_model(&mut self, name: &str) {
+        self.tries.entry(name.to_owned()).or_default().turns += 1;
+    }
+
+    /// It answered, and asked for nothing.
+    pub fn ended_work(&mut self, name: &str) {
+        self.tries.entry(name.to_owned()).or_default().ends += 1;
     }
 
     /// A member claims.

@@ -90,6 +90,7 @@ impl ModelClient for Mind {
         if let Err(what) = check_request(&request) {
             lock(&nature.laws).violate(format!("identity holds: {}: {what}", request.teammate));
         }
+        lock(&nature.laws).asked_model(&request.teammate);
         lock(&nature.laws).check_results(&request);
         nature.note(|| format!("{} is asked, {} messages", request.teammate, request.messages.len()));
         let mut rng = self.minds.dice(&request.teammate);
@@ -155,7 +156,9 @@ impl Mind {
     }
 
     fn heard(&self, request: &ModelRequest, answer: ModelResponse) -> ModelResponse {
-        lock(&self.minds.nature.laws).answered(&request.teammate, answer.stop == StopReason::EndTurn);
+        if answer.stop == StopReason::EndTurn {
+            lock(&self.minds.nature.laws).ended_work(&request.teammate);
+        }
         answer
     }
 

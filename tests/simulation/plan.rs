@@ -173,7 +173,8 @@ impl Plan {
             tasks: rng.u64(2..=4),
             budget: (rng.u8(..3) == 0).then(|| allowance(&mut rng)),
             lead_thinks: rng.u8(..3) == 0,
-            review: [None, None, None, Some(Reviewer::Role), Some(Reviewer::Lead), Some(Reviewer::Human)][rng.usize(..6)],
+            review: [None, None, None, Some(Reviewer::Role), Some(Reviewer::Lead), Some(Reviewer::Human)]
+                [rng.usize(..6)],
             plan_first: rng.u8(..3) == 0,
             is_durable: rng.u8(..4) > 0,
             renames_after_bytes: rng.bool(),
@@ -188,11 +189,7 @@ impl Plan {
 fn allowance(rng: &mut Rng) -> Allowance {
     let (tokens, cents) = (rng.u64(30_000..400_000), rng.u64(20..200));
     let kind = rng.u8(..3);
-    Allowance {
-        tokens: (kind < 2).then_some(tokens),
-        cents: (kind > 0).then_some(cents),
-        is_reported: rng.u8(..4) > 0,
-    }
+    Allowance { tokens: (kind < 2).then_some(tokens), cents: (kind > 0).then_some(cents), is_reported: rng.u8(..4) > 0 }
 }
 
 fn step(rng: &mut Rng, setup: Setup) -> Step {

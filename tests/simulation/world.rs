@@ -394,8 +394,7 @@ impl World {
     }
 
     async fn launch(self: &Arc<Self>, start: Start) -> Result<(), String> {
-        let process =
-            self.open("lead", Purpose::Lead { team: TEAM.to_owned() }).map_err(|error| error.to_string())?;
+        let process = self.open("lead", Purpose::Lead { team: TEAM.to_owned() }).map_err(|error| error.to_string())?;
         self.nature.hear_hints(process.stores.changes.clone());
         let surroundings = self.surroundings(&process);
         let died = async {
@@ -480,7 +479,10 @@ impl World {
         };
         let members = self.minds.members.iter().enumerate().map(|(place, who)| {
             let role = if place + 1 == setup.members { REVIEWER_ROLE } else { "coder" };
-            MemberSpec { plan_first: setup.plan_first && place == 0, ..MemberSpec::new(who, role, model(who, "mind")).unwrap() }
+            MemberSpec {
+                plan_first: setup.plan_first && place == 0,
+                ..MemberSpec::new(who, role, model(who, "mind")).unwrap()
+            }
         });
         TeamSpec { members: members.collect(), ..team }
     }
