@@ -142,6 +142,7 @@ async fn the_review_of_one_that_is_gone_is_handed_on() {
 async fn a_review_by_a_lead_out_of_reach_is_the_persons_and_nobody_is_asked_without_end() {
     let mut stage = reviewed(&["alice"]);
     stage.spec.review = Some("lead".to_owned());
+    stage.diligent(&["carol"]);
     stage.brain("alice", |request, _| async move { reports(&request) });
     stage.brain("lead", |_, _| async move { Err(ModelError::Final("no such model".to_owned())) });
     stage.create(vec![for_coders("count")]).await;
