@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::name::{HUMAN, LEAD, SYSTEM};
-use super::task::TaskId;
+use super::task::{Task, TaskId};
 use super::time::UnixMs;
 
 /// The longest plan that is handed in, in bytes; details of a longer one belong into a file that it names.
@@ -62,12 +62,29 @@ pub struct About {
     pub task: TaskId,
     /// The attempt.
     pub attempt: u32,
+    /// When that was claimed: a power cut may take a claim, and its number is given again.
+    #[serde(default)]
+    pub claimed_at: UnixMs,
     /// The failures the task had then.
     #[serde(default)]
     pub failures: u32,
     /// The commit that is to be reviewed, where the task has a worktree of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+}
+
+impl About {
+    /// What is done in the present attempt at `task`, or the `commit` that came of it.
+    #[must_use]
+    pub fn of(task: &Task, commit: Option<String>) -> Self {
+        let claimed_at = task.claim.as_ref().map(|claim| claim.at).unwrap_or_default();
+        Self { task: task.id, attempt: task.attempt, claimed_at, failures: task.failures, commit }
+    }
+
+    /// Whether it is of the same attempt.
+    fn is_same_attempt(&self, other: &Self) -> bool {
+        (self.task, self.attempt, self.claimed_at) == (other.task, other.attempt, other.claimed_at)
+    }
 }
 
 /// One request.
@@ -357,7 +374,7 @@ impl RequestBook {
         let is_same = |about: &About| {
             about.task == work.task
                 && about.commit == work.commit
-                && (work.commit.is_some() || about.attempt == work.attempt)
+                && (work.commit.is_some() || about.is_same_attempt(work))
         };
         let mut reviews = self.requests.iter().rev().filter(|request| request.kind == RequestKind::Review);
         reviews.find(|request| request.about.as_ref().is_some_and(is_same))
@@ -366,7 +383,7 @@ impl RequestBook {
     /// How often this attempt was rejected.
     #[must_use]
     pub fn rejections_of(&self, work: &About) -> usize {
-        let is_same = |about: &About| (about.task, about.attempt) == (work.task, work.attempt);
+        let is_same = |about: &About| about.is_same_attempt(work);
         let is_rejected = |request: &&Request| {
             let answer = request.answer.as_ref();
             request.kind == RequestKind::Review
@@ -399,6 +416,7 @@ impl RequestBook {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::task::Claim;
 
     const PLAN: RequestKind = RequestKind::PlanApproval;
 
@@ -471,5 +489,22 @@ mod tests {
         assert_eq!(book.record(long(fitting, 1)), Err(RequestError::TooMany));
         book.answer("3", PLAN, answer("lead")).unwrap();
         book.record(long(fitting, 1)).unwrap();
+    }
+
+    #[test]
+    fn an_approval_is_of_one_claim_though_a_power_cut_gives_its_number_again() {
+        let mut task = Task::new(TaskId(7), "count".to_owned());
+        task.attempt = 1;
+        task.claim = Some(Claim { worker: "w".into(), at: UnixMs(10), expires: None });
+        let mut book = RequestBook::default();
+        book.record(Request {
+            about: Some(About::of(&task, None)),
+            ..Request::new("r", RequestKind::Review, "bob", "carol", UnixMs(11))
+        })
+        .unwrap();
+        book.answer("r", RequestKind::Review, answer("carol")).unwrap();
+        assert!(book.review_of(&About::of(&task, None)).is_some_and(Request::is_approved));
+        task.claim = Some(Claim { worker: "x".into(), at: UnixMs(20), expires: None });
+        assert_eq!(book.review_of(&About::of(&task, None)), None);
     }
 }

@@ -36,6 +36,20 @@ impl Price {
         ];
         parts.iter().map(|(tokens, usd)| *tokens as f64 * usd / 1e6).sum()
     }
+
+    /// The same usage, had all that was read been read in the way that costs most: anew, from the provider's cache, or into it.
+    #[must_use]
+    pub fn dearest(self, usage: Usage) -> Usage {
+        let read = usage.input_tokens.saturating_add(usage.cache_read_tokens).saturating_add(usage.cache_write_tokens);
+        let written = Usage { output_tokens: usage.output_tokens, ..Usage::default() };
+        if self.cache_write > self.input.max(self.cache_read) {
+            Usage { cache_write_tokens: read, ..written }
+        } else if self.cache_read > self.input {
+            Usage { cache_read_tokens: read, ..written }
+        } else {
+            Usage { input_tokens: read, ..written }
+        }
+    }
 }
 
 /// The prices of models, by the names the config gives them.

@@ -84,7 +84,7 @@ pub fn describe(error: reqwest::Error) -> String {
 
 /// Why a request got no answer: nobody was there, or hung up before it answered.
 #[must_use]
-pub fn unsent(error: reqwest::Error) -> String {
+pub fn unanswered(error: reqwest::Error) -> String {
     let what = if error.is_connect() { "cannot be reached" } else { "hung up before it answered" };
     format!("{what}: {}", describe(error))
 }

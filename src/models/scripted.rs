@@ -214,6 +214,9 @@ impl ModelClient for Scripted {
             });
         };
         tokio::time::sleep(Duration::from_millis(step.delay_ms)).await;
+        if step.error.is_some() {
+            listener.declined();
+        }
         match step.error {
             Some(ScriptedError::Temporary { temporary, retry_after_ms }) => Err(ModelError::Temporary {
                 message: temporary,

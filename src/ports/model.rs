@@ -82,6 +82,9 @@ pub trait Listener: Send + Sync {
 
     /// The provider says what was used up to here; each time in all.
     fn used(&self, usage: Usage);
+
+    /// The provider was not reached, or would not begin: nothing was used. Any other request without an answer may have been worked on.
+    fn declined(&self) {}
 }
 
 /// Nobody listens.

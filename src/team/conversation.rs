@@ -17,8 +17,7 @@ use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 pub const SHORT_CONTEXT_MESSAGES: usize = 3;
 
 /// What a call is told that the process before did not come to.
-const NOT_REACHED: &str =
-    "Not called: Brigade ended before it came to this call. Call it again if it is still to be done.";
+const NOT_REACHED: &str = "Not called: Brigade ended before it came to this call. Call it again if it is still to be done; only if the machine lost its power, look first whether it was made.";
 
 /// What a call is told of which nobody knows whether it was made: it is not made again unasked.
 fn interrupted(tool: &str) -> String {

@@ -149,6 +149,7 @@ impl Purse {
         model: &str,
         most: Usage,
     ) -> Result<Reservation, NotPaid> {
+        let most = self.prices.get(model).map_or(most, |price| price.dearest(most));
         let price = amount(&self.prices, model, most);
         let request = loop {
             let settled = self.settled.notified();
@@ -166,7 +167,7 @@ impl Purse {
         if self.budget.is_set()
             && let Err(error) = ledger.append(vec![LedgerLine::new(self.clock.now(), sent)]).await
         {
-            reservation.refused();
+            reservation.declined();
             return Err(error.into());
         }
         Ok(reservation)
@@ -244,7 +245,8 @@ impl State {
     }
 }
 
-/// Room in the budget for one request. Dropped, the request is over: what is known of its usage is used, the rest is free again.
+/// Room in the budget for one request. Dropped, the request is over: what it used for certain is used, or the most it can have used
+/// where nobody knows, and the rest is free again.
 pub struct Reservation {
     purse: Arc<Purse>,
     account: Account,
@@ -258,10 +260,9 @@ pub struct Reservation {
 struct Heard {
     /// What it used up to now, as the provider said.
     usage: Option<Usage>,
-    /// The bytes of the text that came.
-    text_bytes: u64,
-    is_answered: bool,
-    is_refused: bool,
+    /// The size of the whole answer, in bytes, once that came.
+    answer_bytes: Option<usize>,
+    is_declined: bool,
 }
 
 impl Reservation {
@@ -274,34 +275,28 @@ impl Reservation {
         self.heard().usage = Some(usage);
     }
 
-    /// So much text came.
-    pub fn wrote(&self, bytes: usize) {
-        self.heard().text_bytes += bytes as u64;
-    }
-
-    /// The answer is whole; `usage` as its provider says, or `None` where it does not.
-    pub fn answered(&self, usage: Option<Usage>) {
+    /// The answer is whole and has so many bytes; `usage` as its provider says, or `None` where it does not.
+    pub fn answered(&self, usage: Option<Usage>, bytes: usize) {
         let mut heard = self.heard();
-        (heard.usage, heard.is_answered) = (usage, usage.is_some());
+        (heard.usage, heard.answer_bytes) = (usage, Some(bytes));
     }
 
-    /// It came to nothing. What was not heard of was not used.
-    pub fn refused(&self) {
-        self.heard().is_refused = true;
+    /// It was not sent, or its provider would not begin: nothing was used.
+    pub fn declined(&self) {
+        self.heard().is_declined = true;
     }
 }
 
 impl Heard {
-    /// What counts as used, and whether its provider said so. What was cut off without a word may have used its input.
+    /// What counts as used, and whether its provider said so. Of an answer that did not come nobody knows how much was written, heard
+    /// or not: calls and thoughts come without a word.
     fn outcome(&self, most: Usage) -> (Usage, bool) {
-        match self.usage {
-            Some(usage) if self.is_answered => (usage, true),
-            None if self.is_refused && self.text_bytes == 0 => (Usage::default(), true),
-            usage => {
-                let known = usage.unwrap_or(Usage { output_tokens: 0, ..most });
-                let output_tokens = known.output_tokens.max(self.text_bytes / BYTES_PER_TOKEN);
-                (Usage { output_tokens, ..known }, false)
-            }
+        match (self.usage, self.answer_bytes) {
+            (Some(usage), Some(_)) => (usage, true),
+            (None, Some(bytes)) => (Usage { output_tokens: bytes as u64 / BYTES_PER_TOKEN, ..most }, false),
+            (None, None) if self.is_declined => (Usage::default(), true),
+            (Some(usage), None) if usage.total() > most.total() => (usage, false),
+            (_, None) => (most, false),
         }
     }
 }
@@ -361,6 +356,7 @@ async fn write(ledger: Arc<dyn Ledger>, mut jobs: mpsc::UnboundedReceiver<Job>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::spend::Price;
     use crate::domain::time::UnixMs;
     use crate::stores::memory::ledger::MemoryLedger;
 
@@ -394,18 +390,44 @@ mod tests {
             _ = &mut second => panic!("it fits beside the first"),
             () = tokio::time::sleep(Duration::from_secs(9)) => {}
         }
-        first.answered(Some(usage(10, 5)));
+        first.answered(Some(usage(10, 5)), 20);
         drop(first);
-        // Cut off before anything was heard: its input counts.
-        drop(second.await.unwrap());
-        assert_eq!(purse.used_by("alice").tokens, 25);
+        second.await.unwrap().answered(None, 20);
+        assert_eq!(purse.used_by("alice").tokens, 30);
         assert!(purse.spent().is_none());
-        let Err(NotPaid::Spent(spent)) = reserve(usage(10, 66)).await else { panic!("76 of 75 left") };
+        let Err(NotPaid::Spent(spent)) = reserve(usage(10, 61)).await else { panic!("71 of 70 left") };
         assert_eq!(
             spent.to_string(),
-            "the budget of 100 tokens is spent: 25 were used, and the next request could use 76 more"
+            "the budget of 100 tokens is spent: 30 were used, and the next request could use 71 more"
         );
         assert_eq!(purse.spent(), Some(spent));
+    }
+
+    #[tokio::test]
+    async fn what_was_cut_off_counts_as_the_most_unless_it_was_never_begun() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let purse = purse(1000, &ledger).await;
+        let reserve = |who| purse.reserve(ledger.as_ref(), who, "m", usage(10, 50));
+        reserve("declined").await.unwrap().declined();
+        reserve("begun").await.unwrap().used(usage(10, 1));
+        reserve("misjudged").await.unwrap().used(usage(70, 1));
+        drop(reserve("silent").await.unwrap());
+        let used = ["declined", "begun", "misjudged", "silent"].map(|who| purse.used_by(who).tokens);
+        assert_eq!(used, [0, 60, 71, 60]);
+    }
+
+    #[tokio::test]
+    async fn a_reservation_is_of_the_dearest_way_to_read() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let price = Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };
+        let (budget, prices) = (Budget { tokens: None, usd: Some(0.375) }, Prices::from([("m".to_owned(), price)]));
+        let purse = Purse::with("t", budget, prices, Arc::clone(&ledger), Arc::new(Still)).await.unwrap();
+        let written = Usage { cache_write_tokens: 100_000, ..Usage::default() };
+        let paid = purse.reserve(ledger.as_ref(), "alice", "m", usage(100_000, 0)).await.unwrap();
+        paid.answered(Some(written), 0);
+        drop(paid);
+        assert!((purse.used_by("alice").usd - 0.375).abs() < 1e-9);
+        assert!(purse.reserve(ledger.as_ref(), "alice", "m", usage(1, 0)).await.is_err());
     }
 
     #[tokio::test]
@@ -413,7 +435,7 @@ mod tests {
         let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
         let first = purse(1000, &ledger).await;
         let paid = first.reserve(ledger.as_ref(), "alice", "m", usage(10, 50)).await.unwrap();
-        paid.answered(Some(usage(10, 5)));
+        paid.answered(Some(usage(10, 5)), 20);
         drop(paid);
         first.flush().await;
         // The process dies while this one is under way.

@@ -9,6 +9,7 @@ use super::progress::Activity;
 use super::purse::{BudgetSpent, NotPaid, Reservation};
 use super::reins::Pace;
 use super::words::{Ear, Saying};
+use crate::domain::context::block_bytes;
 use crate::domain::event::Fact;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
@@ -92,13 +93,11 @@ impl Agent {
         match outcome {
             Ok(response) => {
                 ear.say(Saying::Ended);
-                paid.inspect(|paid| paid.answered(response.usage));
+                let bytes = response.content.iter().map(block_bytes).sum();
+                paid.inspect(|paid| paid.answered(response.usage, bytes));
                 Ok(response)
             }
-            Err(error) => {
-                paid.inspect(Reservation::refused);
-                Err(Unanswered::Model(error))
-            }
+            Err(error) => Err(Unanswered::Model(error)),
         }
     }
 

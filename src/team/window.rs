@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::{Handle, RuntimeFlavor};
+
 use super::agent::Agent;
 use super::size::count_message;
 use crate::domain::transcript::Usage;
@@ -80,22 +82,24 @@ impl Agent {
         self.frame.bytes + (identity.len() + self.conversation.summary().map_or(0, str::len)) as u64
     }
 
-    /// About how many tokens the context has. Counts what was not counted yet, off the runtime's threads.
+    /// About how many tokens the context has. Counts what was not counted yet, off the runtime's threads where it has several.
     async fn count_context(&mut self, identity: &str) -> u64 {
         let uncounted = self.conversation.uncounted();
         let needs_frame = self.conversation.size().needs_frame();
         let frame = (needs_frame && self.frame.tokens.is_none()).then(|| Arc::clone(&self.system));
         let (count, tools) = (self.shared.count_tokens, Arc::clone(&self.tool_specs));
         let around = needs_frame.then(|| format!("{identity}{}", self.conversation.summary().unwrap_or("")));
-        let counted = tokio::task::spawn_blocking(move || {
+        let counting = move || {
             let messages: Vec<(usize, u64)> =
                 uncounted.iter().map(|(place, message)| (*place, count_message(count, message))).collect();
             let frame =
                 frame.map(|system| count(&system) + tools.iter().map(|tool| count(&text_of(tool))).sum::<u64>());
             (messages, frame, around.map_or(0, |text| count(&text)))
-        });
+        };
+        let is_alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
         // Counting does not fail; were it ended with the runtime, bytes stand in for what was not counted.
-        let (messages, frame, around) = counted.await.unwrap_or_default();
+        let (messages, frame, around) =
+            if is_alone { counting() } else { tokio::task::spawn_blocking(counting).await.unwrap_or_default() };
         self.conversation.counted(messages);
         self.frame.tokens = frame.or(self.frame.tokens);
         self.conversation.size().estimate(self.frame.tokens.unwrap_or(self.frame.bytes) + around)

@@ -88,11 +88,14 @@ impl Listener for Ear<'_> {
 
     fn text(&self, delta: &str) {
         self.progress.renew();
-        self.paid.inspect(|paid| paid.wrote(delta.len()));
         self.say(Saying::Text(delta.to_owned()));
     }
 
     fn used(&self, usage: Usage) {
         self.paid.inspect(|paid| paid.used(usage));
+    }
+
+    fn declined(&self) {
+        self.paid.inspect(|paid| paid.declined());
     }
 }

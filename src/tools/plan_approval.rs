@@ -88,8 +88,8 @@ async fn withdraw_former(about: Option<&About>, context: &ToolContext) -> Result
 async fn held(context: &ToolContext) -> Result<Option<About>, ToolError> {
     let held = *context.holding.borrow();
     let Some((task, attempt)) = held else { return Ok(None) };
-    let failures = context.stores.board.get(task).await?.failures;
-    Ok(Some(About { task, attempt, failures, commit: None }))
+    let task = context.stores.board.get(task).await?;
+    Ok(Some(About { attempt, ..About::of(&task, None) }))
 }
 
 /// Answers a plan or a review as the call says.

@@ -184,7 +184,7 @@ impl TaskUpdate {
         commit: Option<String>,
         context: &ToolContext,
     ) -> Result<Reviewed, ToolError> {
-        let about = About { task: task.id, attempt: task.attempt, failures: task.failures, commit };
+        let about = About::of(task, commit);
         let waits = |id: &str, to: &str| {
             let text = format!(
                 "task {} {}{id} by {to}; end your turn now, the answer will come as mail",
@@ -195,9 +195,11 @@ impl TaskUpdate {
         match Stand::of(&answers::recorded(&context.stores, context.name.as_str()).await?, &about) {
             Stand::Approved(by) => return Ok(Reviewed::By(by)),
             Stand::Waits { id, to } => {
-                // It may have been asked for in a former attempt, by somebody else: the answer is the holder's.
-                let (name, now) = (context.name.as_str(), context.clock.now());
-                context.stores.requests.adopt(&id, RequestKind::Review, name, task.attempt, now).await?;
+                if call.holds {
+                    // It may have been asked for in a former attempt, by somebody else: the answer is the holder's.
+                    let (name, now) = (context.name.as_str(), context.clock.now());
+                    context.stores.requests.adopt(&id, RequestKind::Review, name, task.attempt, now).await?;
+                }
                 return waits(&id, &to);
             }
             Stand::Rejected(words) => {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use brigade::domain::change::{Actor, ActorKind, Change};
-use brigade::domain::message::Message;
+use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::Name;
+use brigade::domain::request::{Answer, Request, RequestBook, RequestKind};
 use brigade::domain::task::{NewTask, Task, TaskId};
+use brigade::domain::time::UnixMs;
 use brigade::ports::{
-    Board, BoardView, Claimant, Delivery, LostClaims, Mailbox, Reclaimed, StoreError, StoreResult, Stores,
+    Board, BoardView, Claimant, Delivery, LostClaims, Mailbox, Reclaimed, Requests, StoreError, StoreResult, Stores,
 };
 
 use super::files::ProcessFiles;
@@ -19,7 +21,9 @@ use super::nature::lock;
 pub fn over(files: &Arc<ProcessFiles>, stores: &Stores) -> Stores {
     let board = Accounted { files: Arc::clone(files), inner: Arc::clone(&stores.board) };
     let mailbox = Accounted { files: Arc::clone(files), inner: Arc::clone(&stores.mailbox) };
-    Stores { board: Arc::new(board), mailbox: Arc::new(mailbox), ..stores.clone() }
+    let requests = Accounted { files: Arc::clone(files), inner: Arc::clone(&stores.requests) };
+    let (board, mailbox, requests) = (Arc::new(board), Arc::new(mailbox), Arc::new(requests));
+    Stores { board, mailbox, requests, ..stores.clone() }
 }
 
 struct Accounted<T: ?Sized> {
@@ -62,11 +66,19 @@ impl Board for Accounted<dyn Board> {
     }
     async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
         self.dawdle().await;
-        self.inner.claim_next(claimant).await
+        let claimed = self.inner.claim_next(claimant).await;
+        if matches!(claimed, Ok(Some(_))) {
+            lock(&self.files.nature.laws).claims(&claimant.name);
+        }
+        claimed
     }
     async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
         self.dawdle().await;
-        self.inner.claim(id, claimant).await
+        let claimed = self.inner.claim(id, claimant).await;
+        if claimed.is_ok() {
+            lock(&self.files.nature.laws).claims(&claimant.name);
+        }
+        claimed
     }
     async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
         self.dawdle().await;
@@ -74,6 +86,16 @@ impl Board for Accounted<dyn Board> {
         let changed = self.inner.change(id, change.clone(), by).await;
         let attempt = by.attempt.filter(|_| by.kind == ActorKind::Teammate && !by.force);
         self.account(&changed, |laws, task| laws.changed(id, &change, attempt, task));
+        self.account(&changed, |laws, task| match &change {
+            Change::Release { counts: true, .. } if attempt.is_some() => laws.gave_up(id, &by.name),
+            Change::Complete(_) if by.kind == ActorKind::Teammate => {
+                let may = laws.approvals.may_write(&by.name, Some((id, task.attempt)));
+                if !may {
+                    laws.violate(format!("who plans first completes nothing before: {} completed {id}", by.name));
+                }
+            }
+            _ => {}
+        });
         self.files.nature.note(|| {
             let outcome = changed.as_ref().map_or_else(ToString::to_string, |task| task.status.to_string());
             format!("{}: {} asks for {change:?} of {id}: {outcome}", self.files.name, by.name)
@@ -97,9 +119,16 @@ impl Board for Accounted<dyn Board> {
 impl Mailbox for Accounted<dyn Mailbox> {
     async fn send(&self, to: &str, message: Message) -> StoreResult<String> {
         self.dawdle().await;
-        let from = message.from.clone();
+        let Message { from, content, .. } = message.clone();
+        let is_answer = message.approve.is_some() && message.kind != MessageType::ShutdownResponse;
+        let answered = message.request_id.clone().filter(|_| is_answer);
         let sent = self.inner.send(to, message).await;
-        self.account(&sent, |laws, id| laws.sent(to, &from, id, false));
+        self.account(&sent, |laws, id| {
+            laws.sent(to, &from, id, false);
+            let twice = laws.calls.sent(&content, to);
+            let again = answered.and_then(|request| laws.approvals.answer_sent(&request, &self.files));
+            twice.into_iter().chain(again).for_each(|wrong| laws.violate(wrong));
+        });
         sent
     }
     async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
@@ -118,5 +147,34 @@ impl Mailbox for Accounted<dyn Mailbox> {
     }
     async fn waiting(&self) -> StoreResult<Vec<String>> {
         self.inner.waiting().await
+    }
+}
+
+#[async_trait]
+impl Requests for Accounted<dyn Requests> {
+    async fn open(&self, request: Request) -> StoreResult<()> {
+        self.inner.open(request).await
+    }
+    async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
+        self.inner.reserve(id, kind, by, process, now).await
+    }
+    async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request> {
+        let answered = self.inner.answer(id, kind, answer).await;
+        if matches!(answered, Err(StoreError::Io { .. })) {
+            lock(&self.files.nature.laws).approvals.answer_unrecorded(id);
+        }
+        answered
+    }
+    async fn hand_on(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>> {
+        self.inner.hand_on(id, kind, to).await
+    }
+    async fn adopt(&self, id: &str, kind: RequestKind, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
+        self.inner.adopt(id, kind, from, attempt, at).await
+    }
+    async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
+        self.inner.withdraw(id, kind, reason, at).await
+    }
+    async fn all(&self) -> StoreResult<RequestBook> {
+        self.inner.all().await
     }
 }

@@ -9,11 +9,14 @@ use brigade::domain::change::{Actor, ActorKind, Change, TaskEdit};
 use brigade::domain::document::Document;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD};
-use brigade::domain::request::{Request, RequestKind};
+use brigade::domain::request::Request;
+use brigade::domain::spend::{LedgerEntry, LedgerLine};
 use brigade::domain::state::Mode;
 use brigade::domain::task::{NewTask, TaskId, TaskResult};
 use brigade::ports::{Claimant, Clock, StoreResult};
+use brigade::stores::file::workers::lead::occupy;
 use brigade::stores::fs::FileSystem;
+use brigade::stores::open::Purpose;
 use brigade::team::handle::Command;
 use brigade::tools::answers::{self, Answerer, Asked};
 use fastrand::Rng;
@@ -21,7 +24,7 @@ use fastrand::Rng;
 use super::files::{Files, ProcessFiles};
 use super::nature::{WORKSPACE, lock};
 use super::plan::{Deed, Fate, Who};
-use super::world::{MEMBERS, World};
+use super::world::{MEMBERS, TEAM, World};
 
 /// The longest a person's claim lives.
 const LEASE: Duration = Duration::from_secs(60);
@@ -36,7 +39,9 @@ impl World {
             Deed::ChangeTask { dice } => self.change_task(&mut Rng::with_seed(*dice)).await,
             Deed::ClaimTask { dice } => self.claim_task(&mut Rng::with_seed(*dice)).await,
             Deed::SendMail { dice } => self.send_mail(&mut Rng::with_seed(*dice)).await,
-            Deed::AnswerPlans => self.answer_plans().await,
+            Deed::AnswerRequests { dice } => self.answer_requests(&mut Rng::with_seed(*dice)).await,
+            Deed::RaiseBudget { stops } => self.raise_budget(*stops).await,
+            Deed::ResetLedger { stops } => self.reset_ledger(*stops).await,
             Deed::WorkerClaims { dice } => self.worker_claims(&mut Rng::with_seed(*dice)).await,
             Deed::WorkerFinishes { dice } => self.worker_finishes(&mut Rng::with_seed(*dice)).await,
             other => {
@@ -158,16 +163,55 @@ impl World {
         Ok(())
     }
 
-    pub async fn answer_plans(&self) -> StoreResult<()> {
+    /// Says yes or no, as the dice say, to every plan and review that waits, whoever was asked.
+    async fn answer_requests(&self, rng: &mut Rng) -> StoreResult<()> {
+        self.decide(|| rng.u8(..4) > 0).await
+    }
+
+    /// Says yes to all.
+    pub async fn approve_all(&self) {
+        if let Err(error) = self.decide(|| true).await {
+            self.nature.note(|| format!("nothing is approved: {error}"));
+        }
+    }
+
+    async fn decide(&self, mut decides: impl FnMut() -> bool) -> StoreResult<()> {
         let person = self.person()?;
-        for plan in person.stores.requests.all().await?.open_plans() {
-            let (by, now) = (Answerer { name: HUMAN, process: "person" }, self.nature.now());
-            let compose = |request: &Request| answers::reply(request, HUMAN, true, Some("go on"), now);
-            let asked = Asked { id: &plan.id, kind: RequestKind::PlanApproval };
+        for request in person.stores.requests.all().await?.open_approvals() {
+            let process = self.next_process();
+            let (by, now, approve) = (Answerer { name: HUMAN, process: &process }, self.nature.now(), decides());
+            let compose = |request: &Request| answers::reply(request, HUMAN, approve, Some("go on"), now);
+            let asked = Asked { id: &request.id, kind: request.kind };
             // Somebody may have answered it just now.
-            let _ = answers::answer(&person.stores, by, now, asked, true, compose).await;
+            let _ = answers::answer(&person.stores, by, now, asked, approve, compose).await;
         }
         Ok(())
+    }
+
+    async fn stop_for_money(&self, stops: bool) {
+        if stops {
+            self.stop_lead(Command::Stop).await;
+            self.click(Mode::Continuous, false);
+        }
+    }
+
+    async fn raise_budget(&self, stops: bool) -> StoreResult<()> {
+        lock(&self.nature.laws).spending.raise();
+        self.stop_for_money(stops).await;
+        Ok(())
+    }
+
+    /// As the command does: while nobody leads, by a process of its own.
+    async fn reset_ledger(&self, stops: bool) -> StoreResult<()> {
+        self.stop_for_money(stops).await;
+        let process = self.open("person", Purpose::Act)?;
+        let port: Arc<dyn FileSystem> = Arc::new(Files(Arc::clone(&process.files)));
+        let held = occupy(port, Path::new(WORKSPACE), "brigade-cost")?;
+        let line = LedgerLine::new(self.nature.now(), LedgerEntry::Reset { team: TEAM.to_owned() });
+        let reset = process.stores.ledger.append(vec![line]).await;
+        drop(held);
+        process.files.kill();
+        reset
     }
 }
 

@@ -8,9 +8,16 @@ use brigade::domain::change::Change;
 use brigade::domain::name::LEAD;
 use brigade::domain::state::{Mode, SharedState};
 use brigade::domain::task::{Task, TaskId, TaskStatus};
-use brigade::domain::transcript::{Entry, Record};
+use brigade::domain::transcript::{Block, Entry, Record};
+use brigade::ports::ModelRequest;
 use brigade::stores::fs::FileSystem;
 use brigade::stores::fs::simulated::SimulatedDisk;
+
+use super::approvals::Approvals;
+use super::calls::Calls;
+use super::plan::Setup;
+use super::spending::Spending;
+use super::world::{LIMITS_TURNS, MEMBERS};
 
 /// The largest file a check reads, in bytes.
 const BYTES_MAX: u64 = 1 << 24;
@@ -40,9 +47,20 @@ struct Heard {
     keys: Vec<String>,
 }
 
+/// What a model said since its member claimed what it holds.
+#[derive(Default, Clone, Copy)]
+struct Tries {
+    turns: u32,
+    /// Answers that asked for nothing.
+    ends: u32,
+}
+
 /// See the module.
-#[derive(Default)]
 pub struct Laws {
+    pub spending: Spending,
+    pub approvals: Approvals,
+    pub calls: Calls,
+    tries: BTreeMap<String, Tries>,
     tasks: BTreeMap<u64, Task>,
     accepted: BTreeMap<u64, Accepted>,
     mail: BTreeMap<String, Vec<Sent>>,
@@ -54,6 +72,22 @@ pub struct Laws {
 }
 
 impl Laws {
+    pub fn new(setup: Setup) -> Self {
+        Self {
+            spending: Spending::new(&setup),
+            approvals: Approvals::new(setup, MEMBERS[setup.members - 1]),
+            calls: Calls::default(),
+            tries: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            accepted: BTreeMap::new(),
+            mail: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            click: None,
+            violations: Vec::new(),
+        }
+    }
+
     pub fn violate(&mut self, what: impl Into<String>) {
         self.violations.push(what.into());
     }
@@ -122,6 +156,44 @@ impl Laws {
         }
     }
 
+    /// A member's model is asked: in a turn at the most.
+    pub fn asked_model(&mut self, name: &str) {
+        self.tries.entry(name.to_owned()).or_default().turns += 1;
+    }
+
+    /// It answered, and asked for nothing.
+    pub fn ended_work(&mut self, name: &str) {
+        self.tries.entry(name.to_owned()).or_default().ends += 1;
+    }
+
+    /// A member claims.
+    pub fn claims(&mut self, name: &str) {
+        self.tries.remove(name);
+    }
+
+    /// A member gave back what it held, and that counted: only where its model had ended its work twice, or had had all its turns.
+    pub fn gave_up(&mut self, id: TaskId, name: &str) {
+        let Tries { turns, ends } = self.tries.get(name).copied().unwrap_or_default();
+        self.expect(ends >= 2 || turns >= LIMITS_TURNS, || {
+            format!("a release that counts: {name} gave {id} back after {turns} turns, {ends} of which ended its work")
+        });
+    }
+
+    /// What a model is told of calls that were not made.
+    pub fn check_results(&mut self, request: &ModelRequest) {
+        for block in request.messages.iter().flat_map(|message| &message.content) {
+            if let Block::ToolResult { tool_use_id, content, .. } = block {
+                self.violations.extend(self.calls.check_result(tool_use_id, content));
+            }
+        }
+    }
+
+    /// The requests for decisions were written.
+    pub fn look_at_requests(&mut self, disk: &SimulatedDisk, path: &Path, by: &str) {
+        let wrong = self.approvals.look(disk, path, by);
+        self.violations.extend(wrong);
+    }
+
     pub fn sent(&mut self, to: &str, from: &str, id: &str, is_foreign: bool) {
         let sent = Sent { from: from.to_owned(), id: id.to_owned(), is_foreign };
         self.mail.entry(to.to_ascii_lowercase()).or_default().push(sent);
@@ -141,7 +213,11 @@ impl Laws {
         self.entry_if_there(TaskId(id), |accepted| accepted.may_be_gone = true);
     }
 
-    pub fn power_was_cut(&mut self, disk: &SimulatedDisk, board: &Path) {
+    pub fn power_was_cut(&mut self, disk: &SimulatedDisk, workspace: &Path) {
+        let (board, team) = (&workspace.join(".tasks"), workspace.join(".team"));
+        self.spending.power_was_cut(disk);
+        self.calls.power_was_cut();
+        self.approvals.power_was_cut(disk, &team.join(super::approvals::REQUESTS_FILE));
         for id in std::mem::take(&mut self.touched) {
             self.spoiled(id);
         }
@@ -153,6 +229,9 @@ impl Laws {
             if let Some(id) = TaskId::from_file_name(&name)
                 && let Some(task) = read_task(disk, &board.join(name), id)
             {
+                if task.status == TaskStatus::InProgress {
+                    self.approvals.begun(&task);
+                }
                 self.tasks.insert(id.0, task);
             }
         }
@@ -187,7 +266,10 @@ impl Laws {
         match self.tasks.remove(&id.0) {
             Some(old) if old == new => {}
             Some(old) => self.check_step(&old, &new, by),
-            None => self.expect(new.status != TaskStatus::InProgress, || format!("one owner: {id} is born claimed")),
+            None => {
+                self.expect(new.status != TaskStatus::InProgress, || format!("one owner: {id} is born claimed"));
+                self.violations.extend(self.calls.created(&new.subject, id));
+            }
         }
         self.tasks.insert(id.0, new);
     }
@@ -209,6 +291,11 @@ impl Laws {
                 self.expect(new.attempt == old.attempt + 1, || tell("one owner, a claim raises the attempt"));
                 let blocker = self.unfinished_blocker(new);
                 self.expect(blocker.is_none(), || tell(&format!("order, {blocker:?} is unfinished")));
+                self.approvals.begun(new);
+            }
+            // Others complete by command, or by force.
+            (TaskStatus::InProgress, TaskStatus::Completed) if by.starts_with("lead") => {
+                self.violations.extend(self.approvals.check_completion(old, new, by));
             }
             (_, TaskStatus::InProgress) => self.violate(tell("one owner, only pending tasks are claimed")),
             (TaskStatus::Completed, TaskStatus::Completed) => {}
@@ -248,6 +335,7 @@ impl Laws {
 impl Laws {
     pub fn check(&mut self, disk: &SimulatedDisk, workspace: &Path) {
         self.check_accepted();
+        self.violations.extend(self.spending.check(disk));
         self.check_mail(disk, workspace);
         self.check_locks(disk, workspace);
     }
@@ -353,6 +441,14 @@ impl Laws {
             }
         }
         self.violations.extend(wrong);
+    }
+
+    /// A team that ended in peace holds nothing.
+    pub fn check_released(&mut self, worker: &str) {
+        let is_its = |task: &&Task| task.claim.as_ref().is_some_and(|claim| claim.worker == worker);
+        let held = self.tasks.values().filter(is_its);
+        let held = held.map(|task| format!("one owner: {} is held by a team whose budget is spent", task.id));
+        self.violations.extend(held.collect::<Vec<_>>());
     }
 
     /// In the end nobody holds anything, and what is left undone has its reason.

@@ -9,13 +9,18 @@
 )]
 
 mod accounts;
+mod approvals;
+mod calls;
 mod deeds;
 mod files;
 mod laws;
 mod minds;
 mod nature;
 mod plan;
+mod sayings;
 mod shrink;
+mod spending;
+mod tools;
 mod world;
 
 use std::sync::Mutex;

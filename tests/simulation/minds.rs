@@ -1,28 +1,25 @@
-//! The scripted models of a run: what each says follows from the seed, its name and how often it was asked. And the tool they have for
-//! work that takes time, which looks whether who uses it may still do so.
+//! The scripted models of a run, as their provider serves them: what each says follows from the seed, its name and how often it was
+//! asked ([`super::sayings`]); what that costs is counted.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::task::TaskStatus;
 use brigade::domain::transcript::{Block, Role, Usage};
-use brigade::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StopReason, ToolSpec};
-use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
+use brigade::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse, StopReason};
 use fastrand::Rng;
-use serde_json::{Value, json};
 
 use super::files::ProcessFiles;
 use super::nature::{Nature, lock};
-
-/// A teammate hears of a lost claim within this time where nothing is wrong with the stores: the poll, and a second.
-const LOST_CLAIM_HEARD: Duration = Duration::from_secs(6);
+use super::sayings::{improvise, settle, texts};
 
 /// More than any run needs: then a team goes round in circles.
 const REQUESTS_MAX: u64 = 5000;
+/// Bytes of text that the provider takes for a token.
+const BYTES_PER_TOKEN: usize = 4;
 
 type Answer = Result<ModelResponse, ModelError>;
 
@@ -51,32 +48,37 @@ impl Minds {
         Rng::with_seed(hasher.finish())
     }
 
-    fn say(text: &str) -> Answer {
-        answer(vec![Block::text(text)], StopReason::EndTurn)
+    /// The number of the next call of a tool.
+    pub fn next_call(&self) -> String {
+        format!("c{}", self.calls.fetch_add(1, Ordering::Relaxed))
     }
-
-    fn call(&self, calls: Vec<(&str, Value)>) -> Answer {
-        let block = |(tool, input): (&str, Value)| {
-            let id = format!("c{}", self.calls.fetch_add(1, Ordering::Relaxed));
-            Block::ToolUse { id, name: tool.to_owned(), input }
-        };
-        answer(calls.into_iter().map(block).collect(), StopReason::ToolUse)
-    }
-}
-
-fn answer(content: Vec<Block>, stop: StopReason) -> Answer {
-    Ok(ModelResponse { content, stop, usage: Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() }) })
 }
 
 /// The model as one process reaches it.
 pub struct Mind {
     pub minds: Arc<Minds>,
     pub files: Arc<ProcessFiles>,
+    /// Tokens of what stands in each of its requests.
+    frame: OnceLock<u64>,
+}
+
+impl Mind {
+    pub fn new(minds: &Arc<Minds>, files: &Arc<ProcessFiles>) -> Self {
+        Self { minds: Arc::clone(minds), files: Arc::clone(files), frame: OnceLock::new() }
+    }
+}
+
+/// What becomes of a request.
+enum Service {
+    /// The provider takes it no further.
+    Declined(ModelError),
+    /// It is answered, or the answer is lost.
+    Served(Answer),
 }
 
 #[async_trait]
 impl ModelClient for Mind {
-    async fn request(&self, request: ModelRequest, _: &dyn Listener) -> Answer {
+    async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Answer {
         if self.files.is_dead() {
             return std::future::pending().await;
         }
@@ -88,73 +90,116 @@ impl ModelClient for Mind {
         if let Err(what) = check_request(&request) {
             lock(&nature.laws).violate(format!("identity holds: {}: {what}", request.teammate));
         }
+        lock(&nature.laws).asked_model(&request.teammate);
+        lock(&nature.laws).check_results(&request);
         nature.note(|| format!("{} is asked, {} messages", request.teammate, request.messages.len()));
-        if nature.is_calm() {
-            return self.settle(&request);
-        }
         let mut rng = self.minds.dice(&request.teammate);
-        let wait = if rng.u8(..12) == 0 { rng.u64(..60_000) } else { rng.u64(..1500) };
-        tokio::time::sleep(Duration::from_millis(wait)).await;
-        match rng.u8(..100) {
-            0..=3 => Err(ModelError::Temporary { message: "busy".to_owned(), retry_after: None }),
-            4..=5 => Err(ModelError::ContextTooLong { message: "too long".to_owned(), window_tokens: None }),
-            _ => self.improvise(&mut rng, &request),
+        if nature.is_calm() {
+            let answer = said(settle(&self.minds, &request));
+            return self.serve(&mut rng, &request, listener, Duration::ZERO, answer).await;
+        }
+        let wait = Duration::from_millis(if rng.u8(..12) == 0 { rng.u64(..60_000) } else { rng.u64(..1500) });
+        match self.service(&mut rng, &request) {
+            Service::Served(answer) => self.serve(&mut rng, &request, listener, wait, answer).await,
+            Service::Declined(error) => {
+                tokio::time::sleep(wait).await;
+                listener.declined();
+                Err(error)
+            }
         }
     }
 }
 
 impl Mind {
-    /// In the calm every task is completed.
-    fn settle(&self, request: &ModelRequest) -> Answer {
-        let last = request.messages.last().map(|message| message.content.as_slice()).unwrap_or_default();
-        let is_told = |block: &Block| matches!(block, Block::Text { text } if text.starts_with("<auto-claimed>") || text.starts_with("You still hold"));
-        match task_at_hand(request).filter(|_| last.iter().any(is_told)) {
-            Some(task) => self.minds.call(vec![complete(task)]),
-            None => Minds::say("Done."),
+    fn service(&self, rng: &mut Rng, request: &ModelRequest) -> Service {
+        let temporary = |message: &str| ModelError::Temporary { message: message.to_owned(), retry_after: None };
+        match rng.u8(..100) {
+            0..=1 => Service::Declined(temporary("busy")),
+            2..=3 => Service::Served(Err(temporary("broke off"))),
+            4..=5 => {
+                let message = "too long".to_owned();
+                Service::Declined(ModelError::ContextTooLong { message, window_tokens: None })
+            }
+            _ => Service::Served(said(improvise(&self.minds, rng, request))),
         }
     }
 
-    fn improvise(&self, rng: &mut Rng, request: &ModelRequest) -> Answer {
-        if request.tools.is_empty() {
-            return Minds::say("A summary.");
+    /// Works on the request for so long, and counts that, whoever still waits for it.
+    async fn serve(
+        &self,
+        rng: &mut Rng,
+        request: &ModelRequest,
+        listener: &dyn Listener,
+        wait: Duration,
+        answer: Answer,
+    ) -> Answer {
+        let Some(allowance) = self.minds.nature.setup.budget else {
+            tokio::time::sleep(wait).await;
+            return answer.map(|answer| self.heard(request, answer));
+        };
+        let cuts = lock(&self.minds.nature.laws).spending.cuts();
+        let read = self.read(rng, request);
+        self.bill(read, cuts);
+        let written = match &answer {
+            Ok(answer) => tokens_of(&answer.content).max(1),
+            Err(_) => rng.u64(..=u64::from(request.output_tokens_max)),
+        };
+        tokio::time::sleep(wait / 2).await;
+        self.bill(Usage { output_tokens: written / 2, ..Usage::default() }, cuts);
+        if allowance.is_reported {
+            listener.used(read);
         }
-        let mut calls: Vec<(&str, Value)> = (0..rng.usize(..3)).map(|_| self.some_call(rng)).collect();
-        if let Some(task) = task_at_hand(request).filter(|_| rng.u8(..100) < 60) {
-            let status = ["completed", "completed", "completed", "completed", "failed", "pending"][rng.usize(..6)];
-            calls.push(("task_update", json!({"task_id": task, "status": status, "result": "so it came out"})));
-        }
-        if calls.is_empty() { Minds::say("Well.") } else { self.minds.call(calls) }
+        tokio::time::sleep(wait / 2).await;
+        self.bill(Usage { output_tokens: written - written / 2, ..Usage::default() }, cuts);
+        let usage = allowance.is_reported.then_some(Usage { output_tokens: written, ..read });
+        answer.map(|answer| self.heard(request, ModelResponse { usage, ..answer }))
     }
 
-    fn some_call(&self, rng: &mut Rng) -> (&'static str, Value) {
-        let known = [self.minds.members.as_slice(), &["lead", "human", "nobody"]].concat();
-        let (somebody, task) = (known[rng.usize(..known.len())], rng.u64(1..9));
-        match rng.u8(..12) {
-            0..=3 => ("work", json!({"ms": rng.u64(..8000)})),
-            4..=5 => ("send_message", json!({"to": somebody, "content": "well?"})),
-            6 => ("task_create", json!({"subject": "more", "description": "of it", "blocked_by": [task]})),
-            7 => ("claim_task", json!({"task_id": task})),
-            8 => ("task_update", json!({"task_id": task, "status": "completed", "result": "not mine"})),
-            9 => ("task_update", json!({"task_id": task, "add_blocked_by": [rng.u64(1..9)]})),
-            10 => ("read_inbox", json!({})),
-            _ => ("plan_approval", json!({"plan": "to do it"})),
+    fn heard(&self, request: &ModelRequest, answer: ModelResponse) -> ModelResponse {
+        if answer.stop == StopReason::EndTurn {
+            lock(&self.minds.nature.laws).ended_work(&request.teammate);
+        }
+        answer
+    }
+
+    fn bill(&self, usage: Usage, cuts: u64) {
+        let mut laws = lock(&self.minds.nature.laws);
+        let wrong = laws.spending.bill(usage, cuts);
+        wrong.into_iter().for_each(|wrong| laws.violate(wrong));
+    }
+
+    /// What is read for a request; by chance from the cache, or into it.
+    fn read(&self, rng: &mut Rng, request: &ModelRequest) -> Usage {
+        let frame = *self.frame.get_or_init(|| {
+            let tools = request.tools.iter();
+            let texts = tools.map(|tool| format!("{} {} {}", tool.name, tool.description, tool.input_schema).len());
+            ((request.system.len() + texts.sum::<usize>()) / BYTES_PER_TOKEN) as u64
+        });
+        let tokens = frame + request.messages.iter().map(|message| tokens_of(&message.content)).sum::<u64>();
+        let cached = rng.u64(..=tokens);
+        match rng.u8(..3) {
+            0 => Usage { input_tokens: tokens, ..Usage::default() },
+            1 => Usage { input_tokens: tokens - cached, cache_read_tokens: cached, ..Usage::default() },
+            _ => Usage { input_tokens: tokens - cached, cache_write_tokens: cached, ..Usage::default() },
         }
     }
 }
 
-fn complete(task: u64) -> (&'static str, Value) {
-    ("task_update", json!({"task_id": task, "status": "completed", "result": "done"}))
+fn said(content: Vec<Block>) -> Answer {
+    let calls = content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
+    let stop = if calls { StopReason::ToolUse } else { StopReason::EndTurn };
+    let usage = Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() };
+    Ok(ModelResponse { content, stop, usage: Some(usage) })
 }
 
-fn texts(request: &ModelRequest) -> impl DoubleEndedIterator<Item = &str> {
-    let blocks = request.messages.iter().flat_map(|message| &message.content);
-    blocks.filter_map(|block| if let Block::Text { text } = block { Some(text.as_str()) } else { None })
-}
-
-/// The number of the task the context was last given.
-fn task_at_hand(request: &ModelRequest) -> Option<u64> {
-    let found = texts(request).rev().find_map(|text| text.rsplit_once("<auto-claimed>Task #"));
-    found?.1.split(':').next()?.parse().ok()
+fn tokens_of(content: &[Block]) -> u64 {
+    let bytes = |block: &Block| match block {
+        Block::Text { text } => text.len(),
+        Block::ToolUse { name, input, .. } => name.len() + input.to_string().len(),
+        Block::ToolResult { content, .. } => content.len(),
+        Block::Other(_) => 0,
+    };
+    content.iter().map(|block| (bytes(block) / BYTES_PER_TOKEN) as u64).sum()
 }
 
 /// A request a provider would take, which begins with who is asked.
@@ -185,55 +230,4 @@ fn check_request(request: &ModelRequest) -> Result<(), String> {
         return Err("the system prompt does not say who it is".to_owned());
     }
     if last == Some(Role::User) { Ok(()) } else { Err("the model has the last word".to_owned()) }
-}
-
-/// A tool that takes its time.
-pub struct Work {
-    pub files: Arc<ProcessFiles>,
-}
-
-impl Work {
-    /// The claim the tool is used under is live, or was until a moment ago.
-    fn check_claim(&self, context: &ToolContext, lost_since: Duration) {
-        let nature = &self.files.nature;
-        let Some((id, attempt)) = *context.holding.borrow() else { return };
-        if self.files.is_dead() || lost_since < LOST_CLAIM_HEARD || nature.was_troubled(Duration::from_secs(60)) {
-            return;
-        }
-        let mut laws = lock(&nature.laws);
-        let is_live =
-            laws.task(id).is_some_and(|task| task.status == TaskStatus::InProgress && task.attempt == attempt);
-        if !is_live {
-            laws.violate(format!(
-                "one owner: {} works on {id}, attempt {attempt}, {lost_since:?} after it lost it",
-                context.name
-            ));
-        }
-    }
-}
-
-#[async_trait]
-impl Tool for Work {
-    fn spec(&self) -> ToolSpec {
-        ToolSpec { name: "work".to_owned(), description: String::new(), input_schema: json!({"type": "object"}) }
-    }
-    fn about(&self, input: &Value) -> String {
-        input.to_string()
-    }
-    async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let mut left = Duration::from_millis(input["ms"].as_u64().unwrap_or(0));
-        let mut lost_since = Duration::ZERO;
-        while !left.is_zero() {
-            let step = left.min(Duration::from_millis(500));
-            tokio::time::sleep(step).await;
-            left -= step;
-            let is_live = (*context.holding.borrow()).is_none_or(|(id, attempt)| {
-                let laws = lock(&self.files.nature.laws);
-                laws.task(id).is_some_and(|task| task.status == TaskStatus::InProgress && task.attempt == attempt)
-            });
-            lost_since = if is_live { Duration::ZERO } else { lost_since + step };
-            self.check_claim(context, lost_since);
-        }
-        Ok(ToolOutput::text("done"))
-    }
 }

@@ -23,6 +23,8 @@ use super::plan::{Deed, Setup};
 pub const WORKSPACE: &str = "/w";
 /// As kernels do with what nobody syncs.
 const WRITE_BACK_TIME: Duration = Duration::from_secs(30);
+/// How wrong the clock ever goes: a task that waits for its time then waits no longer than a run lasts.
+const JUMPED_MS_MAX: i64 = 7_200_000;
 /// How many lines of the story are kept.
 const STORY_LINES_MAX: usize = 400;
 
@@ -61,7 +63,7 @@ impl Nature {
         let disk = SimulatedDisk::new(options);
         let made = disk.create_folder(Path::new(WORKSPACE));
         disk.settle();
-        let mut laws = Laws::default();
+        let mut laws = Laws::new(setup);
         if made.is_err() {
             laws.violate("the workspace cannot be made");
         }
@@ -130,14 +132,15 @@ impl Nature {
         for process in std::mem::take(&mut *lock(&self.processes)).iter().filter_map(Weak::upgrade) {
             process.kill();
         }
-        lock(&self.laws).power_was_cut(&after, &Path::new(WORKSPACE).join(".tasks"));
+        lock(&self.laws).power_was_cut(&after, Path::new(WORKSPACE));
     }
 }
 
 /// Weather.
 impl Nature {
     pub fn jump_clock(&self, ms: i64) {
-        self.jumped_ms.fetch_add(ms, Ordering::Relaxed);
+        let jumped_ms = self.jumped_ms.load(Ordering::Relaxed) + ms;
+        self.jumped_ms.store(jumped_ms.clamp(-JUMPED_MS_MAX, JUMPED_MS_MAX), Ordering::Relaxed);
     }
 
     /// Stamps of the disk go by the wall clock.
@@ -220,6 +223,10 @@ impl Nature {
                 let inbox = name.strip_suffix(".jsonl").filter(|name| !name.starts_with('.'));
                 let has_mail = self.disk().stamp(path).is_ok_and(|stamp| stamp.bytes > 0);
                 inbox.filter(|_| has_mail).map(|inbox| StoreChange::Mail(inbox.to_owned()))
+            }
+            Some(".team") if name == super::approvals::REQUESTS_FILE => {
+                lock(&self.laws).look_at_requests(&self.disk(), path, &by.name);
+                None
             }
             Some("") => (name == "agent_state.json").then_some(StoreChange::State),
             _ => None,

@@ -7,6 +7,14 @@ use fastrand::Rng;
 pub struct Setup {
     pub members: usize,
     pub tasks: u64,
+    /// What the team may use.
+    pub budget: Option<Allowance>,
+    /// Whether the lead is a model; otherwise it goes by rule.
+    pub lead_thinks: bool,
+    /// Who reviews what is done.
+    pub review: Option<Reviewer>,
+    /// Whether the first member hands in its plans first.
+    pub plan_first: bool,
     /// Whether what is accepted survives power cuts; without that there are none.
     pub is_durable: bool,
     pub renames_after_bytes: bool,
@@ -14,6 +22,24 @@ pub struct Setup {
     pub has_watches: bool,
     /// Whether the run ends with a team at rest, or with one that ends by itself.
     pub ends_at_rest: bool,
+}
+
+/// A budget, and what its provider does with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    pub tokens: Option<u64>,
+    pub cents: Option<u64>,
+    /// Whether the provider says what a request used.
+    pub is_reported: bool,
+}
+
+/// Whose approval a completion needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reviewer {
+    /// The last member's, by its role.
+    Role,
+    Lead,
+    Human,
 }
 
 /// Everything that is chosen by the seed but for what the models say, which follows from the seed as well.
@@ -55,7 +81,17 @@ pub enum Deed {
     SendMail {
         dice: u64,
     },
-    AnswerPlans,
+    AnswerRequests {
+        dice: u64,
+    },
+    /// In time for the next launch.
+    RaiseBudget {
+        stops: bool,
+    },
+    /// Has what was used counted anew, which needs the team to be stopped.
+    ResetLedger {
+        stops: bool,
+    },
     /// Another program's doing, without our locks.
     Click {
         dice: u64,
@@ -135,6 +171,11 @@ impl Plan {
         let setup = Setup {
             members: rng.usize(2..=3),
             tasks: rng.u64(2..=4),
+            budget: (rng.u8(..3) == 0).then(|| allowance(&mut rng)),
+            lead_thinks: rng.u8(..3) == 0,
+            review: [None, None, None, Some(Reviewer::Role), Some(Reviewer::Lead), Some(Reviewer::Human)]
+                [rng.usize(..6)],
+            plan_first: rng.u8(..3) == 0,
             is_durable: rng.u8(..4) > 0,
             renames_after_bytes: rng.bool(),
             has_watches: rng.u8(..3) > 0,
@@ -143,6 +184,12 @@ impl Plan {
         let steps = (0..rng.usize(4..=14)).map(|_| step(&mut rng, setup)).collect();
         Self { seed, setup, steps }
     }
+}
+
+fn allowance(rng: &mut Rng) -> Allowance {
+    let (tokens, cents) = (rng.u64(30_000..400_000), rng.u64(20..200));
+    let kind = rng.u8(..3);
+    Allowance { tokens: (kind < 2).then_some(tokens), cents: (kind > 0).then_some(cents), is_reported: rng.u8(..4) > 0 }
 }
 
 fn step(rng: &mut Rng, setup: Setup) -> Step {
@@ -165,6 +212,8 @@ fn deed(rng: &mut Rng, setup: Setup) -> Deed {
         55..=57 => Deed::LoseHints { ms: rng.u64(..20_000) },
         58 => Deed::LoseWatches,
         59..=61 => Deed::Dawdle { ms: rng.u64(..5000) },
+        62..=65 if setup.budget.is_some() => Deed::RaiseBudget { stops: rng.bool() },
+        66..=69 if setup.budget.is_some() => Deed::ResetLedger { stops: rng.bool() },
         _ => {
             let calls_max = if rng.bool() { 12 } else { 120 };
             Deed::Befall { who: who(rng), after: rng.u32(..calls_max), fate: fate(rng, setup) }
@@ -180,7 +229,7 @@ fn outsider(rng: &mut Rng) -> Deed {
         3..=6 => Deed::ChangeTask { dice },
         7 => Deed::ClaimTask { dice },
         8..=9 => Deed::SendMail { dice },
-        10 => Deed::AnswerPlans,
+        10 => Deed::AnswerRequests { dice },
         11..=13 => Deed::Click { dice },
         14 => Deed::ForeignMail { dice },
         15 => Deed::TornTask { dice },

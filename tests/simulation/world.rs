@@ -9,27 +9,34 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use brigade::domain::name::LEAD;
+use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::state::Mode;
 use brigade::models::runbook::Runbook;
 use brigade::ports::{Clock, Durability, ModelClient, ModelSpec, StoreError, StoreResult, Stores};
 use brigade::stores::file::workers::Incarnation;
 use brigade::stores::fs::FileSystem;
 use brigade::stores::open::{OpenOptions, Purpose, Workspace, open_as};
-use brigade::team::handle::{Command, TeamHandle};
-use brigade::team::spec::{Limits, TeamSpec};
+use brigade::team::handle::{Command, End, TeamHandle};
+use brigade::team::spec::{Limits, MemberSpec, TeamSpec};
 use brigade::team::{self, Start, Surroundings};
 use brigade::tools::Tool;
 use brigade::tools::table::tools_of;
+use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::accounts;
+use super::approvals::REVIEWER_ROLE;
 use super::files::{Files, ProcessFiles};
-use super::minds::{Mind, Minds, Work};
+use super::minds::{Mind, Minds};
 use super::nature::{Nature, WORKSPACE, lock};
-use super::plan::{Deed, Plan, Who};
+use super::plan::{Deed, Plan, Reviewer, Who};
+use super::spending::Spending;
+use super::tools::{WRITE, Watched, Work};
 
 pub const MEMBERS: [&str; 3] = ["alice", "bob", "carol"];
+pub const TEAM: &str = "crew";
+/// Turns of one WORK phase.
+pub const LIMITS_TURNS: u32 = 6;
 
 /// Numbers of simulated processes begin above all that a system gives.
 const FIRST_PID: u32 = 4_300_000;
@@ -41,6 +48,9 @@ const DEED_TIME_MAX: Duration = Duration::from_secs(30);
 const POLLS_MAX: usize = 100;
 /// How long nothing has to happen for the team to count as at rest: longer than any wait of its own choice.
 const QUIET: Duration = Duration::from_secs(130);
+
+/// The longest answer, in tokens.
+const OUTPUT_TOKENS_MAX: u32 = 400;
 
 /// How a run went.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +86,8 @@ pub struct World {
     pub claims: Mutex<Vec<(brigade::domain::task::TaskId, u32)>>,
     next_pid: AtomicU64,
     pub clicks: AtomicU64,
+    /// Where tools write files.
+    folder: TempDir,
 }
 
 /// Runs a plan, the same way each time.
@@ -104,6 +116,7 @@ impl World {
             claims: Mutex::default(),
             next_pid: AtomicU64::new(0),
             clicks: AtomicU64::new(0),
+            folder: tempfile::tempdir().expect("no folder for files"),
         });
         let weak: Weak<Self> = Arc::downgrade(&world);
         world.nature.on_meanwhile(Box::new(move |deed| {
@@ -143,6 +156,11 @@ impl World {
     /// All is well from now on: the team comes to its end, or to rest.
     async fn end(self: &Arc<Self>) {
         self.nature.note(|| "calm".to_owned());
+        lock(&self.nature.laws).spending.allow_all();
+        if self.plan.setup.budget.is_some() {
+            // What it may use now it learns when it is launched.
+            self.stop_lead(Command::Stop).await;
+        }
         lock(&self.worker).take().into_iter().for_each(|worker| worker.files.kill());
         if let Some(person) = lock(&self.person).take() {
             person.files.kill();
@@ -176,7 +194,7 @@ impl World {
             if begun.elapsed() > LONG {
                 return lock(&self.nature.laws).violate("progress: the team never rests");
             }
-            self.perform(&Deed::AnswerPlans).await;
+            self.approve_all().await;
             self.pass(Duration::from_secs(20)).await;
             if last != self.busy() {
                 (last, since) = (self.busy(), Instant::now());
@@ -244,7 +262,24 @@ impl World {
             // It was ended; how does not matter.
             let _ = leader.team.wait().await;
         }
+        self.bury_the_spent().await;
         self.check();
+    }
+
+    /// A team that ended by itself leaves its process; one whose budget is spent holds nothing.
+    async fn bury_the_spent(&self) {
+        let Some(mut leader) = lock(&self.leader).take() else { return };
+        let Ok(ended) = tokio::time::timeout(Duration::ZERO, leader.team.wait()).await else {
+            *lock(&self.leader) = Some(leader);
+            return;
+        };
+        let end = ended.as_ref().map(|outcome| outcome.end);
+        self.nature.note(|| format!("{} ended by itself: {end:?}", leader.process.files.name));
+        if matches!(end, Ok(End::BudgetSpent)) && !self.nature.was_troubled(Duration::from_secs(60)) {
+            let me = leader.process.stores.workers.me().to_owned();
+            lock(&self.nature.laws).check_released(&me);
+        }
+        leader.process.files.kill();
     }
 
     fn outcome(&self) -> Outcome {
@@ -278,7 +313,12 @@ impl World {
 
 /// Processes.
 impl World {
-    fn open(&self, what: &str, purpose: Purpose) -> StoreResult<Process> {
+    /// A name for one that opens nothing of its own.
+    pub fn next_process(&self) -> String {
+        format!("command{}", self.next_pid.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub fn open(&self, what: &str, purpose: Purpose) -> StoreResult<Process> {
         let number = self.next_pid.fetch_add(1, Ordering::Relaxed);
         let files = ProcessFiles::new(format!("{what}{number}"), &self.nature);
         self.nature.enlist(&files);
@@ -334,7 +374,7 @@ impl World {
     /// Another process tries to lead; it must not while one does.
     pub fn second_lead(&self) {
         if self.is_led() {
-            match self.open("second", Purpose::Lead { team: "crew".to_owned() }) {
+            match self.open("second", Purpose::Lead { team: TEAM.to_owned() }) {
                 Err(StoreError::Occupied { .. } | StoreError::Io { .. }) => {}
                 Err(error) => lock(&self.nature.laws).violate(format!("one lead: {error}")),
                 Ok(_) if !self.is_led() => {}
@@ -354,8 +394,7 @@ impl World {
     }
 
     async fn launch(self: &Arc<Self>, start: Start) -> Result<(), String> {
-        let process =
-            self.open("lead", Purpose::Lead { team: "crew".to_owned() }).map_err(|error| error.to_string())?;
+        let process = self.open("lead", Purpose::Lead { team: TEAM.to_owned() }).map_err(|error| error.to_string())?;
         self.nature.hear_hints(process.stores.changes.clone());
         let surroundings = self.surroundings(&process);
         let died = async {
@@ -392,8 +431,7 @@ impl World {
         let answering = async {
             loop {
                 tokio::time::sleep(Duration::from_secs(30)).await;
-                // They are asked again.
-                let _ = self.answer_plans().await;
+                self.approve_all().await;
             }
         };
         tokio::select! {
@@ -417,16 +455,36 @@ impl World {
         };
         let limits = Limits {
             free_bytes_min: 0,
-            turns_max: 6,
+            turns_max: LIMITS_TURNS,
+            output_tokens_max: OUTPUT_TOKENS_MAX,
             model_retries_max: 2,
             respawns_max: 50,
             stall_timeout: Duration::from_secs(120),
             stop_timeout: Duration::from_secs(10),
             ..Limits::default()
         };
-        let team = TeamSpec { limits, ..TeamSpec::new("crew", model(LEAD, "runbook")).unwrap() };
-        let members = self.minds.members.iter();
-        members.fold(team, |team, who| team.with_member(who, "coder", model(who, "mind")).unwrap())
+        let setup = self.plan.setup;
+        let lead = model(LEAD, if setup.lead_thinks { "mind" } else { "runbook" });
+        let team = TeamSpec {
+            limits,
+            goal: setup.lead_thinks.then(|| "Make it good".to_owned()),
+            review: setup.review.map(|reviewer| match reviewer {
+                Reviewer::Role => REVIEWER_ROLE.to_owned(),
+                Reviewer::Lead => LEAD.to_owned(),
+                Reviewer::Human => HUMAN.to_owned(),
+            }),
+            budget: lock(&self.nature.laws).spending.budget(),
+            prices: Spending::prices(&[MEMBERS.as_slice(), &[LEAD]].concat()),
+            ..TeamSpec::new(TEAM, lead).unwrap()
+        };
+        let members = self.minds.members.iter().enumerate().map(|(place, who)| {
+            let role = if place + 1 == setup.members { REVIEWER_ROLE } else { "coder" };
+            MemberSpec {
+                plan_first: setup.plan_first && place == 0,
+                ..MemberSpec::new(who, role, model(who, "mind")).unwrap()
+            }
+        });
+        TeamSpec { members: members.collect(), ..team }
     }
 
     fn surroundings(&self, process: &Process) -> Surroundings {
@@ -434,19 +492,25 @@ impl World {
         let connect = move |spec: &ModelSpec| -> Result<Arc<dyn ModelClient>, String> {
             match spec.provider.as_str() {
                 "runbook" => Ok(Arc::new(Runbook)),
-                _ => Ok(Arc::new(Mind { minds: Arc::clone(&minds), files: Arc::clone(&files) })),
+                _ => Ok(Arc::new(Mind::new(&minds, &files))),
             }
         };
         let files = Arc::clone(&process.files);
         let tools = move |is_lead| {
-            let mut tools = tools_of(is_lead);
+            let watched = |inner: Arc<dyn Tool>| -> Arc<dyn Tool> {
+                match inner.spec().name == WRITE {
+                    true => Arc::new(Watched { inner, files: Arc::clone(&files) }),
+                    false => inner,
+                }
+            };
+            let mut tools: Vec<_> = tools_of(is_lead).into_iter().map(watched).collect();
             tools.push(Arc::new(Work { files: Arc::clone(&files) }) as Arc<dyn Tool>);
             tools
         };
         Surroundings {
             stores: process.stores.clone(),
             clock: Arc::clone(&self.nature) as Arc<dyn Clock>,
-            workspace: std::env::temp_dir(),
+            workspace: self.folder.path().to_owned(),
             control_files: Arc::<[PathBuf]>::default(),
             guard: Arc::default(),
             connect: Arc::new(connect),

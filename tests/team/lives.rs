@@ -8,6 +8,7 @@ use brigade::domain::event::Fact;
 use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::ports::ModelError;
 use brigade::team::handle::{Command, End};
+use brigade::team::spec::MemberSpec;
 use serde_json::json;
 
 use super::stage::{Stage, call, complete, diligent, has_new_task, name, new_task, on_and_on, once, say, task_at_hand};
@@ -208,5 +209,30 @@ async fn a_stopped_teammate_can_be_spawned_again() {
     answered.await.unwrap().unwrap();
     stage.until_status(1, TaskStatus::Completed).await;
     team.command(Command::Stop).await;
+    stage.ended(team).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_spawned_again_is_still_what_its_config_says() {
+    let mut stage = Stage::new(&["alice"]);
+    stage.diligent(&["alice"]);
+    stage.spec.members[0].plan_first = true;
+    let team = stage.launch(on_and_on()).await;
+    team.command(Command::StopTeammate { name: name("alice"), now: false }).await;
+    stage.until("stopped", |stage| stage.count(|fact| matches!(fact, Fact::TeammateStopped { .. })) == 1).await;
+    // As the lead's tool has it.
+    let mut spec = MemberSpec::new("alice", "reviewer", stage.spec.lead.model.clone()).unwrap();
+    spec.prompt = "Review.".to_owned();
+    let (reply, answered) = tokio::sync::oneshot::channel();
+    team.command(Command::Spawn { spec, reply }).await;
+    answered.await.unwrap().unwrap();
+    stage.tasks(&["a"]).await;
+    stage.until("asked", |stage| !stage.sent_by("alice").is_empty()).await;
+    let request = stage.sent_by("alice")[0].request.clone();
+    assert_eq!(&*request.model, stage.spec.members[0].model.model.as_str());
+    for told in ["You hand in a plan first.", "role: reviewer", "Review."] {
+        assert!(request.system.contains(told), "{told}: {}", request.system);
+    }
+    team.command(Command::StopNow).await;
     stage.ended(team).await;
 }

@@ -1,9 +1,10 @@
 //! Teams that have their tasks reviewed, and members that hand in a plan first.
 
+use brigade::domain::event::Fact;
 use brigade::domain::name::HUMAN;
 use brigade::domain::request::{Request, RequestKind};
 use brigade::domain::task::{NewTask, TaskStatus};
-use brigade::ports::ModelRequest;
+use brigade::ports::{ModelError, ModelRequest};
 use brigade::team::handle::{Command, TeamHandle};
 use brigade::tools::answers::{self, Answerer, Asked};
 use serde_json::json;
@@ -134,6 +135,23 @@ async fn the_review_of_one_that_is_gone_is_handed_on() {
     stage.until("it is the person's", |_| waits_for(&team, "alice").starts_with("a person (review ")).await;
     approve(&stage).await;
     assert_eq!(stage.ended(team).await.tally.completed, 1, "{}", stage.story());
+    stage.check_laws().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_review_by_a_lead_out_of_reach_is_the_persons_and_nobody_is_asked_without_end() {
+    let mut stage = reviewed(&["alice"]);
+    stage.spec.review = Some("lead".to_owned());
+    stage.diligent(&["carol"]);
+    stage.brain("alice", |request, _| async move { reports(&request) });
+    stage.brain("lead", |_, _| async move { Err(ModelError::Final("no such model".to_owned())) });
+    stage.create(vec![for_coders("count")]).await;
+    let team = stage.launch(once()).await;
+    stage.until("it is the person's", |_| waits_for(&team, "alice").starts_with("a person (review ")).await;
+    approve(&stage).await;
+    assert_eq!(stage.ended(team).await.tally.completed, 1, "{}", stage.story());
+    let asked = stage.count(|fact| matches!(fact, Fact::MessageSent { from, .. } if from == "alice"));
+    assert!(asked <= 2, "asked {asked} times: {}", stage.story());
     stage.check_laws().await;
 }
 

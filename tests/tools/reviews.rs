@@ -96,6 +96,17 @@ async fn an_approval_is_of_one_attempt_and_nobody_gets_past_it() {
 }
 
 #[tokio::test]
+async fn only_its_holder_takes_over_the_review_of_a_task() {
+    let stage = reviewed_by("tester", json!({})).await;
+    stage.alice.says("task_update", report()).await;
+    let asked = open_review(&stage).await;
+    let forced = json!({ "task_id": 1, "status": "completed", "force": true });
+    let waits = stage.lead.says("task_update", forced).await;
+    assert!(waits.contains(&format!("waits for review {}", asked.id)), "{waits}");
+    assert_eq!(open_review(&stage).await, asked);
+}
+
+#[tokio::test]
 async fn without_another_who_can_review_it_is_the_persons() {
     let stage = reviewed_by("human", json!({})).await;
     assert!(stage.alice.says("task_update", report()).await.contains("by human"));

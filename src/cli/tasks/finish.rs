@@ -99,7 +99,7 @@ async fn reviewed(
 ) -> CliResult<Option<String>> {
     let Some(what) = &team.review else { return Ok(None) };
     let stores = context.stores(Purpose::Act).await?;
-    let about = About { task: task.id, attempt: task.attempt, failures: task.failures, commit: None };
+    let about = About::of(task, None);
     let waits = |id: &str, to: &str| {
         let message = format!("{} {WAITS_FOR_REVIEW}{} by {}", task.id, one_line(id), one_line(to));
         Err(CliError::refused(message)

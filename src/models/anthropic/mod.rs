@@ -123,16 +123,26 @@ impl Anthropic {
         let post = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body::body(request));
         let response = match tokio::time::timeout(request.silence_timeout, post.send()).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(passing(http::unsent(error))),
+            Ok(Err(error)) => {
+                if error.is_connect() {
+                    listener.declined();
+                }
+                return Err(passing(http::unanswered(error)));
+            }
             Err(_) => return Err(broken(&Broken::Silent(request.silence_timeout), None)),
         };
         listener.alive();
-        let response = self.expect_stream(response, request).await?;
+        let response = self.expect_stream(response, request, listener).await?;
         self.read(response, request, listener).await
     }
 
     /// The response, when it is the stream that was asked for.
-    async fn expect_stream(&self, response: Response, request: &ModelRequest) -> Result<Response, ModelError> {
+    async fn expect_stream(
+        &self,
+        response: Response,
+        request: &ModelRequest,
+        listener: &dyn Listener,
+    ) -> Result<Response, ModelError> {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let encoding = headers.get(CONTENT_ENCODING).filter(|encoding| encoding.as_bytes() != b"identity");
         if let Some(encoding) = encoding {
@@ -150,6 +160,7 @@ impl Anthropic {
             let text = format!("answered 200, but not with a stream of events: {}", errors::shorten(&body));
             return Err(passing(errors::with_request_id(text, errors::request_id(&headers))));
         }
+        listener.declined();
         Err(errors::of_response(status, &headers, &body, SystemTime::now()))
     }
 
@@ -221,6 +232,10 @@ impl Listener for Masked<'_> {
 
     fn used(&self, usage: Usage) {
         self.listener.used(usage);
+    }
+
+    fn declined(&self) {
+        self.listener.declined();
     }
 
     fn text(&self, delta: &str) {

@@ -127,6 +127,11 @@ impl Lead {
 
     async fn spawn_at_run_time(&mut self, spec: MemberSpec) -> Result<(), String> {
         let name = spec.name.clone();
+        // One that is started again is what it was, but for the role and the instructions it is given now.
+        let spec = match self.members.by_name.get(&name).map(|member| member.spec.clone()) {
+            Some(former) => MemberSpec { role: spec.role, prompt: spec.prompt, ..former },
+            None => spec,
+        };
         if self.state.stopping.is_some() {
             return Err("the team is stopping".to_owned());
         }

@@ -98,7 +98,9 @@ impl Lead {
         let left: Vec<Request> = reviews.filter(|asked| !is_there(&asked.to)).cloned().collect();
         for review in left {
             let Ok(author) = Name::new(&review.from) else { continue };
-            let to = self.members.control.reviewer(&author, &what);
+            // Whom the rule names may be just the one who is gone.
+            let to = Some(self.members.control.reviewer(&author, &what)).filter(|to| is_there(to));
+            let to = to.unwrap_or_else(|| HUMAN.to_owned());
             match answers::hand_on(&self.shared.stores, &review.id, review.kind, &to, self.shared.clock.now()).await {
                 Ok(Some(message)) => {
                     let about = format!("review {} is {to}'s now: {} is not there", review.id, review.to);

@@ -1,0 +1,162 @@
+//! Plans, reviews and their answers, as the requests on the disk say: each is answered once, by somebody who may; work that is to be
+//! reviewed is completed by the approval of its attempt, and who plans first writes nothing before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use brigade::domain::name::{HUMAN, LEAD, SYSTEM};
+use brigade::domain::request::{Answer, Request, RequestBook, RequestKind};
+use brigade::domain::task::{Task, TaskId};
+use brigade::stores::fs::FileSystem;
+use brigade::stores::fs::simulated::SimulatedDisk;
+
+use super::files::ProcessFiles;
+use super::plan::{Reviewer, Setup};
+
+/// The file, below the team's folder.
+pub const REQUESTS_FILE: &str = "requests.json";
+/// The role of the member that reviews.
+pub const REVIEWER_ROLE: &str = "reviewer";
+/// The largest file that is read, in bytes.
+const BYTES_MAX: u64 = 1 << 24;
+
+/// See the module.
+pub struct Approvals {
+    setup: Setup,
+    reviewer: &'static str,
+    book: RequestBook,
+    /// How many failures a task had when an attempt of it began.
+    failures: BTreeMap<(TaskId, u32), u32>,
+    /// Whose process sent the answer to a request.
+    answered: BTreeMap<String, Arc<ProcessFiles>>,
+    /// Requests whose answer may not have been recorded: they may be answered again.
+    unrecorded: BTreeSet<String>,
+}
+
+impl Approvals {
+    /// `reviewer`: the member that reviews by its role.
+    pub fn new(setup: Setup, reviewer: &'static str) -> Self {
+        let book = RequestBook::default();
+        let (failures, answered, unrecorded) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Self { setup, reviewer, book, failures, answered, unrecorded }
+    }
+
+    /// The requests were written. Says what is wrong with that.
+    pub fn look(&mut self, disk: &SimulatedDisk, path: &Path, by: &str) -> Vec<String> {
+        let Ok((bytes, _)) = disk.read(path, 0, BYTES_MAX) else { return Vec::new() };
+        let Ok(new) = serde_json::from_slice::<RequestBook>(&bytes) else {
+            return vec![format!("nothing lost: {by} wrote requests that cannot be read")];
+        };
+        let old = std::mem::replace(&mut self.book, new);
+        let before: BTreeMap<&str, &Request> = old.requests.iter().map(|known| (known.id.as_str(), known)).collect();
+        let mut wrong = Vec::new();
+        for request in &self.book.requests {
+            let former = before.get(request.id.as_str()).and_then(|former| former.answer.as_ref().map(|_| *former));
+            match (former, &request.answer) {
+                (Some(former), _) if former != request => {
+                    wrong.push(format!("answered once: {by} changed {former:?} to {request:?}"));
+                }
+                (None, Some(answer)) if !self.may_answer(request, answer) => {
+                    wrong.push(format!("an approval is by somebody else who may: {request:?}"));
+                }
+                _ => {}
+            }
+        }
+        let there: BTreeSet<&str> = self.book.requests.iter().map(|request| request.id.as_str()).collect();
+        let lost = old.requests.iter().filter(|request| !there.contains(request.id.as_str()));
+        wrong.extend(lost.map(|request| format!("nothing lost: {by} forgot request {}", request.id)));
+        wrong
+    }
+
+    fn may_answer(&self, request: &Request, answer: &Answer) -> bool {
+        let by = answer.by.as_str();
+        if by.eq_ignore_ascii_case(&request.from) {
+            return false;
+        }
+        match by {
+            HUMAN => request.kind != RequestKind::Shutdown,
+            // What is taken back is not approved.
+            SYSTEM => !answer.approve,
+            LEAD => self.setup.lead_thinks,
+            member if request.kind == RequestKind::Shutdown => member == request.to,
+            member => self.setup.review == Some(Reviewer::Role) && member == self.reviewer,
+        }
+    }
+
+    /// An attempt begins.
+    pub fn begun(&mut self, task: &Task) {
+        self.failures.insert((task.id, task.attempt), task.failures);
+    }
+
+    /// A member completed its task, or the lead did: `held` became `task`. Says what is wrong with that.
+    pub fn check_completion(&self, held: &Task, task: &Task, by: &str) -> Option<String> {
+        let reviewer = self.setup.review?;
+        let claimed_at = held.claim.as_ref().map(|claim| claim.at)?;
+        // A power cut may take a claim, and its number is given again: the claim is known by its time.
+        let is_of_it = |request: &&Request| {
+            request.kind == RequestKind::Review
+                && request.about.as_ref().is_some_and(|about| {
+                    (about.task, about.attempt, about.claimed_at) == (held.id, held.attempt, claimed_at)
+                })
+        };
+        let review = self.book.requests.iter().filter(is_of_it).find(|request| request.is_approved());
+        let tell =
+            |what: String| Some(format!("done is approved, {what}: {by} completed {} {:?}", task.id, task.owner));
+        let Some(answer) = review.and_then(|review| review.answer.as_ref()) else {
+            return tell(format!("nobody approved attempt {}", task.attempt));
+        };
+        let is_by_rule = match (reviewer, answer.by.as_str()) {
+            (_, HUMAN) => true,
+            (Reviewer::Human, _) => false,
+            (Reviewer::Lead | Reviewer::Role, LEAD) => self.setup.lead_thinks,
+            (Reviewer::Lead, _) => false,
+            (Reviewer::Role, member) => member == self.reviewer,
+        };
+        if !is_by_rule || task.owner.as_deref() == Some(answer.by.as_str()) {
+            return tell(format!("{} approved", answer.by));
+        }
+        let named = task.result.as_ref().and_then(|result| result.reviewed_by.as_deref());
+        (named != Some(answer.by.as_str()))
+            .then(|| format!("done is approved, by {}, and {named:?} is named", answer.by))
+    }
+
+    /// Whether this member's plan for what it holds is approved, as far as it needs one.
+    pub fn may_write(&self, name: &str, held: Option<(TaskId, u32)>) -> bool {
+        if !self.plans_first(name) {
+            return true;
+        }
+        let Some((task, attempt)) = held else { return false };
+        let Some(failures) = self.failures.get(&(task, attempt)) else { return false };
+        let is_of_it = |request: &&Request| {
+            request.kind == RequestKind::PlanApproval
+                && request.from == name
+                && request.about.as_ref().is_some_and(|about| (about.task, about.failures) == (task, *failures))
+        };
+        self.book.requests.iter().filter(is_of_it).any(Request::is_approved)
+    }
+
+    /// Whether this member hands in its plan first.
+    pub fn plans_first(&self, name: &str) -> bool {
+        self.setup.plan_first && name == super::world::MEMBERS[0]
+    }
+
+    /// The answer to a request was sent. Says what is wrong with that.
+    pub fn answer_sent(&mut self, id: &str, files: &Arc<ProcessFiles>) -> Option<String> {
+        let former = self.answered.insert(id.to_owned(), Arc::clone(files))?;
+        let is_known = self.book.requests.iter().any(|request| request.id == id && request.answer.is_some());
+        let may_be_unknown = former.is_dead() || self.unrecorded.contains(id);
+        (is_known || !may_be_unknown)
+            .then(|| format!("answered once: {} answers {id} after {}", files.name, former.name))
+    }
+
+    /// It could not be recorded.
+    pub fn answer_unrecorded(&mut self, id: &str) {
+        self.unrecorded.insert(id.to_owned());
+    }
+
+    pub fn power_was_cut(&mut self, disk: &SimulatedDisk, path: &Path) {
+        self.book = RequestBook::default();
+        self.look(disk, path, "the power");
+    }
+}
