@@ -298,7 +298,7 @@ mod tests {
             tally(&view),
             plain(spoiled(&view).join("\n"))
         ));
-        let about = About { task: TaskId(1), attempt: 3, failures: 2, commit: None };
+        let about = About { task: TaskId(1), attempt: 3, claimed_at: UnixMs(40_000), failures: 2, commit: None };
         let asked = |kind, id: &str| Request {
             about: Some(about.clone()),
             ..Request::new(id, kind, "alice", "bob", UnixMs(50_000))

@@ -162,9 +162,10 @@ fn commands_in_a_worktree_write_nowhere_else() {
                 git --git-dir=../../.git symbolic-ref HEAD refs/heads/mine 2> /dev/null\n\
                 (rm -f ../../.git/index; echo x >> ../../.git/HEAD; git stash) 2> /dev/null\n\
                 own=$(git rev-parse --absolute-git-dir); common=$(git rev-parse --path-format=absolute --git-common-dir)\n\
-                for file in gitdir commondir; do (echo x > $own/$file; rm -f $own/$file; mkfifo $own/$file) 2> /dev/null; done\n\
-                (mv $own $own.other; touch $common/objects/pack/x $common/refs/remotes/x; rm -rf $common/refs/remotes) 2> /dev/null\n\
-                up=$(dirname $common); (mv $up $up.old && cp -a $up.old $up; mv $(dirname $up) $(dirname $up).old) 2> /dev/null; true\n```\n";
+                for file in gitdir commondir; do rm -f $own/$file 2> /dev/null && echo $file >> broken.txt; done\n\
+                mv $own $own.other 2> /dev/null && echo own >> broken.txt\n\
+                (touch $common/objects/pack/x; rm -rf $common/refs/remotes) 2> /dev/null\n\
+                up=$(dirname $common); mv $up $up.old 2> /dev/null && echo up >> broken.txt; true\n```\n";
     let place = repository(plan);
     let doctor = place.run(&["doctor"]);
     assert!(doctor.out.contains("a worktree for each task, merged into main"), "{doctor:?}");
@@ -176,6 +177,7 @@ fn commands_in_a_worktree_write_nowhere_else() {
     if doctor.out.contains("they see the control files read-only") {
         assert!(!place.join("escaped.txt").exists() && !place.join(".worktrees/other.txt").exists());
         assert_eq!(fs::read(place.join(".git/config")).unwrap(), before);
+        assert!(!place.join("broken.txt").exists(), "{}", place.read("broken.txt"));
         assert!(place.join(".git/refs/remotes/origin").exists() && !place.join(".git/objects/pack/x").exists());
         let refs = git(&place, &["for-each-ref", "--format=%(refname)"]);
         assert_eq!(refs, "refs/heads/main", "no ref was made, and the task's own is gone with it");

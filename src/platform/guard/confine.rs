@@ -184,7 +184,8 @@ fn above<'a>(paths: impl Iterator<Item = &'a Path>) -> io::Result<BTreeSet<PathB
     let is_ours = |folder: &Path| rustix::fs::access(folder, Access::WRITE_OK).is_ok();
     let folders = paths.iter().flat_map(|path| path.ancestors().skip(1));
     let open = folders.filter(|folder| !paths.iter().any(|path| folder.starts_with(path)));
-    Ok(open.filter(|folder| folder.parent().is_some_and(is_ours)).map(Path::to_owned).collect())
+    // One that is not there has nothing in it to be taken away.
+    Ok(open.filter(|folder| folder.is_dir() && folder.parent().is_some_and(is_ours)).map(Path::to_owned).collect())
 }
 
 /// Enters the current folder as it is mounted now: a process stays in the mount it began in, below those that were made since.
