@@ -12,6 +12,7 @@ use crate::domain::request::Request;
 use crate::domain::state::{SharedState, TeammateReport};
 use crate::domain::time::UnixMs;
 use crate::ports::{Board as _, BoardView};
+use crate::stores::git::GitRepository;
 use crate::stores::open::Purpose;
 use crate::team::spec::TeamSpec;
 use crate::ui::style::{WARN, paint};
@@ -52,6 +53,13 @@ impl Team {
             silence.filter(|_| team.running).map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
         let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
         let answer = waiting.for_you().sentences().into_iter().fold(answer, Answer::note);
+        let parted = GitRepository::parted(&context.workspace()?);
+        let answer = parted.into_iter().fold(answer, |answer, branch| {
+            let branch = crate::ui::text::one_line(&branch);
+            answer.note(format!(
+                "your checkout could not follow a merge and is on the branch {branch}, as it was: brigade doctor says how it comes back"
+            ))
+        });
         let unknown = running.state.as_ref().and_then(|state| state.unknown_desired.clone());
         Ok(match unknown {
             Some(word) => answer.note(format!(

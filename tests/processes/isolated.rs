@@ -189,6 +189,36 @@ fn commands_in_a_worktree_write_nowhere_else() {
     assert!(place.read("brigade.toml").contains("isolation"));
 }
 
+#[test]
+fn what_git_ignores_passes_no_verify() {
+    let place = repository("## Build\nverify: test -s built/out\n```sh\nmkdir -p built; echo x > built/out\n```\n");
+    place.write(".gitignore", &format!("{}/built/\n", place.read(".gitignore")));
+    git(&place, &["commit", "-q", "-a", "-m", "Ignore"]);
+    let answer = place.run(&["run", "crew"]);
+    assert_eq!(answer.code, Some(1), "{answer:?}");
+    let task = place.task(1);
+    assert_eq!(task["status"], "failed", "{task}");
+    assert!(place.join(".worktrees/crew-task-1/built/out").exists(), "what it made stays");
+}
+
+#[test]
+fn a_checkout_that_could_not_follow_is_told_of_until_it_can() {
+    let place = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
+    place.write("log.txt", &format!("{}mine\n", place.read("log.txt")));
+    let answer = place.run(&["run", "crew"]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    for command in ["team", "doctor"] {
+        let said = place.run(&[command]);
+        assert!((said.out + &said.err).contains("brigade-yours/main"), "{command}");
+    }
+    assert_eq!(git(&place, &["diff", "--name-only"]), "log.txt");
+    git(&place, &["stash", "--quiet"]);
+    place.run(&["run", "crew"]);
+    assert_eq!(git(&place, &["branch", "--show-current"]), "main");
+    assert!(place.read("log.txt").contains("of the team"));
+    assert!(!place.run(&["team"]).err.contains("brigade-yours"));
+}
+
 /// The program with a `git` of the test's own, or none, before all others in `PATH`.
 fn with_git(place: &Place, folder: &Path) -> Answer {
     let mut command = place.brigade(&["run", "crew"]);

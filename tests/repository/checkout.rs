@@ -37,6 +37,7 @@ async fn what_the_person_changed_stays_on_a_branch_of_its_own_and_comes_back_lat
     assert_eq!(place.status(), " M f.txt\n?? own.txt");
     assert_eq!(merge_a_line(&place, 3, "line 7", "third").await, None, "it is said once");
     assert!(behind(&place).unwrap().contains("brigade-yours/main"), "and whenever somebody asks");
+    assert_eq!(GitRepository::check(place.path(), None).unwrap(), "main", "it is still what is merged into");
     assert_eq!(place.repository.take_up(Vec::new()).await.unwrap(), [""; 0]);
     // They take their change back; the next merge brings the rest.
     edit(place.path(), "f.txt", |text| text.replace("unsaved\n", ""));
@@ -73,7 +74,7 @@ async fn what_the_person_commits_meanwhile_undoes_nothing() {
     // A second time it gets another name.
     edit(place.path(), "f.txt", |text| format!("{text}more\n"));
     let said = merge_a_line(&place, 2, "line 5", "second").await.unwrap();
-    assert!(said.contains("is on the branch brigade-yours/main-2"), "{said}");
+    assert!(said.contains("is on the branch brigade-yours-2/main"), "{said}");
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ impl Stand {
     pub(super) fn of(main: &At, into: &str) -> Result<Self, RepositoryError> {
         Ok(match checked_out(main)? {
             Some(branch) if branch == into => Self::Here,
-            Some(branch) if (1..=YOURS_MAX).any(|number| branch == yours(into, number)) => Self::Parted(branch),
+            Some(branch) if parted_from(&branch) == Some(into) => Self::Parted(branch),
             _ => Self::Elsewhere,
         })
     }
@@ -52,7 +52,14 @@ impl Stand {
 /// The `number`-th branch that a checkout of `into` is put on.
 fn yours(into: &str, number: u32) -> String {
     let end = if number > 1 { format!("-{number}") } else { String::new() };
-    format!("{YOURS}/{into}{end}")
+    format!("{YOURS}{end}/{into}")
+}
+
+/// The branch that a checkout was on before it was put on `branch`.
+pub(super) fn parted_from(branch: &str) -> Option<&str> {
+    let (end, into) = branch.strip_prefix(YOURS)?.split_once('/')?;
+    let is_number = end.strip_prefix('-').is_some_and(|number| number.parse::<u32>().is_ok());
+    (end.is_empty() || is_number).then_some(into)
 }
 
 /// How a person has their checkout follow again.
@@ -70,7 +77,8 @@ impl Inner {
             Stand::Here => {
                 let Some(old) = self.ref_at(&self.checkout_ref())? else { return Ok(None) };
                 let new = self.commit_of(&self.target_ref())?;
-                self.bring_or_part(&old, &new, left)
+                let why = self.bring(&old, &new, left)?;
+                self.settle(&old, why)
             }
             Stand::Parted(branch) => self.come_back(&branch, left).map(|()| None),
             Stand::Elsewhere => {
@@ -81,9 +89,9 @@ impl Inner {
         }
     }
 
-    /// Brings the checkout along, which was known to be able to follow, and puts it on a branch of its own where it is not any more.
-    pub(super) fn bring_or_part(&self, old: &str, new: &str, left: Left) -> Result<Option<String>, RepositoryError> {
-        let told = match self.bring(old, new, left)? {
+    /// Notes that the checkout was brought along from `old`; where that could not be, puts it on a branch of its own and says so.
+    pub(super) fn settle(&self, old: &str, why: Option<String>) -> Result<Option<String>, RepositoryError> {
+        let told = match why {
             None => None,
             Some(why) => match self.part(old, &why)? {
                 None => {
@@ -100,7 +108,7 @@ impl Inner {
     }
 
     /// Brings the person's files from one commit to the other; says what is in the way where something is, and changes nothing then.
-    fn bring(&self, old: &str, new: &str, left: Left) -> Result<Option<String>, RepositoryError> {
+    pub(super) fn bring(&self, old: &str, new: &str, left: Left) -> Result<Option<String>, RepositoryError> {
         let mut why = self.in_the_way(old, new)?;
         if why.is_some() && self.put_back(old, new, left)? {
             why = self.in_the_way(old, new)?;
@@ -108,6 +116,11 @@ impl Inner {
         if why.is_some() {
             return Ok(why);
         }
+        self.bring_free(old, new)
+    }
+
+    /// The same, of files that nothing is in the way of.
+    pub(super) fn bring_free(&self, old: &str, new: &str) -> Result<Option<String>, RepositoryError> {
         let said = self.main.git(["read-tree", "-m", "-u", old, new]).run()?;
         Ok((said.code != 0).then(|| said.err.trim().replace('\n', " ")))
     }

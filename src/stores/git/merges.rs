@@ -288,11 +288,11 @@ impl Inner {
             return Err(RepositoryError::Failed { action, reason: said.err.trim().to_owned() });
         }
         // The branch is moved, whatever becomes of the checkout.
-        let old = behind.as_ref().unwrap_or(onto);
-        let followed = match &stand {
-            Stand::Here => self.bring_or_part(old, commit, Left::Whole),
-            Stand::Parted(branch) if told.is_none() => self.come_back(branch, Left::Whole).map(|()| None),
-            Stand::Parted(_) | Stand::Elsewhere => Ok(told),
+        let followed = match (&stand, &behind) {
+            (Stand::Here, None) => self.bring_free(onto, commit).and_then(|why| self.settle(onto, why)),
+            (Stand::Here, Some(old)) => self.bring(old, commit, Left::Whole).and_then(|why| self.settle(old, why)),
+            (Stand::Parted(branch), _) if told.is_none() => self.come_back(branch, Left::Whole).map(|()| None),
+            (Stand::Parted(_) | Stand::Elsewhere, _) => Ok(told),
         };
         Ok(Publish::Done(followed.unwrap_or_else(|error| Some(error.to_string()))))
     }

@@ -136,6 +136,14 @@ impl GitRepository {
         }))
     }
 
+    /// The branch that the checkout in `workspace` was put on because it could not follow merges, if it is on one. It reads one small file.
+    #[must_use]
+    pub fn parted(workspace: &Path) -> Option<String> {
+        let head = small::text(&workspace.join(".git/HEAD"))?;
+        let branch = head.trim_end().strip_prefix("ref: refs/heads/")?;
+        checkout::parted_from(branch).map(|_| branch.to_owned())
+    }
+
     /// The branches of a task of this team that are not merged into `into`, or into the branch that is checked out. It blocks.
     ///
     /// # Errors
@@ -183,10 +191,13 @@ fn usable(workspace: &Path, into: Option<String>) -> Result<(At, String), Reposi
     }
     let into = match into {
         Some(branch) => branch,
-        None => checked_out(&main)?.ok_or_else(|| {
-            let text = "no branch is checked out, so there is none to merge into: check one out, or set merge_into";
-            RepositoryError::Unusable(text.to_owned())
-        })?,
+        None => {
+            let branch = checked_out(&main)?.ok_or_else(|| {
+                let text = "no branch is checked out, so there is none to merge into: check one out, or set merge_into";
+                RepositoryError::Unusable(text.to_owned())
+            })?;
+            checkout::parted_from(&branch).map_or_else(|| branch.clone(), str::to_owned)
+        }
     };
     let head = format!("refs/heads/{into}^{{commit}}");
     if main.git(["rev-parse", "--verify", "--quiet", &head]).yes_or_no()? {
