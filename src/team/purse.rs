@@ -258,8 +258,8 @@ pub struct Reservation {
 struct Heard {
     /// What it used up to now, as the provider said.
     usage: Option<Usage>,
-    /// The bytes of the text that came.
-    text_bytes: u64,
+    /// The bytes of the answer that came.
+    bytes: u64,
     is_answered: bool,
     is_refused: bool,
 }
@@ -274,9 +274,9 @@ impl Reservation {
         self.heard().usage = Some(usage);
     }
 
-    /// So much text came.
+    /// So much of the answer came.
     pub fn wrote(&self, bytes: usize) {
-        self.heard().text_bytes += bytes as u64;
+        self.heard().bytes += bytes as u64;
     }
 
     /// The answer is whole; `usage` as its provider says, or `None` where it does not.
@@ -296,10 +296,10 @@ impl Heard {
     fn outcome(&self, most: Usage) -> (Usage, bool) {
         match self.usage {
             Some(usage) if self.is_answered => (usage, true),
-            None if self.is_refused && self.text_bytes == 0 => (Usage::default(), true),
+            None if self.is_refused && self.bytes == 0 => (Usage::default(), true),
             usage => {
                 let known = usage.unwrap_or(Usage { output_tokens: 0, ..most });
-                let output_tokens = known.output_tokens.max(self.text_bytes / BYTES_PER_TOKEN);
+                let output_tokens = known.output_tokens.max(self.bytes / BYTES_PER_TOKEN);
                 (Usage { output_tokens, ..known }, false)
             }
         }
@@ -406,6 +406,23 @@ mod tests {
             "the budget of 100 tokens is spent: 25 were used, and the next request could use 76 more"
         );
         assert_eq!(purse.spent(), Some(spent));
+    }
+
+    #[tokio::test]
+    async fn what_was_heard_of_an_answer_that_was_cut_counts_whatever_was_said_of_it() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let purse = purse(1_000_000, &ledger).await;
+        for is_refused in [true, false] {
+            let before = purse.used_by("alice").tokens;
+            let paid = purse.reserve(ledger.as_ref(), "alice", "m", usage(10, 50)).await.unwrap();
+            paid.used(usage(1, 0));
+            paid.wrote(100_000);
+            if is_refused {
+                paid.refused();
+            }
+            drop(paid);
+            assert_eq!(purse.used_by("alice").tokens - before, 1 + 100_000 / BYTES_PER_TOKEN);
+        }
     }
 
     #[tokio::test]

@@ -88,8 +88,11 @@ impl Listener for Ear<'_> {
 
     fn text(&self, delta: &str) {
         self.progress.renew();
-        self.paid.inspect(|paid| paid.wrote(delta.len()));
         self.say(Saying::Text(delta.to_owned()));
+    }
+
+    fn wrote(&self, bytes: usize) {
+        self.paid.inspect(|paid| paid.wrote(bytes));
     }
 
     fn used(&self, usage: Usage) {

@@ -28,6 +28,7 @@ impl ModelClient for Talker {
         for number in 0..self.pieces {
             tokio::time::sleep(self.apart).await;
             listener.alive();
+            listener.wrote(2);
             listener.text(&format!("{number} "));
         }
         let left = self.cuts.load(Ordering::Relaxed);

@@ -219,6 +219,10 @@ impl Listener for Masked<'_> {
         self.listener.alive();
     }
 
+    fn wrote(&self, bytes: usize) {
+        self.listener.wrote(bytes);
+    }
+
     fn used(&self, usage: Usage) {
         self.listener.used(usage);
     }
