@@ -52,6 +52,11 @@ impl Team {
             silence.filter(|_| team.running).map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
         let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
         let answer = waiting.for_you().sentences().into_iter().fold(answer, Answer::note);
+        let trouble = context.too_little_room(spec.as_ref()).filter(|_| team.running);
+        let answer = match trouble {
+            Some(trouble) => answer.note(format!("{} No work is taken: {trouble}.", paint(WARN, "warning:"))),
+            None => answer,
+        };
         let unknown = running.state.as_ref().and_then(|state| state.unknown_desired.clone());
         Ok(match unknown {
             Some(word) => answer.note(format!(

@@ -127,7 +127,12 @@ pub fn claimed_block(task: &Task, place: Option<&str>) -> String {
     if task.failures > 0
         && let Some(result) = &task.result
     {
-        let _ = writeln!(text, "An earlier attempt failed: {}", defuse(&result.summary));
+        let is_failure = result.is_failure() || result.evidence.is_empty();
+        let (how, before) = if is_failure { ("failed", "") } else { ("ended", result.evidence.as_str()) };
+        let _ = writeln!(text, "An earlier attempt {how}: {}", defuse(&result.summary));
+        if !before.is_empty() {
+            let _ = writeln!(text, "Before that: {}", defuse(before));
+        }
     }
     text.push_str("</auto-claimed>");
     text

@@ -198,6 +198,9 @@ pub enum Fact {
         call: String,
         ok: bool,
         ms: u64,
+        /// Why it was not, in a bounded line.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     MessageSent {
         from: String,

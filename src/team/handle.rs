@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::lead::Lead;
 use super::members::Member;
+use super::patience::NO_ROOM;
 use super::progress::Activity;
 use super::spec::MemberSpec;
 use super::words::{Mouth, Words};
@@ -17,7 +18,7 @@ use crate::domain::event::{Event, Tally};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::phase::Phase;
 use crate::domain::row::MemberRow;
-use crate::domain::state::{StateReport, TeammateReport, TeammateReports};
+use crate::domain::state::{MAIL_OR_TASK, StateReport, TeammateReport, TeammateReports};
 use crate::domain::time::UnixMs;
 use crate::ports::ModelSpec;
 use crate::tools::TeamControl;
@@ -276,6 +277,9 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
             // An answer before mail and tasks.
             None => lead
                 .answer_awaited_by(&member.spec.name, held.map(|held| held.task))
+                .or_else(|| {
+                    lead.shared.room.awaited().filter(|_| standing.waiting_for.as_deref() == Some(MAIL_OR_TASK))
+                })
                 .or_else(|| standing.waiting_for.clone()),
         },
     }
@@ -306,8 +310,9 @@ fn phase_word(lead: &Lead, member: &Member, phase: Phase) -> &'static str {
 /// What somebody waits for who works.
 fn waits_at_work(member: &Member) -> Option<String> {
     match member.progress.doing()? {
-        Activity::WaitingForLimit => Some("a limit of its model".to_owned()),
-        Activity::WaitingForRoom => Some("room on the disk".to_owned()),
+        Activity::AskingAgain(when_and_why) => Some(format!("its model, {when_and_why}")),
+        Activity::WaitingForBudget => Some("others' requests, which may leave enough of the budget".to_owned()),
+        Activity::WaitingForRoom => Some(NO_ROOM.to_owned()),
         Activity::AskingModel => {
             let silence = member.progress.silent_for().filter(|silence| *silence >= SILENCE_SAID_AFTER)?;
             // Said anew each time it has doubled, so that nobody writes it down every second.

@@ -36,7 +36,7 @@ pub mod handle;
 mod lead;
 pub mod lodging;
 pub mod members;
-mod patience;
+pub mod patience;
 pub mod plan;
 pub mod progress;
 mod purse;

@@ -10,6 +10,7 @@ use super::purse::{BudgetSpent, NotPaid, Reservation};
 use super::reins::Pace;
 use super::words::{Ear, Saying};
 use crate::domain::event::Fact;
+use crate::domain::measure::duration;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::ports::{ModelError, ModelRequest, ModelResponse};
@@ -67,7 +68,14 @@ impl Agent {
                 wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
                 retries,
             });
-            let waiting = self.progress.busy(Activity::WaitingForLimit, wait + limits.stall_timeout);
+            let until = self.shared.clock.now().plus(wait);
+            let retry = format!("retry {retries} of {}", limits.model_retries_max);
+            let again = match retry_after {
+                Some(_) => format!("limited until {} ({}; {retry})", until.to_clock(), duration(wait)),
+                None => format!("asked again at {} ({retry})", until.to_clock()),
+            };
+            let again = Activity::AskingAgain(format!("{again}: {message}").into());
+            let waiting = self.progress.busy(again, wait + limits.stall_timeout);
             tokio::select! {
                 biased;
                 () = self.reins.reaches(Pace::Finish) => return given_up(),
@@ -109,7 +117,7 @@ impl Agent {
         }
         let stores = &self.shared.stores;
         let reserve = self.shared.purse.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, most);
-        let _waiting = self.progress.busy(Activity::WaitingForLimit, BUDGET_WAIT_MAX);
+        let _waiting = self.progress.busy(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
         let paid = tokio::select! {
             biased;
             paid = reserve => paid,

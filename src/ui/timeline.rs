@@ -46,7 +46,10 @@ enum Extent {
 impl Extent {
     fn of(fact: &Fact) -> Self {
         match fact {
-            Fact::SessionFinished { .. } | Fact::TaskFailed { .. } | Fact::Warning { .. } => Self::Whole,
+            Fact::SessionFinished { .. }
+            | Fact::TaskFailed { .. }
+            | Fact::Warning { .. }
+            | Fact::ToolFinished { ok: false, .. } => Self::Whole,
             _ => Self::Line,
         }
     }
@@ -341,8 +344,9 @@ fn tell_tool(fact: &Fact) -> Option<Told> {
     match fact {
         Fact::ToolStarted { tool, .. } if TOLD_BY_FACTS.contains(&tool.as_str()) => None,
         Fact::ToolStarted { teammate, tool, about, .. } => Some((teammate.clone(), format!("{tool}  {about}"), DIM)),
-        Fact::ToolFinished { teammate, tool, ok: false, ms, .. } => {
-            let text = format!("{tool} failed after {}", duration(Duration::from_millis(*ms)));
+        Fact::ToolFinished { teammate, tool, ok: false, ms, reason, .. } => {
+            let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let text = format!("{tool} failed after {}{reason}", duration(Duration::from_millis(*ms)));
             Some((teammate.clone(), text, WARN))
         }
         Fact::ToolFinished { teammate, tool, ms, .. } if Duration::from_millis(*ms) >= TOOL_SLOW => {
@@ -419,6 +423,7 @@ mod tests {
                 call: "c".into(),
                 ok: false,
                 ms: 12_000,
+                reason: Some("docs/z.txt: Read-only file system [exit status 1]".into()),
             },
             Fact::ModelRetried { teammate: alice.clone(), reason: "429".into(), wait_ms: 2_000, retries: 1 },
             Fact::TaskChanged { task: TaskId(14), status: "pending".into(), by: "human".into() },
