@@ -99,6 +99,9 @@ pub fn identity_block(
                 defuse(&task.subject),
                 defuse(&task.description)
             );
+            if let Some(verify) = &task.verify {
+                let _ = writeln!(text, "{}", verify_line(verify));
+            }
             if let Some(place) = place {
                 let _ = writeln!(text, "{}", defuse(place));
             }

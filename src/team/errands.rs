@@ -7,6 +7,7 @@ use super::agent::AgentError;
 use super::lodging::Arrival;
 use super::teammate::{Gate, Teammate};
 use crate::domain::change::{Actor, Change};
+use crate::domain::event::Fact;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD, SYSTEM};
 use crate::domain::phase::{Because, Event, Held, Phase};
@@ -157,8 +158,13 @@ impl Teammate {
                 continue;
             }
             shared.notes.warn(name.as_str(), format!("gives no answer to {noun} {id}; it is a person's to give now"));
-            if let Err(error) = answers::hand_on(&shared.stores, id, asked.kind, HUMAN, shared.clock.now()).await {
-                shared.notes.warn(HUMAN, format!("cannot be asked for an answer: {error}"));
+            match answers::hand_on(&shared.stores, id, asked.kind, HUMAN, shared.clock.now()).await {
+                Ok(Some(message)) => {
+                    let about = format!("{noun} {id} is yours to answer");
+                    shared.notes.fact(Fact::MessageSent { from: from.clone(), to: HUMAN.to_owned(), message, about });
+                }
+                Ok(None) => {}
+                Err(error) => shared.notes.warn(HUMAN, format!("cannot be asked for an answer: {error}")),
             }
         }
         Ok(is_reminded)

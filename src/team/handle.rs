@@ -97,6 +97,7 @@ pub struct TeamHandle {
     pub(super) live: Arc<Live>,
     pub(super) lead: JoinHandle<Outcome>,
     pub(super) lead_thinks: bool,
+    pub(super) stop_timeout: Duration,
 }
 
 impl TeamHandle {
@@ -130,6 +131,12 @@ impl TeamHandle {
     #[must_use]
     pub fn words(&self) -> broadcast::Receiver<Arc<Words>> {
         self.mouth.listen()
+    }
+
+    /// How long running turns may take to finish once the team is asked to stop.
+    #[must_use]
+    pub fn stop_timeout(&self) -> Duration {
+        self.stop_timeout
     }
 
     /// How everybody stands.

@@ -2,6 +2,7 @@
 //! provider asks for.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::agent::Agent;
@@ -90,12 +91,14 @@ impl Agent {
         let _busy = self.progress.busy(Activity::AskingModel, self.shared.limits.stall_timeout);
         // A summary is for the model itself; nobody is told its words.
         let mouth = Some(&self.shared.mouth).filter(|_| !request.is_for_summary());
-        let ear = Ear { teammate: &request.teammate, progress: &self.progress, mouth, paid: paid.as_ref() };
+        let (teammate, progress) = (&request.teammate, &self.progress);
+        let ear = Ear { teammate, progress, mouth, paid: paid.as_ref(), has_heard: false.into() };
         ear.say(Saying::Begun);
         let outcome = tokio::select! {
             biased;
             () = self.reins.reaches(Pace::LetGo) => return Err(Unanswered::BrokenOff),
             outcome = self.model.request(request.clone(), &ear) => outcome,
+            () = self.has_nothing_to_finish(&ear) => return Err(Unanswered::BrokenOff),
         };
         match outcome {
             Ok(response) => {
@@ -107,6 +110,15 @@ impl Agent {
                 paid.inspect(Reservation::refused);
                 Err(Unanswered::Model(error))
             }
+        }
+    }
+
+    /// Returns once nothing more is to be begun, unless something of the answer came before: that is heard to its end. What does not
+    /// think answers at once.
+    async fn has_nothing_to_finish(&self, ear: &Ear<'_>) {
+        self.reins.reaches(Pace::Finish).await;
+        if !self.thinks() || ear.has_heard.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
         }
     }
 

@@ -146,13 +146,14 @@ impl ToolError {
 pub fn headline(text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();
-    let ending = lines.last().filter(|line| line.starts_with('[') && line.len() < HEADLINE_BYTES_MAX / 2);
+    let ending = lines.next_back().filter(|line| line.starts_with('[') && line.len() < HEADLINE_BYTES_MAX / 2);
     let ending = ending.map(|ending| format!(" {ending}")).unwrap_or_default();
     let room = HEADLINE_BYTES_MAX - ending.len();
     if first.len() <= room {
         return format!("{first}{ending}");
     }
-    let end = first.floor_char_boundary(room - '…'.len_utf8());
+    let most = room - '…'.len_utf8();
+    let end = (0..=most).rev().find(|at| first.is_char_boundary(*at)).unwrap_or(0);
     format!("{}…{ending}", &first[..end])
 }
 

@@ -189,6 +189,14 @@ pub fn with_flags(text: &str, flags: &str) -> String {
     out
 }
 
+/// The first line of a text that may have many, for where there is room for one.
+#[must_use]
+pub fn first_line(text: &str) -> String {
+    let mut lines = text.trim().lines();
+    let first = one_line(lines.next().unwrap_or_default().trim_end());
+    if lines.next().is_some() { format!("{first} …") } else { first }
+}
+
 /// A time as people say it, seen from `now`: `12 s ago`, `in 5 s`. What is to come is said in whole seconds, begun ones
 /// counting: a lease of 2 s that was just taken ends in 2 s.
 #[must_use]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::text::{ago, count, duration, one_line};
+use super::text::{ago, count, duration, first_line, one_line};
 use crate::domain::graph::{
     Blocker, BlockerState, Obstacle, TaskLookup, find_cycle, last_blockers, obstacle, unfinished_blockers,
 };
@@ -120,11 +120,23 @@ fn completed(task: &Task) -> Reason {
         .hint(format!("to have it done again: brigade tasks reopen {}", task.id.0))
 }
 
+/// The branch of a task's worktree, which is named as its folder is.
+fn branch_of(folder: &str) -> Option<String> {
+    let (team, task) = folder.rsplit('/').next()?.rsplit_once("-task-")?;
+    Some(format!("brigade/{team}/task-{task}"))
+}
+
 fn failed(task: &Task) -> Reason {
-    let why = task.result.as_ref().map(|result| format!(": {}", one_line(&result.summary))).unwrap_or_default();
+    let why = task.result.as_ref().map(|result| format!(": {}", first_line(&result.summary))).unwrap_or_default();
     let text =
         format!("It was given up after {} of {}{why}.", count(task.failures as usize, "failure"), task.max_attempts);
-    reason("failed", text).hint(format!("to have it tried again: brigade tasks retry {}", task.id.0))
+    let id = task.id.0;
+    let again = format!("to have it tried again: brigade tasks retry {id}; all of the reason: brigade tasks show {id}");
+    let by_hand = task.worktree.as_ref().map(|folder| {
+        let branch = branch_of(folder).map(|branch| format!(", on branch {}", one_line(&branch)));
+        format!("; to go on by hand: its work is in {}{}", one_line(folder), branch.unwrap_or_default())
+    });
+    reason("failed", text).hint(format!("{again}{}", by_hand.unwrap_or_default()))
 }
 
 fn in_progress(task: &Task, situation: &Situation<'_>) -> Reason {
@@ -197,7 +209,7 @@ const LAST_ATTEMPT: &str = "last_attempt";
 
 /// How it ended when somebody last tried; that alone keeps nobody from it.
 fn last_attempt(task: &Task) -> Option<Reason> {
-    let summary = one_line(&task.result.as_ref().filter(|_| task.attempt > 0)?.summary);
+    let summary = first_line(&task.result.as_ref().filter(|_| task.attempt > 0)?.summary);
     (!summary.is_empty()).then(|| reason(LAST_ATTEMPT, format!("Attempt {} ended: {summary}.", task.attempt)))
 }
 
@@ -501,6 +513,9 @@ mod tests {
         let mut failed_task = task(1, Failed, &[]);
         failed_task.failures = 3;
         failed_task.result = Some(TaskResult::said("exit \x1b[2J 1", ""));
+        let mut conflicting = failed_task.clone();
+        conflicting.result = Some(TaskResult::said("it conflicts:\n<<<<<<< a\n", ""));
+        conflicting.worktree = Some(".team/worktrees/crew-task-1".into());
         let mut kept = task(1, Pending, &[]);
         kept.owner = Some("zoe".into());
         kept.not_before = Some(UnixMs(104_000));
@@ -543,6 +558,7 @@ mod tests {
             told(vec![kept_and_unfit], 1, |_| {}),
             told(vec![task(1, Pending, &[6])], 1, |_| {}),
             told(vec![], 6, |_| {}),
+            told(vec![conflicting], 1, |_| {}),
             told(vec![claimed("w1", None)], 1, |situation| situation.candidates[0].waits_for = limited()),
             told(vec![tried], 1, |situation| {
                 situation.candidates.iter_mut().for_each(|one| one.waits_for = limited());

@@ -17,7 +17,7 @@ use super::screen::Screen;
 use super::speech::Speech;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::headless::{Report, STOPPING, STOPPING_NOW};
+use crate::cli::headless::{Report, STOPPING_NOW, stopping};
 use crate::cli::signals::{Kind, Signals};
 use crate::domain::event::{Event as TeamEvent, Fact};
 use crate::domain::name::{HUMAN, LEAD};
@@ -47,6 +47,7 @@ pub struct Talk {
     /// Whether the lead has a model that answers what it is told.
     lead_thinks: bool,
     live: Arc<Live>,
+    stop_timeout: Duration,
     commands: mpsc::Sender<Command>,
     screen: Screen,
     vocabulary: Arc<Mutex<Vocabulary>>,
@@ -64,6 +65,7 @@ impl Talk {
         Self {
             lead_thinks: team.lead_thinks(),
             live: Arc::clone(team.live()),
+            stop_timeout: team.stop_timeout(),
             commands: team.commands(),
             jobs: Jobs::new(context, screen.clone(), Arc::clone(&vocabulary), team.lead_thinks()),
             screen,
@@ -206,7 +208,8 @@ impl Talk {
     async fn stop(&mut self) {
         self.stops_asked += 1;
         let is_first = self.stops_asked == 1;
-        self.screen.note(if is_first { STOPPING } else { STOPPING_NOW });
+        let text = if is_first { stopping(&self.live, self.stop_timeout) } else { STOPPING_NOW.to_owned() };
+        self.screen.note(&text);
         self.command(if is_first { Command::Stop } else { Command::StopNow }).await;
     }
 

@@ -266,11 +266,14 @@ impl ModelClient for Anthropic {
 /// Where messages are sent to, below `base`. A base that names the API's version already is taken as meant.
 fn messages_url(base: &str) -> Result<Url, String> {
     let base = base.trim().trim_end_matches('/');
+    if !["http://", "https://"]
+        .iter()
+        .any(|scheme| base.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+    {
+        return Err("needs http:// or https:// in front".to_owned());
+    }
     let base = base.strip_suffix("/v1").unwrap_or(base);
     let url: Url = format!("{base}/v1/messages").parse().map_err(|error| format!("is no address: {error}"))?;
-    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err("has to begin with http:// or https://".to_owned());
-    }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(format!("must not carry a password: set {API_KEY} or {AUTH_TOKEN}"));
     }

@@ -227,9 +227,13 @@ fn what_is_missing_or_wrong_is_named_and_no_key_is_quoted() {
     assert_eq!(new("m", None, &[(AUTH_TOKEN, "t")]).unwrap(), "https://api.anthropic.com/v1/messages");
     assert_eq!(new("m", None, &[(BASE_URL, "http://a:1/x/")]).unwrap(), "http://a:1/x/v1/messages");
     assert_eq!(new("m", Some("http://b/v1"), &[(BASE_URL, "http://a")]).unwrap(), "http://b/v1/messages");
-    for (url, word) in
-        [("ftp://x", "http://"), ("x y", "`base_url`"), ("http://me:pw12345@x", "password"), ("http://x/?a", "?")]
-    {
+    for (url, word) in [
+        ("ftp://x", "http://"),
+        ("127.0.0.1:1", "needs http:// or https:// in front"),
+        ("x y", "`base_url`"),
+        ("http://me:pw12345@x", "password"),
+        ("http://x/?a", "?"),
+    ] {
         let refused = new("m", Some(url), &[]).unwrap_err();
         assert!(refused.contains(word) && !refused.contains("pw12345"), "{refused}");
     }
