@@ -37,7 +37,7 @@ const REMINDED_EVERY: Duration = Duration::from_secs(300);
 const HOW_INDENT: usize = 7;
 
 /// What is said when the team is asked to stop: whose turns it waits for, and how long at most.
-pub(super) fn stopping(live: &Live, at_most: Duration) -> String {
+pub(super) fn stopping(live: &Live) -> String {
     let teammates = live.teammates();
     let at_work = teammates.iter().filter(|(_, report)| matches!(report.phase.as_str(), "work" | "stalled"));
     let named: Vec<String> = at_work
@@ -50,7 +50,7 @@ pub(super) fn stopping(live: &Live, at_most: Duration) -> String {
     let more = if named.len() > NAMED_MAX { ", …" } else { "" };
     let who = if named.is_empty() { "" } else { ": " };
     let named = named[..named.len().min(NAMED_MAX)].join(", ");
-    let at_most = duration(at_most);
+    let at_most = duration(live.stop_timeout());
     format!("stopping: running turns are finished, for at most {at_most}{who}{named}{more}; once more to stop now")
 }
 
@@ -195,7 +195,7 @@ impl Report {
         stores: &Stores,
     ) -> CliResult<Outcome> {
         let mut events = team.events();
-        let (live, stop_timeout) = (Arc::clone(team.live()), team.stop_timeout());
+        let live = Arc::clone(team.live());
         let is_text = self.format == OutputFormat::Text;
         let commands = team.commands();
         let mut asked = false;
@@ -213,7 +213,7 @@ impl Report {
                 outcome = team.wait() => break outcome,
                 _ = signals.next() => {
                     let command = if asked { Command::StopNow } else { Command::Stop };
-                    let text = if asked { STOPPING_NOW.to_owned() } else { stopping(&live, stop_timeout) };
+                    let text = if asked { STOPPING_NOW.to_owned() } else { stopping(&live) };
                     self.note(&text);
                     asked = true;
                     // A team that is gone needs no commands.

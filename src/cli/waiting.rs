@@ -16,8 +16,10 @@ use crate::ui::summary::ForYou;
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub struct Waiting {
-    /// Mail that was not shown yet.
+    /// Mail that was not shown yet and brings no plan or review.
     pub messages: usize,
+    /// Whether any mail was not shown yet.
+    pub has_new_mail: bool,
     /// Questions that were not answered, also those in that mail.
     pub questions: Vec<Question>,
     /// All plans and reviews that wait for an answer, oldest first.
@@ -45,7 +47,7 @@ impl Waiting {
         };
         let messages = new.iter().filter(|delivery| !is_request(delivery)).count();
         let approvals = book.open_approvals().cloned().collect();
-        Ok(Self { messages, questions: questions.waiting().to_vec(), approvals })
+        Ok(Self { messages, has_new_mail: !new.is_empty(), questions: questions.waiting().to_vec(), approvals })
     }
 
     /// The plans and reviews that nobody but the person answers.

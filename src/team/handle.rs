@@ -12,7 +12,7 @@ use super::lead::Lead;
 use super::members::Member;
 use super::patience::NO_ROOM;
 use super::progress::Activity;
-use super::spec::MemberSpec;
+use super::spec::{MemberSpec, TeamSpec};
 use super::words::{Mouth, Words};
 use crate::domain::event::{Event, Tally};
 use crate::domain::name::{HUMAN, LEAD, Name};
@@ -97,7 +97,6 @@ pub struct TeamHandle {
     pub(super) live: Arc<Live>,
     pub(super) lead: JoinHandle<Outcome>,
     pub(super) lead_thinks: bool,
-    pub(super) stop_timeout: Duration,
 }
 
 impl TeamHandle {
@@ -133,12 +132,6 @@ impl TeamHandle {
         self.mouth.listen()
     }
 
-    /// How long running turns may take to finish once the team is asked to stop.
-    #[must_use]
-    pub fn stop_timeout(&self) -> Duration {
-        self.stop_timeout
-    }
-
     /// How everybody stands.
     #[must_use]
     pub fn live(&self) -> &Arc<Live> {
@@ -165,6 +158,7 @@ impl TeamHandle {
 pub struct Live {
     rows: Mutex<Rows>,
     members: DashMap<Name, Abilities>,
+    stop_timeout: Duration,
 }
 
 /// What a teammate can be asked for.
@@ -188,10 +182,16 @@ struct Rows {
 
 impl Live {
     /// Nobody has reported yet of these members.
-    pub(super) fn of<'a>(members: impl Iterator<Item = (&'a MemberSpec, bool)>) -> Self {
-        let live = Self::default();
-        members.for_each(|(spec, thinks)| live.add_member(spec, thinks));
+    pub(super) fn of(spec: &TeamSpec, thinks: Vec<bool>) -> Self {
+        let live = Self { stop_timeout: spec.limits.stop_timeout, ..Self::default() };
+        spec.members.iter().zip(thinks).for_each(|(member, thinks)| live.add_member(member, thinks));
         live
+    }
+
+    /// How long running turns may take to finish once the team is asked to stop.
+    #[must_use]
+    pub fn stop_timeout(&self) -> Duration {
+        self.stop_timeout
     }
 
     /// How each teammate stands.

@@ -154,8 +154,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         mouth: mouth.clone(),
         reported: Arc::clone(&reported),
     });
-    let stop_timeout = spec.limits.stop_timeout;
-    let live = Arc::new(Live::of(spec.members.iter().zip(thinks)));
+    let live = Arc::new(Live::of(&spec, thinks));
     let (commands, heard) = mpsc::channel(handle::COMMANDS_WAITING_MAX);
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());
@@ -185,7 +184,6 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         live,
         lead: tokio::spawn(lead.run()),
         lead_thinks,
-        stop_timeout,
     })
 }
 

@@ -47,7 +47,6 @@ pub struct Talk {
     /// Whether the lead has a model that answers what it is told.
     lead_thinks: bool,
     live: Arc<Live>,
-    stop_timeout: Duration,
     commands: mpsc::Sender<Command>,
     screen: Screen,
     vocabulary: Arc<Mutex<Vocabulary>>,
@@ -65,7 +64,6 @@ impl Talk {
         Self {
             lead_thinks: team.lead_thinks(),
             live: Arc::clone(team.live()),
-            stop_timeout: team.stop_timeout(),
             commands: team.commands(),
             jobs: Jobs::new(context, screen.clone(), Arc::clone(&vocabulary), team.lead_thinks()),
             screen,
@@ -208,7 +206,7 @@ impl Talk {
     async fn stop(&mut self) {
         self.stops_asked += 1;
         let is_first = self.stops_asked == 1;
-        let text = if is_first { stopping(&self.live, self.stop_timeout) } else { STOPPING_NOW.to_owned() };
+        let text = if is_first { stopping(&self.live) } else { STOPPING_NOW.to_owned() };
         self.screen.note(&text);
         self.command(if is_first { Command::Stop } else { Command::StopNow }).await;
     }
