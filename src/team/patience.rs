@@ -47,7 +47,11 @@ pub const NO_ROOM: &str = "room on the disk";
 #[must_use]
 pub fn too_little_room(folder: &Path, free_bytes_min: u64) -> Option<String> {
     let free = crate::platform::free_bytes(folder).ok().filter(|free| *free < free_bytes_min)?;
-    Some(format!("{} free, {} needed (limits.free_bytes_min)", bytes(free), bytes(free_bytes_min)))
+    let (mut left, mut needed) = (bytes(free), bytes(free_bytes_min));
+    if left == needed {
+        (left, needed) = (format!("{free} bytes"), format!("{free_bytes_min} bytes"));
+    }
+    Some(format!("{left} free, {needed} needed (limits.free_bytes_min)"))
 }
 
 /// The disk under the workspace, as the whole team sees it.
