@@ -56,7 +56,7 @@ async fn run(launch: Launch) -> CliResult<Exit> {
         Some(session) => session.follow(&mut team, &mut report, &mut signals).await?,
         None => {
             report.tell_what_waits(&for_you(&stores, isolated.as_ref()).await?);
-            report.follow(&mut team, &mut signals).await?
+            report.follow(&mut team, &mut signals, &stores).await?
         }
     };
     let exit = close(&stores, &mut report, outcome.trouble.as_deref(), isolated.as_ref()).await?;

@@ -783,7 +783,7 @@ fn blocked_means_one_thing_and_what_was_left_says_why() {
     place.output("brigade tasks import plan.md; brigade tasks update 1 --max-attempts 1");
     place.output("brigade tasks add Gpu --requires gpu; brigade tasks add Zoe --for zoe");
     let run = String::from_utf8(place.output("COLUMNS=200 brigade run").stdout).unwrap();
-    assert!(run.contains("5 tasks: 0 completed, 1 failed, 2 blocked, 2 pending."), "{run}");
+    assert!(run.contains("5 tasks: 0 completed, 1 failed (#1), 2 blocked, 2 pending."), "{run}");
     assert!(run.contains("2 blocked: #2, #3;") && run.contains("2 left to do: #4, #5;"), "{run}");
     for note in [
         "waits for #1 (failed)",

@@ -24,6 +24,7 @@ use crate::stores::file::format::check_format;
 use crate::stores::file::workers::FileWorkers;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::open::{OpenOptions, Purpose, leader, open};
+use crate::team::patience::too_little_room;
 use crate::team::spec::{MemberSpec, TeamSpec};
 use crate::ui::text::with_flags;
 use crate::ui::why::Candidate;
@@ -98,6 +99,13 @@ impl Context {
     #[must_use]
     pub fn in_session(&self, screen: &Screen) -> Self {
         Self { output: Output::new(false, self.output.color), screen: Some(screen.clone()), ..self.clone() }
+    }
+
+    /// Why no work is taken in the workspace, where too little is free on its disk for this team.
+    #[must_use]
+    pub fn too_little_room(&self, team: Option<&TeamSpec>) -> Option<String> {
+        let limits = team.map(|team| team.limits.clone()).unwrap_or_default();
+        too_little_room(&self.workspace().ok()?, limits.free_bytes_min)
     }
 
     /// Whether it is for a command within a session.
@@ -363,6 +371,7 @@ pub fn candidates(team: &TeamSpec) -> Vec<Candidate> {
         name: member.name.to_string(),
         capabilities: member.can_do(),
         is_there: true,
+        waits_for: None,
     };
     team.members.iter().map(candidate).collect()
 }

@@ -78,7 +78,7 @@ impl Doctor {
                 findings.push(git(&workspace));
                 findings.extend(file_system(&workspace));
                 findings.push(events(&workspace).await);
-                findings.push(free_space(&workspace));
+                findings.push(free_space(&workspace, context));
                 findings.extend(board(context).await);
                 findings.extend(lead(context).await);
             }
@@ -297,7 +297,10 @@ fn event_arrives(folder: &Path) -> std::io::Result<bool> {
     Ok(seen)
 }
 
-fn free_space(workspace: &Path) -> Finding {
+fn free_space(workspace: &Path, context: &Context) -> Finding {
+    if let Some(trouble) = context.too_little_room(context.team_if_valid(None).as_ref()) {
+        return fail("free space", format!("no work is taken: {trouble}"), "make room on the disk");
+    }
     match platform::free_bytes(workspace) {
         Ok(free) if free < FREE_BYTES_WARN => warn(
             "free space",

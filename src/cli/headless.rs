@@ -5,31 +5,57 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
 
+use super::asks::Asks;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::output::Output;
 use super::session::screen::Screen;
 use super::signals::Signals;
 use super::traces;
+use super::waiting::Waiting;
 use crate::domain::event::{Event, Fact};
 use crate::domain::name::HUMAN;
-use crate::ports::BoardView;
-use crate::team::handle::{Command, Outcome, TeamHandle};
+use crate::ports::{BoardView, Stores};
+use crate::team::handle::{Command, Live, Outcome, TeamHandle};
 use crate::ui::style::{DIM, paint};
 use crate::ui::summary::{self, ForYou, Place, Summary};
-use crate::ui::text::{with_flags, wrap};
+use crate::ui::text::{duration, one_line, with_flags, wrap};
 use crate::ui::timeline::Timeline;
 use crate::ui::why::Candidate;
 
 /// After this long without an event, lines that were held back to be told together are shown.
 const QUIET: Duration = Duration::from_millis(150);
-/// What is said when the team is asked to stop, and when it is asked again.
-pub(super) const STOPPING: &str = "stopping: running turns are finished; once more to stop now";
+/// What is said when the team is asked to stop again.
 pub(super) const STOPPING_NOW: &str = "stopping now";
 
-/// How mail for the person is read stands behind so many spaces, below what it is about.
+/// How often it is said again what waits for the person, while nothing else is.
+const REMINDED_EVERY: Duration = Duration::from_secs(300);
+
+/// How something is answered stands behind so many spaces, below what it is about.
 const HOW_INDENT: usize = 7;
+
+/// What is said when the team is asked to stop: whose turns it waits for, and how long at most.
+pub(super) fn stopping(live: &Live) -> String {
+    let teammates = live.teammates();
+    let at_work = teammates.iter().filter(|(_, report)| matches!(report.phase.as_str(), "work" | "stalled"));
+    let named: Vec<String> = at_work
+        .map(|(name, report)| match (&report.waiting_for, report.task) {
+            (Some(what), _) => format!("{name} (waits for {})", one_line(what)),
+            (None, Some(task)) => format!("{name} ({task})"),
+            (None, None) => name.clone(),
+        })
+        .collect();
+    let more = if named.len() > NAMED_MAX { ", …" } else { "" };
+    let who = if named.is_empty() { "" } else { ": " };
+    let named = named[..named.len().min(NAMED_MAX)].join(", ");
+    let at_most = duration(live.stop_timeout());
+    format!("stopping: running turns are finished, for at most {at_most}{who}{named}{more}; once more to stop now")
+}
+
+/// Members that are named; of more, the others are not.
+const NAMED_MAX: usize = 5;
 
 /// How a run is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -54,12 +80,14 @@ pub struct Report {
     summary: Summary,
     /// Whether what it printed could not be written; it says no more then.
     is_mute: bool,
-    /// Whether it said how mail for the person is read.
-    has_told_of_mail: bool,
+    /// What it said of what waits for the person.
+    asks: Asks,
     /// Where a session shows it, instead of stdout.
     screen: Option<Screen>,
     /// Nothing is held back: there is nothing to show in a quiet moment, and nobody is woken for it.
     is_flushed: bool,
+    /// When it last said something.
+    spoke_at: Instant,
 }
 
 impl Report {
@@ -76,9 +104,10 @@ impl Report {
             timeline,
             summary: Summary::default(),
             is_mute: false,
-            has_told_of_mail: false,
+            asks: Asks::default(),
             screen: None,
             is_flushed: false,
+            spoke_at: Instant::now(),
         }
     }
 
@@ -108,19 +137,22 @@ impl Report {
             OutputFormat::StreamJson => event.to_line() + "\n",
         };
         self.print(&text);
-        if matches!(&event.fact, Fact::MessageSent { to, .. } if to == HUMAN) && self.screen.is_none() {
-            self.tell_of_mail();
-        }
     }
 
-    /// Says once, where nobody sits at the terminal, how mail for the person is read.
-    fn tell_of_mail(&mut self) {
-        if self.format == OutputFormat::Text && !std::mem::replace(&mut self.has_told_of_mail, true) {
-            let how = "that is for you: brigade inbox --take shows it whole, brigade send NAME TEXT answers; brigade plan shows plans";
-            let text = wrap(&with_flags(how, &self.flags), self.output.columns.saturating_sub(HOW_INDENT), 0);
+    /// Says, where nobody sits at the terminal, what the person is asked by now, and how each thing is answered: what is new, or, now and
+    /// then, all of it.
+    async fn tell_what_is_asked(&mut self, stores: &Stores, is_reminder: bool) {
+        let waiting = match Waiting::of(stores).await {
+            Ok(waiting) => waiting,
+            Err(error) => return tracing::warn!("cannot look at what waits for you: {}", error.message),
+        };
+        let lines = if is_reminder { self.asks.all(&waiting) } else { self.asks.news(&waiting) };
+        for line in lines {
+            let text = wrap(&with_flags(&line, &self.flags), self.output.columns.saturating_sub(HOW_INDENT), 0);
             let text: String = text.lines().map(|line| format!("{}{line}\n", " ".repeat(HOW_INDENT))).collect();
             self.print(&paint(DIM, &text));
         }
+        self.spoke_at = Instant::now();
     }
 
     /// Says what waits for the person from before, where nobody shows it.
@@ -156,22 +188,41 @@ impl Report {
     ///
     /// # Errors
     /// The lead broke down.
-    pub async fn follow(&mut self, team: &mut TeamHandle, signals: &mut Signals) -> CliResult<Outcome> {
+    pub async fn follow(
+        &mut self,
+        team: &mut TeamHandle,
+        signals: &mut Signals,
+        stores: &Stores,
+    ) -> CliResult<Outcome> {
         let mut events = team.events();
+        let live = Arc::clone(team.live());
+        let is_text = self.format == OutputFormat::Text;
         let commands = team.commands();
         let mut asked = false;
         let outcome = loop {
             tokio::select! {
-                event = events.recv() => self.show(event),
+                event = events.recv() => {
+                    let is_mail = |event: &Event| matches!(&event.fact, Fact::MessageSent { to, .. } if to == HUMAN);
+                    let is_mail = is_text && event.as_ref().is_ok_and(|event| is_mail(event));
+                    self.show(event);
+                    if is_mail {
+                        self.flush();
+                        self.tell_what_is_asked(stores, false).await;
+                    }
+                }
                 outcome = team.wait() => break outcome,
                 _ = signals.next() => {
                     let command = if asked { Command::StopNow } else { Command::Stop };
-                    self.note(if asked { STOPPING_NOW } else { STOPPING });
+                    let text = if asked { STOPPING_NOW.to_owned() } else { stopping(&live) };
+                    self.note(&text);
                     asked = true;
                     // A team that is gone needs no commands.
                     let _ = commands.send(command).await;
                 }
                 () = self.quiet() => self.flush(),
+                () = tokio::time::sleep_until(self.spoke_at + REMINDED_EVERY), if is_text => {
+                    self.tell_what_is_asked(stores, true).await;
+                }
             }
         };
         while let Ok(event) = events.try_recv() {
@@ -219,6 +270,7 @@ impl Report {
         if text.is_empty() || self.is_mute {
             return;
         }
+        self.spoke_at = Instant::now();
         if let Some(screen) = &self.screen {
             return screen.print(text);
         }

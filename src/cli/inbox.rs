@@ -10,7 +10,7 @@ use super::waiting::{delivered, new_mail};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::HUMAN;
 use crate::domain::questions::Questions;
-use crate::domain::request::RequestKind;
+use crate::domain::request::{RequestBook, RequestKind};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
 use crate::ports::{Delivery, Stores};
@@ -72,7 +72,8 @@ impl Inbox {
         }
         let new = new_mail(deliveries, &shown);
         let messages: Vec<&Message> = new.iter().map(|delivery| &delivery.message).collect();
-        let answer = shown_as(context, &messages, whose == HUMAN)?;
+        let book = stores.requests.all().await?;
+        let answer = shown_as(context, &messages, (whose == HUMAN).then_some(&book))?;
         if messages.is_empty() {
             let name = if whose == HUMAN { "you".to_owned() } else { one_line(&self.name) };
             let answer = answer.note(paint(DIM, &format!("no mail waits for {name}")));
@@ -105,22 +106,29 @@ fn read_before(context: &Context, records: Vec<Record>) -> CliResult<Answer> {
     };
     let messages: Vec<Message> = told.flatten().filter_map(text_of).collect();
     let last: Vec<&Message> = messages.iter().skip(messages.len().saturating_sub(READ_MAX)).collect();
-    let answer = shown_as(context, &last, false)?;
+    let answer = shown_as(context, &last, None)?;
     Ok(if last.is_empty() { answer.note(paint(DIM, "no mail was read")) } else { answer })
 }
 
-/// Messages as an answer; `can_answer` says how, where something is asked of the reader.
-fn shown_as(context: &Context, messages: &[&Message], can_answer: bool) -> CliResult<Answer> {
+/// Messages as an answer; to the person, who has a book of requests, also how what is asked is answered, or was.
+fn shown_as(context: &Context, messages: &[&Message], book: Option<&RequestBook>) -> CliResult<Answer> {
     let columns = context.output.columns;
     let text = || {
         let shown = |message: &&Message| {
-            let how = can_answer.then(|| how_to_answer(message)).flatten();
+            let how = book.and_then(|book| answered(message, book, context.now()).or_else(|| how_to_answer(message)));
             let how = how.map(|how| format!("  {}\n", paint(DIM, &context.hint(&how))));
             as_text(message, context.now(), columns) + &how.unwrap_or_default()
         };
         messages.iter().map(shown).collect()
     };
     context.output.answer(&as_json(messages), text)
+}
+
+/// How the request of a message was answered, where it was.
+fn answered(message: &Message, book: &RequestBook, now: UnixMs) -> Option<String> {
+    let id = message.request_id.as_ref()?;
+    let answer = book.requests.iter().find(|request| request.id == *id)?.answer.as_ref()?;
+    Some(format!("{} {}", answer.in_short(), ago(answer.at, now)))
 }
 
 /// How a person answers what asks for that.

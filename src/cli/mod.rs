@@ -10,6 +10,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub mod approvals;
 pub mod arguments;
+pub mod asks;
 pub mod clean;
 pub mod completions;
 pub mod config;
@@ -108,7 +109,7 @@ pub enum Command {
 }
 
 /// Words new users try, and what does that here.
-const TIPS: [(&str, &str); 24] = [
+const TIPS: [(&str, &str); 26] = [
     ("start", "brigade up"),
     ("launch", "brigade up"),
     ("serve", "brigade up"),
@@ -132,6 +133,8 @@ const TIPS: [(&str, &str); 24] = [
     ("claim", "brigade tasks claim --as NAME"),
     ("import", "brigade tasks import FILE"),
     ("check", "brigade doctor"),
+    ("approve", "brigade review approve ID, brigade plan approve ID"),
+    ("reject", "brigade review reject ID, brigade plan reject ID"),
     ("version", "brigade --version"),
 ];
 

@@ -60,6 +60,11 @@ impl Team {
                 "your checkout could not follow a merge and is on the branch {branch}, as it was: brigade doctor says how it comes back"
             ))
         });
+        let trouble = context.too_little_room(spec.as_ref()).filter(|_| team.running);
+        let answer = match trouble {
+            Some(trouble) => answer.note(format!("{} No work is taken: {trouble}.", paint(WARN, "warning:"))),
+            None => answer,
+        };
         let unknown = running.state.as_ref().and_then(|state| state.unknown_desired.clone());
         Ok(match unknown {
             Some(word) => answer.note(format!(

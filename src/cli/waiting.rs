@@ -16,8 +16,10 @@ use crate::ui::summary::ForYou;
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub struct Waiting {
-    /// Mail that was not shown yet.
+    /// Mail that was not shown yet and brings no plan or review.
     pub messages: usize,
+    /// Whether any mail was not shown yet.
+    pub has_new_mail: bool,
     /// Questions that were not answered, also those in that mail.
     pub questions: Vec<Question>,
     /// All plans and reviews that wait for an answer, oldest first.
@@ -35,8 +37,17 @@ impl Waiting {
         let mut questions = Questions::of(&records);
         let new = new_mail(mail, &delivered(records));
         new.iter().for_each(|delivery| questions.hear(&delivery.message));
-        let approvals = stores.requests.all().await?.open_approvals().cloned().collect();
-        Ok(Self { messages: new.len(), questions: questions.waiting().to_vec(), approvals })
+        let book = stores.requests.all().await?;
+        // A plan or a review is counted as what it is while it waits, and is nothing to read once it is answered.
+        let is_request = |delivery: &&Delivery| {
+            let id = delivery.message.request_id.as_ref();
+            id.is_some_and(|id| {
+                book.requests.iter().any(|request| request.id == *id && request.kind != RequestKind::Shutdown)
+            })
+        };
+        let messages = new.iter().filter(|delivery| !is_request(delivery)).count();
+        let approvals = book.open_approvals().cloned().collect();
+        Ok(Self { messages, has_new_mail: !new.is_empty(), questions: questions.waiting().to_vec(), approvals })
     }
 
     /// The plans and reviews that nobody but the person answers.

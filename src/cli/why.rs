@@ -10,6 +10,7 @@ use super::exit::Exit;
 use super::output::Answer;
 use super::team::reports_of;
 use crate::domain::graph::TaskLookup;
+use crate::domain::state::MAIL_OR_TASK;
 use crate::domain::task::TaskId;
 use crate::ports::Board as _;
 use crate::stores::open::Purpose;
@@ -46,6 +47,7 @@ impl Why {
             live_workers: running.workers.into_iter().collect::<HashSet<_>>(),
             approvals: stores.requests.all().await?.open_approvals().cloned().collect(),
             desired: running.desired,
+            no_room: context.too_little_room(team.as_ref()),
             now: context.now(),
         };
         let mut reasons = explain(self.id, &situation);
@@ -65,9 +67,12 @@ fn present(mut candidates: Vec<Candidate>, running: &Running) -> Vec<Candidate> 
     let (Some(team), Some(state)) = (&running.team, &running.state) else { return candidates };
     for (name, report) in reports_of(state, team) {
         let is_there = !report.is_gone();
+        let waits_for = report.waiting_for.filter(|what| what != MAIL_OR_TASK);
         match candidates.iter_mut().find(|candidate| candidate.name == name) {
-            Some(candidate) => candidate.is_there = is_there,
-            None if is_there => candidates.push(Candidate { name, capabilities: vec![report.role], is_there }),
+            Some(candidate) => (candidate.is_there, candidate.waits_for) = (is_there, waits_for),
+            None if is_there => {
+                candidates.push(Candidate { name, capabilities: vec![report.role], is_there, waits_for });
+            }
             None => {}
         }
     }

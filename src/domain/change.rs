@@ -300,7 +300,8 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
         Change::Release { reason, counts: false } => {
             free(&mut next);
             if !reason.is_empty() {
-                next.result = Some(TaskResult::said(reason.clone(), ""));
+                let failed = task.result.as_ref().filter(|_| task.failures > 0).map(TaskResult::failure);
+                next.result = Some(TaskResult::said(reason.clone(), failed.unwrap_or_default()));
             }
         }
         Change::Renew { expires } => {
@@ -334,7 +335,7 @@ fn fail(task: &mut Task, reason: &str, is_final: bool, now: UnixMs) {
     let owner = task.owner.take();
     free(task);
     task.failures = task.failures.saturating_add(1);
-    task.result = Some(TaskResult::said(reason.to_owned(), format!("attempt {} failed", task.attempt)));
+    task.result = Some(TaskResult::failed(reason, task.attempt));
     if is_final || task.failures >= task.max_attempts {
         task.status = Failed;
         task.owner = owner;

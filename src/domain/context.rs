@@ -99,6 +99,9 @@ pub fn identity_block(
                 defuse(&task.subject),
                 defuse(&task.description)
             );
+            if let Some(verify) = &task.verify {
+                let _ = writeln!(text, "{}", verify_line(verify));
+            }
             if let Some(place) = place {
                 let _ = writeln!(text, "{}", defuse(place));
             }
@@ -127,7 +130,12 @@ pub fn claimed_block(task: &Task, place: Option<&str>) -> String {
     if task.failures > 0
         && let Some(result) = &task.result
     {
-        let _ = writeln!(text, "An earlier attempt failed: {}", defuse(&result.summary));
+        let is_failure = result.is_failure() || result.evidence.is_empty();
+        let (how, before) = if is_failure { ("failed", "") } else { ("ended", result.evidence.as_str()) };
+        let _ = writeln!(text, "An earlier attempt {how}: {}", defuse(&result.summary));
+        if !before.is_empty() {
+            let _ = writeln!(text, "Before that: {}", defuse(before));
+        }
     }
     text.push_str("</auto-claimed>");
     text

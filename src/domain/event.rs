@@ -73,7 +73,11 @@ pub enum Fact {
     },
     SessionFinished {
         session: u64,
+        /// What the lead says, or the figures where it goes by rule.
         summary: String,
+        /// The figures, where the lead speaks for itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        outcome: Option<String>,
         tally: Tally,
         /// How the check of the goal came out, where there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -198,6 +202,9 @@ pub enum Fact {
         call: String,
         ok: bool,
         ms: u64,
+        /// Why it was not, in a bounded line.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     MessageSent {
         from: String,

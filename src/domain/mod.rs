@@ -9,6 +9,7 @@ pub mod event;
 pub mod facts;
 pub mod graph;
 pub mod imported;
+pub mod measure;
 pub mod merge;
 pub mod message;
 pub mod mode;

@@ -101,6 +101,8 @@ pub enum Event {
     ModelFailed,
     /// A tool could not do its part through no fault of the task or the model: a store, the workspace.
     HarnessFailed,
+    /// The model's answers are cut again and again: it gets nowhere.
+    CutOff,
     /// Mail that wants an answer was put into the context.
     Mail,
     /// A task was claimed, by looking or by the model's own call.
@@ -160,6 +162,8 @@ pub enum Because {
     ModelFailed,
     /// A tool could not do its part.
     HarnessFailed,
+    /// The model's answers were cut again and again.
+    CutOff,
     /// The teammate stops.
     Stopping,
 }
@@ -168,7 +172,7 @@ impl Because {
     /// Whether it counts as a failure of the task.
     #[must_use]
     pub fn counts(self) -> bool {
-        matches!(self, Self::Unfinished)
+        matches!(self, Self::Unfinished | Self::CutOff)
     }
 }
 
@@ -224,7 +228,12 @@ pub fn step(phase: Phase, event: Event, bounds: Bounds) -> Result<(Phase, Vec<Ef
         (Phase::Stopping { .. }, Event::Finished | Event::ClaimLost) => (Phase::Stopping { held: None }, vec![]),
         (
             Phase::Stopping { held },
-            Event::TurnEnded | Event::WorkEnded | Event::AnswerAwaited | Event::ModelFailed | Event::HarnessFailed,
+            Event::TurnEnded
+            | Event::WorkEnded
+            | Event::AnswerAwaited
+            | Event::ModelFailed
+            | Event::HarnessFailed
+            | Event::CutOff,
         ) => (Phase::Stopped, stop_effects(held)),
         (Phase::Stopped, Event::StopAsked | Event::BudgetSpent) => (phase, vec![]),
         // A loss that is told twice, or told of a task that was already given back.
@@ -263,6 +272,10 @@ fn step_work(
         },
         Event::ModelFailed => (idle, back_off(held, Because::ModelFailed)),
         Event::HarnessFailed => (idle, back_off(held, Because::HarnessFailed)),
+        Event::CutOff => {
+            let release = held.map(|held| Effect::Release { held, because: Because::CutOff });
+            (idle, release.into_iter().chain(GO_IDLE.iter().copied()).collect())
+        }
         Event::Mail => (here, vec![]),
         Event::Claimed(held) => (work(Some(held)), vec![Effect::Report]),
         Event::Finished => (Phase::Work { held: None, turns, reminded: false }, vec![Effect::Report]),
@@ -364,6 +377,14 @@ mod tests {
     }
 
     #[test]
+    fn answers_that_are_cut_again_and_again_cost_an_attempt() {
+        let release = Effect::Release { held: HELD, because: Because::CutOff };
+        assert!(Because::CutOff.counts());
+        check(work(Some(HELD)), Event::CutOff, Phase::START, &[&[release], GO_IDLE].concat());
+        check(work(None), Event::CutOff, Phase::START, GO_IDLE);
+    }
+
+    #[test]
     fn a_model_that_is_out_of_reach_costs_the_task_no_attempt() {
         let release = Effect::Release { held: HELD, because: Because::ModelFailed };
         assert!(!Because::ModelFailed.counts());
@@ -398,7 +419,7 @@ mod tests {
 
     fn event() -> impl Strategy<Value = Event> {
         prop_oneof![
-            4 => Just(Event::TurnEnded), 2 => Just(Event::WorkEnded), 1 => Just(Event::AnswerAwaited), 1 => Just(Event::ModelFailed), 1 => Just(Event::HarnessFailed),
+            4 => Just(Event::TurnEnded), 2 => Just(Event::WorkEnded), 1 => Just(Event::AnswerAwaited), 1 => Just(Event::ModelFailed), 1 => Just(Event::HarnessFailed), 1 => Just(Event::CutOff),
             2 => Just(Event::Mail),
             3 => (1_u64..9, 1_u32..4).prop_map(|(task, attempt)| Event::Claimed(Held { task: TaskId(task), attempt })),
             2 => Just(Event::Finished), 1 => Just(Event::ClaimLost), 2 => Just(Event::NothingFound), 2 => Just(Event::Look),

@@ -55,13 +55,16 @@ impl Questions {
     /// Whether the person is asked something by this message.
     #[must_use]
     pub fn asks(message: &Message) -> bool {
-        let is_plain = matches!(message.kind, MessageType::Message | MessageType::Broadcast);
+        // Work to be reviewed is a request of its own.
+        let is_plain =
+            matches!(message.kind, MessageType::Message | MessageType::Broadcast) && message.request_id.is_none();
         is_plain && message.from != HUMAN && is_question(&message.content)
     }
 
     /// The person was told this. The last thing somebody wrote says whether they wait.
     pub fn hear(&mut self, message: &Message) {
-        if message.from == HUMAN || !matches!(message.kind, MessageType::Message | MessageType::Broadcast) {
+        let is_plain = matches!(message.kind, MessageType::Message | MessageType::Broadcast);
+        if message.from == HUMAN || !is_plain || message.request_id.is_some() {
             return;
         }
         self.waiting.retain(|question| !question.from.eq_ignore_ascii_case(&message.from));

@@ -14,6 +14,9 @@ use super::document::{Document, DocumentError};
 use super::task::TaskId;
 use super::time::UnixMs;
 
+/// What an idle teammate waits for that has nothing in its way.
+pub const MAIL_OR_TASK: &str = "mail or a claimable task";
+
 /// What a team is to do, or does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -125,6 +125,30 @@ impl TaskResult {
     pub fn said(summary: impl Into<String>, evidence: impl Into<String>) -> Self {
         Self { summary: summary.into(), evidence: evidence.into(), ..Self::default() }
     }
+
+    /// Whether it says why an attempt failed.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        self.evidence
+            .strip_prefix("attempt ")
+            .and_then(|rest| rest.strip_suffix(" failed"))
+            .is_some_and(|number| number.parse::<u32>().is_ok())
+    }
+
+    /// Why this attempt failed.
+    #[must_use]
+    pub fn failed(reason: &str, attempt: u32) -> Self {
+        Self::said(reason, format!("attempt {attempt} failed"))
+    }
+
+    /// The failure it tells of, or that a release kept: which attempt failed, and why.
+    #[must_use]
+    pub fn failure(&self) -> String {
+        if self.is_failure() {
+            return format!("{}: {}", self.evidence, self.summary);
+        }
+        self.evidence.clone()
+    }
 }
 
 /// How a verify command came out.

@@ -29,6 +29,12 @@ impl UnixMs {
             .map_or_else(|_| "1970-01-01T00:00:00.000Z".to_owned(), |time| format!("{time:.3}"))
     }
 
+    /// The time of day in UTC, for people: `22:39:14 UTC`.
+    #[must_use]
+    pub fn to_clock(self) -> String {
+        self.to_iso().get(11..19).map(|clock| format!("{clock} UTC")).unwrap_or_default()
+    }
+
     /// Reads an RFC 3339 time of any precision; a time without an offset is taken for UTC.
     #[must_use]
     pub fn from_iso(text: &str) -> Option<Self> {
@@ -61,6 +67,7 @@ mod tests {
         }
         assert_eq!(UnixMs(0).to_iso(), "1970-01-01T00:00:00.000Z");
         assert_eq!(UnixMs::from_iso("yesterday"), None);
+        assert_eq!(time.to_clock(), "22:39:14 UTC");
     }
 
     #[test]

@@ -227,6 +227,7 @@ impl ModelClient for Scripted {
             None => {
                 let response = respond(&step, &task, turn);
                 if let Some(Block::Text { text }) = response.content.first() {
+                    listener.wrote(text.len());
                     listener.text(text);
                 }
                 Ok(response)

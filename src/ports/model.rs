@@ -80,6 +80,9 @@ pub trait Listener: Send + Sync {
     /// The model says this next; all pieces together are the texts of the answer.
     fn text(&self, delta: &str);
 
+    /// So many bytes of the answer came, words or not: thinking and the arguments of calls cost as much.
+    fn wrote(&self, bytes: usize);
+
     /// The provider says what was used up to here; each time in all.
     fn used(&self, usage: Usage);
 
@@ -92,6 +95,8 @@ impl Listener for () {
     fn alive(&self) {}
 
     fn text(&self, _delta: &str) {}
+
+    fn wrote(&self, _bytes: usize) {}
 
     fn used(&self, _usage: Usage) {}
 }

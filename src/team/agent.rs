@@ -100,6 +100,8 @@ pub enum Outcome {
     },
     /// A tool could not do its part through no fault of the task or the model.
     HarnessFailed(String),
+    /// The model's answers were cut by their length limit, one after the other.
+    CutOff(String),
     /// The team's budget does not allow the next request.
     BudgetSpent(BudgetSpent),
     /// The turn was broken off, as its reins say.
@@ -133,6 +135,8 @@ pub struct Agent {
     pub(super) approved: Option<Held>,
     /// It was told that a call written as text is none, and has made none since.
     pub(super) told_of_written_call: bool,
+    /// Answers in a row that were cut by their length limit.
+    pub(super) cut_in_a_row: u32,
     identity: Option<String>,
     /// The mailbox was not told yet that the transcript carries the last mail.
     owes_settling: bool,
@@ -189,6 +193,7 @@ impl Agent {
             owes_settling: false,
             compactions_in_a_row: 0,
             told_of_written_call: false,
+            cut_in_a_row: 0,
             approved: None,
             spec: parts.spec,
             shared,

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::agent::AgentError;
 use super::lodging::Arrival;
-use super::teammate::Teammate;
+use super::teammate::{Gate, Teammate};
 use crate::domain::change::{Actor, Change};
+use crate::domain::event::Fact;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD, SYSTEM};
 use crate::domain::phase::{Because, Event, Held, Phase};
@@ -157,8 +158,13 @@ impl Teammate {
                 continue;
             }
             shared.notes.warn(name.as_str(), format!("gives no answer to {noun} {id}; it is a person's to give now"));
-            if let Err(error) = answers::hand_on(&shared.stores, id, asked.kind, HUMAN, shared.clock.now()).await {
-                shared.notes.warn(HUMAN, format!("cannot be asked for an answer: {error}"));
+            match answers::hand_on(&shared.stores, id, asked.kind, HUMAN, shared.clock.now()).await {
+                Ok(Some(message)) => {
+                    let about = format!("{noun} {id} is yours to answer");
+                    shared.notes.fact(Fact::MessageSent { from: from.clone(), to: HUMAN.to_owned(), message, about });
+                }
+                Ok(None) => {}
+                Err(error) => shared.notes.warn(HUMAN, format!("cannot be asked for an answer: {error}")),
             }
         }
         Ok(is_reminded)
@@ -258,18 +264,22 @@ impl Teammate {
 
     pub(super) async fn release(&mut self, held: Held, because: Because) -> Result<(), AgentError> {
         let shared = Arc::clone(&self.agent.shared);
+        let trouble = self.trouble.as_str();
         let reason = match because {
-            Because::Unfinished => "its teammate ended its work twice without saying what came of it",
-            Because::ModelFailed => "the teammate's model could not be reached",
-            Because::HarnessFailed => "what its teammate works with failed",
-            Because::Stopping => "",
+            Because::Unfinished => "its teammate ended its work twice without saying what came of it".to_owned(),
+            Because::ModelFailed => format!("the model of its teammate: {trouble}"),
+            Because::HarnessFailed => format!("what its teammate works with failed: {trouble}"),
+            Because::CutOff => trouble.to_owned(),
+            Because::Stopping if shared.purse.spent().is_some() => "the budget is spent".to_owned(),
+            Because::Stopping if *self.gate.borrow() == Gate::default() => "the team stops".to_owned(),
+            Because::Stopping => format!("{} stops", self.agent.name()),
         };
-        let change = Change::Release { reason: reason.to_owned(), counts: because.counts() };
+        let change = Change::Release { reason: reason.clone(), counts: because.counts() };
         let by = Actor::holder(self.agent.name(), held.attempt);
         match shared.stores.board.change(held.task, change, &by).await {
             Ok(task) => {
                 shared.notes.task(&task);
-                if because == Because::Unfinished {
+                if because.counts() {
                     let text = format!("Task {} ({}): {reason}.", task.id, task.subject);
                     self.tell_lead(MessageType::TaskFailed, text).await;
                 }
@@ -285,7 +295,7 @@ impl Teammate {
     pub(super) async fn tell_lead_of_model(&self, reason: &str) {
         if self.agent.name() != LEAD {
             let gave_back = if self.phase.held().is_some() { " I gave back what I held and wait." } else { " I wait." };
-            self.tell_lead(MessageType::Message, format!("My model did not answer: {reason}.{gave_back}")).await;
+            self.tell_lead(MessageType::Message, format!("My model gave no answer: {reason}.{gave_back}")).await;
         }
     }
 

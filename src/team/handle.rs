@@ -10,14 +10,15 @@ use tokio::task::JoinHandle;
 
 use super::lead::Lead;
 use super::members::Member;
+use super::patience::NO_ROOM;
 use super::progress::Activity;
-use super::spec::MemberSpec;
+use super::spec::{MemberSpec, TeamSpec};
 use super::words::{Mouth, Words};
 use crate::domain::event::{Event, Tally};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::phase::Phase;
 use crate::domain::row::MemberRow;
-use crate::domain::state::{StateReport, TeammateReport, TeammateReports};
+use crate::domain::state::{MAIL_OR_TASK, StateReport, TeammateReport, TeammateReports};
 use crate::domain::time::UnixMs;
 use crate::ports::ModelSpec;
 use crate::tools::TeamControl;
@@ -157,6 +158,7 @@ impl TeamHandle {
 pub struct Live {
     rows: Mutex<Rows>,
     members: DashMap<Name, Abilities>,
+    stop_timeout: Duration,
 }
 
 /// What a teammate can be asked for.
@@ -180,10 +182,16 @@ struct Rows {
 
 impl Live {
     /// Nobody has reported yet of these members.
-    pub(super) fn of<'a>(members: impl Iterator<Item = (&'a MemberSpec, bool)>) -> Self {
-        let live = Self::default();
-        members.for_each(|(spec, thinks)| live.add_member(spec, thinks));
+    pub(super) fn of(spec: &TeamSpec, thinks: Vec<bool>) -> Self {
+        let live = Self { stop_timeout: spec.limits.stop_timeout, ..Self::default() };
+        spec.members.iter().zip(thinks).for_each(|(member, thinks)| live.add_member(member, thinks));
         live
+    }
+
+    /// How long running turns may take to finish once the team is asked to stop.
+    #[must_use]
+    pub fn stop_timeout(&self) -> Duration {
+        self.stop_timeout
     }
 
     /// How each teammate stands.
@@ -276,6 +284,9 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
             // An answer before mail and tasks.
             None => lead
                 .answer_awaited_by(&member.spec.name, held.map(|held| held.task))
+                .or_else(|| {
+                    lead.shared.room.awaited().filter(|_| standing.waiting_for.as_deref() == Some(MAIL_OR_TASK))
+                })
                 .or_else(|| standing.waiting_for.clone()),
         },
     }
@@ -306,8 +317,9 @@ fn phase_word(lead: &Lead, member: &Member, phase: Phase) -> &'static str {
 /// What somebody waits for who works.
 fn waits_at_work(member: &Member) -> Option<String> {
     match member.progress.doing()? {
-        Activity::WaitingForLimit => Some("a limit of its model".to_owned()),
-        Activity::WaitingForRoom => Some("room on the disk".to_owned()),
+        Activity::AskingAgain(when_and_why) => Some(format!("its model, {when_and_why}")),
+        Activity::WaitingForBudget => Some("others' requests, which may leave enough of the budget".to_owned()),
+        Activity::WaitingForRoom => Some(NO_ROOM.to_owned()),
         Activity::AskingModel => {
             let silence = member.progress.silent_for().filter(|silence| *silence >= SILENCE_SAID_AFTER)?;
             // Said anew each time it has doubled, so that nobody writes it down every second.

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::domain::change::{Actor, ActorKind};
 use crate::domain::event::Fact;
 use crate::domain::name::{HUMAN, LEAD, Name};
-use crate::domain::state::{Mode, SetDesired, StateUpdate};
+use crate::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
 use crate::domain::task::{NewTask, TaskStatus};
 use crate::ports::{Assignment, Clock, CountTokens, LostClaims, Repository, RepositoryError, StoreError, Stores};
 use agent::Shared;
@@ -36,7 +36,7 @@ pub mod handle;
 mod lead;
 pub mod lodging;
 pub mod members;
-mod patience;
+pub mod patience;
 pub mod plan;
 pub mod progress;
 mod purse;
@@ -82,7 +82,7 @@ pub struct Start {
     pub plan: Vec<NewTask>,
     /// A desired state to set, as the person's.
     pub mode: Option<Mode>,
-    /// The desired state where there is no state file.
+    /// The desired state where there is no state file, or a launch for one session that was interrupted left its own there.
     pub mode_without_file: Option<Mode>,
     /// Whether the team ends with its first session.
     pub one_session: bool,
@@ -154,7 +154,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         mouth: mouth.clone(),
         reported: Arc::clone(&reported),
     });
-    let live = Arc::new(Live::of(spec.members.iter().zip(thinks)));
+    let live = Arc::new(Live::of(&spec, thinks));
     let (commands, heard) = mpsc::channel(handle::COMMANDS_WAITING_MAX);
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());
@@ -284,16 +284,23 @@ async fn who_lives(stores: &Stores) -> Result<HashSet<String>, StoreError> {
     Ok(live)
 }
 
+/// The note of a desired state that is set for the one session of a launch.
+const ONE_SESSION: &str = "set for the one session of this launch";
+
 async fn set_mode(stores: &Stores, start: &Start) -> Result<(), StoreError> {
     let present = stores.state.read().await?;
-    let mode = match (start.mode, &present) {
-        (Some(mode), _) => Some(mode),
-        (None, None) => start.mode_without_file,
-        (None, Some(_)) => None,
+    // A run that was interrupted left it; nobody asked for it of the team that is launched now.
+    let is_left =
+        |state: &SharedState| state.desired.is_one_shot() && state.set_by == HUMAN && state.note == ONE_SESSION;
+    let (mode, note) = match (start.mode, &present) {
+        (Some(mode), _) if start.one_session => (Some(mode), ONE_SESSION),
+        (Some(mode), _) => (Some(mode), "set when the team was launched"),
+        (None, None) => (start.mode_without_file, "set when the team was launched"),
+        (None, Some(state)) if is_left(state) => (start.mode_without_file, "an interrupted run is over"),
+        (None, Some(_)) => (None, ""),
     };
     if let Some(mode) = mode {
-        let desired =
-            SetDesired { mode, by: HUMAN.to_owned(), note: "set when the team was launched".to_owned(), only_if: None };
+        let desired = SetDesired { mode, by: HUMAN.to_owned(), note: note.to_owned(), only_if: None };
         stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await?;
     }
     Ok(())

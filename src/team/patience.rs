@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::future::Future;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use super::progress::{Activity, Progress};
 use super::recorder::Notes;
 use super::reins::{Pace, Reins};
 use crate::domain::change::{Actor, Change};
+use crate::domain::measure::bytes;
 use crate::domain::message::Message;
 use crate::domain::name::Name;
 use crate::domain::record::RunningCommand;
@@ -39,8 +40,19 @@ const ROOM_RETRY: Duration = Duration::from_millis(500);
 /// How long the last try may take before the teammate counts as hanging.
 const LAST_TRY: Duration = Duration::from_secs(60);
 
-/// Why nothing is claimed.
-const NO_NEW_WORK: &str = "the disk is nearly full: no new work is taken until there is room";
+/// What is waited for where there is no room.
+pub const NO_ROOM: &str = "room on the disk";
+
+/// Why no work is taken in a workspace on this disk, where too little is free on it.
+#[must_use]
+pub fn too_little_room(folder: &Path, free_bytes_min: u64) -> Option<String> {
+    let free = crate::platform::free_bytes(folder).ok().filter(|free| *free < free_bytes_min)?;
+    let (mut left, mut needed) = (bytes(free), bytes(free_bytes_min));
+    if left == needed {
+        (left, needed) = (format!("{free} bytes"), format!("{free_bytes_min} bytes"));
+    }
+    Some(format!("{left} free, {needed} needed (limits.free_bytes_min)"))
+}
 
 /// The disk under the workspace, as the whole team sees it.
 pub struct Room {
@@ -71,14 +83,29 @@ impl Room {
 
     /// Asks the system, says so when that changed, and returns whether there is room for new work.
     pub fn look(&self) -> bool {
-        let is_nearly_full = crate::platform::free_bytes(&self.folder).is_ok_and(|free| free < self.free_bytes_min);
+        let trouble = too_little_room(&self.folder, self.free_bytes_min);
+        let is_nearly_full = trouble.is_some();
         let has_changed = std::mem::replace(&mut self.scarcity().is_nearly_full, is_nearly_full) != is_nearly_full;
         if has_changed {
-            let full = "nearly full: no new work is taken until there is room";
-            self.notes.warn("disk", if is_nearly_full { full } else { "there is room again" });
+            let full = trouble.map(|trouble| format!("no new work is taken: {trouble}"));
+            self.notes.warn("disk", full.unwrap_or_else(|| "there is room again".to_owned()));
             self.changed.notify_one();
         }
         !self.is_scarce()
+    }
+
+    /// Why no new work is taken, where it is not.
+    fn why_not(&self) -> String {
+        let why = too_little_room(&self.folder, self.free_bytes_min);
+        let why = why.unwrap_or_else(|| "the disk is full, and what was done waits to be recorded".to_owned());
+        format!("no new work is taken: {why}")
+    }
+
+    /// What an idle teammate waits for besides work, where there is no room for new work.
+    #[must_use]
+    pub fn awaited(&self) -> Option<String> {
+        let free = || too_little_room(&self.folder, self.free_bytes_min);
+        self.is_scarce().then(|| free().map_or_else(|| NO_ROOM.to_owned(), |free| format!("{NO_ROOM}: {free}")))
     }
 
     /// Whether there was no room for new work when somebody last looked, or a report waits for room now.
@@ -217,7 +244,7 @@ impl Board for Patient<dyn Board> {
         if self.patience.room.look() {
             return self.inner.claim(id, claimant).await;
         }
-        Err(StoreError::Invalid(NO_NEW_WORK.to_owned()))
+        Err(StoreError::Invalid(self.patience.room.why_not()))
     }
     async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
         self.patience.through(|| self.inner.change(id, change.clone(), by)).await

@@ -1,7 +1,7 @@
 //! What the harness sees of a teammate's life: when it last got on, what it is busy with and for how long at most, what it
 //! holds. Written by the teammate's loop, read by the lead; never by a model.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,12 +9,14 @@ use tokio::time::Instant;
 use crate::domain::phase::Held;
 
 /// What a teammate is busy with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Activity {
     /// Its model is asked, and may stream.
     AskingModel,
-    /// A limit of its model, or others' requests, have to end first.
-    WaitingForLimit,
+    /// Its model is asked again after a while: when, and why.
+    AskingAgain(Arc<str>),
+    /// Others' requests have to leave enough of the budget first.
+    WaitingForBudget,
     /// The disk is full.
     WaitingForRoom,
     /// A tool runs, which may be a command.
@@ -36,7 +38,7 @@ struct State {
     held: Option<Held>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Doing {
     what: Activity,
     bound: Duration,
@@ -80,7 +82,7 @@ impl Progress {
     /// What it is busy with.
     #[must_use]
     pub fn doing(&self) -> Option<Activity> {
-        self.state().busy.map(|doing| doing.what)
+        self.state().busy.as_ref().map(|doing| doing.what.clone())
     }
 
     /// Sets what it holds.
@@ -104,7 +106,7 @@ impl Progress {
     #[must_use]
     pub fn silent_for(&self) -> Option<Duration> {
         let state = self.state();
-        let should_speak = matches!(state.busy.map(|doing| doing.what), None | Some(Activity::AskingModel));
+        let should_speak = matches!(state.busy.as_ref().map(|doing| &doing.what), None | Some(Activity::AskingModel));
         should_speak.then(|| state.at.elapsed())
     }
 
@@ -112,7 +114,7 @@ impl Progress {
     #[must_use]
     pub fn is_stalled(&self, stall_timeout: Duration) -> bool {
         let state = self.state();
-        match state.busy {
+        match &state.busy {
             Some(doing) => Instant::now() > doing.until,
             None => state.at.elapsed() > stall_timeout,
         }
@@ -128,7 +130,7 @@ pub struct Busy<'a> {
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
         let mut state = self.progress.state();
-        state.busy = self.before;
+        state.busy = self.before.take();
         state.at = Instant::now();
     }
 }

@@ -260,8 +260,9 @@ pub struct Reservation {
 struct Heard {
     /// What it used up to now, as the provider said.
     usage: Option<Usage>,
-    /// The size of the whole answer, in bytes, once that came.
-    answer_bytes: Option<usize>,
+    /// The bytes of the answer that came.
+    bytes: u64,
+    is_answered: bool,
     is_declined: bool,
 }
 
@@ -275,10 +276,16 @@ impl Reservation {
         self.heard().usage = Some(usage);
     }
 
+    /// So much of the answer came.
+    pub fn wrote(&self, bytes: usize) {
+        self.heard().bytes += bytes as u64;
+    }
+
     /// The answer is whole and has so many bytes; `usage` as its provider says, or `None` where it does not.
     pub fn answered(&self, usage: Option<Usage>, bytes: usize) {
         let mut heard = self.heard();
-        (heard.usage, heard.answer_bytes) = (usage, Some(bytes));
+        (heard.usage, heard.is_answered) = (usage, true);
+        heard.bytes = heard.bytes.max(bytes as u64);
     }
 
     /// It was not sent, or its provider would not begin: nothing was used.
@@ -291,12 +298,14 @@ impl Heard {
     /// What counts as used, and whether its provider said so. Of an answer that did not come nobody knows how much was written, heard
     /// or not: calls and thoughts come without a word.
     fn outcome(&self, most: Usage) -> (Usage, bool) {
-        match (self.usage, self.answer_bytes) {
-            (Some(usage), Some(_)) => (usage, true),
-            (None, Some(bytes)) => (Usage { output_tokens: bytes as u64 / BYTES_PER_TOKEN, ..most }, false),
-            (None, None) if self.is_declined => (Usage::default(), true),
-            (Some(usage), None) if usage.total() > most.total() => (usage, false),
-            (_, None) => (most, false),
+        let heard = self.bytes / BYTES_PER_TOKEN;
+        let at_least = |usage: Usage| Usage { output_tokens: usage.output_tokens.max(heard), ..usage };
+        match (self.usage, self.is_answered) {
+            (Some(usage), true) => (usage, true),
+            (None, true) => (Usage { output_tokens: heard, ..most }, false),
+            (None, false) if self.is_declined && self.bytes == 0 => (Usage::default(), true),
+            (Some(usage), false) if usage.total() > most.total() => (at_least(usage), false),
+            (_, false) => (at_least(most), false),
         }
     }
 }
@@ -428,6 +437,23 @@ mod tests {
         drop(paid);
         assert!((purse.used_by("alice").usd - 0.375).abs() < 1e-9);
         assert!(purse.reserve(ledger.as_ref(), "alice", "m", usage(1, 0)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_was_heard_of_an_answer_that_was_cut_counts_whatever_was_said_of_it() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let purse = purse(1_000_000, &ledger).await;
+        for is_declined in [true, false] {
+            let before = purse.used_by("alice").tokens;
+            let paid = purse.reserve(ledger.as_ref(), "alice", "m", usage(10, 50)).await.unwrap();
+            paid.used(usage(1, 0));
+            paid.wrote(100_000);
+            if is_declined {
+                paid.declined();
+            }
+            drop(paid);
+            assert_eq!(purse.used_by("alice").tokens - before, 10 + 100_000 / BYTES_PER_TOKEN);
+        }
     }
 
     #[tokio::test]

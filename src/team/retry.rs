@@ -2,6 +2,7 @@
 //! provider asks for.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::agent::Agent;
@@ -11,6 +12,7 @@ use super::reins::Pace;
 use super::words::{Ear, Saying};
 use crate::domain::context::block_bytes;
 use crate::domain::event::Fact;
+use crate::domain::measure::duration;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
 use crate::ports::{ModelError, ModelRequest, ModelResponse};
@@ -68,7 +70,14 @@ impl Agent {
                 wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
                 retries,
             });
-            let waiting = self.progress.busy(Activity::WaitingForLimit, wait + limits.stall_timeout);
+            let until = self.shared.clock.now().plus(wait);
+            let retry = format!("retry {retries} of {}", limits.model_retries_max);
+            let again = match retry_after {
+                Some(_) => format!("limited until {} ({}; {retry})", until.to_clock(), duration(wait)),
+                None => format!("asked again at {} ({retry})", until.to_clock()),
+            };
+            let again = Activity::AskingAgain(format!("{again}: {message}").into());
+            let waiting = self.progress.busy(again, wait + limits.stall_timeout);
             tokio::select! {
                 biased;
                 () = self.reins.reaches(Pace::Finish) => return given_up(),
@@ -83,12 +92,14 @@ impl Agent {
         let _busy = self.progress.busy(Activity::AskingModel, self.shared.limits.stall_timeout);
         // A summary is for the model itself; nobody is told its words.
         let mouth = Some(&self.shared.mouth).filter(|_| !request.is_for_summary());
-        let ear = Ear { teammate: &request.teammate, progress: &self.progress, mouth, paid: paid.as_ref() };
+        let (teammate, progress) = (&request.teammate, &self.progress);
+        let ear = Ear { teammate, progress, mouth, paid: paid.as_ref(), has_heard: false.into() };
         ear.say(Saying::Begun);
         let outcome = tokio::select! {
             biased;
             () = self.reins.reaches(Pace::LetGo) => return Err(Unanswered::BrokenOff),
             outcome = self.model.request(request.clone(), &ear) => outcome,
+            () = self.has_nothing_to_finish(&ear) => return Err(Unanswered::BrokenOff),
         };
         match outcome {
             Ok(response) => {
@@ -101,6 +112,15 @@ impl Agent {
         }
     }
 
+    /// Returns once nothing more is to be begun, unless something of the answer came before: that is heard to its end. What does not
+    /// think answers at once.
+    async fn has_nothing_to_finish(&self, ear: &Ear<'_>) {
+        self.reins.reaches(Pace::Finish).await;
+        if !self.thinks() || ear.has_heard.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Pays for a request, unless that costs nothing; where others' requests have to end first, that is a limit it waits for.
     async fn pay(&self, request: &ModelRequest, most: Usage) -> Result<Option<Reservation>, Unanswered> {
         if !self.thinks() {
@@ -108,7 +128,7 @@ impl Agent {
         }
         let stores = &self.shared.stores;
         let reserve = self.shared.purse.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, most);
-        let _waiting = self.progress.busy(Activity::WaitingForLimit, BUDGET_WAIT_MAX);
+        let _waiting = self.progress.busy(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
         let paid = tokio::select! {
             biased;
             paid = reserve => paid,

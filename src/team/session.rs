@@ -310,13 +310,14 @@ impl Lead {
         let by_rule = summary_by_rule(&self.view, tally, self.session.checked.as_ref());
         let standing = self.members.lead().map(|lead| lead.standing.borrow().clone()).unwrap_or_default();
         let said = standing.last_said.filter(|_| self.session.report_asked && !standing.owes_answer);
+        let outcome = said.as_ref().map(|_| in_figures(&self.view, tally));
         let mut summary = said.unwrap_or(by_rule);
         if let Some(trouble) = &self.session.trouble {
             summary.push_str(&format!(" {trouble}"));
         }
         self.session.summary.clone_from(&summary);
         let goal = self.session.checked.as_ref().map(Checked::for_event);
-        self.shared.notes.fact(Fact::SessionFinished { session: self.session.number, summary, tally, goal });
+        self.shared.notes.fact(Fact::SessionFinished { session: self.session.number, summary, outcome, tally, goal });
         self.session.stage = Stage::Between;
         self.session.is_over_for_good = self.session.is_only_one;
         let (goals_done, goal_summary) = standing.goals_done;
@@ -399,19 +400,8 @@ fn report_request(by_rule: &str, spec: &TeamSpec, checked: Option<&Checked>) -> 
 /// How a session came out, in a sentence or two.
 #[must_use]
 pub fn summary_by_rule(view: &BoardView, tally: Tally, checked: Option<&Checked>) -> String {
-    let mut parts = vec![format!("{} completed", tally.completed)];
-    for (count, word) in [
-        (tally.failed, "failed"),
-        (tally.blocked, "blocked"),
-        (tally.pending, "pending"),
-        (tally.in_progress, "in progress"),
-    ] {
-        if count > 0 {
-            parts.push(format!("{count} {word}"));
-        }
-    }
-    let mut text =
-        format!("{} {}: {}.", view.tasks.len(), if view.tasks.len() == 1 { "task" } else { "tasks" }, parts.join(", "));
+    let noun = if view.tasks.len() == 1 { "task" } else { "tasks" };
+    let mut text = format!("{} {noun}: {}.", view.tasks.len(), in_figures(view, tally));
     let failed = view.tasks.values().filter(|task| task.status == TaskStatus::Failed);
     for task in failed.take(NAMED_MAX) {
         let reason = task.result.as_ref().map_or("", |result| result.summary.as_str());
@@ -427,4 +417,25 @@ pub fn summary_by_rule(view: &BoardView, tally: Tally, checked: Option<&Checked>
         text.push_str(&format!(" The goal is {word}: {}.", checked.evidence()));
     }
     text
+}
+
+/// How many tasks stand how, and which have failed.
+fn in_figures(view: &BoardView, tally: Tally) -> String {
+    let mut parts = vec![format!("{} completed", tally.completed)];
+    let failed = view.tasks.values().filter(|task| task.status == TaskStatus::Failed);
+    let mut ids: Vec<String> = failed.take(NAMED_MAX + 1).map(|task| task.id.to_string()).collect();
+    if ids.len() > NAMED_MAX {
+        ids[NAMED_MAX] = "…".to_owned();
+    }
+    for (count, word) in [
+        (tally.failed, format!("failed ({})", ids.join(", "))),
+        (tally.blocked, "blocked".to_owned()),
+        (tally.pending, "pending".to_owned()),
+        (tally.in_progress, "in progress".to_owned()),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {word}"));
+        }
+    }
+    parts.join(", ")
 }

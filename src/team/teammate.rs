@@ -14,7 +14,9 @@ use super::agent::{Agent, AgentError, Outcome};
 use super::handle::Reply;
 use super::reins::Reins;
 use crate::domain::event::Fact;
+use crate::domain::measure::duration;
 use crate::domain::phase::{self, Bounds, Effect, Event, Held, Phase};
+use crate::domain::state::MAIL_OR_TASK;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 
@@ -99,7 +101,7 @@ pub struct Teammate {
     pub(super) compactions_asked: Vec<Reply>,
     pub(super) down: Option<String>,
     pub(super) away_until: Option<Instant>,
-    away_for: &'static str,
+    away_for: String,
     pub(super) lost: Option<TaskId>,
     /// When it last claimed: plans from before are not about what it holds.
     pub(super) claimed_at: UnixMs,
@@ -107,6 +109,8 @@ pub struct Teammate {
     pub(super) approvals_reminded: HashSet<String>,
     pub(super) model_failures: u32,
     harness_failures: u32,
+    /// What went wrong last, for the one who takes up what it gives back.
+    pub(super) trouble: String,
 }
 
 /// The first wait after a model could not be reached; each further one doubles.
@@ -148,12 +152,13 @@ impl Teammate {
             compactions_asked: Vec::new(),
             down: None,
             away_until: None,
-            away_for: "",
+            away_for: String::new(),
             lost: None,
             claimed_at: UnixMs::default(),
             approvals_reminded: HashSet::new(),
             model_failures: 0,
             harness_failures: 0,
+            trouble: String::new(),
         }
     }
 
@@ -236,6 +241,10 @@ impl Teammate {
                     self.harness_failed(&reason);
                     events.push(Event::HarnessFailed);
                 }
+                Outcome::CutOff(reason) => {
+                    self.trouble = reason;
+                    events.push(Event::CutOff);
+                }
                 Outcome::ShutdownAsked { request_id } => self.pending_shutdown = Some(request_id),
                 Outcome::GoalDone(summary) => {
                     self.standing.send_modify(|standing| standing.goals_done = (standing.goals_done.0 + 1, summary));
@@ -257,14 +266,28 @@ impl Teammate {
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
         }
-        self.agent.shared.notes.warn(self.agent.name(), format!("its model did not answer: {reason}"));
         let was_told = self.model_failures > 0 && !is_final;
         self.down = is_final.then(|| reason.to_owned());
         self.model_failures += 1;
         let own = MODEL_BACKOFF_FIRST
             .saturating_mul(1 << self.model_failures.saturating_sub(1).min(16))
             .min(MODEL_BACKOFF_MAX);
-        self.stay_away("its model", own.max(retry_after.unwrap_or_default()));
+        let wait = own.max(retry_after.unwrap_or_default());
+        let until = self.agent.shared.clock.now().plus(wait).to_clock();
+        let (when, told) = match retry_after {
+            _ if is_final => (String::new(), reason.to_owned()),
+            Some(asked) if asked >= own => {
+                let when = format!("limited until {until}");
+                (when.clone(), format!("{when} ({}): {reason}", duration(wait)))
+            }
+            _ => {
+                let when = format!("asked again at {until}");
+                (when.clone(), format!("{reason}; {when}"))
+            }
+        };
+        self.agent.shared.notes.warn(self.agent.name(), format!("its model: {told}"));
+        self.trouble = told;
+        self.stay_away(format!("its model, {when}: {reason}"), wait);
         if !was_told {
             self.tell_lead_of_model(reason).await;
         }
@@ -272,6 +295,7 @@ impl Teammate {
 
     /// What it works with failed it: it waits, longer each time, and is of no use once that has gone on for long.
     pub(super) fn harness_failed(&mut self, reason: &str) {
+        reason.clone_into(&mut self.trouble);
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
         }
@@ -283,9 +307,9 @@ impl Teammate {
     }
 
     /// Begins nothing for so long, because of what is named.
-    pub(super) fn stay_away(&mut self, because_of: &'static str, wait: Duration) {
+    pub(super) fn stay_away(&mut self, because_of: impl Into<String>, wait: Duration) {
         self.away_until = Some(Instant::now() + wait);
-        self.away_for = because_of;
+        self.away_for = because_of.into();
     }
 
     /// Whether it may begin something, as far as its model and the stores go.
@@ -353,8 +377,8 @@ impl Teammate {
         let waiting_for = match (is_idle, &self.down) {
             (false, _) => None,
             (true, Some(reason)) => Some(format!("its model: {reason}")),
-            (true, None) if !self.is_able() => Some(self.away_for.to_owned()),
-            (true, None) => Some("mail or a claimable task".to_owned()),
+            (true, None) if !self.is_able() => Some(self.away_for.clone()),
+            (true, None) => Some(MAIL_OR_TASK.to_owned()),
         };
         let held = self.phase.held();
         self.reins.hold(held);

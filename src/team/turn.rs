@@ -24,8 +24,13 @@ use crate::tools::{Tool, ToolEffect, ToolError, ToolOutput};
 
 /// Compactions without a turn between them before the context counts as beyond mending.
 const COMPACTIONS_IN_A_ROW_MAX: u32 = 2;
+/// Answers in a row that may be cut by their length limit; after these the attempt has failed.
+const CUT_IN_A_ROW_MAX: u32 = 3;
 /// Bytes of the context's end that stand in for a summary where no model can write one.
 const SUMMARY_FALLBACK_BYTES: usize = 8 * 1024;
+
+/// The longest name that is told of a tool there is not.
+const TOOL_NAME_CHARS_MAX: usize = 64;
 
 /// The tool that reports what came of a task.
 const REPORT_TOOL: &str = "task_update";
@@ -36,6 +41,7 @@ const UNKNOWN_STOP: &str =
 const NO_OBJECT: &str = "Not called: the arguments are not a JSON object. Ask again with valid JSON.";
 const REFUSED: &str = "Not called: the answer was a refusal.";
 const WRITTEN_CALL: &str = "That was text, so nothing was called and nothing has happened. If you meant to call a tool, call it now as a tool call, not in words or a code block.";
+const BROKEN_OFF: &str = "the turn was broken off while it ran";
 const INTERRUPTED: &str =
     "Interrupted: the turn was broken off while this ran. It may have had effects; look before you do it again.";
 
@@ -158,10 +164,15 @@ impl Agent {
             _ => true,
         };
         self.told_of_written_call &= calls.is_empty();
-        if response.stop == StopReason::MaxTokens && calls.is_empty() {
+        let given_up = self.note_cut(response.stop == StopReason::MaxTokens);
+        if response.stop == StopReason::MaxTokens && calls.is_empty() && given_up.is_none() {
             self.tell("Your answer was cut by its length limit. Go on from there.".to_owned()).await?;
         }
         let mut outcomes = self.run_calls(calls, &response.stop).await?;
+        if let Some(reason) = given_up {
+            outcomes.push(Outcome::CutOff(reason));
+            return Ok(outcomes);
+        }
         if response.stop == StopReason::ContextFull {
             outcomes.extend(self.compact().await?);
         }
@@ -171,6 +182,21 @@ impl Agent {
             outcomes.push(Outcome::Event(if goes_on { Event::TurnEnded } else { Event::WorkEnded }));
         }
         Ok(outcomes)
+    }
+
+    /// Says that an answer was cut, where it was; why no more are asked for, when that has happened too often in a row.
+    fn note_cut(&mut self, is_cut: bool) -> Option<String> {
+        self.cut_in_a_row = if is_cut { self.cut_in_a_row + 1 } else { 0 };
+        if !is_cut {
+            return None;
+        }
+        let limit = format!("cut at {} tokens (output_tokens_max)", self.output_tokens_max());
+        self.shared.notes.warn(self.name(), format!("answer {limit}"));
+        if self.cut_in_a_row < CUT_IN_A_ROW_MAX {
+            return None;
+        }
+        self.cut_in_a_row = 0;
+        Some(format!("{CUT_IN_A_ROW_MAX} answers of its model in a row were {limit}"))
     }
 
     /// Runs the calls of one answer in order; each has a result afterwards, be it that it was not made.
@@ -226,15 +252,13 @@ impl Agent {
     async fn call(&mut self, call: Call) -> Result<Vec<Outcome>, AgentError> {
         let Call { id, tool, input } = call;
         if !matches!(input, Value::Object(_) | Value::Null) {
-            self.record_result(id, NO_OBJECT.to_owned(), true).await?;
-            return Ok(Vec::new());
+            return self.not_made(id, tool, NO_OBJECT.to_owned()).await;
         }
         let place = self.tool_specs.iter().position(|spec| spec.name == tool);
         let Some(found) = place.and_then(|place| self.tools.get(place)).cloned() else {
             let known: Vec<&str> = self.tool_specs.iter().map(|spec| spec.name.as_str()).collect();
             let text = format!("There is no tool `{tool}`. There are: {}.", known.join(", "));
-            self.record_result(id, text, true).await?;
-            return Ok(Vec::new());
+            return self.not_made(id, tool, text).await;
         };
         let input = if input.is_null() { Value::Object(serde_json::Map::new()) } else { input };
         self.stand_where_due().await;
@@ -285,8 +309,28 @@ impl Agent {
             call: id.to_owned(),
             ok: matches!(result, Some(Ok(_))),
             ms: elapsed_ms(started),
+            reason: match &result {
+                Some(Ok(_)) => None,
+                Some(Err(error)) => Some(error.headline()),
+                None => Some(BROKEN_OFF.to_owned()),
+            },
         });
         result
+    }
+
+    /// Says, and tells the model, why a call could not be made.
+    async fn not_made(&mut self, id: String, tool: String, text: String) -> Result<Vec<Outcome>, AgentError> {
+        self.shared.notes.fact(Fact::ToolFinished {
+            teammate: self.name().to_owned(),
+            task: self.task(),
+            tool: tool.chars().take(TOOL_NAME_CHARS_MAX).collect(),
+            call: id.clone(),
+            ok: false,
+            ms: 0,
+            reason: Some(ToolError::Mendable(text.clone()).headline()),
+        });
+        self.record_result(id, text, true).await?;
+        Ok(Vec::new())
     }
 
     /// Readies the place for a task that was claimed by a call, and says in its result where it is.
@@ -361,7 +405,7 @@ impl Agent {
         self.compactions_in_a_row = in_a_row;
         let stays = match outcome {
             None => return Ok(Ok(())),
-            Some(Outcome::ModelFailed { reason, .. }) => format!("its model did not answer: {reason}"),
+            Some(Outcome::ModelFailed { reason, .. }) => format!("its model gave no answer: {reason}"),
             Some(Outcome::BudgetSpent(spent)) => spent.to_string(),
             Some(_) => "it was broken off".to_owned(),
         };

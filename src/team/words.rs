@@ -3,6 +3,7 @@
 //! Nobody waits for who listens: one that falls behind loses pieces, never the team's pace.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::broadcast;
 
@@ -70,6 +71,8 @@ pub struct Ear<'a> {
     pub mouth: Option<&'a Mouth>,
     /// What pays for it, where it costs anything.
     pub paid: Option<&'a Reservation>,
+    /// Whether something of the answer came.
+    pub has_heard: AtomicBool,
 }
 
 impl Ear<'_> {
@@ -88,10 +91,17 @@ impl Listener for Ear<'_> {
 
     fn text(&self, delta: &str) {
         self.progress.renew();
+        self.has_heard.store(true, Ordering::Relaxed);
         self.say(Saying::Text(delta.to_owned()));
     }
 
+    fn wrote(&self, bytes: usize) {
+        self.has_heard.store(true, Ordering::Relaxed);
+        self.paid.inspect(|paid| paid.wrote(bytes));
+    }
+
     fn used(&self, usage: Usage) {
+        self.has_heard.store(true, Ordering::Relaxed);
         self.paid.inspect(|paid| paid.used(usage));
     }
 

@@ -39,8 +39,7 @@ impl Checked for Bash {
         if outcome.is_success() {
             return Ok(ToolOutput::text(if output.is_empty() { "(no output)" } else { output }));
         }
-        let line = if output.is_empty() { "" } else { "\n" };
-        Err(ToolError::Mendable(format!("{output}{line}[{}]", outcome.ending_text())))
+        Err(ToolError::Mendable(outcome.report()))
     }
 }
 

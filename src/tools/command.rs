@@ -130,6 +130,20 @@ impl CommandOutcome {
         VerifyRun::new(command, status, &self.output)
     }
 
+    /// Why it failed, in a bounded line.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        super::headline(&self.report())
+    }
+
+    /// What it printed, and how it came out.
+    #[must_use]
+    pub fn report(&self) -> String {
+        let output = self.output.trim_end();
+        let line = if output.is_empty() { "" } else { "\n" };
+        format!("{output}{line}[{}]", self.ending_text())
+    }
+
     /// How it came out, for models and people: "exit status 1".
     #[must_use]
     pub fn ending_text(&self) -> String {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::command::{CommandOutcome, CommandSetting, claim_lost};
-use super::{ToolContext, ToolError, verify};
+use super::{ToolContext, ToolError, headline, verify};
 use crate::domain::change::{Action, Actor, permit};
 use crate::domain::event::Fact;
 use crate::domain::task::{Task, VerifyRun};
@@ -146,7 +146,13 @@ pub(super) async fn merge(
     drop(turn);
     let ok = matches!(delivered, Ok(Delivered::Done { .. }));
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    (context.facts)(Fact::ToolFinished { teammate, task: number, tool, call, ok, ms });
+    let reason = match &delivered {
+        Ok(Delivered::Done { .. }) => None,
+        Ok(Delivered::Refused(reason)) => Some(headline(reason)),
+        Ok(Delivered::Red { outcome, .. }) => Some(outcome.headline()),
+        Err(error) => Some(error.headline()),
+    };
+    (context.facts)(Fact::ToolFinished { teammate, task: number, tool, call, ok, ms, reason });
     delivered
 }
 

@@ -54,7 +54,11 @@ pub(super) async fn run_as(
     let outcome = command::run(verify, context.limits.command_timeout, setting).await;
     let ok = outcome.as_ref().is_ok_and(CommandOutcome::is_success);
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    (context.facts)(Fact::ToolFinished { teammate, task, tool, call: again, ok, ms });
+    let reason = match &outcome {
+        Ok(outcome) => (!ok).then(|| outcome.headline()),
+        Err(error) => Some(error.headline()),
+    };
+    (context.facts)(Fact::ToolFinished { teammate, task, tool, call: again, ok, ms, reason });
     outcome
 }
 

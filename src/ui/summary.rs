@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{count, cut, duration, fold, one_line, with_flags, wrap};
+use super::text::{count, cut, duration, first_line, fold, one_line, with_flags, wrap};
 use super::why::{Candidate, in_short};
 use crate::domain::event::{Event, Fact, GoalCheck, Tally};
 use crate::domain::graph;
@@ -228,7 +228,7 @@ impl Summary {
     fn task(&self, task: &Task, status: &'static str, view: &BoardView) -> TaskOutcome {
         let work = self.work.get(&task.id).copied().unwrap_or_default();
         let running = work.since.map_or(Duration::ZERO, |since| self.last.since(since));
-        let result = task.result.as_ref().map(|result| result.summary.clone()).unwrap_or_default();
+        let result = task.result.as_ref().map(|result| first_line(&result.summary)).unwrap_or_default();
         let in_the_way = in_short(task, view, &self.candidates, self.last);
         TaskOutcome {
             id: task.id,
@@ -353,7 +353,10 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
     };
     let done = match (total, outcome.is_all_done()) {
         (0, _) if outcome.trouble.is_some() => (BAD, outcome.trouble.clone().unwrap_or_default()),
-        (0, _) => (WARN, format!("There was nothing to do: the board has no task ({took}{tokens}).")),
+        (0, _) => (
+            WARN,
+            format!("There was nothing to do: the board has no task; a goal or a plan gives it some ({took}{tokens})."),
+        ),
         (1, true) => (GOOD, format!("The one task is done ({took}{tokens}).")),
         (_, true) => (
             GOOD,

@@ -8,7 +8,7 @@ use anstyle::Style;
 use super::approvals;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, count, harmless, indented, one_line};
+use super::text::{ago, count, first_line, harmless, indented, one_line};
 use crate::domain::graph::{self, Blocker, BlockerState, unfinished_blockers};
 use crate::domain::request::Request;
 use crate::domain::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
@@ -99,7 +99,7 @@ fn note(task: &Task, blockers: &[Blocker], look: &Look<'_>) -> String {
             parts.extend(claim_note(task, now));
         }
         TaskStatus::Completed | TaskStatus::Failed => {
-            parts.extend(task.result.as_ref().map(|result| one_line(&result.summary)));
+            parts.extend(task.result.as_ref().map(|result| first_line(&result.summary)));
         }
     }
     if matches!(task.status, TaskStatus::Pending) && !task.requires.is_empty() {

@@ -103,7 +103,7 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
 /// A member where there is no room for a table: a few lines.
 fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
     let since =
-        member.since.map(|since| format!(" since {}", ago(since, now).trim_end_matches(" ago"))).unwrap_or_default();
+        member.since.map(|since| format!(" for {}", ago(since, now).trim_end_matches(" ago"))).unwrap_or_default();
     let tokens = if member.tokens == 0 { String::new() } else { format!(", {} tokens", member.tokens) };
     let cost = if member.cost_usd > 0.0 { format!(", ${:.2}", member.cost_usd) } else { String::new() };
     let (name, role) = (one_line(&member.name), one_line(&member.role));

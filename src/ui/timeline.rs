@@ -9,8 +9,9 @@ use std::time::Duration;
 use anstyle::Style;
 
 use super::style::{self, BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
-use super::text::{ago, count, cut, duration, fold, one_line, pad, width};
+use super::text::{ago, count, cut, duration, first_line, fold, one_line, pad, width};
 use crate::domain::event::{Event, Fact};
+use crate::domain::name::LEAD;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 
@@ -46,7 +47,10 @@ enum Extent {
 impl Extent {
     fn of(fact: &Fact) -> Self {
         match fact {
-            Fact::SessionFinished { .. } | Fact::TaskFailed { .. } | Fact::Warning { .. } => Self::Whole,
+            Fact::SessionFinished { .. }
+            | Fact::TaskFailed { .. }
+            | Fact::Warning { .. }
+            | Fact::ToolFinished { ok: false, .. } => Self::Whole,
             _ => Self::Line,
         }
     }
@@ -87,6 +91,10 @@ pub struct Timeline {
     /// What was last told of a task's status, so that a change of its text alone is not told.
     statuses: HashMap<TaskId, String>,
     held: Held,
+    /// What the lead said and nobody was told yet: its report comes with the end of the session.
+    waits_to_be_said: Option<(UnixMs, String)>,
+    /// What the lead said last, where it was told whole.
+    last_said: Option<String>,
 }
 
 impl Timeline {
@@ -102,6 +110,8 @@ impl Timeline {
             subjects: BTreeMap::new(),
             statuses: HashMap::new(),
             held: Held::Nothing,
+            waits_to_be_said: None,
+            last_said: None,
         }
     }
 
@@ -142,18 +152,46 @@ impl Timeline {
         if !is_news || self.hold(event) {
             return String::new();
         }
-        let mut lines = self.finish();
-        if self.hold(event) {
-            return lines;
+        match &event.fact {
+            Fact::Said { teammate, text, .. } if teammate == LEAD && !text.trim().is_empty() => {
+                let lines = self.finish();
+                self.waits_to_be_said = Some((event.at, text.clone()));
+                return lines;
+            }
+            Fact::SessionFinished { summary, .. } => {
+                let is_in = |(_, said): &mut (UnixMs, String)| summary.starts_with(said.as_str());
+                self.waits_to_be_said.take_if(is_in);
+            }
+            _ => {}
         }
-        if let Some((who, what, style)) = self.tell(event) {
+        let mut lines = self.finish_held();
+        let is_held = self.hold(event);
+        let told = if is_held { None } else { self.tell(event) };
+        if is_held || told.is_some() {
+            lines.push_str(&self.finish_said());
+        }
+        if let Some((who, what, style)) = told {
             lines.push_str(&self.lines(event.at, &who, &what, style, Extent::of(&event.fact)));
         }
         lines
     }
 
+    /// The line of what the lead said.
+    fn finish_said(&mut self) -> String {
+        let Some((at, text)) = self.waits_to_be_said.take() else { return String::new() };
+        let line = self.line(at, LEAD, &format!("says: {text}"), DIM);
+        // What was cut is said whole at the end of the session.
+        self.last_said = Some(text).filter(|text| line.contains(&one_line(text)));
+        line
+    }
+
     /// The lines of what was held back.
     pub fn finish(&mut self) -> String {
+        let held = self.finish_held();
+        held + &self.finish_said()
+    }
+
+    fn finish_held(&mut self) -> String {
         match std::mem::take(&mut self.held) {
             Held::Nothing => String::new(),
             Held::Created { at, by, tasks } if tasks.len() <= CREATED_APART_MAX => tasks
@@ -286,13 +324,21 @@ impl Timeline {
                 told(TEAM, format!("desired {desired}, current {current}{note}"), DIM)
             }
             Fact::SessionStarted { session, mode } => told(TEAM, format!("session {session} begins ({mode})"), DIM),
+            Fact::SessionFinished { session, summary, outcome: Some(outcome), .. } => {
+                let rest = self.last_said.as_ref().and_then(|said| summary.strip_prefix(said.as_str()));
+                let words = match rest {
+                    Some(rest) => rest.to_owned(),
+                    None => format!(" The lead says: {summary}"),
+                };
+                told(TEAM, format!("session {session} is over: {outcome}.{words}"), PLAIN)
+            }
             Fact::SessionFinished { session, summary, .. } => {
                 told(TEAM, format!("session {session} is over: {summary}"), PLAIN)
             }
             Fact::TeammateSpawned { teammate, .. } if self.expected.contains(teammate) => None,
             Fact::TeammateSpawned { teammate, role } => told(teammate, format!("joins as {role}"), PLAIN),
             Fact::TeammateRespawned { teammate, reason, respawns } => {
-                told(teammate, format!("started again (for the {respawns}. time): {reason}"), WARN)
+                told(teammate, format!("started again (restart {respawns}): {}", first_line(reason)), WARN)
             }
             Fact::MessageSent { from, to, about, .. } => told(from, format!("to {to}: {about}"), PLAIN),
             Fact::Compacted { teammate, covers } => {
@@ -316,19 +362,19 @@ impl Timeline {
                 told(teammate, format!("claims {}{again}", self.named(*task)), PLAIN)
             }
             Fact::TaskCompleted { task, teammate, evidence, .. } => {
-                let evidence = if evidence.is_empty() { String::new() } else { format!(" ({evidence})") };
+                let evidence = if evidence.is_empty() { String::new() } else { format!(" ({})", first_line(evidence)) };
                 told(teammate, format!("completes {}{evidence}", self.named(*task)), GOOD)
             }
             Fact::TaskFailed { task, teammate, reason, .. } => {
-                told(teammate, format!("{task} failed and is given up: {reason}"), BAD)
+                told(teammate, format!("{task} failed and is given up: {}", first_line(reason)), BAD)
             }
             Fact::TaskReleased { task, teammate, reason, not_before, .. } => {
                 let again = not_before.map(|until| format!("; again {}", ago(until, at))).unwrap_or_default();
-                let reason = if reason.is_empty() { "unfinished" } else { reason };
+                let reason = if reason.is_empty() { "unfinished".to_owned() } else { first_line(reason) };
                 told(teammate, format!("gives {task} back: {reason}{again}"), WARN)
             }
             Fact::TaskReclaimed { task, teammate, reason, .. } => {
-                told(teammate, format!("loses {task}: {reason}"), WARN)
+                told(teammate, format!("loses {task}: {}", first_line(reason)), WARN)
             }
             Fact::TaskChanged { task, status, by } => told(by, format!("sets {} to {status}", self.named(*task)), DIM),
             Fact::TaskDeleted { task, by } => told(by, format!("deletes {}", self.named(*task)), DIM),
@@ -341,8 +387,9 @@ fn tell_tool(fact: &Fact) -> Option<Told> {
     match fact {
         Fact::ToolStarted { tool, .. } if TOLD_BY_FACTS.contains(&tool.as_str()) => None,
         Fact::ToolStarted { teammate, tool, about, .. } => Some((teammate.clone(), format!("{tool}  {about}"), DIM)),
-        Fact::ToolFinished { teammate, tool, ok: false, ms, .. } => {
-            let text = format!("{tool} failed after {}", duration(Duration::from_millis(*ms)));
+        Fact::ToolFinished { teammate, tool, ok: false, ms, reason, .. } => {
+            let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let text = format!("{tool} failed after {}{reason}", duration(Duration::from_millis(*ms)));
             Some((teammate.clone(), text, WARN))
         }
         Fact::ToolFinished { teammate, tool, ms, .. } if Duration::from_millis(*ms) >= TOOL_SLOW => {
@@ -419,6 +466,7 @@ mod tests {
                 call: "c".into(),
                 ok: false,
                 ms: 12_000,
+                reason: Some("docs/z.txt: Read-only file system [exit status 1]".into()),
             },
             Fact::ModelRetried { teammate: alice.clone(), reason: "429".into(), wait_ms: 2_000, retries: 1 },
             Fact::TaskChanged { task: TaskId(14), status: "pending".into(), by: "human".into() },
@@ -450,6 +498,38 @@ mod tests {
     #[test]
     fn a_run_is_told_line_by_line() {
         insta::assert_snapshot!(format!("{}---\n{}", told(100), told(40)));
+    }
+
+    #[test]
+    fn the_end_of_a_session_is_told_by_its_figures_and_the_lead_s_words_once() {
+        let said = |text: &str| Fact::Said { teammate: LEAD.into(), task: None, text: text.into() };
+        let over = Fact::SessionFinished {
+            session: 1,
+            summary: "All is done. Nobody is left.".into(),
+            outcome: Some("3 completed, 2 failed (#2, #3)".into()),
+            tally: crate::domain::event::Tally::default(),
+            goal: None,
+        };
+        let phase = Fact::TeammatePhase { teammate: LEAD.into(), phase: "idle".into(), task: None, waiting_for: None };
+        let told = |facts: &[&Fact], is_quiet: bool| {
+            let mut timeline = Timeline::new(200);
+            let mut out = String::new();
+            for (seq, fact) in facts.iter().enumerate() {
+                out += &timeline.push(&Event { v: 1, seq: seq as u64, at: UnixMs(5), fact: (*fact).clone() });
+                if is_quiet {
+                    out += &timeline.finish();
+                }
+            }
+            anstream::adapter::strip_str(&(out + &timeline.finish())).to_string()
+        };
+        let end = "session 1 is over: 3 completed, 2 failed (#2, #3).";
+        let whole = format!(" 0:00  team  {end} The lead says: All is done. Nobody is left.\n");
+        assert_eq!(told(&[&said("All is done."), &phase, &over], false), whole);
+        let before = " 0:00  lead  says: All is done.\n";
+        let rest = format!("{before} 0:00  team  {end} Nobody is left.\n");
+        assert_eq!(told(&[&said("All is done."), &phase, &over], true), rest);
+        assert_eq!(told(&[&over], false), whole, "who begins to look later is told all");
+        assert_eq!(told(&[&said("All is done."), &phase], false), before);
     }
 
     #[test]

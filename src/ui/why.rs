@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::text::{ago, count, duration, one_line};
+use super::text::{ago, count, duration, first_line, one_line};
 use crate::domain::graph::{
     Blocker, BlockerState, Obstacle, TaskLookup, find_cycle, last_blockers, obstacle, unfinished_blockers,
 };
@@ -30,6 +30,8 @@ pub struct Candidate {
     pub capabilities: Vec<String>,
     /// Whether it can be reached: of a team that runs, whether it was not stopped.
     pub is_there: bool,
+    /// What keeps it from working, of a team that runs.
+    pub waits_for: Option<String>,
 }
 
 /// All that bears on the question.
@@ -51,6 +53,8 @@ pub struct Situation<'a> {
     pub approvals: Vec<Request>,
     /// What the person wants of the team.
     pub desired: Option<Mode>,
+    /// Why there is no room on the disk for new work.
+    pub no_room: Option<String>,
     /// Now.
     pub now: UnixMs,
 }
@@ -116,11 +120,23 @@ fn completed(task: &Task) -> Reason {
         .hint(format!("to have it done again: brigade tasks reopen {}", task.id.0))
 }
 
+/// The branch of a task's worktree, which is named as its folder is.
+fn branch_of(folder: &str) -> Option<String> {
+    let (team, task) = folder.rsplit('/').next()?.rsplit_once("-task-")?;
+    Some(format!("brigade/{team}/task-{task}"))
+}
+
 fn failed(task: &Task) -> Reason {
-    let why = task.result.as_ref().map(|result| format!(": {}", one_line(&result.summary))).unwrap_or_default();
+    let why = task.result.as_ref().map(|result| format!(": {}", first_line(&result.summary))).unwrap_or_default();
     let text =
         format!("It was given up after {} of {}{why}.", count(task.failures as usize, "failure"), task.max_attempts);
-    reason("failed", text).hint(format!("to have it tried again: brigade tasks retry {}", task.id.0))
+    let id = task.id.0;
+    let again = format!("to have it tried again: brigade tasks retry {id}; all of the reason: brigade tasks show {id}");
+    let by_hand = task.worktree.as_ref().map(|folder| {
+        let branch = branch_of(folder).map(|branch| format!(", on branch {}", one_line(&branch)));
+        format!("; to go on by hand: its work is in {}{}", one_line(folder), branch.unwrap_or_default())
+    });
+    reason("failed", text).hint(format!("{again}{}", by_hand.unwrap_or_default()))
 }
 
 fn in_progress(task: &Task, situation: &Situation<'_>) -> Reason {
@@ -154,7 +170,14 @@ fn in_progress(task: &Task, situation: &Situation<'_>) -> Reason {
             let answer = super::approvals::how_to_answer(asked.kind, &asked.id);
             return reason("awaits_approval", text).hint(format!("to answer: {answer}"));
         }
-        return reason("held", format!("{owner} is working on it: claimed {since}, attempt {}.", task.attempt));
+        let holder = situation.candidates.iter().find(|one| task.owner.as_ref() == Some(&one.name));
+        return match holder.and_then(|holder| holder.waits_for.as_deref()) {
+            Some(what) => {
+                let claimed = format!("claimed {since}, attempt {}", task.attempt);
+                reason("held", format!("{owner} holds it ({claimed}) and waits for {}.", one_line(what)))
+            }
+            None => reason("held", format!("{owner} is working on it: claimed {since}, attempt {}.", task.attempt)),
+        };
     }
     let text = format!("{owner} claimed it {since}, but the process that ran {owner} is gone.");
     reason("worker_gone", text).hint(format!("the next `brigade up` takes it back by itself; or {release}"))
@@ -175,10 +198,19 @@ fn pending(task: &Task, situation: &Situation<'_>) -> Vec<Reason> {
     reasons.extend(unfit(task, situation));
     reasons.extend(stopped(task, situation));
     reasons.extend(team(situation));
-    if reasons.is_empty() {
+    reasons.extend(last_attempt(task));
+    if reasons.iter().all(|reason| reason.kind == LAST_ATTEMPT) {
         reasons.extend(ready(task, situation));
     }
     reasons
+}
+
+const LAST_ATTEMPT: &str = "last_attempt";
+
+/// How it ended when somebody last tried; that alone keeps nobody from it.
+fn last_attempt(task: &Task) -> Option<Reason> {
+    let summary = first_line(&task.result.as_ref().filter(|_| task.attempt > 0)?.summary);
+    (!summary.is_empty()).then(|| reason(LAST_ATTEMPT, format!("Attempt {} ended: {summary}.", task.attempt)))
 }
 
 fn kept_for(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
@@ -371,6 +403,10 @@ fn team(situation: &Situation<'_>) -> Option<Reason> {
     if let Some(silence) = silent(situation) {
         return Some(silence);
     }
+    if let Some(trouble) = &situation.no_room {
+        let text = format!("No work is taken: {trouble}.");
+        return Some(reason("no_room", text).hint("make room on the disk; the team goes on by itself"));
+    }
     (situation.desired == Some(Mode::Pause)).then(|| {
         reason("paused", "The team is paused: nothing more is claimed.").hint("brigade state continuous, or run_once")
     })
@@ -392,6 +428,12 @@ fn ready(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
     };
     let reachable = situation.candidates.iter().filter(|one| one.is_there);
     let fit: Vec<&Candidate> = reachable.filter(|one| claimable(one, task).is_none()).collect();
+    let kept_up = |one: &&Candidate| Some(format!("{} waits for {}", one.name, one.waits_for.as_deref()?));
+    let waits: Vec<String> = fit.iter().filter_map(kept_up).collect();
+    if !fit.is_empty() && waits.len() == fit.len() {
+        let text = format!("Who could take it cannot now: {}.", one_line(&waits.join("; ")));
+        return Some(reason("awaits_others", text));
+    }
     let names = fit.iter().map(|candidate| candidate.name.as_str()).collect::<Vec<_>>().join(", ");
     let before = situation.view.tasks.values().filter(|other| {
         let goes_first = (std::cmp::Reverse(other.priority), other.id) < (std::cmp::Reverse(task.priority), task.id);
@@ -434,8 +476,8 @@ mod tests {
         let mut situation = Situation {
             view: &view,
             candidates: vec![
-                Candidate { name: "alice".into(), capabilities: vec!["coder".into()], is_there: true },
-                Candidate { name: "bob".into(), capabilities: vec!["tester".into()], is_there: true },
+                Candidate { name: "alice".into(), capabilities: vec!["coder".into()], is_there: true, waits_for: None },
+                Candidate { name: "bob".into(), capabilities: vec!["tester".into()], is_there: true, waits_for: None },
             ],
             set_aside: BTreeMap::from([(TaskId(6), ".tasks/.spoiled/task_6.json".to_owned())]),
             running: Some("team".into()),
@@ -443,6 +485,7 @@ mod tests {
             live_workers: HashSet::from(["w1".to_owned()]),
             approvals: Vec::new(),
             desired: Some(Mode::Continuous),
+            no_room: None,
             now: UnixMs(100_000),
         };
         change(&mut situation);
@@ -464,9 +507,15 @@ mod tests {
             task.claim = Some(Claim { worker: worker.into(), at: UnixMs(40_000), expires: expires.map(UnixMs) });
             task
         };
+        let limited = || Some("its model, limited until 22:39:14 UTC: no more".to_owned());
+        let mut tried = task(1, Pending, &[]);
+        (tried.attempt, tried.result) = (2, Some(TaskResult::said("the team stops", "")));
         let mut failed_task = task(1, Failed, &[]);
         failed_task.failures = 3;
         failed_task.result = Some(TaskResult::said("exit \x1b[2J 1", ""));
+        let mut conflicting = failed_task.clone();
+        conflicting.result = Some(TaskResult::said("it conflicts:\n<<<<<<< a\n", ""));
+        conflicting.worktree = Some(".team/worktrees/crew-task-1".into());
         let mut kept = task(1, Pending, &[]);
         kept.owner = Some("zoe".into());
         kept.not_before = Some(UnixMs(104_000));
@@ -509,6 +558,12 @@ mod tests {
             told(vec![kept_and_unfit], 1, |_| {}),
             told(vec![task(1, Pending, &[6])], 1, |_| {}),
             told(vec![], 6, |_| {}),
+            told(vec![conflicting], 1, |_| {}),
+            told(vec![claimed("w1", None)], 1, |situation| situation.candidates[0].waits_for = limited()),
+            told(vec![tried], 1, |situation| {
+                situation.candidates.iter_mut().for_each(|one| one.waits_for = limited());
+            }),
+            told(ready(), 1, |situation| situation.no_room = Some("1 KiB free, 4 MiB needed".to_owned())),
         ];
         insta::assert_snapshot!(all.join("\n---\n"));
     }
@@ -533,7 +588,8 @@ mod tests {
             tasks: tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(),
             ..BoardView::default()
         };
-        let alice = Candidate { name: "alice".into(), capabilities: vec!["coder".into()], is_there: true };
+        let alice =
+            Candidate { name: "alice".into(), capabilities: vec!["coder".into()], is_there: true, waits_for: None };
         let said = |id| in_short(&view.tasks[&TaskId(id)], &view, std::slice::from_ref(&alice), UnixMs(4_000));
         assert_eq!(said(1), "waits for #2 (pending), in the end for #3 (failed)");
         assert_eq!(said(4), "waits for #3 (failed)");

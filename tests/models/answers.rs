@@ -33,6 +33,8 @@ impl Listener for Heard {
         self.texts.lock().unwrap().push(delta.to_owned());
     }
 
+    fn wrote(&self, _bytes: usize) {}
+
     fn used(&self, _usage: Usage) {}
 }
 

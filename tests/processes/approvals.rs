@@ -51,9 +51,16 @@ fn what_a_person_reviews_is_merged_once_it_is_approved() {
     let mut run = place.start(&["run", "crew"]);
     wait_until("it waits again", || place.task(1)["attempt"] == 2 && place.task(1)["status"] == "in_progress");
     assert_eq!(waiting(&place, "review", &mut run)["id"], review["id"]);
+    let id = review["id"].as_str().unwrap();
+    let mail = place.run(&["inbox"]);
+    assert!(mail.out.contains(&format!("brigade review approve {id}")), "{mail:?}");
+    let waits = place.run(&["team"]);
+    assert!(waits.err.contains("1 review waits") && !waits.err.contains("message for you"), "{waits:?}");
     assert_eq!(place.task(1)["owner"], holder, "who held it goes on with it");
     let approved = place.run(&["review", "approve"]);
     assert_eq!(approved.code, Some(0), "{approved:?}");
+    let mail = place.run(&["inbox"]);
+    assert!(mail.out.contains("approved by human") && !mail.out.contains("brigade review approve"), "{mail:?}");
     assert_eq!(run.code(), Some(0), "{}", run.said());
     assert_eq!(place.read("new.txt"), "line\n");
     let result = &place.task(1)["result"];
@@ -69,7 +76,9 @@ fn what_a_person_reviews_is_merged_once_it_is_approved() {
 fn what_a_person_rejects_is_not_merged_and_says_why() {
     let place = reviewed();
     let mut run = place.start(&["run", "crew"]);
-    waiting(&place, "review", &mut run);
+    let review = waiting(&place, "review", &mut run);
+    let how = format!("brigade review approve {}", review["id"].as_str().unwrap());
+    wait_until("it is said how a review is answered", || run.said().contains(&how));
     let rejected = place.run(&["review", "reject", "--feedback", "it needs two lines"]);
     assert_eq!(rejected.code, Some(0), "{rejected:?}");
     wait_until("the attempt has failed", || place.task(1)["failures"] == 1);

@@ -13,6 +13,7 @@ const TYPED: &[(&str, i32, &[&str])] = &[
     ("UP", 2, &["UP", "--help"]),
     ("--verison", 2, &["--verison", "--version"]),
     ("help nothing", 2, &["nothing"]),
+    ("approve 3", 2, &["review approve", "plan approve"]),
     ("run nobody", 2, &["nobody", "crew"]),
     ("run crew --plan nope.md", 2, &["nope.md"]),
     ("run crew --plan .", 2, &["folder"]),

@@ -6,7 +6,7 @@ use std::path::Path;
 use brigade::ports::{MergeTry, Provision, Publish, Repository};
 
 use crate::lines::{assert_all_there, missing};
-use crate::place::{Place, edit, git, git_any, put, task, ten};
+use crate::place::{Place, edit, git, git_any, put, task};
 
 /// The branches of a task in the repository, and what stands in its refs.
 fn refs(place: &Place) -> String {

@@ -297,7 +297,7 @@ impl World {
             let live = team.live().teammates();
             let is_away = live.values().any(|report| {
                 matches!(report.phase.as_str(), "work" | "stalled" | "stopping")
-                    || report.waiting_for.as_deref().is_some_and(|what| AWAY.contains(&what))
+                    || report.waiting_for.as_deref().is_some_and(|what| AWAY.iter().any(|away| what.starts_with(away)))
             });
             let now = (self.stage.requests(), self.inner.board.view().await.unwrap().revision);
             if last != Some(now) || is_away {

@@ -147,6 +147,8 @@ async fn where_less_is_free_than_is_kept_free_nothing_is_claimed_by_anybody() {
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert_eq!(stage.task(1).await.attempt, 0);
     assert_eq!(said(&stage, "no new work is taken"), 1, "{}", stage.story());
+    let waits = team.live().teammates()["alice"].waiting_for.clone().unwrap();
+    assert!(waits.starts_with("room on the disk: ") && waits.ends_with(" needed (limits.free_bytes_min)"), "{waits}");
     assert_eq!(stage.requests(), 0, "and nobody's model is asked");
     team.command(Command::Stop).await;
     stage.ended(team).await;

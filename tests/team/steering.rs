@@ -1,16 +1,19 @@
 //! The person steers: modes, clicks, stops.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use brigade::domain::event::Fact;
 use brigade::domain::state::Mode;
 use brigade::domain::task::TaskStatus;
+use brigade::ports::{Listener, ModelClient, ModelRequest};
 use brigade::team::Start;
 use brigade::team::handle::{Command, End};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::stage::{Stage, call, complete, diligent, has_new_task, name, on_and_on, once, say, task_at_hand};
+use super::stage::{Answer, Stage, call, complete, diligent, has_new_task, name, on_and_on, once, say, task_at_hand};
 
 /// One teammate whose tasks take this long each.
 fn slow(ms: u64) -> Stage {
@@ -191,6 +194,99 @@ async fn a_stop_does_not_wait_for_a_limit() {
     stage.ended(team).await;
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
     assert_eq!((stage.task(1).await.status, stage.task(1).await.failures), (TaskStatus::Pending, 0));
+}
+
+/// A model that says the first word, if any, at once, and the rest after a while.
+struct Slow {
+    first: Option<&'static str>,
+}
+
+#[async_trait]
+impl ModelClient for Slow {
+    async fn request(&self, _: ModelRequest, listener: &dyn Listener) -> Answer {
+        listener.alive();
+        if let Some(first) = self.first {
+            listener.wrote(first.len());
+            listener.text(first);
+        }
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        say("At last.")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_finishes_an_answer_that_has_begun_and_waits_for_no_other() {
+    for (first, least_s, most_s, said) in [(None, 0, 2, 0), (Some("At"), 14, 17, 1)] {
+        let mut stage = Stage::new(&["alice"]);
+        stage.model("alice", Arc::new(Slow { first }));
+        stage.tasks(&["a"]).await;
+        let team = stage.launch(once()).await;
+        stage.until("asked", |stage| stage.count(|fact| matches!(fact, Fact::TurnStarted { .. })) == 1).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let asked = Instant::now();
+        team.command(Command::Stop).await;
+        stage.ended(team).await;
+        let took = asked.elapsed();
+        assert!(took >= Duration::from_secs(least_s) && took < Duration::from_secs(most_s), "{first:?}: {took:?}");
+        assert_eq!(stage.count(|fact| matches!(fact, Fact::Said { .. })), said, "{first:?}");
+        let task = stage.task(1).await;
+        assert_eq!((task.status, task.failures), (TaskStatus::Pending, 0));
+        assert_eq!(task.result.unwrap().summary, "the team stops");
+        stage.check_laws().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_interrupted_run_left_is_no_wish_for_the_next_launch() {
+    let up = || Start { mode_without_file: Some(Mode::Continuous), ..Start::default() };
+    let stage = slow(10_000);
+    stage.tasks(&["a"]).await;
+    let team = stage.launch(once()).await;
+    stage.until("at it", |stage| !stage.notes().is_empty()).await;
+    team.command(Command::StopNow).await;
+    stage.ended(team).await;
+    assert_eq!(stage.shared().await.desired, Mode::RunOnce, "a stop is not a wish");
+    let team = stage.launch(up()).await;
+    assert_eq!(stage.shared().await.desired, Mode::Continuous, "nobody wants one session of this team");
+    team.command(Command::StopNow).await;
+    stage.ended(team).await;
+    // One session that somebody asked for is one.
+    stage.click(Mode::RunOnce).await;
+    let team = stage.launch(up()).await;
+    assert_eq!(stage.shared().await.desired, Mode::RunOnce);
+    team.command(Command::StopNow).await;
+    stage.ended(team).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_given_back_at_a_stop_keeps_what_went_wrong_before() {
+    let mut stage = Stage::new(&["alice"]);
+    stage.brain("alice", |_, count| async move {
+        match count {
+            0 => call(&[("task_update", json!({"task_id": 1, "status": "failed", "result": "no compiler"}))]),
+            1 => say("It failed."),
+            _ => call(&[("nap", json!({"ms": 5_000}))]),
+        }
+    });
+    stage.tasks(&["a"]).await;
+    let team = stage.launch(once()).await;
+    stage.until("at it again", |stage| !stage.notes().is_empty()).await;
+    team.command(Command::Stop).await;
+    stage.ended(team).await;
+    let released =
+        |fact: &Fact| matches!(fact, Fact::TaskReleased { attempt: 2, reason, .. } if reason == "the team stops");
+    assert_eq!(stage.count(released), 1, "{}", stage.story());
+    let result = stage.task(1).await.result.unwrap();
+    assert_eq!(
+        (result.summary.as_str(), result.evidence.as_str()),
+        ("the team stops", "attempt 1 failed: no compiler")
+    );
+    let team = stage.launch(once()).await;
+    stage.until("told", |stage| stage.sent_by("alice").iter().any(|sent| sent.text().contains("Before that: "))).await;
+    let told = stage.sent_by("alice").last().unwrap().text();
+    assert!(told.contains("ended: the team stops\nBefore that: attempt 1 failed: no compiler"), "{told}");
+    team.command(Command::StopNow).await;
+    stage.ended(team).await;
 }
 
 #[tokio::test(start_paused = true)]

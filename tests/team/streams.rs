@@ -28,6 +28,7 @@ impl ModelClient for Talker {
         for number in 0..self.pieces {
             tokio::time::sleep(self.apart).await;
             listener.alive();
+            listener.wrote(2);
             listener.text(&format!("{number} "));
         }
         let left = self.cuts.load(Ordering::Relaxed);
@@ -145,6 +146,37 @@ fn diligent_after_summary() -> Answer {
 }
 
 #[tokio::test(start_paused = true)]
+async fn answers_that_are_cut_are_told_and_cost_an_attempt_after_three_in_a_row() {
+    let mut stage = Stage::new(&["alice"]);
+    stage.spec.limits.output_tokens_max = 700;
+    stage.brain("alice", |_, count| async move {
+        match count {
+            // Two, one that is whole, and three.
+            0 | 1 | 3..6 => answer(vec![Block::text("On and")], StopReason::MaxTokens),
+            2 => call(&[("nap", json!({}))]),
+            6 => call(&[complete(1)]),
+            _ => say("Done."),
+        }
+    });
+    stage.tasks(&["a"]).await;
+    assert_eq!(stage.run_once().await.tally.completed, 1);
+    let is_said = |fact: &Fact| matches!(fact, Fact::Warning { about, text } if about == "alice" && text == "answer cut at 700 tokens (output_tokens_max)");
+    assert_eq!(stage.count(is_said), 5, "{}", stage.story());
+    let reasons: Vec<String> = stage
+        .facts()
+        .into_iter()
+        .filter_map(|fact| match fact {
+            Fact::TaskReleased { reason, .. } => Some(reason),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(reasons, ["3 answers of its model in a row were cut at 700 tokens (output_tokens_max)"]);
+    assert_eq!((stage.task(1).await.failures, stage.task(1).await.attempt), (1, 2));
+    assert_eq!(stage.sent_by("alice").len(), 8);
+    stage.check_laws().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn calls_that_may_not_be_whole_are_not_made() {
     let mut stage = Stage::new(&["alice"]);
     stage.brain("alice", |_, count| async move {
@@ -163,5 +195,7 @@ async fn calls_that_may_not_be_whole_are_not_made() {
     let told = stage.sent_by("alice")[3].text();
     assert_eq!(told.matches("not a JSON object").count(), 2, "{told}");
     assert_eq!(told.matches("Brigade does not know").count(), 1, "{told}");
+    let is_said = |fact: &Fact| matches!(fact, Fact::ToolFinished { tool, ok: false, reason: Some(reason), .. } if tool == "nap" && reason.contains("not a JSON object"));
+    assert_eq!(stage.count(is_said), 2, "people are told too: {}", stage.story());
     stage.check_laws().await;
 }

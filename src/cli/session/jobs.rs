@@ -144,7 +144,7 @@ impl Desk {
         let waiting = self.waiting();
         // First the line knows, then something is printed: only that draws the line anew.
         let gone = self.tell(&waiting);
-        if look != Look::Only && waiting.messages > 0 {
+        if look != Look::Only && waiting.has_new_mail {
             return self.answer(["inbox", "--take"].map(str::to_owned).into());
         }
         if look == Look::AtMail {

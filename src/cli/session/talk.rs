@@ -17,7 +17,7 @@ use super::screen::Screen;
 use super::speech::Speech;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::cli::headless::{Report, STOPPING, STOPPING_NOW};
+use crate::cli::headless::{Report, STOPPING_NOW, stopping};
 use crate::cli::signals::{Kind, Signals};
 use crate::domain::event::{Event as TeamEvent, Fact};
 use crate::domain::name::{HUMAN, LEAD};
@@ -206,7 +206,8 @@ impl Talk {
     async fn stop(&mut self) {
         self.stops_asked += 1;
         let is_first = self.stops_asked == 1;
-        self.screen.note(if is_first { STOPPING } else { STOPPING_NOW });
+        let text = if is_first { stopping(&self.live) } else { STOPPING_NOW.to_owned() };
+        self.screen.note(&text);
         self.command(if is_first { Command::Stop } else { Command::StopNow }).await;
     }
 

@@ -27,6 +27,9 @@ pub enum Trouble {
 /// What a server counts of a message.
 const COUNTERS: [&str; 4] = ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"];
 
+/// Where a block that begins may have something in it already.
+const PARTS: [&str; 4] = ["text", "thinking", "data", "signature"];
+
 /// An answer that is coming.
 #[derive(Debug, Default)]
 pub struct Assembly {
@@ -93,6 +96,14 @@ struct Delta {
     partial_json: Option<String>,
     signature: Option<String>,
     stop_reason: Option<String>,
+}
+
+impl Delta {
+    /// What came with it. A signature counts: thinking that is not shown comes as one.
+    fn bytes(&self) -> usize {
+        let parts = [&self.text, &self.thinking, &self.partial_json, &self.signature];
+        parts.into_iter().flatten().map(String::len).sum()
+    }
 }
 
 #[derive(Deserialize)]
@@ -162,6 +173,7 @@ impl Assembly {
     fn begin(&mut self, start: BlockStart, listener: &dyn Listener) {
         let BlockStart { index, content_block } = start;
         let block = Growing { start: content_block, ..Growing::default() };
+        listener.wrote(PARTS.iter().map(|part| block.began_with(part).len()).sum());
         if block.kind() == "text" && !block.began_with("text").is_empty() {
             listener.text(block.began_with("text"));
         }
@@ -171,6 +183,7 @@ impl Assembly {
     fn add(&mut self, delta: BlockDelta, listener: &dyn Listener) -> Result<(), Trouble> {
         let BlockDelta { index, delta } = delta;
         let block = self.grown(index)?;
+        listener.wrote(delta.bytes());
         if let Some(text) = delta.text {
             listener.text(&text);
             block.text.push_str(&text);

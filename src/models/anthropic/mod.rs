@@ -107,7 +107,7 @@ impl Anthropic {
     }
 
     fn scrub_error(&self, error: ModelError) -> ModelError {
-        let named = |text: String| self.scrub(format!("{} {text}", self.url.host_str().unwrap_or("the server")));
+        let named = |text: String| self.scrub(format!("{} {text}", self.address()));
         match error {
             ModelError::Temporary { message, retry_after } => {
                 ModelError::Temporary { message: named(message), retry_after }
@@ -117,6 +117,12 @@ impl Anthropic {
             }
             ModelError::Final(text) => ModelError::Final(named(text)),
         }
+    }
+
+    /// Where the server is: its host, and its port where that is not the usual one.
+    fn address(&self) -> String {
+        let host = self.url.host_str().unwrap_or("the server");
+        self.url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
     }
 
     async fn exchange(&self, request: &ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
@@ -154,14 +160,23 @@ impl Anthropic {
         if status == 200 && is_stream {
             return Ok(response);
         }
+        if status == 200 {
+            let kind = headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
+            let kind = kind.map(|kind| format!(", with {}", errors::shorten(&kind))).unwrap_or_default();
+            let text = format!("answers without a stream of events{kind}: Brigade needs one");
+            return Err(ModelError::Final(errors::with_request_id(text, errors::request_id(&headers))));
+        }
         let bytes = http::beginning(response, request.silence_timeout, ERROR_BYTES_MAX).await;
         let body = self.scrub(String::from_utf8_lossy(&bytes).into_owned());
-        if status == 200 {
-            let text = format!("answered 200, but not with a stream of events: {}", errors::shorten(&body));
-            return Err(passing(errors::with_request_id(text, errors::request_id(&headers))));
-        }
         listener.declined();
-        Err(errors::of_response(status, &headers, &body, SystemTime::now()))
+        match errors::of_response(status, &headers, &body, SystemTime::now()) {
+            // The address carries neither a password nor a query.
+            ModelError::Final(text) if status == 404 => Err(ModelError::Final(format!(
+                "{text}; asked for {}: does this server speak the Messages API, and know the model?",
+                self.url
+            ))),
+            error => Err(error),
+        }
     }
 
     async fn read(
@@ -230,6 +245,10 @@ impl Listener for Masked<'_> {
         self.listener.alive();
     }
 
+    fn wrote(&self, bytes: usize) {
+        self.listener.wrote(bytes);
+    }
+
     fn used(&self, usage: Usage) {
         self.listener.used(usage);
     }
@@ -262,11 +281,14 @@ impl ModelClient for Anthropic {
 /// Where messages are sent to, below `base`. A base that names the API's version already is taken as meant.
 fn messages_url(base: &str) -> Result<Url, String> {
     let base = base.trim().trim_end_matches('/');
+    if !["http://", "https://"]
+        .iter()
+        .any(|scheme| base.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+    {
+        return Err("needs http:// or https:// in front".to_owned());
+    }
     let base = base.strip_suffix("/v1").unwrap_or(base);
     let url: Url = format!("{base}/v1/messages").parse().map_err(|error| format!("is no address: {error}"))?;
-    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err("has to begin with http:// or https://".to_owned());
-    }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(format!("must not carry a password: set {API_KEY} or {AUTH_TOKEN}"));
     }

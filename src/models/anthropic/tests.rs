@@ -18,6 +18,7 @@ use crate::ports::{ChatMessage, Purpose, StopReason, ToolSpec};
 struct Heard {
     texts: Mutex<Vec<String>>,
     signs: AtomicUsize,
+    bytes: AtomicUsize,
 }
 
 impl Listener for Heard {
@@ -27,6 +28,10 @@ impl Listener for Heard {
 
     fn text(&self, delta: &str) {
         self.texts.lock().unwrap().push(delta.to_owned());
+    }
+
+    fn wrote(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn used(&self, _usage: Usage) {}
@@ -222,9 +227,13 @@ fn what_is_missing_or_wrong_is_named_and_no_key_is_quoted() {
     assert_eq!(new("m", None, &[(AUTH_TOKEN, "t")]).unwrap(), "https://api.anthropic.com/v1/messages");
     assert_eq!(new("m", None, &[(BASE_URL, "http://a:1/x/")]).unwrap(), "http://a:1/x/v1/messages");
     assert_eq!(new("m", Some("http://b/v1"), &[(BASE_URL, "http://a")]).unwrap(), "http://b/v1/messages");
-    for (url, word) in
-        [("ftp://x", "http://"), ("x y", "`base_url`"), ("http://me:pw12345@x", "password"), ("http://x/?a", "?")]
-    {
+    for (url, word) in [
+        ("ftp://x", "http://"),
+        ("127.0.0.1:1", "needs http:// or https:// in front"),
+        ("x y", "`base_url`"),
+        ("http://me:pw12345@x", "password"),
+        ("http://x/?a", "?"),
+    ] {
         let refused = new("m", Some(url), &[]).unwrap_err();
         assert!(refused.contains(word) && !refused.contains("pw12345"), "{refused}");
     }
@@ -373,4 +382,24 @@ proptest! {
             messages.push(user(results));
         }
     }
+}
+
+#[test]
+fn all_that_came_of_an_answer_is_heard_whatever_it_is() {
+    let heard = Heard::default();
+    let mut assembly = Assembly::default();
+    let blocks = [
+        (json!({"type": "thinking", "thinking": "ab"}), json!({"thinking": "cde"})),
+        (json!({"type": "thinking"}), json!({"signature": "xyz="})),
+        (json!({"type": "redacted_thinking", "data": "12345"}), json!({})),
+        (json!({"type": "tool_use", "id": "t", "name": "bash", "input": {}}), json!({"partial_json": "{\"a\":1}"})),
+        (json!({"type": "text", "text": "h"}), json!({"text": "i"})),
+    ];
+    for (index, (block, more)) in blocks.into_iter().enumerate() {
+        for event in [start(index as u64, block), delta(index as u64, more)] {
+            let name = event["type"].as_str().unwrap().to_owned();
+            assembly.take(&SseEvent { name, data: event.to_string() }, &heard).unwrap();
+        }
+    }
+    assert_eq!(heard.bytes.load(Ordering::Relaxed), 5 + 4 + 5 + 7 + 2);
 }

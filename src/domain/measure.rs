@@ -1,0 +1,39 @@
+//! Durations and sizes as people say them.
+
+use std::time::Duration;
+
+/// A duration as people say it: `850 ms`, `12 s`, `3 min 20 s`, `2 h 5 min`.
+#[must_use]
+pub fn duration(duration: Duration) -> String {
+    // To the nearest of the smaller unit that is said.
+    let exact = duration.as_millis();
+    let seconds = match exact {
+        0..1_000 => 0,
+        1_000..3_600_000 => (exact + 500) / 1_000,
+        3_600_000..86_400_000 => (exact + 30_000) / 60_000 * 60,
+        _ => (exact + 1_800_000) / 3_600_000 * 3_600,
+    };
+    let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
+    let two = |large: u64, unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{large} {unit}"),
+        small => format!("{large} {unit} {small} {small_unit}"),
+    };
+    match seconds {
+        0 => format!("{} ms", duration.as_millis()),
+        1..60 => format!("{seconds} s"),
+        60..3600 => two(seconds / 60, "min", seconds % 60, "s"),
+        3600..86_400 => two(seconds / 3600, "h", seconds % 3600 / 60, "min"),
+        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3600, "h"),
+    }
+}
+
+/// Bytes as people say them.
+#[must_use]
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.iter().find(|(size, _)| bytes >= *size) {
+        // Tenths are enough, and the sizes of disks are far below what a float holds.
+        Some((size, unit)) => format!("{:.1} {unit}", bytes as f64 / *size as f64),
+        None => format!("{bytes} bytes"),
+    }
+}
