@@ -155,6 +155,11 @@ impl Report {
         self.spoke_at = Instant::now();
     }
 
+    /// Says that the lead said this, and it was shown as it came.
+    pub fn heard(&mut self, text: &str) {
+        self.timeline.heard(text);
+    }
+
     /// Says what waits for the person from before, where nobody shows it.
     pub fn tell_what_waits(&mut self, for_you: &ForYou) {
         if self.format == OutputFormat::Text {

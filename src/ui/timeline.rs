@@ -140,6 +140,11 @@ impl Timeline {
         }
     }
 
+    /// Says that the lead said this, and it was shown elsewhere.
+    pub fn heard(&mut self, text: &str) {
+        self.last_said = Some(text.to_owned());
+    }
+
     /// The lines this event is the reason for, each ended by a newline; often none.
     pub fn push(&mut self, event: &Event) -> String {
         self.started.get_or_insert(event.at);
@@ -530,6 +535,10 @@ mod tests {
         assert_eq!(told(&[&said("All is done."), &phase, &over], true), rest);
         assert_eq!(told(&[&over], false), whole, "who begins to look later is told all");
         assert_eq!(told(&[&said("All is done."), &phase], false), before);
+        let mut timeline = Timeline::new(200);
+        timeline.heard("All is done. Nobody is left.");
+        let end = Event { v: 1, seq: 1, at: UnixMs(5), fact: over };
+        assert!(!timeline.push(&end).contains("The lead says"), "it was shown elsewhere");
     }
 
     #[test]

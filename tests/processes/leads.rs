@@ -177,6 +177,9 @@ fn a_lead_that_is_stopped_is_said_to_give_no_sign_of_life() {
     let mut run = at_work(&place);
     assert!(place.run(&["team"]).out.contains("runs (pid"));
     run.signal("STOP");
+    // A write that was under way ends first.
+    let status = || fs::read_to_string(format!("/proc/{}/stat", run.id())).unwrap_or_default();
+    wait_until("it is stopped", || !fs::exists("/proc/self").unwrap_or(false) || status().contains(") T "));
     // As if that were long ago: all that tells of it is set back by a minute.
     let worker = fs::read_dir(place.join(".team/workers")).unwrap().map(|entry| entry.unwrap().path());
     let record = worker.into_iter().find(|path| path.extension().is_some_and(|end| end == "json")).unwrap();

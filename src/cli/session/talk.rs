@@ -163,6 +163,9 @@ impl Talk {
         match &event.fact {
             Fact::Said { teammate, text, .. } if self.speeches.contains_key(teammate) => {
                 report.flush();
+                if teammate == LEAD {
+                    report.heard(text);
+                }
                 let said = self.speeches.get_mut(teammate).map(|speech| speech.said(text, columns()));
                 self.screen.print(&said.unwrap_or_default());
             }
