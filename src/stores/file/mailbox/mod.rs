@@ -10,7 +10,7 @@ mod spoiled;
 mod stillness;
 mod taken;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -76,7 +76,7 @@ struct State {
     /// Lines of files that were counted: the file's number on disk, how far, how many.
     counted: HashMap<PathBuf, (u64, u64, u64)>,
     /// Taken files, since when they are as they are, and whether all in them is carried.
-    watched: HashMap<String, Watched>,
+    watched: BTreeMap<String, Watched>,
     /// Keys said to be carried, by name, as long as taken files of that name are there.
     carried: HashMap<String, HashSet<String>>,
     /// The number of the file taken last.
