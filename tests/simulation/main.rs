@@ -32,7 +32,7 @@ use world::run;
 /// The first seed, and how many are run: `BRIGADE_SIM_SEED=7 BRIGADE_SIM_COUNT=1 cargo test --test simulation laws`.
 const SEED: &str = "BRIGADE_SIM_SEED";
 const COUNT: &str = "BRIGADE_SIM_COUNT";
-const COUNT_DEFAULT: u64 = 200;
+const COUNT_DEFAULT: u64 = 2_000;
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)

@@ -166,7 +166,7 @@ impl World {
             person.files.kill();
         }
         self.lead_again().await;
-        self.pass(Duration::from_secs(15)).await;
+        self.pass(Duration::from_secs(4)).await;
         if self.is_led() {
             lock(&self.nature.laws).check_click(&self.nature.disk(), Path::new(WORKSPACE));
         }
