@@ -264,6 +264,14 @@ async fn a_branch_that_a_person_works_on_is_not_moved() {
     assert!(refused.contains("the branch other is checked out"), "{refused}");
     assert_eq!(place.git(&["rev-parse", "HEAD"]), tip);
     assert_eq!(place.git(&["status", "--porcelain"]), "");
+    // Nor is one that is not a task's, though nothing of its own is on it.
+    place.git(&["branch", "release", "main"]);
+    place.git(&["branch", "-f", "main", "brigade/crew/task-3"]);
+    git(&worktree.root, &["symbolic-ref", "HEAD", "refs/heads/release"]);
+    git(&worktree.root, &["reset", "-q", "--hard"]);
+    let before = place.git(&["rev-parse", "release"]);
+    place.provision(3).await;
+    assert_eq!(place.git(&["rev-parse", "release"]), before);
 }
 
 #[tokio::test]

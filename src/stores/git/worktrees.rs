@@ -145,7 +145,9 @@ impl Inner {
     /// Looks what an earlier attempt left on a branch. One on which nobody has anything goes on from where the branch is that is merged into.
     fn take_up_branch(&self, at: &At, worktree: &mut Worktree, target: &str) -> Result<(), RepositoryError> {
         worktree.left = self.left(at, target)?;
-        if worktree.left.is_none() {
+        // Another branch that is checked out there is not the team's to move.
+        let is_on_its_own = super::checked_out(at)?.as_ref() == Some(&worktree.branch);
+        if worktree.left.is_none() && is_on_its_own {
             let marker = worktree.root.join(UPDATING_FILE);
             fs::write(&marker, target).map_err(|error| failed("write", &marker, &error))?;
             at.git(["-c", "core.logAllRefUpdates=false", "merge", "--quiet", "--ff-only", target]).ok()?;
