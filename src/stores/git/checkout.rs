@@ -62,6 +62,12 @@ pub(super) fn parted_from(branch: &str) -> Option<&str> {
     (end.is_empty() || is_number).then_some(into)
 }
 
+/// What git says is in the way: the files, where it names any.
+fn in_words(said: &str) -> String {
+    let names: Vec<String> = said.split('\'').skip(1).step_by(2).map(str::to_owned).collect();
+    if names.is_empty() { said.trim().replace('\n', " ") } else { format!("in the way: {}", named(&names)) }
+}
+
 /// How a person has their checkout follow again.
 pub(super) fn how_to_follow(branch: &str, into: &str) -> String {
     format!(
@@ -80,7 +86,7 @@ impl Inner {
                 let why = self.bring(&old, &new, left)?;
                 self.settle(&old, why)
             }
-            Stand::Parted(branch) => self.come_back(&branch, left).map(|()| None),
+            Stand::Parted(branch) => self.come_back(&branch, left),
             Stand::Elsewhere => {
                 // Whoever checks it out again has it as it is then.
                 self.main.git(["update-ref", "-d", &self.checkout_ref()]).ok()?;
@@ -122,7 +128,7 @@ impl Inner {
     /// The same, of files that nothing is in the way of.
     pub(super) fn bring_free(&self, old: &str, new: &str) -> Result<Option<String>, RepositoryError> {
         let said = self.main.git(["read-tree", "-m", "-u", old, new]).run()?;
-        Ok((said.code != 0).then(|| said.err.trim().replace('\n', " ")))
+        Ok((said.code != 0).then(|| in_words(&said.err)))
     }
 
     /// What of the person's keeps the files from being brought from one commit to the other.
@@ -131,7 +137,7 @@ impl Inner {
         self.main.git(["update-index", "-q", "--refresh"]).run()?;
         let said = self.main.git(["read-tree", "-m", "-u", "--dry-run", old, new]).run()?;
         if said.code != 0 {
-            return Ok(Some(said.err.trim().replace('\n', " ")));
+            return Ok(Some(in_words(&said.err)));
         }
         let unknown = self.unknown_in_the_way(old, new)?;
         Ok((!unknown.is_empty()).then(|| format!("git does not keep {}, which the merge has", named(&unknown))))
@@ -183,20 +189,22 @@ impl Inner {
         Ok(None)
     }
 
-    /// Brings a checkout that was put on `branch` back to where it was, where nothing is in the way and nothing was committed there.
-    pub(super) fn come_back(&self, branch: &str, left: Left) -> Result<(), RepositoryError> {
+    /// Brings a checkout that was put on `branch` back to where it was, where nothing is in the way and nothing was committed there, and
+    /// says so.
+    pub(super) fn come_back(&self, branch: &str, left: Left) -> Result<Option<String>, RepositoryError> {
         let name = format!("refs/heads/{branch}");
         let (old, new) = (self.commit_of(&name)?, self.commit_of(&self.target_ref())?);
         let is_busy = ["MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply", "BISECT_LOG"]
             .into_iter()
             .any(|file| self.main.git_dir.join(file).exists());
         if is_busy || !self.is_ancestor(&old, &new)? || self.bring(&old, &new, left)?.is_some() {
-            return Ok(());
+            return Ok(None);
         }
         let reason = format!("brigade: back to {}", self.into);
         self.main.git(["symbolic-ref", "-m", &reason, "HEAD", &self.target_ref()]).ok()?;
         // What somebody committed there this moment stays.
-        self.main.git(["update-ref", "-d", &name, &old]).run().map(drop)
+        self.main.git(["update-ref", "-d", &name, &old]).run()?;
+        Ok(Some(format!("your checkout is on {} again, with all merges", self.into)))
     }
 
     /// Puts files back to `old` that hold what a merge since then put there: git writes the files first and its index last, and

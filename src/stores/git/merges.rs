@@ -291,7 +291,7 @@ impl Inner {
         let followed = match (&stand, &behind) {
             (Stand::Here, None) => self.bring_free(onto, commit).and_then(|why| self.settle(onto, why)),
             (Stand::Here, Some(old)) => self.bring(old, commit, Left::Whole).and_then(|why| self.settle(old, why)),
-            (Stand::Parted(branch), _) if told.is_none() => self.come_back(branch, Left::Whole).map(|()| None),
+            (Stand::Parted(branch), _) if told.is_none() => self.come_back(branch, Left::Whole),
             (Stand::Parted(_) | Stand::Elsewhere, _) => Ok(told),
         };
         Ok(Publish::Done(followed.unwrap_or_else(|error| Some(error.to_string()))))
