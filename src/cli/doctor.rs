@@ -159,7 +159,7 @@ fn models_of(team: &str, spec: &TeamSpec) -> Vec<Finding> {
 fn isolation_of(team: &str, spec: &TeamSpec, context: &Context) -> Option<Finding> {
     let workspace = context.workspace().ok().filter(|_| spec.isolation == Isolation::Worktree)?;
     Some(match GitRepository::check(&workspace, spec.merge_into.clone()) {
-        Ok(into) => match GitRepository::behind(&workspace, team, spec.merge_into.clone()) {
+        Ok(into) => match GitRepository::behind(&workspace, spec.merge_into.clone()) {
             Ok(Some(why)) => warn("isolation", why, ""),
             _ => ok("isolation", format!("team {team}: a worktree for each task, merged into {into}")),
         },

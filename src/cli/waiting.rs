@@ -87,7 +87,6 @@ pub fn new_mail(mail: Vec<Delivery>, delivered: &HashSet<String>) -> Vec<Deliver
 #[derive(Debug, Clone)]
 pub struct Isolated {
     workspace: PathBuf,
-    team: String,
     into: Option<String>,
 }
 
@@ -96,12 +95,12 @@ impl Isolated {
     #[must_use]
     pub fn of(team: &TeamSpec, workspace: &Path) -> Option<Self> {
         let (workspace, into) = (workspace.to_owned(), team.merge_into.clone());
-        (team.isolation == Isolation::Worktree).then(|| Self { workspace, team: team.name.to_string(), into })
+        (team.isolation == Isolation::Worktree).then(|| Self { workspace, into })
     }
 
     /// What keeps the files of the workspace from being what was merged, where that can be told.
     #[must_use]
     pub fn behind(&self) -> Option<String> {
-        GitRepository::behind(&self.workspace, &self.team, self.into.clone()).ok().flatten()
+        GitRepository::behind(&self.workspace, self.into.clone()).ok().flatten()
     }
 }

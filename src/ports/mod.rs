@@ -27,7 +27,9 @@ use crate::domain::transcript::Record;
 mod model;
 mod repository;
 
-pub use repository::{Assignment, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, Worktree};
+pub use repository::{
+    Assignment, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, TEAMMATES_DOMAIN, Worktree,
+};
 
 pub use model::{
     ChatMessage, CountTokens, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, Purpose,

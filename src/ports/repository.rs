@@ -42,6 +42,9 @@ pub struct Assignment {
     pub worker: String,
 }
 
+/// What the addresses end with that teammates' commits are signed with.
+pub const TEAMMATES_DOMAIN: &str = "@brigade.invalid";
+
 impl Assignment {
     /// Whose a worktree is: `<team>/task-<id>`.
     #[must_use]
@@ -52,7 +55,7 @@ impl Assignment {
     /// The name and the address its commits are signed with.
     #[must_use]
     pub fn signature(&self) -> [String; 2] {
-        [format!("{} ({})", self.teammate, self.team), format!("{}@brigade.invalid", self.teammate)]
+        [format!("{} ({})", self.teammate, self.team), format!("{}{TEAMMATES_DOMAIN}", self.teammate)]
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use brigade::ports::Repository;
+use brigade::ports::{Publish, Repository};
 use brigade::stores::git::GitRepository;
 
 use super::place::{Place, edit, put};
@@ -18,7 +18,7 @@ fn on(place: &Place) -> String {
 }
 
 fn behind(place: &Place) -> Option<String> {
-    GitRepository::behind(place.path(), "crew", Some("main".to_owned())).unwrap()
+    GitRepository::behind(place.path(), Some("main".to_owned())).unwrap()
 }
 
 #[tokio::test]
@@ -144,4 +144,39 @@ async fn a_checkout_of_another_branch_stays_where_it_is() {
     assert!(place.on_main("f.txt").contains("mine"));
     let text = fs::read_to_string(place.path().join("f.txt")).unwrap();
     assert_eq!((text, place.status()), (super::place::ten(), String::new()));
+}
+
+#[tokio::test]
+async fn what_the_person_took_out_of_a_file_is_not_put_back() {
+    let place = Place::new().await;
+    fs::write(place.path().join("f.txt"), "line 1\n").unwrap();
+    let said = merge_a_line(&place, 1, "line 10", "more").await.unwrap();
+    assert!(said.contains("brigade-yours/main"), "{said}");
+    assert_eq!(place.repository.take_up(Vec::new()).await.unwrap(), [""; 0]);
+    assert_eq!(fs::read_to_string(place.path().join("f.txt")).unwrap(), "line 1\n");
+    assert_eq!(on(&place), "brigade-yours/main");
+}
+
+#[tokio::test]
+async fn a_branch_that_a_person_rebases_or_has_elsewhere_is_not_moved() {
+    let place = Place::new().await;
+    let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;
+    let merge = place.made(1, &worktree).await;
+    let before = place.main();
+    let git_dir = place.path().join(".git");
+    fs::create_dir(git_dir.join("rebase-merge")).unwrap();
+    fs::write(git_dir.join("rebase-merge/head-name"), "refs/heads/main\n").unwrap();
+    let refused = place.repository.publish(&merge, &super::place::task(1)).await.unwrap_err().to_string();
+    assert!(refused.contains("a rebase of main is under way"), "{refused}");
+    assert!(GitRepository::check(place.path(), Some("main".to_owned())).is_err());
+    fs::remove_dir_all(git_dir.join("rebase-merge")).unwrap();
+    place.git(&["switch", "-q", "-c", "dev"]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("main").display().to_string();
+    place.git(&["worktree", "add", "-q", &path, "main"]);
+    let refused = place.repository.publish(&merge, &super::place::task(1)).await.unwrap_err().to_string();
+    assert!(refused.contains(&format!("main is checked out in {path} too")), "{refused}");
+    assert_eq!(place.main(), before);
+    place.git(&["worktree", "remove", "--force", &path]);
+    assert_eq!(place.repository.publish(&merge, &super::place::task(1)).await.unwrap(), Publish::Done(None));
 }

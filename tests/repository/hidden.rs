@@ -224,3 +224,39 @@ async fn a_file_of_gits_that_is_huge_fills_no_memory() {
     place.commit(1, &worktree).await;
     assert!(matches!(place.repository.provision(&task(1)).await.unwrap(), Provision::Ready(_)));
 }
+
+#[tokio::test]
+async fn what_a_person_commits_meanwhile_is_kept_before_anything_is_merged_onto_it() {
+    let place = Place::new().await;
+    place.repository.take_up(Vec::new()).await.unwrap();
+    let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "good")).await;
+    put(place.path(), "f.txt", "line 9", "person's");
+    place.git(&["commit", "-q", "-a", "-m", "Person"]);
+    let blob = place.git(&["rev-parse", "main:f.txt"]);
+    let path = place.path().join(".git/objects").join(&blob[..2]).join(&blob[2..]);
+    let other = object(&worktree.root, "BACKDOOR\n");
+    let good = fs::read(&path).unwrap();
+    let exchange = |bytes: &[u8]| {
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+    };
+    exchange(&fs::read(place.path().join(".git/objects").join(&other[..2]).join(&other[2..])).unwrap());
+    let refused = place.refused(1, &worktree).await;
+    assert!(refused.contains("not what they are named by"), "{refused}");
+    exchange(&good);
+    assert_eq!(place.merged(1, &worktree).await, None);
+    assert!(place.on_main("f.txt").contains("person's"));
+}
+
+#[tokio::test]
+async fn one_object_that_is_broken_keeps_the_others_from_nothing() {
+    let place = Place::new().await;
+    let empty = place.path().join(".git/objects/ab");
+    fs::create_dir_all(&empty).unwrap();
+    fs::write(empty.join("cdefabcdefabcdefabcdefabcdefabcdefabcd"), "").unwrap();
+    let told = place.repository.take_up(Vec::new()).await.unwrap();
+    assert!(told.len() == 1 && told[0].contains("abcdefabcdefabcdefabcdefabcdefabcdefabcd"), "{told:?}");
+    let blob = place.git(&["rev-parse", "main:f.txt"]);
+    fs::remove_file(place.path().join(".git/objects").join(&blob[..2]).join(&blob[2..])).unwrap();
+    assert!(place.on_main("f.txt").contains("line 1"), "it is in a pack");
+}

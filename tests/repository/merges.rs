@@ -164,7 +164,7 @@ async fn a_kill_between_the_branch_and_the_checkout_is_made_good_by_the_next_lau
     let (onto, commit) = (merge.onto.as_str(), merge.commit.as_str());
     place.git(&["update-ref", "refs/heads/main", commit, onto]);
     place.git(&["update-ref", "refs/brigade/crew/merged/task-1", commit]);
-    place.git(&["update-ref", "refs/brigade/crew/checkout", onto]);
+    place.git(&["update-ref", "refs/worktree/brigade-checkout", onto]);
     assert_ne!(place.status(), "", "the checkout is behind");
     assert_eq!(place.repository.take_up(Vec::new()).await.unwrap(), [""; 0]);
     assert_eq!(place.status(), "");
@@ -196,7 +196,7 @@ async fn broken_off(torn: &str) -> Place {
         })
         .await;
     place.merged(2, &second).await;
-    place.git(&["update-ref", "refs/brigade/crew/checkout", &onto]);
+    place.git(&["update-ref", "refs/worktree/brigade-checkout", &onto]);
     place.git(&["read-tree", &onto]);
     assert_ne!(begin, after_first);
     fs::write(place.path().join("f.txt"), after_first).unwrap();

@@ -202,7 +202,7 @@ async fn commits_carry_name_and_task_also_those_the_teammate_made() {
 
 #[tokio::test]
 async fn a_branch_that_was_left_renamed_or_deleted_goes_on_with_all_that_was_done() {
-    const COMMIT: &[&str] = &["commit", "-q", "-a", "-m", "More"];
+    const COMMIT: &[&str] = &["-c", "user.email=alice@brigade.invalid", "commit", "-q", "-a", "-m", "More"];
     const LEAVE: &[&str] = &["update-ref", "-d", "refs/heads/brigade/crew/task-3"];
     for (deeds, commits) in [
         (vec![&["switch", "-q", "-c", "other"][..], COMMIT], 2),
@@ -244,12 +244,45 @@ async fn what_belongs_to_another_branch_is_not_committed() {
     assert!(refused.contains("the branch other is checked out"), "{refused}");
     assert!(fs::read_to_string(worktree.root.join("f.txt")).unwrap().contains("elsewhere"));
     git(&worktree.root, &["commit", "-q", "-a", "-m", "Elsewhere"]);
+    let refused = place.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
+    assert!(refused.contains("the branch other is checked out"), "what is done there is not left behind: {refused}");
+    git(&worktree.root, &["reset", "-q", "--hard", "main"]);
     assert_eq!(place.commit(3, &worktree).await, tip, "with nothing to lose it is switched back");
     assert_eq!(git(&worktree.root, &["branch", "--show-current"]), "brigade/crew/task-3");
     git(&worktree.root, &["checkout", "-q", "--detach", "main"]);
     git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "On no branch"]);
     let refused = place.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
     assert!(refused.contains("no branch is checked out"), "{refused}");
+}
+
+/// Commits as a teammate does.
+fn commit_as_teammate(folder: &std::path::Path, name: &str, arguments: &[&str]) {
+    let address = format!("user.email={name}@brigade.invalid");
+    git(folder, &[&["-c", &address, "commit", "-q"], arguments].concat());
+}
+
+#[tokio::test]
+async fn what_was_only_looked_at_is_not_merged() {
+    let place = Place::new().await;
+    place.git(&["branch", "wip"]);
+    let other = place.provision(2).await;
+    fs::write(other.root.join("two.txt"), "not verified\n").unwrap();
+    git(&other.root, &["add", "two.txt"]);
+    commit_as_teammate(&other.root, "bob", &["-m", "Two"]);
+    let worktree = place.provision(3).await;
+    git(&worktree.root, &["switch", "-q", "wip"]);
+    git(&worktree.root, &["commit", "-q", "--allow-empty", "-m", "The person's"]);
+    for looked_at in [
+        &["switch", "-q", "wip"][..],
+        &["switch", "-q", "--detach", "wip"],
+        &["switch", "-q", "--detach", "brigade/crew/task-2"],
+    ] {
+        git(&worktree.root, looked_at);
+        let refused = place.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
+        assert!(refused.contains("your work belongs on brigade/crew/task-3"), "{looked_at:?}: {refused}");
+    }
+    commit_as_teammate(&worktree.root, "alice", &["--allow-empty", "-m", "On top of it"]);
+    assert!(place.repository.commit(&worktree, &task(3), "").await.unwrap().is_err());
 }
 
 #[tokio::test]

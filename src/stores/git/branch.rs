@@ -6,7 +6,7 @@ use std::io::Read;
 use super::run::At;
 use super::worktrees::failed;
 use super::{Inner, checked_out};
-use crate::ports::{RepositoryError, Worktree};
+use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
 
 /// In a worktree: the commit its branch was begun at. It stands beside the state and not in it, where another runner may drop it.
 const BASE_FILE: &str = ".agent/base";
@@ -48,8 +48,9 @@ impl Inner {
         is_commit.then(|| commit.to_owned())
     }
 
-    /// Has a worktree be on its own branch, also after somebody switched to another one, renamed it or deleted it. The branch goes on from
-    /// what is checked out where that has all its commits; else it is switched to, where that loses neither a commit nor a change.
+    /// Has a worktree be on its own branch, also after a teammate switched to another one, renamed it or deleted it. The branch goes on from
+    /// what is checked out where that has all its commits, and no others than were made for it; it is switched to where what is checked out
+    /// has nothing of its own.
     pub(super) fn attach(&self, at: &At, worktree: &Worktree) -> Result<Attached, RepositoryError> {
         let branch = &worktree.branch;
         let on = checked_out(at)?;
@@ -67,8 +68,10 @@ impl Inner {
         let head = at.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).run()?;
         let head = if head.code == 0 { Some(head.line()) } else { self.begun_at(worktree).filter(|_| own.is_none()) };
         let Some(head) = head else { return Ok(Attached::Not(not)) };
+        let begun = own.clone().or_else(|| self.begun_at(worktree)).unwrap_or_else(|| self.target_ref());
+        let has_more = !self.beyond(at, &head, &begun, &[])?.is_empty();
         let is_ahead = own.as_ref().map_or(Ok(true), |own| self.is_ancestor(own, &head))?;
-        if is_ahead {
+        if is_ahead && (!has_more || self.is_made_for(at, worktree, on.as_deref(), &head, &begun)?) {
             self.move_branch(worktree, &head, own.as_deref().unwrap_or_default())?;
             at.git(["symbolic-ref", "HEAD", &format!("refs/heads/{branch}")]).ok()?;
             let was = if own.is_some() { "" } else { ", which was gone," };
@@ -77,13 +80,40 @@ impl Inner {
                 "{is} was checked out there: {branch}{was} goes on from its commit {from}"
             )));
         }
-        let is_clean = at.git(["status", "--porcelain", "-z", "--ignore-submodules=all"]).ok()?.out.is_empty();
-        let is_kept =
-            || at.git(["for-each-ref", "--count=1", "--contains", &head]).ok().map(|said| !said.out.is_empty());
-        if is_clean && is_kept()? && at.git(["switch", "--quiet", branch]).run()?.code == 0 {
+        let is_clean =
+            || at.git(["status", "--porcelain", "-z", "--ignore-submodules=all"]).ok().map(|said| said.out.is_empty());
+        if own.is_some() && !has_more && is_clean()? && at.git(["switch", "--quiet", branch]).run()?.code == 0 {
             return Ok(Attached::Now(format!("{is} was checked out there: it was switched back to {branch}")));
         }
         Ok(Attached::Not(not))
+    }
+
+    /// The committers of what `head` has beyond `begun`, the branch that is merged into, and what else is told.
+    fn beyond(&self, at: &At, head: &str, begun: &str, others: &[String]) -> Result<Vec<String>, RepositoryError> {
+        let start = ["log", "--format=%ce", head, "--not", begun, &self.target_ref()].map(str::to_owned);
+        let said = at.git(start.iter().chain(others)).ok()?.line();
+        Ok(said.lines().map(str::to_owned).collect())
+    }
+
+    /// Whether what `head` has beyond `begun` was committed by teammates, and is on no branch but the one that is checked out, which is not
+    /// another task's: a person's work, or what is not verified yet, is not merged because somebody looked at it.
+    fn is_made_for(
+        &self,
+        at: &At,
+        worktree: &Worktree,
+        on: Option<&str>,
+        head: &str,
+        begun: &str,
+    ) -> Result<bool, RepositoryError> {
+        let is_anothers = on.is_some_and(|on| on.starts_with(&format!("brigade/{}/task-", self.team)));
+        let by = self.beyond(at, head, begun, &[])?;
+        if is_anothers || !by.iter().all(|email| email.ends_with(TEAMMATES_DOMAIN)) {
+            return Ok(false);
+        }
+        let of_this = [Some(worktree.branch.as_str()), on].into_iter().flatten();
+        let excluded = of_this.map(|branch| format!("--exclude={branch}"));
+        let others: Vec<String> = excluded.chain(["--branches".to_owned()]).collect();
+        Ok(self.beyond(at, head, begun, &others)?.len() == by.len())
     }
 
     /// Moves a task's own branch, and nothing that it might stand for. `old`: where it is; empty where it is not there.

@@ -5,10 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::commits::named;
 use super::run::At;
-use super::{Inner, checked_out};
+use super::worktrees::POINTER_FILE;
+use super::{CHECKOUT_REF, Inner, checked_out, small};
 use crate::ports::RepositoryError;
 
 /// What the branches begin with that the person's checkout is put on.
@@ -62,6 +64,32 @@ pub(super) fn parted_from(branch: &str) -> Option<&str> {
     (end.is_empty() || is_number).then_some(into)
 }
 
+/// Why a branch is not to be moved by anybody else: a person is at work on it where a merge would be undone unsaid. The person's checkout in
+/// `main` itself is brought along.
+pub(super) fn barrier(main: &At, into: &str) -> Option<String> {
+    let name = format!("refs/heads/{into}");
+    for folder in ["rebase-merge", "rebase-apply"] {
+        if small::text(&main.git_dir.join(folder).join("head-name")).is_some_and(|head| head.trim_end() == name) {
+            return Some(format!("a rebase of {into} is under way here: git rebase --continue, or git rebase --abort"));
+        }
+    }
+    let linked = fs::read_dir(main.common_dir.join("worktrees")).into_iter().flatten().flatten();
+    let others = linked.map(|entry| entry.path()).chain([main.common_dir.clone()]);
+    let head = format!("ref: {name}");
+    let has_it = |other: &PathBuf| {
+        *other != main.git_dir && small::text(&other.join("HEAD")).is_some_and(|text| text.trim_end() == head)
+    };
+    let other = others.into_iter().find(has_it)?;
+    let place = small::text(&other.join(POINTER_FILE)).unwrap_or_else(|| other.display().to_string());
+    let place = place.trim_end().trim_end_matches("/.git");
+    // One that was removed and is still listed is in nobody's way.
+    Path::new(place).is_dir().then(|| {
+        format!(
+            "{into} is checked out in {place} too, where a commit would undo what is merged: have another branch there (git switch --detach)"
+        )
+    })
+}
+
 /// What git says is in the way: the files, where it names any.
 fn in_words(said: &str) -> String {
     let names: Vec<String> = said.split('\'').skip(1).step_by(2).map(str::to_owned).collect();
@@ -81,15 +109,19 @@ impl Inner {
     pub(super) fn follow(&self, left: Left) -> Result<Option<String>, RepositoryError> {
         match Stand::of(&self.main, &self.into)? {
             Stand::Here => {
-                let Some(old) = self.ref_at(&self.checkout_ref())? else { return Ok(None) };
+                let Some(old) = self.ref_at(CHECKOUT_REF)? else { return Ok(None) };
                 let new = self.commit_of(&self.target_ref())?;
                 let why = self.bring(&old, &new, left)?;
                 self.settle(&old, why)
             }
-            Stand::Parted(branch) => self.come_back(&branch, left),
+            Stand::Parted(branch) => {
+                // Only where it was coming back can anything of ours be half done.
+                let was_coming = self.ref_at(CHECKOUT_REF)?.is_some();
+                self.come_back(&branch, if was_coming { left } else { Left::Whole })
+            }
             Stand::Elsewhere => {
                 // Whoever checks it out again has it as it is then.
-                self.main.git(["update-ref", "-d", &self.checkout_ref()]).ok()?;
+                self.main.git(["update-ref", "-d", CHECKOUT_REF]).ok()?;
                 Ok(None)
             }
         }
@@ -109,7 +141,7 @@ impl Inner {
                 parted => parted,
             },
         };
-        self.main.git(["update-ref", "-d", &self.checkout_ref()]).ok()?;
+        self.main.git(["update-ref", "-d", CHECKOUT_REF]).ok()?;
         Ok(told)
     }
 
@@ -194,16 +226,35 @@ impl Inner {
     pub(super) fn come_back(&self, branch: &str, left: Left) -> Result<Option<String>, RepositoryError> {
         let name = format!("refs/heads/{branch}");
         let (old, new) = (self.commit_of(&name)?, self.commit_of(&self.target_ref())?);
-        let is_busy = ["MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply", "BISECT_LOG"]
-            .into_iter()
-            .any(|file| self.main.git_dir.join(file).exists());
-        if is_busy || !self.is_ancestor(&old, &new)? || self.bring(&old, &new, left)?.is_some() {
+        let is_busy = [
+            "MERGE_HEAD",
+            "CHERRY_PICK_HEAD",
+            "REVERT_HEAD",
+            "rebase-merge",
+            "rebase-apply",
+            "sequencer",
+            "BISECT_LOG",
+        ]
+        .into_iter()
+        .any(|file| self.main.git_dir.join(file).exists());
+        if is_busy || !self.is_ancestor(&old, &new)? {
+            return Ok(None);
+        }
+        if left == Left::Whole {
+            if self.in_the_way(&old, &new)?.is_some() {
+                return Ok(None);
+            }
+            self.main.git(["update-ref", CHECKOUT_REF, &old]).ok()?;
+        }
+        if self.bring(&old, &new, left)?.is_some() {
+            self.main.git(["update-ref", "-d", CHECKOUT_REF]).ok()?;
             return Ok(None);
         }
         let reason = format!("brigade: back to {}", self.into);
         self.main.git(["symbolic-ref", "-m", &reason, "HEAD", &self.target_ref()]).ok()?;
         // What somebody committed there this moment stays.
         self.main.git(["update-ref", "-d", &name, &old]).run()?;
+        self.main.git(["update-ref", "-d", CHECKOUT_REF]).ok()?;
         Ok(Some(format!("your checkout is on {} again, with all merges", self.into)))
     }
 

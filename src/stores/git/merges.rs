@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::checkout::{Left, Stand};
+use super::checkout::{Left, Stand, barrier};
 use super::commits::{message, named};
 use super::index::REPOSITORY_MODE;
 use super::run::{At, text_of};
-use super::{Inner, WORKTREES_FOLDER, identity};
+use super::{CHECKOUT_REF, Inner, WORKTREES_FOLDER, identity};
 use crate::domain::merge::{DROPS_TRAILER, Lines, taken_out, unaccounted};
 use crate::ports::{Assignment, Merge, MergeTry, Publish, RepositoryError, Worktree};
 
@@ -26,6 +26,9 @@ impl Inner {
     ) -> Result<MergeTry, RepositoryError> {
         let _merging = self.merging();
         let [onto, work] = self.parties(tip)?;
+        if let Some(wrong) = self.keep_target(&onto)? {
+            return Ok(MergeTry::Refused(wrong));
+        }
         let base = self.base(&onto, tip)?;
         if base == tip {
             return Ok(MergeTry::Nothing(onto));
@@ -261,9 +264,12 @@ impl Inner {
     pub(super) fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<Publish, RepositoryError> {
         let _merging = self.merging();
         let Merge { onto, commit } = merge;
-        let (into, merged, checkout) = (self.target_ref(), self.merged_ref(assignment), self.checkout_ref());
+        let (into, merged) = (self.target_ref(), self.merged_ref(assignment));
+        if let Some(reason) = barrier(&self.main, &self.into) {
+            return Err(RepositoryError::Failed { action: format!("move the branch {}", self.into), reason });
+        }
         let mut stand = Stand::of(&self.main, &self.into)?;
-        let behind = if stand == Stand::Here { self.ref_at(&checkout)? } else { None };
+        let behind = if stand == Stand::Here { self.ref_at(CHECKOUT_REF)? } else { None };
         let mut told = None;
         if stand == Stand::Here
             && behind.is_none()
@@ -275,7 +281,7 @@ impl Inner {
         let mut orders = format!("start\nupdate {into} {commit} {onto}\nupdate {merged} {commit}\n");
         // One that is behind already stays where it is.
         if stand == Stand::Here && behind.is_none() {
-            orders.push_str(&format!("create {checkout} {onto}\n"));
+            orders.push_str(&format!("create {CHECKOUT_REF} {onto}\n"));
         }
         orders.push_str("prepare\ncommit\n");
         let reason = format!("brigade: merge {}", assignment.identifier());
@@ -287,6 +293,7 @@ impl Inner {
             let action = format!("move the branch {}", self.into);
             return Err(RepositoryError::Failed { action, reason: said.err.trim().to_owned() });
         }
+        *self.kept() = Some(commit.clone());
         // The branch is moved, whatever becomes of the checkout.
         let followed = match (&stand, &behind) {
             (Stand::Here, None) => self.bring_free(onto, commit).and_then(|why| self.settle(onto, why)),

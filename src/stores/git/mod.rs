@@ -2,7 +2,7 @@
 //!
 //! Worktrees lie in `.worktrees/`, their branches are `brigade/<team>/task-<id>`. What must be known after a kill stands in refs,
 //! which move in one transaction with the branch that is merged into: `refs/brigade/<team>/merged/task-<id>` for a merge that the
-//! board does not know of yet, `refs/brigade/<team>/checkout` for the commit that the person's checkout is still at.
+//! board does not know of yet, `refs/worktree/brigade-checkout` for the commit that the person's checkout is still at, whichever team's merge it was.
 //!
 //! It knows nothing of boards, models or verify commands.
 
@@ -36,6 +36,9 @@ use run::{At, git, text_of};
 /// Where worktrees lie in a workspace.
 pub const WORKTREES_FOLDER: &str = ".worktrees";
 
+/// Where it stands which commit the person's checkout is still at. Each worktree has its own; see git-worktree(1), REFS.
+const CHECKOUT_REF: &str = "refs/worktree/brigade-checkout";
+
 /// The oldest git that merges without a checkout (`git merge-tree --write-tree`).
 const VERSION_MIN: (u32, u32) = (2, 38);
 
@@ -56,6 +59,8 @@ struct Inner {
     control_files: Vec<PathBuf>,
     states: WorktreeStore,
     clock: Arc<dyn Clock>,
+    /// The commit up to which all objects are kept.
+    kept: Mutex<Option<String>>,
     /// Held for each step of a merge: one whose caller is gone runs to its end, and the next one waits for it.
     merging: Mutex<()>,
     /// Held while the list of worktrees changes or is read: git fails where it meets one that is half made.
@@ -93,6 +98,7 @@ impl GitRepository {
             control_files: options.control_files.into_iter().filter(|path| path.is_relative()).collect(),
             states,
             clock: options.clock,
+            kept: Mutex::new(None),
             merging: Mutex::new(()),
             listing: Mutex::new(()),
         };
@@ -107,11 +113,11 @@ impl GitRepository {
         Ok(usable(workspace, into)?.1)
     }
 
-    /// What keeps the files of `workspace` from being those of the branch that this team merges into, where that is so. It blocks.
+    /// What keeps the files of `workspace` from being those of the branch that is merged into, where that is so. It blocks.
     ///
     /// # Errors
     /// As [`GitRepository::open`].
-    pub fn behind(workspace: &Path, team: &str, into: Option<String>) -> Result<Option<String>, RepositoryError> {
+    pub fn behind(workspace: &Path, into: Option<String>) -> Result<Option<String>, RepositoryError> {
         let (main, into) = usable(workspace, into)?;
         match checkout::Stand::of(&main, &into)? {
             checkout::Stand::Here => {}
@@ -125,7 +131,7 @@ impl GitRepository {
                 return Ok(Some(format!("{into}, which is merged into, is not checked out: see git switch {into}")));
             }
         }
-        let checkout = format!("refs/brigade/{team}/checkout^{{commit}}");
+        let checkout = format!("{CHECKOUT_REF}^{{commit}}");
         let said = main.git(["rev-parse", "--verify", "--quiet", &checkout]).run()?;
         Ok((said.code == 0).then(|| {
             let old = said.line();
@@ -199,6 +205,9 @@ fn usable(workspace: &Path, into: Option<String>) -> Result<(At, String), Reposi
             checkout::parted_from(&branch).map_or_else(|| branch.clone(), str::to_owned)
         }
     };
+    if let Some(why) = checkout::barrier(&main, &into) {
+        return Err(RepositoryError::Unusable(why));
+    }
     let head = format!("refs/heads/{into}^{{commit}}");
     if main.git(["rev-parse", "--verify", "--quiet", &head]).yes_or_no()? {
         return Ok((main, into));
@@ -301,11 +310,6 @@ impl Inner {
         format!("refs/heads/{}", self.into)
     }
 
-    /// Where it stands which commit the person's checkout is still at.
-    fn checkout_ref(&self) -> String {
-        format!("refs/brigade/{}/checkout", self.team)
-    }
-
     /// Where it stands that a task's work was merged, until the board knows.
     fn merged_ref(&self, assignment: &Assignment) -> String {
         format!("refs/brigade/{}/merged/task-{}", self.team, assignment.task.0)
@@ -338,7 +342,7 @@ impl Inner {
             told.extend(self.exclude().err().and_then(or_told));
             told.extend(self.finish_removals().err().and_then(or_told));
             told.extend(self.remove_scratch().err().and_then(or_told));
-            told.extend(self.keep_all().unwrap_or_else(or_told));
+            told.extend(self.keep_all().unwrap_or_else(|error| vec![error.to_string()]));
             told.extend(self.follow(checkout::Left::Torn).unwrap_or_else(or_told));
         }
         let prefix = format!("refs/brigade/{}/merged/", self.team);
