@@ -3,11 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use brigade::domain::change::Change;
 use brigade::domain::name::LEAD;
 use brigade::domain::state::{Mode, SharedState};
 use brigade::domain::task::{Task, TaskId, TaskStatus};
+use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Entry, Record};
 use brigade::ports::ModelRequest;
 use brigade::stores::fs::FileSystem;
@@ -19,6 +21,8 @@ use super::plan::Setup;
 use super::spending::Spending;
 use super::world::{LIMITS_TURNS, MEMBERS};
 
+/// Mail that was sent so short before the end need not have been read.
+const LATE: Duration = Duration::from_secs(2);
 /// The largest file a check reads, in bytes.
 const BYTES_MAX: u64 = 1 << 24;
 
@@ -422,8 +426,20 @@ impl Laws {
     }
 
     /// In the end what was sent to teammates has arrived, in order for each sender.
-    pub fn check_arrivals(&mut self, members: &[&str]) {
+    pub fn check_arrivals(&mut self, members: &[&str], disk: &SimulatedDisk, inboxes: &Path, now: UnixMs) {
         let mut wrong = Vec::new();
+        // What came as the team went home is there for the next launch.
+        let waiting = |to: &str| {
+            let bytes = disk.read(&inboxes.join(format!("{to}.jsonl")), 0, BYTES_MAX).map(|(bytes, _)| bytes);
+            let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
+            let lines = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+            let is_late = |line: &serde_json::Value| {
+                let sent =
+                    Duration::try_from_secs_f64(line["timestamp"].as_f64().unwrap_or_default()).unwrap_or_default();
+                UnixMs::default().plus(sent + LATE) >= now
+            };
+            lines.filter(is_late).filter_map(|line| Some(line["id"].as_str()?.to_owned())).collect::<Vec<String>>()
+        };
         for (to, sent) in self.mail.iter().filter(|(to, _)| members.contains(&to.as_str()) || *to == LEAD) {
             let none = Heard::default();
             let keys = &self.heard.get(to).unwrap_or(&none).keys;
@@ -432,7 +448,9 @@ impl Laws {
                 .filter(|sent| !sent.is_foreign)
                 .for_each(|sent| by_sender.entry(&sent.from).or_default().push(&sent.id));
             for (from, ids) in by_sender {
-                let arrived: Vec<&String> = keys.iter().filter(|key| ids.contains(key)).collect();
+                let mut arrived: Vec<&String> = keys.iter().filter(|key| ids.contains(key)).collect();
+                let waiting = if arrived == ids { Vec::new() } else { waiting(to) };
+                arrived.extend(waiting.iter().filter(|id| ids.contains(id)));
                 if arrived != ids {
                     wrong.push(format!(
                         "mail arrives once, in order: {from} sent {ids:?} to {to}, which got {arrived:?}"

@@ -182,7 +182,8 @@ impl World {
         self.ended().await;
         self.check();
         let (disk, mut laws) = (self.nature.disk(), lock(&self.nature.laws));
-        laws.check_arrivals(&MEMBERS[..self.plan.setup.members]);
+        let inboxes = Path::new(WORKSPACE).join(".team/inbox");
+        laws.check_arrivals(&MEMBERS[..self.plan.setup.members], &disk, &inboxes, self.nature.now());
         laws.check_end(&disk, &Path::new(WORKSPACE).join(".tasks"));
     }
 
