@@ -95,7 +95,7 @@ impl Isolated {
     #[must_use]
     pub fn of(team: &TeamSpec, workspace: &Path) -> Option<Self> {
         let (workspace, into) = (workspace.to_owned(), team.merge_into.clone());
-        (team.isolation == Isolation::Worktree).then(|| Self { workspace, into })
+        (team.isolation == Isolation::Worktree).then_some(Self { workspace, into })
     }
 
     /// What keeps the files of the workspace from being what was merged, where that can be told.
