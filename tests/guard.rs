@@ -496,6 +496,23 @@ async fn commands_that_name_files_by_their_process_number_do_not_name_the_same()
 }
 
 #[cfg(target_os = "linux")]
+/// Commands that are not confined are said to be so, and go on: what is wrong with one path must not come to that.
+#[test]
+fn no_protected_path_keeps_commands_from_being_confined() {
+    let confined = |read_only: &[PathBuf]| guard::confinement(&guard_of_brigade(), &std::env::temp_dir(), read_only);
+    let without = confined(&[]);
+    if let Confinement::Unavailable(reason) = &without {
+        println!("not confined here: {reason}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
+    for path in ["no/such/folder/brigade.toml", "missing.toml", "link/brigade.toml", "no/such/folder/*"] {
+        assert_eq!(confined(&[folder.path().join(path)]), without, "{path}");
+    }
+    assert_eq!(confined(&[PathBuf::from(".tasks"), PathBuf::from("../elsewhere/.team")]), without, "relative ones");
+}
+
 #[tokio::test]
 async fn confined_commands_see_control_files_read_only_and_all_else_as_ever() {
     if let Confinement::Unavailable(reason) = guard::confinement(&guard_of_brigade(), &std::env::temp_dir(), &[]) {
