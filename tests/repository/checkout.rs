@@ -135,6 +135,27 @@ async fn what_git_ignores_or_does_not_know_is_not_written_over() {
 }
 
 #[tokio::test]
+async fn where_no_branch_is_left_for_the_checkout_nothing_is_written_over() {
+    let place = Place::new().await;
+    fs::write(place.path().join(".gitignore"), ".env\n").unwrap();
+    place.git(&["add", "-A"]);
+    place.git(&["commit", "-q", "-m", "Ignore"]);
+    place.git(&["branch", "brigade-yours/main"]);
+    for number in 2..=9 {
+        place.git(&["branch", &format!("brigade-yours-{number}/main")]);
+    }
+    fs::write(place.path().join(".env"), "the person's").unwrap();
+    let worktree = place.provision(1).await;
+    fs::write(worktree.root.join(".env"), "theirs").unwrap();
+    super::place::git(&worktree.root, &["add", "--force", ".env"]);
+    place.commit(1, &worktree).await;
+    let said = place.merged(1, &worktree).await.unwrap();
+    assert!(said.contains("a commit made there now would undo the merge"), "{said}");
+    assert_eq!(fs::read_to_string(place.path().join(".env")).unwrap(), "the person's");
+    assert!(behind(&place).is_some(), "it is said until it is mended");
+}
+
+#[tokio::test]
 async fn a_checkout_of_another_branch_stays_where_it_is() {
     let place = Place::new().await;
     let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;

@@ -1,19 +1,16 @@
 //! A task's branch: which commit it was begun at, and that it is the one its worktree is on.
 
 use std::fs;
-use std::io::Read;
 
 use super::run::At;
 use super::worktrees::failed;
-use super::{Inner, checked_out};
+use super::{Inner, checked_out, small};
 use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
 
 /// In a worktree: the commit its branch was begun at. It stands beside the state and not in it, where another runner may drop it.
 const BASE_FILE: &str = ".agent/base";
 /// As long as the number of a commit can be, in letters.
 const COMMIT_LETTERS: std::ops::RangeInclusive<usize> = 40..=64;
-/// The most that is read of the file, in bytes.
-const FILE_BYTES_MAX: u64 = 128;
 /// What git keeps in a worktree's folder while it is in the middle of something, and what that is.
 const IN_THE_MIDDLE: [(&str, &str); 3] =
     [("rebase-merge", "rebase"), ("rebase-apply", "rebase"), ("CHERRY_PICK_HEAD", "cherry-pick")];
@@ -40,9 +37,7 @@ impl Inner {
 
     /// The commit a branch was begun at, where that is known.
     pub(super) fn begun_at(&self, worktree: &Worktree) -> Option<String> {
-        let mut text = String::new();
-        let file = fs::File::open(worktree.root.join(BASE_FILE)).ok()?;
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+        let text = small::text(&worktree.root.join(BASE_FILE))?;
         let commit = text.trim_end();
         let is_commit = COMMIT_LETTERS.contains(&commit.len()) && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_commit.then(|| commit.to_owned())

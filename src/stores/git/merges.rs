@@ -270,12 +270,11 @@ impl Inner {
         }
         let mut stand = Stand::of(&self.main, &self.into)?;
         let behind = if stand == Stand::Here { self.ref_at(CHECKOUT_REF)? } else { None };
+        let can_follow = stand == Stand::Here && behind.is_none();
+        let in_the_way = if can_follow { self.in_the_way(onto, commit)? } else { None };
         let mut told = None;
-        if stand == Stand::Here
-            && behind.is_none()
-            && let Some(why) = self.in_the_way(onto, commit)?
-        {
-            told = self.part(onto, &why)?;
+        if let Some(why) = &in_the_way {
+            told = self.part(onto, why)?;
             stand = Stand::of(&self.main, &self.into)?;
         }
         let mut orders = format!("start\nupdate {into} {commit} {onto}\nupdate {merged} {commit}\n");
@@ -296,6 +295,7 @@ impl Inner {
         *self.kept() = Some(commit.clone());
         // The branch is moved, whatever becomes of the checkout.
         let followed = match (&stand, &behind) {
+            (Stand::Here, None) if in_the_way.is_some() => self.settle(onto, in_the_way),
             (Stand::Here, None) => self.bring_free(onto, commit).and_then(|why| self.settle(onto, why)),
             (Stand::Here, Some(old)) => self.bring(old, commit, Left::Whole).and_then(|why| self.settle(old, why)),
             (Stand::Parted(branch), _) if told.is_none() => self.come_back(branch, Left::Whole),
