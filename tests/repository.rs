@@ -9,6 +9,8 @@ mod attacks;
 mod checkout;
 #[path = "repository/hidden.rs"]
 mod hidden;
+#[path = "repository/layouts.rs"]
+mod layouts;
 #[path = "repository/lines.rs"]
 mod lines;
 #[path = "repository/merges.rs"]

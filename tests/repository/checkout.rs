@@ -5,7 +5,7 @@ use std::fs;
 use brigade::ports::{Publish, Repository};
 use brigade::stores::git::GitRepository;
 
-use super::place::{Place, edit, put};
+use super::place::{Place, edit, git, git_with, open, put};
 
 /// Adds a line to `f.txt` on a task's branch, and merges it.
 async fn merge_a_line(place: &Place, id: u64, behind: &str, line: &str) -> Option<String> {
@@ -72,7 +72,10 @@ async fn what_the_person_commits_meanwhile_undoes_nothing() {
     let text = place.on_main("f.txt");
     assert!(text.contains("of the team") && text.contains("mine"), "{text}");
     assert_eq!(behind(&place), None);
-    // A second time it gets another name.
+    // Where it has commits that are not home yet it is left, and another one taken.
+    place.git(&["switch", "-q", "brigade-yours/main"]);
+    place.git(&["commit", "-q", "--allow-empty", "-m", "Mine alone"]);
+    place.git(&["switch", "-q", "main"]);
     edit(place.path(), "f.txt", |text| format!("{text}more\n"));
     let said = merge_a_line(&place, 2, "line 5", "second").await.unwrap();
     assert!(said.contains("is on the branch brigade-yours-2/main"), "{said}");
@@ -140,10 +143,10 @@ async fn where_no_branch_is_left_for_the_checkout_nothing_is_written_over() {
     fs::write(place.path().join(".gitignore"), ".env\n").unwrap();
     place.git(&["add", "-A"]);
     place.git(&["commit", "-q", "-m", "Ignore"]);
-    place.git(&["branch", "brigade-yours/main"]);
-    for number in 2..=9 {
-        place.git(&["branch", &format!("brigade-yours-{number}/main")]);
-    }
+    let tip = place.main();
+    let ends = (2..=99).map(|number| format!("-{number}")).chain([String::new()]);
+    let taken: String = ends.map(|end| format!("create refs/heads/brigade-yours{end}/main/x {tip}\n")).collect();
+    git_with(place.path(), &["update-ref", "--stdin"], &taken);
     fs::write(place.path().join(".env"), "the person's").unwrap();
     let worktree = place.provision(1).await;
     fs::write(worktree.root.join(".env"), "theirs").unwrap();
@@ -153,6 +156,115 @@ async fn where_no_branch_is_left_for_the_checkout_nothing_is_written_over() {
     assert!(said.contains("a commit made there now would undo the merge"), "{said}");
     assert_eq!(fs::read_to_string(place.path().join(".env")).unwrap(), "the person's");
     assert!(behind(&place).is_some(), "it is said until it is mended");
+}
+
+#[tokio::test]
+async fn a_branch_the_checkout_was_on_before_is_taken_again_where_all_of_it_is_merged() {
+    let place = Place::new().await;
+    place.git(&["branch", "brigade-yours/main"]);
+    edit(place.path(), "f.txt", |text| format!("{text}unsaved\n"));
+    let said = merge_a_line(&place, 1, "line 2", "first").await.unwrap();
+    assert!(said.contains("is on the branch brigade-yours/main"), "{said}");
+    assert_eq!(place.git(&["rev-parse", "HEAD"]), place.git(&["rev-parse", "main~1"]));
+}
+
+#[tokio::test]
+async fn what_lies_in_the_folder_of_a_submodule_is_not_removed_with_it() {
+    type Put = fn(&std::path::Path);
+    let cases: [Put; 3] = [
+        |path| fs::write(path, "a file now").unwrap(),
+        |path| std::os::unix::fs::symlink("f.txt", path).unwrap(),
+        |path| {
+            fs::create_dir(path).unwrap();
+            fs::write(path.join("own.txt"), "theirs").unwrap();
+        },
+    ];
+    for teams in cases {
+        let place = Place::new().await;
+        let within = place.path().join("within");
+        git(place.path(), &["init", "-q", "within"]);
+        git(&within, &["commit", "-q", "--allow-empty", "-m", "Within"]);
+        place.git(&["add", "within"]);
+        place.git(&["commit", "-q", "-m", "A repository within"]);
+        fs::write(within.join("own.txt"), "the person's").unwrap();
+        let worktree = place.provision(1).await;
+        git(&worktree.root, &["rm", "-q", "--cached", "within"]);
+        fs::remove_dir(worktree.root.join("within")).unwrap();
+        teams(&worktree.root.join("within"));
+        place.commit(1, &worktree).await;
+        let said = place.merged(1, &worktree).await.unwrap();
+        assert!(said.contains("within") && said.contains("brigade-yours/main"), "{said}");
+        assert_eq!(fs::read_to_string(within.join("own.txt")).unwrap(), "the person's");
+        assert!(within.join(".git").is_dir());
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_file_whose_name_is_no_text_is_not_written_over() {
+    use std::os::unix::ffi::OsStrExt;
+    let name = std::ffi::OsStr::from_bytes(b"caf\xe9.cfg");
+    let place = Place::new().await;
+    fs::write(place.path().join(".gitignore"), "*.cfg\n").unwrap();
+    place.git(&["add", "-A"]);
+    place.git(&["commit", "-q", "-m", "Ignore"]);
+    fs::write(place.path().join(name), "the person's").unwrap();
+    let worktree = place.provision(1).await;
+    fs::write(worktree.root.join(name), "theirs").unwrap();
+    git(&worktree.root, &["add", "--force", "--", "*.cfg"]);
+    place.commit(1, &worktree).await;
+    let said = place.merged(1, &worktree).await.unwrap();
+    assert!(said.contains("brigade-yours/main"), "{said}");
+    assert_eq!(fs::read_to_string(place.path().join(name)).unwrap(), "the person's");
+}
+
+/// A checkout whose branch was moved by a merge of `new/a.txt`, and none of whose files was brought along, as a kill between the two leaves
+/// it; the repository is opened anew.
+async fn left_behind(place: &Place) -> brigade::stores::git::GitRepository {
+    let old = place.main();
+    let worktree = place
+        .done(1, |root| {
+            fs::create_dir(root.join("new")).unwrap();
+            fs::write(root.join("new/a.txt"), "a\n").unwrap();
+            put(root, "f.txt", "line 2", "merged");
+        })
+        .await;
+    assert_eq!(place.merged(1, &worktree).await, None);
+    place.git(&["update-ref", "refs/worktree/brigade-checkout", &old]);
+    place.git(&["read-tree", &old]);
+    fs::remove_dir_all(place.path().join("new")).unwrap();
+    place.git(&["checkout-index", "-f", "-u", "f.txt"]);
+    open(place.path()).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_a_link_of_the_persons_leads_to_is_not_put_back() {
+    let place = Place::new().await;
+    let repository = left_behind(&place).await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::write(elsewhere.path().join("a.txt"), "a\n").unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), place.path().join("new")).unwrap();
+    let told = repository.take_up(Vec::new()).await.unwrap().concat();
+    assert!(told.contains("brigade-yours/main"), "{told}");
+    assert_eq!(fs::read_to_string(elsewhere.path().join("a.txt")).unwrap(), "a\n");
+}
+
+#[tokio::test]
+async fn a_checkout_half_done_waits_for_a_killed_gits_lock_to_be_removed() {
+    let place = Place::new().await;
+    let repository = left_behind(&place).await;
+    // Half of it was written when git was killed.
+    put(place.path(), "f.txt", "line 2", "merged");
+    let lock = place.path().join(".git/index.lock");
+    fs::write(&lock, "").unwrap();
+    let told = repository.take_up(Vec::new()).await.unwrap().concat();
+    assert!(told.contains("index.lock is there") && told.contains("remove that file"), "{told}");
+    assert_eq!(on(&place), "main");
+    assert!(behind(&place).is_some());
+    fs::remove_file(&lock).unwrap();
+    assert_eq!(repository.take_up(Vec::new()).await.unwrap(), [""; 0]);
+    assert_eq!((place.status().as_str(), on(&place).as_str(), behind(&place)), ("", "main", None));
+    assert_eq!(fs::read_to_string(place.path().join("new/a.txt")).unwrap(), "a\n");
 }
 
 #[tokio::test]
@@ -191,6 +303,14 @@ async fn a_branch_that_a_person_rebases_or_has_elsewhere_is_not_moved() {
     assert!(refused.contains("a rebase of main is under way"), "{refused}");
     assert!(GitRepository::check(place.path(), Some("main".to_owned())).is_err());
     fs::remove_dir_all(git_dir.join("rebase-merge")).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let path = other.path().join("other").display().to_string();
+    place.git(&["worktree", "add", "-q", "--detach", &path]);
+    fs::create_dir(git_dir.join("worktrees/other/rebase-merge")).unwrap();
+    fs::write(git_dir.join("worktrees/other/rebase-merge/head-name"), "refs/heads/main\n").unwrap();
+    let refused = place.repository.publish(&merge, &super::place::task(1)).await.unwrap_err().to_string();
+    assert!(refused.contains(&format!("a rebase of main is under way in {path}")), "{refused}");
+    place.git(&["worktree", "remove", "--force", &path]);
     place.git(&["switch", "-q", "-c", "dev"]);
     let elsewhere = tempfile::tempdir().unwrap();
     let path = elsewhere.path().join("main").display().to_string();

@@ -1,10 +1,12 @@
 //! Commits in a worktree: what a teammate did not commit is committed for it, and every commit of its branch names its task.
 
+use std::ffi::OsString;
 use std::fs;
+use std::path::PathBuf;
 
 use super::branch::{Attached, in_the_middle};
 use super::index::reveal;
-use super::run::At;
+use super::run::{At, path_of, pathspec, text_of};
 use super::{Inner, identity, small};
 use crate::domain::merge::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER};
 use crate::ports::{Assignment, RepositoryError, Worktree};
@@ -58,7 +60,7 @@ impl Inner {
         assignment: &Assignment,
         summary: &str,
         merged: &[String],
-        repositories: &[String],
+        repositories: &[PathBuf],
     ) -> Result<bool, RepositoryError> {
         stage(at, repositories)?;
         let said = at.git(["rev-parse", "HEAD^{commit}", "HEAD^{tree}"]).ok()?.line();
@@ -116,10 +118,10 @@ impl Inner {
 }
 
 /// Stages all there is, but for repositories within: to see whether one is changed git would run what its settings name.
-fn stage(at: &At, repositories: &[String]) -> Result<(), RepositoryError> {
-    let without: Vec<String> = repositories.iter().map(|path| format!(":(top,exclude,literal){path}")).collect();
-    let all = ["add", "--all", "--", ":(top)"].map(str::to_owned);
-    at.git(all.iter().chain(&without)).ok().map(drop)
+fn stage(at: &At, repositories: &[PathBuf]) -> Result<(), RepositoryError> {
+    let without = repositories.iter().map(|path| pathspec(",exclude", path));
+    let all = ["add", "--all", "--sparse", "--", ":(top)"].map(OsString::from);
+    at.git(all.into_iter().chain(without)).ok().map(drop)
 }
 
 /// What is not committed in a worktree.
@@ -127,7 +129,7 @@ struct State {
     /// Whether there is anything.
     is_dirty: bool,
     /// The files in conflict.
-    unmerged: Vec<String>,
+    unmerged: Vec<PathBuf>,
 }
 
 impl State {
@@ -135,18 +137,18 @@ impl State {
         // `u <XY> <sub> <m1> <m2> <m3> <mW> <h1> <h2> <h3> <path>`; see git-status(1), Porcelain Format Version 2.
         const PATH_FIELD: usize = 10;
         let said = at.git(["status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
-        let entries: Vec<String> = said.fields().collect();
-        let unmerged = entries.iter().filter(|entry| entry.starts_with("u "));
-        let path = |entry: &String| entry.splitn(PATH_FIELD + 1, ' ').nth(PATH_FIELD).map(str::to_owned);
-        Ok(Self { is_dirty: !entries.is_empty(), unmerged: unmerged.filter_map(path).collect() })
+        let unmerged = said.fields().filter(|entry| entry.starts_with(b"u "));
+        let path = |entry: &[u8]| entry.splitn(PATH_FIELD + 1, |byte| *byte == b' ').nth(PATH_FIELD).map(path_of);
+        Ok(Self { is_dirty: said.fields().next().is_some(), unmerged: unmerged.filter_map(path).collect() })
     }
 }
 
 /// Files in a text.
-pub(super) fn named(files: &[String]) -> String {
+pub(super) fn named(files: &[PathBuf]) -> String {
     let more = files.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", files.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", "))
+    let names = files.iter().take(NAMED_MAX).map(|file| text_of(file));
+    format!("{}{more}", names.collect::<Vec<_>>().join(", "))
 }
 
 /// The message of a commit: a line, what was done, the trailers.

@@ -1,8 +1,9 @@
 //! A worktree's index: which of its entries git was told not to look at, and which are repositories within.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
-use super::run::At;
+use super::run::{At, path_of, paths_ended_by};
 use crate::ports::RepositoryError;
 
 /// The mode of a repository within another one.
@@ -15,23 +16,23 @@ struct Entry {
     /// Whether git was told to leave it out of the worktree.
     is_skipped: bool,
     is_repository: bool,
-    path: String,
+    path: PathBuf,
 }
 
 /// Has git look at all that is in the worktree again, and returns the repositories within.
 ///
 /// An entry that git was told to take for unchanged, or to leave out though it is there, would be missing from what is committed and be lost
 /// with the worktree. See git-ls-files(1) for the letters: a small one is assumed to be unchanged, an `S` is left out.
-pub(super) fn reveal(at: &At) -> Result<Vec<String>, RepositoryError> {
+pub(super) fn reveal(at: &At) -> Result<Vec<PathBuf>, RepositoryError> {
     let said = at.git(["ls-files", "-v", "--stage", "-z"]).ok()?;
-    let entries: Vec<Entry> = said.fields().filter_map(|field| entry(&field)).collect();
+    let entries: Vec<Entry> = said.fields().filter_map(entry).collect();
     let is_there = |entry: &&Entry| at.work_tree.join(&entry.path).symlink_metadata().is_ok();
     for (option, hidden) in [
         ("--no-assume-unchanged", entries.iter().filter(|entry| entry.is_assumed).collect::<Vec<_>>()),
         ("--no-skip-worktree", entries.iter().filter(|entry| entry.is_skipped).filter(is_there).collect()),
     ] {
         if !hidden.is_empty() {
-            let paths: String = hidden.iter().map(|entry| format!("{}\0", entry.path)).collect();
+            let paths = paths_ended_by(0, hidden.iter().map(|entry| &entry.path));
             at.git(["update-index", option, "-z", "--stdin"]).input(paths).ok()?;
         }
     }
@@ -39,21 +40,24 @@ pub(super) fn reveal(at: &At) -> Result<Vec<String>, RepositoryError> {
 }
 
 /// `<letter> <mode> <object> <stage>`, a tab, and the path.
-fn entry(field: &str) -> Option<Entry> {
-    let (head, path) = field.split_once('\t')?;
-    let (letter, mode) = head.split_once(' ')?;
+fn entry(field: &[u8]) -> Option<Entry> {
+    let tab = field.iter().position(|byte| *byte == b'\t')?;
+    let (letter, mode) = std::str::from_utf8(&field[..tab]).ok()?.split_once(' ')?;
     let letter = letter.chars().next()?;
     Some(Entry {
         is_assumed: letter.is_ascii_lowercase(),
         is_skipped: letter.eq_ignore_ascii_case(&'s'),
         is_repository: mode.starts_with(REPOSITORY_MODE),
-        path: path.to_owned(),
+        path: path_of(&field[tab + 1..]),
     })
 }
 
 /// The first of these repositories within that has anything in its folder.
-pub(super) fn occupied<'a>(at: &At, repositories: &'a [String]) -> Option<&'a String> {
-    repositories
-        .iter()
-        .find(|path| fs::read_dir(at.work_tree.join(path)).is_ok_and(|mut entries| entries.next().is_some()))
+pub(super) fn occupied<'a>(at: &At, repositories: &'a [PathBuf]) -> Option<&'a PathBuf> {
+    repositories.iter().find(|path| is_occupied(&at.work_tree.join(path)))
+}
+
+/// Whether this is a folder with anything in it.
+pub(super) fn is_occupied(folder: &Path) -> bool {
+    fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
 }

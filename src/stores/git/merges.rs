@@ -1,12 +1,13 @@
 //! Merges: made without a checkout, accounted for line by line, verified in a scratch worktree by whoever asks, and then seen all at
 //! once, by one transaction of refs.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::checkout::{Left, Stand, barrier};
+use super::checkout::{Stand, barrier};
 use super::commits::{message, named};
 use super::index::REPOSITORY_MODE;
-use super::run::{At, text_of};
+use super::run::{At, path_of, pathspec, text_of};
 use super::{CHECKOUT_REF, Inner, WORKTREES_FOLDER, identity};
 use crate::domain::merge::{DROPS_TRAILER, Lines, taken_out, unaccounted};
 use crate::ports::{Assignment, Merge, MergeTry, Publish, RepositoryError, Worktree};
@@ -35,13 +36,12 @@ impl Inner {
         }
         let said = self.main.git(["merge-tree", "--write-tree", "--name-only", "-z", &onto, tip]).run()?;
         // The tree, the files in conflict, and behind an empty field what is for people.
-        let fields = said.out.split(|byte| *byte == 0).map(|field| String::from_utf8_lossy(field).into_owned());
-        let mut fields = fields.take_while(|field| !field.is_empty());
-        let tree = fields.next().unwrap_or_default().trim().to_owned();
+        let mut fields = said.out.split(|byte| *byte == 0).take_while(|field| !field.is_empty());
+        let tree = String::from_utf8_lossy(fields.next().unwrap_or_default()).trim().to_owned();
         match said.code {
             0 => {}
             1 => {
-                return Ok(MergeTry::Refused(self.conflict(&onto, &tree, &fields.collect::<Vec<_>>())?));
+                return Ok(MergeTry::Refused(self.conflict(&onto, &tree, &fields.map(path_of).collect::<Vec<_>>())?));
             }
             _ => return Ok(MergeTry::Refused(format!("git cannot merge the branch: {}", said.err.trim()))),
         }
@@ -106,16 +106,14 @@ impl Inner {
         let said = self.main.git(["diff-tree", "-r", "-z", "--raw", "--no-renames", onto, tree]).ok()?;
         let (mut controls, mut repositories, mut impossible) = (Vec::new(), Vec::new(), Vec::new());
         let mut fields = said.fields();
-        // `:<mode before> <mode> <object before> <object> <kind>`, and the path.
         while let (Some(head), Some(path)) = (fields.next(), fields.next()) {
-            let mut modes = head.trim_start_matches(':').split(' ');
-            let (before, after) = (modes.next(), modes.next());
-            let is_repository = before != Some(REPOSITORY_MODE) && after == Some(REPOSITORY_MODE);
+            let ([before, after], path) = (modes(head), path_of(path));
+            let is_repository = before != REPOSITORY_MODE && after == REPOSITORY_MODE;
             if self.is_control(&path) {
                 controls.push(path);
             } else if is_repository {
                 repositories.push(path);
-            } else if path.split('/').any(is_impossible) {
+            } else if text_of(&path).split('/').any(is_impossible) {
                 impossible.push(path);
             }
         }
@@ -136,10 +134,10 @@ impl Inner {
         })
     }
 
-    fn is_control(&self, path: &str) -> bool {
+    fn is_control(&self, path: &Path) -> bool {
         let own = [".agent", WORKTREES_FOLDER].map(Path::new);
         let controls = self.control_files.iter().map(PathBuf::as_path).chain(own);
-        controls.into_iter().any(|control| Path::new(path).starts_with(control))
+        controls.into_iter().any(|control| path.starts_with(control))
     }
 
     /// Refuses to undo unsaid what others merged since the task was begun: a branch that took it in and dropped it again, as a rebase can.
@@ -217,9 +215,9 @@ impl Inner {
     }
 
     /// A conflict, for who is to resolve it.
-    fn conflict(&self, onto: &str, tree: &str, files: &[String]) -> Result<String, RepositoryError> {
-        let start = ["diff", "--no-color", "--no-ext-diff", "--no-renames", onto, tree, "--"].map(str::to_owned);
-        let paths = files.iter().map(|file| format!(":(top,literal){file}"));
+    fn conflict(&self, onto: &str, tree: &str, files: &[PathBuf]) -> Result<String, RepositoryError> {
+        let start = ["diff", "--no-color", "--no-ext-diff", "--no-renames", onto, tree, "--"].map(OsString::from);
+        let paths = files.iter().map(|file| pathspec("", file));
         let diff = self.main.git(start.into_iter().chain(paths)).ok()?.out;
         let shown = &diff[..diff.len().min(EVIDENCE_BYTES_MAX)];
         let rest = if shown.len() < diff.len() { "\n[...]" } else { "" };
@@ -297,12 +295,19 @@ impl Inner {
         let followed = match (&stand, &behind) {
             (Stand::Here, None) if in_the_way.is_some() => self.settle(onto, in_the_way),
             (Stand::Here, None) => self.bring_free(onto, commit).and_then(|why| self.settle(onto, why)),
-            (Stand::Here, Some(old)) => self.bring(old, commit, Left::Whole).and_then(|why| self.settle(old, why)),
-            (Stand::Parted(branch), _) if told.is_none() => self.come_back(branch, Left::Whole),
+            (Stand::Here, Some(_)) => self.follow(),
+            (Stand::Parted(_), _) if told.is_none() => self.follow(),
             (Stand::Parted(_) | Stand::Elsewhere, _) => Ok(told),
         };
         Ok(Publish::Done(followed.unwrap_or_else(|error| Some(error.to_string()))))
     }
+}
+
+/// The modes before and after in a line of raw output, `:<mode> <mode> <object> <object> <kind>`; see git-diff-tree(1).
+pub(super) fn modes(head: &[u8]) -> [String; 2] {
+    let text = String::from_utf8_lossy(head);
+    let mut modes = text.trim_start_matches(':').split(' ').map(str::to_owned);
+    [modes.next().unwrap_or_default(), modes.next().unwrap_or_default()]
 }
 
 /// Has the scratch worktree hold a commit and nothing else, but for what git ignores: builds go on from there.

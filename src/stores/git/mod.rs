@@ -20,6 +20,7 @@ mod worktrees;
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,9 +33,13 @@ use crate::ports::{
 use crate::stores::file::worktree::WorktreeStore;
 use crate::stores::fs::FileSystem;
 use run::{At, git, text_of};
+use worktrees::failed;
 
 /// Where worktrees lie in a workspace.
 pub const WORKTREES_FOLDER: &str = ".worktrees";
+
+/// What the names of all branches of tasks begin with.
+const BRANCHES: &str = "brigade";
 
 /// Where it stands which commit the person's checkout is still at. Each worktree has its own; see git-worktree(1), REFS.
 const CHECKOUT_REF: &str = "refs/worktree/brigade-checkout";
@@ -60,6 +65,8 @@ struct Inner {
     states: WorktreeStore,
     clock: Arc<dyn Clock>,
     /// The commit up to which all objects are kept.
+    /// What may lie about in the checkout.
+    left: Mutex<checkout::Left>,
     kept: Mutex<Option<String>>,
     /// Held for each step of a merge: one whose caller is gone runs to its end, and the next one waits for it.
     merging: Mutex<()>,
@@ -98,6 +105,7 @@ impl GitRepository {
             control_files: options.control_files.into_iter().filter(|path| path.is_relative()).collect(),
             states,
             clock: options.clock,
+            left: Mutex::new(checkout::Left::Torn),
             kept: Mutex::new(None),
             merging: Mutex::new(()),
             listing: Mutex::new(()),
@@ -207,6 +215,13 @@ fn usable(workspace: &Path, into: Option<String>) -> Result<(At, String), Reposi
     };
     if let Some(why) = checkout::barrier(&main, &into) {
         return Err(RepositoryError::Unusable(why));
+    }
+    // Names of branches are folders too.
+    let above = format!("refs/heads/{BRANCHES}");
+    if main.git(["show-ref", "--verify", "--quiet", &above]).yes_or_no()? {
+        return Err(RepositoryError::Unusable(format!(
+            "there is a branch `{BRANCHES}`, and the branches of tasks are {BRANCHES}/TEAM/task-ID, which git cannot have beside it: rename it (git branch -m {BRANCHES} OTHER)"
+        )));
     }
     let head = format!("refs/heads/{into}^{{commit}}");
     if main.git(["rev-parse", "--verify", "--quiet", &head]).yes_or_no()? {
@@ -318,19 +333,24 @@ impl Inner {
     /// Has git not see what is Brigade's, in no file that is anybody's to commit.
     fn exclude(&self) -> Result<(), RepositoryError> {
         let path = self.main.common_dir.join("info/exclude");
-        let old = fs::read_to_string(&path).unwrap_or_default();
-        let missing: Vec<&str> =
-            EXCLUDED.into_iter().filter(|line| !old.lines().any(|known| known.trim() == *line)).collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let gap = if old.is_empty() || old.ends_with('\n') { "" } else { "\n" };
-        let written = fs::create_dir_all(self.main.common_dir.join("info"))
-            .and_then(|()| fs::write(&path, format!("{old}{gap}{}\n", missing.join("\n"))));
-        written.map_err(|error| RepositoryError::Failed {
-            action: format!("write {}", path.display()),
-            reason: error.to_string(),
-        })
+        let old = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            other => other,
+        };
+        let written = old.and_then(|old| {
+            let is_known =
+                |line: &&str| old.split(|byte| *byte == b'\n').any(|old| old.trim_ascii() == line.as_bytes());
+            let missing: Vec<&str> = EXCLUDED.into_iter().filter(|line| !is_known(line)).collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            fs::create_dir_all(self.main.common_dir.join("info"))?;
+            let gap = if old.is_empty() || old.ends_with(b"\n") { "" } else { "\n" };
+            let lines = format!("{gap}{}\n", missing.join("\n"));
+            // What the person has in it is not written anew.
+            fs::OpenOptions::new().append(true).create(true).open(&path)?.write_all(lines.as_bytes())
+        });
+        written.map_err(|error| failed("write", &path, &error))
     }
 
     /// What cannot be taken up now is told, and is no reason not to begin.
@@ -343,7 +363,7 @@ impl Inner {
             told.extend(self.finish_removals().err().and_then(or_told));
             told.extend(self.remove_scratch().err().and_then(or_told));
             told.extend(self.keep_all().unwrap_or_else(|error| vec![error.to_string()]));
-            told.extend(self.follow(checkout::Left::Torn).unwrap_or_else(or_told));
+            told.extend(self.follow().unwrap_or_else(or_told));
         }
         let prefix = format!("refs/brigade/{}/merged/", self.team);
         let named = self.main.git(["for-each-ref", "--format=%(refname)", &prefix]).ok()?.line();

@@ -120,7 +120,7 @@ fn what_holds(at: &At) -> Result<Option<String>, RepositoryError> {
     }
     let repositories = reveal(at)?;
     if let Some(repository) = occupied(at, &repositories) {
-        return Ok(Some(format!("there is something in {repository}, which is a repository of its own")));
+        return Ok(Some(format!("there is something in {}, which is a repository of its own", repository.display())));
     }
     let files = at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
     let files = files.fields().count();

@@ -32,8 +32,11 @@ const PROGRAM: &str = if cfg!(windows) { "git.exe" } else { "git" };
 const SETTINGS: &[&str] = &[
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
+    "core.preferSymlinkRefs=false",
     "core.quotePath=false",
     "core.untrackedCache=false",
+    // A pack is one file.
+    "pack.packSizeLimit=0",
     "commit.gpgSign=false",
     "gc.auto=0",
     "maintenance.auto=false",
@@ -72,10 +75,9 @@ impl Said {
         String::from_utf8_lossy(&self.out).trim_end_matches('\n').to_owned()
     }
 
-    /// What it printed, parted by NUL characters.
-    pub(super) fn fields(&self) -> impl Iterator<Item = String> + '_ {
-        let fields = self.out.split(|byte| *byte == 0).filter(|field| !field.is_empty());
-        fields.map(|field| String::from_utf8_lossy(field).into_owned())
+    /// What it printed, parted by NUL characters. Paths among it need be no text: [`path_of`].
+    pub(super) fn fields(&self) -> impl Iterator<Item = &[u8]> {
+        self.out.split(|byte| *byte == 0).filter(|field| !field.is_empty())
     }
 }
 
@@ -253,6 +255,26 @@ fn wait(child: &mut Child, all_is_said: &mpsc::Receiver<()>) -> Result<i32, Stri
         }
         pause = (pause * 3 / 2).min(PAUSE_MAX);
     }
+}
+
+/// A path that git printed.
+pub(super) fn path_of(bytes: &[u8]) -> PathBuf {
+    #[cfg(unix)]
+    return <OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).into();
+    #[cfg(not(unix))]
+    return String::from_utf8_lossy(bytes).into_owned().into();
+}
+
+/// What git takes for this path and no other, from the top folder on; `magic` is more to say of it, as gitglossary(7) has it.
+pub(super) fn pathspec(magic: &str, path: &Path) -> OsString {
+    let mut spec = OsString::from(format!(":(top,literal{magic})"));
+    spec.push(path);
+    spec
+}
+
+/// Paths for git's stdin, each ended by `end`.
+pub(super) fn paths_ended_by<'a>(end: u8, paths: impl IntoIterator<Item = &'a PathBuf>) -> Vec<u8> {
+    paths.into_iter().flat_map(|path| path.as_os_str().as_encoded_bytes().iter().copied().chain([end])).collect()
 }
 
 /// A path as an argument or a text; one that is no text is shown as well as it can be.

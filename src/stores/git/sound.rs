@@ -1,6 +1,8 @@
 //! What must hold of a worktree before git works there outside of any confinement: a teammate's commands write its git folder, and git
 //! follows what it finds there. Nobody else's commands reach that folder, and the teammate's own have ended by then.
 
+use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
@@ -17,11 +19,7 @@ impl Inner {
         if let Some(what) = link_in(&at.git_dir, &mut left) {
             return Some(format!("its git folder is not as git made it ({what})"));
         }
-        let settings = at.git_dir.join("config.worktree");
-        if settings.symlink_metadata().is_ok()
-            && small::bytes(&settings)
-                .is_none_or(|own| small::bytes(&at.common_dir.join("config.worktree")) != Some(own))
-        {
+        if !self.has_the_settings_of_the_checkout(&at.git_dir.join("config.worktree")) {
             return Some("it has git settings of its own (config.worktree): remove them".to_owned());
         }
         let agent = at.work_tree.join(".agent");
@@ -29,6 +27,25 @@ impl Inner {
             return Some("its .agent is no folder".to_owned());
         }
         None
+    }
+
+    /// Whether a worktree's settings are those that git gave it: the person's checkout's, but for what says where that one lies.
+    fn has_the_settings_of_the_checkout(&self, own: &Path) -> bool {
+        if own.symlink_metadata().is_err() {
+            return true;
+        }
+        let theirs = self.main.git_dir.join("config.worktree");
+        let Some(text) = small::bytes(own) else { return false };
+        if small::bytes(&theirs).is_some_and(|theirs| theirs == text) {
+            return true;
+        }
+        let settings = |file: &Path| -> Option<HashSet<Vec<u8>>> {
+            // A file that is named so is read without those that it includes.
+            let options = ["config", "--list", "-z", "--file"].map(OsStr::new);
+            let said = self.main.git(options.into_iter().chain([file.as_os_str()])).ok().ok()?;
+            Some(said.fields().map(<[u8]>::to_vec).collect())
+        };
+        settings(own).zip(settings(&theirs)).is_some_and(|(own, theirs)| own.is_subset(&theirs))
     }
 
     /// Why a branch of the team's is not to be used: a ref that stands for another one, or a link, would have that one moved.
@@ -42,7 +59,9 @@ impl Inner {
                 return Some(format!("its branch {branch} stands for another one"));
             }
         }
-        None
+        // A folder that git left empty is in nobody's way.
+        let is_in_the_way = |path: &Path| path.is_dir() && fs::remove_dir(path).is_err();
+        is_in_the_way(&path).then(|| format!("where its branch {branch} would be there are branches below"))
     }
 }
 

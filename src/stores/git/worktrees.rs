@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::branch::Attached;
 use super::index::reveal;
-use super::run::{At, text_of};
+use super::run::{At, path_of, text_of};
 use super::{Inner, WORKTREES_FOLDER, small};
 use crate::domain::record::WorktreeState;
 use crate::ports::{Assignment, Provision, RepositoryError, Worktree};
@@ -244,10 +244,10 @@ impl Inner {
         let wanted = format!("branch refs/heads/{branch}");
         let mut folder = PathBuf::new();
         Ok(said.fields().any(|field| {
-            if let Some(path) = field.strip_prefix("worktree ") {
-                folder = path.into();
+            if let Some(path) = field.strip_prefix(b"worktree ") {
+                folder = path_of(path);
             }
-            field == wanted && folder.is_dir()
+            field == wanted.as_bytes() && folder.is_dir()
         }))
     }
 
@@ -395,6 +395,7 @@ impl Inner {
         // All that another git would run, be led astray by, or take for a merge, and what the person's checkout is at: only objects, the
         // team's own branches and what belongs to the worktree can be written, so that the branch merged into moves by merges alone.
         let mut boundaries = vec![common.clone(), self.main.work_tree.clone()];
+        boundaries.extend(self.alternates());
         if let Some(worktree) = worktree {
             boundaries.extend([worktree.root.join(".agent"), worktree.root.join(".git")]);
             let packs = ["objects/info", "objects/pack"].map(|folder| common.join(folder));
