@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
-use crate::platform;
 use crate::ports::{Clock, StoreChange, StoreResult, Stores, Workers};
 
 use super::file::board::{BOARD_FOLDER, FileBoard};
@@ -204,7 +203,7 @@ impl Opened {
                 files.sync_folder(folder).map_err(failed("sync", folder))?;
             }
         }
-        if let Some(kind) = platform::network_file_system(workspace) {
+        if let Some(kind) = files.distrusts_locks(workspace) {
             self.warnings.push(format!(
                 "the workspace is on {kind}, where locks are not to be trusted: a worker counts as gone after 30 s of silence"
             ));

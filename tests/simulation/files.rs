@@ -320,6 +320,9 @@ impl FileSystem for Files {
         let seen = self.0.losses.load(Ordering::Relaxed);
         Some(Box::new(LossyWatch { inner, files: Arc::downgrade(&self.0), seen }))
     }
+    fn distrusts_locks(&self, _folder: &Path) -> Option<&'static str> {
+        self.0.nature.setup.by_lease.then_some("NFS")
+    }
     fn renames_after_bytes(&self, folder: &Path) -> bool {
         self.0.disk.renames_after_bytes(folder)
     }

@@ -20,6 +20,8 @@ pub struct Setup {
     pub renames_after_bytes: bool,
     /// Whether folders can be watched; without that stamps are compared.
     pub has_watches: bool,
+    /// Whether workers that fall silent count as gone, as where locks are not to be trusted.
+    pub by_lease: bool,
     /// Whether the run ends with a team at rest, or with one that ends by itself.
     pub ends_at_rest: bool,
 }
@@ -187,9 +189,11 @@ impl Plan {
             is_durable: rng.u8(..4) > 0,
             renames_after_bytes: rng.bool(),
             has_watches: rng.u8(..3) > 0,
+            by_lease: false,
             ends_at_rest: is_long && rng.u8(..2) == 0,
         };
         let steps = (0..rng.usize(steps)).map(|_| step(&mut rng, setup, is_long)).collect();
+        let setup = Setup { by_lease: rng.u8(..odds) == 0, ..setup };
         Self { seed, setup, steps }
     }
 }

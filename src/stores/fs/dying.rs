@@ -189,6 +189,10 @@ impl FileSystem for DyingFileSystem {
         self.look(|files| Ok(files.watch(folder))).ok().flatten()
     }
 
+    fn distrusts_locks(&self, folder: &Path) -> Option<&'static str> {
+        self.inner.distrusts_locks(folder)
+    }
+
     fn renames_after_bytes(&self, folder: &Path) -> bool {
         self.inner.renames_after_bytes(folder)
     }

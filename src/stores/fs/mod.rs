@@ -122,6 +122,12 @@ pub trait FileSystem: Send + Sync {
         None
     }
 
+    /// What `folder` lies on, where that is a file system whose locks say nothing about other machines; `None` where they are to be
+    /// trusted.
+    fn distrusts_locks(&self, _folder: &Path) -> Option<&'static str> {
+        None
+    }
+
     /// Whether a rename over an existing file becomes durable only after the renamed file's bytes. Where it does not,
     /// a replacement that is not synced first can leave a torn file after a power cut.
     fn renames_after_bytes(&self, _folder: &Path) -> bool {

@@ -224,6 +224,10 @@ impl FileSystem for RealFileSystem {
         platform::watch::FolderWatch::start(folder).map(|watch| Box::new(watch) as Box<dyn FolderWatch>)
     }
 
+    fn distrusts_locks(&self, folder: &Path) -> Option<&'static str> {
+        platform::network_file_system(folder)
+    }
+
     fn renames_after_bytes(&self, folder: &Path) -> bool {
         platform::renames_after_bytes(folder)
     }

@@ -153,7 +153,7 @@ impl FileWorkers {
         me: String,
         own: Option<WorkerRecord>,
     ) -> Self {
-        let by_lease = platform::network_file_system(team_folder).is_some();
+        let by_lease = files.distrusts_locks(team_folder).is_some();
         let folder = team_folder.join("workers");
         let (leadership, state) = (OnceLock::new(), Mutex::default());
         Self { inner: Arc::new(Inner { files, clock, folder, own, me, by_lease, leadership, state }) }
