@@ -264,7 +264,7 @@ impl OpenTeam {
     pub async fn launch(self) -> Result<RunningTeam, EmbedError> {
         let Self { team, workspace, folder } = self;
         let own = team.tools;
-        let repository = repository(&team.spec, &folder, &team.control_files).await?;
+        let repository = repository(&team.spec, &folder, &team.control_files, team.durability).await?;
         let surroundings = team::Surroundings {
             stores: workspace.stores.clone(),
             clock: Arc::new(SystemClock),
@@ -322,6 +322,7 @@ async fn repository(
     spec: &TeamSpec,
     folder: &Path,
     control_files: &[PathBuf],
+    durability: Durability,
 ) -> Result<Option<Arc<dyn Repository>>, LaunchError> {
     if spec.isolation == Isolation::None {
         return Ok(None);
@@ -332,6 +333,7 @@ async fn repository(
         control_files: control_files.to_vec(),
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),
+        durability,
     };
     Ok(Some(Arc::new(GitRepository::open(folder, options).await?)))
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use brigade::domain::task::TaskId;
-use brigade::ports::{Assignment, Merge, MergeTry, Provision, Publish, Repository, Worktree};
+use brigade::ports::{Assignment, Durability, Merge, MergeTry, Provision, Publish, Repository, Worktree};
 use brigade::stores::fs::RealFileSystem;
 use brigade::stores::git::{GitOptions, GitRepository};
 
@@ -121,6 +121,7 @@ async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
         control_files: vec!["brigade.toml".into()],
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),
+        durability: Durability::default(),
     };
     let repository = GitRepository::open(root, options).await.unwrap();
     match repository.provision(&assignment(number)).await.unwrap() {

@@ -268,6 +268,97 @@ async fn a_checkout_half_done_waits_for_a_killed_gits_lock_to_be_removed() {
 }
 
 #[tokio::test]
+async fn what_the_person_commits_while_a_merge_is_verified_is_merged_onto() {
+    let place = Place::new().await;
+    let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
+    let merge = place.made(1, &worktree).await;
+    put(place.path(), "f.txt", "line 8", "mine");
+    place.git(&["commit", "-q", "-a", "-m", "Mine"]);
+    assert_eq!(place.repository.publish(&merge, &super::place::task(1)).await.unwrap(), Publish::Moved);
+    assert_eq!((on(&place).as_str(), place.status().as_str(), behind(&place)), ("main", "", None));
+    assert_eq!(place.merged(1, &worktree).await, None);
+    let text = fs::read_to_string(place.path().join("f.txt")).unwrap();
+    assert!(text.contains("of the team") && text.contains("mine"), "{text}");
+    assert_eq!(place.status(), "");
+}
+
+#[tokio::test]
+async fn a_branch_that_was_moved_by_half_a_transaction_has_the_checkout_follow() {
+    let place = Place::new().await;
+    let worktree = place
+        .done(1, |root| {
+            put(root, "f.txt", "line 2", "of the team");
+            fs::write(root.join("new.txt"), "new\n").unwrap();
+        })
+        .await;
+    let merge = place.made(1, &worktree).await;
+    // Where the mark of the merge would be named: git fails there when the branch is moved already, or before.
+    fs::create_dir_all(place.path().join(".git/logs/refs/brigade/crew")).unwrap();
+    fs::write(place.path().join(".git/logs/refs/brigade/crew/merged"), "in the way").unwrap();
+    let published = place.repository.publish(&merge, &super::place::task(1)).await;
+    if place.main() == merge.commit {
+        assert_eq!(published.unwrap(), Publish::Done(None));
+        assert!(place.path().join("new.txt").exists());
+    } else {
+        assert!(published.is_err());
+        assert!(!place.path().join("new.txt").exists());
+    }
+    assert_eq!((place.status().as_str(), behind(&place)), ("", None));
+}
+
+#[tokio::test]
+async fn a_checkout_that_git_failed_in_comes_along_later_with_nothing_of_it_left() {
+    let place = Place::new().await;
+    fs::create_dir(place.path().join("shut")).unwrap();
+    fs::write(place.path().join("shut/x"), "x\n").unwrap();
+    place.git(&["add", "-A"]);
+    place.git(&["commit", "-q", "-m", "A folder"]);
+    let worktree = place
+        .done(1, |root| {
+            fs::write(root.join("a.txt"), "a\n").unwrap();
+            put(root, "f.txt", "line 2", "of the team");
+            fs::write(root.join("shut/y"), "y\n").unwrap();
+        })
+        .await;
+    let merge = place.made(1, &worktree).await;
+    // As a full disk: what comes first is written, and then no more.
+    place.git(&["config", "filter.fails.smudge", "false"]);
+    place.git(&["config", "filter.fails.required", "true"]);
+    fs::create_dir_all(place.path().join(".git/info")).unwrap();
+    fs::write(place.path().join(".git/info/attributes"), "shut/y filter=fails\n").unwrap();
+    let Publish::Done(told) = place.repository.publish(&merge, &super::place::task(1)).await.unwrap() else {
+        panic!("nobody moved the branch")
+    };
+    assert!(told.is_some());
+    fs::remove_file(place.path().join(".git/info/attributes")).unwrap();
+    let said = place.repository.take_up(Vec::new()).await.unwrap().concat();
+    assert!(said.is_empty() || said.contains("on main again"), "{said}");
+    assert_eq!((on(&place).as_str(), place.status().as_str(), behind(&place)), ("main", "", None));
+    assert!(place.path().join("a.txt").exists() && place.path().join("shut/y").exists());
+}
+
+#[tokio::test]
+async fn a_commit_made_before_the_files_came_along_is_told_for_what_it_takes_out() {
+    let place = Place::new().await;
+    let repository = left_behind(&place).await;
+    fs::write(place.path().join("mine.txt"), "mine\n").unwrap();
+    place.git(&["add", "-A"]);
+    place.git(&["commit", "-q", "-m", "Mine"]);
+    let told = repository.take_up(Vec::new()).await.unwrap().concat();
+    assert!(told.contains("takes out 2 lines that the team had merged"), "{told}");
+}
+
+#[tokio::test]
+async fn a_file_begun_with_other_line_ends_is_not_the_persons() {
+    let place = Place::new().await;
+    let repository = left_behind(&place).await;
+    place.git(&["config", "core.autocrlf", "true"]);
+    fs::write(place.path().join("f.txt"), "line 1\r\nline 2\r\nmer").unwrap();
+    let told = repository.take_up(Vec::new()).await.unwrap().concat();
+    assert_eq!((told.as_str(), on(&place).as_str(), place.status().as_str()), ("", "main", ""));
+}
+
+#[tokio::test]
 async fn a_checkout_of_another_branch_stays_where_it_is() {
     let place = Place::new().await;
     let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "mine")).await;

@@ -6,7 +6,7 @@ use std::path::Path;
 use brigade::ports::{MergeTry, Provision, Publish, Repository};
 
 use crate::lines::{assert_all_there, missing};
-use crate::place::{Place, edit, git, git_any, put, task};
+use crate::place::{Place, edit, git, git_any, open, put, task};
 
 /// The branches of a task in the repository, and what stands in its refs.
 fn refs(place: &Place) -> String {
@@ -201,7 +201,8 @@ async fn broken_off(torn: &str) -> Place {
     assert_ne!(begin, after_first);
     fs::write(place.path().join("f.txt"), after_first).unwrap();
     fs::write(place.path().join("new.txt"), torn).unwrap();
-    place
+    // A launch knows nothing of what the process before it was at.
+    Place { repository: open(place.path()).await.unwrap(), ..place }
 }
 
 #[tokio::test]

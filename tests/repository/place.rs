@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use brigade::domain::task::TaskId;
 use brigade::domain::time::UnixMs;
-use brigade::ports::{Assignment, Clock, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, Worktree};
+use brigade::ports::{
+    Assignment, Clock, Durability, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, Worktree,
+};
 use brigade::stores::fs::RealFileSystem;
 use brigade::stores::git::{GitOptions, GitRepository};
 
@@ -62,6 +64,7 @@ pub async fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
         control_files: vec!["brigade.toml".into()],
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(StillClock),
+        durability: Durability::default(),
     };
     GitRepository::open(folder, options).await
 }

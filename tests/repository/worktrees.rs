@@ -421,3 +421,56 @@ async fn a_worktree_whose_update_was_broken_off_has_nothing_of_it() {
     assert_eq!(place.provision(3).await.left, Some((0, 1)));
     assert_eq!(fs::read_to_string(again.root.join("f.txt")).unwrap(), "mine");
 }
+
+#[tokio::test]
+async fn a_worktree_that_was_never_begun_with_is_made_anew_whatever_is_missing_in_it() {
+    let place = Place::new().await;
+    let path = place.path().join(".worktrees/crew-task-1");
+    let reason = "brigade has not begun with it";
+    let worktree = path.display().to_string();
+    place.git(&["worktree", "add", "-q", "--lock", "--reason", reason, "-b", "brigade/crew/task-1", &worktree]);
+    fs::remove_file(path.join("f.txt")).unwrap();
+    let worktree = place.provision(1).await;
+    assert_eq!(fs::read_to_string(worktree.root.join("f.txt")).unwrap(), super::place::ten());
+    assert!(
+        worktree.warnings.concat().contains("was not finished by a git that was killed"),
+        "{:?}",
+        worktree.warnings
+    );
+    let listed = place.git(&["worktree", "list", "--porcelain"]);
+    assert!(!listed.contains("locked"), "{listed}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_launch_waits_for_the_gits_of_the_one_before() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new().await;
+    // A filter that a checkout does not get past.
+    let (begun, goes_on) = (place.path().join(".git/begun"), place.path().join(".git/goes-on"));
+    let filter = place.path().join(".git/slow");
+    let text = format!(
+        "#!/bin/sh\ntouch '{}'\nwhile [ ! -e '{}' ]; do sleep 0.01; done\ncat\n",
+        begun.display(),
+        goes_on.display()
+    );
+    fs::write(&filter, text).unwrap();
+    fs::set_permissions(&filter, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(place.path().join(".gitattributes"), "f.txt filter=slow\n").unwrap();
+    place.git(&["add", "-A"]);
+    place.git(&["commit", "-q", "-m", "Slow"]);
+    place.git(&["config", "filter.slow.smudge", &filter.display().to_string()]);
+    let before = place.repository.clone();
+    let making = tokio::spawn(async move { before.provision(&task(1)).await });
+    while !begun.exists() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let next = open(place.path()).await.unwrap();
+    let taking_up = tokio::spawn(async move { next.take_up(Vec::new()).await });
+    // It cannot be seen to wait but by not being done.
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert!(!taking_up.is_finished());
+    fs::write(&goes_on, "").unwrap();
+    assert_eq!(taking_up.await.unwrap().unwrap(), [""; 0]);
+    assert!(matches!(making.await.unwrap().unwrap(), Provision::Ready(_)));
+}

@@ -1,42 +1,25 @@
 //! The person's checkout: brought along when a merge moves its branch. What the person has in it is never touched, whether git knows of it
 //! or not. Where that is in the way the checkout is put on a branch of its own at the commit it is at, so that nothing that is committed
-//! there undoes a merge; it comes back once nothing is in the way. What a checkout that was broken off left half done is told from what the
-//! person wrote by its contents.
+//! there undoes a merge; it comes back once nothing is in the way.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::sync::{MutexGuard, PoisonError};
 
-use super::commits::named;
-use super::index::{REPOSITORY_MODE, is_occupied};
-use super::merges::modes;
-use super::run::{At, git, path_of, paths_ended_by, pathspec, text_of};
+use super::bring::{Brought, Left};
+use super::run::{At, git, text_of};
 use super::worktrees::POINTER_FILE;
 use super::{CHECKOUT_REF, Inner, checked_out, small};
-use crate::ports::RepositoryError;
+use crate::domain::merge::taken_out;
+use crate::ports::{RepositoryError, TEAMMATES_DOMAIN};
 
 /// What the branches begin with that the person's checkout is put on.
 const YOURS: &str = "brigade-yours";
 /// How many of them there may be.
 const YOURS_MAX: u32 = 99;
-/// How long somebody else's git may have the index to itself, and the pause between two looks.
-const INDEX_WAIT: Duration = Duration::from_secs(2);
-const INDEX_PAUSE: Duration = Duration::from_millis(10);
-/// Paths that one call of git is given.
-const PATHS_MAX: usize = 500;
-
-/// What may lie about in a checkout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Left {
-    /// Whole files alone: nothing was killed since.
-    Whole,
-    /// Also files that were being written when the process before was killed or the disk was full.
-    Torn,
-}
+/// What git has in a checkout's folder while a person is in the middle of something there.
+const BUSY: [&str; 7] =
+    ["MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply", "sequencer", "BISECT_LOG"];
 
 /// Where the person's checkout stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,27 +102,28 @@ fn is_bare(git_dir: &Path) -> bool {
     said.is_ok_and(|said| said.line() == "true")
 }
 
-/// What git says is in the way: the files, where it names any.
-fn in_words(said: &str) -> String {
-    let names: Vec<PathBuf> = said.split('\'').skip(1).step_by(2).map(PathBuf::from).collect();
-    if names.is_empty() { said.trim().replace('\n', " ") } else { format!("in the way: {}", named(&names)) }
-}
-
-/// How a person has their checkout follow again.
-pub(super) fn how_to_follow(branch: &str, into: &str) -> String {
+/// How a person has their checkout follow again, which is on `branch`, perhaps with commits of theirs.
+pub(super) fn how_to_follow(branch: &str, into: &str, has_commits: bool) -> String {
+    if has_commits {
+        return format!("You have commits there: bring them home by git switch {into}, then git merge {branch}");
+    }
     format!(
-        "Commit, stash or take back what you changed; once nothing is in the way the next merge or launch switches back to {into} by itself. By hand: git switch {into}, and git merge {branch} where you committed"
+        "Stash or take back what is in the way, and the next merge or launch switches back to {into} by itself; what you commit on {branch} you bring home yourself: git switch {into}, then git merge {branch}"
     )
 }
 
 impl Inner {
+    /// What may lie about in the checkout while it stands that it is behind.
+    fn left_over(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Brings the person's checkout to where its branch is, if it is behind because of a merge. Where something of the person's is in the
     /// way it is put on a branch of its own, and the text says so.
     pub(super) fn follow(&self) -> Result<Option<String>, RepositoryError> {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let behind = self.ref_at(CHECKOUT_REF)?;
-        if behind.is_some() && *left == Left::Torn && self.is_index_locked() {
-            // Whether it is half done can be mended only once no git can be at work; until then nothing can be committed there.
+        if behind.is_some() && *self.left_over() == Left::Torn && self.is_index_locked() {
+            // What is half done can be mended only once no git is at work; until then nothing can be committed there.
             let lock = self.main.git_dir.join("index.lock");
             return Ok(Some(format!(
                 "{} was moved by a merge, and the workspace's files cannot be brought along while {} is there: a git is at work, or was killed. Once none is, remove that file; the next merge or launch goes on",
@@ -147,122 +131,79 @@ impl Inner {
                 lock.display()
             )));
         }
-        let told = match Stand::of(&self.main, &self.into)? {
-            Stand::Here => match behind {
-                None => None,
-                Some(old) => {
-                    let new = self.commit_of(&self.target_ref())?;
-                    let why = self.bring(&old, &new, *left)?;
-                    self.settle(&old, why)?
-                }
-            },
-            // Only where it was coming back can anything of ours be half done.
-            Stand::Parted(branch) => self.come_back(&branch, if behind.is_some() { *left } else { Left::Whole })?,
-            Stand::Elsewhere => {
-                // Whoever checks it out again has it as it is then.
-                self.main.git(["update-ref", "-d", CHECKOUT_REF]).ok()?;
-                None
+        match (Stand::of(&self.main, &self.into)?, behind) {
+            (Stand::Here, None) => Ok(None),
+            (Stand::Here, Some(old)) => {
+                let new = self.commit_of(&self.target_ref())?;
+                let undone = self.undone_meanwhile(&old, &new)?;
+                let left = *self.left_over();
+                let told = self.bring(&old, &new, left).and_then(|brought| self.settle(&old, brought))?;
+                Ok(undone.into_iter().chain(told).reduce(|all, told| format!("{all}. {told}")))
             }
-        };
-        *left = Left::Whole;
-        Ok(told)
+            (Stand::Parted(branch), behind) => self.come_back(&branch, behind.is_some()),
+            (Stand::Elsewhere, _) => {
+                // Whoever checks it out again has it as it is then.
+                self.forget_behind()?;
+                Ok(None)
+            }
+        }
     }
 
-    /// Whether another git has the index to itself and does not give it back, as one that was killed.
-    fn is_index_locked(&self) -> bool {
-        let (lock, began) = (self.main.git_dir.join("index.lock"), Instant::now());
-        while lock.symlink_metadata().is_ok() {
-            if began.elapsed() > INDEX_WAIT {
-                return true;
-            }
-            thread::sleep(INDEX_PAUSE);
-        }
-        false
+    /// Notes that the checkout is at `old` whatever becomes of its branch, and that nothing of ours is half done in it.
+    pub(super) fn note_behind(&self, old: &str) -> Result<(), RepositoryError> {
+        *self.left_over() = Left::Whole;
+        self.main.git(["update-ref", CHECKOUT_REF, old]).ok().map(drop)
+    }
+
+    pub(super) fn forget_behind(&self) -> Result<(), RepositoryError> {
+        self.main.git(["update-ref", "-d", CHECKOUT_REF]).ok().map(drop)
+    }
+
+    /// What a person committed on the branch while the files were still those of `old`, which takes out lines of merges since.
+    fn undone_meanwhile(&self, old: &str, new: &str) -> Result<Option<String>, RepositoryError> {
+        let range = format!("{old}..{new}");
+        let options = ["log", "--first-parent", "--min-parents=2", "--format=%H %ce"];
+        let merges = self.main.git(options.iter().chain(&[range.as_str()])).ok()?.line();
+        let of_team = |line: &&str| line.ends_with(TEAMMATES_DOMAIN);
+        let Some((merge, _)) = merges.lines().find(of_team).and_then(|line| line.split_once(' ')) else {
+            return Ok(None);
+        };
+        let lost = taken_out(&self.diff(old, merge)?, &self.diff(merge, new)?);
+        let merge = &merge[..merge.len().min(12)];
+        Ok((!lost.is_empty()).then(|| {
+            format!(
+                "what was committed on {} since {merge} takes out {} lines that the team had merged, perhaps because the files here were older then: see git diff {merge} {}; to have a file of the merge again: git checkout {merge} -- FILE",
+                self.into,
+                lost.len(),
+                self.into
+            )
+        }))
     }
 
     /// Notes that the checkout was brought along from `old`; where that could not be, puts it on a branch of its own and says so.
-    pub(super) fn settle(&self, old: &str, why: Option<String>) -> Result<Option<String>, RepositoryError> {
-        let told = match why {
-            None => None,
-            Some(why) => match self.part(old, &why)? {
-                None => {
-                    let (old, into) = (&old[..old.len().min(12)], &self.into);
-                    return Ok(Some(format!(
-                        "{into} was moved by a merge, and the workspace's files are still those of {old} ({why}): a commit made there now would undo the merge"
-                    )));
-                }
-                parted => parted,
-            },
+    pub(super) fn settle(&self, old: &str, brought: Brought) -> Result<Option<String>, RepositoryError> {
+        let (why, is_half_done) = match brought {
+            Brought::All => {
+                self.forget_behind()?;
+                return Ok(None);
+            }
+            Brought::Nothing(why) => (why, false),
+            Brought::Part(why) => (why, true),
         };
-        self.main.git(["update-ref", "-d", CHECKOUT_REF]).ok()?;
-        Ok(told)
-    }
-
-    /// Brings the person's files from one commit to the other; says what is in the way where something is, and changes nothing then.
-    pub(super) fn bring(&self, old: &str, new: &str, left: Left) -> Result<Option<String>, RepositoryError> {
-        let mut why = self.in_the_way(old, new)?;
-        if why.is_some() && self.put_back(old, new, left)? {
-            why = self.in_the_way(old, new)?;
+        if is_half_done {
+            *self.left_over() = Left::Torn;
         }
-        if why.is_some() {
-            return Ok(why);
+        let Some(told) = self.part(old, &why)? else {
+            let (old, into) = (&old[..old.len().min(12)], &self.into);
+            return Ok(Some(format!(
+                "{into} was moved by a merge, and the workspace's files are still those of {old} ({why}): a commit made there now would undo the merge"
+            )));
+        };
+        // What is half done is put back when it comes back.
+        if !is_half_done {
+            self.forget_behind()?;
         }
-        self.bring_free(old, new)
-    }
-
-    /// The same, of files that nothing is in the way of.
-    pub(super) fn bring_free(&self, old: &str, new: &str) -> Result<Option<String>, RepositoryError> {
-        let said = self.main.git(["read-tree", "-m", "-u", old, new]).run()?;
-        Ok((said.code != 0).then(|| in_words(&said.err)))
-    }
-
-    /// What of the person's keeps the files from being brought from one commit to the other.
-    pub(super) fn in_the_way(&self, old: &str, new: &str) -> Result<Option<String>, RepositoryError> {
-        // Who has the index now tells of it below.
-        self.is_index_locked();
-        // It exits 1 where files differ, which is the next question.
-        self.main.git(["update-index", "-q", "--refresh"]).run()?;
-        let said = self.main.git(["read-tree", "-m", "-u", "--dry-run", old, new]).run()?;
-        if said.code != 0 {
-            return Ok(Some(in_words(&said.err)));
-        }
-        let unknown = self.unknown_in_the_way(old, new)?;
-        Ok((!unknown.is_empty()).then(|| format!("git does not keep {}, which the merge has", named(&unknown))))
-    }
-
-    /// What git does not keep, ignored or not, and would write over or remove.
-    fn unknown_in_the_way(&self, old: &str, new: &str) -> Result<Vec<PathBuf>, RepositoryError> {
-        let options = ["diff-tree", "-r", "-z", "--raw", "--no-renames", "--diff-filter=ADT"];
-        let said = self.main.git(options.iter().chain(&[old, new])).ok()?;
-        let (mut unknown, mut there) = (Vec::new(), BTreeSet::new());
-        let mut fields = said.fields();
-        while let (Some(head), Some(path)) = (fields.next(), fields.next()) {
-            let ([before, _], path) = (modes(head), path_of(path));
-            if before == REPOSITORY_MODE {
-                // All that is in the folder of a submodule is the person's: git looks at none of it.
-                unknown.extend(is_occupied(&self.main.work_tree.join(&path)).then_some(path));
-            } else if !head.ends_with(b"D") {
-                there.extend(self.first_that_is_there(&path));
-            }
-        }
-        for paths in there.into_iter().collect::<Vec<_>>().chunks(PATHS_MAX) {
-            let options = ["ls-files", "--others", "-z", "--"].map(OsString::from);
-            let paths = paths.iter().map(|path| pathspec("", path));
-            unknown.extend(self.main.git(options.into_iter().chain(paths)).ok()?.fields().map(path_of));
-        }
-        Ok(unknown)
-    }
-
-    /// What lies where git would write `path`: there, or in place of a folder above it.
-    fn first_that_is_there(&self, path: &Path) -> Option<PathBuf> {
-        let above: Vec<&Path> = path.ancestors().filter(|above| !above.as_os_str().is_empty()).collect();
-        for part in above.into_iter().rev() {
-            let metadata = self.main.work_tree.join(part).symlink_metadata().ok()?;
-            if part == path || !metadata.is_dir() {
-                return Some(part.to_owned());
-            }
-        }
-        None
+        Ok(Some(told))
     }
 
     /// Puts the checkout on a branch of its own at `old`, with all that is in it, and says so; nothing where that cannot be.
@@ -282,7 +223,7 @@ impl Inner {
             }
             let reason = format!("brigade: {into} is moved by a merge");
             if self.main.git(["symbolic-ref", "-m", &reason, "HEAD", &name]).run()?.code == 0 {
-                let how = how_to_follow(&branch, into);
+                let how = how_to_follow(&branch, into, false);
                 return Ok(Some(format!(
                     "{into} is moved by a merge that your checkout cannot follow ({why}). It stays as it is and is on the branch {branch} now, so that no commit of yours undoes the merge. {how}"
                 )));
@@ -293,126 +234,46 @@ impl Inner {
         Ok(None)
     }
 
-    /// Brings a checkout that was put on `branch` back to where it was, where nothing is in the way and nothing was committed there, and
-    /// says so.
-    pub(super) fn come_back(&self, branch: &str, left: Left) -> Result<Option<String>, RepositoryError> {
-        let name = format!("refs/heads/{branch}");
-        let (old, new) = (self.commit_of(&name)?, self.commit_of(&self.target_ref())?);
-        let is_busy = [
-            "MERGE_HEAD",
-            "CHERRY_PICK_HEAD",
-            "REVERT_HEAD",
-            "rebase-merge",
-            "rebase-apply",
-            "sequencer",
-            "BISECT_LOG",
-        ]
-        .into_iter()
-        .any(|file| self.main.git_dir.join(file).exists());
-        if is_busy || !self.is_ancestor(&old, &new)? {
-            return Ok(None);
-        }
-        if left == Left::Whole {
-            if self.in_the_way(&old, &new)?.is_some() {
-                return Ok(None);
-            }
-            self.main.git(["update-ref", CHECKOUT_REF, &old]).ok()?;
-        }
-        if self.bring(&old, &new, left)?.is_some() {
-            self.main.git(["update-ref", "-d", CHECKOUT_REF]).ok()?;
-            return Ok(None);
-        }
+    /// Puts the checkout from `branch`, which is at `tip`, back on the branch that is merged into.
+    pub(super) fn rejoin(&self, branch: &str, tip: &str) -> Result<(), RepositoryError> {
         let reason = format!("brigade: back to {}", self.into);
         self.main.git(["symbolic-ref", "-m", &reason, "HEAD", &self.target_ref()]).ok()?;
         // What somebody committed there this moment stays.
-        self.main.git(["update-ref", "-d", &name, &old]).run()?;
-        self.main.git(["update-ref", "-d", CHECKOUT_REF]).ok()?;
-        Ok(Some(format!("your checkout is on {} again, with all merges", self.into)))
+        self.main.git(["update-ref", "-d", &format!("refs/heads/{branch}"), tip]).run()?;
+        self.forget_behind()
     }
 
-    /// Puts files back to `old` that hold what a merge since then put there: git writes the files first and its index last, and
-    /// was ended in between. Says whether there were any.
-    fn put_back(&self, old: &str, new: &str, left: Left) -> Result<bool, RepositoryError> {
-        if self.is_index_locked() {
-            return Ok(false);
+    /// Brings a checkout that was put on `branch` back to where it was, where nothing is in the way and nothing was committed there, and
+    /// says so. `was_coming`: that was begun before, and may be half done.
+    fn come_back(&self, branch: &str, was_coming: bool) -> Result<Option<String>, RepositoryError> {
+        let (old, new) = (self.commit_of(&format!("refs/heads/{branch}"))?, self.commit_of(&self.target_ref())?);
+        let is_busy = BUSY.into_iter().any(|file| self.main.git_dir.join(file).exists());
+        if is_busy || !self.is_ancestor(&old, &new)? {
+            return Ok(None);
         }
-        let staged = self.main.git(["diff-index", "--cached", "--name-only", "--no-renames", "-z", old]).ok()?;
-        let staged: HashSet<PathBuf> = staged.fields().map(path_of).collect();
-        let mut written = self.written_between(old, new)?;
-        written.retain(|path, _| {
-            // A folder on the way that is a link leads to what is none of git's.
-            let is_file = self.first_that_is_there(path).is_some_and(|there| {
-                there == *path && self.main.work_tree.join(path).symlink_metadata().is_ok_and(|file| file.is_file())
-            });
-            // Git is told of paths by lines here.
-            is_file && !staged.contains(path) && !path.as_os_str().as_encoded_bytes().contains(&b'\n')
-        });
-        let paths = paths_ended_by(b'\n', written.keys());
-        let hashes = self.main.git(["hash-object", "--stdin-paths"]).input(paths).ok()?.line();
-        let mut is_any = false;
-        for ((path, blobs), hash) in written.iter().zip(hashes.lines()) {
-            let is_ours =
-                blobs.iter().any(|blob| blob == hash) || (left == Left::Torn && self.is_begun(path, blobs)?);
-            if is_ours && !self.is_at(old, path, hash)? {
-                self.restore(old, path)?;
-                is_any = true;
+        if !was_coming {
+            if self.in_the_way(&old, &new)?.is_some() {
+                return Ok(None);
+            }
+            self.note_behind(&old)?;
+        }
+        let left = *self.left_over();
+        match self.bring(&old, &new, left)? {
+            Brought::All => {
+                self.rejoin(branch, &old)?;
+                Ok(Some(format!("your checkout is on {} again, with all merges", self.into)))
+            }
+            Brought::Nothing(_) => {
+                self.forget_behind()?;
+                Ok(None)
+            }
+            Brought::Part(why) => {
+                *self.left_over() = Left::Torn;
+                Ok(Some(format!(
+                    "your checkout could not be brought back to {} ({why}); the next merge or launch tries again",
+                    self.into
+                )))
             }
         }
-        Ok(is_any)
-    }
-
-    /// What the commits between put into each file they changed.
-    fn written_between(&self, old: &str, new: &str) -> Result<BTreeMap<PathBuf, Vec<String>>, RepositoryError> {
-        let range = format!("{old}..{new}");
-        let options = ["log", "--format=", "--raw", "-z", "--no-abbrev", "--no-renames", "-m", "--first-parent"];
-        let said = self.main.git(options.iter().chain(&[range.as_str()])).ok()?;
-        let (mut written, mut fields) = (BTreeMap::<PathBuf, Vec<String>>::new(), said.fields());
-        while let Some(head) = fields.next() {
-            // `:<mode> <mode> <blob> <blob> <kind>`, and the path.
-            let Some(head) = head.trim_ascii_start().strip_prefix(b":") else { continue };
-            if let (Some(blob), Some(path)) = (head.split(|byte| *byte == b' ').nth(3), fields.next()) {
-                written.entry(path_of(path)).or_default().push(String::from_utf8_lossy(blob).into_owned());
-            }
-        }
-        Ok(written)
-    }
-
-    /// Whether the file holds the beginning of one of these blobs and no more: nothing that would be lost with it.
-    fn is_begun(&self, path: &Path, blobs: &[String]) -> Result<bool, RepositoryError> {
-        let Ok(there) = fs::read(self.main.work_tree.join(path)) else { return Ok(false) };
-        for blob in blobs {
-            let said = self.main.git(["cat-file", "blob", blob]).run()?;
-            if said.code == 0 && said.out.starts_with(&there) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Whether the file has this content in the commit.
-    fn is_at(&self, commit: &str, path: &Path, hash: &str) -> Result<bool, RepositoryError> {
-        Ok(self.blob_at(commit, path)?.is_some_and(|blob| blob == hash))
-    }
-
-    /// What the commit has at a path.
-    fn blob_at(&self, commit: &str, path: &Path) -> Result<Option<String>, RepositoryError> {
-        let mut name = OsString::from(format!("{commit}:"));
-        name.push(path);
-        let options = ["rev-parse", "--verify", "--quiet"].map(OsString::from);
-        let said = self.main.git(options.into_iter().chain([name])).run()?;
-        Ok((said.code == 0).then(|| said.line()))
-    }
-
-    /// Puts the file back to what the index has of it, which is what the commit has.
-    fn restore(&self, commit: &str, path: &Path) -> Result<(), RepositoryError> {
-        if self.blob_at(commit, path)?.is_some() {
-            let options = ["checkout-index", "--force", "--index", "--"].map(OsStr::new);
-            return self.main.git(options.iter().copied().chain([path.as_os_str()])).ok().map(drop);
-        }
-        let file = self.main.work_tree.join(path);
-        fs::remove_file(&file).map_err(|error| RepositoryError::Failed {
-            action: format!("remove {}", file.display()),
-            reason: error.to_string(),
-        })
     }
 }

@@ -2,18 +2,24 @@
 //! once, by one transaction of refs.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use super::bring::Brought;
 use super::checkout::{Stand, barrier};
 use super::commits::{message, named};
 use super::index::REPOSITORY_MODE;
 use super::run::{At, path_of, pathspec, text_of};
+use super::worktrees::failed;
 use super::{CHECKOUT_REF, Inner, WORKTREES_FOLDER, identity};
 use crate::domain::merge::{DROPS_TRAILER, Lines, taken_out, unaccounted};
-use crate::ports::{Assignment, Merge, MergeTry, Publish, RepositoryError, Worktree};
+use crate::ports::{Assignment, Durability, Merge, MergeTry, Publish, RepositoryError, Worktree};
 
 /// The most of a conflict's text that is handed on, in bytes.
 const EVIDENCE_BYTES_MAX: usize = 6 * 1024;
+/// What git syncs before it gives a ref its new name; see git-config(1), core.fsync.
+const SYNCED: &str = "core.fsync=committed,loose-object,reference";
+const UNSYNCED: &str = "core.fsync=default";
 /// Lines that a text names; more are counted.
 const LINES_NAMED_MAX: usize = 20;
 
@@ -208,7 +214,7 @@ impl Inner {
         Ok(unaccounted(&by_them, &self.diff(&base, ours)?, &by_merge))
     }
 
-    fn diff(&self, from: &str, to: &str) -> Result<Lines, RepositoryError> {
+    pub(super) fn diff(&self, from: &str, to: &str) -> Result<Lines, RepositoryError> {
         let options =
             ["diff-tree", "-r", "-p", "-U0", "--text", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color"];
         Ok(Lines::of_diff(&self.main.git(options.iter().chain(&[from, to])).ok()?.out))
@@ -266,41 +272,86 @@ impl Inner {
         if let Some(reason) = barrier(&self.main, &self.into) {
             return Err(RepositoryError::Failed { action: format!("move the branch {}", self.into), reason });
         }
-        let mut stand = Stand::of(&self.main, &self.into)?;
-        let behind = if stand == Stand::Here { self.ref_at(CHECKOUT_REF)? } else { None };
-        let can_follow = stand == Stand::Here && behind.is_none();
-        let in_the_way = if can_follow { self.in_the_way(onto, commit)? } else { None };
-        let mut told = None;
-        if let Some(why) = &in_the_way {
-            told = self.part(onto, why)?;
-            stand = Stand::of(&self.main, &self.into)?;
+        if self.commit_of(&into)? != *onto {
+            return Ok(Publish::Moved);
         }
-        let mut orders = format!("start\nupdate {into} {commit} {onto}\nupdate {merged} {commit}\n");
-        // One that is behind already stays where it is.
-        if stand == Stand::Here && behind.is_none() {
-            orders.push_str(&format!("create {CHECKOUT_REF} {onto}\n"));
-        }
-        orders.push_str("prepare\ncommit\n");
+        let readied = self.ready(onto, commit)?;
+        let orders = format!("start\nupdate {into} {commit} {onto}\nupdate {merged} {commit}\nprepare\ncommit\n");
         let reason = format!("brigade: merge {}", assignment.identifier());
-        let said = self.main.git(["update-ref", "--create-reflog", "-m", &reason, "--stdin"]).input(orders).run()?;
-        if said.code != 0 {
+        let fsync = if self.durability == Durability::Power { SYNCED } else { UNSYNCED };
+        let options = ["-c", fsync, "update-ref", "--create-reflog", "-m", &reason, "--stdin"];
+        let said = self.main.git(options).input(orders).run()?;
+        // Git gives the refs their new names one by one: a failure may be of the rest alone.
+        let is_moved = said.code == 0 || self.commit_of(&into)? == *commit;
+        if !is_moved {
+            self.unready(&readied, onto)?;
             if self.commit_of(&into)? != *onto {
                 return Ok(Publish::Moved);
             }
             let action = format!("move the branch {}", self.into);
             return Err(RepositoryError::Failed { action, reason: said.err.trim().to_owned() });
         }
+        if self.durability == Durability::Power {
+            self.sync_names(&[&into, &merged])?;
+        }
         *self.kept() = Some(commit.clone());
         // The branch is moved, whatever becomes of the checkout.
-        let followed = match (&stand, &behind) {
-            (Stand::Here, None) if in_the_way.is_some() => self.settle(onto, in_the_way),
-            (Stand::Here, None) => self.bring_free(onto, commit).and_then(|why| self.settle(onto, why)),
-            (Stand::Here, Some(_)) => self.follow(),
-            (Stand::Parted(_), _) if told.is_none() => self.follow(),
-            (Stand::Parted(_) | Stand::Elsewhere, _) => Ok(told),
+        let followed = match readied {
+            Readied::Free => self.bring_free(onto, commit).and_then(|brought| self.settle(onto, brought)),
+            Readied::Stuck(why) => self.settle(onto, Brought::Nothing(why)),
+            Readied::Behind => self.follow(),
+            Readied::Parted(told) => Ok(Some(told)),
         };
         Ok(Publish::Done(followed.unwrap_or_else(|error| Some(error.to_string()))))
     }
+
+    /// Has the person's checkout be such that a commit made there undoes no merge that moves its branch from `onto` to `commit`, whoever is
+    /// killed when.
+    fn ready(&self, onto: &str, commit: &str) -> Result<Readied, RepositoryError> {
+        if Stand::of(&self.main, &self.into)? != Stand::Here || self.ref_at(CHECKOUT_REF)?.is_some() {
+            return Ok(Readied::Behind);
+        }
+        let why = self.in_the_way(onto, commit)?;
+        if let Some(why) = &why
+            && let Some(told) = self.part(onto, why)?
+        {
+            return Ok(Readied::Parted(told));
+        }
+        // Before the branch moves: afterwards nobody could tell what the person changed from what the merge did.
+        self.note_behind(onto)?;
+        Ok(why.map_or(Readied::Free, Readied::Stuck))
+    }
+
+    /// Takes back what was readied for a merge onto `onto` that is not made: the checkout is where it was.
+    fn unready(&self, readied: &Readied, onto: &str) -> Result<(), RepositoryError> {
+        match (readied, Stand::of(&self.main, &self.into)?) {
+            (Readied::Parted(_), Stand::Parted(branch)) => self.rejoin(&branch, onto),
+            (Readied::Free | Readied::Stuck(_), _) => self.forget_behind(),
+            (Readied::Parted(_) | Readied::Behind, _) => Ok(()),
+        }
+    }
+
+    /// Has the new names of refs survive a power cut.
+    fn sync_names(&self, names: &[&str]) -> Result<(), RepositoryError> {
+        for name in names {
+            let path = self.main.common_dir.join(name);
+            let folder = path.parent().unwrap_or(&self.main.common_dir);
+            File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed("sync", folder, &error))?;
+        }
+        Ok(())
+    }
+}
+
+/// How the person's checkout stands to a merge that is about to be seen.
+enum Readied {
+    /// It can be brought along.
+    Free,
+    /// This is in the way, and there is no branch to put it on.
+    Stuck(String),
+    /// It was behind before, or is not on the branch.
+    Behind,
+    /// It was put on a branch of its own, which is to be told.
+    Parted(String),
 }
 
 /// The modes before and after in a line of raw output, `:<mode> <mode> <object> <object> <kind>`; see git-diff-tree(1).

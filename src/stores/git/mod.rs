@@ -7,6 +7,7 @@
 //! It knows nothing of boards, models or verify commands.
 
 mod branch;
+mod bring;
 mod checkout;
 mod commits;
 mod index;
@@ -44,6 +45,9 @@ const BRANCHES: &str = "brigade";
 /// Where it stands which commit the person's checkout is still at. Each worktree has its own; see git-worktree(1), REFS.
 const CHECKOUT_REF: &str = "refs/worktree/brigade-checkout";
 
+/// In the checkout's git folder: locked while a git of ours is at work.
+const AT_WORK_FILE: &str = "brigade-at-work";
+
 /// The oldest git that merges without a checkout (`git merge-tree --write-tree`).
 const VERSION_MIN: (u32, u32) = (2, 38);
 
@@ -64,12 +68,15 @@ struct Inner {
     control_files: Vec<PathBuf>,
     states: WorktreeStore,
     clock: Arc<dyn Clock>,
-    /// The commit up to which all objects are kept.
+    durability: Durability,
     /// What may lie about in the checkout.
-    left: Mutex<checkout::Left>,
+    left: Mutex<bring::Left>,
+    /// The commit up to which all objects are kept.
     kept: Mutex<Option<String>>,
     /// Held for each step of a merge: one whose caller is gone runs to its end, and the next one waits for it.
     merging: Mutex<()>,
+    /// For each task, held while its worktree is made ready: whoever had it before may not have got to the end of that.
+    readying: Mutex<HashMap<TaskId, Arc<Mutex<()>>>>,
     /// Held while the list of worktrees changes or is read: git fails where it meets one that is half made.
     listing: Mutex<()>,
 }
@@ -86,6 +93,8 @@ pub struct GitOptions {
     pub files: Arc<dyn FileSystem>,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
+    /// Whether a merge that was told is still there after a power cut.
+    pub durability: Durability,
 }
 
 impl GitRepository {
@@ -105,9 +114,11 @@ impl GitRepository {
             control_files: options.control_files.into_iter().filter(|path| path.is_relative()).collect(),
             states,
             clock: options.clock,
-            left: Mutex::new(checkout::Left::Torn),
+            durability: options.durability,
+            left: Mutex::new(bring::Left::Torn),
             kept: Mutex::new(None),
             merging: Mutex::new(()),
+            readying: Mutex::default(),
             listing: Mutex::new(()),
         };
         Ok(Self(Arc::new(inner)))
@@ -130,7 +141,8 @@ impl GitRepository {
         match checkout::Stand::of(&main, &into)? {
             checkout::Stand::Here => {}
             checkout::Stand::Parted(branch) => {
-                let how = checkout::how_to_follow(&branch, &into);
+                let contained = main.git(["merge-base", "--is-ancestor", &branch, &into]).yes_or_no()?;
+                let how = checkout::how_to_follow(&branch, &into, !contained);
                 return Ok(Some(format!(
                     "your checkout could not follow merges into {into} and is on the branch {branch}, as it was. {how}"
                 )));
@@ -272,7 +284,9 @@ fn find(workspace: &Path) -> Result<At, RepositoryError> {
         );
         return Err(RepositoryError::Unusable(text));
     }
-    Ok(At { git_dir: git_dir.into(), common_dir: common_dir.into(), work_tree: workspace.to_owned() })
+    let git_dir = PathBuf::from(git_dir);
+    let at_work = git_dir.join(AT_WORK_FILE);
+    Ok(At { git_dir, common_dir: common_dir.into(), work_tree: workspace.to_owned(), at_work })
 }
 
 /// The branch that is checked out there, if one is.
@@ -289,6 +303,11 @@ fn checked_out(at: &At) -> Result<Option<String>, RepositoryError> {
 impl Inner {
     fn merging(&self) -> MutexGuard<'_, ()> {
         self.merging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is held while a task's worktree is made ready.
+    fn readying(&self, task: TaskId) -> Arc<Mutex<()>> {
+        Arc::clone(self.readying.lock().unwrap_or_else(PoisonError::into_inner).entry(task).or_default())
     }
 
     fn listing(&self) -> MutexGuard<'_, ()> {
@@ -355,6 +374,7 @@ impl Inner {
 
     /// What cannot be taken up now is told, and is no reason not to begin.
     fn take_up(&self, completed: &[Assignment]) -> Result<Vec<String>, RepositoryError> {
+        self.main.await_others()?;
         let or_told = |error: RepositoryError| Some(error.to_string());
         let mut told: Vec<String> = Vec::new();
         {

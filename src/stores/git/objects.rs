@@ -8,7 +8,7 @@ use std::sync::{MutexGuard, PoisonError};
 use super::Inner;
 use super::run::path_of;
 use super::worktrees::failed;
-use crate::ports::RepositoryError;
+use crate::ports::{Durability, RepositoryError};
 
 /// In the checkout's git folder: packs that are not looked at yet.
 const FOLDER: &str = "brigade-objects";
@@ -105,6 +105,11 @@ impl Inner {
             if from.exists() {
                 fs::rename(&from, &to).map_err(|error| failed("rename", &from, &error))?;
             }
+        }
+        if self.durability == Durability::Power {
+            fs::File::open(&packs)
+                .and_then(|packs| packs.sync_all())
+                .map_err(|error| failed("sync", &packs, &error))?;
         }
         Ok(None)
     }

@@ -6,6 +6,7 @@
 //! person's config do, because without them a checkout would have other contents.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,8 +14,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::worktrees::failed;
 use crate::ports::RepositoryError;
 
+/// How long is waited for a git of an earlier process.
+const OTHERS_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long one call may take. The longest is a checkout.
 const TIME_MAX: Duration = Duration::from_secs(600);
 /// The most of its output that is taken, in bytes; more is an error.
@@ -56,6 +60,8 @@ pub(super) struct At {
     pub common_dir: PathBuf,
     /// Its files.
     pub work_tree: PathBuf,
+    /// The file that is locked while a git of this workspace's is at work; see [`At::await_others`].
+    pub at_work: PathBuf,
 }
 
 /// What a call said.
@@ -96,6 +102,34 @@ pub(super) fn git<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Ca
 }
 
 impl At {
+    /// Waits until no git that a process before this one began is at work here: one goes on when that process is killed, and tidies up
+    /// after itself by paths that may be somebody else's by then.
+    ///
+    /// # Errors
+    /// One is still at work after so long.
+    pub(super) fn await_others(&self) -> Result<(), RepositoryError> {
+        let began = Instant::now();
+        let file = File::create(&self.at_work).map_err(|error| failed("open", &self.at_work, &error))?;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(()),
+                Err(TryLockError::WouldBlock) if began.elapsed() < OTHERS_TIME_MAX => thread::sleep(PAUSE_MAX),
+                Err(TryLockError::WouldBlock) => {
+                    let reason = "a git that an earlier run began is still at work: launch again once it has ended";
+                    return Err(failed("work in", &self.work_tree, &reason));
+                }
+                Err(TryLockError::Error(error)) => return Err(failed("lock", &self.at_work, &error)),
+            }
+        }
+    }
+
+    /// Held by a git that gets it as its empty stdin, and by what that one begins, for as long as they live.
+    fn mark_of_work(&self) -> Option<File> {
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&self.at_work).ok()?;
+        file.lock_shared().ok()?;
+        Some(file)
+    }
+
     /// `git` with these arguments, here.
     pub(super) fn git<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Call<'_> {
         Call { at: Some(self), ..git(arguments) }
@@ -161,13 +195,16 @@ impl Call<'_> {
     pub(super) fn run(self) -> Result<Said, RepositoryError> {
         let has_input = !self.input.is_empty();
         let mut command = self.command();
-        command.stdin(if has_input { Stdio::piped() } else { Stdio::null() });
+        let mark = if has_input { None } else { self.at.and_then(At::mark_of_work) };
+        command.stdin(if has_input { Stdio::piped() } else { mark.map_or_else(Stdio::null, Stdio::from) });
         let mut child = command.spawn().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound if self.at.is_none_or(|at| at.work_tree.is_dir()) => {
                 RepositoryError::NoGit("isolation needs git, and there is none in PATH".to_owned())
             }
             _ => self.failed(error.to_string()),
         })?;
+        // Of the mark only the child has it.
+        drop(command);
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(self.failed("it was started without its pipes"));
         };

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::branch::Attached;
@@ -17,6 +18,8 @@ use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 const NAMES_MAX: u32 = 9;
 /// How old a branch's lock is that nobody holds any more: git holds one for milliseconds.
 const LOCK_AGE: Duration = Duration::from_secs(10);
+/// Why a worktree is locked that has no state yet.
+const UNBEGUN: &str = "brigade has not begun with it";
 /// What a worktree's state says.
 const STEP: &str = "working";
 /// In a worktree, while it is brought to where the branch is that is merged into: then nobody works in it.
@@ -65,6 +68,8 @@ impl Inner {
     }
 
     pub(super) fn provision(&self, assignment: &Assignment) -> Result<Provision, RepositoryError> {
+        let readying = self.readying(assignment.task);
+        let _readying = readying.lock().unwrap_or_else(PoisonError::into_inner);
         self.exclude()?;
         let mut warnings = Vec::new();
         for number in 1..=NAMES_MAX {
@@ -72,6 +77,7 @@ impl Inner {
             let tips = self.tips(&worktree, assignment)?;
             let Some((at, is_new)) = self.stand(&worktree, assignment, &tips, &mut warnings)? else { continue };
             self.write_state(&worktree, assignment, &mut warnings)?;
+            unlock(&at)?;
             if let Some((commit, summary)) = self.merged(&tips)? {
                 worktree.warnings = warnings;
                 return Ok(Provision::Merged { commit, summary, worktree });
@@ -220,7 +226,7 @@ impl Inner {
     /// Where git keeps what belongs to the worktree in `root`, by what git knows: not by the `.git` file there, which anybody may change.
     pub(super) fn at(&self, root: &Path) -> Option<At> {
         let git_dir = self.git_dir_of(&root.canonicalize().ok()?)?;
-        Some(At { git_dir, common_dir: self.main.common_dir.clone(), work_tree: root.to_owned() })
+        Some(At { git_dir, work_tree: root.to_owned(), ..self.main.clone() })
     }
 
     /// The folder that git keeps for a worktree there, whether or not that is there.
@@ -257,7 +263,8 @@ impl Inner {
         // Forced, because git may still know of one that somebody removed; twice, because it may have locked it. A log of the branch
         // would be written by whoever moves it, wherever it leads. Where files are many, git writes them faster by several processes.
         let start = ["-c", "core.logAllRefUpdates=false", "-c", CHECKOUT_WORKERS, "worktree", "add", "--quiet"];
-        let force = ["--force", "--force"];
+        // Locked until its state says whose it is: one without a state that nobody locked is somebody's.
+        let force = ["--force", "--force", "--lock", "--reason", UNBEGUN];
         // By its number, so that a new branch does not follow the other one.
         let what = match tips.own {
             Some(_) => vec![root.as_str(), &worktree.branch],
@@ -423,9 +430,18 @@ impl Inner {
     }
 }
 
-/// Whether git was about to make it: it keeps it locked so long.
+/// Whether it was about to be made: git keeps it locked so long, and then we do.
 fn is_unfinished(at: &At) -> bool {
-    small::text(&at.git_dir.join("locked")).is_some_and(|reason| reason.trim() == "initializing")
+    small::text(&at.git_dir.join("locked")).is_some_and(|reason| ["initializing", UNBEGUN].contains(&reason.trim()))
+}
+
+/// Takes our lock from a worktree; a person's stays.
+fn unlock(at: &At) -> Result<(), RepositoryError> {
+    let lock = at.git_dir.join("locked");
+    if !is_unfinished(at) {
+        return Ok(());
+    }
+    fs::remove_file(&lock).map_err(|error| failed("remove", &lock, &error))
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {
