@@ -466,8 +466,12 @@ async fn claims_of_dead_workers_are_taken_back(world: World) {
     // A clock that jumps takes nothing from a living worker, and a survey of workers nothing from a lease.
     world.clock.advance(Duration::from_secs(30));
     let live = |names: &[&str]| Some(names.iter().map(|name| format!("worker-of-{name}")).collect::<HashSet<_>>());
-    let lost =
-        |live_workers, counts| LostClaims { live_workers, counts, reason: "its worker died".into(), claims: vec![] };
+    let lost = |live_workers, counts| LostClaims {
+        live_workers,
+        counts,
+        reason: "its worker died".into(),
+        ..LostClaims::default()
+    };
     assert_eq!(world.board.reclaim(&lost(None, true)).await.unwrap(), vec![]);
     assert_eq!(world.board.reclaim(&lost(live(&["alice", "bob"]), true)).await.unwrap(), vec![]);
     let taken = world.board.reclaim(&lost(live(&["alice"]), true)).await.unwrap();

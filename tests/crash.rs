@@ -126,7 +126,7 @@ const SCENARIOS: &[Scenario] = &[
         } },
     Scenario { name: "reclaim", is_durable: false, order: &[(1, 2)],
         act: |board| {
-            let lost = LostClaims { live_workers: Some(["w-carol".to_owned()].into()), counts: true, reason: "died".into(), claims: vec![] };
+            let lost = LostClaims { live_workers: Some(["w-carol".to_owned()].into()), counts: true, reason: "died".into(), ..LostClaims::default() };
             board.reclaim(&lost).map(drop)
         } },
 ];

@@ -93,6 +93,7 @@ fn setting(folder: &Path, commands: Arc<dyn CommandRegistry>, holding: watch::Re
         teammate: folder.file_name().unwrap().to_string_lossy().into_owned(),
         holding,
         variables: Vec::new(),
+        is_noise: |_| false,
     }
 }
 

@@ -33,7 +33,11 @@ impl Waiting {
     /// The stores'.
     pub async fn of(stores: &Stores) -> CliResult<Self> {
         let records = stores.transcripts.load(HUMAN).await?;
-        let mail = stores.mailbox.peek(HUMAN).await?;
+        let mail = stores.mailbox.peek(HUMAN).await.unwrap_or_else(|error| {
+            // What waits is a notice; who asks for the mail itself is answered with the error.
+            tracing::warn!("your mail cannot be read: {error}");
+            Vec::new()
+        });
         let mut questions = Questions::of(&records);
         let new = new_mail(mail, &delivered(records));
         new.iter().for_each(|delivery| questions.hear(&delivery.message));

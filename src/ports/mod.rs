@@ -270,6 +270,8 @@ pub struct LostClaims {
     pub live_workers: Option<HashSet<String>>,
     /// Single claims whose holder is gone though its worker lives: task and attempt.
     pub claims: Vec<(TaskId, u32)>,
+    /// Claims by command whose lease is over by the clock alone, which jumped: they are kept.
+    pub spared: Vec<(TaskId, u32)>,
     /// Whether the loss counts as a failure of the task: others of the team lived on.
     pub counts: bool,
     /// Why, for people.

@@ -25,6 +25,20 @@ pub enum RepositoryError {
     },
 }
 
+impl RepositoryError {
+    /// Whether it is about the repository or the machine, so that no other task would fare better.
+    #[must_use]
+    pub fn is_general(&self) -> bool {
+        match self {
+            Self::NoGit(_) | Self::Unusable(_) => true,
+            // As the system has it, ENOSPC and EDQUOT; git's messages end with it as well.
+            Self::Failed { reason, .. } => {
+                ["No space left on device", "Disk quota exceeded"].iter().any(|full| reason.contains(full))
+            }
+        }
+    }
+}
+
 /// A task in the hands of a teammate: what its branch, its commits and its worktree's state are named by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {

@@ -421,7 +421,9 @@ pub fn lost(task: &Task, lost: &LostClaims, now: UnixMs) -> Option<String> {
         return Some(lost.reason.clone());
     }
     if claim.worker.starts_with(LEASE_WORKER_PREFIX) {
-        return claim.expires.is_some_and(|expires| expires <= now).then(|| "its lease ran out".to_owned());
+        let is_over = claim.expires.is_some_and(|expires| expires <= now);
+        let is_spared = lost.spared.contains(&(task.id, task.attempt));
+        return (is_over && !is_spared).then(|| "its lease ran out".to_owned());
     }
     let is_gone = lost.live_workers.as_ref().is_some_and(|live| !live.contains(&claim.worker));
     is_gone.then(|| lost.reason.clone())

@@ -196,7 +196,7 @@ impl Teammate {
                             let awaits = since.is_some() && self.awaits_answer().await;
                             return Ok([claimed].into_iter().chain(awaits.then_some(Event::AnswerAwaited)).collect());
                         }
-                        Arrival::Completed => {}
+                        Arrival::Completed | Arrival::Failed(_) => {}
                         Arrival::Refused(reason) => {
                             self.harness_failed(&reason);
                             self.report();

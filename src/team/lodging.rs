@@ -41,8 +41,10 @@ pub(super) enum Arrival {
     In,
     /// An earlier attempt had merged it; it is completed now.
     Completed,
-    /// There is no place to work in, for this reason; the claim is given back.
+    /// There is no place to work in, for this reason, which is not the task's; the claim is given back.
     Refused(String),
+    /// None could be made for this task, for this reason: that counts against it, and others can be done.
+    Failed(String),
 }
 
 impl Agent {
@@ -75,10 +77,15 @@ impl Agent {
                 self.warn_of(&assignment, left.unwrap_or_else(|error| Some(error.to_string())));
                 Arrival::Completed
             }
-            Err(error) => Arrival::Refused(format!("no worktree for task {}: {error}", held.task)),
+            Err(error) => {
+                let reason = format!("no worktree for task {}: {error}", held.task);
+                if error.is_general() { Arrival::Refused(reason) } else { Arrival::Failed(reason) }
+            }
         };
-        if let Arrival::Refused(reason) = &arrival {
-            self.give_back(held, reason).await?;
+        match &arrival {
+            Arrival::Refused(reason) => self.give_back(held, reason, false).await?,
+            Arrival::Failed(reason) => self.give_back(held, reason, true).await?,
+            Arrival::In | Arrival::Completed => {}
         }
         if !matches!(arrival, Arrival::In) {
             self.reins.hold(None);
@@ -104,8 +111,8 @@ impl Agent {
         Ok(Arrival::In)
     }
 
-    async fn give_back(&self, held: Held, reason: &str) -> Result<(), AgentError> {
-        let change = Change::Release { reason: reason.to_owned(), counts: false };
+    async fn give_back(&self, held: Held, reason: &str, counts: bool) -> Result<(), AgentError> {
+        let change = Change::Release { reason: reason.to_owned(), counts };
         match self.shared.stores.board.change(held.task, change, &Actor::holder(self.name(), held.attempt)).await {
             Ok(task) => self.shared.notes.task(&task),
             // It is somebody else's by now.

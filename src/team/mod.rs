@@ -265,7 +265,7 @@ fn check_models(spec: &TeamSpec, connect: &Connect) -> Result<(bool, Vec<bool>),
 async fn take_up(stores: &Stores) -> Result<HashMap<String, crate::domain::task::TaskId>, StoreError> {
     let live_workers = Some(who_lives(stores).await?);
     let reason = "the team ended before it was done".to_owned();
-    let lost = LostClaims { live_workers, claims: Vec::new(), counts: false, reason };
+    let lost = LostClaims { live_workers, reason, ..LostClaims::default() };
     let reclaimed = stores.board.reclaim(&lost).await?;
     Ok(reclaimed.into_iter().map(|claim| (claim.owner, claim.task.id)).collect())
 }

@@ -265,6 +265,7 @@ impl Lead {
             holding,
             must_be_confined: false,
             variables: Vec::new(),
+            is_noise: |_| false,
         }
     }
 

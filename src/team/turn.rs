@@ -345,6 +345,7 @@ impl Agent {
                 let text = format!("task {} was merged by an earlier attempt and is completed now", held.task);
                 (text, false, Vec::new())
             }
+            Arrival::Failed(reason) => (reason, true, Vec::new()),
             Arrival::Refused(reason) => (reason.clone(), true, vec![Outcome::HarnessFailed(reason)]),
         })
     }

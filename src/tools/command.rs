@@ -62,6 +62,8 @@ pub struct CommandSetting {
     pub must_be_confined: bool,
     /// More variables of their environment.
     pub variables: Vec<(&'static str, String)>,
+    /// Which lines of their output say nothing that concerns who reads it.
+    pub is_noise: fn(&str) -> bool,
 }
 
 impl CommandSetting {
@@ -79,6 +81,7 @@ impl CommandSetting {
             holding: context.holding.clone(),
             must_be_confined: context.read_only == Some(ReadOnly::NoPlan),
             variables: context.lodging.as_ref().map(|lodging| lodging.variables()).unwrap_or_default(),
+            is_noise: if context.lodging.is_some() { super::deliver::is_said_in_vain } else { |_| false },
         }
     }
 
@@ -114,6 +117,14 @@ pub struct CommandOutcome {
 }
 
 impl CommandOutcome {
+    /// The same without these lines of its output.
+    fn without(mut self, is_noise: fn(&str) -> bool) -> Self {
+        if self.output.lines().any(is_noise) {
+            self.output = self.output.split_inclusive('\n').filter(|line| !is_noise(line.trim_end())).collect();
+        }
+        self
+    }
+
     /// Whether it exited 0.
     #[must_use]
     pub fn is_success(&self) -> bool {
@@ -196,9 +207,9 @@ pub async fn run(command: &str, time_max: Duration, setting: &CommandSetting) ->
         () = lost(&mut holding, held) => Stop::Lost,
     };
     match stop {
-        Stop::Over(Ok(end)) => Ok(running.finish(Ending::Ended(end)).await),
+        Stop::Over(Ok(end)) => Ok(running.finish(Ending::Ended(end)).await.without(setting.is_noise)),
         Stop::Over(Err(reason)) => Err(running.abandon(&reason).await),
-        Stop::Timeout => Ok(running.finish(Ending::TimedOut).await),
+        Stop::Timeout => Ok(running.finish(Ending::TimedOut).await.without(setting.is_noise)),
         Stop::Lost => {
             let left = running.finish(Ending::TimedOut).await.left;
             Err(ToolError::ClaimLost(claim_lost(held) + &left_text(&left)))

@@ -19,6 +19,11 @@ use crate::ports::{Assignment, Merge, MergeTry, Publish, Repository, RepositoryE
 /// How often a merge is made anew because somebody else moved the branch meanwhile.
 const MOVES_MAX: u32 = 10;
 
+/// Whether git says this in vain: `git commit` in a worktree would tidy up where commands write nothing, and goes on without.
+pub(super) fn is_said_in_vain(line: &str) -> bool {
+    line.starts_with("error: Unable to create '") && line.ends_with("/packed-refs.lock': Read-only file system")
+}
+
 /// Lets one merge through at a time, in the order in which they were asked for.
 pub type MergeQueue = tokio::sync::Mutex<()>;
 

@@ -286,3 +286,24 @@ fn who_made_a_conflict_is_answered_with_it_and_mends_it_in_the_same_attempt() {
     assert_eq!(lines(&place), all_lines(2));
     assert_eq!(git(&place, &["status", "--porcelain"]), "");
 }
+
+#[test]
+fn a_task_that_gets_no_worktree_fails_and_keeps_nobody_from_the_others() {
+    let others: String = (2..=6).map(|number| format!("## Task {number}\n```sh\ntrue\n```\n")).collect();
+    let place = repository(&format!("## Task 1\npriority: 9\n```sh\ntrue\n```\n{others}"));
+    // No name for its branch is left.
+    for end in ["", "-2", "-3", "-4", "-5", "-6", "-7", "-8", "-9"] {
+        git(&place, &["branch", &format!("brigade/crew/task-1{end}/below")]);
+    }
+    let run = place.brigade(&["run"]).output().unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    let tasks = place.json(&["tasks"]);
+    let status = |id: u64| {
+        let task = tasks.as_array().unwrap().iter().find(|task| task["id"] == id).unwrap();
+        task["status"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(status(1), "failed");
+    assert!((2..=6).all(|id| status(id) == "completed"));
+    let text = place.json(&["tasks", "show", "1"]).to_string();
+    assert!(text.contains("there are branches below"), "{text}");
+}

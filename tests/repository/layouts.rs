@@ -143,7 +143,7 @@ async fn what_the_person_has_git_not_see_stays_as_it_is() {
     fs::write(&file, b"# mine\ncaf\xe9.txt").unwrap();
     place.provision(1).await;
     let text = fs::read(&file).unwrap();
-    assert_eq!(text, b"# mine\ncaf\xe9.txt\n/.worktrees/\n/.agent/\n");
+    assert_eq!(text, b"# mine\ncaf\xe9.txt\n/.worktrees/\n/.agent/\n/.tasks/\n/.team/\n/agent_state.json\n");
     place.provision(2).await;
     assert_eq!(fs::read(&file).unwrap(), text, "once");
 }

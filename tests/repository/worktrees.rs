@@ -474,3 +474,45 @@ async fn a_launch_waits_for_the_gits_of_the_one_before() {
     assert_eq!(taking_up.await.unwrap().unwrap(), [""; 0]);
     assert!(matches!(making.await.unwrap().unwrap(), Provision::Ready(_)));
 }
+
+#[tokio::test]
+async fn what_a_power_cut_left_of_a_worktrees_git_folder_is_made_good() {
+    type Spoil = fn(&Place, &std::path::Path);
+    let cases: [(&str, Spoil); 7] = [
+        ("an empty index", |_, git_dir| fs::write(git_dir.join("index"), "").unwrap()),
+        ("a spoiled index", |_, git_dir| fs::write(git_dir.join("index"), "no index").unwrap()),
+        ("an empty HEAD", |_, git_dir| fs::write(git_dir.join("HEAD"), "").unwrap()),
+        ("a spoiled HEAD", |_, git_dir| fs::write(git_dir.join("HEAD"), "no head").unwrap()),
+        ("a base that is no commit", |place, _| {
+            let base = place.path().join(".worktrees/crew-task-1/.agent/base");
+            fs::write(base, "f".repeat(40) + "\n").unwrap();
+        }),
+        ("an empty branch", |place, _| {
+            fs::write(place.path().join(".git/refs/heads/brigade/crew/task-1"), "").unwrap()
+        }),
+        ("a state that is a folder", |place, _| {
+            let state = place.path().join(".worktrees/crew-task-1/.agent/state.json");
+            fs::remove_file(&state).unwrap();
+            fs::create_dir_all(state.join("below")).unwrap();
+        }),
+    ];
+    for (case, spoil) in cases {
+        let place = Place::new().await;
+        let first = place.done(1, |root| put(root, "f.txt", "line 2", "committed")).await;
+        put(&first.root, "f.txt", "line 4", "not committed");
+        spoil(&place, &place.path().join(".git/worktrees/crew-task-1"));
+        let again = place.provision(1).await;
+        assert!(first.root.join("f.txt").exists(), "{case}");
+        if again.root == first.root {
+            let text = fs::read_to_string(again.root.join("f.txt")).unwrap();
+            assert!(text.contains("not committed") && text.contains("\ncommitted"), "{case}: {text}");
+        } else {
+            let told = again.warnings.concat();
+            assert!(told.contains("another one is used") || told.contains("is not used"), "{case}: {told}");
+        }
+        put(&again.root, "f.txt", "line 8", "done");
+        place.commit(1, &again).await;
+        assert_eq!(place.merged(1, &again).await, None, "{case}");
+        assert!(place.on_main("f.txt").contains("\ndone"), "{case}");
+    }
+}

@@ -183,3 +183,23 @@ async fn a_session_that_waits_for_others_says_for_whom_once() {
     assert_eq!(stage.task(1).await.owner.as_deref(), Some("alice"));
     stage.check_laws().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_forward_ends_no_claim_by_command() {
+    const LEASE: Duration = Duration::from_secs(90);
+    let mut stage = Stage::new(&["alice"]);
+    stage.diligent(&["alice"]);
+    stage.tasks(&["taken"]).await;
+    let by_hand = Claimant { name: "eve".into(), capabilities: vec![], worker: "lease:eve".into(), lease: Some(LEASE) };
+    stage.stores.board.claim(TaskId(1), &by_hand).await.unwrap();
+    let team = stage.launch(on_and_on()).await;
+    tokio::time::sleep(LEASE / 3).await;
+    stage.wall.set_forward(Duration::from_secs(3_600));
+    tokio::time::sleep(LEASE / 3).await;
+    assert_eq!(stage.task(1).await.owner.as_deref(), Some("eve"));
+    // As long as it was given it has lasted now.
+    stage.until_status(1, TaskStatus::Completed).await;
+    assert_eq!(stage.task(1).await.owner.as_deref(), Some("alice"));
+    team.command(Command::Stop).await;
+    stage.ended(team).await;
+}

@@ -110,12 +110,8 @@ async fn who_waited_for_the_answer_to_its_plan_waits_on_whatever_was_killed_and_
     stage.stores.requests.open(plan).await.unwrap();
     // One kill more: what was claimed then is newer than the plan.
     let dead = Claimant { name: "alice".into(), capabilities: vec![], worker: "dead too".into(), lease: None };
-    let lost = brigade::ports::LostClaims {
-        live_workers: None,
-        claims: vec![(TaskId(1), 1)],
-        counts: false,
-        reason: "killed".into(),
-    };
+    let claims = vec![(TaskId(1), 1)];
+    let lost = brigade::ports::LostClaims { claims, reason: "killed".into(), ..Default::default() };
     stage.stores.board.reclaim(&lost).await.unwrap();
     stage.stores.board.claim(TaskId(1), &dead).await.unwrap();
     let team = stage.launch(on_and_on()).await;

@@ -48,12 +48,25 @@ async fn step(begun: Instant) {
     tokio::time::sleep(Duration::from_millis(if is_new { 5 } else { 500 })).await;
 }
 
-/// A wall clock that goes with the runtime's time, paused or not.
-pub struct RuntimeClock(Instant);
+/// A wall clock that goes with the runtime's time, paused or not, and can be set forward.
+pub struct RuntimeClock {
+    begun: Instant,
+    set_forward: Mutex<Duration>,
+}
+
+impl RuntimeClock {
+    fn new() -> Self {
+        Self { begun: Instant::now(), set_forward: Mutex::default() }
+    }
+
+    pub fn set_forward(&self, by: Duration) {
+        *self.set_forward.lock().unwrap() += by;
+    }
+}
 
 impl Clock for RuntimeClock {
     fn now(&self) -> UnixMs {
-        UnixMs(1_763_688_000_000).plus(self.0.elapsed())
+        UnixMs(1_763_688_000_000).plus(self.begun.elapsed()).plus(*self.set_forward.lock().unwrap())
     }
 }
 
@@ -267,6 +280,7 @@ pub struct Stage {
     pub guard: Vec<std::ffi::OsString>,
     pub workspace: PathBuf,
     pub clock: Arc<dyn Clock>,
+    pub wall: Arc<RuntimeClock>,
     /// Somebody changed the board after the team had ended.
     pub meddled: AtomicBool,
     log: Arc<MemoryEventLog>,
@@ -286,7 +300,8 @@ fn member(who: &str, role: &str, provider: &str) -> MemberSpec {
 impl Stage {
     /// A team of these coders; its lead does not think until it is given a brain.
     pub fn new(members: &[&str]) -> Self {
-        let clock: Arc<dyn Clock> = Arc::new(RuntimeClock(Instant::now()));
+        let wall = Arc::new(RuntimeClock::new());
+        let clock: Arc<dyn Clock> = wall.clone();
         let (changes, _) = broadcast::channel(1024);
         let log = Arc::new(MemoryEventLog::new(Arc::clone(&clock)));
         let mut stores = memory::stores(Arc::clone(&clock), changes.clone());
@@ -311,6 +326,7 @@ impl Stage {
             guard: Vec::new(),
             workspace,
             clock,
+            wall,
             meddled: AtomicBool::new(false),
             log,
             models,

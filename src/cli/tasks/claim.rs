@@ -127,7 +127,7 @@ async fn take_back_from_the_dead(context: &Context, board: &dyn Board) -> CliRes
     if !held.is_empty() {
         let claims = held.into_iter().map(|(id, attempt, _)| (id, attempt)).collect();
         let reason = "the team ended before it was done".to_owned();
-        board.reclaim(&LostClaims { live_workers: None, claims, counts: false, reason }).await?;
+        board.reclaim(&LostClaims { claims, reason, ..LostClaims::default() }).await?;
     }
     Ok(())
 }

@@ -45,6 +45,7 @@ pub(super) async fn run(context: &Context, verify: &str, task: &Task, by: &str) 
         holding: held.subscribe(),
         must_be_confined: false,
         variables: Vec::new(),
+        is_noise: |_| false,
     };
     let outcome = command::run(verify, limits.command_timeout, &setting).await;
     let outcome = outcome.map_err(|error| CliError::refused(format!("cannot verify {}: {error}", task.id)))?;

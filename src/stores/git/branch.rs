@@ -39,8 +39,7 @@ impl Inner {
     pub(super) fn begun_at(&self, worktree: &Worktree) -> Option<String> {
         let text = small::text(&worktree.root.join(BASE_FILE))?;
         let commit = text.trim_end();
-        let is_commit = COMMIT_LETTERS.contains(&commit.len()) && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_commit.then(|| commit.to_owned())
+        is_commit(commit).then(|| commit.to_owned())
     }
 
     /// Has a worktree be on its own branch, also after a teammate switched to another one, renamed it or deleted it. The branch goes on from
@@ -117,6 +116,11 @@ impl Inner {
         let no_log = ["-c", "core.logAllRefUpdates=false"];
         self.main.git(no_log.iter().chain(&["update-ref", "--no-deref", &branch, new, old])).ok().map(drop)
     }
+}
+
+/// Whether this is the number of a commit, by its form.
+pub(super) fn is_commit(text: &str) -> bool {
+    COMMIT_LETTERS.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// What git is in the middle of in a worktree.

@@ -49,7 +49,13 @@ impl Inner {
             1 => {
                 return Ok(MergeTry::Refused(self.conflict(&onto, &tree, &fields.map(path_of).collect::<Vec<_>>())?));
             }
-            _ => return Ok(MergeTry::Refused(format!("git cannot merge the branch: {}", said.err.trim()))),
+            _ => {
+                let error = RepositoryError::Failed { action: "merge".to_owned(), reason: said.err.trim().to_owned() };
+                if error.is_general() {
+                    return Err(error);
+                }
+                return Ok(MergeTry::Refused(format!("git cannot merge the branch: {}", said.err.trim())));
+            }
         }
         let subject = format!("Merge task {}: {}", assignment.task.0, assignment.subject);
         let call = self.main.git(["commit-tree", &tree, "-p", &onto, "-p", tip, "-F", "-"]);

@@ -51,8 +51,8 @@ const AT_WORK_FILE: &str = "brigade-at-work";
 /// The oldest git that merges without a checkout (`git merge-tree --write-tree`).
 const VERSION_MIN: (u32, u32) = (2, 38);
 
-/// What git does not see in any worktree: the worktrees themselves, and what Brigade keeps in them.
-const EXCLUDED: [&str; 2] = ["/.worktrees/", "/.agent/"];
+/// What git does not see in any worktree: the worktrees themselves, what Brigade keeps in them, and what it keeps of a run.
+const EXCLUDED: [&str; 5] = ["/.worktrees/", "/.agent/", "/.tasks/", "/.team/", "/agent_state.json"];
 
 /// The repository; see the module.
 #[derive(Clone)]

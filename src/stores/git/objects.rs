@@ -82,7 +82,13 @@ impl Inner {
             let wrong = self.take_in(&base, packed.line().trim())?;
             wrong.map(|wrong| format!("git objects are not what they are named by: {}", in_words(&wrong)))
         } else {
-            Some(format!("git cannot pack what is to be kept: {}", in_words(&packed.err)))
+            let reason = in_words(&packed.err);
+            let error = RepositoryError::Failed { action: "pack what is to be kept".to_owned(), reason };
+            if error.is_general() {
+                super::removal::remove_folder(&folder)?;
+                return Err(error);
+            }
+            Some(format!("git {error}"))
         };
         super::removal::remove_folder(&folder)?;
         Ok(wrong)

@@ -6,9 +6,14 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
+use super::branch::is_commit;
 use super::run::At;
+use super::worktrees::failed;
 use super::{Inner, small};
+use crate::ports::RepositoryError;
 
+/// What git exits with when it cannot go on.
+const SPOILED: i32 = 128;
 /// The most entries of a worktree's git folder that are looked at.
 const ENTRIES_MAX: usize = 10_000;
 
@@ -54,15 +59,44 @@ impl Inner {
         for part in branch.split('/') {
             path.push(part);
             let Ok(metadata) = path.symlink_metadata() else { break };
-            let is_commit = || small::bytes(&path).is_some_and(|text| !text.starts_with(b"ref:"));
-            if !metadata.is_dir() && !is_commit() {
-                return Some(format!("its branch {branch} stands for another one"));
+            if metadata.is_dir() {
+                continue;
+            }
+            match small::text(&path) {
+                Some(text) if is_commit(text.trim_end()) => {}
+                Some(text) if !text.starts_with("ref:") => {
+                    return Some(format!("what git has for its branch {branch} is no commit"));
+                }
+                _ => return Some(format!("its branch {branch} stands for another one")),
             }
         }
         // A folder that git left empty is in nobody's way.
         let is_in_the_way = |path: &Path| path.is_dir() && fs::remove_dir(path).is_err();
         is_in_the_way(&path).then(|| format!("where its branch {branch} would be there are branches below"))
     }
+}
+
+/// Has a worktree's HEAD be one again, where a power cut or a command left it empty or spoiled: on the worktree's own branch.
+pub(super) fn mend_head(at: &At, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+    let head = at.git_dir.join("HEAD");
+    let is_head = |text: &str| text.starts_with("ref: refs/") || is_commit(text);
+    if small::text(&head).is_some_and(|text| is_head(text.trim_end())) {
+        return Ok(());
+    }
+    warnings.push(format!("{} was spoiled: {branch} is checked out again", head.display()));
+    fs::write(&head, format!("ref: refs/heads/{branch}\n")).map_err(|error| failed("write", &head, &error))
+}
+
+/// The same of its index, which is made of what the branch has: files that were staged are changed files then.
+pub(super) fn mend_index(at: &At, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+    let index = at.git_dir.join("index");
+    let is_empty = index.metadata().is_ok_and(|metadata| metadata.len() == 0);
+    if !is_empty && at.git(["ls-files", "--error-unmatch", "--", ":(top)"]).run()?.code != SPOILED {
+        return Ok(());
+    }
+    warnings.push(format!("{} was spoiled and is made anew from the branch", index.display()));
+    fs::remove_file(&index).map_err(|error| failed("remove", &index, &error))?;
+    at.git(["read-tree", "HEAD"]).ok().map(drop)
 }
 
 /// The first entry that is neither file nor folder, or that there are too many.

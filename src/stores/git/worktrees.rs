@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::branch::Attached;
 use super::index::reveal;
 use super::run::{At, path_of, text_of};
+use super::sound::{mend_head, mend_index};
 use super::{Inner, WORKTREES_FOLDER, small};
 use crate::domain::record::WorktreeState;
 use crate::ports::{Assignment, Provision, RepositoryError, Worktree};
@@ -73,26 +74,47 @@ impl Inner {
         self.exclude()?;
         let mut warnings = Vec::new();
         for number in 1..=NAMES_MAX {
-            let mut worktree = self.candidate(assignment, number);
-            let tips = self.tips(&worktree, assignment)?;
-            let Some((at, is_new)) = self.stand(&worktree, assignment, &tips, &mut warnings)? else { continue };
-            self.write_state(&worktree, assignment, &mut warnings)?;
-            unlock(&at)?;
-            if let Some((commit, summary)) = self.merged(&tips)? {
-                worktree.warnings = warnings;
-                return Ok(Provision::Merged { commit, summary, worktree });
+            let worktree = self.candidate(assignment, number);
+            let was_there = worktree.root.symlink_metadata().is_ok();
+            match self.provision_at(&worktree, assignment, &mut warnings) {
+                Ok(None) => {}
+                Ok(Some(Provision::Ready(ready))) => return Ok(Provision::Ready(Worktree { warnings, ..ready })),
+                Ok(Some(Provision::Merged { commit, summary, worktree })) => {
+                    return Ok(Provision::Merged { commit, summary, worktree: Worktree { warnings, ..worktree } });
+                }
+                // Something is wrong with it that nobody foresaw: whatever it holds stays.
+                Err(error) if was_there && !error.is_general() => {
+                    warnings.push(format!("{} is left as it is ({error}); another one is used", worktree.name));
+                }
+                Err(error) => return Err(error),
             }
-            if is_new {
-                // Its branch has nothing of its own.
-                self.note_base(&worktree, &tips.target)?;
-            } else {
-                self.take_up_branch(&at, &mut worktree, &tips.target)?;
-            }
-            worktree.warnings = warnings;
-            return Ok(Provision::Ready(worktree));
         }
         let action = format!("make a worktree for task {}", assignment.task);
         Err(RepositoryError::Failed { action, reason: format!("{}. Remove some", warnings.join(". ")) })
+    }
+
+    /// Readies a worktree of this name; `None` where the next name is to be tried.
+    fn provision_at(
+        &self,
+        worktree: &Worktree,
+        assignment: &Assignment,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<Provision>, RepositoryError> {
+        let mut worktree = worktree.clone();
+        let tips = self.tips(&worktree, assignment)?;
+        let Some((at, is_new)) = self.stand(&worktree, assignment, &tips, warnings)? else { return Ok(None) };
+        self.write_state(&worktree, assignment, warnings)?;
+        unlock(&at)?;
+        if let Some((commit, summary)) = self.merged(&tips)? {
+            return Ok(Some(Provision::Merged { commit, summary, worktree }));
+        }
+        if is_new {
+            // Its branch has nothing of its own.
+            self.note_base(&worktree, &tips.target)?;
+        } else {
+            self.take_up_branch(&at, &mut worktree, &tips.target)?;
+        }
+        Ok(Some(Provision::Ready(worktree)))
     }
 
     /// Where the refs are that decide what becomes of a worktree.
@@ -100,9 +122,11 @@ impl Inner {
         let (own, target) = (format!("refs/heads/{}", worktree.branch), self.target_ref());
         let merged = self.merged_ref(assignment);
         let mut refs = self.refs_at(&[&own, &target, &merged])?;
-        let target = refs.remove(&target).ok_or_else(|| RepositoryError::Failed {
-            action: format!("begin from {}", self.into),
-            reason: format!("there is no such branch any more: make it again (git branch {}), or end the team and launch it on another one", self.into),
+        let target = refs.remove(&target).ok_or_else(|| {
+            RepositoryError::Unusable(format!(
+                "there is no branch {} any more: make it again (git branch {}), or end the team and launch it on another one",
+                self.into, self.into
+            ))
         })?;
         Ok(Tips { own: refs.remove(&own), target, merged: refs.remove(&merged) })
     }
@@ -126,6 +150,8 @@ impl Inner {
                 Some(why) => Err(format!("{name} is left as it is ({why}); another one is used")),
                 None => {
                     self.mend(&at, &worktree.branch, warnings)?;
+                    mend_head(&at, &worktree.branch, warnings)?;
+                    mend_index(&at, warnings)?;
                     self.undo_update(&at)?;
                     match self.attach(&at, worktree)? {
                         Attached::Was => {}
@@ -160,7 +186,9 @@ impl Inner {
             self.note_base(worktree, target)?;
             return fs::remove_file(&marker).map_err(|error| failed("remove", &marker, &error));
         }
-        if self.begun_at(worktree).is_none() {
+        let begun = self.begun_at(worktree);
+        let is_known = begun.map_or(Ok(false), |begun| Ok(self.ref_at(&begun)?.is_some()))?;
+        if !is_known {
             // Its folder was made anew: what is known is where the two parted.
             let head = at.git(["rev-parse", "HEAD"]).ok()?.line();
             self.note_base(worktree, &self.base(target, &head)?)?;

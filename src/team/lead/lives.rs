@@ -73,7 +73,7 @@ impl Lead {
         let claims: Vec<_> = self.view.tasks.values().filter(is_its).map(|task| (task.id, task.attempt)).collect();
         if !claims.is_empty() {
             let reason = format!("{name} is gone: {reason}");
-            self.take_back(LostClaims { live_workers: None, claims, counts, reason }).await;
+            self.take_back(LostClaims { claims, counts, reason, ..LostClaims::default() }).await;
             self.look_at_board().await;
         }
     }

@@ -1,6 +1,7 @@
 //! What the lead looks at: the board, the mail, the shared state, the disk, the workers. Hints say when; the poll is the guarantee.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -161,8 +162,27 @@ impl Lead {
         };
         let reason = "its worker is gone".to_owned();
         // This worker lives on, so another's death counts against the task it held.
-        let lost = LostClaims { live_workers: Some(live), claims: Vec::new(), counts: true, reason };
+        let spared = self.leases_that_run();
+        let lost = LostClaims { live_workers: Some(live), claims: Vec::new(), spared, counts: true, reason };
         self.take_back(lost).await;
+    }
+
+    /// The leases of claims by command that have not lasted as long as they had left when they were first seen, whatever the clock says:
+    /// one that was set forward ends none.
+    fn leases_that_run(&mut self) -> Vec<(TaskId, u32)> {
+        let now = self.shared.clock.now();
+        let lease = |task: &std::sync::Arc<Task>| {
+            let expires = task.claim.as_ref().filter(|_| task.status == TaskStatus::InProgress)?.expires?;
+            let left = Duration::from_millis(u64::try_from(expires.0.saturating_sub(now.0)).unwrap_or(0));
+            Some(((task.id, task.attempt, expires), left))
+        };
+        let leases: BTreeMap<_, _> = self.view.tasks.values().filter_map(lease).collect();
+        self.state.leases.retain(|lease, _| leases.contains_key(lease));
+        for (lease, left) in leases {
+            self.state.leases.entry(lease).or_insert_with(|| Instant::now() + left);
+        }
+        let runs = self.state.leases.iter().filter(|(_, until)| **until > Instant::now());
+        runs.map(|((task, attempt, _), _)| (*task, *attempt)).collect()
     }
 
     /// Takes back claims of this worker that no member of it holds: their holder was ended just as it claimed. A claim that
@@ -190,7 +210,7 @@ impl Lead {
             self.state.unheld.iter().filter(|(_, since)| is_old(since)).map(|(claim, _)| *claim).collect();
         if !claims.is_empty() {
             let reason = "its teammate was ended just as it claimed it".to_owned();
-            self.take_back(LostClaims { live_workers: None, claims, counts: false, reason }).await;
+            self.take_back(LostClaims { claims, reason, ..LostClaims::default() }).await;
         }
     }
 

@@ -29,6 +29,7 @@ use crate::domain::name::{LEAD, Name};
 use crate::domain::request::Request;
 use crate::domain::state::{Mode, SetDesired, StateReport};
 use crate::domain::task::TaskId;
+use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, StoreChange};
 use keeps::Vanished;
 
@@ -128,6 +129,8 @@ struct LeadState {
     told_of_mail: HashSet<Name>,
     /// Claims of this worker that nobody of the team holds, and since when they look so.
     unheld: HashMap<(TaskId, u32), Instant>,
+    /// Until when each lease of a claim by command lasts, by a clock that does not jump: task, attempt, and its end by the other.
+    leases: BTreeMap<(TaskId, u32, UnixMs), Instant>,
     /// The round of the members' phases that is in the roster.
     roster_round: u64,
     /// What the session waits for while nobody works, since when, and whether that was said.
@@ -186,6 +189,7 @@ impl Lead {
             approvals: Vec::new(),
             told_of_mail: HashSet::new(),
             unheld: HashMap::new(),
+            leases: BTreeMap::new(),
             roster_round: 0,
             waits_for: None,
             vanished: BTreeMap::new(),
