@@ -100,6 +100,8 @@ pub struct Teammate {
     /// Who wants the context compacted.
     pub(super) compactions_asked: Vec<Reply>,
     pub(super) down: Option<String>,
+    /// What that is about.
+    pub(super) down_for: &'static str,
     pub(super) away_until: Option<Instant>,
     away_for: String,
     pub(super) lost: Option<TaskId>,
@@ -151,6 +153,7 @@ impl Teammate {
             prompts_taken,
             compactions_asked: Vec::new(),
             down: None,
+            down_for: "its model",
             away_until: None,
             away_for: String::new(),
             lost: None,
@@ -267,7 +270,7 @@ impl Teammate {
             return;
         }
         let was_told = self.model_failures > 0 && !is_final;
-        self.down = is_final.then(|| reason.to_owned());
+        (self.down, self.down_for) = (is_final.then(|| reason.to_owned()), "its model");
         self.model_failures += 1;
         let own = MODEL_BACKOFF_FIRST
             .saturating_mul(1 << self.model_failures.saturating_sub(1).min(16))
@@ -302,6 +305,7 @@ impl Teammate {
         self.agent.shared.notes.warn(self.agent.name(), format!("a tool could not do its part: {reason}"));
         self.harness_failures += 1;
         self.down = (self.harness_failures >= HARNESS_FAILURES_MAX).then(|| reason.to_owned());
+        self.down_for = "its workspace";
         let wait = HARNESS_BACKOFF_FIRST.saturating_mul(1 << self.harness_failures.saturating_sub(1).min(16));
         self.stay_away("its workspace", wait.min(MODEL_BACKOFF_MAX));
     }
@@ -376,7 +380,7 @@ impl Teammate {
         let is_idle = matches!(self.phase, Phase::Idle { .. } | Phase::OnCall);
         let waiting_for = match (is_idle, &self.down) {
             (false, _) => None,
-            (true, Some(reason)) => Some(format!("its model: {reason}")),
+            (true, Some(reason)) => Some(format!("{}: {reason}", self.down_for)),
             (true, None) if !self.is_able() => Some(self.away_for.clone()),
             (true, None) => Some(MAIL_OR_TASK.to_owned()),
         };

@@ -43,7 +43,9 @@ pub(super) enum Brought {
 
 /// What git says is in the way: the files, where it names any.
 fn in_words(said: &str) -> String {
-    let names: Vec<PathBuf> = said.split('\'').skip(1).step_by(2).map(PathBuf::from).collect();
+    // "error: Entry 'f.txt' not uptodate. Cannot merge." and its like, of paths from the top folder on.
+    let quoted = |line: &str| line.split('\'').nth(1).filter(|name| !name.starts_with('/')).map(PathBuf::from);
+    let names: Vec<PathBuf> = said.lines().filter_map(quoted).collect();
     if names.is_empty() { said.trim().replace('\n', " ") } else { format!("in the way: {}", named(&names)) }
 }
 

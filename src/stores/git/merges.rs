@@ -147,9 +147,11 @@ impl Inner {
     }
 
     fn is_control(&self, path: &Path) -> bool {
+        // Where names differ by case alone, some systems have one file.
+        let path = PathBuf::from(path.as_os_str().to_ascii_lowercase());
         let own = [".agent", WORKTREES_FOLDER].map(Path::new);
-        let controls = self.control_files.iter().map(PathBuf::as_path).chain(own);
-        controls.into_iter().any(|control| path.starts_with(control))
+        let mut controls = self.control_files.iter().map(PathBuf::as_path).chain(own);
+        controls.any(|control| path.starts_with(control.as_os_str().to_ascii_lowercase()))
     }
 
     /// Refuses to undo unsaid what others merged since the task was begun: a branch that took it in and dropped it again, as a rebase can.
