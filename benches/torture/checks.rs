@@ -181,6 +181,13 @@ fn account_for_branch(world: &World) {
     for commit in commits.iter().filter(|line| line.len() == 3 && !in_branch.contains(&line[2])) {
         world.wrong("lost-commits", &commit.join(" "));
     }
+    for short in place.noted("short") {
+        world.wrong("short-worktrees", &format!("task, attempt, files of {}: {}", world.ballast(), short.join(" ")));
+    }
+    let ballast = place.git(&["ls-tree", "--name-only", "main:ballast"]).unwrap_or_default();
+    if ballast.lines().count() != world.ballast() {
+        world.wrong("lost-lines", &format!("of the files nobody touched {} are left", ballast.lines().count()));
+    }
     let log = place.git(&["show", "main:log.txt"]).unwrap_or_default();
     for task in place.tasks().0 {
         let Some(name) = task["subject"].as_str().and_then(|subject| subject.strip_prefix("Task ")) else { continue };

@@ -28,7 +28,7 @@ pub const DONE: [(&str, &str); 20] = [
 ];
 
 /// What must never happen.
-pub const WRONG: [(&str, &str); 21] = [
+pub const WRONG: [(&str, &str); 22] = [
     ("lost-tasks", "accepted, and not completed in the end"),
     ("doubled-tasks", "asked for once, twice on the board"),
     ("undone-tasks", "completed, then not completed any more"),
@@ -43,6 +43,7 @@ pub const WRONG: [(&str, &str); 21] = [
     ("second-leads", "processes that led a workspace that was led"),
     ("torn-files", "files that are no whole version"),
     ("lost-lines", "added by a commit, removed by none, and gone"),
+    ("short-worktrees", "handed to an attempt with files missing that nobody touched"),
     ("lost-commits", "of a completed task, and not in the merged branch"),
     ("doubled-merges", "tasks merged twice"),
     ("broken-branches", "branches that went back, or repositories that are not sound"),

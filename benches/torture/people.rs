@@ -165,11 +165,14 @@ fn add(world: &World, mut random: fastrand::Rng) {
             let name = format!("person-{number}");
             (
                 format!("Task {name}"),
-                [&ours[..], &["worker", "--description", &format!("```sh\n{}```", script(&name, &out))]]
-                    .concat()
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>(),
+                [
+                    &ours[..],
+                    &["worker", "--description", &format!("```sh\n{}```", script(&name, &out, world.ballast()))],
+                ]
+                .concat()
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>(),
             )
         } else {
             let rest = [&ours[..], &[OUTSIDE]].concat();

@@ -16,6 +16,8 @@ use super::place::{Lead, Place, until};
 
 /// The team.
 pub const MEMBERS: [&str; 3] = ["m1", "m2", "m3"];
+/// Files of a repository that no task touches.
+const BALLAST: usize = 600;
 /// Tasks of the plan.
 const PLANNED: usize = 7;
 /// Runs after which everything must be done, and how long one may take.
@@ -107,21 +109,25 @@ pub fn live(seed: u64, rounds: usize, counts: &Arc<Counts>, is_over: &AtomicBool
 
 /// What a teammate does for a task: it brings its branch up to date, puts its line where all the others put theirs, takes a
 /// line out that it put in, writes a file of its own, and commits. A merge of its own that lost something, because the disk was full in the
-/// middle, it makes anew; what an attempt before it left uncommitted it throws away, and does again. `{out}` is outside.
-pub fn script(name: &str, out: &str) -> String {
+/// middle, it makes anew; what an attempt before it left uncommitted it throws away, and does again. Before all that it counts the files that
+/// no task touches, of which there are `ballast`. `{out}` is outside.
+pub fn script(name: &str, out: &str, ballast: usize) -> String {
     let left = match name.bytes().map(u32::from).sum::<u32>() % 4 {
         0 => "sleep 300 &",
         1 => "setsid sleep 300 > /dev/null 2>&1 &",
         _ => "",
     };
     format!(
-        "whole() {{ ! grep -q '^[<=>]' log.txt; }}\n\
+        "set +e\n\
+         whole() {{ ! grep -q '^[<=>]' log.txt; }}\n\
          sane() {{\n\
          m=$(git rev-list --min-parents=2 --max-count=1 main..HEAD)\n\
          test -z \"$m\" || test -z \"$(git diff --diff-filter=DM --name-only $m^2 $m -- . ':!log.txt')\" ||\n\
          {{ git reset -q --hard $m^1; exit 1; }}\n\
          }}\n\
          echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $BRIGADE_TEAMMATE\" >> {out}/begun\n{left}\n\
+         there=$(ls ballast | wc -l)\n\
+         test $there = {ballast} || echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $there\" >> {out}/short\n\
          git reset -q --hard && git clean -qfd\n\
          sane\n\
          git merge -q main || {{ sed -i '/^[<=>]/d' log.txt && whole && git add -A && git commit -q --no-edit; }}\n\
@@ -156,12 +162,16 @@ impl World {
             .map(|number| {
                 let name = format!("plan-{number}");
                 let after = if number > 4 { format!("after: Task plan-{}\n", number - 4) } else { String::new() };
-                let script = script(&name, &out);
+                let script = script(&name, &out, self.ballast());
                 format!("## Task {name}\n{after}requires: worker\nverify: grep -qx 'of {name}' log.txt\n```sh\n{script}```\n")
             })
             .collect();
         fs::write(place.join("plan.md"), plan).unwrap();
         fs::write(place.join("log.txt"), "begin\nend\n").unwrap();
+        fs::create_dir(place.join("ballast")).unwrap();
+        for number in 0..self.ballast() {
+            fs::write(place.join(&format!("ballast/{number}")), format!("ballast {number}\n")).unwrap();
+        }
         let ignored = ".tasks/\n.team/\nagent_state.json*\nhog\n";
         fs::write(place.join(".gitignore"), ignored).unwrap();
         for step in [&["init", "-q", "-b", "main", "."][..], &["add", "-A"], &["commit", "-q", "-m", "Begin"]] {
@@ -177,6 +187,11 @@ impl World {
             self.counts.add("tasks", 1);
         }
         *self.seen.lock().unwrap() = place.git(&["rev-parse", "main"]).unwrap();
+    }
+
+    /// How many files there are that no task touches: so many that git is killed in the middle of writing them.
+    pub fn ballast(&self) -> usize {
+        if self.is_small { 1 } else { BALLAST }
     }
 
     /// Starts the team, one way or the other.

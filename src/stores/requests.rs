@@ -62,7 +62,12 @@ impl FileRequests {
 
     fn read(&self, path: &Path) -> StoreResult<RequestBook> {
         match self.files.read(path, 0, FILE_BYTES_MAX) {
-            Ok((bytes, _)) => serde_json::from_slice(&bytes).map_err(|error| failed("read", path)(error.into())),
+            Ok((bytes, _)) => serde_json::from_slice(&bytes).map_err(|error| {
+                let text = format!(
+                    "{error}: somebody else wrote it. Move it away, and plans and reviews that wait are asked for anew"
+                );
+                failed("read", path)(io::Error::new(io::ErrorKind::InvalidData, text))
+            }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(RequestBook { v: 1, ..RequestBook::default() }),
             Err(error) => Err(failed("read", path)(error)),
         }

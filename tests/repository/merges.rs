@@ -137,6 +137,10 @@ async fn a_branch_that_changes_control_files_is_refused() {
     let worktree = place.done(1, |root| edit(root, "brigade.toml", |_| "mine\n".to_owned())).await;
     let refused = place.refused(1, &worktree).await;
     assert!(refused.contains("brigade.toml"), "{refused}");
+    // Another file here, the same one where case does not count.
+    let worktree = place.done(2, |root| fs::write(root.join("Brigade.toml"), "mine\n").unwrap()).await;
+    let refused = place.refused(2, &worktree).await;
+    assert!(refused.contains("Brigade.toml"), "{refused}");
 }
 
 #[tokio::test]

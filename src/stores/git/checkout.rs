@@ -3,15 +3,17 @@
 //! there undoes a merge; it comes back once nothing is in the way.
 
 use std::fs;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::{MutexGuard, PoisonError};
 
+use super::branch::is_commit;
 use super::bring::{Brought, Left};
 use super::run::{At, git, text_of};
-use super::worktrees::POINTER_FILE;
+use super::worktrees::{POINTER_FILE, failed};
 use super::{CHECKOUT_REF, Inner, checked_out, small};
 use crate::domain::merge::taken_out;
-use crate::ports::{RepositoryError, TEAMMATES_DOMAIN};
+use crate::ports::{Durability, RepositoryError, TEAMMATES_DOMAIN};
 
 /// What the branches begin with that the person's checkout is put on.
 const YOURS: &str = "brigade-yours";
@@ -112,6 +114,12 @@ pub(super) fn how_to_follow(branch: &str, into: &str, has_commits: bool) -> Stri
     )
 }
 
+/// The commit that the checkout `main` is still at, where its branch may be moved already.
+pub(super) fn behind(main: &At) -> Option<String> {
+    let text = small::text(&main.git_dir.join(CHECKOUT_REF))?;
+    is_commit(text.trim_end()).then(|| text.trim_end().to_owned())
+}
+
 impl Inner {
     /// What may lie about in the checkout while it stands that it is behind.
     fn left_over(&self) -> MutexGuard<'_, Left> {
@@ -121,7 +129,7 @@ impl Inner {
     /// Brings the person's checkout to where its branch is, if it is behind because of a merge. Where something of the person's is in the
     /// way it is put on a branch of its own, and the text says so.
     pub(super) fn follow(&self) -> Result<Option<String>, RepositoryError> {
-        let behind = self.ref_at(CHECKOUT_REF)?;
+        let behind = self.behind();
         if behind.is_some() && *self.left_over() == Left::Torn && self.is_index_locked() {
             // What is half done can be mended only once no git is at work; until then nothing can be committed there.
             let lock = self.main.git_dir.join("index.lock");
@@ -149,14 +157,36 @@ impl Inner {
         }
     }
 
-    /// Notes that the checkout is at `old` whatever becomes of its branch, and that nothing of ours is half done in it.
+    /// The commit the checkout is still at, where its branch may be moved already.
+    pub(super) fn behind(&self) -> Option<String> {
+        behind(&self.main)
+    }
+
+    /// Notes that the checkout is at `old` whatever becomes of its branch, and that nothing of ours is half done in it. Nobody else writes
+    /// this ref, so it is written without a call of git.
     pub(super) fn note_behind(&self, old: &str) -> Result<(), RepositoryError> {
         *self.left_over() = Left::Whole;
-        self.main.git(["update-ref", CHECKOUT_REF, old]).ok().map(drop)
+        let path = self.main.git_dir.join(CHECKOUT_REF);
+        // Beside the refs: there it would be one.
+        let new = self.main.git_dir.join("brigade-checkout.new");
+        let write = || {
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            let mut file = fs::File::create(&new)?;
+            writeln!(file, "{old}")?;
+            if self.durability == Durability::Power {
+                file.sync_all()?;
+            }
+            fs::rename(&new, &path)
+        };
+        write().map_err(|error| failed("write", &path, &error))
     }
 
     pub(super) fn forget_behind(&self) -> Result<(), RepositoryError> {
-        self.main.git(["update-ref", "-d", CHECKOUT_REF]).ok().map(drop)
+        let path = self.main.git_dir.join(CHECKOUT_REF);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", &path, &error)),
+            _ => Ok(()),
+        }
     }
 
     /// What a person committed on the branch while the files were still those of `old`, which takes out lines of merges since.

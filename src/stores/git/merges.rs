@@ -11,15 +11,12 @@ use super::commits::{message, named};
 use super::index::REPOSITORY_MODE;
 use super::run::{At, path_of, pathspec, text_of};
 use super::worktrees::failed;
-use super::{CHECKOUT_REF, Inner, WORKTREES_FOLDER, identity};
+use super::{Inner, WORKTREES_FOLDER, identity};
 use crate::domain::merge::{DROPS_TRAILER, Lines, taken_out, unaccounted};
 use crate::ports::{Assignment, Durability, Merge, MergeTry, Publish, RepositoryError, Worktree};
 
 /// The most of a conflict's text that is handed on, in bytes.
 const EVIDENCE_BYTES_MAX: usize = 6 * 1024;
-/// What git syncs before it gives a ref its new name; see git-config(1), core.fsync.
-const SYNCED: &str = "core.fsync=committed,loose-object,reference";
-const UNSYNCED: &str = "core.fsync=default";
 /// Lines that a text names; more are counted.
 const LINES_NAMED_MAX: usize = 20;
 
@@ -286,9 +283,7 @@ impl Inner {
         let readied = self.ready(onto, commit)?;
         let orders = format!("start\nupdate {into} {commit} {onto}\nupdate {merged} {commit}\nprepare\ncommit\n");
         let reason = format!("brigade: merge {}", assignment.identifier());
-        let fsync = if self.durability == Durability::Power { SYNCED } else { UNSYNCED };
-        let options = ["-c", fsync, "update-ref", "--create-reflog", "-m", &reason, "--stdin"];
-        let said = self.main.git(options).input(orders).run()?;
+        let said = self.main.git(["update-ref", "--create-reflog", "-m", &reason, "--stdin"]).input(orders).run()?;
         // Git gives the refs their new names one by one: a failure may be of the rest alone.
         let is_moved = said.code == 0 || self.commit_of(&into)? == *commit;
         if !is_moved {
@@ -300,7 +295,7 @@ impl Inner {
             return Err(RepositoryError::Failed { action, reason: said.err.trim().to_owned() });
         }
         if self.durability == Durability::Power {
-            self.sync_names(&[&into, &merged])?;
+            self.sync_ref(&into)?;
         }
         *self.kept() = Some(commit.clone());
         // The branch is moved, whatever becomes of the checkout.
@@ -316,7 +311,7 @@ impl Inner {
     /// Has the person's checkout be such that a commit made there undoes no merge that moves its branch from `onto` to `commit`, whoever is
     /// killed when.
     fn ready(&self, onto: &str, commit: &str) -> Result<Readied, RepositoryError> {
-        if Stand::of(&self.main, &self.into)? != Stand::Here || self.ref_at(CHECKOUT_REF)?.is_some() {
+        if Stand::of(&self.main, &self.into)? != Stand::Here || self.behind().is_some() {
             return Ok(Readied::Behind);
         }
         let why = self.in_the_way(onto, commit)?;
@@ -339,14 +334,12 @@ impl Inner {
         }
     }
 
-    /// Has the new names of refs survive a power cut.
-    fn sync_names(&self, names: &[&str]) -> Result<(), RepositoryError> {
-        for name in names {
-            let path = self.main.common_dir.join(name);
-            let folder = path.parent().unwrap_or(&self.main.common_dir);
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed("sync", folder, &error))?;
-        }
-        Ok(())
+    /// Has a ref that was moved survive a power cut. Git would sync all that it moves with it; of the merge's mark the board needs nothing.
+    fn sync_ref(&self, name: &str) -> Result<(), RepositoryError> {
+        let path = self.main.common_dir.join(name);
+        let folder = path.parent().unwrap_or(&self.main.common_dir);
+        let synced = [&path, folder].into_iter().try_for_each(|path| File::open(path)?.sync_all());
+        synced.map_err(|error| failed("sync", &path, &error))
     }
 }
 

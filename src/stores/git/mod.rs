@@ -42,7 +42,8 @@ pub const WORKTREES_FOLDER: &str = ".worktrees";
 /// What the names of all branches of tasks begin with.
 const BRANCHES: &str = "brigade";
 
-/// Where it stands which commit the person's checkout is still at. Each worktree has its own; see git-worktree(1), REFS.
+/// Where it stands which commit the person's checkout is still at: a ref, so that the commit is kept. Each worktree has its own; see
+/// git-worktree(1), REFS.
 const CHECKOUT_REF: &str = "refs/worktree/brigade-checkout";
 
 /// In the checkout's git folder: locked while a git of ours is at work.
@@ -151,10 +152,7 @@ impl GitRepository {
                 return Ok(Some(format!("{into}, which is merged into, is not checked out: see git switch {into}")));
             }
         }
-        let checkout = format!("{CHECKOUT_REF}^{{commit}}");
-        let said = main.git(["rev-parse", "--verify", "--quiet", &checkout]).run()?;
-        Ok((said.code == 0).then(|| {
-            let old = said.line();
+        Ok(checkout::behind(&main).map(|old| {
             let old = &old[..old.len().min(12)];
             format!(
                 "the files here are still those of {old}, while {into} was moved by merges: a commit made now would undo them. git status shows what is in the way; copy that elsewhere, take it out of the way (git checkout {old} -- FILE), and the next launch brings the files along"
