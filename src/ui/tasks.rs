@@ -8,7 +8,7 @@ use anstyle::Style;
 use super::approvals;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, count, first_line, harmless, indented, one_line};
+use super::text::{ago, count, first_line, harmless, indented, one_line, reason};
 use crate::domain::graph::{self, Blocker, BlockerState, unfinished_blockers};
 use crate::domain::request::Request;
 use crate::domain::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
@@ -57,7 +57,10 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, look: &Look<'_>, columns:
             Cell::new(status, style),
             Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
             Cell::new(&task.subject, if task.status == TaskStatus::Completed { DIM } else { PLAIN }),
-            Cell::new(&note(task, &blockers, look), DIM),
+            match task.status {
+                TaskStatus::Failed => Cell::reason(&note(task, &blockers, look), DIM),
+                _ => Cell::new(&note(task, &blockers, look), DIM),
+            },
         ]);
     }
     table.render(columns)
@@ -98,9 +101,8 @@ fn note(task: &Task, blockers: &[Blocker], look: &Look<'_>) -> String {
             parts.extend(look.is_abandoned(task).then(|| "its worker is gone".to_owned()));
             parts.extend(claim_note(task, now));
         }
-        TaskStatus::Completed | TaskStatus::Failed => {
-            parts.extend(task.result.as_ref().map(|result| first_line(&result.summary)));
-        }
+        TaskStatus::Completed => parts.extend(task.result.as_ref().map(|result| first_line(&result.summary))),
+        TaskStatus::Failed => parts.extend(task.result.as_ref().map(|result| reason(&result.summary))),
     }
     if matches!(task.status, TaskStatus::Pending) && !task.requires.is_empty() {
         parts.push(format!("requires {}", task.requires.join(" or ")));
@@ -256,7 +258,10 @@ mod tests {
         tasks[0].failures = 3;
         tasks[0].attempt = 3;
         tasks[0].owner = Some("alice".into());
-        tasks[0].result = Some(TaskResult::said("exit status 1", "attempt 3 failed:\n  left: 1\n right: 2"));
+        tasks[0].result = Some(TaskResult::said(
+            "verify `test -s lines.csv` came out red: exit status 1\none\nerror: it is empty",
+            "attempt 3 failed:\n  left: 1\n right: 2",
+        ));
         tasks[1].blocked_by = vec![TaskId(1), TaskId(9)];
         tasks[1].requires = vec!["coder".into()];
         tasks[1].description = "Do it.\n\n```sh\necho \x07\n```\n".into();

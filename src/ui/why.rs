@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::text::{ago, count, duration, first_line, one_line};
+use super::text::{self, ago, count, duration, one_line};
 use crate::domain::graph::{
     Blocker, BlockerState, Obstacle, TaskLookup, find_cycle, last_blockers, obstacle, unfinished_blockers,
 };
@@ -127,7 +127,7 @@ fn branch_of(folder: &str) -> Option<String> {
 }
 
 fn failed(task: &Task) -> Reason {
-    let why = task.result.as_ref().map(|result| format!(": {}", first_line(&result.summary))).unwrap_or_default();
+    let why = task.result.as_ref().map(|result| format!(": {}", text::reason(&result.summary))).unwrap_or_default();
     let text =
         format!("It was given up after {} of {}{why}.", count(task.failures as usize, "failure"), task.max_attempts);
     let id = task.id.0;
@@ -209,7 +209,7 @@ const LAST_ATTEMPT: &str = "last_attempt";
 
 /// How it ended when somebody last tried; that alone keeps nobody from it.
 fn last_attempt(task: &Task) -> Option<Reason> {
-    let summary = first_line(&task.result.as_ref().filter(|_| task.attempt > 0)?.summary);
+    let summary = text::reason(&task.result.as_ref().filter(|_| task.attempt > 0)?.summary);
     (!summary.is_empty()).then(|| reason(LAST_ATTEMPT, format!("Attempt {} ended: {summary}.", task.attempt)))
 }
 
