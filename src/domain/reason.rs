@@ -285,10 +285,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_one_bounded_line_and_stays_so(text in "(exit status 1|: |\\[|\\]|\n|[a-zé ]{0,90}|b{800}){0,30}") {
+        fn it_is_one_bounded_line(text in "(exit status 1|: |\\[|\\]|\n|[a-zé ]{0,90}|b{800}){0,30}") {
             let line = short(&text);
             prop_assert!(!line.contains('\n') && line.chars().count() <= SHORT_CHARS_MAX, "{line:?}");
-            prop_assert_eq!(short(&line), line);
             prop_assert!(bounded(&text).len() <= OUTPUT_BYTES_MAX + 64);
             prop_assert!(!for_others(&text).contains('\n'));
         }

@@ -1,4 +1,5 @@
-//! The provider that needs no key: it does a task by running the fenced `sh` blocks of its description, in order.
+//! The provider that needs no key: it does a task by running the fenced `sh` blocks of its description, in order,
+//! each up to its first command that fails.
 //!
 //! It keeps no state. Each answer follows from the messages alone: which task was claimed last, and what came of the
 //! blocks since. It goes through the same tools and the same loop as any model.
@@ -18,6 +19,10 @@ use crate::ports::{
 
 /// How much of the last block's output becomes a task's result, in bytes.
 const RESULT_BYTES_MAX: usize = 400;
+
+/// What a block begins with: it ends at its first command that fails, as a step of a CI runner does. It stands in the block's first line,
+/// so that the shell counts lines as its author does.
+const FAILS_AT_ONCE: &str = "set -e; ";
 
 /// The provider; see the module.
 #[derive(Debug, Default, Clone, Copy)]
@@ -111,7 +116,7 @@ impl Progress {
                 self.report_failed(&reason::of_report(&block, &result.output), false)
             }
             _ => match self.scripts.get(self.results.len()) {
-                Some(script) => self.call("bash", json!({ "command": script })),
+                Some(script) => self.call("bash", json!({ "command": format!("{FAILS_AT_ONCE}{script}") })),
                 None => self.report_completed(),
             },
         }
@@ -302,15 +307,15 @@ mod tests {
 
     #[test]
     fn it_runs_the_blocks_in_order_and_reports() {
-        assert_eq!(play(TWO, &[]), ["bash one", "bash two", "task_update completed"]);
+        assert_eq!(play(TWO, &[]), ["bash set -e; one", "bash set -e; two", "task_update completed"]);
     }
 
     #[test]
     fn a_failing_block_ends_it_and_so_does_a_refused_completion() {
-        assert_eq!(play(TWO, &[("exit 1", true)]), ["bash one", "task_update failed"]);
+        assert_eq!(play(TWO, &[("exit 1", true)]), ["bash set -e; one", "task_update failed"]);
         assert_eq!(
             play(TWO, &[("", false), ("", false), ("verify: exit 1", true)]),
-            ["bash one", "bash two", "task_update completed", "task_update failed"]
+            ["bash set -e; one", "bash set -e; two", "task_update completed", "task_update failed"]
         );
         assert_eq!(play("nothing to run", &[]), ["task_update failed"]);
         assert_eq!(play(TWO, &[("", true), ("refused", true), ("refused", true)]).len(), 3);
@@ -367,6 +372,6 @@ mod tests {
     fn fences_close_with_their_own_mark_and_scripts_keep_harness_tags() {
         assert_eq!(shell_blocks("````sh\necho '```'\n````\n"), ["echo '```'\n"]);
         assert_eq!(shell_blocks("```sh\nnever closed"), Vec::<String>::new());
-        assert_eq!(play("```sh\necho '<inbox>'\n```", &[])[0], "bash echo '<inbox>'");
+        assert_eq!(play("```sh\necho '<inbox>'\n```", &[])[0], "bash set -e; echo '<inbox>'");
     }
 }
