@@ -207,6 +207,8 @@ pub struct ToolContext {
     pub control_files: Arc<[PathBuf]>,
     /// What commands must not write besides, and (behind `!`) what they must be able to, as the guard takes it.
     pub boundaries: Arc<[PathBuf]>,
+    /// Whether no model decides what the caller does: what it reports is what commands printed, not words about them.
+    pub goes_by_rule: bool,
     /// Where tasks have worktrees of their own: the one the caller works in, whose root `workspace` is then.
     pub lodging: Option<Arc<Lodging>>,
     /// Why the caller may write no file and change nothing by a command, where that is so.

@@ -137,8 +137,10 @@ impl TaskUpdate {
         }
         let lodging = context.lodging.clone().filter(|lodging| call.holds && lodging.assignment.task == call.id);
         let mut result = TaskResult::said(call.result.as_str(), "");
+        // What a command printed is no message of a commit.
+        let words = if context.goes_by_rule { "" } else { call.result.as_str() };
         if let Some(lodging) = &lodging {
-            match lodging.commit(&call.result).await? {
+            match lodging.commit(words).await? {
                 Ok(commit) => result.commit = Some(commit),
                 Err(reason) => return self.red(call, &task, &Red::uncommitted(reason), context).await,
             }
@@ -152,7 +154,7 @@ impl TaskUpdate {
         let delivered = match &lodging {
             Some(lodging) => {
                 let commit = result.commit.clone().unwrap_or_default();
-                deliver::merge(lodging, &task, &call.result, &commit, &call.by, context).await?
+                deliver::merge(lodging, &task, words, &commit, &call.by, context).await?
             }
             None => deliver::in_place(&task, context).await?,
         };

@@ -87,6 +87,14 @@ fn finish(place: &Place, tasks: usize) {
 }
 
 #[test]
+fn what_a_runbook_printed_is_no_message_of_a_commit() {
+    let place = repository("## Print\n```sh\necho much > file.txt\necho loudly printed\n```\n");
+    finish(&place, 1);
+    let said = git(&place, &["log", "--format=%B", "main"]);
+    assert!(said.contains("Merge task 1: Print\n\nBrigade-Task: 1\n") && !said.contains("loudly"), "{said}");
+}
+
+#[test]
 fn branches_that_conflict_are_merged_with_every_line_and_name_their_makers() {
     let tasks = 8;
     let place = repository(&conflicting(tasks));
