@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::domain::context::restore;
 use crate::domain::reason;
-use crate::domain::request::WAITS_FOR_REVIEW;
+use crate::domain::request::{REVIEW_REJECTED_IT, WAITS_FOR_REVIEW};
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::ports::{
     ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason,
@@ -100,7 +100,8 @@ impl Progress {
             match &self.review {
                 Some(Review::Approved) => return self.report_completed(),
                 Some(Review::Rejected(words)) => {
-                    return self.report_failed(&format!("its review rejected it: {words}"), true);
+                    // Another attempt would do the same.
+                    return self.report_failed(&format!("{REVIEW_REJECTED_IT}: {words}"), true);
                 }
                 None => {}
             }

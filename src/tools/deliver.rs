@@ -74,7 +74,7 @@ impl Lodging {
     }
 
     fn warn(&self, context: &ToolContext, text: String) {
-        (context.facts)(Fact::Warning { about: self.assignment.identifier(), text });
+        (context.facts)(Fact::of_worktrees(self.assignment.identifier(), text));
     }
 }
 

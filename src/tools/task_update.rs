@@ -17,7 +17,7 @@ use super::{Lodging, ReadOnly, ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::change::{Action, Actor, Change, TaskEdit, permit};
 use crate::domain::event::Fact;
 use crate::domain::reason;
-use crate::domain::request::{About, RequestKind, WAITS_FOR_REVIEW};
+use crate::domain::request::{About, REVIEW_REJECTED_IT, RequestKind, WAITS_FOR_REVIEW};
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::ports::StoreError;
 
@@ -209,7 +209,8 @@ impl TaskUpdate {
                 return Err(ToolError::Mendable(text));
             }
             Stand::GivenUp(words) => {
-                let reason = format!("its review rejected it {} times; the last time: {words}", review::REJECTIONS_MAX);
+                let times = review::REJECTIONS_MAX;
+                let reason = format!("{REVIEW_REJECTED_IT} {times} times; the last time: {words}");
                 let fail = Change::Fail { reason: reason.clone(), is_final: false };
                 context.stores.board.change(call.id, fail, &call.by).await?;
                 self.reds.forget(context.name.as_str());

@@ -231,7 +231,7 @@ pub fn render(
     }
     let room = lines_max.saturating_sub(out.lines().count() + 2).max(3);
     let shown = choose(&view, room);
-    let look = Look { view: &view, live_workers: None, now: event.at };
+    let look = Look { view: &view, live_workers: None, approvals: &[], now: event.at };
     if !shown.is_empty() {
         out += &tasks::list(shown.iter().copied(), &look, columns);
     }

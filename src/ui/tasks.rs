@@ -25,6 +25,8 @@ pub struct Look<'a> {
     pub view: &'a BoardView,
     /// The ids of the workers that live; `None` where that is not known.
     pub live_workers: Option<&'a HashSet<String>>,
+    /// The plans and reviews that wait for an answer.
+    pub approvals: &'a [Request],
     /// Now.
     pub now: UnixMs,
 }
@@ -98,6 +100,8 @@ fn note(task: &Task, blockers: &[Blocker], look: &Look<'_>) -> String {
         }
         TaskStatus::InProgress if task.is_foreign() => parts.push("another program's: no claim".to_owned()),
         TaskStatus::InProgress => {
+            let is_its = |asked: &&Request| asked.about.as_ref().is_some_and(|about| about.task == task.id);
+            parts.extend(look.approvals.iter().find(is_its).map(approvals::waits_for));
             parts.extend(look.is_abandoned(task).then(|| "its worker is gone".to_owned()));
             parts.extend(claim_note(task, now));
         }
@@ -295,7 +299,10 @@ mod tests {
         let tasks = || view.tasks.values().map(Arc::as_ref);
         let plain = |text: String| anstream::adapter::strip_str(&text).to_string();
         let live = HashSet::from(["w1".to_owned()]);
-        let look = Look { view: &view, live_workers: Some(&live), now: UnixMs(60_000) };
+        let of_three = About { task: TaskId(3), attempt: 2, claimed_at: UnixMs(40_000), failures: 0, commit: None };
+        let waits = Request::new("4910291a", RequestKind::Review, "bob", "human", UnixMs(50_000));
+        let waits = Request { about: Some(of_three), ..waits };
+        let look = Look { view: &view, live_workers: Some(&live), approvals: &[waits], now: UnixMs(60_000) };
         let wide = plain(list(tasks(), &look, 120));
         let narrow = plain(list(tasks(), &look, 60));
         insta::assert_snapshot!(format!(

@@ -376,6 +376,7 @@ impl Timeline {
             }
             Fact::BudgetSpent { limit, spent } => told(TEAM, format!("budget spent: {spent} of {limit}"), BAD),
             Fact::Warning { about, text } => told(TEAM, format!("warning: {about}: {text}"), WARN),
+            Fact::Note { about, text } => told(TEAM, format!("{about}: {text}"), GOOD),
             Fact::TaskSpoiled { file, reason } => told(TEAM, format!("{file} is no task: {reason}"), WARN),
             Fact::Said { teammate, text, .. } if !text.trim().is_empty() => {
                 told(teammate, format!("says: {text}"), DIM)

@@ -17,6 +17,7 @@ use super::merges::modes;
 use super::run::{At, git, path_of, paths_ended_by, pathspec, text_of};
 use super::worktrees::POINTER_FILE;
 use super::{CHECKOUT_REF, Inner, checked_out, small};
+use crate::domain::merge::FOLLOWS_AGAIN;
 use crate::ports::RepositoryError;
 
 /// What the branches begin with that the person's checkout is put on.
@@ -327,7 +328,7 @@ impl Inner {
         // What somebody committed there this moment stays.
         self.main.git(["update-ref", "-d", &name, &old]).run()?;
         self.main.git(["update-ref", "-d", CHECKOUT_REF]).ok()?;
-        Ok(Some(format!("your checkout is on {} again, with all merges", self.into)))
+        Ok(Some(format!("your checkout is on {}{FOLLOWS_AGAIN}", self.into)))
     }
 
     /// Puts files back to `old` that hold what a merge since then put there: git writes the files first and its index last, and

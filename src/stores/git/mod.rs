@@ -10,6 +10,7 @@ mod branch;
 mod checkout;
 mod commits;
 mod index;
+pub mod leftovers;
 mod merges;
 mod objects;
 mod removal;
