@@ -252,7 +252,8 @@ impl Early {
             }
         }
         let is_harmful = arguments.iter().any(|word| harmless(&word.to_string_lossy()) != word.to_string_lossy());
-        let first = words().find(|word| !word.starts_with('-')).map(str::to_owned);
+        // The first of all is the program.
+        let first = words().skip(1).find(|word| !word.starts_with('-')).map(str::to_owned);
         Self { json: words().any(|word| word == "--json"), color, is_harmful, first }
     }
 
