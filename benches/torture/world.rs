@@ -115,7 +115,8 @@ pub fn script(name: &str, out: &str) -> String {
         _ => "",
     };
     format!(
-        "whole() {{ ! grep -q '^[<=>]' log.txt; }}\n\
+        "set +e\n\
+         whole() {{ ! grep -q '^[<=>]' log.txt; }}\n\
          sane() {{\n\
          m=$(git rev-list --min-parents=2 --max-count=1 main..HEAD)\n\
          test -z \"$m\" || test -z \"$(git diff --diff-filter=DM --name-only $m^2 $m -- . ':!log.txt')\" ||\n\

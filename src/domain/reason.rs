@@ -75,7 +75,8 @@ fn last_words<'a>(output: &[&'a str]) -> Vec<&'a str> {
     let says_something = |line: &&&str| line.contains(char::is_alphanumeric) && !line.starts_with("[... ");
     let mut lines = output.iter().rev().filter(says_something).copied();
     let Some(last) = lines.next() else { return Vec::new() };
-    let before: Vec<&str> = lines.take(LINES_LOOKED_AT_MAX).collect();
+    // A line that is said twice says no more.
+    let before: Vec<&str> = lines.filter(|line| *line != last).take(LINES_LOOKED_AT_MAX).collect();
     let is_fault = |line: &&&str| {
         let line = line.to_lowercase();
         FAULTS.iter().any(|word| line.contains(word))
@@ -215,6 +216,7 @@ mod tests {
             ),
             ("verify `x` came out red: timed out\n".to_owned(), "verify `x` came out red: timed out"),
             ("[ended by signal 9 (SIGKILL)]".to_owned(), "ended by signal 9 (SIGKILL)"),
+            ("error: no room\nerror: no room\n[exit status 1]".to_owned(), "exit status 1: error: no room"),
             ("one\ntwo\n[exit status 1]".to_owned(), "exit status 1: one / two"),
         ] {
             assert_eq!(short(&text), expected);

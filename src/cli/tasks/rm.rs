@@ -37,6 +37,6 @@ impl Rm {
             let left = left.map(|folder| format!("; its work stays in {}", whereabouts(folder))).unwrap_or_default();
             format!("deleted {} {}{left}\n", task.id, one_line(&task.subject))
         };
-        context.output.answer(&documents, || deleted.iter().map(|task| line(task)).collect())
+        context.output.answer(&documents, || deleted.iter().map(line).collect())
     }
 }
