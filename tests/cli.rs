@@ -179,6 +179,8 @@ fn what_new_users_try_is_answered_with_help() {
     for line in [
         "brigade task",
         "brigade taks",
+        "brigade rn",
+        "brigade tasks shw",
         "brigade status",
         "brigade start",
         "brigade help | head -1",
@@ -543,6 +545,8 @@ fn runs_are_told_apart_and_replayed() {
     for (line, says) in [
         ("brigade replay --run 3", "there is no run 3: 2 are kept"),
         ("brigade replay --at 9999", "the last of the run is"),
+        ("brigade replay --at 0", "there is no event 0: the first of a run is 1"),
+        ("brigade log --kind task_complete", "a similar value exists: 'task_completed'"),
         ("brigade replay --at soon", "a moment is the number of an event"),
         ("brigade replay --run all", "One is replayed at a time"),
         ("brigade log --run 2 --follow", "that run is over"),
@@ -551,6 +555,15 @@ fn runs_are_told_apart_and_replayed() {
         let output = place.output(line);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(2) && said.contains(says), "{line}: {said}");
+    }
+
+    for (line, says) in [
+        ("brigade log --teammate nobody", "nobody called `nobody` is in the log; these are: "),
+        ("brigade log --task 99", "there is no task #99, neither in the log nor on the board"),
+        ("brigade log --kind budget_spent", "nothing of that kind is in the log"),
+    ] {
+        let said = String::from_utf8(place.output(line).stderr).unwrap();
+        assert!(said.contains(says), "{line}: {said}");
     }
 
     // The oldest part of a log goes when it has grown large: what is left is replayed, and says so.

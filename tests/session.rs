@@ -469,15 +469,17 @@ fn a_run_is_stepped_through_on_a_terminal() {
     let log = fs::read_to_string(folder.path().join(".team/events.jsonl")).unwrap();
     let last = log.lines().count();
     let mut seat = Seat::with(folder, &["replay"], 40, 100, "xterm-256color");
-    seat.until("it begins at the beginning", |shown| shown.contains(&format!("event 1 of {last}, run 1 of crew")));
-    seat.until_line(&format!("1/{last}> "));
+    seat.until("it begins where all is known", |shown| {
+        shown.contains(&format!("of {last}, run 1 of crew")) && !shown.contains("not known:")
+    });
+    let begun = seat.stands_at(last, 0);
     seat.type_in("b\r");
     seat.until("the first change of the board", |shown| shown.contains("#1 is on the board: Dig"));
     let plants = |shown: &str| shown.contains("#2 is in_progress (ada)") && shown.contains("in_progress  ada");
-    let begun = seat.stands_at(last, 0);
+    let begun = seat.stands_at(last, begun);
     seat.type_in("#2\r");
     let mut at = seat.stands_at(last, begun);
-    // Enter does the same again.
+    seat.until("what Enter does", |shown| shown.contains("Enter: `#2` again"));
     while !plants(&seat.shown()) {
         seat.type_in("\r");
         at = seat.stands_at(last, at);

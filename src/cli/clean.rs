@@ -8,12 +8,16 @@ use super::context::{Context, shown};
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::output::Answer;
+use crate::domain::graph::TaskLookup;
 use crate::domain::task::TaskId;
+use crate::ports::Board as _;
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::{BOARD_FOLDER, SPOILED_FOLDER};
 use crate::stores::file::state::STATE_FILE;
 use crate::stores::file::workers::lead::occupy;
 use crate::stores::fs::RealFileSystem;
+use crate::stores::git::GitRepository;
+use crate::stores::git::leftovers::Leftover;
 use crate::stores::open::Purpose;
 use crate::ui::style::{DIM, paint};
 use crate::ui::text::{bytes, count, one_line};
@@ -27,7 +31,7 @@ const CLEANER: &str = "brigade-clean";
 /// List old run-time files, and remove them with --yes
 ///
 /// Records of workers that are gone (commands they left running are ended), rotated logs, and files set aside because they
-/// could not be read. Tasks, mail that waits, the present log and transcripts stay, unless asked for.
+/// could not be read. What is left of tasks that are gone in the repository is named. Tasks, mail that waits, the present log and transcripts stay, unless asked for.
 #[derive(Debug, clap::Args)]
 pub struct Clean {
     /// Remove them
@@ -71,18 +75,30 @@ impl Clean {
             }
             drop(held);
         }
-        let data = serde_json::json!({ "removed": self.yes, "bytes": total, "files": items });
+        let left = self.leftovers(context, &workspace).await?;
+        let data = serde_json::json!({ "removed": self.yes, "bytes": total, "files": items, "leftovers": left });
         let answer = context.output.answer(&data, || {
             let verb = if self.yes { "removed" } else { "would remove" };
             let line = |item: &Item| format!("{verb} {}\n", one_line(&shown(&item.path, context.current_folder())));
             items.iter().map(line).collect()
         })?;
         let size = format!("{}, {}", count(items.len(), "file"), bytes(total));
+        let answer = left.iter().fold(answer, |answer, left| answer.note(of_leftover(left)));
         Ok(match (items.is_empty(), self.yes) {
+            (true, _) if !left.is_empty() => answer,
             (true, _) => answer.note(paint(DIM, "nothing to clean")),
             (false, true) => answer.note(paint(DIM, &size)),
             (false, false) => answer.note(format!("{size}; brigade clean{} --yes removes them", self.flags())),
         })
+    }
+
+    /// What is left in the repository, if it is one, of tasks that are gone.
+    async fn leftovers(&self, context: &Context, workspace: &Path) -> CliResult<Vec<Leftover>> {
+        let view = context.board_to_look_at()?.view().await?;
+        let is_gone_now = self.board;
+        let is_there = |task: TaskId| !is_gone_now && (view.tasks.contains_key(&task) || view.is_spoiled(task));
+        // Without a repository there is nothing of the kind.
+        Ok(GitRepository::leftovers(workspace, is_there).unwrap_or_default())
     }
 
     /// The flags that say what is to be removed, as they were typed.
@@ -114,6 +130,16 @@ impl Clean {
         }
         items
     }
+}
+
+/// What is left of a task, and how it is removed.
+fn of_leftover(left: &Leftover) -> String {
+    let places = [left.folder.clone(), left.branch.as_ref().map(|branch| format!("branch {branch}"))];
+    let places = places.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let folder = left.folder.as_ref().map(|folder| format!("git worktree remove --force {folder}"));
+    let branch = left.branch.as_ref().map(|branch| format!("git branch -D {branch}"));
+    let how = [folder, branch].into_iter().flatten().collect::<Vec<_>>().join(" && ");
+    one_line(&format!("work of {} stays in the repository: {places} (to drop it: {how})", left.task))
 }
 
 /// Plain files of a folder whose names are wanted; nothing where there is no such folder.

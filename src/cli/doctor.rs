@@ -348,7 +348,7 @@ fn keys(is_set: impl Fn(&str) -> bool) -> Finding {
 /// Claims of workers that are gone.
 fn abandoned(context: &Context, view: &BoardView) -> Option<Finding> {
     let live = context.live_workers(view);
-    let look = Look { view, live_workers: live.as_ref(), now: context.now() };
+    let look = Look { view, live_workers: live.as_ref(), approvals: &[], now: context.now() };
     let tasks = view.tasks.values().filter(|task| look.is_abandoned(task));
     let named = tasks.map(|task| task.id.to_string()).collect::<Vec<_>>().join(", ");
     let text = format!("in progress, and their worker is gone: {named}");

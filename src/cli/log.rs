@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 
 use super::arguments::{number, task_id};
@@ -10,7 +11,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
 use super::runs::{self, Instant, Run, RunChoice};
-use crate::domain::event::{Event, Fact};
+use crate::domain::event::{Event, Fact, KINDS};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::ports::Board as _;
@@ -21,6 +22,8 @@ use crate::ui::timeline::Timeline;
 
 /// How often a log that is followed is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// Names that are listed where one is not known.
+const NAMES_MAX: usize = 20;
 /// The most events `-n` asks for.
 const COUNT_MAX: u64 = 1_000_000;
 
@@ -39,7 +42,7 @@ pub struct Log {
     #[arg(long, value_name = "NAME")]
     teammate: Option<String>,
     /// Only those of this kind, such as task_completed; repeat it for several
-    #[arg(long, value_name = "KIND")]
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(KINDS), hide_possible_values = true)]
     kind: Vec<String>,
     /// Only those since then, in all runs unless --run names one: 10m ago, 0:42 since the run began, or a time
     #[arg(long, value_name = "TIME")]
@@ -98,7 +101,7 @@ impl Log {
             let is_empty = events.is_empty();
             let chosen: Vec<&Event> = events.iter().map(|(_, event)| event).collect();
             let answer = context.output.answer(&chosen, || shown.lines(&events))?;
-            return Ok(if is_empty { answer.note(paint(DIM, "nothing of that kind is in the log")) } else { answer });
+            return Ok(if is_empty { answer.note(paint(DIM, &shown.nothing())) } else { answer });
         }
         loop {
             let text = shown.lines(&events);
@@ -109,19 +112,31 @@ impl Log {
         }
     }
 
-    fn is_wanted(&self, event: &Event, since: Option<UnixMs>) -> bool {
-        let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(&event.fact) else { return false };
-        let is_named = |name: &String| {
-            ["teammate", "by", "from", "to"].iter().any(|key| {
-                fields.get(*key).and_then(|value| value.as_str()).is_some_and(|value| value.eq_ignore_ascii_case(name))
-            })
-        };
-        let is_about = |task: TaskId| fields.get("task").and_then(serde_json::Value::as_u64) == Some(task.0);
-        let is_of = |kind: &String| fields.get("kind").and_then(|value| value.as_str()) == Some(kind);
+    fn is_wanted(&self, event: &Event, about: &About, since: Option<UnixMs>) -> bool {
         since.is_none_or(|since| event.at >= since)
-            && self.teammate.as_ref().is_none_or(is_named)
-            && self.task.is_none_or(is_about)
-            && (self.kind.is_empty() || self.kind.iter().any(is_of))
+            && self.teammate.as_ref().is_none_or(|name| about.names.iter().any(|one| one.eq_ignore_ascii_case(name)))
+            && self.task.is_none_or(|task| about.task == Some(task.0))
+            && (self.kind.is_empty() || self.kind.contains(&about.kind))
+    }
+}
+
+/// What an event can be chosen by.
+#[derive(Default)]
+struct About {
+    kind: String,
+    names: Vec<String>,
+    task: Option<u64>,
+}
+
+impl About {
+    fn of(fact: &Fact) -> Self {
+        let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(fact) else { return Self::default() };
+        let text = |key: &str| fields.get(key).and_then(|value| value.as_str()).map(str::to_owned);
+        Self {
+            kind: text("kind").unwrap_or_default(),
+            names: ["teammate", "by", "from", "to"].into_iter().filter_map(text).collect(),
+            task: fields.get("task").and_then(serde_json::Value::as_u64),
+        }
     }
 }
 
@@ -137,6 +152,8 @@ struct Shown<'a> {
     subjects: BTreeMap<TaskId, String>,
     /// Who is in the teams, whether their beginning is shown or not.
     names: BTreeSet<String>,
+    /// Who, and which tasks, the events are about, whether they are shown or not.
+    met: (BTreeSet<String>, BTreeSet<u64>),
     timeline: Timeline,
     /// When the run began whose events are read, and the number of its last one.
     began: UnixMs,
@@ -157,6 +174,7 @@ impl<'a> Shown<'a> {
             tells_runs: choice == RunChoice::All,
             subjects: view.tasks.values().map(|task| (task.id, task.subject.clone())).collect(),
             names: BTreeSet::new(),
+            met: (BTreeSet::new(), BTreeSet::new()),
             timeline: Timeline::new(context.output.columns),
             began: UnixMs::default(),
             last_seq: None,
@@ -181,7 +199,11 @@ impl<'a> Shown<'a> {
                 self.began = team.started.unwrap_or(self.began);
             }
             let since = self.log.since.map(|since| since.time(self.began, self.now));
-            if self.log.is_wanted(&event, since) {
+            let about = About::of(&event.fact);
+            let is_wanted = self.log.is_wanted(&event, &about, since);
+            self.met.0.extend(about.names);
+            self.met.1.extend(about.task);
+            if is_wanted {
                 chosen.push(((self.began, self.runs), event));
             }
         }
@@ -209,6 +231,24 @@ impl<'a> Shown<'a> {
             text += &self.timeline.push(event);
         }
         text + &self.timeline.finish()
+    }
+
+    /// Why there is nothing to show: also whether what was asked for is known at all.
+    fn nothing(&self) -> String {
+        if let Some(name) = &self.log.teammate {
+            let known: BTreeSet<&str> = self.names.iter().chain(&self.met.0).map(String::as_str).collect();
+            if !known.is_empty() && !known.iter().any(|one| one.eq_ignore_ascii_case(name)) {
+                let known = known.into_iter().take(NAMES_MAX).collect::<Vec<_>>().join(", ");
+                let name = one_line(name);
+                return format!("nobody called `{name}` is in the log; these are: {}", one_line(&known));
+            }
+        }
+        match self.log.task {
+            Some(task) if !self.met.1.contains(&task.0) && !self.subjects.contains_key(&task) => {
+                format!("there is no task {task}, neither in the log nor on the board")
+            }
+            _ => "nothing of that kind is in the log".to_owned(),
+        }
     }
 
     fn begin(&mut self, began: UnixMs) {

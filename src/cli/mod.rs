@@ -40,6 +40,7 @@ pub mod up;
 pub mod waiting;
 pub mod why;
 
+use crate::config::problem::nearest;
 use crate::ui::text::harmless;
 use context::Context;
 use error::{CliError, CliResult};
@@ -234,6 +235,8 @@ struct Early {
     color: Color,
     /// Whether a terminal would take part of the arguments for orders.
     is_harmful: bool,
+    /// The first word that is no flag, where a command stands.
+    first: Option<String>,
 }
 
 impl Early {
@@ -249,7 +252,9 @@ impl Early {
             }
         }
         let is_harmful = arguments.iter().any(|word| harmless(&word.to_string_lossy()) != word.to_string_lossy());
-        Self { json: words().any(|word| word == "--json"), color, is_harmful }
+        // The first of all is the program.
+        let first = words().skip(1).find(|word| !word.starts_with('-')).map(str::to_owned);
+        Self { json: words().any(|word| word == "--json"), color, is_harmful, first }
     }
 
     /// Prints help, the version, or what is wrong with the arguments.
@@ -259,6 +264,8 @@ impl Early {
             // clap's own guess by spelling is worse than a word we know.
             error.remove(ContextKind::SuggestedSubcommand);
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![format!("here that is: {tip}").into()]));
+        } else if let Some(meant) = self.first.as_deref().and_then(|first| misspelled(&error, first)) {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![meant]));
         }
         let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
         let output = Output::new(self.json, self.color);
@@ -277,6 +284,15 @@ impl Early {
         output.note(text.trim_end());
         Exit::Usage
     }
+}
+
+/// The command that is spelled much like this unknown one, where clap has no guess: by its measure short words are never alike.
+fn misspelled(error: &clap::Error, first: &str) -> Option<String> {
+    let is_it = error.get(ContextKind::InvalidSubcommand) == Some(&ContextValue::String(first.to_owned()));
+    let is_guessed = error.get(ContextKind::SuggestedSubcommand).is_some();
+    let command = Cli::command();
+    let names = command.get_subcommands().map(clap::Command::get_name);
+    nearest(first, names).filter(|_| is_it && !is_guessed).map(str::to_owned)
 }
 
 /// What does here what the unknown command does elsewhere.

@@ -16,6 +16,9 @@ use crate::stores::fs::RealFileSystem;
 /// The farthest back a run or a time may lie, in runs and in seconds.
 const BACK_MAX: u64 = 1_000_000_000;
 
+/// The number of a run's first event.
+const FIRST_SEQ: u64 = 1;
+
 /// The events of one run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Run {
@@ -216,6 +219,9 @@ impl Moment {
         match self {
             Self::First => Ok(0),
             Self::Latest => at_most(run.events.len()),
+            Self::Number(seq) if seq < first && first == FIRST_SEQ => {
+                Err(CliError::usage(format!("there is no event {seq}: the first of a run is {FIRST_SEQ}")))
+            }
             Self::Number(seq) if seq < first => {
                 let hint = format!("the first that is kept is {first}");
                 Err(CliError::usage(format!("event {seq} is gone: the log has grown large since")).hint(hint))
@@ -254,6 +260,10 @@ mod tests {
         let run =
             Run { number: 1, events: [(5, 10_000), (6, 20_000), (8, 30_000)].map(|(s, at)| event(s, at)).to_vec() };
         let place = |text: &str| text.parse::<Moment>().unwrap().place(&run, UnixMs(65_000)).map_err(|e| e.message);
+        assert!(place("4").unwrap_err().contains("event 4 is gone"));
+        let whole = Run { number: 1, events: vec![event(1, 10_000)] };
+        let error = Moment::Number(0).place(&whole, UnixMs(65_000)).unwrap_err().message;
+        assert_eq!(error, "there is no event 0: the first of a run is 1");
         assert_eq!((place("first"), place("latest"), place("6")), (Ok(0), Ok(2), Ok(1)));
         assert_eq!(place("7"), Ok(1), "a number the log has lost is where it would be");
         assert_eq!((place("0:10"), place("0:09"), place("1:00:00")), (Ok(1), Ok(0), Ok(2)));

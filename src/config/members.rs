@@ -8,6 +8,9 @@ use super::settings::{PROVIDER_DEFAULT, ROLE_DEFAULT};
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
 use crate::team::spec::{MEMBERS_MAX, MemberSpec, ModelSpec};
 
+/// The members' names, as they are compared, with how and in which line each is written.
+type Names = HashMap<String, (Name, usize)>;
+
 impl Resolver<'_> {
     pub(super) fn members(&mut self, lead: &Member) -> Vec<MemberSpec> {
         let layer = self.layers.iter().find_map(|layer| {
@@ -28,7 +31,7 @@ impl Resolver<'_> {
             return Vec::new();
         }
         let file = file.clone();
-        let mut names: HashMap<String, usize> = HashMap::new();
+        let mut names = Names::new();
         rows.to_vec().iter().filter_map(|row| self.member(&file, row, lead, &mut names)).collect()
     }
 
@@ -39,13 +42,7 @@ impl Resolver<'_> {
         self.problems.push(problem.hint("add one: [[teams.NAME.members]] with name = \"…\" and role = \"…\""));
     }
 
-    fn member(
-        &mut self,
-        file: &ConfigFile,
-        row: &MemberTable,
-        lead: &Member,
-        names: &mut HashMap<String, usize>,
-    ) -> Option<MemberSpec> {
+    fn member(&mut self, file: &ConfigFile, row: &MemberTable, lead: &Member, names: &mut Names) -> Option<MemberSpec> {
         let name = self.member_name(file, row, names)?;
         let text = |key: &str| row.values.get(key).map(|located| found(file, located).map(text_of));
         let role = text("role").filter(|role| !role.value.trim().is_empty());
@@ -92,12 +89,7 @@ impl Resolver<'_> {
         Some(MemberSpec { plan_first, ..member.spec(name, role.value) })
     }
 
-    fn member_name(
-        &mut self,
-        file: &ConfigFile,
-        row: &MemberTable,
-        names: &mut HashMap<String, usize>,
-    ) -> Option<Name> {
+    fn member_name(&mut self, file: &ConfigFile, row: &MemberTable, names: &mut Names) -> Option<Name> {
         let Some(located) = row.values.get("name") else {
             let problem = file.source.problem(row.span.clone(), "a member needs a name");
             self.problems.push(problem.hint("add name = \"…\""));
@@ -118,9 +110,9 @@ impl Resolver<'_> {
             }
         };
         let line = file.source.line(located.span.start);
-        if let Some(first) = names.insert(given.to_lowercase(), line) {
-            let message =
-                format!("a member is called `{name}` in line {first} already (upper and lower case are the same)");
+        if let Some((first, line)) = names.insert(given.to_lowercase(), (name.clone(), line)) {
+            let same = if first == name { "" } else { " (upper and lower case are the same)" };
+            let message = format!("a member is called `{first}` in line {line} already{same}");
             self.problems.push(problem(message));
             return None;
         }

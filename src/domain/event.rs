@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::merge::FOLLOWS_AGAIN;
 use super::row::{MemberRow, TaskRow};
 use super::state::Mode;
 use super::task::TaskId;
@@ -48,6 +49,42 @@ pub struct GoalCheck {
     /// What shows it: the command and how it ended.
     pub evidence: String,
 }
+
+/// The words of all kinds of facts, in the order of [`Fact`].
+pub const KINDS: [&str; 32] = [
+    "team_started",
+    "team_stopped",
+    "mode_changed",
+    "session_started",
+    "session_finished",
+    "task_created",
+    "task_claimed",
+    "task_completed",
+    "task_failed",
+    "task_released",
+    "task_reclaimed",
+    "task_changed",
+    "task_deleted",
+    "task_spoiled",
+    "teammate_spawned",
+    "teammate_phase",
+    "teammate_respawned",
+    "teammate_stopped",
+    "turn_started",
+    "turn_finished",
+    "model_retried",
+    "said",
+    "tool_started",
+    "tool_finished",
+    "message_sent",
+    "message_delivered",
+    "compacted",
+    "budget_spent",
+    "warning",
+    "note",
+    "board",
+    "team",
+];
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -229,6 +266,11 @@ pub enum Fact {
         about: String,
         text: String,
     },
+    /// What a person is glad to know, and need do nothing about.
+    Note {
+        about: String,
+        text: String,
+    },
     /// How tasks stand, where what was told before does not say so already. For [`super::replay`]; people are told the rest.
     Board {
         tasks: Vec<Arc<TaskRow>>,
@@ -292,6 +334,15 @@ fn is_nought(count: &u64) -> bool {
     *count == 0
 }
 
+impl Fact {
+    /// What is told of worktrees: a warning, unless it is that one is over.
+    #[must_use]
+    pub fn of_worktrees(about: impl Into<String>, text: String) -> Self {
+        let about = about.into();
+        if text.ends_with(FOLLOWS_AGAIN) { Self::Note { about, text } } else { Self::Warning { about, text } }
+    }
+}
+
 impl Event {
     /// The line, without a newline.
     #[must_use]
@@ -304,6 +355,20 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_checkout_that_follows_again_is_no_warning() {
+        let of = |text: String| Fact::of_worktrees("worktrees", text);
+        assert!(matches!(of(format!("your checkout is on main{FOLLOWS_AGAIN}")), Fact::Note { .. }));
+        assert!(matches!(of("your checkout is on brigade-yours/main".to_owned()), Fact::Warning { .. }));
+    }
+
+    #[test]
+    fn the_words_of_all_kinds_are_listed() {
+        let error = serde_json::from_str::<Fact>(r#"{"kind":"?"}"#).unwrap_err().to_string();
+        let named: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
+        assert_eq!(named, KINDS, "{error}");
+    }
 
     #[test]
     fn a_line_starts_with_version_number_and_time() {

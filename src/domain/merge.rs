@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 /// The trailer by which the author of a merge commit says that lines of either side were left out on purpose.
 pub const DROPS_TRAILER: &str = "Brigade-Drops";
+/// How it ends when a checkout follows the branch again: good news, among what else is told of worktrees.
+pub const FOLLOWS_AGAIN: &str = " again, with all merges";
 /// The trailer that names the task of a commit.
 pub const TASK_TRAILER: &str = "Brigade-Task";
 /// The trailer that names who made a commit.

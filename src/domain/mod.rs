@@ -17,6 +17,7 @@ pub mod name;
 pub mod phase;
 pub mod plan;
 pub mod questions;
+pub mod reason;
 pub mod record;
 pub mod refusal;
 pub mod replay;

@@ -2,7 +2,8 @@
 //!
 //! Contract: every `## Title` outside code fences is a task. Lines `after:` (titles, comma separated), `requires:`,
 //! `verify:` and `priority:` stand directly below the title, in any case and order, blank lines between them or not; the
-//! rest is the description. What stands before the first title is for people.
+//! rest is the description. What stands before the first title is for people. A line that would be such a field further up, and a
+//! fence that begins within another, are errors: read as text they would drop a check or a task unsaid.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -73,6 +74,24 @@ pub enum PlanProblem {
         key: String,
         /// What was meant.
         meant: &'static str,
+    },
+    /// A key of a task stands where it is only text.
+    #[error("`{key}:` counts only directly below the title `## {title}`, above its description: move it there{}; if it is meant as text, begin the line with another word", if *.is_item { ", without the dash" } else { "" })]
+    Misplaced {
+        /// The key.
+        key: &'static str,
+        /// The task's title.
+        title: String,
+        /// Whether it is written as an item of a list.
+        is_item: bool,
+    },
+    /// A code fence begins within another.
+    #[error(
+        "this code fence is not closed before the next one begins in line {next}, so what stands between them is lost: close it, or, where one is to be within the other, make this one longer (````)"
+    )]
+    FenceWithinFence {
+        /// Where the next one begins.
+        next: usize,
     },
     /// A code fence that is never closed swallows what follows.
     #[error("this code fence is never closed, so the titles behind it are no tasks")]
@@ -150,6 +169,11 @@ impl<'a> Reader<'a> {
         if let Some(open) = self.fence {
             if closes(line, open) {
                 self.fence = None;
+            } else if let Some((mark, length)) =
+                opens(line).filter(|(mark, length)| *mark == open.0 && *length >= open.1)
+            {
+                self.error(open.2, PlanProblem::FenceWithinFence { next: number });
+                self.fence = Some((mark, length, number));
             }
         } else if let Some((mark, length)) = opens(line) {
             self.fence = Some((mark, length, number));
@@ -160,6 +184,8 @@ impl<'a> Reader<'a> {
             self.error(number, PlanProblem::NoSpace(title.to_owned()));
         } else if self.key(number, line) {
             return;
+        } else if let Some(problem) = self.misplaced(line) {
+            self.error(number, problem);
         }
         if let Some(section) = self.sections.last_mut() {
             section.description.push(line);
@@ -194,6 +220,18 @@ impl<'a> Reader<'a> {
             self.error(number, problem);
         }
         known
+    }
+
+    /// A key that stands in the description, or as an item of a list.
+    fn misplaced(&self, line: &str) -> Option<PlanProblem> {
+        let section = self.sections.last()?;
+        let text = unindented(line)?;
+        let item = text.strip_prefix("- ").or_else(|| text.strip_prefix("* "));
+        let (key, value) = item.unwrap_or(text).trim_start_matches(' ').split_once(':')?;
+        let key = KEYS.into_iter().find(|known| known.eq_ignore_ascii_case(key.trim_end()))?;
+        // One without a value would say nothing there either, and people write "After:" above an example.
+        let (title, is_item) = (section.title.to_owned(), item.is_some());
+        (!value.trim().is_empty()).then_some(PlanProblem::Misplaced { key, title, is_item })
     }
 
     fn finish(mut self) -> (Vec<Section<'a>>, Vec<PlanError>) {
@@ -466,14 +504,14 @@ mod tests {
     fn a_plan_becomes_tasks_in_its_order() {
         let text = "\u{feff}# Port the parser\r\n\r\nafter: no key here\r\n```sh\r\n## no title\r\n```\r\n## Count, lines  ##\r\n\
             PRIORITY: 5\r\n\r\nrequires: coder, rust\r\nverify: `test -s counts.csv`\r\n\r\nWrite it.\r\n\r\n~~~sh\r\n## no task\r\nwc -l\r\n~~~\r\n\
-            after: this is text\r\n## Report\r\nafter: count, Lines\r\n### Not a task\r\n";
+            what comes after: this is text\r\n## Report\r\nafter: count, Lines\r\n### Not a task\r\n";
         let tasks = parse("plan.md", text).unwrap();
         assert_eq!(tasks.len(), 2);
         let first = &tasks[0];
         assert_eq!((first.subject.as_str(), first.priority), ("Count, lines", 5));
         assert_eq!(first.requires, ["coder", "rust"]);
         assert_eq!(first.verify.as_deref(), Some("test -s counts.csv"));
-        assert_eq!(first.description, "Write it.\n\n~~~sh\n## no task\nwc -l\n~~~\nafter: this is text");
+        assert_eq!(first.description, "Write it.\n\n~~~sh\n## no task\nwc -l\n~~~\nwhat comes after: this is text");
         assert_eq!(first.source.as_deref(), Some("plan:plan.md#Count, lines"));
         assert_eq!(tasks[1].blocked_by_new, [0]);
         assert_eq!(tasks[1].description, "### Not a task");
@@ -501,6 +539,18 @@ mod tests {
         check("## A\nafter: C\n## B\nafter: A\n## C\nafter: B\n## D\nafter: A\n", &[(1, "A -> C -> B -> A")]);
         check("## A\nafter: A\n", &[(1, "A -> A")]);
         check("## A\n```\n## B\n", &[(2, "never closed")]);
+        check("## A\nDo it.\n\nverify: false\n", &[(4, "directly below the title `## A`")]);
+        check("## A\n- verify: false\n* After: X\n", &[(2, "without the dash"), (3, "`after:` counts only")]);
+        check("## A\n```sh\necho a\n\n## B\n```sh\necho b\n```\n", &[(2, "begins in line 6")]);
+    }
+
+    #[test]
+    fn prose_and_code_may_hold_what_looks_like_a_field() {
+        let description = "Verify that it works: by hand.\nAfter:\n\n    verify: x\n\n````md\n```sh\n## B\nverify: x\n```\n````\n\
+            ~~~\n```sh\n~~~\nSee `verify: x`. **requires:** nothing\n> priority: 5\nverify\n";
+        let tasks = parse("p", &format!("verify: for people\n## A\nverify: true\n{description}")).unwrap();
+        assert_eq!((tasks.len(), tasks[0].verify.as_deref()), (1, Some("true")));
+        assert_eq!(tasks[0].description, description.trim_end());
         check(&"x".repeat(PLAN_BYTES_MAX + 1), &[(1, "too large")]);
         let many: String = (0..=PLAN_TASKS_MAX).map(|n| format!("## {n}\n")).collect();
         check(&many, &[(PLAN_TASKS_MAX + 1, "too large")]);

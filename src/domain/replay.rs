@@ -9,7 +9,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use super::event::{Event, Fact, SpoiledRow, TeamRow};
-use super::row::{ClaimRow, MemberRow, TaskRow, short};
+use super::row::{ClaimRow, MemberRow, TaskRow, said, short};
 use super::state::Mode;
 use super::task::{TaskId, TaskStatus};
 use super::time::UnixMs;
@@ -198,13 +198,13 @@ impl Replay {
                 let Some(row) = self.task_at(*task, *attempt) else { return };
                 row.status = TaskStatus::Failed;
                 (row.claim, row.not_before) = (None, None);
-                row.summary = short(reason);
+                row.summary = said(reason);
             }
             Fact::TaskReleased { task, attempt, reason, not_before, .. } => {
                 let Some(row) = self.task_at(*task, *attempt) else { return };
                 row.status = TaskStatus::Pending;
                 (row.owner, row.claim, row.not_before) = (None, None, *not_before);
-                row.summary = short(reason);
+                row.summary = said(reason);
             }
             Fact::TaskReclaimed { task, attempt, .. } => {
                 let Some(row) = self.task_at(*task, *attempt) else { return };

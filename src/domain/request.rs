@@ -21,6 +21,9 @@ pub const REQUESTS_MAX: usize = 500;
 /// What stands in the answer to a report that has to wait for its review, before the review's id.
 pub const WAITS_FOR_REVIEW: &str = "waits for review ";
 
+/// How the reason begins for which an attempt failed whose review rejected the work.
+pub const REVIEW_REJECTED_IT: &str = "its review rejected it";
+
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

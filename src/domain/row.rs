@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::reason;
 use super::state::TeammateReport;
 use super::task::{Claim, MAX_ATTEMPTS_DEFAULT, Task, TaskId, TaskResult, TaskStatus};
 use super::time::UnixMs;
@@ -106,7 +107,7 @@ impl TaskRow {
             blocked_by: task.blocked_by.iter().copied().take(ROW_BLOCKERS_MAX).collect(),
             not_before: task.not_before,
             claim: task.claim.as_ref().map(|claim| ClaimRow { at: claim.at, expires: claim.expires }),
-            summary: task.result.as_ref().map(|result| short(&result.summary)).unwrap_or_default(),
+            summary: task.result.as_ref().map(|result| said(&result.summary)).unwrap_or_default(),
         }
     }
 
@@ -197,6 +198,11 @@ impl MemberRow {
             ..Self::default()
         }
     }
+}
+
+/// What came of a task, in a line.
+pub(super) fn said(summary: &str) -> String {
+    short(&reason::short(summary))
 }
 
 /// The text, cut where it is too long for a row.

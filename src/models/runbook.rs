@@ -1,4 +1,5 @@
-//! The provider that needs no key: it does a task by running the fenced `sh` blocks of its description, in order.
+//! The provider that needs no key: it does a task by running the fenced `sh` blocks of its description, in order,
+//! each up to its first command that fails.
 //!
 //! It keeps no state. Each answer follows from the messages alone: which task was claimed last, and what came of the
 //! blocks since. It goes through the same tools and the same loop as any model.
@@ -9,14 +10,19 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use crate::domain::context::restore;
-use crate::domain::request::WAITS_FOR_REVIEW;
+use crate::domain::reason;
+use crate::domain::request::{REVIEW_REJECTED_IT, WAITS_FOR_REVIEW};
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::ports::{
     ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason,
 };
 
-/// The longest part of a block's output that becomes a task's result, in characters.
-const RESULT_CHARS_MAX: usize = 400;
+/// How much of the last block's output becomes a task's result, in bytes.
+const RESULT_BYTES_MAX: usize = 400;
+
+/// What a block begins with: it ends at its first command that fails, as a step of a CI runner does. It stands in the block's first line,
+/// so that the shell counts lines as its author does.
+const FAILS_AT_ONCE: &str = "set -e; ";
 
 /// The provider; see the module.
 #[derive(Debug, Default, Clone, Copy)]
@@ -94,7 +100,8 @@ impl Progress {
             match &self.review {
                 Some(Review::Approved) => return self.report_completed(),
                 Some(Review::Rejected(words)) => {
-                    return self.report_failed(&format!("its review rejected it: {words}"), false);
+                    // Another attempt would do the same.
+                    return self.report_failed(&format!("{REVIEW_REJECTED_IT}: {words}"), true);
                 }
                 None => {}
             }
@@ -105,12 +112,12 @@ impl Progress {
             return self.report_failed(reason, true);
         }
         match self.results.last() {
-            Some(result) if result.is_error => self.report_failed(
-                &format!("block {} of {}: {}", self.results.len(), self.scripts.len(), shorten(&result.output)),
-                false,
-            ),
+            Some(result) if result.is_error => {
+                let block = format!("block {} of {}", self.results.len(), self.scripts.len());
+                self.report_failed(&reason::of_report(&block, &result.output), false)
+            }
             _ => match self.scripts.get(self.results.len()) {
-                Some(script) => self.call("bash", json!({ "command": script })),
+                Some(script) => self.call("bash", json!({ "command": format!("{FAILS_AT_ONCE}{script}") })),
                 None => self.report_completed(),
             },
         }
@@ -119,7 +126,7 @@ impl Progress {
     fn report_completed(&self) -> ModelResponse {
         let summary = self.results.iter().rfind(|result| result.tool != "task_update");
         let summary = summary.map_or("", |result| result.output.as_str());
-        self.call("task_update", json!({ "task_id": self.task, "status": "completed", "result": shorten(summary) }))
+        self.call("task_update", json!({ "task_id": self.task, "status": "completed", "result": reason::last_lines(summary, RESULT_BYTES_MAX) }))
     }
 
     fn report_failed(&self, reason: &str, is_final: bool) -> ModelResponse {
@@ -186,25 +193,17 @@ fn review_behind(messages: &[Arc<ChatMessage>], id: &str) -> Option<Review> {
         }
         if line.contains(&answered(false)) {
             let feedback = lines.next().and_then(|line| line.strip_prefix("feedback: "));
-            return Some(Review::Rejected(shorten(feedback.unwrap_or("no reason was given"))));
+            return Some(Review::Rejected(feedback.unwrap_or("no reason was given").to_owned()));
         }
     }
     None
 }
 
-/// Why a completion was refused: the sentence that says so, without what is only of use to one who tries again, and the end of what
-/// shows it.
+/// Why a completion was refused: the sentence that says so, without what is only of use to one who tries again, and what shows it.
 fn verdict(refusal: &str) -> String {
-    let (sentence, output) = refusal.split_once('\n').unwrap_or((refusal, ""));
+    let (sentence, shows) = refusal.split_once('\n').unwrap_or((refusal, ""));
     let sentence = sentence.split("; task #").next().unwrap_or(sentence);
-    if output.trim().is_empty() { sentence.to_owned() } else { format!("{sentence}: {}", shorten(output)) }
-}
-
-/// The end of an output, which is where a script says what came of it.
-fn shorten(output: &str) -> String {
-    let output = output.trim();
-    let from = output.char_indices().rev().nth(RESULT_CHARS_MAX).map_or(0, |(at, _)| at);
-    if from == 0 { output.to_owned() } else { format!("… {}", output[from..].trim_start()) }
+    format!("{}\n{}", reason::for_others(sentence), reason::bounded(shows)).trim_end().to_owned()
 }
 
 /// The names of fenced blocks that are run.
@@ -309,18 +308,53 @@ mod tests {
 
     #[test]
     fn it_runs_the_blocks_in_order_and_reports() {
-        assert_eq!(play(TWO, &[]), ["bash one", "bash two", "task_update completed"]);
+        assert_eq!(play(TWO, &[]), ["bash set -e; one", "bash set -e; two", "task_update completed"]);
     }
 
     #[test]
     fn a_failing_block_ends_it_and_so_does_a_refused_completion() {
-        assert_eq!(play(TWO, &[("exit 1", true)]), ["bash one", "task_update failed"]);
+        assert_eq!(play(TWO, &[("exit 1", true)]), ["bash set -e; one", "task_update failed"]);
         assert_eq!(
             play(TWO, &[("", false), ("", false), ("verify: exit 1", true)]),
-            ["bash one", "bash two", "task_update completed", "task_update failed"]
+            ["bash set -e; one", "bash set -e; two", "task_update completed", "task_update failed"]
         );
         assert_eq!(play("nothing to run", &[]), ["task_update failed"]);
         assert_eq!(play(TWO, &[("", true), ("refused", true), ("refused", true)]).len(), 3);
+    }
+
+    /// What is reported when the calls came out so.
+    fn reported(description: &str, outputs: &[(&str, bool)]) -> String {
+        let mut messages = vec![Arc::new(task(description))];
+        for (content, is_error) in outputs {
+            let response = Progress::read(&messages).unwrap().answer();
+            let Block::ToolUse { id, .. } = &response.content[0] else { panic!("it calls nothing") };
+            let (tool_use_id, content) = (id.clone(), (*content).to_owned());
+            let result = Block::ToolResult { tool_use_id, content, is_error: *is_error };
+            messages.push(Arc::new(ChatMessage { role: Role::Assistant, content: response.content }));
+            messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![result] }));
+        }
+        let response = Progress::read(&messages).unwrap().answer();
+        let Block::ToolUse { input, .. } = &response.content[0] else { panic!("it reports nothing") };
+        input["result"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_failure_is_reported_with_how_it_ended_first_and_all_that_shows_it_below() {
+        let printed: String = (1..=30).map(|file| format!("compiling file {file}\n")).collect();
+        let printed = format!("{printed}error: boom at line 7");
+        let reason = reported("```sh\nx\n```", &[(&format!("{printed}\n[exit status 3]"), true)]);
+        assert_eq!(reason, format!("block 1 of 1: exit status 3\n{printed}"));
+        assert_eq!(reason::short(&reason), "block 1 of 1: exit status 3: error: boom at line 7");
+        let conflict = "your work is not merged: your branch and main conflict in a.py. Merge main into your branch, and report again; task #7 stays in progress (red 1 of 3).\ndiff --git a/a.py b/a.py\n";
+        let reason = reported("```sh\nx\n```", &[("", false), (&format!("{conflict}{}", "+x\n".repeat(900)), true)]);
+        assert!(
+            reason.starts_with("its work is not merged: its branch and main conflict in a.py\ndiff --git a/a.py"),
+            "{reason}"
+        );
+        let red =
+            "verify `x` came out red: exit status 1; task #7 stays in progress (red 1 of 3).\none\nerror: it is not so";
+        let reason = reported("```sh\nx\n```", &[("", false), (red, true)]);
+        assert_eq!(reason::short(&reason), "verify `x` came out red: exit status 1: error: it is not so");
     }
 
     #[test]
@@ -339,6 +373,6 @@ mod tests {
     fn fences_close_with_their_own_mark_and_scripts_keep_harness_tags() {
         assert_eq!(shell_blocks("````sh\necho '```'\n````\n"), ["echo '```'\n"]);
         assert_eq!(shell_blocks("```sh\nnever closed"), Vec::<String>::new());
-        assert_eq!(play("```sh\necho '<inbox>'\n```", &[])[0], "bash echo '<inbox>'");
+        assert_eq!(play("```sh\necho '<inbox>'\n```", &[])[0], "bash set -e; echo '<inbox>'");
     }
 }

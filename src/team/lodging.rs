@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::agent::{Agent, AgentError};
 use super::progress::Activity;
 use crate::domain::change::{Actor, Change};
+use crate::domain::event::Fact;
 use crate::domain::phase::Held;
 use crate::domain::task::{Task, TaskResult};
 use crate::ports::{Assignment, Provision, Repository, RepositoryError, Worktree};
@@ -124,7 +125,7 @@ impl Agent {
 
     fn warn_of(&self, assignment: &Assignment, texts: impl IntoIterator<Item = String>) {
         for text in texts {
-            self.shared.notes.warn(assignment.identifier(), text);
+            self.shared.notes.fact(Fact::of_worktrees(assignment.identifier(), text));
         }
     }
 

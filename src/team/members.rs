@@ -340,7 +340,8 @@ impl Members {
         let patience = Patience::new(Arc::clone(&self.shared.room), Arc::clone(&reins), Arc::clone(&progress));
         let shared = Arc::new(Shared { stores: patience.stores(&self.shared.stores), ..(*self.shared).clone() });
         let commands = patience.commands(self.worker.enlist(spec.name.as_str(), Arc::clone(&progress)));
-        let context = self.tool_context(spec, &shared, commands, reins.holding());
+        let mut context = self.tool_context(spec, &shared, commands, reins.holding());
+        context.goes_by_rule = !model.thinks();
         let mut tools = (self.tools_of)(is_lead);
         // What nobody is asked for need not be told of in every request.
         tools.retain(|tool| shared.review.is_some() || tool.spec().name != REVIEW_TOOL);
@@ -384,6 +385,7 @@ impl Members {
             workspace: shared.workspace.clone(),
             control_files: Arc::clone(&shared.control_files),
             boundaries: Arc::default(),
+            goes_by_rule: false,
             lodging: None,
             read_only: None,
             review: shared.review.clone(),

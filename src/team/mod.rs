@@ -217,7 +217,7 @@ async fn isolate(
         worker: stores.workers.me().to_owned(),
     });
     for text in repository.take_up(completed.collect()).await? {
-        notes.warn("worktrees", text);
+        notes.fact(Fact::of_worktrees("worktrees", text));
     }
     Ok(Some(Isolation { repository, queue: Arc::default() }))
 }

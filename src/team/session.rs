@@ -18,9 +18,10 @@ use crate::domain::graph;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::mode::Stage;
 use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::reason;
 use crate::domain::request::RequestKind;
 use crate::domain::state::Mode;
-use crate::domain::task::TaskStatus;
+use crate::domain::task::{Task, TaskStatus};
 use crate::domain::transcript::{Block, MessageRecord, Role};
 use crate::ports::{BoardView, StoreResult};
 use crate::tools::command::{self, CommandSetting};
@@ -42,13 +43,15 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// The command and how it ended.
-    fn evidence(&self) -> &str {
-        self.text.lines().next().unwrap_or("").trim_end_matches('.')
+    /// The command and how it ended, and why where that is not as it should be.
+    fn evidence(&self) -> String {
+        let text =
+            if self.is_met { self.text.lines().next().unwrap_or("").to_owned() } else { reason::short(&self.text) };
+        text.trim_end_matches('.').to_owned()
     }
 
     fn for_event(&self) -> GoalCheck {
-        GoalCheck { met: self.is_met, evidence: self.evidence().to_owned() }
+        GoalCheck { met: self.is_met, evidence: self.evidence() }
     }
 }
 
@@ -282,6 +285,7 @@ impl Lead {
         {
             self.session.report_asked = true;
             let by_rule = summary_by_rule(&self.view, self.tally(), None);
+            let by_rule = by_rule + &failures(&self.view);
             let text = report_request(&by_rule, &self.spec, self.session.checked.as_ref());
             self.session.prompt(lead, text);
             return;
@@ -403,21 +407,21 @@ fn report_request(by_rule: &str, spec: &TeamSpec, checked: Option<&Checked>) -> 
 pub fn summary_by_rule(view: &BoardView, tally: Tally, checked: Option<&Checked>) -> String {
     let noun = if view.tasks.len() == 1 { "task" } else { "tasks" };
     let mut text = format!("{} {noun}: {}.", view.tasks.len(), in_figures(view, tally));
-    let failed = view.tasks.values().filter(|task| task.status == TaskStatus::Failed);
-    for task in failed.take(NAMED_MAX) {
-        let reason = task.result.as_ref().map_or("", |result| result.summary.as_str());
-        text.push_str(&format!(
-            " {} ({}) failed: {}.",
-            task.id,
-            task.subject,
-            reason.lines().next().unwrap_or("").trim_end_matches('.')
-        ));
-    }
     if let Some(checked) = checked {
         let word = if checked.is_met { "met" } else { "not met" };
         text.push_str(&format!(" The goal is {word}: {}.", checked.evidence()));
     }
     text
+}
+
+/// Why tasks failed, for a lead that reports: a person was told when they were given up.
+fn failures(view: &BoardView) -> String {
+    let failed = view.tasks.values().filter(|task| task.status == TaskStatus::Failed);
+    let tell = |task: &Arc<Task>| {
+        let reason = reason::short(task.result.as_ref().map_or("", |result| result.summary.as_str()));
+        format!(" {} ({}) failed: {}.", task.id, task.subject, reason.trim_end_matches('.'))
+    };
+    failed.take(NAMED_MAX).map(tell).collect()
 }
 
 /// How many tasks stand how, and which have failed.

@@ -59,6 +59,7 @@ const HEADLINE_CHARS_MAX: usize = 200;
 
 /// What a script says it does in a comment on its first line, or the first line that does something.
 fn headline(script: &str) -> String {
+    let script = script.strip_prefix("set -e; ").unwrap_or(script);
     let says_nothing =
         |line: &str| line.is_empty() || line.starts_with('#') || line.starts_with("set -") || line.starts_with(". ");
     if let Some(comment) = script.trim_start().lines().next().and_then(|line| line.strip_prefix("# ")) {
@@ -68,4 +69,16 @@ fn headline(script: &str) -> String {
     let first = lines.next().unwrap_or_else(|| script.trim());
     let cut: String = first.chars().take(HEADLINE_CHARS_MAX).collect();
     if lines.next().is_some() || cut.len() < first.len() { format!("{cut}…") } else { cut }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_headline_is_what_a_script_says_or_does_first() {
+        assert_eq!(headline("set -e; # Count the lines\nwc -l"), "Count the lines");
+        assert_eq!(headline("set -eu\n\nwc -l\nls"), "wc -l…");
+        assert_eq!(headline("ls"), "ls");
+    }
 }

@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::output::Collector;
 use super::{CommandRegistry, ReadOnly, ToolContext, ToolError, environment};
+use crate::domain::reason;
 use crate::domain::record::{GuardProcess, RunningCommand};
 use crate::domain::task::{TaskId, VerifyRun};
 use crate::platform::guard::{self, CommandEnd, GO, GuardSays, GuardedCommand, Level};
@@ -144,7 +145,7 @@ impl CommandOutcome {
     /// Why it failed, in a bounded line.
     #[must_use]
     pub fn headline(&self) -> String {
-        super::headline(&self.report())
+        reason::short(&self.report())
     }
 
     /// What it printed, and how it came out.

@@ -10,9 +10,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::command::{CommandOutcome, CommandSetting, claim_lost};
-use super::{ToolContext, ToolError, headline, verify};
+use super::{ToolContext, ToolError, verify};
 use crate::domain::change::{Action, Actor, permit};
 use crate::domain::event::Fact;
+use crate::domain::reason;
 use crate::domain::task::{Task, VerifyRun};
 use crate::ports::{Assignment, Merge, MergeTry, Publish, Repository, RepositoryError, StoreError, Worktree};
 
@@ -78,7 +79,7 @@ impl Lodging {
     }
 
     fn warn(&self, context: &ToolContext, text: String) {
-        (context.facts)(Fact::Warning { about: self.assignment.identifier(), text });
+        (context.facts)(Fact::of_worktrees(self.assignment.identifier(), text));
     }
 }
 
@@ -153,7 +154,7 @@ pub(super) async fn merge(
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let reason = match &delivered {
         Ok(Delivered::Done { .. }) => None,
-        Ok(Delivered::Refused(reason)) => Some(headline(reason)),
+        Ok(Delivered::Refused(reason)) => Some(reason::for_others(reason)),
         Ok(Delivered::Red { outcome, .. }) => Some(outcome.headline()),
         Err(error) => Some(error.headline()),
     };

@@ -49,6 +49,10 @@ fn about(message: &Message) -> String {
     line.char_indices().nth(ABOUT_CHARS_MAX).map_or_else(|| line.to_owned(), |(at, _)| format!("{}…", &line[..at]))
 }
 
+fn of_task(about: Option<&About>) -> String {
+    about.map(|about| format!(" of task {}", about.task)).unwrap_or_default()
+}
+
 /// Records a request of the caller and sends it; returns its id.
 pub(super) async fn ask(
     context: &ToolContext,
@@ -60,7 +64,10 @@ pub(super) async fn ask(
     let id = answers::new_request_id();
     let (from, to) = (message.from.clone(), recipient(context, to)?);
     let plan = message.plan.clone().unwrap_or_default();
-    let line = self::about(&message);
+    let line = match kind {
+        RequestKind::Shutdown => self::about(&message),
+        _ => format!("hands in {} {id}{}: {}", kind.noun(), of_task(about.as_ref()), self::about(&message)),
+    };
     let request = Request { plan, about, ..Request::new(&id, kind, &from, &to, context.clock.now()) };
     let sent = answers::ask(&context.stores, request, message).await?;
     (context.facts)(Fact::MessageSent { from, to, message: sent, about: line });

@@ -48,6 +48,7 @@ use tokio::sync::watch;
 
 use crate::domain::event::Fact;
 use crate::domain::name::Name;
+use crate::domain::reason;
 use crate::domain::record::RunningCommand;
 use crate::domain::refusal::Refusal;
 use crate::domain::task::TaskId;
@@ -130,31 +131,12 @@ pub enum ToolError {
     Fatal(String),
 }
 
-/// The longest line that says why a tool failed, in bytes.
-const HEADLINE_BYTES_MAX: usize = 200;
-
 impl ToolError {
     /// Why, in a bounded line.
     #[must_use]
     pub fn headline(&self) -> String {
-        headline(&self.to_string())
+        reason::for_others(&self.to_string())
     }
-}
-
-/// What went wrong, in a bounded line: the first of `text`, and the last where that says how a command ended.
-#[must_use]
-pub fn headline(text: &str) -> String {
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines.next().unwrap_or_default();
-    let ending = lines.next_back().filter(|line| line.starts_with('[') && line.len() < HEADLINE_BYTES_MAX / 2);
-    let ending = ending.map(|ending| format!(" {ending}")).unwrap_or_default();
-    let room = HEADLINE_BYTES_MAX - ending.len();
-    if first.len() <= room {
-        return format!("{first}{ending}");
-    }
-    let most = room - '…'.len_utf8();
-    let end = (0..=most).rev().find(|at| first.is_char_boundary(*at)).unwrap_or(0);
-    format!("{}…{ending}", &first[..end])
 }
 
 impl From<StoreError> for ToolError {
@@ -225,6 +207,8 @@ pub struct ToolContext {
     pub control_files: Arc<[PathBuf]>,
     /// What commands must not write besides, and (behind `!`) what they must be able to, as the guard takes it.
     pub boundaries: Arc<[PathBuf]>,
+    /// Whether no model decides what the caller does: what it reports is what commands printed, not words about them.
+    pub goes_by_rule: bool,
     /// Where tasks have worktrees of their own: the one the caller works in, whose root `workspace` is then.
     pub lodging: Option<Arc<Lodging>>,
     /// Why the caller may write no file and change nothing by a command, where that is so.
@@ -275,21 +259,4 @@ pub trait CommandRegistry: Send + Sync {
 
     /// Records that it has ended, and all it had started.
     async fn ended(&self, command: RunningCommand);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_headline_is_the_first_line_and_how_a_command_ended() {
-        assert_eq!(
-            headline("\nz.txt: Read-only file system\nmore\n[exit status 1]"),
-            "z.txt: Read-only file system [exit status 1]"
-        );
-        assert_eq!(headline("[exit status 1]"), "[exit status 1]");
-        assert_eq!(headline("no such file\nlook again"), "no such file");
-        let long = headline(&format!("{}\n[timed out]", "ü".repeat(999)));
-        assert!(long.len() <= HEADLINE_BYTES_MAX && long.ends_with("ü… [timed out]"), "{long}");
-    }
 }

@@ -10,21 +10,21 @@ use super::arguments::{Arguments, Kind, Parameter, optional, required};
 use super::checked::{Checked, text_of};
 use super::command::CommandOutcome;
 use super::deliver::{self, Delivered};
-use super::output::bounded;
 use super::review::{self, Stand, Work};
 use super::task_create::{actor, checked_description, checked_subject};
 use super::verify::{REDS_MAX, Reds};
 use super::{Lodging, ReadOnly, ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::change::{Action, Actor, Change, TaskEdit, permit};
 use crate::domain::event::Fact;
-use crate::domain::request::{About, RequestKind, WAITS_FOR_REVIEW};
+use crate::domain::reason;
+use crate::domain::request::{About, REVIEW_REJECTED_IT, RequestKind, WAITS_FOR_REVIEW};
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::ports::StoreError;
 
 /// The longest result, in bytes.
 const RESULT_BYTES_MAX: usize = 16 * 1024;
-/// How much of a red verify's output becomes the reason of a failure, in bytes.
-const REASON_OUTPUT_BYTES_MAX: usize = 2000;
+/// The longest command that a reason names, in characters.
+const COMMAND_CHARS_MAX: usize = 120;
 
 /// Arguments that are no edit.
 const NOT_EDITS: [&str; 5] = ["task_id", "status", "result", "final", "force"];
@@ -137,8 +137,10 @@ impl TaskUpdate {
         }
         let lodging = context.lodging.clone().filter(|lodging| call.holds && lodging.assignment.task == call.id);
         let mut result = TaskResult::said(call.result.as_str(), "");
+        // What a command printed is no message of a commit.
+        let words = if context.goes_by_rule { "" } else { call.result.as_str() };
         if let Some(lodging) = &lodging {
-            match lodging.commit(&call.result).await? {
+            match lodging.commit(words).await? {
                 Ok(commit) => result.commit = Some(commit),
                 Err(reason) => return self.red(call, &task, &Red::uncommitted(reason), context).await,
             }
@@ -152,7 +154,7 @@ impl TaskUpdate {
         let delivered = match &lodging {
             Some(lodging) => {
                 let commit = result.commit.clone().unwrap_or_default();
-                deliver::merge(lodging, &task, &call.result, &commit, &call.by, context).await?
+                deliver::merge(lodging, &task, words, &commit, &call.by, context).await?
             }
             None => deliver::in_place(&task, context).await?,
         };
@@ -207,7 +209,8 @@ impl TaskUpdate {
                 return Err(ToolError::Mendable(text));
             }
             Stand::GivenUp(words) => {
-                let reason = format!("its review rejected it {} times; the last time: {words}", review::REJECTIONS_MAX);
+                let times = review::REJECTIONS_MAX;
+                let reason = format!("{REVIEW_REJECTED_IT} {times} times; the last time: {words}");
                 let fail = Change::Fail { reason: reason.clone(), is_final: false };
                 context.stores.board.change(call.id, fail, &call.by).await?;
                 self.reds.forget(context.name.as_str());
@@ -253,12 +256,14 @@ impl TaskUpdate {
             let said = &red.said;
             return Err(ToolError::Mendable(format!("{said}; task {id} stays in progress{count}.\n{}", red.shows)));
         }
-        let output = bounded(&red.shows, REASON_OUTPUT_BYTES_MAX);
-        let reason = format!("{} given up after {reds} tries: {}\n{output}", red.what, red.ended);
+        let reason = red.reason(reds);
         context.stores.board.change(id, Change::Fail { reason, is_final: false }, &call.by).await?;
         self.reds.forget(context.name.as_str());
-        let text =
-            format!("{} {reds} times ({}); this attempt of task {id} has failed and is over", red.came_out, red.short);
+        let text = format!(
+            "{} {reds} times ({}); this attempt of task {id} has failed and is over",
+            red.came_out,
+            red.short()
+        );
         Ok(ToolOutput { text, effect: call.effect() })
     }
 
@@ -304,52 +309,57 @@ enum Reviewed {
 
 /// A report that does not hold, in the words of its several tellings.
 struct Red {
-    /// "red verify"
-    what: &'static str,
     /// "verify came out red"
     came_out: &'static str,
-    /// All of it in a sentence.
+    /// All of it in a sentence, to who holds the task.
     said: String,
-    /// How it ended, for the reason of a failure.
-    ended: String,
-    /// The same, in brackets.
-    short: String,
+    /// What is wrong, for others.
+    told: String,
+    /// How its command ended.
+    ending: Option<String>,
     /// What shows it.
     shows: String,
 }
 
 impl Red {
     fn verify(verify: &str, outcome: &CommandOutcome, place: &str) -> Self {
-        let ending = outcome.ending_text();
+        let mut command = verify.split_whitespace().collect::<Vec<_>>().join(" ");
+        if let Some((end, _)) = command.char_indices().nth(COMMAND_CHARS_MAX) {
+            command.replace_range(end.., "…");
+        }
+        let (ending, what) = (outcome.ending_text(), format!("verify `{command}` came out red{place}"));
         Self {
-            what: "red verify",
             came_out: "verify came out red",
-            said: format!("the verify command `{verify}` came out red{place} ({ending})"),
-            ended: format!("`{verify}`{place} ({ending})"),
-            short: ending,
+            said: format!("{what}: {ending}"),
+            told: reason::in_third_person(&what),
+            ending: Some(ending),
             shows: outcome.output.clone(),
         }
     }
 
     fn unmerged(reason: String) -> Self {
-        Self::of("a merge", "the merge was refused", "your work is not merged", reason)
+        Self::of("the merge was refused", "your work is not merged", reason)
     }
 
     fn uncommitted(reason: String) -> Self {
-        Self::of("a commit", "the commit was refused", "your work cannot be committed", reason)
+        Self::of("the commit was refused", "your work cannot be committed", reason)
     }
 
     /// The first line of a reason says what is wrong, and the rest shows it.
-    fn of(what: &'static str, came_out: &'static str, said: &str, reason: String) -> Self {
+    fn of(came_out: &'static str, said: &str, reason: String) -> Self {
         let (first, rest) = reason.split_once('\n').unwrap_or((&reason, ""));
-        Self {
-            what,
-            came_out,
-            said: format!("{said}: {}", first.trim_end_matches('.')),
-            ended: first.to_owned(),
-            short: "see above".to_owned(),
-            shows: rest.to_owned(),
-        }
+        let said = format!("{said}: {}", first.trim_end_matches('.'));
+        Self { came_out, told: reason::told(&said), said, ending: None, shows: rest.to_owned() }
+    }
+
+    /// Why the attempt failed after so many of these.
+    fn reason(&self, reds: u32) -> String {
+        let ending = self.ending.as_ref().map(|ending| format!(": {ending}")).unwrap_or_default();
+        format!("{}, given up after {reds} tries{ending}\n{}", self.told, reason::bounded(&self.shows))
+    }
+
+    fn short(&self) -> &str {
+        self.ending.as_deref().unwrap_or("see above")
     }
 }
 

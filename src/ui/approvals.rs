@@ -68,6 +68,17 @@ pub fn in_short(request: &Request, now: UnixMs) -> String {
     }
 }
 
+/// `waits for your review 4910291a`: for where a task stands.
+#[must_use]
+pub fn waits_for(request: &Request) -> String {
+    let whose = if request.to == HUMAN { "your".to_owned() } else { format!("{}'s", one_line(&request.to)) };
+    let id = one_line(&request.id);
+    match request.kind {
+        RequestKind::Review => format!("waits for {whose} review {id}"),
+        _ => format!("waits for {whose} answer to {} {id}", request.kind.noun()),
+    }
+}
+
 /// How a person answers a request of this kind.
 #[must_use]
 pub fn how_to_answer(kind: RequestKind, id: &str) -> String {

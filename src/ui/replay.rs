@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::style::{BOLD, DIM, WARN, paint};
 use super::tasks::{self, Look};
 use super::team::{self, MemberView, TeamView};
-use super::text::{count, cut, one_line};
+use super::text::{count, cut, one_line, reason, wrap};
 use super::timeline::{Timeline, elapsed};
 use crate::domain::event::{Event, Fact};
 use crate::domain::replay::{Known, Replay};
@@ -17,6 +17,9 @@ use crate::ports::{BoardView, SpoiledFile};
 
 /// Changes of one event that are told; more are counted.
 const CHANGES_MAX: usize = 6;
+
+/// What stands before what cannot be known of a moment.
+const NOT_KNOWN: &str = "not known:";
 
 /// A run that is looked at.
 #[derive(Debug, Clone, Copy)]
@@ -184,7 +187,7 @@ fn changed(old: &TaskRow, new: &TaskRow) -> Option<String> {
         return Some(format!("failed {} of {}", new.failures, new.max_attempts));
     }
     if old.summary != new.summary {
-        return Some(format!("says: {}", one_line(&new.summary)));
+        return Some(format!("says: {}", reason(&new.summary)));
     }
     (!old.agrees_with(new)).then(|| "was edited".to_owned())
 }
@@ -217,7 +220,8 @@ pub fn render(
         let _ = writeln!(out, "{}", cut(&format!("  {line}"), columns));
     }
     for sentence in unknown(after) {
-        let _ = writeln!(out, "{} {}", paint(WARN, "not known:"), cut(&sentence, columns.saturating_sub(11)));
+        let sentence = wrap(&format!("{NOT_KNOWN} {sentence}"), columns, 2);
+        let _ = writeln!(out, "{}", sentence.replacen(NOT_KNOWN, &paint(WARN, NOT_KNOWN), 1));
     }
     out.push('\n');
     out += &team::render(&team(after, place.team), event.at, columns);
@@ -227,7 +231,7 @@ pub fn render(
     }
     let room = lines_max.saturating_sub(out.lines().count() + 2).max(3);
     let shown = choose(&view, room);
-    let look = Look { view: &view, live_workers: None, now: event.at };
+    let look = Look { view: &view, live_workers: None, approvals: &[], now: event.at };
     if !shown.is_empty() {
         out += &tasks::list(shown.iter().copied(), &look, columns);
     }

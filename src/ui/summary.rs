@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{count, cut, duration, first_line, fold, one_line, with_flags, wrap};
+use super::text::{count, cut, duration, first_line, fold, one_line, reason, with_flags, wrap};
 use super::why::{Candidate, in_short};
 use crate::domain::event::{Event, Fact, GoalCheck, Tally};
 use crate::domain::graph;
@@ -228,7 +228,8 @@ impl Summary {
     fn task(&self, task: &Task, status: &'static str, view: &BoardView) -> TaskOutcome {
         let work = self.work.get(&task.id).copied().unwrap_or_default();
         let running = work.since.map_or(Duration::ZERO, |since| self.last.since(since));
-        let result = task.result.as_ref().map(|result| first_line(&result.summary)).unwrap_or_default();
+        let shorten = if task.status == TaskStatus::Completed { first_line } else { reason };
+        let result = task.result.as_ref().map(|result| shorten(&result.summary)).unwrap_or_default();
         let in_the_way = in_short(task, view, &self.candidates, self.last);
         TaskOutcome {
             id: task.id,
@@ -292,7 +293,7 @@ fn table(outcome: &Outcome) -> Table {
             Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
             Cell::new(&if task.attempt == 0 { String::new() } else { task.attempt.to_string() }, PLAIN),
             Cell::new(&time(task), PLAIN),
-            Cell::new(&task.note, DIM),
+            if task.status == "failed" { Cell::reason(&task.note, DIM) } else { Cell::new(&task.note, DIM) },
         ]);
     }
     table

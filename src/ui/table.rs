@@ -3,7 +3,7 @@
 use anstyle::Style;
 
 use super::style::{BOLD, PLAIN, paint};
-use super::text::{cut, one_line, pad, pad_left, width};
+use super::text::{cut, cut_within, one_line, pad, pad_left, width};
 
 /// Between two columns.
 const GAP: usize = 2;
@@ -43,13 +43,21 @@ impl Column {
 pub struct Cell {
     text: String,
     style: Style,
+    /// Where it does not fit, its end matters more than its middle.
+    keeps_end: bool,
 }
 
 impl Cell {
     /// A text in a style.
     #[must_use]
     pub fn new(text: &str, style: Style) -> Self {
-        Self { text: one_line(text), style }
+        Self { text: one_line(text), style, keeps_end: false }
+    }
+
+    /// The same of a text whose last words say why.
+    #[must_use]
+    pub fn reason(text: &str, style: Style) -> Self {
+        Self { keeps_end: true, ..Self::new(text, style) }
     }
 }
 
@@ -129,7 +137,7 @@ impl Table {
             let gap = if at > 0 { GAP } else { 0 };
             let room = columns.saturating_sub(used + gap).min(*wanted);
             let Some(cell) = row.get(*index).filter(|_| room > 0) else { break };
-            let text = cut(&cell.text, room);
+            let text = if cell.keeps_end { cut_within(&cell.text, room) } else { cut(&cell.text, room) };
             let filled = if self.columns[*index].is_number { pad_left(&text, room) } else { pad(&text, room) };
             out.push_str(&" ".repeat(gap));
             out.push_str(&paint(cell.style, if Some(at) == last { filled.trim_end() } else { &filled }));

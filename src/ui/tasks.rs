@@ -8,7 +8,7 @@ use anstyle::Style;
 use super::approvals;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, count, first_line, harmless, indented, one_line};
+use super::text::{ago, count, first_line, harmless, indented, one_line, reason};
 use crate::domain::graph::{self, Blocker, BlockerState, unfinished_blockers};
 use crate::domain::request::Request;
 use crate::domain::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
@@ -25,6 +25,8 @@ pub struct Look<'a> {
     pub view: &'a BoardView,
     /// The ids of the workers that live; `None` where that is not known.
     pub live_workers: Option<&'a HashSet<String>>,
+    /// The plans and reviews that wait for an answer.
+    pub approvals: &'a [Request],
     /// Now.
     pub now: UnixMs,
 }
@@ -57,7 +59,10 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, look: &Look<'_>, columns:
             Cell::new(status, style),
             Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
             Cell::new(&task.subject, if task.status == TaskStatus::Completed { DIM } else { PLAIN }),
-            Cell::new(&note(task, &blockers, look), DIM),
+            match task.status {
+                TaskStatus::Failed => Cell::reason(&note(task, &blockers, look), DIM),
+                _ => Cell::new(&note(task, &blockers, look), DIM),
+            },
         ]);
     }
     table.render(columns)
@@ -95,12 +100,13 @@ fn note(task: &Task, blockers: &[Blocker], look: &Look<'_>) -> String {
         }
         TaskStatus::InProgress if task.is_foreign() => parts.push("another program's: no claim".to_owned()),
         TaskStatus::InProgress => {
+            let is_its = |asked: &&Request| asked.about.as_ref().is_some_and(|about| about.task == task.id);
+            parts.extend(look.approvals.iter().find(is_its).map(approvals::waits_for));
             parts.extend(look.is_abandoned(task).then(|| "its worker is gone".to_owned()));
             parts.extend(claim_note(task, now));
         }
-        TaskStatus::Completed | TaskStatus::Failed => {
-            parts.extend(task.result.as_ref().map(|result| first_line(&result.summary)));
-        }
+        TaskStatus::Completed => parts.extend(task.result.as_ref().map(|result| first_line(&result.summary))),
+        TaskStatus::Failed => parts.extend(task.result.as_ref().map(|result| reason(&result.summary))),
     }
     if matches!(task.status, TaskStatus::Pending) && !task.requires.is_empty() {
         parts.push(format!("requires {}", task.requires.join(" or ")));
@@ -256,7 +262,10 @@ mod tests {
         tasks[0].failures = 3;
         tasks[0].attempt = 3;
         tasks[0].owner = Some("alice".into());
-        tasks[0].result = Some(TaskResult::said("exit status 1", "attempt 3 failed:\n  left: 1\n right: 2"));
+        tasks[0].result = Some(TaskResult::said(
+            "verify `test -s lines.csv` came out red: exit status 1\none\nerror: it is empty",
+            "attempt 3 failed:\n  left: 1\n right: 2",
+        ));
         tasks[1].blocked_by = vec![TaskId(1), TaskId(9)];
         tasks[1].requires = vec!["coder".into()];
         tasks[1].description = "Do it.\n\n```sh\necho \x07\n```\n".into();
@@ -290,7 +299,10 @@ mod tests {
         let tasks = || view.tasks.values().map(Arc::as_ref);
         let plain = |text: String| anstream::adapter::strip_str(&text).to_string();
         let live = HashSet::from(["w1".to_owned()]);
-        let look = Look { view: &view, live_workers: Some(&live), now: UnixMs(60_000) };
+        let of_three = About { task: TaskId(3), attempt: 2, claimed_at: UnixMs(40_000), failures: 0, commit: None };
+        let waits = Request::new("4910291a", RequestKind::Review, "bob", "human", UnixMs(50_000));
+        let waits = Request { about: Some(of_three), ..waits };
+        let look = Look { view: &view, live_workers: Some(&live), approvals: &[waits], now: UnixMs(60_000) };
         let wide = plain(list(tasks(), &look, 120));
         let narrow = plain(list(tasks(), &look, 60));
         insta::assert_snapshot!(format!(

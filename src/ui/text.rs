@@ -5,6 +5,7 @@ use std::time::Duration;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 pub use crate::domain::measure::{bytes, duration};
+use crate::domain::reason::short;
 use crate::domain::time::UnixMs;
 
 /// The width of output that goes to no terminal: lines there are for programs, and only kept from having no end.
@@ -97,6 +98,27 @@ pub fn cut(text: &str, max: usize) -> String {
         out.push('…');
     }
     out
+}
+
+/// The text in at most `max` columns; what is left out is in its middle, and marked by `…`.
+#[must_use]
+pub fn cut_within(text: &str, max: usize) -> String {
+    let head = cut(text, max / 3);
+    if cut(text, max) == text || head.is_empty() {
+        return cut(text, max);
+    }
+    let mut room = max - width(&head);
+    let tail: Vec<char> = text
+        .chars()
+        .rev()
+        .take(max.saturating_mul(CHARS_PER_COLUMN_MAX))
+        .take_while(|c| {
+            let left = room.checked_sub(c.width().unwrap_or(0));
+            room = left.unwrap_or(0);
+            left.is_some()
+        })
+        .collect();
+    format!("{head}{}", tail.iter().rev().collect::<String>().trim_start())
 }
 
 /// The text with spaces behind it up to `columns`.
@@ -212,6 +234,12 @@ pub fn first_line(text: &str) -> String {
     if lines.next().is_some() { format!("{first} …") } else { first }
 }
 
+/// Why something failed, in one line.
+#[must_use]
+pub fn reason(text: &str) -> String {
+    one_line(&short(text))
+}
+
 /// A time as people say it, seen from `now`: `12 s ago`, `in 5 s`. What is to come is said in whole seconds, begun ones
 /// counting: a lease of 2 s that was just taken ends in 2 s.
 #[must_use]
@@ -261,6 +289,8 @@ mod tests {
         assert_eq!(cut("日本語", 4), "日…");
         assert_eq!(pad("日本", 6), "日本  ");
         assert_eq!(cut("abc", 0), "");
+        assert_eq!(cut_within("verify `make` came out red: it is not so", 24), "verify …ed: it is not so");
+        assert_eq!(cut_within("日本語 it is not so", 17), "日本…it is not so");
     }
 
     #[test]
@@ -309,6 +339,7 @@ mod tests {
             let line = cut(&one_line(&text), max);
             prop_assert!(width(&line) <= max, "{line:?}");
             prop_assert!(!line.chars().any(char::is_control));
+            prop_assert!(width(&cut_within(&one_line(&text), max)) <= max);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anstyle::Style;
 
 use super::style::{self, BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
-use super::text::{ago, count, cut, duration, first_line, fold, one_line, pad, width};
+use super::text::{self, ago, count, cut, duration, first_line, fold, one_line, pad, width};
 use crate::domain::event::{Event, Fact};
 use crate::domain::name::LEAD;
 use crate::domain::task::TaskId;
@@ -30,6 +30,11 @@ const SUBJECTS_MAX: usize = 100_000;
 const TOLD_BY_FACTS: [&str; 7] =
     ["task_create", "task_update", "claim_task", "send_message", "broadcast", "plan_approval", "idle"];
 
+/// What a report of a task is, and what it does by itself.
+const REPORT: &str = "task_update";
+const VERIFY: &str = "verify";
+const MERGE: &str = "merge";
+
 /// A fact that is told whole takes at most so many lines.
 const FOLDED_LINES_MAX: usize = 16;
 /// In less room than this lines are cut, not folded.
@@ -49,6 +54,8 @@ impl Extent {
         match fact {
             Fact::SessionFinished { .. }
             | Fact::TaskFailed { .. }
+            | Fact::TaskReleased { .. }
+            | Fact::TaskReclaimed { .. }
             | Fact::Warning { .. }
             | Fact::ToolFinished { ok: false, .. } => Self::Whole,
             _ => Self::Line,
@@ -88,6 +95,8 @@ pub struct Timeline {
     order: HashMap<String, usize>,
     expected: HashSet<String>,
     subjects: BTreeMap<TaskId, String>,
+    /// Who was told of to have a red verify or a refused merge since it began its report: what follows from that is not told again.
+    reds: HashSet<String>,
     /// What was last told of a task's status, so that a change of its text alone is not told.
     statuses: HashMap<TaskId, String>,
     held: Held,
@@ -108,6 +117,7 @@ impl Timeline {
             order: HashMap::new(),
             expected: HashSet::new(),
             subjects: BTreeMap::new(),
+            reds: HashSet::new(),
             statuses: HashMap::new(),
             held: Held::Nothing,
             waits_to_be_said: None,
@@ -153,7 +163,7 @@ impl Timeline {
             return String::new();
         }
         self.meet(&event.fact);
-        let is_news = self.is_news(&event.fact);
+        let is_news = self.is_news(&event.fact) && !self.follows_from_red(&event.fact);
         if !is_news || self.hold(event) {
             return String::new();
         }
@@ -255,6 +265,21 @@ impl Timeline {
         !matches!(fact, Fact::TaskChanged { .. }) || before.as_deref().unwrap_or("pending") != status
     }
 
+    /// Takes note of a red verify and a refused merge; whether the fact is only that the merge, or the report, failed for that.
+    fn follows_from_red(&mut self, fact: &Fact) -> bool {
+        match fact {
+            Fact::ToolStarted { teammate, tool, .. } if tool == REPORT => {
+                self.reds.remove(teammate);
+                false
+            }
+            Fact::ToolFinished { teammate, tool, ok: false, .. } if tool == VERIFY || tool == MERGE => {
+                !self.reds.insert(teammate.clone()) && tool == MERGE
+            }
+            Fact::ToolFinished { teammate, tool, .. } if tool == REPORT => self.reds.remove(teammate),
+            _ => false,
+        }
+    }
+
     fn place(&mut self, name: &str) {
         let next = self.order.len();
         self.order.entry(name.to_owned()).or_insert(next);
@@ -343,7 +368,7 @@ impl Timeline {
             Fact::TeammateSpawned { teammate, .. } if self.expected.contains(teammate) => None,
             Fact::TeammateSpawned { teammate, role } => told(teammate, format!("joins as {role}"), PLAIN),
             Fact::TeammateRespawned { teammate, reason, respawns } => {
-                told(teammate, format!("started again (restart {respawns}): {}", first_line(reason)), WARN)
+                told(teammate, format!("started again (restart {respawns}): {}", text::reason(reason)), WARN)
             }
             Fact::MessageSent { from, to, about, .. } => told(from, format!("to {to}: {about}"), PLAIN),
             Fact::Compacted { teammate, covers } => {
@@ -351,6 +376,7 @@ impl Timeline {
             }
             Fact::BudgetSpent { limit, spent } => told(TEAM, format!("budget spent: {spent} of {limit}"), BAD),
             Fact::Warning { about, text } => told(TEAM, format!("warning: {about}: {text}"), WARN),
+            Fact::Note { about, text } => told(TEAM, format!("{about}: {text}"), GOOD),
             Fact::TaskSpoiled { file, reason } => told(TEAM, format!("{file} is no task: {reason}"), WARN),
             Fact::Said { teammate, text, .. } if !text.trim().is_empty() => {
                 told(teammate, format!("says: {text}"), DIM)
@@ -371,15 +397,15 @@ impl Timeline {
                 told(teammate, format!("completes {}{evidence}", self.named(*task)), GOOD)
             }
             Fact::TaskFailed { task, teammate, reason, .. } => {
-                told(teammate, format!("{task} failed and is given up: {}", first_line(reason)), BAD)
+                told(teammate, format!("{task} failed and is given up: {}", text::reason(reason)), BAD)
             }
             Fact::TaskReleased { task, teammate, reason, not_before, .. } => {
                 let again = not_before.map(|until| format!("; again {}", ago(until, at))).unwrap_or_default();
-                let reason = if reason.is_empty() { "unfinished".to_owned() } else { first_line(reason) };
+                let reason = if reason.is_empty() { "unfinished".to_owned() } else { text::reason(reason) };
                 told(teammate, format!("gives {task} back: {reason}{again}"), WARN)
             }
             Fact::TaskReclaimed { task, teammate, reason, .. } => {
-                told(teammate, format!("loses {task}: {}", first_line(reason)), WARN)
+                told(teammate, format!("loses {task}: {}", text::reason(reason)), WARN)
             }
             Fact::TaskChanged { task, status, by } => told(by, format!("sets {} to {status}", self.named(*task)), DIM),
             Fact::TaskDeleted { task, by } => told(by, format!("deletes {}", self.named(*task)), DIM),
@@ -448,7 +474,7 @@ mod tests {
                 task: TaskId(12),
                 attempt: 2,
                 teammate: bob.clone(),
-                reason: "exit status 1\nand more".into(),
+                reason: "verify `make` came out red: exit status 1\na.c:3: error: no\nmake: *** [all] Error 1".into(),
                 not_before: Some(start.plus(Duration::from_secs(14))),
             },
             Fact::TaskFailed {
@@ -471,7 +497,7 @@ mod tests {
                 call: "c".into(),
                 ok: false,
                 ms: 12_000,
-                reason: Some("docs/z.txt: Read-only file system [exit status 1]".into()),
+                reason: Some("exit status 1: docs/z.txt: Read-only file system".into()),
             },
             Fact::ModelRetried { teammate: alice.clone(), reason: "429".into(), wait_ms: 2_000, retries: 1 },
             Fact::TaskChanged { task: TaskId(14), status: "pending".into(), by: "human".into() },
@@ -545,6 +571,34 @@ mod tests {
     fn long_runs_show_hours() {
         assert_eq!(elapsed(Duration::from_secs(3723)), "1:02:03");
         assert_eq!(elapsed(Duration::from_secs(59)), " 0:59");
+    }
+
+    #[test]
+    fn a_red_report_is_told_once_whatever_failed_for_it() {
+        let fact = |tool: &str, reason: Option<&str>| {
+            let (teammate, task, tool, call) = ("bob".to_owned(), None, tool.to_owned(), "c".to_owned());
+            let (reason, about) = (reason.map(str::to_owned), String::new());
+            match reason {
+                None => Fact::ToolStarted { teammate, task, tool, call, about },
+                Some(_) => Fact::ToolFinished { teammate, task, tool, call, ok: false, ms: 5, reason },
+            }
+        };
+        let red = "exit status 1: assert 1+1==3 / AssertionError";
+        let facts = [
+            fact("task_update", None),
+            fact("verify", Some(red)),
+            fact("merge", Some(red)),
+            fact("task_update", Some("it came out red")),
+            fact("task_update", None),
+            fact("merge", Some("its branch and main conflict in a.py")),
+            fact("task_update", Some("it is not merged")),
+            fact("task_update", None),
+            fact("task_update", Some("task #9 is not yours")),
+        ];
+        let mut timeline = Timeline::new(80);
+        let told: String =
+            facts.into_iter().map(|fact| timeline.push(&Event { v: 1, seq: 1, at: UnixMs(0), fact })).collect();
+        insta::assert_snapshot!(anstream::adapter::strip_str(&told).to_string());
     }
 
     proptest! {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::text::{ago, count, duration, first_line, one_line};
+use super::text::{self, ago, count, duration, one_line};
 use crate::domain::graph::{
     Blocker, BlockerState, Obstacle, TaskLookup, find_cycle, last_blockers, obstacle, unfinished_blockers,
 };
-use crate::domain::request::Request;
+use crate::domain::request::{REVIEW_REJECTED_IT, Request};
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
@@ -126,16 +126,26 @@ fn branch_of(folder: &str) -> Option<String> {
     Some(format!("brigade/{team}/task-{task}"))
 }
 
+/// Where the work of a task is that has this worktree.
+#[must_use]
+pub fn whereabouts(folder: &str) -> String {
+    let branch = branch_of(folder).map(|branch| format!(", on branch {}", one_line(&branch)));
+    format!("{}{}", one_line(folder), branch.unwrap_or_default())
+}
+
 fn failed(task: &Task) -> Reason {
-    let why = task.result.as_ref().map(|result| format!(": {}", first_line(&result.summary))).unwrap_or_default();
+    let why = task.result.as_ref().map(|result| format!(": {}", text::reason(&result.summary))).unwrap_or_default();
     let text =
         format!("It was given up after {} of {}{why}.", count(task.failures as usize, "failure"), task.max_attempts);
     let id = task.id.0;
-    let again = format!("to have it tried again: brigade tasks retry {id}; all of the reason: brigade tasks show {id}");
-    let by_hand = task.worktree.as_ref().map(|folder| {
-        let branch = branch_of(folder).map(|branch| format!(", on branch {}", one_line(&branch)));
-        format!("; to go on by hand: its work is in {}{}", one_line(folder), branch.unwrap_or_default())
-    });
+    let is_rejected = task.result.as_ref().is_some_and(|result| result.summary.starts_with(REVIEW_REJECTED_IT));
+    // The same words for the same work would come to the same.
+    let change =
+        if is_rejected { format!("brigade tasks update {id} --description TEXT, then ") } else { String::new() };
+    let again =
+        format!("to have it tried again: {change}brigade tasks retry {id}; all of the reason: brigade tasks show {id}");
+    let by_hand = task.worktree.as_ref();
+    let by_hand = by_hand.map(|folder| format!("; to go on by hand: its work is in {}", whereabouts(folder)));
     reason("failed", text).hint(format!("{again}{}", by_hand.unwrap_or_default()))
 }
 
@@ -209,7 +219,7 @@ const LAST_ATTEMPT: &str = "last_attempt";
 
 /// How it ended when somebody last tried; that alone keeps nobody from it.
 fn last_attempt(task: &Task) -> Option<Reason> {
-    let summary = first_line(&task.result.as_ref().filter(|_| task.attempt > 0)?.summary);
+    let summary = text::reason(&task.result.as_ref().filter(|_| task.attempt > 0)?.summary);
     (!summary.is_empty()).then(|| reason(LAST_ATTEMPT, format!("Attempt {} ended: {summary}.", task.attempt)))
 }
 

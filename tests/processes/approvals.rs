@@ -77,15 +77,19 @@ fn what_a_person_rejects_is_not_merged_and_says_why() {
     let place = reviewed();
     let mut run = place.start(&["run", "crew"]);
     let review = waiting(&place, "review", &mut run);
-    let how = format!("brigade review approve {}", review["id"].as_str().unwrap());
+    let id = review["id"].as_str().unwrap();
+    let note = place.run(&["tasks"]).out;
+    assert!(note.contains(&format!("waits for your review {id}")), "{note}");
+    let how = format!("brigade review approve {id}");
     wait_until("it is said how a review is answered", || run.said().contains(&how));
     let rejected = place.run(&["review", "reject", "--feedback", "it needs two lines"]);
     assert_eq!(rejected.code, Some(0), "{rejected:?}");
-    wait_until("the attempt has failed", || place.task(1)["failures"] == 1);
+    assert_eq!(run.code(), Some(1), "the same commands would come to the same: {}", run.said());
+    assert_eq!((&place.task(1)["status"], &place.task(1)["failures"]), (&json!("failed"), &json!(1)));
     let reason = place.task(1)["result"]["summary"].as_str().unwrap().to_owned();
     assert!(reason.contains("it needs two lines"), "{reason}");
-    run.signal("INT");
-    assert_eq!(run.code(), Some(130));
+    let why = place.run(&["why", "1"]).out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(why.contains("brigade tasks update 1 --description TEXT, then brigade tasks retry 1"), "{why}");
     assert!(!place.join("new.txt").exists());
 }
 

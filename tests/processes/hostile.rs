@@ -260,7 +260,7 @@ fn a_config_outside_the_workspace_is_out_of_reach_of_commands() {
     fs::create_dir_all(place.join("prompts")).unwrap();
     place.write("prompts/lead.md", "You lead.");
     fs::create_dir_all(place.join("sub")).unwrap();
-    let plan = "## A\n\n```sh\ncd ..; for file in brigade.toml plan.md prompts/lead.md; do echo '# evil' >>$file; rm -f $file; done; \
+    let plan = "## A\n\n```sh\nset +e; cd ..; for file in brigade.toml plan.md prompts/lead.md; do echo '# evil' >>$file; rm -f $file; done; \
                 touch prompts/cleanup.md; rm -rf prompts; echo fine >sub/mine; echo fine >beside; exit 0\n```\n";
     place.write("plan.md", plan);
     let answer = place.run(&["run", "--workspace", "sub"]);

@@ -87,6 +87,37 @@ fn finish(place: &Place, tasks: usize) {
 }
 
 #[test]
+fn what_a_runbook_printed_is_no_message_of_a_commit() {
+    let place = repository("## Print\n```sh\necho much > file.txt\necho loudly printed\n```\n");
+    assert_eq!(place.run(&["run", "crew"]).code, Some(0));
+    let said = git(&place, &["log", "--format=%B", "main"]);
+    assert!(said.contains("Merge task 1: Print\n\nBrigade-Task: 1\n") && !said.contains("loudly"), "{said}");
+}
+
+#[test]
+fn what_stays_of_a_task_that_is_deleted_is_named() {
+    let place = repository("## Merge\n```sh\ntrue\n```\n## Fail\n```sh\necho half > half.txt\nfalse\n```\n");
+    assert_eq!(place.run(&["run", "crew"]).code, Some(1));
+    let told = |arguments: &[&str]| {
+        let answer = place.run(arguments);
+        format!("{}{}", answer.out, answer.err)
+    };
+    let merged = told(&["tasks", "show", "1"]);
+    assert!(merged.contains("commit") && !merged.contains("worktree"), "its folder was removed: {merged}");
+    let folder = ".worktrees/crew-task-2";
+    assert!(told(&["tasks", "show", "2"]).contains(folder));
+    assert!(!told(&["clean"]).contains(folder), "it is the task's");
+    let deleted = told(&["tasks", "rm", "2"]);
+    assert!(deleted.contains(&format!("its work stays in {folder}, on branch brigade/crew/task-2")), "{deleted}");
+    let left = told(&["clean", "--yes"]);
+    let how = format!("git worktree remove --force {folder} && git branch -D brigade/crew/task-2");
+    assert!(left.contains("work of #2 stays in the repository") && left.contains(&how), "{left}");
+    let removed = std::process::Command::new("sh").args(["-c", &how]).current_dir(place.path()).status().unwrap();
+    assert!(removed.success());
+    assert!(!told(&["clean"]).contains("#2"));
+}
+
+#[test]
 fn branches_that_conflict_are_merged_with_every_line_and_name_their_makers() {
     let tasks = 8;
     let place = repository(&conflicting(tasks));
@@ -153,7 +184,7 @@ fn assert_whole_without_tasks(place: &Place) {
 
 #[test]
 fn commands_in_a_worktree_write_nowhere_else() {
-    let plan = "## Escape\n```sh\n\
+    let plan = "## Escape\n```sh\nset +e\n\
                 (echo x > ../../escaped.txt) 2> /dev/null; (echo x >> ../../.git/config) 2> /dev/null\n\
                 (echo x > ../other.txt) 2> /dev/null; (echo x > .git) 2> /dev/null; (echo x > brigade.toml) 2> /dev/null\n\
                 for ref in refs/heads/main refs/heads/mine refs/tags/mine; do git update-ref $ref HEAD~0; done 2> /dev/null\n\

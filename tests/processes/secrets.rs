@@ -6,7 +6,7 @@ use super::support::{Answer, Place, files_below, wait_until};
 
 #[test]
 fn the_values_of_keys_appear_in_no_file() {
-    let plan = "## Print all\n```sh\nenv | tee env.txt\nprintenv ANTHROPIC_API_KEY; printenv MY_TOKEN; printenv DB_PASSWORD\nset\n```\n## Verify\nverify: env\n```sh\ntrue\n```\n";
+    let plan = "## Print all\n```sh\nset +e\nenv | tee env.txt\nprintenv ANTHROPIC_API_KEY; printenv MY_TOKEN; printenv DB_PASSWORD\nset\n```\n## Verify\nverify: env\n```sh\ntrue\n```\n";
     let place = Place::with_team(1, plan);
     let secrets = [
         ("ANTHROPIC_API_KEY", "sk-secret-xyz"),

@@ -97,7 +97,10 @@ async fn three_red_verifies_end_the_attempt() {
     let task = stage.task(1).await;
     assert_eq!((task.status, task.failures, task.owner), (TaskStatus::Pending, 1, None));
     let reason = task.result.unwrap().summary;
-    assert!(reason.contains("red verify given up") && reason.contains("1.1 is red"), "{reason}");
+    assert!(
+        reason.contains("came out red, given up after 3 tries: exit status 1\n") && reason.contains("1.1 is red"),
+        "{reason}"
+    );
 }
 
 #[tokio::test]

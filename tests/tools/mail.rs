@@ -57,11 +57,14 @@ async fn a_broadcast_reaches_every_teammate() {
 
 #[tokio::test]
 async fn a_plan_is_answered_once_by_the_lead() {
-    let stage = stage().await;
+    let mut stage = stage().await;
     stage.alice.says("plan_approval", json!({ "plan": "1. a 2. b" })).await;
     let request = mail_of(&stage, "lead").await.remove(0);
     assert_eq!((request.kind, request.plan.as_deref()), (MessageType::PlanApprovalRequest, Some("1. a 2. b")));
     let id = request.request_id.unwrap();
+    let told = stage.alice.facts.try_recv().unwrap();
+    let Fact::MessageSent { about, .. } = &told else { panic!("{told:?}") };
+    assert!(about.starts_with("hands in plan ") && about.ends_with(": 1. a 2. b"), "{about}");
     let unknown = stage.lead.refused("plan_approval", json!({ "request_id": "nope", "approve": true })).await;
     assert!(unknown.contains(&id), "{unknown}");
     let answer = json!({ "request_id": id, "approve": false, "feedback": "Split b." });

@@ -155,6 +155,7 @@ fn member(
         workspace: workspace.to_owned(),
         control_files: [".tasks", ".team", "agent_state.json", "brigade.toml"].map(PathBuf::from).into(),
         boundaries: Arc::default(),
+        goes_by_rule: false,
         lodging: None,
         read_only: None,
         review: None,

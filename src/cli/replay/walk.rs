@@ -11,7 +11,7 @@ use crate::cli::exit::Exit;
 use crate::cli::output::{Answer, Color, Output};
 use crate::cli::runs::Moment;
 use crate::domain::event::Fact;
-use crate::domain::replay::Replay as State;
+use crate::domain::replay::{Known, Replay as State};
 use crate::domain::task::TaskId;
 use crate::ui::replay::render;
 use crate::ui::style::{DIM, WARN, paint};
@@ -22,12 +22,13 @@ const LINES_DEFAULT: usize = 24;
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
 const HELP: &str = "\
-Enter, n [COUNT]   the next event, or so many on
+n [COUNT]          the next event, or so many on
 p [COUNT]          the event before, or so many back
 b, B               the next change of the board, the one before
 #7, #-7            the next event at which task 7 changed, the one before
 NUMBER, first, latest, 0:42, 10m, 2026-01-31T12:00:00Z
                    that event, or the last one up to that time
+Enter              the next event; after n, p, b, B, #7 and #-7 the same again
 q                  end";
 
 /// Where to go next.
@@ -83,7 +84,7 @@ impl Walk<'_> {
         let config = Config::builder().auto_add_history(true).build();
         let mut lines: Editor<(), MemHistory> =
             Editor::with_history(config, MemHistory::new()).map_err(|error| cannot(&error))?;
-        let mut at = self.back_to_task(0);
+        let mut at = self.back_to_task(self.beginning());
         let mut before = String::new();
         let mut said = "Enter: the next event; ?: what else there is; q: end".to_owned();
         loop {
@@ -101,8 +102,9 @@ impl Walk<'_> {
                 Ok(Go::Help) => HELP.clone_into(&mut said),
                 Ok(go) => match self.go(at, go) {
                     Ok(next) => {
-                        if matches!(go, Go::By(_) | Go::ToChange { .. }) {
-                            before = typed;
+                        before = if matches!(go, Go::By(_) | Go::ToChange { .. }) { typed } else { String::new() };
+                        if !matches!(go, Go::By(1) | Go::To(_)) {
+                            said = format!("Enter: `{}` again", before.trim());
                         }
                         at = next;
                     }
@@ -112,6 +114,17 @@ impl Walk<'_> {
             }
         }
         Ok(Answer { text: String::new(), notes: Vec::new(), exit: Exit::Done })
+    }
+
+    /// The first event at which all of board and team is known; the first one where there is none.
+    fn beginning(&self) -> usize {
+        let mut state = State::default();
+        let mut events = self.run.events.iter();
+        let is_known = |event| {
+            state.take(event);
+            state.known == Known::Wholly && state.team_is_known
+        };
+        events.position(is_known).unwrap_or(0)
     }
 
     fn show(&self, context: &Context, at: usize, said: &str) -> std::io::Result<()> {

@@ -60,7 +60,7 @@ impl Claim {
             return Ok(nothing.note(format!("nothing is claimable for {name}: brigade tasks, brigade why ID")));
         };
         let view = board.view().await?;
-        let look = Look { view: &view, live_workers: None, now: context.now() };
+        let look = Look { view: &view, live_workers: None, approvals: &[], now: context.now() };
         let answer =
             context.output.answer(&document(&task), || tasks::card(&task, &[], &look, context.output.columns))?;
         // Who never learns the attempt could do nothing with the claim.

@@ -7,6 +7,7 @@ use crate::cli::output::Answer;
 use crate::domain::graph::{is_blocked, unfinished_blockers};
 use crate::domain::task::{Task, TaskStatus};
 use crate::ports::{Board as _, BoardView};
+use crate::stores::open::Purpose;
 use crate::ui::style::{DIM, paint};
 use crate::ui::tasks::{self, Look};
 
@@ -82,7 +83,13 @@ impl List {
             context.output.answer(&documents, String::new)?
         } else {
             let live = context.live_workers(&view);
-            let look = Look { view: &view, live_workers: live.as_ref(), now };
+            let approvals = if chosen.iter().any(|task| task.status == TaskStatus::InProgress) {
+                let book = context.stores(Purpose::Look).await?.requests.all().await?;
+                book.open_approvals().cloned().collect()
+            } else {
+                Vec::new()
+            };
+            let look = Look { view: &view, live_workers: live.as_ref(), approvals: &approvals, now };
             let text = tasks::list(chosen.iter().copied(), &look, context.output.columns);
             let text = if chosen.is_empty() { String::new() } else { text };
             context.output.answer(&(), || text)?

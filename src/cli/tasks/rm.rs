@@ -7,8 +7,9 @@ use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::output::Answer;
 use crate::domain::change::Action;
-use crate::domain::task::TaskId;
+use crate::domain::task::{Task, TaskId};
 use crate::ui::text::one_line;
+use crate::ui::why::whereabouts;
 
 /// Delete tasks; their numbers are never used again
 ///
@@ -30,8 +31,12 @@ impl Rm {
         let delete = async |id| board.delete(id, &by).await;
         let deleted = each(board.as_ref(), &self.ids, (Action::Delete, "deleted"), &by, delete).await?;
         let documents: Vec<_> = deleted.iter().map(document).collect();
-        context.output.answer(&documents, || {
-            deleted.iter().map(|task| format!("deleted {} {}\n", task.id, one_line(&task.subject))).collect()
-        })
+        let workspace = context.workspace()?;
+        let line = |task: &Task| {
+            let left = task.worktree.as_ref().filter(|folder| workspace.join(folder).is_dir());
+            let left = left.map(|folder| format!("; its work stays in {}", whereabouts(folder))).unwrap_or_default();
+            format!("deleted {} {}{left}\n", task.id, one_line(&task.subject))
+        };
+        context.output.answer(&documents, || deleted.iter().map(line).collect())
     }
 }

@@ -36,12 +36,16 @@ impl Show {
         }
         let view = board.view().await?;
         let live = context.live_workers(&view);
-        let look = Look { view: &view, live_workers: live.as_ref(), now: context.now() };
+        let workspace = context.workspace()?;
         let book = context.stores(Purpose::Look).await?.requests.all().await?;
+        let approvals: Vec<Request> = book.open_approvals().cloned().collect();
+        let look = Look { view: &view, live_workers: live.as_ref(), approvals: &approvals, now: context.now() };
         answer_with(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {
                 let requests: Vec<&Request> = book.about(task.id).collect();
-                tasks::card(task, &requests, &look, context.output.columns)
+                // What is merged is removed, and a person may have removed it.
+                let folder = task.worktree.clone().filter(|folder| workspace.join(folder).is_dir());
+                tasks::card(&Task { worktree: folder, ..task.clone() }, &requests, &look, context.output.columns)
             };
             shown.iter().map(card).collect::<Vec<_>>().join("\n")
         })

@@ -12,7 +12,7 @@ use super::bring::{Brought, Left};
 use super::run::{At, git, text_of};
 use super::worktrees::{POINTER_FILE, failed};
 use super::{CHECKOUT_REF, Inner, checked_out, small};
-use crate::domain::merge::taken_out;
+use crate::domain::merge::{FOLLOWS_AGAIN, taken_out};
 use crate::ports::{Durability, RepositoryError, TEAMMATES_DOMAIN};
 
 /// What the branches begin with that the person's checkout is put on.
@@ -291,7 +291,7 @@ impl Inner {
         match self.bring(&old, &new, left)? {
             Brought::All => {
                 self.rejoin(branch, &old)?;
-                Ok(Some(format!("your checkout is on {} again, with all merges", self.into)))
+                Ok(Some(format!("your checkout is on {}{FOLLOWS_AGAIN}", self.into)))
             }
             Brought::Nothing(_) => {
                 self.forget_behind()?;

@@ -11,6 +11,7 @@ mod bring;
 mod checkout;
 mod commits;
 mod index;
+pub mod leftovers;
 mod merges;
 mod objects;
 mod removal;
