@@ -23,7 +23,7 @@ use crate::stores::git::GitRepository;
 use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::tasks::Look;
-use crate::ui::text::{bytes, count, duration, one_line, wrap};
+use crate::ui::text::{bytes, count, one_line, wrap};
 use crate::ui::why::mend;
 
 /// Less free space than this is worth a warning.
@@ -359,10 +359,9 @@ fn abandoned(context: &Context, view: &BoardView) -> Option<Finding> {
 /// Whether a lead that runs gives signs of life.
 async fn lead(context: &Context) -> Option<Finding> {
     let lead = context.running().await.ok()?.lead?;
-    let silence = lead.silent_for(context.now())?;
-    let text =
-        format!("team {} (pid {}) gave no sign of life for {}", one_line(&lead.team), lead.pid, duration(silence));
-    Some(warn("lead", text, format!("it is stopped, or hangs: kill -CONT {0} wakes it, kill {0} ends it", lead.pid)))
+    let stillness = lead.stillness(context.now())?;
+    let text = format!("team {} (pid {}) {}", one_line(&lead.team), lead.pid, stillness.says());
+    Some(warn("lead", text, stillness.remedy(lead.pid)))
 }
 
 async fn board(context: &Context) -> Vec<Finding> {

@@ -71,10 +71,15 @@ impl Stop {
             if Instant::now() >= deadline {
                 let message =
                     format!("team {} (pid {}) was asked to stop and is not gone yet", one_line(team), lead.pid);
-                let hint = if self.now {
-                    "brigade team shows what it does"
-                } else {
-                    "brigade stop --now does not wait for its turns"
+                let pid = lead.pid;
+                let hint = match self.now {
+                    _ if context.who_runs()?.lead.is_some_and(|lead| lead.is_suspended) => {
+                        format!(
+                            "it is suspended, and was again after it was told to go on: fg in its terminal, or kill -KILL {pid}, after which the next launch takes up what is left"
+                        )
+                    }
+                    true => "brigade team shows what it does".to_owned(),
+                    false => "brigade stop --now does not wait for its turns".to_owned(),
                 };
                 return Err(CliError::refused(message).hint(hint));
             }

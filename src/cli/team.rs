@@ -15,6 +15,7 @@ use crate::ports::{Board as _, BoardView};
 use crate::stores::git::GitRepository;
 use crate::stores::open::Purpose;
 use crate::team::spec::TeamSpec;
+use crate::ui::stillness::Stillness;
 use crate::ui::style::{WARN, paint};
 use crate::ui::team::{MemberView, TeamView, render};
 
@@ -46,11 +47,12 @@ impl Team {
         let view = context.board_to_look_at()?.view().await?;
         let now = context.now();
         let waiting = Waiting::of(&stores).await?;
-        let silence = running.lead.as_ref().and_then(|lead| lead.silent_for(now));
+        let stillness = running.lead.as_ref().and_then(|lead| lead.stillness(now));
         let mut team = assemble(name, spec.as_ref(), &running, &roster, &view);
         tell_who_asks(&mut team, &waiting);
-        team.silent_ms =
-            silence.filter(|_| team.running).map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
+        if let Some(stillness) = stillness.filter(|_| team.running) {
+            (team.suspended, team.silent_ms) = (stillness == Stillness::Suspended, stillness.silent_ms());
+        }
         let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
         let answer = waiting.for_you().sentences().into_iter().fold(answer, Answer::note);
         let parted = GitRepository::parted(&context.workspace()?);
@@ -142,6 +144,7 @@ fn assemble(
         running: is_running,
         pid: running.lead.as_ref().filter(|_| is_running).map(|lead| lead.pid),
         silent_ms: None,
+        suspended: false,
         members,
     }
 }

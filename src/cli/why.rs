@@ -42,7 +42,7 @@ impl Why {
             view: &view,
             candidates,
             set_aside: board.set_aside(),
-            silence: running.lead.as_ref().and_then(|lead| lead.silent_for(context.now())),
+            still: running.lead.as_ref().and_then(|lead| Some((lead.stillness(context.now())?, lead.pid))),
             running: running.team,
             live_workers: running.workers.into_iter().collect::<HashSet<_>>(),
             approvals: stores.requests.all().await?.open_approvals().cloned().collect(),

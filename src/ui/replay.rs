@@ -68,6 +68,7 @@ pub fn team(replay: &Replay, name: &str) -> TeamView {
         running: replay.stopped.is_none(),
         pid: None,
         silent_ms: None,
+        suspended: false,
         members: replay.members.values().map(member).collect(),
     }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use anstyle::Style;
 use serde::Serialize;
 
+use super::stillness::Stillness;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, duration, indented, one_line, wrap};
+use super::text::{ago, indented, one_line, wrap};
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
@@ -39,6 +40,9 @@ pub struct TeamView {
     /// How long it has given no sign of life, in milliseconds, where that is too long for one that is well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
+    /// Whether that process is suspended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
     /// Its members.
     pub members: Vec<MemberView>,
 }
@@ -68,6 +72,13 @@ pub struct MemberView {
     pub cost_usd: f64,
     /// What it waits for.
     pub waiting_for: Option<String>,
+}
+
+impl TeamView {
+    fn stillness(&self) -> Option<Stillness> {
+        let silence = self.silent_ms.map(|ms| Stillness::Silent(Duration::from_millis(ms)));
+        if self.suspended { Some(Stillness::Suspended) } else { silence }
+    }
 }
 
 fn phase_style(phase: &str) -> Style {
@@ -120,10 +131,10 @@ fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
 }
 
 fn running(view: &TeamView) -> String {
-    let silence = view.silent_ms.map(|ms| duration(Duration::from_millis(ms)));
-    match (view.pid, silence) {
-        (Some(pid), Some(silence)) => {
-            paint(BAD, &format!("no sign of life for {silence} (pid {pid}): it is stopped, or hangs"))
+    match (view.pid, view.stillness()) {
+        (Some(pid), Some(stillness)) => {
+            let remedy = stillness.remedy(pid);
+            format!("{}\n{}", paint(BAD, &format!("{} (pid {pid})", stillness.says())), paint(DIM, &remedy))
         }
         (Some(pid), None) if view.running => paint(GOOD, &format!("runs (pid {pid})")),
         _ if view.running => paint(GOOD, "runs"),
@@ -192,6 +203,7 @@ mod tests {
             note: String::new(),
             running: true,
             silent_ms: None,
+            suspended: false,
             pid: Some(4021),
             members: vec![alice, bob],
         };

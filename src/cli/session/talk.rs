@@ -18,7 +18,7 @@ use super::speech::Speech;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::headless::{Report, STOPPING_NOW, stopping};
-use crate::cli::signals::{Kind, Signals};
+use crate::cli::signals::{Kind, Signals, Suspensions};
 use crate::domain::event::{Event as TeamEvent, Fact};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::team::handle::{Command, Live, Outcome, TeamHandle};
@@ -29,6 +29,8 @@ use crate::ui::text::one_line;
 const TWICE_WITHIN: Duration = Duration::from_secs(3);
 /// What takes longer than this is said to have begun.
 const AT_ONCE: Duration = Duration::from_millis(300);
+/// The editor may take so long from being told to read to reading.
+const ONCE_MORE_AFTER: Duration = Duration::from_millis(20);
 /// How often mail of other programs is looked for; that of the team is heard of at once.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -37,6 +39,10 @@ enum Event {
     Team(Result<Arc<TeamEvent>, RecvError>),
     Words(Result<Arc<words::Words>, RecvError>),
     Typed(Typed),
+    /// Ctrl-Z.
+    Suspend,
+    /// SIGINT.
+    Interrupted,
     Done(Done),
     Quiet,
     Tick,
@@ -86,7 +92,7 @@ impl Talk {
         editor: &mut Editor,
     ) -> CliResult<Outcome> {
         let (mut events, mut words) = (team.events(), team.words());
-        let mut ticks = ticks();
+        let (mut ticks, mut suspensions) = (ticks(), Suspensions::listen()?);
         self.greet();
         self.jobs.look(Look::AtMail);
         let outcome = loop {
@@ -94,11 +100,11 @@ impl Talk {
                 event = events.recv() => Event::Team(event),
                 piece = words.recv() => Event::Words(piece),
                 outcome = team.wait() => break outcome,
-                kind = signals.next() => Event::Typed(match kind {
-                    // A command runs, and the editor reads nothing meanwhile.
-                    Kind::Interrupt => Typed::Interrupt,
-                    Kind::End => Typed::Signal,
-                }),
+                () = suspensions.next() => Event::Suspend,
+                kind = signals.next() => match kind {
+                    Kind::Interrupt => Event::Interrupted,
+                    Kind::End => Event::Typed(Typed::Signal),
+                },
                 typed = editor.next() => Event::Typed(typed),
                 done = self.jobs.done() => Event::Done(done),
                 () = report.quiet() => Event::Quiet,
@@ -118,6 +124,16 @@ impl Talk {
             Event::Words(piece) => self.hear(piece),
             Event::Quiet => report.flush(),
             Event::Tick => self.jobs.look(Look::ForMail),
+            Event::Suspend => editor.suspend(),
+            // Meant for the editor, which was not reading yet.
+            Event::Interrupted if editor.is_leaving() => {
+                tokio::time::sleep(ONCE_MORE_AFTER).await;
+                editor.suspend();
+            }
+            // A command runs, and the editor reads nothing meanwhile.
+            Event::Interrupted => {
+                let _ = self.obey(Typed::Interrupt).await;
+            }
             Event::Done(Done::Learned(tasks)) => {
                 let mut vocabulary = Vocabulary::of(&self.vocabulary);
                 tasks.iter().for_each(|(task, subject)| vocabulary.learn(*task, subject));
