@@ -83,7 +83,7 @@ impl Seat {
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", "sh", "-i"]).current_dir(folder.path());
         command.env("P", env!("CARGO_BIN_EXE_brigade")).env("PS1", "$ ").env("XDG_CONFIG_HOME", folder.path());
-        let mut seat = Self::of(command, folder, 30, 100, "xterm-256color");
+        let seat = Self::of(command, folder, 30, 100, "xterm-256color");
         seat.until_line("$");
         seat
     }
@@ -552,4 +552,19 @@ fn a_team_in_the_background_of_a_shell_works_and_can_be_stopped() {
     seat.until("it ends", |shown| shown.matches("crew stops: interrupted").count() == 2);
     seat.type_in("echo $((6 * 9))\r");
     seat.until("the shell has its terminal as it was", |shown| shown.contains("\n54"));
+}
+
+#[test]
+fn a_paused_team_says_so_on_the_empty_line_until_it_is_to_go_on() {
+    let mut seat = Seat::new("## One\n```sh\ntrue\n```\n", 24, 100, "xterm-256color");
+    seat.until("it is done", |shown| shown.contains("completes #1"));
+    seat.run(&["state", "pause"]);
+    seat.until_line("crew> (paused: /state continuous lets the team work)");
+    let mut seat = Seat::at(seat.kill(), 24, 100, "xterm-256color");
+    seat.until_line("crew> (paused");
+    seat.until("why", |shown| shown.contains("agent_state.json says pause: `/state continuous` lets the team work"));
+    assert!(seat.shown().find("crew starts") < seat.shown().find("agent_state.json says"), "{}", seat.shown());
+    seat.type_in("/state continuous\r");
+    seat.until("it is obeyed", |shown| shown.contains("desired continuous, current"));
+    seat.until("it is no more said", |_| seat.line().trim_end() == "crew>");
 }

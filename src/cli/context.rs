@@ -397,8 +397,9 @@ pub fn member_names(team: &TeamSpec) -> Vec<Name> {
 fn heartbeat(state: &SharedState, team: &str) -> Option<UnixMs> {
     let of_team = state.team();
     let teammates: BTreeMap<String, TeammateReport> = state.document.get("teammates").ok().flatten()?;
-    let heartbeats = teammates.values().filter_map(|report| UnixMs::from_iso(&report.heartbeat));
-    heartbeats.max().filter(|_| of_team.as_deref() == Some(team))
+    let reports = teammates.values().map(|report| report.heartbeat.clone());
+    let reports = reports.chain(state.lead().map(|lead| lead.heartbeat.clone()));
+    reports.filter_map(|heartbeat| UnixMs::from_iso(&heartbeat)).max().filter(|_| of_team.as_deref() == Some(team))
 }
 
 /// `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use super::asks::question_to_you;
 use super::context::{Context, Running};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
 use super::waiting::Waiting;
 use crate::config::problem::ConfigError;
+use crate::domain::name::LEAD;
+use crate::domain::questions::Question;
 use crate::domain::record::{MemberStatus, RosterMember};
 use crate::domain::request::Request;
-use crate::domain::state::{SharedState, TeammateReport};
+use crate::domain::state::{A_PERSON, SharedState, TeammateReport};
 use crate::domain::time::UnixMs;
 use crate::ports::{Board as _, BoardView};
 use crate::stores::git::GitRepository;
@@ -55,6 +58,7 @@ impl Team {
         }
         let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
         let answer = waiting.for_you().sentences().into_iter().fold(answer, Answer::note);
+        let answer = asked(&waiting, &team).into_iter().fold(answer, |answer, asked| answer.note(context.hint(&asked)));
         let parted = GitRepository::parted(&context.workspace()?);
         let answer = parted.into_iter().fold(answer, |answer, branch| {
             let branch = crate::ui::text::one_line(&branch);
@@ -81,17 +85,27 @@ impl Team {
 
 /// Who handed in a plan or work, or asked the person something waits for an answer.
 fn tell_who_asks(team: &mut TeamView, waiting: &Waiting) {
-    for member in team.members.iter_mut().filter(|member| member.phase == "idle" || member.phase == "work") {
+    let rows = team.lead.iter_mut().chain(&mut team.members);
+    for member in rows.filter(|member| member.phase == "idle" || member.phase == "work") {
         let is_theirs = |from: &str| from.eq_ignore_ascii_case(&member.name);
         // Who works goes on meanwhile, but for a plan or a review.
         let is_idle = member.phase == "idle";
         let question = waiting.questions.iter().find(|question| is_idle && is_theirs(&question.from));
-        let question = question.map(|question| format!("a person: {}", crate::ui::text::one_line(&question.text)));
+        let question = question.map(|question| format!("{A_PERSON}{}", crate::ui::text::one_line(&question.text)));
         // The state file says so of plans and reviews too, a moment later.
         let is_its = |request: &&Request| is_theirs(&request.from) && request.concerns(member.task);
         let approval = waiting.approvals.iter().find(is_its).map(Request::who_answers);
         member.waiting_for = approval.or(question).or(member.waiting_for.take());
     }
+}
+
+/// What the person is asked and has not answered, with how; also what the lead said to them without a message.
+fn asked(waiting: &Waiting, team: &TeamView) -> Vec<String> {
+    let by_mail = waiting.questions.iter().map(question_to_you);
+    let lead = team.lead.as_ref().filter(|_| !waiting.questions.iter().any(|question| question.from == LEAD));
+    let said = lead.and_then(|lead| lead.waiting_for.as_deref()?.strip_prefix(A_PERSON));
+    let said = said.map(|text| question_to_you(&Question { from: LEAD.to_owned(), text: text.to_owned() }));
+    by_mail.chain(said).collect()
 }
 
 /// The error of a command that does not know which team is meant.
@@ -135,6 +149,11 @@ fn assemble(
         }
     }
     let state = running.state.as_ref();
+    let lead = state.filter(|state| state.team().as_deref() == Some(&team)).and_then(|state| {
+        let mut lead = MemberView { name: LEAD.into(), phase: "stopped".into(), ..MemberView::default() };
+        fill(&mut lead, &*state.lead()?, is_running, view);
+        Some(lead)
+    });
     TeamView {
         team,
         desired_state: state.map(|state| state.desired),
@@ -145,6 +164,7 @@ fn assemble(
         pid: running.lead.as_ref().filter(|_| is_running).map(|lead| lead.pid),
         silent_ms: None,
         suspended: false,
+        lead,
         members,
     }
 }

@@ -7,11 +7,13 @@ use super::error::CliResult;
 use crate::domain::name::HUMAN;
 use crate::domain::questions::{Question, Questions};
 use crate::domain::request::{Request, RequestKind};
+use crate::domain::state::{Mode, SharedState};
 use crate::domain::transcript::{Entry, Record};
 use crate::ports::{Delivery, Stores};
 use crate::stores::git::GitRepository;
 use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::summary::ForYou;
+use crate::ui::text::one_line;
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
@@ -65,6 +67,20 @@ impl Waiting {
         let (plans, reviews) = (ids(RequestKind::PlanApproval), ids(RequestKind::Review));
         ForYou { messages: self.messages, plans, reviews, checkout: None }
     }
+}
+
+/// What is said of a budget that ended this team and was neither raised nor counted anew since.
+///
+/// # Errors
+/// The stores'.
+pub async fn spent_budget(stores: &Stores, team: &TeamSpec, state: &SharedState) -> CliResult<Option<String>> {
+    let is_its = state.desired == Mode::Pause && state.team().as_deref() == Some(team.name.as_str());
+    if !is_its || !team.budget.is_said_to_be_spent(&state.note) {
+        return Ok(None);
+    }
+    let book = stores.ledger.read().await?;
+    let has_used = book.spent().keys().any(|account| account.team == team.name.as_str());
+    Ok(has_used.then(|| one_line(&state.note)))
 }
 
 /// What was delivered, or shown to the person, by these records of a transcript.

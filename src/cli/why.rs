@@ -9,6 +9,7 @@ use super::exit::Exit;
 
 use super::output::Answer;
 use super::team::reports_of;
+use super::waiting::spent_budget;
 use crate::domain::graph::TaskLookup;
 use crate::domain::state::MAIL_OR_TASK;
 use crate::domain::task::TaskId;
@@ -47,6 +48,10 @@ impl Why {
             live_workers: running.workers.into_iter().collect::<HashSet<_>>(),
             approvals: stores.requests.all().await?.open_approvals().cloned().collect(),
             desired: running.desired,
+            spent_budget: match (&team, &running.state) {
+                (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,
+                _ => None,
+            },
             no_room: context.too_little_room(team.as_ref()),
             now: context.now(),
         };

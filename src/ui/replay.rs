@@ -69,6 +69,7 @@ pub fn team(replay: &Replay, name: &str) -> TeamView {
         pid: None,
         silent_ms: None,
         suspended: false,
+        lead: None,
         members: replay.members.values().map(member).collect(),
     }
 }

@@ -43,6 +43,9 @@ pub struct TeamView {
     /// Whether that process is suspended.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
+    /// Its lead, where that has a model and has reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lead: Option<MemberView>,
     /// Its members.
     pub members: Vec<MemberView>,
 }
@@ -75,6 +78,11 @@ pub struct MemberView {
 }
 
 impl TeamView {
+    /// The lead, and the members.
+    fn rows(&self) -> impl Iterator<Item = &MemberView> {
+        self.lead.iter().chain(&self.members)
+    }
+
     fn stillness(&self) -> Option<Stillness> {
         let silence = self.silent_ms.map(|ms| Stillness::Silent(Duration::from_millis(ms)));
         if self.suspended { Some(Stillness::Suspended) } else { silence }
@@ -104,7 +112,7 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
     }
     out.push('\n');
     if columns < TABLE_WIDTH_MIN {
-        view.members.iter().for_each(|member| out.push_str(&block(member, now, columns)));
+        view.rows().for_each(|member| out.push_str(&block(member, now, columns)));
     } else {
         out.push_str(&members(view, now).render(columns));
     }
@@ -153,7 +161,7 @@ fn members(view: &TeamView, now: UnixMs) -> Table {
         Column::number("COST"),
         Column::flexible("WAITS FOR"),
     ]);
-    for member in &view.members {
+    for member in view.rows() {
         let subject = member.subject.as_deref().unwrap_or_default();
         let task = member.task.map(|task| format!("{task} {subject}")).unwrap_or_default();
         table.row(vec![
@@ -204,6 +212,7 @@ mod tests {
             running: true,
             silent_ms: None,
             suspended: false,
+            lead: None,
             pid: Some(4021),
             members: vec![alice, bob],
         };

@@ -53,6 +53,8 @@ pub struct Situation<'a> {
     pub approvals: Vec<Request>,
     /// What the person wants of the team.
     pub desired: Option<Mode>,
+    /// That the team was paused because its budget is spent, where it still is.
+    pub spent_budget: Option<String>,
     /// Why there is no room on the disk for new work.
     pub no_room: Option<String>,
     /// Now.
@@ -396,6 +398,13 @@ fn unfit(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
 }
 
 fn team(situation: &Situation<'_>) -> Option<Reason> {
+    if let Some(spent) = &situation.spent_budget {
+        let launch = if situation.running.is_none() { ", and brigade up" } else { "" };
+        let hint = format!(
+            "raise it in brigade.toml, or brigade cost --reset counts anew; then brigade state continuous{launch}"
+        );
+        return Some(reason("budget_spent", format!("The team is paused: {spent}.")).hint(hint));
+    }
     if situation.running.is_none() {
         let text = "No team runs in this workspace.";
         return Some(reason("no_team", text).hint("brigade up, or brigade run TEAM"));
@@ -483,6 +492,7 @@ mod tests {
             live_workers: HashSet::from(["w1".to_owned()]),
             approvals: Vec::new(),
             desired: Some(Mode::Continuous),
+            spent_budget: None,
             no_room: None,
             now: UnixMs(100_000),
         };

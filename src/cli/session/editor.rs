@@ -297,6 +297,6 @@ impl Highlighter for Helper {
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
         // What an empty line said goes with the first key.
-        Vocabulary::of(&self.vocabulary).is_asked()
+        Vocabulary::of(&self.vocabulary).says_anything()
     }
 }

@@ -21,6 +21,7 @@ use crate::cli::headless::{Report, STOPPING_NOW, stopping};
 use crate::cli::signals::{Kind, Signals, Suspensions};
 use crate::domain::event::{Event as TeamEvent, Fact};
 use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::state::Mode;
 use crate::team::handle::{Command, Live, Outcome, TeamHandle};
 use crate::team::words;
 use crate::ui::text::one_line;
@@ -174,6 +175,7 @@ impl Talk {
             Fact::TeammateSpawned { teammate, .. } => Vocabulary::of(&self.vocabulary).meet(teammate),
             Fact::TaskCreated { task, subject, .. } => Vocabulary::of(&self.vocabulary).learn(*task, subject),
             Fact::TaskDeleted { task, .. } => Vocabulary::of(&self.vocabulary).forget(*task),
+            Fact::ModeChanged { desired, .. } => Vocabulary::of(&self.vocabulary).pause(*desired == Mode::Pause),
             _ => {}
         }
         match &event.fact {
