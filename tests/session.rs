@@ -556,7 +556,7 @@ fn a_team_in_the_background_of_a_shell_works_and_can_be_stopped() {
 
 #[test]
 fn a_paused_team_says_so_on_the_empty_line_until_it_is_to_go_on() {
-    let mut seat = Seat::new("## One\n```sh\ntrue\n```\n", 24, 100, "xterm-256color");
+    let seat = Seat::new("## One\n```sh\ntrue\n```\n", 24, 100, "xterm-256color");
     seat.until("it is done", |shown| shown.contains("completes #1"));
     seat.run(&["state", "pause"]);
     seat.until_line("crew> (paused: /state continuous lets the team work)");
@@ -567,4 +567,22 @@ fn a_paused_team_says_so_on_the_empty_line_until_it_is_to_go_on() {
     seat.type_in("/state continuous\r");
     seat.until("it is obeyed", |shown| shown.contains("desired continuous, current"));
     seat.until("it is no more said", |_| seat.line().trim_end() == "crew>");
+}
+
+#[test]
+fn what_a_typed_command_brings_about_is_told_behind_its_answer() {
+    let lead = json!({ "goal": [{ "say": "Planned." }], "mail": [{ "say": "I hear you." }], "report": [{ "say": "So it is." }] });
+    let mut seat = Seat::scripted(&painter(&[]), Some(&lead));
+    for session in 1..=5 {
+        seat.until("it is over", |shown| shown.contains(&format!("session {session} is over")));
+        seat.until_line("crew>");
+        seat.type_in("hello\r");
+    }
+    seat.until("the last is over", |shown| shown.contains("session 6 is over"));
+    let shown = seat.shown();
+    let told: Vec<&str> =
+        shown.lines().filter(|line| line.contains("sent to lead") || line.contains(" begins (")).collect();
+    assert_eq!(told.len(), 11, "{shown}");
+    let is_begin = |line: &&str| line.contains("begins");
+    assert!(told.iter().enumerate().all(|(place, line)| is_begin(line) == (place % 2 == 0)), "{shown}");
 }

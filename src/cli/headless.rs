@@ -91,7 +91,7 @@ pub struct Report {
     /// When it last said something.
     spoke_at: Instant,
     /// What is said behind the first lines.
-    behind: Option<String>,
+    behind: Vec<String>,
 }
 
 impl Report {
@@ -112,14 +112,14 @@ impl Report {
             screen: None,
             is_flushed: false,
             spoke_at: Instant::now(),
-            behind: None,
+            behind: Vec::new(),
         }
     }
 
-    /// The same, knowing who could do what, and the flags that name the workspace in hints.
+    /// The same, knowing who could do what, the flags that name the workspace in hints, and whether there is a goal.
     #[must_use]
-    pub fn of(self, candidates: Vec<Candidate>, flags: String) -> Self {
-        Self { summary: Summary::of(candidates), flags, ..self }
+    pub fn of(self, candidates: Vec<Candidate>, flags: String, has_goal: bool) -> Self {
+        Self { summary: Summary::of(candidates).with_goal(has_goal), flags, ..self }
     }
 
     /// Learns what the tasks on the board are about, before the first event.
@@ -184,7 +184,7 @@ impl Report {
 
     /// Says something that is no event as soon as all that the launch brings has been said.
     pub fn note_behind(&mut self, text: Option<String>) {
-        self.behind = text;
+        self.behind.extend(text);
     }
 
     /// Shows everything on this screen from now on.
@@ -272,7 +272,7 @@ impl Report {
         if self.format == OutputFormat::Text {
             self.print(&text);
         }
-        if let Some(text) = self.behind.take() {
+        for text in std::mem::take(&mut self.behind) {
             let text = if self.screen.is_some() { as_typed(&text) } else { with_flags(&text, &self.flags) };
             self.note(&wrap(&text, self.output.columns, 2));
         }

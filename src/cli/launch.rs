@@ -99,8 +99,11 @@ impl Wanted {
         }
         Ok(Launch {
             session: is_interactive.then(|| Session::new(context.clone(), name.clone())),
-            report: Report::new(format, context.output, name, workspace.clone())
-                .of(candidates(&resolved.spec), context.flags()),
+            report: Report::new(format, context.output, name, workspace.clone()).of(
+                candidates(&resolved.spec),
+                context.flags(),
+                resolved.spec.goal.is_some(),
+            ),
             spec: resolved.spec,
             durability: resolved.durability,
             lifetime: self.lifetime,

@@ -126,7 +126,8 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
     message.now = now.then_some(true);
     let id = stores.mailbox.send(name, message).await?;
     let data = serde_json::json!({ "asked": name, "id": id, "now": now });
-    context.output.answer(&data, || format!("{} is asked to stop; the next launch starts it again\n", one_line(name)))
+    let when = if now { "is told to stop now, and its turn broken off" } else { "is asked to stop after its turn" };
+    context.output.answer(&data, || format!("{} {when}; the next launch starts it again\n", one_line(name)))
 }
 
 /// Whether the running team says that this teammate is stopped.

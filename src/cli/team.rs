@@ -7,7 +7,7 @@ use super::context::{Context, Running};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
 use super::waiting::Waiting;
-use crate::config::problem::ConfigError;
+use crate::config::TeamFlags;
 use crate::domain::name::LEAD;
 use crate::domain::questions::Question;
 use crate::domain::record::{MemberStatus, RosterMember};
@@ -20,7 +20,12 @@ use crate::stores::open::Purpose;
 use crate::team::spec::TeamSpec;
 use crate::ui::stillness::Stillness;
 use crate::ui::style::{WARN, paint};
+use crate::ui::tasks::Look;
 use crate::ui::team::{MemberView, TeamView, render};
+use crate::ui::text::one_line;
+
+/// Tasks that are named of those a killed team held; more are counted.
+const NAMED_MAX: usize = 5;
 
 /// Show the team: whether it runs, what it is to do, who is doing what
 #[derive(Debug, clap::Args)]
@@ -58,10 +63,12 @@ impl Team {
         }
         let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
         let answer = waiting.for_you().sentences().into_iter().fold(answer, Answer::note);
+        let killed = killed_at_work(context, &team, &view);
+        let answer = killed.into_iter().fold(answer, |answer, killed| answer.note(context.hint(&killed)));
         let answer = asked(&waiting, &team).into_iter().fold(answer, |answer, asked| answer.note(context.hint(&asked)));
         let parted = GitRepository::parted(&context.workspace()?);
         let answer = parted.into_iter().fold(answer, |answer, branch| {
-            let branch = crate::ui::text::one_line(&branch);
+            let branch = one_line(&branch);
             answer.note(format!(
                 "your checkout could not follow a merge and is on the branch {branch}, as it was: brigade doctor says how it comes back"
             ))
@@ -76,7 +83,7 @@ impl Team {
             Some(word) => answer.note(format!(
                 "{} desired_state `{}` is no known word: the team pauses",
                 paint(WARN, "warning:"),
-                crate::ui::text::one_line(&word)
+                one_line(&word)
             )),
             None => answer,
         })
@@ -91,12 +98,26 @@ fn tell_who_asks(team: &mut TeamView, waiting: &Waiting) {
         // Who works goes on meanwhile, but for a plan or a review.
         let is_idle = member.phase == "idle";
         let question = waiting.questions.iter().find(|question| is_idle && is_theirs(&question.from));
-        let question = question.map(|question| format!("{A_PERSON}{}", crate::ui::text::one_line(&question.text)));
+        let question = question.map(|question| format!("{A_PERSON}{}", one_line(&question.text)));
         // The state file says so of plans and reviews too, a moment later.
         let is_its = |request: &&Request| is_theirs(&request.from) && request.concerns(member.task);
         let approval = waiting.approvals.iter().find(is_its).map(Request::who_answers);
         member.waiting_for = approval.or(question).or(member.waiting_for.take());
     }
+}
+
+/// What a team that was killed at work held then, and will take up.
+fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
+    let live_workers = context.live_workers(view);
+    let look = Look { view, live_workers: live_workers.as_ref(), now: context.now() };
+    let held = view.tasks.values().filter(|task| look.is_abandoned(task));
+    let held = held.map(|task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("nobody"))));
+    let held: Vec<String> = held.collect();
+    let more = held.len().saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let named = held[..held.len().min(NAMED_MAX)].join(", ");
+    (!team.running && !held.is_empty())
+        .then(|| format!("it was killed at work: brigade up takes up {named}{more}, and what they had begun"))
 }
 
 /// What the person is asked and has not answered, with how; also what the lead said to them without a message.
@@ -110,9 +131,13 @@ fn asked(waiting: &Waiting, team: &TeamView) -> Vec<String> {
 
 /// The error of a command that does not know which team is meant.
 pub(super) fn which_team(context: &Context) -> CliError {
-    match context.config().map(|config| config.select(None)) {
-        Ok(Err(error @ (ConfigError::WhichTeam(_) | ConfigError::NoTeam(_)))) => error.into(),
-        Err(error) => error,
+    let config = match context.config() {
+        Ok(config) => config,
+        Err(error) => return error,
+    };
+    // A team that cannot be launched is none that could be meant.
+    match config.select(None).and_then(|name| config.team(&name, &TeamFlags::default())) {
+        Err(error) => error.into(),
         Ok(_) => CliError::usage("which team?").hint("name one behind the command"),
     }
 }

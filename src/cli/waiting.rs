@@ -15,6 +15,9 @@ use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::summary::ForYou;
 use crate::ui::text::one_line;
 
+/// Files that are named of those that are not committed; more are counted.
+const NAMED_MAX: usize = 4;
+
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub struct Waiting {
@@ -112,6 +115,22 @@ impl Isolated {
     pub fn of(team: &TeamSpec, workspace: &Path) -> Option<Self> {
         let (workspace, into) = (workspace.to_owned(), team.merge_into.clone());
         (team.isolation == Isolation::Worktree).then_some(Self { workspace, into })
+    }
+
+    /// What the person has in the checkout that is not committed, and what that means, where there is any.
+    #[must_use]
+    pub fn uncommitted(&self) -> Option<String> {
+        let paths = GitRepository::uncommitted(&self.workspace, self.into.clone()).ok()?;
+        let named: Vec<String> =
+            paths.iter().take(NAMED_MAX).map(|path| one_line(&path.display().to_string())).collect();
+        let more = paths.len().saturating_sub(NAMED_MAX);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        (!paths.is_empty()).then(|| {
+            format!(
+                "not committed in your checkout: {}{more}. Teammates do not see that, and it stays as it is: where a merge needs one of these files, the checkout is put on a branch of its own",
+                named.join(", ")
+            )
+        })
     }
 
     /// What keeps the files of the workspace from being what was merged, where that can be told.

@@ -286,3 +286,14 @@ fn who_made_a_conflict_is_answered_with_it_and_mends_it_in_the_same_attempt() {
     assert_eq!(lines(&place), all_lines(2));
     assert_eq!(git(&place, &["status", "--porcelain"]), "");
 }
+
+#[test]
+fn what_is_not_committed_is_named_at_the_launch() {
+    let place = repository("## One\n```sh\necho one > one.txt\n```\n");
+    let clean = place.run(&["run"]);
+    assert!(clean.code == Some(0) && !clean.err.contains("not committed"), "{clean:?}");
+    place.write("log.txt", "mine\n");
+    place.write("new/a.txt", "mine\n");
+    let dirty = place.run(&["run"]);
+    assert!(dirty.err.contains("not committed in your checkout: log.txt, new/."), "{dirty:?}");
+}

@@ -229,6 +229,7 @@ async fn a_greeting_is_answered_not_planned() {
 #[tokio::test(start_paused = true)]
 async fn the_lead_is_seen_to_work_to_wait_for_the_person_and_for_its_model() {
     let mut stage = Stage::new(&["alice"]);
+    stage.diligent(&["alice"]);
     stage.spec.goal = Some("port the parser".to_owned());
     stage.brain("lead", |request, count| async move {
         if count == 0 {

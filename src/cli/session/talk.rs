@@ -39,6 +39,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 enum Event {
     Team(Result<Arc<TeamEvent>, RecvError>),
     Words(Result<Arc<words::Words>, RecvError>),
+    /// A command has not answered yet, and events are held back no longer.
+    Late,
     Typed(Typed),
     /// Ctrl-Z.
     Suspend,
@@ -60,6 +62,8 @@ pub struct Talk {
     jobs: Jobs,
     /// Whose words are shown as they come.
     speeches: BTreeMap<String, Speech>,
+    /// Events are held back until then.
+    holds_until: Option<Instant>,
     last_interrupt: Option<Instant>,
     stops_asked: u32,
 }
@@ -76,6 +80,7 @@ impl Talk {
             screen,
             vocabulary,
             speeches: BTreeMap::from([(LEAD.to_owned(), Speech::of(LEAD))]),
+            holds_until: None,
             last_interrupt: None,
             stops_asked: 0,
         }
@@ -98,7 +103,8 @@ impl Talk {
         self.jobs.look(Look::AtMail);
         let outcome = loop {
             let event = tokio::select! {
-                event = events.recv() => Event::Team(event),
+                event = events.recv(), if self.holds_until.is_none() => Event::Team(event),
+                () = at(self.holds_until) => Event::Late,
                 piece = words.recv() => Event::Words(piece),
                 outcome = team.wait() => break outcome,
                 () = suspensions.next() => Event::Suspend,
@@ -124,6 +130,7 @@ impl Talk {
             Event::Team(event) => self.show(event, report),
             Event::Words(piece) => self.hear(piece),
             Event::Quiet => report.flush(),
+            Event::Late => self.holds_until = None,
             Event::Tick => self.jobs.look(Look::ForMail),
             Event::Suspend => editor.suspend(),
             // Meant for the editor, which was not reading yet.
@@ -140,10 +147,17 @@ impl Talk {
                 tasks.iter().for_each(|(task, subject)| vocabulary.learn(*task, subject));
             }
             Event::Done(Done::Looked) => {}
-            Event::Done(Done::Commands) => editor.go_on(),
+            Event::Done(Done::Commands) => {
+                self.holds_until = None;
+                editor.go_on();
+            }
             Event::Typed(typed) => match self.obey(typed).await {
                 // The line is done when they are.
-                Some(commands) => self.jobs.run(commands),
+                Some(commands) => {
+                    // What it brings about is told behind its answer.
+                    self.holds_until = Some(Instant::now() + AT_ONCE);
+                    self.jobs.run(commands);
+                }
                 None => editor.go_on(),
             },
         }
@@ -321,6 +335,13 @@ impl Talk {
             [] => "only the lead's words are shown as they come; /watch NAME shows a teammate's".to_owned(),
             names => format!("the words of {} are shown as they come; /watch NAME again: no more", names.join(", ")),
         });
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 
