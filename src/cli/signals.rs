@@ -20,7 +20,7 @@ impl Suspensions {
         #[cfg(unix)]
         {
             use tokio::signal::unix::{SignalKind, signal};
-            let kind = SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw());
+            let kind = SignalKind::from_raw(crate::platform::terminal::SUSPEND_SIGNAL);
             let cannot = |error| CliError::refused(format!("cannot listen to signals: {error}"));
             Ok(Self { signal: signal(kind).map_err(cannot)? })
         }

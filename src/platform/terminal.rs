@@ -7,6 +7,10 @@ use std::time::Duration;
 /// How often is looked whether the terminal is lent to this process again. Shells tell nobody.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The number of the signal that Ctrl-Z sends.
+#[cfg(unix)]
+pub const SUSPEND_SIGNAL: i32 = rustix::process::Signal::TSTP.as_raw();
+
 /// The settings as they were.
 #[derive(Debug)]
 pub struct Terminal {

@@ -125,14 +125,9 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         return Err(LaunchError::GoalWithoutThought(spec.lead.model.provider));
     }
     let taken_up = take_up(&stores).await?;
-    let prefers = taken_up.iter().map(|(task, owner)| (owner.clone(), *task)).collect();
     open_inboxes(&spec, &stores).await?;
     let (notes, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
-    notes.fact(team_started(&spec));
-    let claims: Vec<HeldRow> = taken_up.into_iter().map(|(task, teammate)| HeldRow { task, teammate }).collect();
-    if !claims.is_empty() {
-        notes.fact(Fact::TakenUp { claims });
-    }
+    let prefers = begin(&spec, &notes, taken_up);
     let isolation = isolate(&spec, repository, &stores, &notes).await?;
     prepare(&stores, &notes, &start).await?;
     let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
@@ -198,9 +193,16 @@ fn firsts_of(spec: &TeamSpec, prefers: &HashMap<String, TaskId>) -> Firsts {
     Firsts::of(names.filter(|name| prefers.contains_key(name.as_str())).cloned())
 }
 
-fn team_started(spec: &TeamSpec) -> Fact {
+/// Says that the team starts and what it takes up, and returns which task each prefers because of that.
+fn begin(spec: &TeamSpec, notes: &recorder::Notes, taken_up: BTreeMap<TaskId, String>) -> HashMap<String, TaskId> {
     let members = spec.members.iter().map(|member| member.name.to_string()).collect();
-    Fact::TeamStarted { team: spec.name.to_string(), members }
+    notes.fact(Fact::TeamStarted { team: spec.name.to_string(), members });
+    let prefers = taken_up.iter().map(|(task, owner)| (owner.clone(), *task)).collect();
+    let claims: Vec<HeldRow> = taken_up.into_iter().map(|(task, teammate)| HeldRow { task, teammate }).collect();
+    if !claims.is_empty() {
+        notes.fact(Fact::TakenUp { claims });
+    }
+    prefers
 }
 
 /// Takes up what is left of worktrees and merges, where each task has a worktree.
