@@ -8,17 +8,18 @@ use brigade::cli::headless::Report;
 use brigade::cli::launch::{Launch, Lifetime};
 use brigade::cli::signals::Signals;
 use brigade::cli::traces;
-use brigade::cli::waiting::{Isolated, Waiting};
+use brigade::cli::waiting::{Isolated, Waiting, spent_budget};
 use brigade::domain::state::Mode;
 use brigade::embed::Team;
 use brigade::ports::Stores;
 use brigade::team::Start;
 use brigade::team::handle::End;
+use brigade::team::spec::TeamSpec;
 use brigade::ui::summary::ForYou;
 use brigade::ui::text::one_line;
 
 /// What a person can do once the budget is spent.
-const BUDGET_SPENT: &str = "nothing is lost: raise the budget in brigade.toml, or count anew with `brigade cost --reset`, and launch the team again; `brigade cost` shows who used what";
+const BUDGET_REMEDY: &str = "raise the budget in brigade.toml and launch the team again, or count anew with `brigade cost --reset` while it does not run";
 
 /// Launches a team, shows what it does, and says how the process ends.
 ///
@@ -39,6 +40,7 @@ pub fn launch(launch: Launch) -> CliResult<Exit> {
 async fn run(launch: Launch) -> CliResult<Exit> {
     let start = start_of(launch.lifetime, launch.plan);
     let isolated = Isolated::of(&launch.spec, &launch.workspace);
+    let spec = launch.spec.clone();
     let team = Team::new(launch.spec).start(start).durability(launch.durability).control_files(launch.control_files);
     let open = team.open(&launch.workspace).await?;
     let stores = open.stores().clone();
@@ -49,9 +51,8 @@ async fn run(launch: Launch) -> CliResult<Exit> {
     report.begin(&*stores.board.view().await?);
     let mut signals = Signals::listen()?;
     let mut team = open.launch().await?;
-    if let Some(note) = pause_note(&stores, launch.lifetime).await? {
-        report.note(&note);
-    }
+    report.note_behind(isolated.as_ref().and_then(Isolated::uncommitted));
+    report.note_behind(pause_note(&stores, launch.lifetime, &spec).await?);
     let outcome = match launch.session {
         Some(session) => session.follow(&mut team, &mut report, &mut signals).await?,
         None => {
@@ -61,7 +62,7 @@ async fn run(launch: Launch) -> CliResult<Exit> {
     };
     let exit = close(&stores, &mut report, outcome.trouble.as_deref(), isolated.as_ref()).await?;
     if outcome.end == End::BudgetSpent {
-        report.note(BUDGET_SPENT);
+        report.note(&format!("nothing is lost: {BUDGET_REMEDY}; `brigade cost` shows who used what"));
     }
     Ok(match outcome.end {
         End::Interrupted => Exit::Interrupted,
@@ -74,12 +75,15 @@ async fn run(launch: Launch) -> CliResult<Exit> {
 }
 
 /// What a team that is launched into a pause waits for: nothing would be seen of it otherwise.
-async fn pause_note(stores: &Stores, lifetime: Lifetime) -> CliResult<Option<String>> {
+async fn pause_note(stores: &Stores, lifetime: Lifetime, spec: &TeamSpec) -> CliResult<Option<String>> {
     let state = stores.state.read().await?;
     let Some(state) = state.filter(|state| matches!(lifetime, Lifetime::Obey(_)) && state.desired == Mode::Pause)
     else {
         return Ok(None);
     };
+    if let Some(spent) = spent_budget(stores, spec, &state).await? {
+        return Ok(Some(format!("the team is paused: {spent}: {BUDGET_REMEDY}, and then `brigade state continuous`")));
+    }
     let reason = if state.note.is_empty() { String::new() } else { format!(" ({})", one_line(&state.note)) };
     Ok(Some(format!("agent_state.json says pause{reason}: `brigade state continuous` lets the team work")))
 }

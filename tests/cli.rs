@@ -353,6 +353,18 @@ fn tasks_of_a_lease_that_ran_out_can_be_claimed_again() {
 }
 
 #[test]
+fn what_is_wrong_with_the_only_team_is_said_and_not_which_team_is_meant() {
+    let place = Place::begun();
+    place.write("brigade.toml", "[teams.crew]\n[[teams.crew.members]]\nname = \"lead\"\n");
+    for command in ["brigade team", "brigade cost"] {
+        let output = place.output(command);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("`lead`") && !said.contains("which team"), "{command}: {said}");
+    }
+}
+
+#[test]
 fn the_doctor_finds_what_is_wrong() {
     let place = Place::begun();
     let findings = place.json("brigade doctor --json");

@@ -92,7 +92,8 @@ fn the_state_file_is_read_merged_and_written() {
     let text = sample("agent_state_team.json");
     let state = SharedState::parse(text.as_bytes()).unwrap();
     let rows: TeammateReports = serde_json::from_value(value(&text)["teammates"].clone()).unwrap();
-    let report = StateReport { team: "my-team".into(), current: Some(Mode::RunOnce), teammates: rows.into() };
+    let report =
+        StateReport { team: "my-team".into(), current: Some(Mode::RunOnce), teammates: rows.into(), lead: None };
     assert!(state.carries(&report));
     let at = UnixMs::from_iso("2025-11-21T09:15:02.118Z").unwrap();
     let merged = state.merge(&StateUpdate { report: Some(report), desired: None }, at);

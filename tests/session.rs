@@ -68,6 +68,28 @@ impl Seat {
 
     /// `brigade` with these arguments in this workspace, on a terminal of this size.
     fn with(folder: tempfile::TempDir, arguments: &[&str], rows: u16, columns: u16, term: &str) -> Self {
+        let command = brigade(folder.path(), arguments);
+        Self::of(command, folder, rows, columns, term)
+    }
+
+    /// A shell with job control in a workspace with this plan, on a terminal of its own; `$P` is `brigade`.
+    #[cfg(target_os = "linux")]
+    fn shell(plan: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config =
+            "durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\n[[teams.crew.members]]\nname = \"ada\"\n";
+        fs::write(folder.path().join("brigade.toml"), config).unwrap();
+        fs::write(folder.path().join("plan.md"), plan).unwrap();
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "--wait", "sh", "-i"]).current_dir(folder.path());
+        command.env("P", env!("CARGO_BIN_EXE_brigade")).env("PS1", "$ ").env("XDG_CONFIG_HOME", folder.path());
+        let seat = Self::of(command, folder, 30, 100, "xterm-256color");
+        seat.until_line("$");
+        seat
+    }
+
+    /// This command on a terminal of this size.
+    fn of(mut command: Command, folder: tempfile::TempDir, rows: u16, columns: u16, term: &str) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).unwrap();
         unlockpt(&ours).unwrap();
@@ -75,7 +97,7 @@ impl Seat {
         let theirs = File::options().read(true).write(true).open(theirs.to_str().unwrap()).unwrap();
         let ours = File::from(ours);
         tcsetwinsize(&ours, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        let child = brigade(folder.path(), arguments)
+        let child = command
             .env("TERM", term)
             .stdin(theirs.try_clone().unwrap())
             .stdout(theirs.try_clone().unwrap())
@@ -495,4 +517,74 @@ fn a_run_is_stepped_through_on_a_terminal() {
     seat.until("it says what it takes", |shown| shown.contains("? says what else there is"));
     seat.type_in("q\r");
     assert_eq!(seat.code(), Some(0));
+}
+
+/// The terminal is lent to one group of processes; the others must neither read it nor hang for want of it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_team_in_the_background_of_a_shell_works_and_can_be_stopped() {
+    let mut seat = Seat::shell(&gated(2));
+    seat.type_in("$P up &\r");
+    seat.until("it says so", |shown| shown.contains("the team runs in the background"));
+    seat.until("it works", |shown| shown.contains("claims #1"));
+    assert!(seat.run(&["team"]).contains("runs (pid"));
+    assert!(seat.run(&["stop", "--now"]).contains("is stopped"));
+    // Suspended at half a line, it goes on without the terminal, and with it again.
+    seat.type_in("\r$P up\r");
+    seat.until_line("crew>");
+    seat.type_in("/why 1");
+    seat.until_line("crew> /why 1");
+    seat.type_in("\u{1a}");
+    seat.until("the shell has its terminal", |shown| shown.contains("Stopped"));
+    seat.type_in("bg\r");
+    seat.until("it goes on", |_| seat.run(&["team"]).contains("runs (pid"));
+    seat.type_in("echo $((6 * 7))\r");
+    seat.until("the shell works", |shown| shown.contains("\n42"));
+    fs::write(seat.path().join("open"), "").unwrap();
+    seat.until("the team works", |shown| shown.contains("completes #2"));
+    seat.type_in("fg\r");
+    seat.until_line("crew> /why 1");
+    seat.type_in("\r");
+    seat.until("it is obeyed", |shown| shown.contains("It is completed by"));
+    // Suspended once more, it is said to be, and hears that it is to stop all the same.
+    seat.until_line("crew>");
+    seat.type_in("\u{1a}");
+    seat.until("it is said", |_| seat.run(&["team"]).contains("is suspended"));
+    assert!(seat.run(&["stop"]).contains("is stopped"));
+    seat.until("it ends", |shown| shown.matches("crew stops: interrupted").count() == 2);
+    seat.type_in("echo $((6 * 9))\r");
+    seat.until("the shell has its terminal as it was", |shown| shown.contains("\n54"));
+}
+
+#[test]
+fn a_paused_team_says_so_on_the_empty_line_until_it_is_to_go_on() {
+    let seat = Seat::new("## One\n```sh\ntrue\n```\n", 24, 100, "xterm-256color");
+    seat.until("it is done", |shown| shown.contains("completes #1"));
+    seat.run(&["state", "pause"]);
+    seat.until_line("crew> (paused: /state continuous lets the team work)");
+    let mut seat = Seat::at(seat.kill(), 24, 100, "xterm-256color");
+    seat.until_line("crew> (paused");
+    seat.until("why", |shown| shown.contains("agent_state.json says pause: `/state continuous` lets the team work"));
+    assert!(seat.shown().find("crew starts") < seat.shown().find("agent_state.json says"), "{}", seat.shown());
+    seat.type_in("/state continuous\r");
+    seat.until("it is obeyed", |shown| shown.contains("desired continuous, current"));
+    seat.until("it is no more said", |_| seat.line().trim_end() == "crew>");
+}
+
+#[test]
+fn what_a_typed_command_brings_about_is_told_behind_its_answer() {
+    let lead = json!({ "goal": [{ "say": "Planned." }], "mail": [{ "say": "I hear you." }], "report": [{ "say": "So it is." }] });
+    let mut seat = Seat::scripted(&painter(&[]), Some(&lead));
+    for session in 1..=5 {
+        seat.until("it is over", |shown| shown.contains(&format!("session {session} is over")));
+        seat.until_line("crew>");
+        seat.type_in("hello\r");
+    }
+    seat.until("the last is over", |shown| shown.contains("session 6 is over"));
+    let shown = seat.shown();
+    let told: Vec<&str> =
+        shown.lines().filter(|line| line.contains("sent to lead") || line.contains(" begins (")).collect();
+    assert_eq!(told.len(), 11, "{shown}");
+    let is_begin = |line: &&str| line.contains("begins");
+    assert!(told.iter().enumerate().all(|(place, line)| is_begin(line) == (place % 2 == 0)), "{shown}");
 }

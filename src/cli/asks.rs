@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 
 use super::waiting::Waiting;
+use crate::domain::questions::Question;
 use crate::ui::approvals::how_to_answer;
-use crate::ui::text::first_line;
+use crate::ui::text::{first_line, one_line};
 
 /// Things that are named in one reminder; of more, the others are not.
 const NAMED_MAX: usize = 5;
@@ -47,18 +48,22 @@ fn asked(waiting: &Waiting) -> Vec<(String, String)> {
         let noun = asked.kind.noun();
         (format!("{noun} {}", asked.id), format!("{noun} {} of {} is yours to answer: {how}", asked.id, asked.from))
     };
-    let question = |question: &crate::domain::questions::Question| {
-        let (from, text) = (&question.from, first_line(&question.text));
-        (format!("{from}: {text}"), format!("{from} asks you: {text} (brigade send {from} TEXT answers)"))
-    };
+    let question =
+        |question: &Question| (format!("{}: {}", question.from, first_line(&question.text)), question_to_you(question));
     waiting.approvals_for_you().map(approval).chain(waiting.questions.iter().map(question)).collect()
+}
+
+/// A question to the person, with how it is answered.
+#[must_use]
+pub(super) fn question_to_you(question: &Question) -> String {
+    let (from, text) = (one_line(&question.from), first_line(&question.text));
+    format!("{from} asks you: {text} (brigade send {from} TEXT answers)")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::name::HUMAN;
-    use crate::domain::questions::Question;
     use crate::domain::request::{Request, RequestKind};
     use crate::domain::time::UnixMs;
 

@@ -17,6 +17,7 @@ use crate::domain::state::{Mode, SharedState, TeammateReport};
 use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
 use crate::embed::{self, SystemClock};
+use crate::platform;
 use crate::ports::{Board, BoardView, Clock, Stores};
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::{BOARD_FOLDER, FileBoard};
@@ -26,6 +27,7 @@ use crate::stores::fs::RealFileSystem;
 use crate::stores::open::{OpenOptions, Purpose, leader, open};
 use crate::team::patience::too_little_room;
 use crate::team::spec::{MemberSpec, TeamSpec};
+use crate::ui::stillness::Stillness;
 use crate::ui::text::with_flags;
 use crate::ui::why::Candidate;
 
@@ -40,16 +42,22 @@ pub struct LeadProcess {
     pub host: Option<String>,
     /// Its last sign of life, where anything says so.
     pub heartbeat: Option<UnixMs>,
+    /// Whether it is suspended, where the system says so.
+    pub is_suspended: bool,
 }
 
 /// A lead that gave no sign of life for longer than this is said to: it gives one every five seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 impl LeadProcess {
-    /// How long it has given no sign of life, where that is too long for one that is well: it is stopped, or hangs.
+    /// That it does not go on, where that can be told: it is suspended, or has given no sign of life for too long.
     #[must_use]
-    pub fn silent_for(&self, now: UnixMs) -> Option<Duration> {
-        self.heartbeat.map(|heartbeat| now.since(heartbeat)).filter(|silence| *silence > SILENCE_MAX)
+    pub fn stillness(&self, now: UnixMs) -> Option<Stillness> {
+        if self.is_suspended {
+            return Some(Stillness::Suspended);
+        }
+        let silence = self.heartbeat.map(|heartbeat| now.since(heartbeat)).filter(|silence| *silence > SILENCE_MAX);
+        silence.map(Stillness::Silent)
     }
 }
 
@@ -325,7 +333,10 @@ impl Context {
         let living = self.workers()?.living()?;
         let lead = leader.map(|leader| {
             let record = living.iter().find(|worker| worker.pid == leader.pid);
+            let is_here = record.is_some_and(|record| record.host == platform::host_name());
+            let process = i32::try_from(leader.pid).ok().filter(|_| is_here).and_then(platform::processes::process);
             LeadProcess {
+                is_suspended: process.is_some_and(|process| process.is_suspended),
                 host: record.map(|record| record.host.clone()),
                 heartbeat: record.map(|record| record.heartbeat),
                 team: leader.team,
@@ -386,8 +397,9 @@ pub fn member_names(team: &TeamSpec) -> Vec<Name> {
 fn heartbeat(state: &SharedState, team: &str) -> Option<UnixMs> {
     let of_team = state.team();
     let teammates: BTreeMap<String, TeammateReport> = state.document.get("teammates").ok().flatten()?;
-    let heartbeats = teammates.values().filter_map(|report| UnixMs::from_iso(&report.heartbeat));
-    heartbeats.max().filter(|_| of_team.as_deref() == Some(team))
+    let reports = teammates.values().map(|report| report.heartbeat.clone());
+    let reports = reports.chain(state.lead().map(|lead| lead.heartbeat.clone()));
+    reports.filter_map(|heartbeat| UnixMs::from_iso(&heartbeat)).max().filter(|_| of_team.as_deref() == Some(team))
 }
 
 /// `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.

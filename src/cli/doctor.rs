@@ -1,8 +1,11 @@
 //! `brigade doctor`: whether everything is there that a team needs, and what to do where it is not.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -17,15 +20,17 @@ use crate::models;
 use crate::platform;
 use crate::platform::guard::{self, Confinement};
 use crate::platform::watch::FolderWatch;
-use crate::ports::{Board as _, BoardView};
+use crate::ports::{Board as _, BoardView, ModelSpec};
 use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::stores::git::GitRepository;
 use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::tasks::Look;
-use crate::ui::text::{bytes, count, duration, one_line, wrap};
+use crate::ui::text::{bytes, count, one_line, wrap};
 use crate::ui::why::mend;
 
+/// How long a server may take to take a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Less free space than this is worth a warning.
 const FREE_BYTES_WARN: u64 = 1024 * 1024 * 1024;
 
@@ -85,7 +90,9 @@ impl Doctor {
             Err(error) => findings.push(fail("workspace", error.message, error.hint.unwrap_or_default())),
         }
         findings.push(confinement(context));
-        findings.push(keys(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())));
+        let specs = specs(context);
+        findings.push(keys(&specs, |name| std::env::var_os(name).is_some_and(|value| !value.is_empty())));
+        findings.extend(servers(&specs));
         for hint in findings.iter_mut().filter_map(|finding| finding.hint.as_mut()) {
             *hint = context.hint(hint);
         }
@@ -333,16 +340,58 @@ fn confinement(context: &Context) -> Finding {
     }
 }
 
+/// The models of all teams that can be launched, as far as the config says.
+fn specs(context: &Context) -> Vec<ModelSpec> {
+    let Some(config) = context.config_if_valid() else { return Vec::new() };
+    let teams = config.team_names().into_iter().filter_map(|name| config.team(&name, &TeamFlags::default()).ok());
+    teams.flat_map(|team| team.spec.members.into_iter().chain([team.spec.lead])).map(|member| member.model).collect()
+}
+
 /// Whether the providers' keys are there: the variables' names only, never what they hold.
-fn keys(is_set: impl Fn(&str) -> bool) -> Finding {
-    let names = models::PROVIDERS.iter().flat_map(|provider| provider.keys).copied();
-    let set: Vec<&str> = names.filter(|name| is_set(name)).collect();
-    let text = if set.is_empty() {
-        "none set; the provider `runbook` needs none".to_owned()
-    } else {
-        format!("set: {}", set.join(", "))
+fn keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
+    let names = |provider: &models::Provider| provider.keys.iter().copied();
+    let set: Vec<&str> = models::PROVIDERS.iter().flat_map(names).filter(|name| is_set(name)).collect();
+    if !set.is_empty() {
+        return ok("keys", format!("set: {}", set.join(", ")));
+    }
+    let is_used = |provider: &&models::Provider| specs.iter().any(|spec| spec.provider == provider.name);
+    let used: Vec<&models::Provider> = models::PROVIDERS.iter().filter(is_used).collect();
+    match used.iter().find(|provider| !provider.keys.is_empty()) {
+        Some(provider)
+            if specs.iter().any(|spec| spec.provider == provider.name && (provider.server)(spec).is_none()) =>
+        {
+            let variables = provider.keys.join(" or ");
+            warn("keys", format!("none set; the provider `{}` needs one", provider.name), format!("set {variables}"))
+        }
+        Some(provider) => ok("keys", format!("none set; servers behind `{}` may do without", provider.name)),
+        None if used.is_empty() => ok("keys", "none set"),
+        None => ok("keys", "none set, and none needed"),
+    }
+}
+
+/// Whether the servers that settings name can be reached: a connection is made and closed, nothing is sent.
+fn servers(specs: &[ModelSpec]) -> Vec<Finding> {
+    let server = |spec: &ModelSpec| {
+        let provider = models::PROVIDERS.iter().find(|provider| provider.name == spec.provider)?;
+        (provider.server)(spec)
     };
-    ok("keys", text)
+    let servers: BTreeSet<String> = specs.iter().filter_map(server).collect();
+    let look = |server: String| match reach(&server) {
+        Ok(()) => ok("server", format!("{server} takes connections")),
+        Err(error) => warn("server", format!("{server} cannot be reached: {error}"), "start it, or mend base_url"),
+    };
+    servers.into_iter().map(look).collect()
+}
+
+fn reach(server: &str) -> std::io::Result<()> {
+    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "its name has no address");
+    for address in server.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(_) => return Ok(()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// Claims of workers that are gone.
@@ -359,10 +408,9 @@ fn abandoned(context: &Context, view: &BoardView) -> Option<Finding> {
 /// Whether a lead that runs gives signs of life.
 async fn lead(context: &Context) -> Option<Finding> {
     let lead = context.running().await.ok()?.lead?;
-    let silence = lead.silent_for(context.now())?;
-    let text =
-        format!("team {} (pid {}) gave no sign of life for {}", one_line(&lead.team), lead.pid, duration(silence));
-    Some(warn("lead", text, format!("it is stopped, or hangs: kill -CONT {0} wakes it, kill {0} ends it", lead.pid)))
+    let stillness = lead.stillness(context.now())?;
+    let text = format!("team {} (pid {}) {}", one_line(&lead.team), lead.pid, stillness.says());
+    Some(warn("lead", text, stillness.remedy(lead.pid)))
 }
 
 async fn board(context: &Context) -> Vec<Finding> {
@@ -399,4 +447,40 @@ async fn board(context: &Context) -> Vec<Finding> {
     }
     findings.push(ok("board", crate::ui::tasks::tally(&view)));
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(provider: &str, base_url: Option<&str>) -> ModelSpec {
+        ModelSpec { base_url: base_url.map(Into::into), ..ModelSpec::new(provider, "m") }
+    }
+
+    #[test]
+    fn a_key_is_missed_only_where_one_is_needed() {
+        let told = |specs: &[ModelSpec]| {
+            let finding = keys(specs, |_| false);
+            (finding.verdict, finding.text)
+        };
+        assert_eq!(told(&[spec("runbook", None)]), (Verdict::Ok, "none set, and none needed".to_owned()));
+        let own = "none set; servers behind `anthropic` may do without".to_owned();
+        assert_eq!(told(&[spec("anthropic", Some("http://127.0.0.1:1"))]), (Verdict::Ok, own));
+        let missed = "none set; the provider `anthropic` needs one".to_owned();
+        assert_eq!(
+            told(&[spec("runbook", None), spec("anthropic", Some("https://api.anthropic.com"))]),
+            (Verdict::Warn, missed)
+        );
+        assert_eq!(keys(&[], |name| name == "ANTHROPIC_API_KEY").text, "set: ANTHROPIC_API_KEY");
+    }
+
+    #[test]
+    fn a_server_is_reached_or_not() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let look = || servers(&[spec("anthropic", Some(&format!("http://{address}/v1")))]).remove(0);
+        assert_eq!((look().verdict, look().text), (Verdict::Ok, format!("{address} takes connections")));
+        drop(listener);
+        assert_eq!(look().verdict, Verdict::Warn);
+    }
 }

@@ -11,12 +11,13 @@ use super::asks::Asks;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::output::Output;
+use super::session::line::as_typed;
 use super::session::screen::Screen;
 use super::signals::Signals;
 use super::traces;
 use super::waiting::Waiting;
 use crate::domain::event::{Event, Fact};
-use crate::domain::name::HUMAN;
+use crate::domain::name::{HUMAN, LEAD};
 use crate::ports::{BoardView, Stores};
 use crate::team::handle::{Command, Live, Outcome, TeamHandle};
 use crate::ui::style::{DIM, paint};
@@ -38,8 +39,9 @@ const HOW_INDENT: usize = 7;
 
 /// What is said when the team is asked to stop: whose turns it waits for, and how long at most.
 pub(super) fn stopping(live: &Live) -> String {
-    let teammates = live.teammates();
-    let at_work = teammates.iter().filter(|(_, report)| matches!(report.phase.as_str(), "work" | "stalled"));
+    let (teammates, lead) = (live.teammates(), live.lead().map(|lead| (LEAD.to_owned(), lead)));
+    let rows = teammates.iter().chain(lead.iter().map(|(name, report)| (name, report)));
+    let at_work = rows.filter(|(_, report)| matches!(report.phase.as_str(), "work" | "stalled"));
     let named: Vec<String> = at_work
         .map(|(name, report)| match (&report.waiting_for, report.task) {
             (Some(what), _) => format!("{name} (waits for {})", one_line(what)),
@@ -88,6 +90,8 @@ pub struct Report {
     is_flushed: bool,
     /// When it last said something.
     spoke_at: Instant,
+    /// What is said behind the first lines.
+    behind: Vec<String>,
 }
 
 impl Report {
@@ -108,13 +112,14 @@ impl Report {
             screen: None,
             is_flushed: false,
             spoke_at: Instant::now(),
+            behind: Vec::new(),
         }
     }
 
-    /// The same, knowing who could do what, and the flags that name the workspace in hints.
+    /// The same, knowing who could do what, the flags that name the workspace in hints, and whether there is a goal.
     #[must_use]
-    pub fn of(self, candidates: Vec<Candidate>, flags: String) -> Self {
-        Self { summary: Summary::of(candidates), flags, ..self }
+    pub fn of(self, candidates: Vec<Candidate>, flags: String, has_goal: bool) -> Self {
+        Self { summary: Summary::of(candidates).with_goal(has_goal), flags, ..self }
     }
 
     /// Learns what the tasks on the board are about, before the first event.
@@ -175,6 +180,11 @@ impl Report {
             Some(screen) => screen.print(text),
             None => self.output.note(text),
         }
+    }
+
+    /// Says something that is no event as soon as all that the launch brings has been said.
+    pub fn note_behind(&mut self, text: Option<String>) {
+        self.behind.extend(text);
     }
 
     /// Shows everything on this screen from now on.
@@ -261,6 +271,10 @@ impl Report {
         let text = self.timeline.finish();
         if self.format == OutputFormat::Text {
             self.print(&text);
+        }
+        for text in std::mem::take(&mut self.behind) {
+            let text = if self.screen.is_some() { as_typed(&text) } else { with_flags(&text, &self.flags) };
+            self.note(&wrap(&text, self.output.columns, 2));
         }
     }
 

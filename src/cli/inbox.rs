@@ -3,10 +3,11 @@
 use serde_json::value::RawValue;
 use std::collections::HashSet;
 
+use super::asks::question_to_you;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
-use super::waiting::{delivered, new_mail};
+use super::waiting::{Waiting, delivered, new_mail};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::HUMAN;
 use crate::domain::questions::Questions;
@@ -77,10 +78,14 @@ impl Inbox {
         if messages.is_empty() {
             let name = if whose == HUMAN { "you".to_owned() } else { one_line(&self.name) };
             let answer = answer.note(paint(DIM, &format!("no mail waits for {name}")));
-            return Ok(match whose == HUMAN {
-                true => answer.note(paint(DIM, "brigade inbox --read shows what you have read")),
-                false => answer,
-            });
+            if whose != HUMAN {
+                return Ok(answer);
+            }
+            let answer = answer.note(paint(DIM, "brigade inbox --read shows what you have read"));
+            let asked = Waiting::of(&stores).await?.questions;
+            return Ok(asked
+                .iter()
+                .fold(answer, |answer, question| answer.note(context.hint(&question_to_you(question)))));
         }
         if self.take {
             // Printed first, to a reader that is there: mail that was taken and never shown would be lost.

@@ -16,6 +16,7 @@ use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
 use crate::embed::read_plan;
 use crate::models::{self, runbook};
+use crate::platform::terminal;
 use crate::team::spec::TeamSpec;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::one_line;
@@ -90,11 +91,19 @@ impl Wanted {
             None => OutputFormat::Text,
         };
         let at_terminal = || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-        let is_interactive = self.may_interact && format == OutputFormat::Text && at_terminal();
+        let wants_to_talk = self.may_interact && format == OutputFormat::Text && at_terminal();
+        // In the background of a shell the terminal is the shell's.
+        let is_interactive = wants_to_talk && terminal::is_ours();
+        if wants_to_talk && !is_interactive {
+            context.note("the team runs in the background: brigade team shows it, brigade stop stops it");
+        }
         Ok(Launch {
             session: is_interactive.then(|| Session::new(context.clone(), name.clone())),
-            report: Report::new(format, context.output, name, workspace.clone())
-                .of(candidates(&resolved.spec), context.flags()),
+            report: Report::new(format, context.output, name, workspace.clone()).of(
+                candidates(&resolved.spec),
+                context.flags(),
+                resolved.spec.goal.is_some(),
+            ),
             spec: resolved.spec,
             durability: resolved.durability,
             lifetime: self.lifetime,

@@ -4,6 +4,40 @@ use std::future::pending;
 
 use super::error::{CliError, CliResult};
 
+/// Hears when a person wants the process suspended (Ctrl-Z), which does not suspend it by itself any more.
+#[derive(Debug)]
+pub struct Suspensions {
+    #[cfg(unix)]
+    signal: tokio::signal::unix::Signal,
+}
+
+impl Suspensions {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn listen() -> CliResult<Self> {
+        #[cfg(unix)]
+        {
+            use tokio::signal::unix::{SignalKind, signal};
+            let kind = SignalKind::from_raw(crate::platform::terminal::SUSPEND_SIGNAL);
+            let cannot = |error| CliError::refused(format!("cannot listen to signals: {error}"));
+            Ok(Self { signal: signal(kind).map_err(cannot)? })
+        }
+        #[cfg(not(unix))]
+        Ok(Self {})
+    }
+
+    /// Waits for the next.
+    pub async fn next(&mut self) {
+        #[cfg(unix)]
+        if self.signal.recv().await.is_some() {
+            return;
+        }
+        pending().await
+    }
+}
+
 /// Which signal came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

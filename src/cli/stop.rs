@@ -71,10 +71,15 @@ impl Stop {
             if Instant::now() >= deadline {
                 let message =
                     format!("team {} (pid {}) was asked to stop and is not gone yet", one_line(team), lead.pid);
-                let hint = if self.now {
-                    "brigade team shows what it does"
-                } else {
-                    "brigade stop --now does not wait for its turns"
+                let pid = lead.pid;
+                let hint = match self.now {
+                    _ if context.who_runs()?.lead.is_some_and(|lead| lead.is_suspended) => {
+                        format!(
+                            "it is suspended, and was again after it was told to go on: fg in its terminal, or kill -KILL {pid}, after which the next launch takes up what is left"
+                        )
+                    }
+                    true => "brigade team shows what it does".to_owned(),
+                    false => "brigade stop --now does not wait for its turns".to_owned(),
                 };
                 return Err(CliError::refused(message).hint(hint));
             }
@@ -121,7 +126,8 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
     message.now = now.then_some(true);
     let id = stores.mailbox.send(name, message).await?;
     let data = serde_json::json!({ "asked": name, "id": id, "now": now });
-    context.output.answer(&data, || format!("{} is asked to stop; the next launch starts it again\n", one_line(name)))
+    let when = if now { "is told to stop now, and its turn broken off" } else { "is asked to stop after its turn" };
+    context.output.answer(&data, || format!("{} {when}; the next launch starts it again\n", one_line(name)))
 }
 
 /// Whether the running team says that this teammate is stopped.

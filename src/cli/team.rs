@@ -2,21 +2,30 @@
 
 use std::collections::BTreeMap;
 
+use super::asks::question_to_you;
 use super::context::{Context, Running};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
 use super::waiting::Waiting;
-use crate::config::problem::ConfigError;
+use crate::config::TeamFlags;
+use crate::domain::name::LEAD;
+use crate::domain::questions::Question;
 use crate::domain::record::{MemberStatus, RosterMember};
 use crate::domain::request::Request;
-use crate::domain::state::{SharedState, TeammateReport};
+use crate::domain::state::{A_PERSON, SharedState, TeammateReport};
 use crate::domain::time::UnixMs;
 use crate::ports::{Board as _, BoardView};
 use crate::stores::git::GitRepository;
 use crate::stores::open::Purpose;
 use crate::team::spec::TeamSpec;
+use crate::ui::stillness::Stillness;
 use crate::ui::style::{WARN, paint};
+use crate::ui::tasks::Look;
 use crate::ui::team::{MemberView, TeamView, render};
+use crate::ui::text::one_line;
+
+/// Tasks that are named of those a killed team held; more are counted.
+const NAMED_MAX: usize = 5;
 
 /// Show the team: whether it runs, what it is to do, who is doing what
 #[derive(Debug, clap::Args)]
@@ -46,16 +55,20 @@ impl Team {
         let view = context.board_to_look_at()?.view().await?;
         let now = context.now();
         let waiting = Waiting::of(&stores).await?;
-        let silence = running.lead.as_ref().and_then(|lead| lead.silent_for(now));
+        let stillness = running.lead.as_ref().and_then(|lead| lead.stillness(now));
         let mut team = assemble(name, spec.as_ref(), &running, &roster, &view);
         tell_who_asks(&mut team, &waiting);
-        team.silent_ms =
-            silence.filter(|_| team.running).map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
+        if let Some(stillness) = stillness.filter(|_| team.running) {
+            (team.suspended, team.silent_ms) = (stillness == Stillness::Suspended, stillness.silent_ms());
+        }
         let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
         let answer = waiting.for_you().sentences().into_iter().fold(answer, Answer::note);
+        let killed = killed_at_work(context, &team, &view);
+        let answer = killed.into_iter().fold(answer, |answer, killed| answer.note(context.hint(&killed)));
+        let answer = asked(&waiting, &team).into_iter().fold(answer, |answer, asked| answer.note(context.hint(&asked)));
         let parted = GitRepository::parted(&context.workspace()?);
         let answer = parted.into_iter().fold(answer, |answer, branch| {
-            let branch = crate::ui::text::one_line(&branch);
+            let branch = one_line(&branch);
             answer.note(format!(
                 "your checkout could not follow a merge and is on the branch {branch}, as it was: brigade doctor says how it comes back"
             ))
@@ -70,7 +83,7 @@ impl Team {
             Some(word) => answer.note(format!(
                 "{} desired_state `{}` is no known word: the team pauses",
                 paint(WARN, "warning:"),
-                crate::ui::text::one_line(&word)
+                one_line(&word)
             )),
             None => answer,
         })
@@ -79,12 +92,13 @@ impl Team {
 
 /// Who handed in a plan or work, or asked the person something waits for an answer.
 fn tell_who_asks(team: &mut TeamView, waiting: &Waiting) {
-    for member in team.members.iter_mut().filter(|member| member.phase == "idle" || member.phase == "work") {
+    let rows = team.lead.iter_mut().chain(&mut team.members);
+    for member in rows.filter(|member| member.phase == "idle" || member.phase == "work") {
         let is_theirs = |from: &str| from.eq_ignore_ascii_case(&member.name);
         // Who works goes on meanwhile, but for a plan or a review.
         let is_idle = member.phase == "idle";
         let question = waiting.questions.iter().find(|question| is_idle && is_theirs(&question.from));
-        let question = question.map(|question| format!("a person: {}", crate::ui::text::one_line(&question.text)));
+        let question = question.map(|question| format!("{A_PERSON}{}", one_line(&question.text)));
         // The state file says so of plans and reviews too, a moment later.
         let is_its = |request: &&Request| is_theirs(&request.from) && request.concerns(member.task);
         let approval = waiting.approvals.iter().find(is_its).map(Request::who_answers);
@@ -92,11 +106,38 @@ fn tell_who_asks(team: &mut TeamView, waiting: &Waiting) {
     }
 }
 
+/// What a team that was killed at work held then, and will take up.
+fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
+    let live_workers = context.live_workers(view);
+    let look = Look { view, live_workers: live_workers.as_ref(), approvals: &[], now: context.now() };
+    let held = view.tasks.values().filter(|task| look.is_abandoned(task));
+    let held = held.map(|task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("nobody"))));
+    let held: Vec<String> = held.collect();
+    let more = held.len().saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let named = held[..held.len().min(NAMED_MAX)].join(", ");
+    (!team.running && !held.is_empty())
+        .then(|| format!("it was killed at work: brigade up takes up {named}{more}, and what they had begun"))
+}
+
+/// What the person is asked and has not answered, with how; also what the lead said to them without a message.
+fn asked(waiting: &Waiting, team: &TeamView) -> Vec<String> {
+    let by_mail = waiting.questions.iter().map(question_to_you);
+    let lead = team.lead.as_ref().filter(|_| !waiting.questions.iter().any(|question| question.from == LEAD));
+    let said = lead.and_then(|lead| lead.waiting_for.as_deref()?.strip_prefix(A_PERSON));
+    let said = said.map(|text| question_to_you(&Question { from: LEAD.to_owned(), text: text.to_owned() }));
+    by_mail.chain(said).collect()
+}
+
 /// The error of a command that does not know which team is meant.
 pub(super) fn which_team(context: &Context) -> CliError {
-    match context.config().map(|config| config.select(None)) {
-        Ok(Err(error @ (ConfigError::WhichTeam(_) | ConfigError::NoTeam(_)))) => error.into(),
-        Err(error) => error,
+    let config = match context.config() {
+        Ok(config) => config,
+        Err(error) => return error,
+    };
+    // A team that cannot be launched is none that could be meant.
+    match config.select(None).and_then(|name| config.team(&name, &TeamFlags::default())) {
+        Err(error) => error.into(),
         Ok(_) => CliError::usage("which team?").hint("name one behind the command"),
     }
 }
@@ -133,6 +174,11 @@ fn assemble(
         }
     }
     let state = running.state.as_ref();
+    let lead = state.filter(|state| state.team().as_deref() == Some(&team)).and_then(|state| {
+        let mut lead = MemberView { name: LEAD.into(), phase: "stopped".into(), ..MemberView::default() };
+        fill(&mut lead, &*state.lead()?, is_running, view);
+        Some(lead)
+    });
     TeamView {
         team,
         desired_state: state.map(|state| state.desired),
@@ -142,6 +188,8 @@ fn assemble(
         running: is_running,
         pid: running.lead.as_ref().filter(|_| is_running).map(|lead| lead.pid),
         silent_ms: None,
+        suspended: false,
+        lead,
         members,
     }
 }

@@ -7,11 +7,16 @@ use super::error::CliResult;
 use crate::domain::name::HUMAN;
 use crate::domain::questions::{Question, Questions};
 use crate::domain::request::{Request, RequestKind};
+use crate::domain::state::{Mode, SharedState};
 use crate::domain::transcript::{Entry, Record};
 use crate::ports::{Delivery, Stores};
 use crate::stores::git::GitRepository;
 use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::summary::ForYou;
+use crate::ui::text::one_line;
+
+/// Files that are named of those that are not committed; more are counted.
+const NAMED_MAX: usize = 4;
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
@@ -71,6 +76,20 @@ impl Waiting {
     }
 }
 
+/// What is said of a budget that ended this team and was neither raised nor counted anew since.
+///
+/// # Errors
+/// The stores'.
+pub async fn spent_budget(stores: &Stores, team: &TeamSpec, state: &SharedState) -> CliResult<Option<String>> {
+    let is_its = state.desired == Mode::Pause && state.team().as_deref() == Some(team.name.as_str());
+    if !is_its || !team.budget.is_said_to_be_spent(&state.note) {
+        return Ok(None);
+    }
+    let book = stores.ledger.read().await?;
+    let has_used = book.spent().keys().any(|account| account.team == team.name.as_str());
+    Ok(has_used.then(|| one_line(&state.note)))
+}
+
 /// What was delivered, or shown to the person, by these records of a transcript.
 #[must_use]
 pub fn delivered(records: Vec<Record>) -> HashSet<String> {
@@ -100,6 +119,22 @@ impl Isolated {
     pub fn of(team: &TeamSpec, workspace: &Path) -> Option<Self> {
         let (workspace, into) = (workspace.to_owned(), team.merge_into.clone());
         (team.isolation == Isolation::Worktree).then_some(Self { workspace, into })
+    }
+
+    /// What the person has in the checkout that is not committed, and what that means, where there is any.
+    #[must_use]
+    pub fn uncommitted(&self) -> Option<String> {
+        let paths = GitRepository::uncommitted(&self.workspace, self.into.clone()).ok()?;
+        let named: Vec<String> =
+            paths.iter().take(NAMED_MAX).map(|path| one_line(&path.display().to_string())).collect();
+        let more = paths.len().saturating_sub(NAMED_MAX);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        (!paths.is_empty()).then(|| {
+            format!(
+                "not committed in your checkout: {}{more}. Teammates do not see that, and it stays as it is: where a merge needs one of these files, the checkout is put on a branch of its own",
+                named.join(", ")
+            )
+        })
     }
 
     /// What keeps the files of the workspace from being what was merged, where that can be told.

@@ -9,6 +9,7 @@ use super::exit::Exit;
 
 use super::output::Answer;
 use super::team::reports_of;
+use super::waiting::spent_budget;
 use crate::domain::graph::TaskLookup;
 use crate::domain::state::MAIL_OR_TASK;
 use crate::domain::task::TaskId;
@@ -42,11 +43,15 @@ impl Why {
             view: &view,
             candidates,
             set_aside: board.set_aside(),
-            silence: running.lead.as_ref().and_then(|lead| lead.silent_for(context.now())),
+            still: running.lead.as_ref().and_then(|lead| Some((lead.stillness(context.now())?, lead.pid))),
             running: running.team,
             live_workers: running.workers.into_iter().collect::<HashSet<_>>(),
             approvals: stores.requests.all().await?.open_approvals().cloned().collect(),
             desired: running.desired,
+            spent_budget: match (&team, &running.state) {
+                (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,
+                _ => None,
+            },
             no_room: context.too_little_room(team.as_ref()),
             now: context.now(),
         };

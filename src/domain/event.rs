@@ -99,6 +99,10 @@ pub enum Fact {
         team: String,
         reason: String,
     },
+    /// The run before was killed, and this one takes up what its teammates held then.
+    TakenUp {
+        claims: Vec<HeldRow>,
+    },
     ModeChanged {
         desired: Mode,
         current: Mode,
@@ -194,6 +198,12 @@ pub enum Fact {
         /// Nobody asked it to: it failed too often to be started again.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         is_dead: bool,
+    },
+    /// A person asked a teammate that works to stop: after its turn, or at once.
+    StopAsked {
+        teammate: String,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        now: bool,
     },
     TurnStarted {
         teammate: String,
@@ -291,6 +301,15 @@ pub enum Fact {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         anew: Option<TeamRow>,
     },
+}
+
+/// Who held a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldRow {
+    /// The task.
+    pub task: TaskId,
+    /// Who.
+    pub teammate: String,
 }
 
 /// A file on the board that is no task.

@@ -104,6 +104,13 @@ fn is_question(text: &str) -> bool {
     text.match_indices(['?', '？', '؟']).any(|(at, mark)| mark != "?" || ends(&text[at + 1..]))
 }
 
+/// The last line of what somebody said, where it asks something: they wait for an answer.
+#[must_use]
+pub fn asked_at_the_end(said: &str) -> Option<&str> {
+    let last = said.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+    last.trim_end_matches(|c| ENDS.contains(c)).ends_with(['?', '？', '؟']).then_some(last)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,6 +147,13 @@ mod tests {
             Vec::<String>::new(),
             "read after the answer"
         );
+    }
+
+    #[test]
+    fn who_ends_with_a_question_waits() {
+        assert_eq!(asked_at_the_end("I see two ways.\nWhich **one?**\n\n"), Some("Which **one?**"));
+        assert_eq!(asked_at_the_end("Which one? I took the first.\n"), None);
+        assert_eq!(asked_at_the_end(""), None);
     }
 
     #[test]

@@ -77,6 +77,13 @@ impl Budget {
         let tokens = self.tokens.filter(|tokens| amount.tokens > *tokens).map(Bound::Tokens);
         tokens.or_else(|| self.usd.filter(|usd| amount.usd > *usd).map(Bound::Usd))
     }
+
+    /// Whether a team that was ended with this note was ended because this very budget is spent, not a smaller one.
+    #[must_use]
+    pub fn is_said_to_be_spent(&self, note: &str) -> bool {
+        let bounds = self.tokens.map(Bound::Tokens).into_iter().chain(self.usd.map(Bound::Usd));
+        bounds.into_iter().any(|bound| note.starts_with(&format!("the budget of {bound} is spent")))
+    }
 }
 
 /// One bound of a budget.
@@ -86,6 +93,15 @@ pub enum Bound {
     Tokens(u64),
     /// US dollars.
     Usd(f64),
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tokens(tokens) => write!(f, "{tokens} tokens"),
+            Self::Usd(usd) => write!(f, "${usd:.2}"),
+        }
+    }
 }
 
 /// Tokens and what they cost.

@@ -11,11 +11,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::document::{Document, DocumentError};
+use super::name::LEAD;
 use super::task::TaskId;
 use super::time::UnixMs;
 
 /// What an idle teammate waits for that has nothing in its way.
 pub const MAIL_OR_TASK: &str = "mail or a claimable task";
+
+/// How what is told begins of who waits for the answer of a person.
+pub const A_PERSON: &str = "a person: ";
 
 /// What a team is to do, or does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -108,12 +112,14 @@ pub struct StateReport {
     pub current: Option<Mode>,
     /// How each teammate stands.
     pub teammates: Arc<TeammateReports>,
+    /// How the lead stands, where it has a model. It is no teammate: who counts those must not count it.
+    pub lead: Option<Arc<TeammateReport>>,
 }
 
 impl PartialEq for StateReport {
     fn eq(&self, other: &Self) -> bool {
         let is_same = Arc::ptr_eq(&self.teammates, &other.teammates) || self.teammates == other.teammates;
-        self.team == other.team && self.current == other.current && is_same
+        self.team == other.team && self.current == other.current && self.lead == other.lead && is_same
     }
 }
 
@@ -217,6 +223,12 @@ impl SharedState {
             if !is_there {
                 next.document.put("teammates", &report.teammates);
             }
+            match &report.lead {
+                Some(lead) if lead_in(&next.document).as_ref() != Some(lead) => next.document.put(LEAD, lead),
+                // That of a team that ran here before; what somebody else calls so is theirs.
+                None if lead_in(&next.document).is_some() => next.document.remove(LEAD),
+                _ => {}
+            }
             next.merged = Some(report.clone());
         }
         if let Some(set) = &update.desired
@@ -232,6 +244,12 @@ impl SharedState {
         }
         next.document.put("timestamp", &now.to_iso());
         next
+    }
+
+    /// How the lead of the team that last reported stands, where it has a model.
+    #[must_use]
+    pub fn lead(&self) -> Option<Arc<TeammateReport>> {
+        lead_in(&self.document)
     }
 
     /// The team that last reported into the file.
@@ -258,12 +276,54 @@ impl SharedState {
         report.current.is_none_or(|current| current == self.current)
             && team.as_deref() == Some(&report.team)
             && teammates.as_ref() == Some(&*report.teammates)
+            && self.lead() == report.lead
     }
+}
+
+fn lead_in(document: &Document) -> Option<Arc<TeammateReport>> {
+    document.get(LEAD).ok().flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn row(tokens: u64, cost_usd: f64) -> TeammateReport {
+        TeammateReport {
+            role: "coder".into(),
+            phase: "work".into(),
+            task: None,
+            attempt: None,
+            since: String::new(),
+            heartbeat: String::new(),
+            tokens,
+            cost_usd,
+            waiting_for: None,
+        }
+    }
+
+    #[test]
+    fn a_lead_stands_beside_the_teammates_and_goes_with_its_team() {
+        let team = |lead: Option<u64>| StateReport {
+            team: "t".into(),
+            lead: lead.map(|tokens| Arc::new(row(tokens, 0.0))),
+            ..StateReport::default()
+        };
+        let merged = |file: &str, report: &StateReport| {
+            let update = StateUpdate { report: Some(report.clone()), desired: None };
+            SharedState::parse(file.as_bytes()).unwrap().merge(&update, UnixMs(9)).to_file()
+        };
+        let file = merged("{}", &team(Some(1)));
+        let read = SharedState::parse(file.as_bytes()).unwrap();
+        assert_eq!(read.lead().unwrap().tokens, 1);
+        assert!(!read.document.raw("teammates").unwrap().contains("coder"));
+        assert!(read.carries(&team(Some(1))) && !read.carries(&team(Some(2))) && !read.carries(&team(None)));
+        let file = merged(&file, &team(None));
+        assert!(!file.contains("\"lead\"") && SharedState::parse(file.as_bytes()).unwrap().carries(&team(None)));
+        // What another program calls so is kept while it can be.
+        let file = merged(r#"{"lead":"Zoe"}"#, &team(None));
+        assert!(file.contains("Zoe") && SharedState::parse(file.as_bytes()).unwrap().carries(&team(None)), "{file}");
+    }
 
     fn set(mode: Mode, only_if: Option<Mode>) -> StateUpdate {
         StateUpdate {
@@ -305,19 +365,10 @@ mod tests {
         #[test]
         fn any_cost_is_found_again_in_the_file(bits: u64, tokens: u64) {
             let cost_usd = Some(f64::from_bits(bits)).filter(|cost| cost.is_finite()).unwrap_or(0.103_256_999_999_999_99);
-            let row = TeammateReport {
-                role: "coder".into(),
-                phase: "work".into(),
-                task: None,
-                attempt: None,
-                since: String::new(),
-                heartbeat: String::new(),
-                tokens,
-                cost_usd,
-                waiting_for: None,
-            };
-            let teammates = Arc::new(TeammateReports::from([("ann".to_owned(), Arc::new(row))]));
-            let report = StateReport { team: "t".into(), current: Some(Mode::RunOnce), teammates };
+            let row = Arc::new(row(tokens, cost_usd));
+            let teammates = Arc::new(TeammateReports::from([("ann".to_owned(), Arc::clone(&row))]));
+            let report =
+                StateReport { team: "t".into(), current: Some(Mode::RunOnce), teammates, lead: Some(row) };
             let update = StateUpdate { report: Some(report.clone()), desired: None };
             let text = SharedState::fresh(UnixMs(0)).merge(&update, UnixMs(9)).to_file();
             proptest::prop_assert!(SharedState::parse(text.as_bytes()).unwrap().carries(&report), "{text}");

@@ -24,6 +24,8 @@ pub struct Provider {
     pub keys: &'static [&'static str],
     /// Whether its tokens cost money.
     pub costs: bool,
+    /// The server that these settings name, as `host:port`, where they name one.
+    pub server: fn(&ModelSpec) -> Option<String>,
     /// Makes a client for one member; the error says what is wrong with its settings.
     pub connect: fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>,
 }
@@ -35,6 +37,7 @@ pub const PROVIDERS: &[Provider] = &[
         about: "models behind the Messages API, Anthropic's or another server's; the key is in ANTHROPIC_API_KEY",
         keys: &[anthropic::API_KEY, anthropic::AUTH_TOKEN],
         costs: true,
+        server: anthropic::server,
         connect: anthropic::connect,
     },
     Provider {
@@ -42,6 +45,7 @@ pub const PROVIDERS: &[Provider] = &[
         about: "needs no key: does a task by running the fenced sh blocks of its description",
         keys: &[],
         costs: false,
+        server: |_| None,
         connect: runbook::connect,
     },
     Provider {
@@ -49,6 +53,7 @@ pub const PROVIDERS: &[Provider] = &[
         about: "answers from the script file named by `model`: for tests, examples and rehearsals",
         keys: &[],
         costs: false,
+        server: |_| None,
         connect: scripted::connect,
     },
 ];

@@ -25,6 +25,8 @@ pub struct ProcessInfo {
     pub started_ms: u64,
     /// Whether it has ended and only waits to be noted by its parent.
     pub has_ended: bool,
+    /// Whether it was suspended by a signal, until another has it go on.
+    pub is_suspended: bool,
 }
 
 /// How a group is ended.
@@ -155,6 +157,7 @@ fn parse_stat(line: &str) -> Option<ProcessInfo> {
         group: fields.get(2)?.parse().ok()?,
         started_ms: ticks.saturating_mul(1000) / ticks_per_second(),
         has_ended: matches!(*fields.first()?, "Z" | "X"),
+        is_suspended: *fields.first()? == "T",
     })
 }
 
@@ -218,12 +221,15 @@ pub fn signal_group(group: i32, signal: GroupSignal) -> io::Result<()> {
     }
 }
 
-/// Asks one process to end. Processes 0 and 1 and this one are refused, whoever asks.
+/// Asks one process to end, also one that is suspended: it goes on, to hear that. Processes 0 and 1 and this one are refused, whoever
+/// asks.
 ///
 /// # Errors
 /// `InvalidInput` for a refused process, `NotFound` where it is gone, `Unsupported` where there are no signals.
 pub fn terminate(pid: u32) -> io::Result<()> {
-    signal_process(i32::try_from(pid).unwrap_or(0), ProcessSignal::Terminate)
+    let pid = i32::try_from(pid).unwrap_or(0);
+    signal_process(pid, ProcessSignal::Terminate)?;
+    signal_process(pid, ProcessSignal::Continue)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -267,6 +273,7 @@ mod tests {
         let line = "4021 (a) b (c) S 1 4000 4000 0 -1 4194560 1 0 0 0 2 1 0 0 20 0 1 0 8821 1 1 1";
         let process = parse_stat(line).unwrap();
         assert_eq!((process.pid, process.parent, process.group, process.has_ended), (4021, 1, 4000, false));
+        assert!(!process.is_suspended && parse_stat(&line.replace(") S ", ") T ")).unwrap().is_suspended);
         assert_eq!(process.started_ms, 8821 * 1000 / ticks_per_second());
         assert_eq!(parse_stat("4021 (a) S 1"), None);
     }

@@ -15,10 +15,12 @@ use super::progress::Activity;
 use super::spec::{MemberSpec, TeamSpec};
 use super::words::{Mouth, Words};
 use crate::domain::event::{Event, Tally};
+use crate::domain::mode::Stage;
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::phase::Phase;
+use crate::domain::questions;
 use crate::domain::row::MemberRow;
-use crate::domain::state::{MAIL_OR_TASK, StateReport, TeammateReport, TeammateReports};
+use crate::domain::state::{A_PERSON, MAIL_OR_TASK, StateReport, TeammateReport, TeammateReports};
 use crate::domain::time::UnixMs;
 use crate::ports::ModelSpec;
 use crate::tools::TeamControl;
@@ -174,6 +176,8 @@ struct Abilities {
 #[derive(Default)]
 struct Rows {
     teammates: Arc<TeammateReports>,
+    /// The same of the lead, where its model thinks.
+    lead: Option<Arc<TeammateReport>>,
     /// The round of the members' phases that is in it.
     round: u64,
     /// The plans and reviews that waited for an answer.
@@ -198,6 +202,12 @@ impl Live {
     #[must_use]
     pub fn teammates(&self) -> Arc<TeammateReports> {
         Arc::clone(&self.rows().teammates)
+    }
+
+    /// How the lead stands, where its model thinks.
+    #[must_use]
+    pub fn lead(&self) -> Option<Arc<TeammateReport>> {
+        self.rows().lead.clone()
     }
 
     fn rows(&self) -> MutexGuard<'_, Rows> {
@@ -233,7 +243,7 @@ impl Live {
     /// not stirred stands as before, so that a report costs what changed and not what the team is.
     pub(super) fn report(&self, lead: &Lead, heartbeat: Option<UnixMs>) -> StateReport {
         let mut rows = self.rows();
-        let Rows { teammates, round, approvals } = &mut *rows;
+        let Rows { teammates, lead: lead_row, round, approvals } = &mut *rows;
         let has_other_approvals = lead.approvals().ne(approvals.iter().map(String::as_str));
         let mut noted = Vec::new();
         let is_due = |member: &&Member| heartbeat.is_some() || has_other_approvals || member.has_stirred_since(*round);
@@ -247,6 +257,12 @@ impl Live {
             }
         }
         lead.shared.notes.team(noted);
+        if let Some(member) = lead.members.lead() {
+            let row = lead_row_of(lead, member, lead_row.as_deref().map(|row| row.heartbeat.as_str()), heartbeat);
+            if lead_row.as_deref() != Some(&row) {
+                *lead_row = Some(Arc::new(row));
+            }
+        }
         *round = lead.members.round();
         if has_other_approvals {
             *approvals = lead.approvals().map(str::to_owned).collect();
@@ -255,6 +271,7 @@ impl Live {
             team: lead.spec.name.to_string(),
             current: Some(lead.current_mode()),
             teammates: Arc::clone(teammates),
+            lead: lead_row.clone(),
         }
     }
 }
@@ -279,7 +296,8 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
         cost_usd: (used.usd * MICROS).round() / MICROS,
         waiting_for: match &member.gone {
             Some(reason) => Some(format!("nothing: {reason}")).filter(|_| !reason.is_empty()),
-            None if matches!(standing.phase, Phase::Work { .. } | Phase::Stopping { .. }) => waits_at_work(member),
+            None if matches!(standing.phase, Phase::Work { .. } | Phase::Stopping { .. }) => waits_at_work(member)
+                .or_else(|| member.is_to_stop.then(|| "the end of its turn, to stop then".to_owned())),
             None if standing.down.is_some() => standing.waiting_for.clone(),
             // An answer before mail and tasks.
             None => lead
@@ -290,6 +308,21 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
                 .or_else(|| standing.waiting_for.clone()),
         },
     }
+}
+
+/// How the lead stands. What it said last may ask the person something: it waits for the answer then, and nothing else.
+fn lead_row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<UnixMs>) -> TeammateReport {
+    let row = row_of(lead, member, before, heartbeat);
+    if row.waiting_for.as_deref() != Some(MAIL_OR_TASK) {
+        return row;
+    }
+    let asked = member.standing.borrow().last_said.as_deref().and_then(questions::asked_at_the_end).map(str::to_owned);
+    let waiting_for = match (asked, lead.session.stage) {
+        (Some(question), _) => format!("{A_PERSON}{question}"),
+        (None, Stage::Between) => MAIL_OR_TASK.to_owned(),
+        (None, _) => "mail, or the end of the teammates' work".to_owned(),
+    };
+    TeammateReport { waiting_for: Some(waiting_for), ..row }
 }
 
 /// A cost is told to the millionth of a dollar; what is counted is not rounded.
@@ -310,6 +343,7 @@ fn phase_word(lead: &Lead, member: &Member, phase: Phase) -> &'static str {
         Some(reason) if reason.is_empty() => "stopped",
         Some(_) => "dead",
         None if is_silent() => "stalled",
+        None if is_at_work && member.is_to_stop => "stopping",
         None => phase.word(),
     }
 }

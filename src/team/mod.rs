@@ -1,6 +1,6 @@
 //! The team: the lead, its teammates, their turns. The only place that acts on what the domain decides.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::domain::change::{Actor, ActorKind};
-use crate::domain::event::Fact;
+use crate::domain::event::{Fact, HeldRow};
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
-use crate::domain::task::{NewTask, TaskStatus};
+use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::ports::{Assignment, Clock, CountTokens, LostClaims, Repository, RepositoryError, StoreError, Stores};
 use agent::Shared;
 use conversation::Conversation;
@@ -124,10 +124,10 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     if spec.goal.is_some() && !lead_thinks && !has_plan && stores.board.view().await?.tasks.is_empty() {
         return Err(LaunchError::GoalWithoutThought(spec.lead.model.provider));
     }
-    let prefers = take_up(&stores).await?;
+    let taken_up = take_up(&stores).await?;
     open_inboxes(&spec, &stores).await?;
     let (notes, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
-    notes.fact(team_started(&spec));
+    let prefers = begin(&spec, &notes, taken_up);
     let isolation = isolate(&spec, repository, &stores, &notes).await?;
     prepare(&stores, &notes, &start).await?;
     let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
@@ -188,14 +188,21 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
 }
 
 /// Those of the team that held something when the process before ended.
-fn firsts_of(spec: &TeamSpec, prefers: &HashMap<String, crate::domain::task::TaskId>) -> Firsts {
+fn firsts_of(spec: &TeamSpec, prefers: &HashMap<String, TaskId>) -> Firsts {
     let names = spec.members.iter().map(|member| &member.name);
     Firsts::of(names.filter(|name| prefers.contains_key(name.as_str())).cloned())
 }
 
-fn team_started(spec: &TeamSpec) -> Fact {
+/// Says that the team starts and what it takes up, and returns which task each prefers because of that.
+fn begin(spec: &TeamSpec, notes: &recorder::Notes, taken_up: BTreeMap<TaskId, String>) -> HashMap<String, TaskId> {
     let members = spec.members.iter().map(|member| member.name.to_string()).collect();
-    Fact::TeamStarted { team: spec.name.to_string(), members }
+    notes.fact(Fact::TeamStarted { team: spec.name.to_string(), members });
+    let prefers = taken_up.iter().map(|(task, owner)| (owner.clone(), *task)).collect();
+    let claims: Vec<HeldRow> = taken_up.into_iter().map(|(task, teammate)| HeldRow { task, teammate }).collect();
+    if !claims.is_empty() {
+        notes.fact(Fact::TakenUp { claims });
+    }
+    prefers
 }
 
 /// Takes up what is left of worktrees and merges, where each task has a worktree.
@@ -262,12 +269,12 @@ fn check_models(spec: &TeamSpec, connect: &Connect) -> Result<(bool, Vec<bool>),
 
 /// Takes back what workers that are gone held: the whole team ended, so it counts against nobody. Says who held what, so that
 /// each goes on with its own.
-async fn take_up(stores: &Stores) -> Result<HashMap<String, crate::domain::task::TaskId>, StoreError> {
+async fn take_up(stores: &Stores) -> Result<BTreeMap<TaskId, String>, StoreError> {
     let live_workers = Some(who_lives(stores).await?);
     let reason = "the team ended before it was done".to_owned();
     let lost = LostClaims { live_workers, reason, ..LostClaims::default() };
     let reclaimed = stores.board.reclaim(&lost).await?;
-    Ok(reclaimed.into_iter().map(|claim| (claim.owner, claim.task.id)).collect())
+    Ok(reclaimed.into_iter().map(|claim| (claim.task.id, claim.owner)).collect())
 }
 
 /// The workers that live, those among them whose claims are all that is left to tell of them.

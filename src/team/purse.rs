@@ -36,17 +36,10 @@ pub struct BudgetSpent {
 
 impl BudgetSpent {
     fn new(bound: Bound, spent: Amount, most: Amount) -> Self {
+        let limit = bound.to_string();
         match bound {
-            Bound::Tokens(tokens) => Self {
-                limit: format!("{tokens} tokens"),
-                spent: spent.tokens.to_string(),
-                most: most.tokens.to_string(),
-            },
-            Bound::Usd(usd) => Self {
-                limit: format!("${usd:.2}"),
-                spent: format!("${:.4}", spent.usd),
-                most: format!("${:.4}", most.usd),
-            },
+            Bound::Tokens(_) => Self { limit, spent: spent.tokens.to_string(), most: most.tokens.to_string() },
+            Bound::Usd(_) => Self { limit, spent: format!("${:.4}", spent.usd), most: format!("${:.4}", most.usd) },
         }
     }
 }

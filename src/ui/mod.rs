@@ -6,6 +6,7 @@
 pub mod approvals;
 pub mod cost;
 pub mod replay;
+pub mod stillness;
 pub mod style;
 pub mod summary;
 pub mod table;

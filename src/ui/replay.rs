@@ -71,6 +71,8 @@ pub fn team(replay: &Replay, name: &str) -> TeamView {
         running: replay.stopped.is_none(),
         pid: None,
         silent_ms: None,
+        suspended: false,
+        lead: None,
         members: replay.members.values().map(member).collect(),
     }
 }

@@ -13,6 +13,7 @@ use super::text::{count, cut, duration, first_line, fold, one_line, reason, with
 use super::why::{Candidate, in_short};
 use crate::domain::event::{Event, Fact, GoalCheck, Tally};
 use crate::domain::graph;
+use crate::domain::name::LEAD;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
@@ -53,6 +54,11 @@ pub struct Summary {
     goal: Option<GoalCheck>,
     /// Who could do what, to say why tasks were left.
     candidates: Vec<Candidate>,
+    /// Whether the lead was to make tasks of a goal.
+    has_goal: bool,
+    /// What the lead said last, and what its model fails of since.
+    lead_said: Option<String>,
+    lead_trouble: Option<String>,
 }
 
 /// One task of the closing, for programs.
@@ -96,6 +102,9 @@ pub struct Outcome {
     /// What kept the team from its work, other than its tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// Why there is no task at all, though the team has a goal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unplanned: Option<String>,
     /// What waits for the person.
     #[serde(skip_serializing_if = "ForYou::is_nothing")]
     pub for_you: ForYou,
@@ -165,10 +174,42 @@ impl Summary {
         Self { candidates, ..Self::default() }
     }
 
+    /// The same for a team whose lead is to make tasks of a goal.
+    #[must_use]
+    pub fn with_goal(self, has_goal: bool) -> Self {
+        Self { has_goal, ..self }
+    }
+
+    /// Takes note of what became of the lead's model.
+    fn observe_lead(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Said { teammate, text, .. } if teammate == LEAD && !text.trim().is_empty() => {
+                (self.lead_said, self.lead_trouble) = (Some(text.clone()), None);
+            }
+            Fact::ModelRetried { teammate, reason, .. } if teammate == LEAD => {
+                self.lead_trouble = Some(format!("its model: {reason}"));
+            }
+            Fact::Warning { about, text } if about == LEAD => self.lead_trouble = Some(text.clone()),
+            Fact::TurnFinished { teammate, .. } if teammate == LEAD => self.lead_trouble = None,
+            _ => {}
+        }
+    }
+
+    /// Why there is nothing on the board, where a goal was to bring something.
+    fn unplanned(&self) -> Option<String> {
+        let why = match (&self.lead_trouble, &self.lead_said) {
+            (Some(trouble), _) => format!(": {}", first_line(trouble).trim_end_matches('.')),
+            (None, Some(said)) => format!("; it said last: {}", first_line(said).trim_end_matches('.')),
+            (None, None) => String::new(),
+        };
+        self.has_goal.then(|| format!("The lead has made no task of the goal{why}."))
+    }
+
     /// Takes note of an event.
     pub fn observe(&mut self, event: &Event) {
         self.first.get_or_insert(event.at);
         self.last = self.last.max(event.at);
+        self.observe_lead(&event.fact);
         match &event.fact {
             Fact::TaskClaimed { task, teammate, .. } => {
                 self.workers.insert(teammate.clone());
@@ -220,6 +261,7 @@ impl Summary {
             reason: self.stopped.clone(),
             goal: self.goal.clone(),
             trouble: None,
+            unplanned: self.unplanned().filter(|_| view.tasks.is_empty()),
             for_you: ForYou::default(),
             tasks,
         }
@@ -354,6 +396,9 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
     };
     let done = match (total, outcome.is_all_done()) {
         (0, _) if outcome.trouble.is_some() => (BAD, outcome.trouble.clone().unwrap_or_default()),
+        (0, _) if outcome.unplanned.is_some() => {
+            (WARN, format!("{} ({took}{tokens})", outcome.unplanned.as_deref().unwrap_or_default()))
+        }
         (0, _) => (
             WARN,
             format!("There was nothing to do: the board has no task; a goal or a plan gives it some ({took}{tokens})."),
@@ -484,6 +529,25 @@ mod tests {
         tasks[2].blocked_by = vec![TaskId(2)];
         tasks[4].status = TaskStatus::Completed;
         BoardView { tasks: tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(), ..BoardView::default() }
+    }
+
+    #[test]
+    fn a_goal_of_which_nothing_was_made_says_why() {
+        let place = Place { workspace: Path::new("/w"), flags: "" };
+        let closing = |facts: Vec<Fact>, has_goal: bool| {
+            let mut summary = Summary::default().with_goal(has_goal);
+            facts.into_iter().for_each(|fact| summary.observe(&event(1, 0, fact)));
+            render(&summary.outcome("t", &BoardView::default()), &place, 200)
+        };
+        let refused =
+            || Fact::Warning { about: LEAD.into(), text: "its model: Connection refused; asked again".into() };
+        let said = || Fact::Said { teammate: LEAD.into(), task: None, text: "Which database?".into() };
+        assert!(closing(vec![refused()], false).contains("There was nothing to do"));
+        assert!(closing(vec![], true).contains("The lead has made no task of the goal."));
+        let text = closing(vec![said(), refused()], true);
+        assert!(text.contains("no task of the goal: its model: Connection refused; asked again."), "{text}");
+        let text = closing(vec![refused(), said()], true);
+        assert!(text.contains("no task of the goal; it said last: Which database?"), "{text}");
     }
 
     #[test]

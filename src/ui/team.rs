@@ -6,9 +6,10 @@ use std::time::Duration;
 use anstyle::Style;
 use serde::Serialize;
 
+use super::stillness::Stillness;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, duration, indented, one_line, wrap};
+use super::text::{ago, indented, one_line, wrap};
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
@@ -39,6 +40,12 @@ pub struct TeamView {
     /// How long it has given no sign of life, in milliseconds, where that is too long for one that is well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
+    /// Whether that process is suspended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
+    /// Its lead, where that has a model and has reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lead: Option<MemberView>,
     /// Its members.
     pub members: Vec<MemberView>,
 }
@@ -70,6 +77,18 @@ pub struct MemberView {
     pub waiting_for: Option<String>,
 }
 
+impl TeamView {
+    /// The lead, and the members.
+    fn rows(&self) -> impl Iterator<Item = &MemberView> {
+        self.lead.iter().chain(&self.members)
+    }
+
+    fn stillness(&self) -> Option<Stillness> {
+        let silence = self.silent_ms.map(|ms| Stillness::Silent(Duration::from_millis(ms)));
+        if self.suspended { Some(Stillness::Suspended) } else { silence }
+    }
+}
+
 fn phase_style(phase: &str) -> Style {
     match phase {
         "work" => BUSY,
@@ -93,7 +112,7 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
     }
     out.push('\n');
     if columns < TABLE_WIDTH_MIN {
-        view.members.iter().for_each(|member| out.push_str(&block(member, now, columns)));
+        view.rows().for_each(|member| out.push_str(&block(member, now, columns)));
     } else {
         out.push_str(&members(view, now).render(columns));
     }
@@ -120,10 +139,10 @@ fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
 }
 
 fn running(view: &TeamView) -> String {
-    let silence = view.silent_ms.map(|ms| duration(Duration::from_millis(ms)));
-    match (view.pid, silence) {
-        (Some(pid), Some(silence)) => {
-            paint(BAD, &format!("no sign of life for {silence} (pid {pid}): it is stopped, or hangs"))
+    match (view.pid, view.stillness()) {
+        (Some(pid), Some(stillness)) => {
+            let remedy = stillness.remedy(pid);
+            format!("{}\n{}", paint(BAD, &format!("{} (pid {pid})", stillness.says())), paint(DIM, &remedy))
         }
         (Some(pid), None) if view.running => paint(GOOD, &format!("runs (pid {pid})")),
         _ if view.running => paint(GOOD, "runs"),
@@ -142,7 +161,7 @@ fn members(view: &TeamView, now: UnixMs) -> Table {
         Column::number("COST"),
         Column::flexible("WAITS FOR"),
     ]);
-    for member in &view.members {
+    for member in view.rows() {
         let subject = member.subject.as_deref().unwrap_or_default();
         let task = member.task.map(|task| format!("{task} {subject}")).unwrap_or_default();
         table.row(vec![
@@ -192,6 +211,8 @@ mod tests {
             note: String::new(),
             running: true,
             silent_ms: None,
+            suspended: false,
+            lead: None,
             pid: Some(4021),
             members: vec![alice, bob],
         };

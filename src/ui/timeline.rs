@@ -10,11 +10,13 @@ use anstyle::Style;
 
 use super::style::{self, BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
 use super::text::{self, ago, count, cut, duration, first_line, fold, one_line, pad, width};
-use crate::domain::event::{Event, Fact};
+use crate::domain::event::{Event, Fact, HeldRow};
 use crate::domain::name::LEAD;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 
+/// Tasks that are named of those a run takes up; more are counted.
+const TAKEN_UP_MAX: usize = 5;
 /// Names are aligned up to this width.
 const NAME_WIDTH_MAX: usize = 14;
 /// Names in one line; more are counted.
@@ -349,6 +351,13 @@ impl Timeline {
         match &event.fact {
             Fact::TeamStarted { team, members } => told(TEAM, format!("{team} starts: {}", names(members)), BOLD),
             Fact::TeamStopped { team, reason } => told(TEAM, format!("{team} stops: {reason}"), BOLD),
+            Fact::TakenUp { claims } => {
+                let held = |row: &HeldRow| format!("{} of {}", self.named(row.task), row.teammate);
+                let named: Vec<String> = claims.iter().take(TAKEN_UP_MAX).map(held).collect();
+                let more = claims.len().saturating_sub(TAKEN_UP_MAX);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                told(TEAM, format!("the run before was killed; taken up: {}{more}", named.join(", ")), WARN)
+            }
             Fact::ModeChanged { desired, current, note } => {
                 let note = if note.is_empty() { String::new() } else { format!(": {note}") };
                 told(TEAM, format!("desired {desired}, current {current}{note}"), DIM)
@@ -369,6 +378,10 @@ impl Timeline {
             Fact::TeammateSpawned { teammate, role } => told(teammate, format!("joins as {role}"), PLAIN),
             Fact::TeammateRespawned { teammate, reason, respawns } => {
                 told(teammate, format!("started again (restart {respawns}): {}", text::reason(reason)), WARN)
+            }
+            Fact::StopAsked { teammate, now } => {
+                let when = if *now { "now" } else { "after its turn" };
+                told(teammate, format!("is asked to stop, {when}"), PLAIN)
             }
             Fact::MessageSent { from, to, about, .. } => told(from, format!("to {to}: {about}"), PLAIN),
             Fact::Compacted { teammate, covers } => {

@@ -2,11 +2,11 @@
 //! domain's, which every claim goes by.
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::Duration;
 
 use serde::Serialize;
 
-use super::text::{self, ago, count, duration, one_line};
+use super::stillness::Stillness;
+use super::text::{self, ago, count, one_line};
 use crate::domain::graph::{
     Blocker, BlockerState, Obstacle, TaskLookup, find_cycle, last_blockers, obstacle, unfinished_blockers,
 };
@@ -45,14 +45,16 @@ pub struct Situation<'a> {
     pub set_aside: BTreeMap<TaskId, String>,
     /// The team that runs.
     pub running: Option<String>,
-    /// How long the team that runs gave no sign of life, where that is too long for one that is well.
-    pub silence: Option<Duration>,
+    /// Why nothing is heard of the team that runs, where nothing is, and its process.
+    pub still: Option<(Stillness, u32)>,
     /// The workers that live.
     pub live_workers: HashSet<String>,
     /// The plans and reviews that wait for an answer.
     pub approvals: Vec<Request>,
     /// What the person wants of the team.
     pub desired: Option<Mode>,
+    /// That the team was paused because its budget is spent, where it still is.
+    pub spent_budget: Option<String>,
     /// Why there is no room on the disk for new work.
     pub no_room: Option<String>,
     /// Now.
@@ -171,8 +173,8 @@ fn in_progress(task: &Task, situation: &Situation<'_>) -> Reason {
             .hint(release);
     }
     if situation.live_workers.contains(&claim.worker) {
-        if let Some(silence) = silent(situation) {
-            return silence;
+        if let Some(still) = still(situation) {
+            return still;
         }
         let is_its = |asked: &&Request| asked.about.as_ref().is_some_and(|about| about.task == task.id);
         if let Some(asked) = situation.approvals.iter().find(is_its) {
@@ -406,12 +408,19 @@ fn unfit(task: &Task, situation: &Situation<'_>) -> Option<Reason> {
 }
 
 fn team(situation: &Situation<'_>) -> Option<Reason> {
+    if let Some(spent) = &situation.spent_budget {
+        let launch = if situation.running.is_none() { ", and brigade up" } else { "" };
+        let hint = format!(
+            "raise it in brigade.toml, or brigade cost --reset counts anew; then brigade state continuous{launch}"
+        );
+        return Some(reason("budget_spent", format!("The team is paused: {spent}.")).hint(hint));
+    }
     if situation.running.is_none() {
         let text = "No team runs in this workspace.";
         return Some(reason("no_team", text).hint("brigade up, or brigade run TEAM"));
     }
-    if let Some(silence) = silent(situation) {
-        return Some(silence);
+    if let Some(still) = still(situation) {
+        return Some(still);
     }
     if let Some(trouble) = &situation.no_room {
         let text = format!("No work is taken: {trouble}.");
@@ -423,12 +432,10 @@ fn team(situation: &Situation<'_>) -> Option<Reason> {
 }
 
 /// That nothing is heard of the process that runs the team.
-fn silent(situation: &Situation<'_>) -> Option<Reason> {
-    let text = format!(
-        "The team's process gave no sign of life for {}: it is stopped, or hangs.",
-        duration(situation.silence?)
-    );
-    Some(reason("silent", text).hint("brigade team shows its pid: kill -CONT PID wakes it, kill PID ends it"))
+fn still(situation: &Situation<'_>) -> Option<Reason> {
+    let (stillness, pid) = situation.still?;
+    let text = format!("The team's process (pid {pid}) {}.", stillness.says());
+    Some(reason("silent", text).hint(stillness.remedy(pid)))
 }
 
 /// Nothing is in the way: who could take it, and what goes before it.
@@ -491,10 +498,11 @@ mod tests {
             ],
             set_aside: BTreeMap::from([(TaskId(6), ".tasks/.spoiled/task_6.json".to_owned())]),
             running: Some("team".into()),
-            silence: None,
+            still: None,
             live_workers: HashSet::from(["w1".to_owned()]),
             approvals: Vec::new(),
             desired: Some(Mode::Continuous),
+            spent_budget: None,
             no_room: None,
             now: UnixMs(100_000),
         };

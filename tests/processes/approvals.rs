@@ -124,3 +124,49 @@ fn a_plan_first_member_changes_nothing_before_its_plan_is_approved() {
     assert_eq!(fs::read_to_string(place.join("late.txt")).unwrap(), "x\n");
     assert!(!place.join("early.txt").exists());
 }
+
+#[test]
+fn what_the_lead_asks_is_seen_from_another_terminal_with_how_it_is_answered() {
+    let place = Place::new();
+    let ask =
+        |to: &str| json!({ "call": [{ "tool": "send_message", "input": { "to": to, "content": "Which database?" } }] });
+    let script = |first: Value| json!({ "goal": [first, { "say": "I wait." }], "mail": [{ "say": "I take it." }] });
+    let team = "[teams.crew]\ngoal = \"Move it\"\n[teams.crew.lead]\nprovider = \"scripted\"\nmodel = \"lead.json\"\n\
+                [[teams.crew.members]]\nname = \"ada\"\nprovider = \"runbook\"\n";
+    place.write("brigade.toml", &format!("durability = \"process\"\n{team}"));
+    for first in [ask("human"), json!({ "say": "I see two. Which database?" })] {
+        let has_mail = first["say"].is_null();
+        let mut script = script(first);
+        if !has_mail {
+            script["goal"].as_array_mut().unwrap().pop();
+            script["report"] = script["goal"].clone();
+        }
+        place.write("lead.json", &script.to_string());
+        let mut up = place.start(&["up", "--headless"]);
+        let mut told = place.run(&["team"]);
+        wait_until("it is told", || {
+            told = place.run(&["team"]);
+            assert!(!up.has_ended(), "{}", up.said());
+            told.out.contains("a person:") && told.out.contains("Which database?")
+        });
+        assert!(told.err.contains("(brigade send lead TEXT answers)"), "{told:?}");
+        let lead = &place.json(&["team"])["lead"];
+        assert_eq!((&lead["name"], &lead["phase"]), (&"lead".into(), &"idle".into()), "{lead}");
+        assert_eq!(place.state()["lead"]["phase"], "idle");
+        if has_mail {
+            // Read is not answered.
+            assert!(place.run(&["inbox", "--take"]).out.contains("Which database?"));
+            assert!(place.run(&["inbox"]).err.contains("(brigade send lead TEXT answers)"));
+        }
+        if has_mail {
+            assert_eq!(place.run(&["send", "lead", "the old one"]).code, Some(0));
+            wait_until("it is answered", || {
+                let told = place.run(&["team"]);
+                !told.out.contains("a person:") && !told.err.contains("brigade send lead")
+            });
+        }
+        up.signal("INT");
+        up.code();
+        std::fs::remove_dir_all(place.join(".team")).unwrap();
+    }
+}

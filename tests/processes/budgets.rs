@@ -59,7 +59,20 @@ fn a_spent_budget_ends_a_run_with_its_own_code_and_a_larger_one_goes_on() {
 
     assert_eq!(place.run(&["run"]).code, Some(3), "the same budget is spent in the next launch too");
     assert_eq!(cost(&place)["tokens"], used);
+    // Nobody is sent in a circle: what helps is said wherever the pause is.
+    let is_told = |said: &str| said.contains("is spent") && said.contains("brigade cost --reset");
+    let id = tasks.iter().find(|task| is_free(task)).unwrap()["id"].to_string();
+    let why = place.run(&["why", &id]);
+    assert!(is_told(&why.out), "{why:?}");
+    let mut up = place.start(&["up", "--headless"]);
+    wait_until("it is said at the launch", || is_told(&up.said()));
+    let why = place.run(&["why", &id]);
+    assert!(is_told(&why.out), "{why:?}");
+    up.signal("INT");
+    up.code();
     configure(&place, 1_000_000);
+    let why = place.run(&["why", &id]);
+    assert!(!is_told(&why.out) && why.out.contains("brigade up"), "{why:?}");
     let run = place.run(&["run"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(place.all_are("completed"));

@@ -338,3 +338,14 @@ fn a_task_that_gets_no_worktree_fails_and_keeps_nobody_from_the_others() {
     let text = place.json(&["tasks", "show", "1"]).to_string();
     assert!(text.contains("there are branches below"), "{text}");
 }
+
+#[test]
+fn what_is_not_committed_is_named_at_the_launch() {
+    let place = repository("## One\n```sh\necho one > one.txt\n```\n");
+    let clean = place.run(&["run"]);
+    assert!(clean.code == Some(0) && !clean.err.contains("not committed"), "{clean:?}");
+    place.write("log.txt", "mine\n");
+    place.write("new/a.txt", "mine\n");
+    let dirty = place.run(&["run"]);
+    assert!(dirty.err.contains("not committed in your checkout: log.txt, new/."), "{dirty:?}");
+}

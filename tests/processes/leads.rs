@@ -135,8 +135,15 @@ fn one_teammate_is_stopped_in_the_middle_of_its_command_and_the_rest_goes_on() {
     let place = Place::with_team(2, ENDLESS);
     let mut run = at_work(&place);
     let owner = place.task(1)["owner"].as_str().unwrap().to_owned();
+    // Asked to stop after its turn, it goes on with that, and is said to.
+    let asked = place.run(&["stop", &owner]);
+    assert!(asked.out.contains("after its turn"), "{asked:?}");
+    wait_until("it is said", || place.state()["teammates"][&owner]["phase"] == "stopping");
+    assert!(place.run(&["team"]).out.contains("the end of its turn"));
+    assert!(place.run(&["why", "1"]).out.contains("waits for the end of its turn, to stop then"));
+    wait_until("it is told", || run.said().contains("is asked to stop, after its turn"));
     let asked = place.run(&["stop", &owner, "--now"]);
-    assert_eq!(asked.code, Some(0), "{asked:?}");
+    assert!(asked.code == Some(0) && asked.out.contains("broken off"), "{asked:?}");
     wait_until("it is stopped", || place.state()["teammates"][&owner]["phase"] == "stopped");
     assert_ne!(place.task(1)["owner"], owner.as_str());
     assert_eq!(place.task(1)["failures"].as_u64().unwrap_or(0), 0);
@@ -172,7 +179,7 @@ fn a_killed_lead_leaves_a_workspace_that_says_so() {
 }
 
 #[test]
-fn a_lead_that_is_stopped_is_said_to_give_no_sign_of_life() {
+fn a_lead_that_is_suspended_or_gives_no_sign_of_life_is_said_to() {
     let place = Place::with_team(2, ENDLESS);
     let mut run = at_work(&place);
     assert!(place.run(&["team"]).out.contains("runs (pid"));
@@ -180,11 +187,17 @@ fn a_lead_that_is_stopped_is_said_to_give_no_sign_of_life() {
     // A write that was under way ends first.
     let status = || fs::read_to_string(format!("/proc/{}/stat", run.id())).unwrap_or_default();
     wait_until("it is stopped", || !fs::exists("/proc/self").unwrap_or(false) || status().contains(") T "));
-    // As if that were long ago: all that tells of it is set back by a minute.
+    for command in [&["team"][..], &["doctor"], &["why", "1"], &["why", "3"]] {
+        let said = place.run(command).out;
+        assert!(said.contains("is suspended"), "{command:?}: {said}");
+    }
+    // As if it were on another machine, and that long ago: all that tells of it is set back by a minute.
     let worker = fs::read_dir(place.join(".team/workers")).unwrap().map(|entry| entry.unwrap().path());
     let record = worker.into_iter().find(|path| path.extension().is_some_and(|end| end == "json")).unwrap();
     let mut told: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    let host = told["host"].clone();
     told["heartbeat"] = (told["heartbeat"].as_i64().unwrap() - 60_000).into();
+    told["host"] = "elsewhere".into();
     fs::write(&record, told.to_string()).unwrap();
     let mut state = place.state();
     for (_, teammate) in state["teammates"].as_object_mut().unwrap() {
@@ -195,7 +208,32 @@ fn a_lead_that_is_stopped_is_said_to_give_no_sign_of_life() {
         let said = place.run(command).out;
         assert!(said.contains("no sign of life for 1 min"), "{command:?}: {said}");
     }
-    run.signal("CONT");
+    told["host"] = host;
+    fs::write(&record, told.to_string()).unwrap();
+    // It goes on to hear that it is to end, and both signals of it.
+    assert_eq!(place.run(&["stop", "--now"]).code, Some(0));
+    assert_eq!(run.code(), Some(130));
+    place.assert_nothing_is_left_running();
+}
+
+#[test]
+fn what_a_killed_team_held_is_named_before_and_as_it_is_taken_up() {
+    let place = Place::with_team(2, ENDLESS);
+    let mut run = at_work(&place);
+    let owner = place.task(1)["owner"].as_str().unwrap().to_owned();
+    assert!(!place.run(&["team"]).err.contains("killed"));
+    run.kill();
+    let team = place.run(&["team"]);
+    assert!(team.err.contains("it was killed at work") && team.err.contains(&format!("#1 of {owner}")), "{team:?}");
+    let mut run = at_work(&place);
+    let said = run.said();
+    assert!(said.contains("the run before was killed; taken up: #1 One of"), "{said}");
+    assert!(!place.run(&["team"]).err.contains("killed"));
+    run.signal("INT");
+    run.signal("INT");
+    run.code();
+    let mut run = at_work(&place);
+    assert!(!run.said().contains("killed"), "stopped in order it held nothing: {}", run.said());
     run.kill();
     place.assert_nothing_is_left_running();
 }

@@ -33,7 +33,10 @@ fn report(current: Mode, tokens: u64) -> StateUpdate {
         waiting_for: None,
     };
     let teammates = Arc::new(BTreeMap::from([("alice".to_owned(), Arc::new(teammate))]));
-    StateUpdate { report: Some(StateReport { team: "t".into(), current: Some(current), teammates }), desired: None }
+    StateUpdate {
+        report: Some(StateReport { team: "t".into(), current: Some(current), teammates, lead: None }),
+        desired: None,
+    }
 }
 
 fn set(mode: Mode, only_if: Option<Mode>) -> StateUpdate {

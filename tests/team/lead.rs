@@ -5,7 +5,7 @@ use std::time::Duration;
 use brigade::domain::event::Fact;
 use brigade::domain::state::Mode;
 use brigade::domain::task::TaskStatus;
-use brigade::ports::ModelRequest;
+use brigade::ports::{ModelError, ModelRequest};
 use brigade::team::Start;
 use brigade::team::handle::Command;
 use serde_json::json;
@@ -224,4 +224,40 @@ async fn a_greeting_is_answered_not_planned() {
     let outcome = stage.ended(team).await;
     assert_eq!((outcome.summary.as_str(), outcome.trouble), ("We said hello.", None));
     assert!(stage.sent_by("alice").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lead_is_seen_to_work_to_wait_for_the_person_and_for_its_model() {
+    let mut stage = Stage::new(&["alice"]);
+    stage.diligent(&["alice"]);
+    stage.spec.goal = Some("port the parser".to_owned());
+    stage.brain("lead", |request, count| async move {
+        if count == 0 {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            return say("There are two databases.\nWhich one?");
+        }
+        match asked(&request) {
+            "<inbox>" => Err(ModelError::Final("no credit".to_owned())),
+            _ => say("Which one?"),
+        }
+    });
+    let team = stage.launch(on_and_on()).await;
+    let is = |phase: &str, waiting_for: Option<&str>| {
+        team.live()
+            .lead()
+            .is_some_and(|lead| (lead.phase.as_str(), lead.waiting_for.as_deref()) == (phase, waiting_for))
+    };
+    stage.until("it thinks", |_| is("work", None)).await;
+    assert!(!team.live().teammates().contains_key("lead"), "it is no teammate");
+    stage.until("it asks", |_| is("idle", Some("a person: Which one?"))).await;
+    stage.mail("human", "lead", "the old one").await;
+    stage.until("its model fails", |_| is("idle", Some("its model: no credit"))).await;
+    let reported = || async { stage.shared().await.lead().and_then(|lead| lead.waiting_for.clone()) };
+    while reported().await.as_deref() != Some("its model: no credit") {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    team.command(Command::Stop).await;
+    stage.ended(team).await;
+    assert_eq!(stage.shared().await.lead().unwrap().phase, "stopped");
+    stage.check_laws().await;
 }

@@ -71,6 +71,7 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("reqwest",       &["models"],               "only providers speak HTTP"),
     ("rustls",        &["models"],               "as reqwest: which cryptography it uses"),
     ("rustix",        &["platform"],             "system calls are in one place"),
+    ("nix",           &["platform"],             "as rustix: masks of signals, which that has none of"),
     ("dashmap",       &["team"],                 "the live index that front ends read"),
     ("indexmap",      &["domain", "stores"],     "JSON objects that keep the order of their fields"),
     ("toml",          &["config"],               "only the config is TOML"),

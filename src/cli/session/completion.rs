@@ -33,6 +33,8 @@ pub struct Vocabulary {
     tasks: BTreeMap<TaskId, String>,
     waits: Vec<Waits>,
     asks: Vec<Ask>,
+    /// The team is paused, by what it is to do.
+    is_paused: bool,
 }
 
 /// A plan or a review that waits for an answer.
@@ -118,10 +120,23 @@ impl Vocabulary {
         !self.asks.is_empty()
     }
 
-    /// What an empty line says of what is asked, in so many columns.
+    /// The team is to do nothing, or to do something again.
+    pub fn pause(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
+    }
+
+    /// Whether an empty line says anything.
+    #[must_use]
+    pub fn says_anything(&self) -> bool {
+        self.is_asked() || self.is_paused
+    }
+
+    /// What an empty line says, in so many columns: what is asked, or that nothing is done.
     #[must_use]
     pub fn asked(&self, columns: usize) -> Option<String> {
-        let last = self.asks.last()?;
+        let Some(last) = self.asks.last() else {
+            return self.is_paused.then(|| cut("(paused: /state continuous lets the team work)", columns));
+        };
         let how = if last.typed.is_empty() { "your answer goes there" } else { "Tab begins the answer" };
         let more = match self.asks.len() - 1 {
             0 => String::new(),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
@@ -19,7 +19,7 @@ use super::completion::{Hint, Vocabulary};
 use super::screen::Screen;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Output;
-use crate::platform::terminal::Terminal;
+use crate::platform::terminal::{self, Terminal};
 use crate::ui::style::{BOLD, DIM, WARN, paint};
 use crate::ui::text::width;
 
@@ -53,6 +53,10 @@ pub struct Editor {
     terminal: Option<Terminal>,
     /// Whether a line was handed over and the next is not being read yet.
     is_waiting: bool,
+    /// Whether lines can be edited; else the terminal is as it was all the time.
+    can_edit: bool,
+    /// The line being read is to be left, for the process to be suspended.
+    is_leaving: Arc<AtomicBool>,
 }
 
 impl Editor {
@@ -79,12 +83,13 @@ impl Editor {
             rustyline::Editor::with_config(config).map_err(|error| cannot(&error))?;
         // A terminal that can do nothing but print has no printer of its own.
         let printer = lines.create_external_printer().ok();
+        let can_edit = printer.is_some();
         let screen = Screen::start(printer, output).map_err(|error| cannot(&error))?;
         let prompt = if team.len() <= PROMPT_WIDTH_MAX { format!("{team}> ") } else { "> ".to_owned() };
-        let has_text = Arc::new(AtomicBool::new(false));
+        let (text, is_leaving) = (Arc::new(Mutex::default()), Arc::new(AtomicBool::new(false)));
         let helper = Helper {
             vocabulary,
-            has_text: Arc::clone(&has_text),
+            text: Arc::clone(&text),
             prompt_width: width(&prompt),
             has_colours: screen.has_colours(),
         };
@@ -93,9 +98,11 @@ impl Editor {
         let _ = lines.load_history(&history);
         let (sender, typed) = mpsc::channel(1);
         let (go_on, may_go_on) = sync_channel(1);
-        let read = move || read_lines(&mut lines, &prompt, &history, &has_text, &sender, &may_go_on);
+        let reading = Reading { prompt, history, text, is_leaving: Arc::clone(&is_leaving), screen: screen.clone() };
+        let read = move || reading.read_lines(&mut lines, &sender, &may_go_on);
         std::thread::Builder::new().name("editor".to_owned()).spawn(read).map_err(|error| cannot(&error))?;
-        Ok((Self { typed, go_on, screen: screen.clone(), terminal, is_waiting: false }, screen))
+        let editor = Self { typed, go_on, screen: screen.clone(), terminal, is_waiting: false, can_edit, is_leaving };
+        Ok((editor, screen))
     }
 
     /// The next thing that was typed. Dropping the future loses nothing.
@@ -117,6 +124,22 @@ impl Editor {
         }
     }
 
+    /// Suspends the process, as Ctrl-Z does elsewhere: the terminal is left as it was first, and what is typed is there again later.
+    pub fn suspend(&self) {
+        if self.is_waiting || !self.can_edit {
+            self.is_leaving.store(false, Ordering::SeqCst);
+            return terminal::suspend();
+        }
+        self.is_leaving.store(true, Ordering::SeqCst);
+        terminal::interrupt();
+    }
+
+    /// Whether the line being read is to be left, and was not yet.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::SeqCst)
+    }
+
     /// Ends it, whatever is being typed.
     pub async fn end(self) {
         let Self { screen, terminal, .. } = self;
@@ -131,39 +154,74 @@ impl Editor {
     }
 }
 
-fn read_lines(
-    lines: &mut rustyline::Editor<Helper, FileHistory>,
-    prompt: &str,
-    history: &std::path::Path,
-    has_text: &AtomicBool,
-    typed: &mpsc::Sender<Typed>,
-    may_go_on: &Receiver<()>,
-) {
-    loop {
-        has_text.store(false, Ordering::Relaxed);
-        let (what, is_last) = match lines.readline(prompt) {
-            Ok(line) => {
-                // What cannot be kept is typed again.
-                let _ = lines.save_history(history);
-                (Typed::Line(line), false)
+/// A line as it is being typed, and where the cursor stands in it.
+type Text = Arc<Mutex<(String, usize)>>;
+
+/// What the editor's thread goes by.
+struct Reading {
+    prompt: String,
+    history: PathBuf,
+    /// Told at every key.
+    text: Text,
+    is_leaving: Arc<AtomicBool>,
+    screen: Screen,
+}
+
+impl Reading {
+    fn read_lines(
+        &self,
+        lines: &mut rustyline::Editor<Helper, FileHistory>,
+        typed: &mpsc::Sender<Typed>,
+        may_go_on: &Receiver<()>,
+    ) {
+        terminal::outlive_in_this_thread();
+        let mut before = (String::new(), 0);
+        loop {
+            // In the background the terminal is the shell's.
+            terminal::await_ours();
+            *text_of(&self.text) = before.clone();
+            let (left, right) = before.0.split_at(before.1);
+            let line = lines.readline_with_initial(&self.prompt, (left, right));
+            before = Default::default();
+            let text = std::mem::take(&mut *text_of(&self.text));
+            let (what, is_last) = match line {
+                Ok(line) => {
+                    // What cannot be kept is typed again.
+                    let _ = lines.save_history(&self.history);
+                    (Typed::Line(line), false)
+                }
+                Err(ReadlineError::Interrupted) if self.is_leaving.swap(false, Ordering::SeqCst) => {
+                    before = text;
+                    self.screen.flush();
+                    terminal::suspend();
+                    continue;
+                }
+                Err(ReadlineError::Interrupted) if !text.0.is_empty() => (Typed::Cleared, false),
+                Err(ReadlineError::Interrupted) => (Typed::Interrupt, false),
+                Err(ReadlineError::Eof) => (Typed::End, false),
+                Err(ReadlineError::Signal(_)) => continue,
+                // It was suspended some other way.
+                Err(_) if !terminal::is_ours() => {
+                    before = text;
+                    continue;
+                }
+                Err(error) => (Typed::Failed(error.to_string()), true),
+            };
+            if typed.blocking_send(what).is_err() || is_last || may_go_on.recv().is_err() {
+                return;
             }
-            Err(ReadlineError::Interrupted) if has_text.load(Ordering::Relaxed) => (Typed::Cleared, false),
-            Err(ReadlineError::Interrupted) => (Typed::Interrupt, false),
-            Err(ReadlineError::Eof) => (Typed::End, false),
-            Err(ReadlineError::Signal(_)) => continue,
-            Err(error) => (Typed::Failed(error.to_string()), true),
-        };
-        if typed.blocking_send(what).is_err() || is_last || may_go_on.recv().is_err() {
-            return;
         }
     }
+}
+
+fn text_of(text: &Text) -> std::sync::MutexGuard<'_, (String, usize)> {
+    text.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the editor asks while a line is typed.
 struct Helper {
     vocabulary: Arc<Mutex<Vocabulary>>,
-    /// Whether anything is typed, told at every key.
-    has_text: Arc<AtomicBool>,
+    text: Text,
     prompt_width: usize,
     /// Without colours nothing is highlighted: what waits is a hint then, which the editor renews at the next key.
     has_colours: bool,
@@ -206,7 +264,7 @@ impl Hinter for Helper {
     type Hint = Hint;
 
     fn hint(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> Option<Hint> {
-        self.has_text.store(!line.is_empty(), Ordering::Relaxed);
+        *text_of(&self.text) = (line.to_owned(), pos);
         if pos < line.len() {
             return None;
         }
@@ -239,6 +297,6 @@ impl Highlighter for Helper {
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
         // What an empty line said goes with the first key.
-        Vocabulary::of(&self.vocabulary).is_asked()
+        Vocabulary::of(&self.vocabulary).says_anything()
     }
 }

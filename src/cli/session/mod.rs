@@ -19,6 +19,7 @@ use super::error::CliResult;
 use super::headless::Report;
 use super::output::{Color, Output};
 use super::signals::Signals;
+use crate::domain::state::Mode;
 use crate::team::handle::{Outcome, TeamHandle};
 use crate::ui::style::{DIM, paint};
 use crate::ui::text::wrap;
@@ -50,6 +51,8 @@ impl Session {
         for member in team.live().members() {
             Vocabulary::of(&vocabulary).meet(member.as_str());
         }
+        let desired = self.context.running().await?.desired;
+        Vocabulary::of(&vocabulary).pause(desired == Some(Mode::Pause));
         let history = self.context.workspace()?.join(crate::stores::file::TEAM_FOLDER).join("history");
         let (mut editor, screen) = Editor::start(&self.team, history, Arc::clone(&vocabulary), self.context.output)?;
         report.show_on(screen.clone());

@@ -18,9 +18,10 @@ use super::speech::Speech;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::headless::{Report, STOPPING_NOW, stopping};
-use crate::cli::signals::{Kind, Signals};
+use crate::cli::signals::{Kind, Signals, Suspensions};
 use crate::domain::event::{Event as TeamEvent, Fact};
 use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::state::Mode;
 use crate::team::handle::{Command, Live, Outcome, TeamHandle};
 use crate::team::words;
 use crate::ui::text::one_line;
@@ -29,6 +30,8 @@ use crate::ui::text::one_line;
 const TWICE_WITHIN: Duration = Duration::from_secs(3);
 /// What takes longer than this is said to have begun.
 const AT_ONCE: Duration = Duration::from_millis(300);
+/// The editor may take so long from being told to read to reading.
+const ONCE_MORE_AFTER: Duration = Duration::from_millis(20);
 /// How often mail of other programs is looked for; that of the team is heard of at once.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -36,7 +39,13 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 enum Event {
     Team(Result<Arc<TeamEvent>, RecvError>),
     Words(Result<Arc<words::Words>, RecvError>),
+    /// A command has not answered yet, and events are held back no longer.
+    Late,
     Typed(Typed),
+    /// Ctrl-Z.
+    Suspend,
+    /// SIGINT.
+    Interrupted,
     Done(Done),
     Quiet,
     Tick,
@@ -53,6 +62,8 @@ pub struct Talk {
     jobs: Jobs,
     /// Whose words are shown as they come.
     speeches: BTreeMap<String, Speech>,
+    /// Events are held back until then.
+    holds_until: Option<Instant>,
     last_interrupt: Option<Instant>,
     stops_asked: u32,
 }
@@ -69,6 +80,7 @@ impl Talk {
             screen,
             vocabulary,
             speeches: BTreeMap::from([(LEAD.to_owned(), Speech::of(LEAD))]),
+            holds_until: None,
             last_interrupt: None,
             stops_asked: 0,
         }
@@ -86,19 +98,20 @@ impl Talk {
         editor: &mut Editor,
     ) -> CliResult<Outcome> {
         let (mut events, mut words) = (team.events(), team.words());
-        let mut ticks = ticks();
+        let (mut ticks, mut suspensions) = (ticks(), Suspensions::listen()?);
         self.greet();
         self.jobs.look(Look::AtMail);
         let outcome = loop {
             let event = tokio::select! {
-                event = events.recv() => Event::Team(event),
+                event = events.recv(), if self.holds_until.is_none() => Event::Team(event),
+                () = at(self.holds_until) => Event::Late,
                 piece = words.recv() => Event::Words(piece),
                 outcome = team.wait() => break outcome,
-                kind = signals.next() => Event::Typed(match kind {
-                    // A command runs, and the editor reads nothing meanwhile.
-                    Kind::Interrupt => Typed::Interrupt,
-                    Kind::End => Typed::Signal,
-                }),
+                () = suspensions.next() => Event::Suspend,
+                kind = signals.next() => match kind {
+                    Kind::Interrupt => Event::Interrupted,
+                    Kind::End => Event::Typed(Typed::Signal),
+                },
                 typed = editor.next() => Event::Typed(typed),
                 done = self.jobs.done() => Event::Done(done),
                 () = report.quiet() => Event::Quiet,
@@ -117,16 +130,34 @@ impl Talk {
             Event::Team(event) => self.show(event, report),
             Event::Words(piece) => self.hear(piece),
             Event::Quiet => report.flush(),
+            Event::Late => self.holds_until = None,
             Event::Tick => self.jobs.look(Look::ForMail),
+            Event::Suspend => editor.suspend(),
+            // Meant for the editor, which was not reading yet.
+            Event::Interrupted if editor.is_leaving() => {
+                tokio::time::sleep(ONCE_MORE_AFTER).await;
+                editor.suspend();
+            }
+            // A command runs, and the editor reads nothing meanwhile.
+            Event::Interrupted => {
+                let _ = self.obey(Typed::Interrupt).await;
+            }
             Event::Done(Done::Learned(tasks)) => {
                 let mut vocabulary = Vocabulary::of(&self.vocabulary);
                 tasks.iter().for_each(|(task, subject)| vocabulary.learn(*task, subject));
             }
             Event::Done(Done::Looked) => {}
-            Event::Done(Done::Commands) => editor.go_on(),
+            Event::Done(Done::Commands) => {
+                self.holds_until = None;
+                editor.go_on();
+            }
             Event::Typed(typed) => match self.obey(typed).await {
                 // The line is done when they are.
-                Some(commands) => self.jobs.run(commands),
+                Some(commands) => {
+                    // What it brings about is told behind its answer.
+                    self.holds_until = Some(Instant::now() + AT_ONCE);
+                    self.jobs.run(commands);
+                }
                 None => editor.go_on(),
             },
         }
@@ -158,6 +189,7 @@ impl Talk {
             Fact::TeammateSpawned { teammate, .. } => Vocabulary::of(&self.vocabulary).meet(teammate),
             Fact::TaskCreated { task, subject, .. } => Vocabulary::of(&self.vocabulary).learn(*task, subject),
             Fact::TaskDeleted { task, .. } => Vocabulary::of(&self.vocabulary).forget(*task),
+            Fact::ModeChanged { desired, .. } => Vocabulary::of(&self.vocabulary).pause(*desired == Mode::Pause),
             _ => {}
         }
         match &event.fact {
@@ -303,6 +335,13 @@ impl Talk {
             [] => "only the lead's words are shown as they come; /watch NAME shows a teammate's".to_owned(),
             names => format!("the words of {} are shown as they come; /watch NAME again: no more", names.join(", ")),
         });
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -60,6 +60,15 @@ pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
     Ok(Arc::new(Anthropic::new(spec, &|name| std::env::var(name).ok())?))
 }
 
+/// The server that `base_url`, or the variable in its place, names. The provider's own is not asked after.
+#[must_use]
+pub fn server(spec: &ModelSpec) -> Option<String> {
+    let from_variable = || std::env::var(BASE_URL).ok().filter(|url| !url.trim().is_empty());
+    let url = messages_url(&spec.base_url.clone().or_else(from_variable)?).ok()?;
+    let is_own = BASE_URL_DEFAULT.split("//").nth(1) == url.host_str();
+    Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)).filter(|_| !is_own)
+}
+
 impl Anthropic {
     /// A client by these settings and what `variable` says of the environment.
     ///

@@ -18,6 +18,7 @@ mod removal;
 mod run;
 mod small;
 mod sound;
+mod uncommitted;
 mod worktrees;
 
 use std::collections::HashMap;

@@ -124,6 +124,7 @@ impl Lead {
         {
             self.shared.notes.warn(LEAD, format!("cannot read its mail: {error}"));
         }
+        self.note_stops(&waiting).await;
         let mut asks = Vec::with_capacity(waiting.len());
         let mut unreadable = Vec::new();
         for to in waiting {
@@ -139,6 +140,26 @@ impl Lead {
             asks.push((to, sets_to_work.unwrap_or(false)));
         }
         (self.state.mail_waiting, self.state.mail_unreadable) = (asks, unreadable);
+    }
+
+    /// Takes in whom a person asks to stop who works: each reads that after its turn, and people see until then that it was heard.
+    async fn note_stops(&mut self, waiting: &[String]) {
+        let launched_at = self.shared.launched_at.as_seconds();
+        let is_asked = |message: &Message| {
+            message.kind == MessageType::ShutdownRequest && message.from == HUMAN && message.timestamp >= launched_at
+        };
+        for member in self.members.by_name.values_mut().filter(|member| member.works() && !member.is_to_stop) {
+            let name = &member.spec.name;
+            if !waiting.iter().any(|to| name.is_same(to)) {
+                continue;
+            }
+            // What cannot be read is named by who reads it.
+            let mail = self.shared.stores.mailbox.peek(name.as_str()).await.unwrap_or_default();
+            if let Some(asked) = mail.iter().map(|delivery| &delivery.message).find(|message| is_asked(message)) {
+                member.is_to_stop = true;
+                self.shared.notes.fact(Fact::StopAsked { teammate: name.to_string(), now: asked.stops_now() });
+            }
+        }
     }
 
     /// Whether its mail would set it to work, were it told of it. Who works reads its mail anyway, but for an order that does not wait
