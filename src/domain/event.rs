@@ -51,9 +51,10 @@ pub struct GoalCheck {
 }
 
 /// The words of all kinds of facts, in the order of [`Fact`].
-pub const KINDS: [&str; 32] = [
+pub const KINDS: [&str; 34] = [
     "team_started",
     "team_stopped",
+    "taken_up",
     "mode_changed",
     "session_started",
     "session_finished",
@@ -70,6 +71,7 @@ pub const KINDS: [&str; 32] = [
     "teammate_phase",
     "teammate_respawned",
     "teammate_stopped",
+    "stop_asked",
     "turn_started",
     "turn_finished",
     "model_retried",

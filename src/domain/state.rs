@@ -132,8 +132,19 @@ pub struct SetDesired {
     pub by: String,
     /// Why, for people.
     pub note: String,
-    /// Do it only while the file says this: an ending must not undo a click.
-    pub only_if: Option<Mode>,
+    /// Do it only where this stands: what was not a person's wish must not undo one.
+    pub only_if: Option<Expected>,
+}
+
+/// What a change of the desired state is made for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expected {
+    /// There is no file.
+    NoFile,
+    /// The file says this, whoever set it.
+    Mode(Mode),
+    /// The file says this with this note.
+    Noted(Mode, String),
 }
 
 /// What is to be merged into the file.
@@ -162,6 +173,8 @@ pub struct SharedState {
     pub document: Document,
     /// The report that was merged into it, where it was not read from a file since.
     merged: Option<StateReport>,
+    /// Whether there was no file.
+    is_fresh: bool,
 }
 
 impl SharedState {
@@ -182,6 +195,7 @@ impl SharedState {
             note: String::new(),
             document,
             merged: None,
+            is_fresh: true,
         }
     }
 
@@ -206,13 +220,14 @@ impl SharedState {
             note: word("note").unwrap_or_default(),
             document,
             merged: None,
+            is_fresh: false,
         })
     }
 
     /// The state with `update` merged in. Pure: merging the same update again changes nothing but the time.
     #[must_use]
     pub fn merge(&self, update: &StateUpdate, now: UnixMs) -> Self {
-        let mut next = self.clone();
+        let mut next = Self { is_fresh: false, ..self.clone() };
         if let Some(report) = &update.report {
             if let Some(current) = report.current {
                 next.current = current;
@@ -232,7 +247,7 @@ impl SharedState {
             next.merged = Some(report.clone());
         }
         if let Some(set) = &update.desired
-            && set.only_if.is_none_or(|expected| expected == next.desired && next.unknown_desired.is_none())
+            && set.only_if.as_ref().is_none_or(|expected| self.is_as(expected))
         {
             next.desired = set.mode;
             next.unknown_desired = None;
@@ -244,6 +259,15 @@ impl SharedState {
         }
         next.document.put("timestamp", &now.to_iso());
         next
+    }
+
+    fn is_as(&self, expected: &Expected) -> bool {
+        let is_set_to = |mode: Mode| mode == self.desired && self.unknown_desired.is_none() && !self.is_fresh;
+        match expected {
+            Expected::NoFile => self.is_fresh,
+            Expected::Mode(mode) => is_set_to(*mode),
+            Expected::Noted(mode, note) => is_set_to(*mode) && self.note == *note,
+        }
     }
 
     /// How the lead of the team that last reported stands, where it has a model.
@@ -326,6 +350,7 @@ mod tests {
     }
 
     fn set(mode: Mode, only_if: Option<Mode>) -> StateUpdate {
+        let only_if = only_if.map(Expected::Mode);
         StateUpdate {
             desired: Some(SetDesired { mode, by: "agent".into(), note: "done".into(), only_if }),
             report: None,

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::domain::change::{Actor, ActorKind};
 use crate::domain::event::{Fact, HeldRow};
 use crate::domain::name::{HUMAN, LEAD, Name};
-use crate::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
+use crate::domain::state::{Expected, Mode, SetDesired, SharedState, StateUpdate};
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::ports::{Assignment, Clock, CountTokens, LostClaims, Repository, RepositoryError, StoreError, Stores};
 use agent::Shared;
@@ -299,15 +299,19 @@ async fn set_mode(stores: &Stores, start: &Start) -> Result<(), StoreError> {
     // A run that was interrupted left it; nobody asked for it of the team that is launched now.
     let is_left =
         |state: &SharedState| state.desired.is_one_shot() && state.set_by == HUMAN && state.note == ONE_SESSION;
-    let (mode, note) = match (start.mode, &present) {
-        (Some(mode), _) if start.one_session => (Some(mode), ONE_SESSION),
-        (Some(mode), _) => (Some(mode), "set when the team was launched"),
-        (None, None) => (start.mode_without_file, "set when the team was launched"),
-        (None, Some(state)) if is_left(state) => (start.mode_without_file, "an interrupted run is over"),
-        (None, Some(_)) => (None, ""),
+    let launched = "set when the team was launched";
+    let (mode, note, only_if) = match (start.mode, &present) {
+        (Some(mode), _) if start.one_session => (Some(mode), ONE_SESSION, None),
+        (Some(mode), _) => (Some(mode), launched, None),
+        (None, None) => (start.mode_without_file, launched, Some(Expected::NoFile)),
+        (None, Some(state)) if is_left(state) => {
+            let left = Expected::Noted(state.desired, ONE_SESSION.to_owned());
+            (start.mode_without_file, "an interrupted run is over", Some(left))
+        }
+        (None, Some(_)) => (None, "", None),
     };
     if let Some(mode) = mode {
-        let desired = SetDesired { mode, by: HUMAN.to_owned(), note: note.to_owned(), only_if: None };
+        let desired = SetDesired { mode, by: HUMAN.to_owned(), note: note.to_owned(), only_if };
         stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await?;
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::Name;
-use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
+use brigade::domain::state::{Expected, Mode, SetDesired, SharedState, StateUpdate};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
 use brigade::ports::{Mailbox, StateStore, StoreResult, Transcripts};
@@ -244,7 +244,7 @@ async fn a_click_between_any_two_calls_of_an_ending_wins() {
             mode: Mode::Pause,
             by: "agent".into(),
             note: "goal met".into(),
-            only_if: Some(Mode::Continuous),
+            only_if: Some(Expected::Mode(Mode::Continuous)),
         };
         let store = state_store(Arc::clone(&clicking) as Arc<dyn FileSystem>);
         let update = StateUpdate { desired: Some(ending), report: None };
@@ -259,6 +259,33 @@ async fn a_click_between_any_two_calls_of_an_ending_wins() {
             ended.desired
         );
         assert_eq!(state.desired, Mode::RunOnce, "click at call {call}, in place {in_place}");
+    }
+}
+
+#[tokio::test]
+async fn a_click_between_any_two_calls_of_a_launch_wins() {
+    let left = state_text("run_once").replace("\"note\": \"\"", "\"note\": \"left\"");
+    for (call, in_place) in (1..70).flat_map(|call| [(call, false), (call, true)]) {
+        let noted = Expected::Noted(Mode::RunOnce, "left".to_owned());
+        for (before, only_if) in [(Some(&left), noted), (None, Expected::NoFile)] {
+            let (disk, path) = disk_with_state();
+            match before {
+                Some(text) => disk.write(&path, text.as_bytes()).unwrap(),
+                None => disk.remove(&path).unwrap(),
+            }
+            disk.settle();
+            let clicking = Arc::new(ClickingAt { disk, call, in_place, calls: AtomicU64::new(0), path });
+            let store = state_store(Arc::clone(&clicking) as Arc<dyn FileSystem>);
+            let note = "launched".to_owned();
+            let launch = SetDesired { mode: Mode::Continuous, by: "human".into(), note, only_if: Some(only_if) };
+            store.update(StateUpdate { desired: Some(launch), report: None }).await.unwrap();
+            while clicking.calls.load(Ordering::SeqCst) < call {
+                store.update(StateUpdate::default()).await.unwrap();
+            }
+            let state = store.update(StateUpdate::default()).await.unwrap();
+            let found = (state.desired, state.note.as_str());
+            assert_eq!(found, (Mode::RunOnce, ""), "click at call {call}, in place {in_place}, before {before:?}");
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use brigade::domain::state::{Mode, SetDesired, SharedState, StateReport, StateUpdate, TeammateReport};
+use brigade::domain::state::{Expected, Mode, SetDesired, SharedState, StateReport, StateUpdate, TeammateReport};
 use brigade::ports::{StateStore, StoreChange};
 use brigade::stores::file::Durability;
 use brigade::stores::file::shared::SharedFile;
@@ -40,6 +40,7 @@ fn report(current: Mode, tokens: u64) -> StateUpdate {
 }
 
 fn set(mode: Mode, only_if: Option<Mode>) -> StateUpdate {
+    let only_if = only_if.map(Expected::Mode);
     let desired = SetDesired { mode, by: "agent".into(), note: "done".into(), only_if };
     StateUpdate { report: None, desired: Some(desired) }
 }

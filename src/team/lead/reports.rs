@@ -9,7 +9,7 @@ use super::Lead;
 use crate::domain::event::Fact;
 use crate::domain::mode::Stage;
 use crate::domain::record::{MemberStatus, RosterMember};
-use crate::domain::state::{Mode, SetDesired, StateUpdate};
+use crate::domain::state::{Expected, Mode, SetDesired, StateUpdate};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::team::handle::{End, Outcome};
@@ -42,7 +42,8 @@ impl Lead {
 
     /// Takes in what the person wants. An ending that is not written yet counts as if it were.
     pub(super) fn set_desired(&mut self, desired: Mode, note: &str) {
-        let is_ended = self.state.unwritten_end.as_ref().is_some_and(|end| end.only_if == Some(desired));
+        let is_ended =
+            self.state.unwritten_end.as_ref().is_some_and(|end| end.only_if == Some(Expected::Mode(desired)));
         let desired = if is_ended { Mode::Pause } else { desired };
         if desired == self.desired {
             return;
@@ -144,8 +145,12 @@ impl Lead {
 
     /// Ends the mode that ran, unless the person chose another meanwhile.
     pub(in crate::team) async fn end_mode(&mut self, ended: Mode, note: &str) {
-        self.state.unwritten_end =
-            Some(SetDesired { mode: Mode::Pause, by: "agent".to_owned(), note: note.to_owned(), only_if: Some(ended) });
+        self.state.unwritten_end = Some(SetDesired {
+            mode: Mode::Pause,
+            by: "agent".to_owned(),
+            note: note.to_owned(),
+            only_if: Some(Expected::Mode(ended)),
+        });
         self.write_end().await;
     }
 
