@@ -6,6 +6,7 @@
 //!
 //! It knows nothing of boards, models or verify commands.
 
+mod boundaries;
 mod branch;
 mod bring;
 mod checkout;
@@ -80,6 +81,8 @@ struct Inner {
     merging: Mutex<()>,
     /// For each task, held while its worktree is made ready: whoever had it before may not have got to the end of that.
     readying: Mutex<HashMap<TaskId, Arc<Mutex<()>>>>,
+    /// How often each worktree could not be made ready.
+    failures: Mutex<HashMap<String, u32>>,
     /// Held while the list of worktrees changes or is read: git fails where it meets one that is half made.
     listing: Mutex<()>,
 }
@@ -122,6 +125,7 @@ impl GitRepository {
             kept: Mutex::new(None),
             merging: Mutex::new(()),
             readying: Mutex::default(),
+            failures: Mutex::default(),
             listing: Mutex::new(()),
         };
         Ok(Self(Arc::new(inner)))

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, PoisonError};
 
 use super::Inner;
-use super::run::path_of;
 use super::worktrees::failed;
 use crate::ports::{Durability, RepositoryError};
 
@@ -14,8 +13,6 @@ use crate::ports::{Durability, RepositoryError};
 const FOLDER: &str = "brigade-objects";
 /// Objects that are named because something is wrong with them; more are not looked for.
 const WRONG_MAX: usize = 20;
-/// Folders of objects that are followed; git itself follows a few.
-const ALTERNATES_MAX: usize = 100;
 /// The files of a pack; the last one is what makes git see it.
 const ENDS: [&str; 3] = ["rev", "pack", "idx"];
 
@@ -120,24 +117,6 @@ impl Inner {
         Ok(None)
     }
 
-    /// The folders of other repositories' objects that git reads as this one's; see gitrepository-layout(5), objects/info/alternates.
-    pub(super) fn alternates(&self) -> Vec<PathBuf> {
-        let mut found = vec![self.main.common_dir.join("objects")];
-        let mut next = 0;
-        while next < found.len().min(ALTERNATES_MAX) {
-            let text = super::small::bytes(&found[next].join("info/alternates")).unwrap_or_default();
-            for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#")) {
-                // Of each, what it says is seen from where it says it.
-                let folder = found[next].join(unquoted(line));
-                if folder.is_dir() && !found.contains(&folder) {
-                    found.push(folder);
-                }
-            }
-            next += 1;
-        }
-        found.split_off(1)
-    }
-
     /// The ids of the objects that are files of their own, each a line; see gitrepository-layout(5).
     fn loose(&self) -> Result<Vec<String>, RepositoryError> {
         let objects = self.main.common_dir.join("objects");
@@ -156,31 +135,6 @@ impl Inner {
         }
         Ok(ids)
     }
-}
-
-/// A path as it stands in a line, where it may be quoted.
-fn unquoted(line: &[u8]) -> PathBuf {
-    let inner = line.strip_prefix(b"\"").and_then(|line| line.strip_suffix(b"\""));
-    let Some(inner) = inner else { return path_of(line) };
-    let mut bytes = Vec::new();
-    let mut rest = inner.iter().copied().peekable();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'\\' => match rest.next().unwrap_or(b'\\') {
-                b'n' => b'\n',
-                b't' => b'\t',
-                digit @ b'0'..=b'3' => {
-                    let mut octal =
-                        || rest.next_if(|digit| (b'0'..=b'7').contains(digit)).map_or(0, |digit| digit - b'0');
-                    let (middle, last) = (octal(), octal());
-                    ((digit - b'0') << 6) | (middle << 3) | last
-                }
-                other => other,
-            },
-            other => other,
-        });
-    }
-    path_of(&bytes)
 }
 
 fn is_hex(text: &str) -> bool {

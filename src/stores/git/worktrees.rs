@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::branch::Attached;
 use super::index::reveal;
+use super::removal::remove_folder;
 use super::run::{At, path_of, text_of};
 use super::sound::{mend_head, mend_index};
 use super::{Inner, WORKTREES_FOLDER, small};
@@ -17,10 +18,12 @@ use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 
 /// How many names are tried for a task whose first ones are taken by something else.
 const NAMES_MAX: u32 = 9;
+/// Failures to ready a worktree at which another one is used.
+const FAILURES_MAX: u32 = 3;
 /// How old a branch's lock is that nobody holds any more: git holds one for milliseconds.
 const LOCK_AGE: Duration = Duration::from_secs(10);
-/// Why a worktree is locked that has no state yet.
-const UNBEGUN: &str = "brigade has not begun with it";
+/// Beside a worktree, before its name: it is being made, and until it has a state nobody has worked in it.
+const MAKING: &str = ".making-";
 /// What a worktree's state says.
 const STEP: &str = "working";
 /// In a worktree, while it is brought to where the branch is that is merged into: then nobody works in it.
@@ -46,8 +49,8 @@ enum Found {
     Nothing,
     /// The task's worktree.
     Own(At),
-    /// What a git that was killed left of one: nobody has worked in it.
-    Unfinished(At),
+    /// What a git that was killed left of one: nobody has worked in it. Git may not know of it any more.
+    Unfinished(Option<At>),
     /// Something else, in words.
     Foreign(String),
 }
@@ -82,8 +85,8 @@ impl Inner {
                 Ok(Some(Provision::Merged { commit, summary, worktree })) => {
                     return Ok(Provision::Merged { commit, summary, worktree: Worktree { warnings, ..worktree } });
                 }
-                // Something is wrong with it that nobody foresaw: whatever it holds stays.
-                Err(error) if was_there && !error.is_general() => {
+                // Something is wrong with it that nobody foresaw, and that does not pass: whatever it holds stays.
+                Err(error) if was_there && !error.is_general() && self.has_failed_often(&worktree) => {
                     warnings.push(format!("{} is left as it is ({error}); another one is used", worktree.name));
                 }
                 Err(error) => return Err(error),
@@ -91,6 +94,14 @@ impl Inner {
         }
         let action = format!("make a worktree for task {}", assignment.task);
         Err(RepositoryError::Failed { action, reason: format!("{}. Remove some", warnings.join(". ")) })
+    }
+
+    /// Counts a failure to ready this worktree, and says whether there were as many as whoever asks for it tries.
+    fn has_failed_often(&self, worktree: &Worktree) -> bool {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = failures.entry(worktree.name.clone()).or_default();
+        *count += 1;
+        *count >= FAILURES_MAX
     }
 
     /// Readies a worktree of this name; `None` where the next name is to be tried.
@@ -104,7 +115,11 @@ impl Inner {
         let tips = self.tips(&worktree, assignment)?;
         let Some((at, is_new)) = self.stand(&worktree, assignment, &tips, warnings)? else { return Ok(None) };
         self.write_state(&worktree, assignment, warnings)?;
-        unlock(&at)?;
+        let mark = mark_of_making(&worktree);
+        match fs::remove_file(&mark) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("remove", &mark, &error)),
+            _ => {}
+        }
         if let Some((commit, summary)) = self.merged(&tips)? {
             return Ok(Some(Provision::Merged { commit, summary, worktree }));
         }
@@ -163,7 +178,10 @@ impl Inner {
             },
             Found::Unfinished(at) => {
                 warnings.push(format!("{name} was not finished by a git that was killed, and is made anew"));
-                self.discard(&at)?;
+                match at {
+                    Some(at) => self.discard(&at)?,
+                    None => remove_folder(&worktree.root)?,
+                }
                 Ok((self.make(worktree, tips)?, is_new))
             }
             Found::Nothing if tips.own.is_some() && self.is_taken(&worktree.branch)? => {
@@ -220,6 +238,13 @@ impl Inner {
             Ok(metadata) if !metadata.is_dir() => return Ok(Found::Foreign("it is no folder".to_owned())),
             Ok(_) => {}
         }
+        let is_begun = self
+            .states
+            .read(&worktree.root)
+            .map_or_else(|error| !matches!(error, WorktreeError::NotFound { .. }), |_| true);
+        if !is_begun && mark_of_making(worktree).exists() {
+            return Ok(Found::Unfinished(self.at(&worktree.root)));
+        }
         let Some(at) = self.at(&worktree.root) else {
             // A git that was killed at its first steps leaves the folder empty; so does anybody else who needs it no more.
             if fs::remove_dir(&worktree.root).is_ok() {
@@ -234,7 +259,7 @@ impl Inner {
                 return Ok(Found::Foreign(format!("its state says that it belongs to `{}`", loaded.issue_identifier)));
             }
             // Git says so itself until it has finished one.
-            Err(WorktreeError::NotFound { .. }) if is_unfinished(&at) => return Ok(Found::Unfinished(at)),
+            Err(WorktreeError::NotFound { .. }) if is_unfinished(&at) => return Ok(Found::Unfinished(Some(at))),
             Err(WorktreeError::NotFound { .. }) => {}
             Err(WorktreeError::Malformed { reason, .. }) => {
                 let name = &worktree.name;
@@ -288,11 +313,13 @@ impl Inner {
     /// Makes a worktree: of its branch, where an earlier attempt left one, else of a new one.
     fn make(&self, worktree: &Worktree, tips: &Tips) -> Result<At, RepositoryError> {
         let root = text_of(&worktree.root);
+        let mark = mark_of_making(worktree);
+        let marked = mark.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&mark, ""));
+        marked.map_err(|error| failed("write", &mark, &error))?;
         // Forced, because git may still know of one that somebody removed; twice, because it may have locked it. A log of the branch
         // would be written by whoever moves it, wherever it leads. Where files are many, git writes them faster by several processes.
         let start = ["-c", "core.logAllRefUpdates=false", "-c", CHECKOUT_WORKERS, "worktree", "add", "--quiet"];
-        // Locked until its state says whose it is: one without a state that nobody locked is somebody's.
-        let force = ["--force", "--force", "--lock", "--reason", UNBEGUN];
+        let force = ["--force", "--force"];
         // By its number, so that a new branch does not follow the other one.
         let what = match tips.own {
             Some(_) => vec![root.as_str(), &worktree.branch],
@@ -419,57 +446,35 @@ impl Inner {
         worktree: &Worktree,
         assignment: &Assignment,
     ) -> Result<Option<String>, RepositoryError> {
-        let left = self.remove(worktree, assignment)?;
+        let mut left = self.remove(worktree, assignment)?;
+        for other in (1..=NAMES_MAX).map(|number| self.candidate(assignment, number)) {
+            if other.root == worktree.root || other.root.symlink_metadata().is_err() {
+                continue;
+            }
+            // One that an attempt before had to leave. What it holds stays, and is told.
+            let told = match self.look(&other, assignment, &mut Vec::new())? {
+                Found::Unfinished(Some(at)) => self.discard(&at).map(|()| None)?,
+                Found::Unfinished(None) => remove_folder(&other.root).map(|()| None)?,
+                Found::Own(_) => self.remove(&other, assignment)?,
+                Found::Nothing | Found::Foreign(_) => None,
+            };
+            left = left.into_iter().chain(told).reduce(|all, told| format!("{all}. {told}"));
+        }
         // Last: as long as it stands, the next launch comes back to the rest.
         self.main.git(["update-ref", "--no-deref", "-d", &self.merged_ref(assignment)]).ok()?;
         Ok(left)
     }
-
-    pub(super) fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathBuf> {
-        let common = &self.main.common_dir;
-        // All that another git would run, be led astray by, or take for a merge, and what the person's checkout is at: only objects, the
-        // team's own branches and what belongs to the worktree can be written, so that the branch merged into moves by merges alone.
-        let mut boundaries = vec![common.clone(), self.main.work_tree.clone()];
-        boundaries.extend(self.alternates());
-        if let Some(worktree) = worktree {
-            boundaries.extend([worktree.root.join(".agent"), worktree.root.join(".git")]);
-            let packs = ["objects/info", "objects/pack"].map(|folder| common.join(folder));
-            let branches = common.join("refs/heads/brigade").join(&self.team);
-            // Git removes folders that are empty; in one that is not there the team's own branches could not be written, and one that a
-            // command makes would be its own.
-            for folder in packs.iter().chain([&branches]) {
-                if let Err(error) = fs::create_dir_all(folder) {
-                    tracing::warn!("cannot make {}: {error}", folder.display());
-                }
-            }
-            boundaries.extend(packs);
-            let mut writable = vec![common.join("objects"), worktree.root.clone(), branches];
-            if let Some(at) = self.at(&worktree.root) {
-                // What says whose folder it is, and of which repository.
-                boundaries.extend([POINTER_FILE, "commondir"].map(|file| at.git_dir.join(file)));
-                writable.push(at.git_dir);
-            }
-            let is_there = |path: &PathBuf| path.exists();
-            boundaries.extend(
-                writable.iter().filter(|path| is_there(path)).map(|path| PathBuf::from(format!("!{}", path.display()))),
-            );
-        }
-        boundaries
-    }
 }
 
-/// Whether it was about to be made: git keeps it locked so long, and then we do.
+/// Whether git was about to make it: it keeps it locked so long.
 fn is_unfinished(at: &At) -> bool {
-    small::text(&at.git_dir.join("locked")).is_some_and(|reason| ["initializing", UNBEGUN].contains(&reason.trim()))
+    small::text(&at.git_dir.join("locked")).is_some_and(|reason| reason.trim() == "initializing")
 }
 
-/// Takes our lock from a worktree; a person's stays.
-fn unlock(at: &At) -> Result<(), RepositoryError> {
-    let lock = at.git_dir.join("locked");
-    if !is_unfinished(at) {
-        return Ok(());
-    }
-    fs::remove_file(&lock).map_err(|error| failed("remove", &lock, &error))
+/// The file that is there while a worktree is made.
+fn mark_of_making(worktree: &Worktree) -> PathBuf {
+    let name = worktree.root.file_name().unwrap_or_default().to_string_lossy();
+    worktree.root.with_file_name(format!("{MAKING}{name}"))
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {
