@@ -58,6 +58,10 @@ impl Stop {
     }
 
     async fn stop_team(&self, context: &Context, lead: &LeadProcess) -> CliResult<Answer> {
+        if lead.pid == std::process::id() {
+            let message = "this session is the team's own";
+            return Err(CliError::usage(message).hint("/quit stops the team; /stop NAME stops a teammate"));
+        }
         let team = &lead.team;
         signal(lead)?;
         if self.now {

@@ -243,9 +243,9 @@ impl ReadOnly {
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
-            Self::NoTask => "each task has a worktree of its own, and you hold no task: claim one to write files",
+            Self::NoTask => "each task has a worktree of its own, and files are written in one alone: claim a task",
             Self::NoPlan => {
-                "you work read-only until your plan is approved: claim a task, look, hand in a plan with plan_approval, and end your turn"
+                "nothing is written until your plan is approved: claim a task, look, hand in a plan with plan_approval, and end your turn"
             }
         }
     }

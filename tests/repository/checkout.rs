@@ -349,6 +349,22 @@ async fn a_commit_made_before_the_files_came_along_is_told_for_what_it_takes_out
 }
 
 #[tokio::test]
+async fn what_was_noted_for_a_merge_that_never_came_is_nothing() {
+    let place = Place::new().await;
+    let git_dir = place.path().join(".git");
+    fs::create_dir_all(git_dir.join("refs/worktree")).unwrap();
+    fs::write(git_dir.join("refs/worktree/brigade-checkout"), place.main() + "\n").unwrap();
+    put(place.path(), "f.txt", "line 2", "mine");
+    place.git(&["commit", "-q", "-a", "-m", "Mine"]);
+    put(place.path(), "f.txt", "line 3", "not committed");
+    assert_eq!(behind(&place), None);
+    let repository = open(place.path()).await.unwrap();
+    assert_eq!(repository.take_up(Vec::new()).await.unwrap(), [""; 0]);
+    assert_eq!((on(&place).as_str(), place.status().as_str()), ("main", " M f.txt"));
+    assert!(!git_dir.join("refs/worktree/brigade-checkout").exists());
+}
+
+#[tokio::test]
 async fn a_file_begun_with_other_line_ends_is_not_the_persons() {
     let place = Place::new().await;
     let repository = left_behind(&place).await;

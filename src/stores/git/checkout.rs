@@ -114,6 +114,15 @@ pub(super) fn how_to_follow(branch: &str, into: &str, has_commits: bool) -> Stri
     )
 }
 
+/// The last merge that a team made between two commits of its branch.
+pub(super) fn last_merge(main: &At, old: &str, new: &str) -> Result<Option<String>, RepositoryError> {
+    let range = format!("{old}..{new}");
+    let options = ["log", "--first-parent", "--min-parents=2", "--format=%H %ce"];
+    let merges = main.git(options.iter().chain(&[range.as_str()])).ok()?.line();
+    let of_team = |line: &&str| line.ends_with(TEAMMATES_DOMAIN);
+    Ok(merges.lines().find(of_team).and_then(|line| line.split_once(' ')).map(|(merge, _)| merge.to_owned()))
+}
+
 /// The commit that the checkout `main` is still at, where its branch may be moved already.
 pub(super) fn behind(main: &At) -> Option<String> {
     let text = small::text(&main.git_dir.join(CHECKOUT_REF))?;
@@ -143,7 +152,12 @@ impl Inner {
             (Stand::Here, None) => Ok(None),
             (Stand::Here, Some(old)) => {
                 let new = self.commit_of(&self.target_ref())?;
-                let undone = self.undone_meanwhile(&old, &new)?;
+                let Some(merge) = last_merge(&self.main, &old, &new)? else {
+                    // No merge came of it: the process was killed before the branch was moved.
+                    self.forget_behind()?;
+                    return Ok(None);
+                };
+                let undone = self.undone_since(&old, &merge, &new)?;
                 let left = *self.left_over();
                 let told = self.bring(&old, &new, left).and_then(|brought| self.settle(&old, brought))?;
                 Ok(undone.into_iter().chain(told).reduce(|all, told| format!("{all}. {told}")))
@@ -189,15 +203,8 @@ impl Inner {
         }
     }
 
-    /// What a person committed on the branch while the files were still those of `old`, which takes out lines of merges since.
-    fn undone_meanwhile(&self, old: &str, new: &str) -> Result<Option<String>, RepositoryError> {
-        let range = format!("{old}..{new}");
-        let options = ["log", "--first-parent", "--min-parents=2", "--format=%H %ce"];
-        let merges = self.main.git(options.iter().chain(&[range.as_str()])).ok()?.line();
-        let of_team = |line: &&str| line.ends_with(TEAMMATES_DOMAIN);
-        let Some((merge, _)) = merges.lines().find(of_team).and_then(|line| line.split_once(' ')) else {
-            return Ok(None);
-        };
+    /// What a person committed on the branch behind `merge` while the files were still those of `old`, which takes out lines of merges.
+    fn undone_since(&self, old: &str, merge: &str, new: &str) -> Result<Option<String>, RepositoryError> {
         let lost = taken_out(&self.diff(old, merge)?, &self.diff(merge, new)?);
         let merge = &merge[..merge.len().min(12)];
         Ok((!lost.is_empty()).then(|| {

@@ -158,7 +158,9 @@ impl GitRepository {
                 return Ok(Some(format!("{into}, which is merged into, is not checked out: see git switch {into}")));
             }
         }
-        Ok(checkout::behind(&main).map(|old| {
+        let Some(old) = checkout::behind(&main) else { return Ok(None) };
+        let is_moved = checkout::last_merge(&main, &old, &format!("refs/heads/{into}"))?.is_some();
+        Ok(is_moved.then(|| {
             let old = &old[..old.len().min(12)];
             format!(
                 "the files here are still those of {old}, while {into} was moved by merges: a commit made now would undo them. git status shows what is in the way; copy that elsewhere, take it out of the way (git checkout {old} -- FILE), and the next launch brings the files along"

@@ -18,7 +18,9 @@ use super::worktrees::failed;
 use crate::ports::RepositoryError;
 
 /// How long is waited for a git of an earlier process.
-const OTHERS_TIME_MAX: Duration = Duration::from_secs(60);
+const OTHERS_TIME_MAX: Duration = Duration::from_secs(20);
+/// How long that is done without a word.
+const OTHERS_TIME_UNSAID: Duration = Duration::from_secs(1);
 /// How long one call may take. The longest is a checkout.
 const TIME_MAX: Duration = Duration::from_secs(600);
 /// The most of its output that is taken, in bytes; more is an error.
@@ -110,12 +112,22 @@ impl At {
     pub(super) fn await_others(&self) -> Result<(), RepositoryError> {
         let began = Instant::now();
         let file = File::create(&self.at_work).map_err(|error| failed("open", &self.at_work, &error))?;
+        let mut is_said = false;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(()),
-                Err(TryLockError::WouldBlock) if began.elapsed() < OTHERS_TIME_MAX => thread::sleep(PAUSE_MAX),
+                Err(TryLockError::WouldBlock) if began.elapsed() < OTHERS_TIME_MAX => {
+                    if !is_said && began.elapsed() > OTHERS_TIME_UNSAID {
+                        tracing::warn!("a git that an earlier run began is still at work; it is waited for");
+                        is_said = true;
+                    }
+                    thread::sleep(PAUSE_MAX);
+                }
                 Err(TryLockError::WouldBlock) => {
-                    let reason = "a git that an earlier run began is still at work: launch again once it has ended";
+                    let reason = format!(
+                        "a git that an earlier run began is still at work: launch again once it has ended. Where it is none, but a program that a filter or merge driver left running, end that, or remove {}",
+                        self.at_work.display()
+                    );
                     return Err(failed("work in", &self.work_tree, &reason));
                 }
                 Err(TryLockError::Error(error)) => return Err(failed("lock", &self.at_work, &error)),
