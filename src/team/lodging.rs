@@ -2,7 +2,7 @@
 //! there looks at the workspace and writes nothing.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::agent::{Agent, AgentError};
@@ -10,7 +10,7 @@ use super::progress::Activity;
 use crate::domain::change::{Actor, Change};
 use crate::domain::event::Fact;
 use crate::domain::phase::Held;
-use crate::domain::task::{Task, TaskResult};
+use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::ports::{Assignment, Provision, Repository, RepositoryError, Worktree};
 use crate::tools::deliver::MergeQueue;
 use crate::tools::{Lodging, ReadOnly, answers};
@@ -33,6 +33,20 @@ pub struct Isolation {
     pub repository: Arc<dyn Repository>,
     /// The merges of the team.
     pub queue: Arc<MergeQueue>,
+    /// The task that no worktree could be made for, where none was made for another one since.
+    pub refused: Arc<Mutex<Option<TaskId>>>,
+}
+
+impl Isolation {
+    /// Whether it is this task's trouble that it got no worktree: not where the one before it got none either.
+    fn is_its_own(&self, task: TaskId) -> bool {
+        let before = self.refused.lock().unwrap_or_else(PoisonError::into_inner).replace(task);
+        before.is_none_or(|before| before == task)
+    }
+
+    fn is_well(&self) {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 /// What became of a claim before its work begins.
@@ -65,6 +79,9 @@ impl Agent {
             let _busy = self.progress.busy(Activity::MakingWorktree, TIME_MAX);
             provision(&*isolation.repository, &assignment).await
         };
+        if provisioned.is_ok() {
+            isolation.is_well();
+        }
         let arrival = match provisioned {
             Ok(Provision::Ready(worktree)) => self.settle_in(isolation, worktree, assignment).await?,
             Ok(Provision::Merged { commit, summary, worktree }) => {
@@ -80,7 +97,11 @@ impl Agent {
             }
             Err(error) => {
                 let reason = format!("no worktree for task {}: {error}", held.task);
-                if error.is_general() { Arrival::Refused(reason) } else { Arrival::Failed(reason) }
+                if !error.is_general() && isolation.is_its_own(held.task) {
+                    Arrival::Failed(reason)
+                } else {
+                    Arrival::Refused(reason)
+                }
             }
         };
         match &arrival {
@@ -106,7 +127,7 @@ impl Agent {
         if let Err(error) = self.shared.stores.board.change(assignment.task, change, &by).await {
             return Ok(Arrival::Refused(format!("where its worktree is cannot be said: {error}")));
         }
-        let Isolation { repository, queue } = isolation;
+        let Isolation { repository, queue, .. } = isolation;
         self.stand_in(Some(Arc::new(Lodging { repository, queue, worktree, assignment })));
         self.forget_identity();
         Ok(Arrival::In)

@@ -226,7 +226,7 @@ async fn isolate(
     for text in repository.take_up(completed.collect()).await? {
         notes.fact(Fact::of_worktrees("worktrees", text));
     }
-    Ok(Some(Isolation { repository, queue: Arc::default() }))
+    Ok(Some(Isolation { repository, queue: Arc::default(), refused: Arc::default() }))
 }
 
 /// Everybody can be written to from the beginning.

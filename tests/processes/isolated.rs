@@ -340,6 +340,25 @@ fn a_task_that_gets_no_worktree_fails_and_keeps_nobody_from_the_others() {
 }
 
 #[test]
+fn what_is_wrong_with_the_whole_repository_is_no_tasks_failure() {
+    let tasks: String = (1..=4).map(|number| format!("## Task {number}\n```sh\ntrue\n```\n")).collect();
+    let place = repository(&tasks);
+    // What every checkout needs, and is not there.
+    git(&place, &["config", "filter.absent.smudge", "false"]);
+    git(&place, &["config", "filter.absent.required", "true"]);
+    place.write(".git/info/attributes", "log.txt filter=absent\n");
+    let mut run = place.start(&["run"]);
+    let given_back = || place.events().iter().filter(|event| event["kind"] == "task_released").count();
+    wait_until("several tasks were given back", || given_back() >= 4 || run.has_ended());
+    run.kill();
+    let failures: u64 = place.tasks().iter().map(|task| task["failures"].as_u64().unwrap_or(0)).sum();
+    assert!(failures <= 1, "{:?}", place.tasks());
+    fs::remove_file(place.join(".git/info/attributes")).unwrap();
+    assert_eq!(place.run(&["run"]).code, Some(0));
+    assert!(place.all_are("completed"));
+}
+
+#[test]
 fn what_is_not_committed_is_named_at_the_launch() {
     let place = repository("## One\n```sh\necho one > one.txt\n```\n");
     let clean = place.run(&["run"]);

@@ -365,6 +365,19 @@ async fn what_was_noted_for_a_merge_that_never_came_is_nothing() {
 }
 
 #[tokio::test]
+async fn a_checkout_that_the_person_brought_along_stays_where_it_is() {
+    let place = Place::new().await;
+    let repository = left_behind(&place).await;
+    place.git(&["reset", "-q", "--hard", "main"]);
+    fs::write(place.path().join("staged.txt"), "staged\n").unwrap();
+    place.git(&["add", "-A"]);
+    fs::write(place.path().join("new/a.txt"), "mine\n").unwrap();
+    assert_eq!(repository.take_up(Vec::new()).await.unwrap(), [""; 0]);
+    assert_eq!((on(&place).as_str(), behind(&place)), ("main", None));
+    assert_eq!(place.status(), " M new/a.txt\nA  staged.txt");
+}
+
+#[tokio::test]
 async fn a_file_begun_with_other_line_ends_is_not_the_persons() {
     let place = Place::new().await;
     let repository = left_behind(&place).await;

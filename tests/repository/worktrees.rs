@@ -544,3 +544,31 @@ async fn what_a_power_cut_left_of_a_worktrees_git_folder_is_made_good() {
         assert!(place.on_main("f.txt").contains("\ndone"), "{case}");
     }
 }
+
+#[tokio::test]
+async fn work_in_a_worktree_that_was_marked_as_being_made_is_kept() {
+    let place = Place::new().await;
+    let path = place.path().join(".worktrees/crew-task-1");
+    place.git(&["worktree", "add", "-q", "-b", "brigade/crew/task-1", &path.display().to_string()]);
+    fs::write(place.path().join(".worktrees/.making-crew-task-1"), "").unwrap();
+    fs::write(path.join("mine.txt"), "mine").unwrap();
+    let worktree = place.provision(1).await;
+    assert_ne!(worktree.root, path);
+    assert!(worktree.warnings.concat().contains("somebody has worked in it"), "{:?}", worktree.warnings);
+    assert_eq!(fs::read_to_string(path.join("mine.txt")).unwrap(), "mine");
+}
+
+#[tokio::test]
+async fn what_git_knows_of_a_worktree_that_is_gone_keeps_no_task_from_its_own() {
+    let place = Place::new().await;
+    let left = place.path().join(".git/worktrees/crew-task-1");
+    fs::create_dir_all(&left).unwrap();
+    fs::write(left.join("locked"), "initializing").unwrap();
+    let pointer = place.path().join(".worktrees/crew-task-1/.git");
+    fs::write(left.join("gitdir"), format!("{}\n", pointer.display())).unwrap();
+    fs::write(left.join("commondir"), "").unwrap();
+    assert_eq!(place.repository.take_up(Vec::new()).await.unwrap(), [""; 0]);
+    for id in [1, 2] {
+        assert_eq!(place.provision(id).await.warnings, [""; 0]);
+    }
+}

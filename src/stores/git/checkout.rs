@@ -2,6 +2,7 @@
 //! or not. Where that is in the way the checkout is put on a branch of its own at the commit it is at, so that nothing that is committed
 //! there undoes a merge; it comes back once nothing is in the way.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -159,7 +160,12 @@ impl Inner {
                 };
                 let undone = self.undone_since(&old, &merge, &new)?;
                 let left = *self.left_over();
-                let told = self.bring(&old, &new, left).and_then(|brought| self.settle(&old, brought))?;
+                let brought = self.bring(&old, &new, left)?;
+                let told = match brought {
+                    // A person brought it along meanwhile.
+                    Brought::Nothing(_) if self.has_come_along(&old, &new)? => self.settle(&old, Brought::All)?,
+                    brought => self.settle(&old, brought)?,
+                };
                 Ok(undone.into_iter().chain(told).reduce(|all, told| format!("{all}. {told}")))
             }
             (Stand::Parted(branch), behind) => self.come_back(&branch, behind.is_some()),
@@ -201,6 +207,15 @@ impl Inner {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", &path, &error)),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the index has what `new` has of all that came since `old`.
+    fn has_come_along(&self, old: &str, new: &str) -> Result<bool, RepositoryError> {
+        let names = ["--name-only", "--no-renames", "-z"];
+        let came = self.main.git(["diff-tree", "-r"].iter().chain(&names).chain(&[old, new])).ok()?;
+        let differs = self.main.git(["diff-index", "--cached"].iter().chain(&names).chain(&[new])).ok()?;
+        let came: HashSet<&[u8]> = came.fields().collect();
+        Ok(!differs.fields().any(|path| came.contains(path)))
     }
 
     /// What a person committed on the branch behind `merge` while the files were still those of `old`, which takes out lines of merges.

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::index::{occupied, reveal};
 use super::run::{At, text_of};
 use super::worktrees::{POINTER_FILE, failed};
-use super::{Inner, WORKTREES_FOLDER};
+use super::{Inner, WORKTREES_FOLDER, small};
 use crate::ports::{Assignment, RepositoryError, Worktree};
 
 /// Folders beside the worktrees that begin like this are being removed.
@@ -85,7 +85,14 @@ impl Inner {
             let is_of_team = self.is_of_team(&entry.file_name().to_string_lossy());
             // Git writes where the worktree is before all else, and until then keeps nothing there.
             let pointer = entry.path().join(POINTER_FILE);
-            let leads_nowhere = || pointer.symlink_metadata().map_or(true, |metadata| metadata.len() == 0);
+            let is_empty =
+                |file: &str| entry.path().join(file).symlink_metadata().map_or(true, |metadata| metadata.len() == 0);
+            // One that git was killed in the middle of making, whose folder is gone: with such a one git lists none at all.
+            let is_gone = || {
+                let place = small::text(&pointer).unwrap_or_default();
+                Path::new(place.trim_end()).symlink_metadata().is_err()
+            };
+            let leads_nowhere = || is_empty(POINTER_FILE) || ((is_empty("commondir") || is_empty("HEAD")) && is_gone());
             if is_of_team && leads_nowhere() {
                 remove_folder(&entry.path())?;
             }

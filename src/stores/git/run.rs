@@ -31,6 +31,9 @@ const STDERR_BYTES_MAX: usize = 8 * 1024;
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
+/// What writes and removes files by their paths, and may go on for long: what is marked as at work.
+const BY_PATH: [&str; 7] = ["worktree", "read-tree", "checkout", "checkout-index", "clean", "merge", "switch"];
+
 /// What `git` is called.
 const PROGRAM: &str = if cfg!(windows) { "git.exe" } else { "git" };
 
@@ -207,7 +210,8 @@ impl Call<'_> {
     pub(super) fn run(self) -> Result<Said, RepositoryError> {
         let has_input = !self.input.is_empty();
         let mut command = self.command();
-        let mark = if has_input { None } else { self.at.and_then(At::mark_of_work) };
+        let tidies_up = self.arguments.iter().any(|word| BY_PATH.iter().any(|command| word == command));
+        let mark = self.at.filter(|_| !has_input && tidies_up).and_then(At::mark_of_work);
         command.stdin(if has_input { Stdio::piped() } else { mark.map_or_else(Stdio::null, Stdio::from) });
         let mut child = command.spawn().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound if self.at.is_none_or(|at| at.work_tree.is_dir()) => {

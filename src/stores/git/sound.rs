@@ -1,10 +1,13 @@
 //! What must hold of a worktree before git works there outside of any confinement: a teammate's commands write its git folder, and git
-//! follows what it finds there. Nobody else's commands reach that folder, and the teammate's own have ended by then.
+//! follows what it finds there. Nobody else's commands reach that folder, and the teammate's own have ended by then. And what a kill or a power
+//! cut spoiled there is mended.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
 
 use super::branch::is_commit;
 use super::run::At;
@@ -12,6 +15,8 @@ use super::worktrees::failed;
 use super::{Inner, small};
 use crate::ports::RepositoryError;
 
+/// How old a branch's lock is that nobody holds any more: git holds one for milliseconds.
+const LOCK_AGE: Duration = Duration::from_secs(2);
 /// What git exits with when it cannot go on.
 const SPOILED: i32 = 128;
 /// The most entries of a worktree's git folder that are looked at.
@@ -73,6 +78,32 @@ impl Inner {
         // A folder that git left empty is in nobody's way.
         let is_in_the_way = |path: &Path| path.is_dir() && fs::remove_dir(path).is_err();
         is_in_the_way(&path).then(|| format!("where its branch {branch} would be there are branches below"))
+    }
+
+    /// Removes the locks of a git that was killed: of those in the worktree's own folder nobody else takes any, and who held the task
+    /// before is gone, with all its commands. That of its branch is taken by others too, for an instant.
+    pub(super) fn mend_locks(&self, at: &At, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+        let entries = fs::read_dir(&at.git_dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        for lock in entries.filter(|path| path.extension().is_some_and(|end| end == "lock")) {
+            remove_lock(&lock, warnings)?;
+        }
+        self.mend_branch_lock(branch, warnings)
+    }
+
+    pub(super) fn mend_branch_lock(&self, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+        let lock = self.main.common_dir.join("refs/heads").join(format!("{branch}.lock"));
+        let age = lock.metadata().ok().and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
+        if age.is_some_and(|age| age > LOCK_AGE) { remove_lock(&lock, warnings) } else { Ok(()) }
+    }
+}
+
+fn remove_lock(lock: &Path, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+    match fs::remove_file(lock) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", lock, &error)),
+        _ => {
+            warnings.push(format!("{} was left by a git that was killed, and is removed", lock.display()));
+            Ok(())
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
-use std::time::Duration;
 
 use super::branch::Attached;
 use super::index::reveal;
@@ -20,8 +19,6 @@ use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 const NAMES_MAX: u32 = 9;
 /// Failures to ready a worktree at which another one is used.
 const FAILURES_MAX: u32 = 3;
-/// How old a branch's lock is that nobody holds any more: git holds one for milliseconds.
-const LOCK_AGE: Duration = Duration::from_secs(10);
 /// Beside a worktree, before its name: it is being made, and until it has a state nobody has worked in it.
 const MAKING: &str = ".making-";
 /// What a worktree's state says.
@@ -243,7 +240,14 @@ impl Inner {
             .read(&worktree.root)
             .map_or_else(|error| !matches!(error, WorktreeError::NotFound { .. }), |_| true);
         if !is_begun && mark_of_making(worktree).exists() {
-            return Ok(Found::Unfinished(self.at(&worktree.root)));
+            let at = self.at(&worktree.root);
+            if let Some(at) = &at
+                && !is_unfinished(at)
+                && self.has_been_worked_in(at)?
+            {
+                return Ok(Found::Foreign("somebody has worked in it before it was begun with".to_owned()));
+            }
+            return Ok(Found::Unfinished(at));
         }
         let Some(at) = self.at(&worktree.root) else {
             // A git that was killed at its first steps leaves the folder empty; so does anybody else who needs it no more.
@@ -274,6 +278,13 @@ impl Inner {
         }
         let branch = branch.map_or_else(|| "no branch".to_owned(), |branch| format!("`{branch}`"));
         Ok(Found::Foreign(format!("it has no state that says whose it is, and {branch} is checked out there")))
+    }
+
+    /// Whether there is more in a worktree than git put there when it made it; files may be missing.
+    fn has_been_worked_in(&self, at: &At) -> Result<bool, RepositoryError> {
+        let said = at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
+        let is_more = |entry: &[u8]| !entry.starts_with(b" D ") && !entry.starts_with(b"D  ");
+        Ok(said.fields().any(is_more) || self.left(at, &self.target_ref())?.is_some_and(|(commits, _)| commits > 0))
     }
 
     /// Where git keeps what belongs to the worktree in `root`, by what git knows: not by the `.git` file there, which anybody may change.
@@ -314,6 +325,7 @@ impl Inner {
     fn make(&self, worktree: &Worktree, tips: &Tips) -> Result<At, RepositoryError> {
         let root = text_of(&worktree.root);
         let mark = mark_of_making(worktree);
+        self.mend_branch_lock(&worktree.branch, &mut Vec::new())?;
         let marked = mark.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&mark, ""));
         marked.map_err(|error| failed("write", &mark, &error))?;
         // Forced, because git may still know of one that somebody removed; twice, because it may have locked it. A log of the branch
@@ -350,24 +362,6 @@ impl Inner {
         warnings.push(format!("{} led elsewhere and is written anew", file.display()));
         fs::write(&file, pointer).map_err(|error| failed("write", &file, &error))?;
         self.mend_locks(at, branch, warnings)
-    }
-
-    /// Removes the locks of a git that was killed: of those in the worktree's own folder nobody else takes any, and who held the task
-    /// before is gone, with all its commands. That of its branch is taken by others too, for an instant.
-    fn mend_locks(&self, at: &At, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
-        let entries = fs::read_dir(&at.git_dir).into_iter().flatten().flatten().map(|entry| entry.path());
-        let mut locks: Vec<PathBuf> =
-            entries.filter(|path| path.extension().is_some_and(|end| end == "lock")).collect();
-        let of_branch = self.main.common_dir.join("refs/heads").join(format!("{branch}.lock"));
-        let age = of_branch.metadata().ok().and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
-        locks.extend(age.filter(|age| *age > LOCK_AGE).map(|_| of_branch));
-        for lock in locks {
-            match fs::remove_file(&lock) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("remove", &lock, &error)),
-                _ => warnings.push(format!("{} was left by a git that was killed, and is removed", lock.display())),
-            }
-        }
-        Ok(())
     }
 
     fn write_state(
