@@ -245,7 +245,7 @@ impl ReadOnly {
         match self {
             Self::NoTask => "each task has a worktree of its own, and files are written in one alone: claim a task",
             Self::NoPlan => {
-                "nothing is written until your plan is approved: claim a task, look, hand in a plan with plan_approval, and end your turn"
+                "the workspace is read-only until your plan is approved: claim a task, look, hand in a plan with plan_approval, and end your turn"
             }
         }
     }
