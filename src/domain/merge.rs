@@ -7,6 +7,15 @@ use std::collections::HashMap;
 pub const DROPS_TRAILER: &str = "Brigade-Drops";
 /// How it ends when a checkout follows the branch again: good news, among what else is told of worktrees.
 pub const FOLLOWS_AGAIN: &str = " again, with all merges";
+
+/// How many letters of a commit's number people are shown.
+const COMMIT_SHOWN: usize = 12;
+
+/// A commit as people are shown it.
+#[must_use]
+pub fn short_commit(commit: &str) -> &str {
+    commit.get(..COMMIT_SHOWN).unwrap_or(commit)
+}
 /// The trailer that names the task of a commit.
 pub const TASK_TRAILER: &str = "Brigade-Task";
 /// The trailer that names who made a commit.

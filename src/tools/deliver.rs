@@ -13,6 +13,7 @@ use super::command::{CommandOutcome, CommandSetting, claim_lost};
 use super::{ToolContext, ToolError, verify};
 use crate::domain::change::{Action, Actor, permit};
 use crate::domain::event::Fact;
+use crate::domain::merge::short_commit;
 use crate::domain::reason;
 use crate::domain::task::{Task, VerifyRun};
 use crate::ports::{Assignment, Merge, MergeTry, Publish, Repository, RepositoryError, StoreError, Worktree};
@@ -194,7 +195,7 @@ async fn in_turn(
                     lodging.warn(context, text);
                 }
                 let green = if verified.is_some() { "verify exited 0 on the merged result; " } else { "" };
-                let evidence = format!("{green}merged into {} as {}", worktree.into, short(&merge.commit));
+                let evidence = format!("{green}merged into {} as {}", worktree.into, short_commit(&merge.commit));
                 return Ok(Delivered::Done { evidence, commit: Some(merge.commit), verify: verified });
             }
         }
@@ -224,7 +225,7 @@ async fn nothing_to_merge(
         verified = Some(outcome.verified(command));
     }
     let green = if verified.is_some() { format!("verify exited 0 on {into}; ") } else { String::new() };
-    let evidence = format!("{green}nothing new to merge: {into} is at {}", short(&commit));
+    let evidence = format!("{green}nothing new to merge: {into} is at {}", short_commit(&commit));
     Ok(Delivered::Done { evidence, commit: Some(commit), verify: verified })
 }
 
@@ -246,10 +247,6 @@ async fn still_holds(task: &Task, by: &Actor, context: &ToolContext) -> Result<(
     }
     let present = context.stores.board.get(task.id).await?;
     permit(&present, Action::Complete, by).map_err(|refusal| ToolError::from(StoreError::from(refusal)))
-}
-
-fn short(commit: &str) -> &str {
-    &commit[..commit.len().min(12)]
 }
 
 /// No fault of the model's: the turn ends, and the claim is given back.

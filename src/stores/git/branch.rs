@@ -5,6 +5,7 @@ use std::fs;
 use super::run::At;
 use super::worktrees::failed;
 use super::{Inner, checked_out, small};
+use crate::domain::merge::short_commit;
 use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
 
 /// In a worktree: the commit its branch was begun at. It stands beside the state and not in it, where another runner may drop it.
@@ -69,7 +70,7 @@ impl Inner {
             self.move_branch(worktree, &head, own.as_deref().unwrap_or_default())?;
             at.git(["symbolic-ref", "HEAD", &format!("refs/heads/{branch}")]).ok()?;
             let was = if own.is_some() { "" } else { ", which was gone," };
-            let from = &head[..head.len().min(12)];
+            let from = short_commit(&head);
             return Ok(Attached::Now(format!(
                 "{is} was checked out there: {branch}{was} goes on from its commit {from}"
             )));

@@ -4,16 +4,17 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::{MutexGuard, PoisonError};
 
 use super::branch::is_commit;
 use super::bring::{Brought, Left};
+use super::removal::remove_file;
 use super::run::{At, git, text_of};
 use super::worktrees::{POINTER_FILE, failed};
 use super::{CHECKOUT_REF, Inner, checked_out, small};
-use crate::domain::merge::{FOLLOWS_AGAIN, taken_out};
+use crate::domain::merge::{FOLLOWS_AGAIN, short_commit, taken_out};
 use crate::ports::{Durability, RepositoryError, TEAMMATES_DOMAIN};
 
 /// What the branches begin with that the person's checkout is put on.
@@ -202,11 +203,7 @@ impl Inner {
     }
 
     pub(super) fn forget_behind(&self) -> Result<(), RepositoryError> {
-        let path = self.main.git_dir.join(CHECKOUT_REF);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", &path, &error)),
-            _ => Ok(()),
-        }
+        remove_file(&self.main.git_dir.join(CHECKOUT_REF))
     }
 
     /// Whether the index has what `new` has of all that came since `old`.
@@ -221,7 +218,7 @@ impl Inner {
     /// What a person committed on the branch behind `merge` while the files were still those of `old`, which takes out lines of merges.
     fn undone_since(&self, old: &str, merge: &str, new: &str) -> Result<Option<String>, RepositoryError> {
         let lost = taken_out(&self.diff(old, merge)?, &self.diff(merge, new)?);
-        let merge = &merge[..merge.len().min(12)];
+        let merge = short_commit(merge);
         Ok((!lost.is_empty()).then(|| {
             format!(
                 "what was committed on {} since {merge} takes out {} lines that the team had merged, perhaps because the files here were older then: see git diff {merge} {}; to have a file of the merge again: git checkout {merge} -- FILE",
@@ -246,7 +243,7 @@ impl Inner {
             *self.left_over() = Left::Torn;
         }
         let Some(told) = self.part(old, &why)? else {
-            let (old, into) = (&old[..old.len().min(12)], &self.into);
+            let (old, into) = (short_commit(old), &self.into);
             return Ok(Some(format!(
                 "{into} was moved by a merge, and the workspace's files are still those of {old} ({why}): a commit made there now would undo the merge"
             )));

@@ -12,7 +12,7 @@ use super::index::REPOSITORY_MODE;
 use super::run::{At, path_of, pathspec, text_of};
 use super::worktrees::failed;
 use super::{Inner, WORKTREES_FOLDER, identity};
-use crate::domain::merge::{DROPS_TRAILER, Lines, taken_out, unaccounted};
+use crate::domain::merge::{DROPS_TRAILER, Lines, short_commit, taken_out, unaccounted};
 use crate::ports::{Assignment, Durability, Merge, MergeTry, Publish, RepositoryError, Worktree};
 
 /// The most of a conflict's text that is handed on, in bytes.
@@ -190,7 +190,7 @@ impl Inner {
         Ok((!lost.is_empty()).then(|| {
             format!(
                 "your merge {} leaves out lines that one side added:\n{}\nPut them back. Where it must be so, say why in the merge's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
-                &commit[..commit.len().min(12)],
+                short_commit(commit),
                 shown(&lost)
             )
         }))

@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
+use crate::domain::merge::short_commit;
 use crate::domain::task::TaskId;
 use crate::ports::{
     Assignment, Clock, Durability, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, Worktree,
@@ -161,7 +162,7 @@ impl GitRepository {
         let Some(old) = checkout::behind(&main) else { return Ok(None) };
         let is_moved = checkout::last_merge(&main, &old, &format!("refs/heads/{into}"))?.is_some();
         Ok(is_moved.then(|| {
-            let old = &old[..old.len().min(12)];
+            let old = short_commit(&old);
             format!(
                 "the files here are still those of {old}, while {into} was moved by merges: a commit made now would undo them. git status shows what is in the way; copy that elsewhere, take it out of the way (git checkout {old} -- FILE), and the next launch brings the files along"
             )

@@ -134,6 +134,15 @@ fn what_holds(at: &At) -> Result<Option<String>, RepositoryError> {
     Ok((files > 0).then(|| format!("it has {files} files that are changed and not committed")))
 }
 
+/// Removes a file that may not be there.
+pub(super) fn remove_file(file: &Path) -> Result<(), RepositoryError> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", file, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a folder that may not be there, with all that is in it.
 pub(super) fn remove_folder(folder: &Path) -> Result<(), RepositoryError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", folder, &error)),

@@ -5,11 +5,11 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
 use super::branch::is_commit;
+use super::removal::remove_file;
 use super::run::At;
 use super::worktrees::failed;
 use super::{Inner, small};
@@ -98,13 +98,9 @@ impl Inner {
 }
 
 fn remove_lock(lock: &Path, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
-    match fs::remove_file(lock) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", lock, &error)),
-        _ => {
-            warnings.push(format!("{} was left by a git that was killed, and is removed", lock.display()));
-            Ok(())
-        }
-    }
+    remove_file(lock)?;
+    warnings.push(format!("{} was left by a git that was killed, and is removed", lock.display()));
+    Ok(())
 }
 
 /// Has a worktree's HEAD be one again, where a power cut or a command left it empty or spoiled: on the worktree's own branch.

@@ -3,11 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::run::path_of;
-use super::{GitRepository, WORKTREES_FOLDER, usable};
+use super::{EXCLUDED, GitRepository, usable};
 use crate::ports::RepositoryError;
-
-/// What Brigade itself keeps in a workspace, also where git was not told to ignore it.
-const OURS: [&str; 4] = [".tasks", ".team", "agent_state.json", WORKTREES_FOLDER];
 
 impl GitRepository {
     /// The files of `workspace` that were changed and not committed, and those git neither knows nor ignores; a folder of such files
@@ -20,6 +17,8 @@ impl GitRepository {
         // Nobody who looks should lock the index for that.
         let said = main.git(["--no-optional-locks", "status", "--porcelain=v1", "-z", "--no-renames"]).ok()?;
         let paths = said.fields().filter_map(|field| field.get(3..)).filter(|path| !path.is_empty()).map(path_of);
-        Ok(paths.filter(|path| !OURS.iter().any(|ours| path.starts_with(ours))).collect())
+        // Also where git was not told yet not to see it.
+        let is_ours = |path: &PathBuf| EXCLUDED.iter().any(|ours| path.starts_with(ours.trim_matches('/')));
+        Ok(paths.filter(|path| !is_ours(path)).collect())
     }
 }

@@ -1,13 +1,13 @@
 //! Worktrees: made for a task, found again for its next attempt. One that is dirty, or somebody else's, is never removed nor changed.
 
+use std::collections::HashMap;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 
 use super::branch::Attached;
 use super::index::reveal;
-use super::removal::remove_folder;
+use super::removal::{remove_file, remove_folder};
 use super::run::{At, path_of, text_of};
 use super::sound::{mend_head, mend_index};
 use super::{Inner, WORKTREES_FOLDER, small};
@@ -76,7 +76,12 @@ impl Inner {
         for number in 1..=NAMES_MAX {
             let worktree = self.candidate(assignment, number);
             let was_there = worktree.root.symlink_metadata().is_ok();
-            match self.provision_at(&worktree, assignment, &mut warnings) {
+            let provisioned = self.provision_at(&worktree, assignment, &mut warnings);
+            if provisioned.is_ok() {
+                // Only failures one after the other say that it will not be.
+                self.failures().remove(&worktree.name);
+            }
+            match provisioned {
                 Ok(None) => {}
                 Ok(Some(Provision::Ready(ready))) => return Ok(Provision::Ready(Worktree { warnings, ..ready })),
                 Ok(Some(Provision::Merged { commit, summary, worktree })) => {
@@ -93,9 +98,13 @@ impl Inner {
         Err(RepositoryError::Failed { action, reason: format!("{}. Remove some", warnings.join(". ")) })
     }
 
+    fn failures(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts a failure to ready this worktree, and says whether there were as many as whoever asks for it tries.
     fn has_failed_often(&self, worktree: &Worktree) -> bool {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = self.failures();
         let count = failures.entry(worktree.name.clone()).or_default();
         *count += 1;
         *count >= FAILURES_MAX
@@ -112,11 +121,7 @@ impl Inner {
         let tips = self.tips(&worktree, assignment)?;
         let Some((at, is_new)) = self.stand(&worktree, assignment, &tips, warnings)? else { return Ok(None) };
         self.write_state(&worktree, assignment, warnings)?;
-        let mark = mark_of_making(&worktree);
-        match fs::remove_file(&mark) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("remove", &mark, &error)),
-            _ => {}
-        }
+        remove_file(&mark_of_making(&worktree))?;
         if let Some((commit, summary)) = self.merged(&tips)? {
             return Ok(Some(Provision::Merged { commit, summary, worktree }));
         }
