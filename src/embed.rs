@@ -26,8 +26,8 @@ use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
 use crate::domain::time::UnixMs;
 use crate::models;
-use crate::platform::guard;
 use crate::ports::{Clock, Repository, StoreError, Stores};
+use crate::sandbox;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::{GitOptions, GitRepository};
 use crate::stores::open::{OpenOptions, Purpose, Workspace, open};
@@ -85,12 +85,12 @@ pub enum EmbedError {
 /// Does `work` on a runtime of its own: all that a `main` which launches teams has to do.
 ///
 /// Commands of members run under a guard, which is this very program, started again. It has to become the guard before it does
-/// anything else, so call this, or [`guard::run_if_asked`], first.
+/// anything else, so call this, or [`sandbox::run_if_asked`], first.
 ///
 /// # Errors
 /// The system gives no threads or no event queue.
 pub fn run<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
-    guard::run_if_asked();
+    sandbox::run_if_asked();
     Ok(tokio::runtime::Runtime::new()?.block_on(work))
 }
 
@@ -193,8 +193,8 @@ impl Team {
     /// # Errors
     /// See [`EmbedError`].
     pub async fn open(mut self, folder: &Path) -> Result<OpenTeam, EmbedError> {
-        if !guard::was_asked() {
-            let why = "let main call brigade::embed::run, or brigade::platform::guard::run_if_asked, first";
+        if !sandbox::was_asked() {
+            let why = "let main call brigade::embed::run, or brigade::sandbox::run_if_asked, first";
             return Err(EmbedError::Guard(why.to_owned()));
         }
         let unusable =
@@ -269,7 +269,7 @@ impl OpenTeam {
             stores: workspace.stores.clone(),
             clock: Arc::new(SystemClock),
             control_files: team.control_files.into(),
-            guard: guard::own_guard().map_err(|error| EmbedError::Guard(error.to_string()))?,
+            guard: sandbox::own_guard().map_err(|error| EmbedError::Guard(error.to_string()))?,
             workspace: folder,
             connect: team.connect,
             count_tokens: models::tokens::count,

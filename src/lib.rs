@@ -6,6 +6,7 @@ pub mod embed;
 pub mod models;
 pub mod platform;
 pub mod ports;
+pub mod sandbox;
 pub mod stores;
 pub mod team;
 pub mod tools;

@@ -5,6 +5,6 @@ use std::process::ExitCode;
 mod launch;
 
 fn main() -> ExitCode {
-    brigade::platform::guard::run_if_asked();
+    brigade::sandbox::run_if_asked();
     brigade::cli::run(std::env::args_os(), launch::launch).into()
 }

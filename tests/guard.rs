@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use brigade::domain::record::RunningCommand;
 use brigade::domain::task::TaskId;
-use brigade::platform::guard::{self, CommandEnd, Confinement};
 use brigade::platform::processes;
 use brigade::ports::StoreResult;
+use brigade::sandbox::{self, CommandEnd, Confinement};
 use brigade::tools::command::{CommandOutcome, CommandSetting, Ending, Holding, run};
 use brigade::tools::{CommandRegistry, ToolError};
 use tokio::sync::watch;
@@ -69,7 +69,7 @@ struct Bench {
 }
 
 fn guard_of_brigade() -> Arc<[OsString]> {
-    Arc::from([OsString::from(env!("CARGO_BIN_EXE_brigade")), guard::GUARD_ARGUMENT.into()])
+    Arc::from([OsString::from(env!("CARGO_BIN_EXE_brigade")), sandbox::GUARD_ARGUMENT.into()])
 }
 
 fn bench() -> Bench {
@@ -332,7 +332,7 @@ impl Worker {
             .env("BRIGADE_GUARD_TEST_FOLDER", bench.folder.path())
             .env("BRIGADE_GUARD_TEST_COMMAND", command)
             .env("BRIGADE_GUARD_TEST_MS", time_max.as_millis().to_string())
-            .env(guard::CONFINEMENT_VARIABLE, confinement)
+            .env(sandbox::CONFINEMENT_VARIABLE, confinement)
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
@@ -480,7 +480,7 @@ async fn no_two_commands_at_a_time_have_the_same_number() {
 
 /// Whether commands here have process namespaces of their own.
 fn is_whole() -> bool {
-    let confinement = guard::confinement(&guard_of_brigade(), &std::env::temp_dir(), &[]);
+    let confinement = sandbox::confinement(&guard_of_brigade(), &std::env::temp_dir(), &[]);
     confinement == Confinement::Whole
 }
 
@@ -500,7 +500,7 @@ async fn commands_that_name_files_by_their_process_number_do_not_name_the_same()
 /// Commands that are not confined are said to be so, and go on: what is wrong with one path must not come to that.
 #[test]
 fn no_protected_path_keeps_commands_from_being_confined() {
-    let confined = |read_only: &[PathBuf]| guard::confinement(&guard_of_brigade(), &std::env::temp_dir(), read_only);
+    let confined = |read_only: &[PathBuf]| sandbox::confinement(&guard_of_brigade(), &std::env::temp_dir(), read_only);
     let without = confined(&[]);
     if let Confinement::Unavailable(reason) = &without {
         println!("not confined here: {reason}");
@@ -516,7 +516,7 @@ fn no_protected_path_keeps_commands_from_being_confined() {
 
 #[tokio::test]
 async fn confined_commands_see_control_files_read_only_and_all_else_as_ever() {
-    if let Confinement::Unavailable(reason) = guard::confinement(&guard_of_brigade(), &std::env::temp_dir(), &[]) {
+    if let Confinement::Unavailable(reason) = sandbox::confinement(&guard_of_brigade(), &std::env::temp_dir(), &[]) {
         println!("not confined here: {reason}");
         return;
     }

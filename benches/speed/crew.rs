@@ -9,10 +9,10 @@ use brigade::domain::name::LEAD;
 use brigade::domain::state::Mode;
 use brigade::domain::transcript::{Block, Usage};
 use brigade::models::runbook::Runbook;
-use brigade::platform::guard;
 use brigade::ports::{
     Board, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason, ToolSpec,
 };
+use brigade::sandbox;
 use brigade::stores::open::{OpenOptions, Purpose, Workspace, open};
 use brigade::team::handle::{Command, TeamHandle};
 use brigade::team::spec::{Limits, TeamSpec};
@@ -144,7 +144,7 @@ impl Crew<'_> {
             clock,
             workspace: self.workspace.to_owned(),
             control_files: Arc::<[PathBuf]>::default(),
-            guard: guard::own_guard().unwrap(),
+            guard: sandbox::own_guard().unwrap(),
             connect: Arc::new(connect),
             tools_of: Arc::new(tools),
             count_tokens: |text| text.len() as u64 / 4,

@@ -55,7 +55,7 @@ const ROWS: [Row; 14] = [
 ];
 
 fn main() -> ExitCode {
-    brigade::platform::guard::run_if_asked();
+    brigade::sandbox::run_if_asked();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some((role, arguments)) = child::role_of(&arguments) {
         child::play(role, arguments);

@@ -18,9 +18,9 @@ use crate::domain::graph::all_cycles;
 use crate::domain::task::TaskId;
 use crate::models;
 use crate::platform;
-use crate::platform::guard::{self, Confinement};
 use crate::platform::watch::FolderWatch;
 use crate::ports::{Board as _, BoardView, ModelSpec};
+use crate::sandbox::{self, Confinement};
 use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::stores::git::GitRepository;
 use crate::team::spec::{Isolation, TeamSpec};
@@ -320,14 +320,14 @@ fn free_space(workspace: &Path, context: &Context) -> Finding {
 }
 
 fn confinement(context: &Context) -> Finding {
-    let guard = match guard::own_guard() {
+    let guard = match sandbox::own_guard() {
         Ok(guard) => guard,
         Err(error) => return fail("commands", format!("the guard cannot be started: {error}"), ""),
     };
     let folder = context.workspace().unwrap_or_else(|_| std::env::temp_dir());
     // Without a workspace there is nothing to protect, but whether it could be can be told.
     let read_only = context.control_files(None).unwrap_or_else(|_| vec![folder.clone()]);
-    match guard::confinement(&guard, &folder, &read_only) {
+    match sandbox::confinement(&guard, &folder, &read_only) {
         Confinement::Whole => ok("commands", "they see the control files read-only, and no process but their own"),
         Confinement::MountsOnly(why) => {
             let text = format!("they see the control files read-only, but also other processes ({why})");

@@ -332,7 +332,7 @@ pub const OTHER_VARIABLES: [&str; 7] = [
     "BRIGADE_TEAMMATE",
     "BRIGADE_TASK",
     "BRIGADE_ATTEMPT",
-    crate::platform::guard::CONFINEMENT_VARIABLE,
+    crate::sandbox::CONFINEMENT_VARIABLE,
 ];
 
 /// Settings that are planned, and what is not enforced where they stand. One that is not enforced is refused: nobody is to

@@ -7,7 +7,6 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 
-pub mod guard;
 pub mod processes;
 pub mod terminal;
 pub mod watch;

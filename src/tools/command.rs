@@ -1,7 +1,7 @@
 //! Runs one command under the guard: for the bash tool, for a task's `verify`, for a team's `done_when`.
 //!
 //! Bounded in time and output. The command's group is recorded before it begins; it is ended with all it started when the
-//! time is over, when the claim it ran for is lost, and when the caller is dropped or killed. See `platform::guard`.
+//! time is over, when the claim it ran for is lost, and when the caller is dropped or killed. See `sandbox`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,13 +16,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::output::Collector;
-use super::{CommandRegistry, ReadOnly, ToolContext, ToolError, environment};
+use super::{CommandRegistry, ReadOnly, ToolContext, ToolError};
 use crate::domain::reason;
 use crate::domain::record::{GuardProcess, RunningCommand};
 use crate::domain::task::{TaskId, VerifyRun};
-use crate::platform::guard::{self, CommandEnd, GO, GuardSays, GuardedCommand, Level};
 use crate::platform::processes::{self, GroupSignal};
 use crate::ports::StoreResult;
+use crate::sandbox::{self, CommandEnd, GO, GuardSays, GuardedCommand, Level, environment};
 
 /// How long the guard may take to get a command ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -251,7 +251,7 @@ struct Running {
 impl Running {
     /// Starts the command, confined as strictly as the system allows.
     async fn start(command: &str, held: Holding, setting: &CommandSetting) -> Result<Self, ToolError> {
-        let mut confinement = guard::confinement_to_try();
+        let mut confinement = sandbox::confinement_to_try();
         loop {
             if setting.must_be_confined && confinement.level() == Level::Plain {
                 let text = format!(
@@ -264,8 +264,8 @@ impl Running {
             let Err(refused) = running.begin().await? else { return Ok(running) };
             let Some(weaker) = confinement.weaker(refused.clone()) else { return Err(not_started(&refused)) };
             tracing::info!(?weaker, "commands cannot be confined as they should be");
-            guard::remember(&weaker);
-            confinement = guard::confinement_to_try();
+            sandbox::remember(&weaker);
+            confinement = sandbox::confinement_to_try();
         }
     }
 
@@ -430,7 +430,7 @@ impl Guarded {
         if timeout(END_TIMEOUT, guard.wait()).await.is_err() {
             let (pid, group) = (self.process.pid, self.group);
             // Not yet waited for, so its number is still its own.
-            let forced = tokio::task::spawn_blocking(move || guard::end_by_force(pid, group)).await;
+            let forced = tokio::task::spawn_blocking(move || sandbox::end_by_force(pid, group)).await;
             let left = forced.unwrap_or_else(|_| vec![pid]);
             if !left.is_empty() {
                 tracing::warn!(?left, "processes of a command could not be ended");

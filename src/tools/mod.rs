@@ -14,7 +14,6 @@ mod claim_task;
 pub mod command;
 pub mod deliver;
 mod edit_file;
-mod environment;
 mod glob;
 mod grep;
 mod idle;
@@ -215,7 +214,7 @@ pub struct ToolContext {
     pub read_only: Option<ReadOnly>,
     /// Who reviews what is done before it is completed: a role, a capability, `lead`, `human`; nobody without it.
     pub review: Option<Arc<str>>,
-    /// The program that guards commands, and its first arguments; see `platform::guard`.
+    /// The program that guards commands, and its first arguments; see `sandbox`.
     pub guard: Arc<[std::ffi::OsString]>,
     /// Where the process groups of running commands are recorded.
     pub commands: Arc<dyn CommandRegistry>,

@@ -9,8 +9,8 @@ use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::domain::record::RunningCommand;
 use crate::domain::task::{Task, VerifyRun};
-use crate::platform::guard;
 use crate::ports::StoreResult;
+use crate::sandbox;
 use crate::team::spec::Limits;
 use crate::tools::CommandRegistry;
 use crate::tools::command::{self, CommandSetting};
@@ -33,7 +33,7 @@ pub(super) async fn run(context: &Context, verify: &str, task: &Task, by: &str) 
     let limits = team.as_ref().map_or_else(Limits::default, |team| team.limits.clone());
     let plan = team.as_ref().and_then(|team| team.plan.clone());
     let held = watch::Sender::new(Some((task.id, task.attempt)));
-    let guard = guard::own_guard().map_err(|error| CliError::refused(format!("cannot start the guard: {error}")))?;
+    let guard = sandbox::own_guard().map_err(|error| CliError::refused(format!("cannot start the guard: {error}")))?;
     let setting = CommandSetting {
         workspace: context.workspace()?,
         control_files: context.control_files(plan.as_deref())?.into(),

@@ -16,8 +16,8 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, set_parent_process_death_signal};
 
-use super::process::{PAUSE_MIN, wait_for};
-use super::{CommandEnd, GO, GRACE, GuardSays, confine};
+use super::guard::{PAUSE_MIN, wait_for};
+use super::{CommandEnd, GO, GRACE, GuardSays, namespaces};
 use crate::platform::processes::hide_this_process;
 
 /// Runs the command and says over the channel on stdin how it ended; `None` when the arguments are not the guard's.
@@ -50,12 +50,12 @@ fn ready(read_only: &[OsString]) -> Result<(), String> {
     let said = |error: Errno| error.to_string();
     // A group of its own, by which it is known outside.
     rustix::process::setsid().map_err(said)?;
-    let outside = confine::number_outside()?;
-    confine::mount_proc()?;
-    confine::number_processes_from(outside)?;
-    confine::protect(read_only)?;
-    confine::seal();
-    confine::give_up_capabilities()?;
+    let outside = namespaces::number_outside()?;
+    namespaces::mount_proc()?;
+    namespaces::number_processes_from(outside)?;
+    namespaces::protect(read_only)?;
+    namespaces::seal();
+    namespaces::give_up_capabilities()?;
     hide_this_process();
     // Last: changing capabilities takes it back.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(said)

@@ -100,7 +100,7 @@ fn is_secret_word(word: &str) -> bool {
 }
 
 /// The environment of a command: `outer` without secrets, the fixed variables, and `own`.
-pub(super) fn of_command(
+pub fn of_command(
     outer: impl Iterator<Item = (OsString, OsString)>,
     own: &[(&str, String)],
 ) -> Vec<(OsString, OsString)> {

@@ -85,7 +85,8 @@ impl Stage {
     fn start(order: &Order<'_>) -> io::Result<Result<Self, String>> {
         #[cfg(target_os = "linux")]
         if order.level == Level::Whole
-            && let Err(why_not) = super::confine::enter(true).and_then(|()| super::confine::hand_on_capabilities())
+            && let Err(why_not) =
+                super::namespaces::enter(true).and_then(|()| super::namespaces::hand_on_capabilities())
         {
             return Ok(Err(why_not));
         }

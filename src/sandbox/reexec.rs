@@ -48,9 +48,9 @@ fn confine(read_only: &[OsString]) -> Result<(), String> {
     if read_only.is_empty() {
         return Ok(());
     }
-    super::confine::enter(false)?;
-    super::confine::protect(read_only)?;
-    super::confine::seal();
+    super::namespaces::enter(false)?;
+    super::namespaces::protect(read_only)?;
+    super::namespaces::seal();
     Ok(())
 }
 

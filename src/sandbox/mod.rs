@@ -33,18 +33,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::processes;
+use crate::platform::processes;
 
-#[cfg(target_os = "linux")]
-mod confine;
 #[cfg(unix)]
 mod descendants;
+pub mod environment;
+#[cfg(unix)]
+mod guard;
 #[cfg(target_os = "linux")]
 mod init;
+#[cfg(target_os = "linux")]
+mod namespaces;
 #[cfg(unix)]
-mod process;
-#[cfg(unix)]
-mod stage;
+mod reexec;
 
 /// The first argument that makes a program of ours the guard.
 pub const GUARD_ARGUMENT: &str = "__guard";
@@ -80,12 +81,12 @@ pub fn run_if_asked() {
 #[cfg(unix)]
 fn run(arguments: &[OsString]) -> i32 {
     let code = match arguments {
-        [what, order @ ..] if what == "run" => process::run(order),
+        [what, order @ ..] if what == "run" => guard::run(order),
         #[cfg(target_os = "linux")]
         [what, order @ ..] if what == "init" => init::run(order),
         #[cfg(target_os = "linux")]
-        [what, order @ ..] if what == "map" => confine::map_for(order),
-        [what, order @ ..] if what == "stage" => stage::run(order),
+        [what, order @ ..] if what == "map" => namespaces::map_for(order),
+        [what, order @ ..] if what == "stage" => reexec::run(order),
         _ => None,
     };
     code.unwrap_or(64)
