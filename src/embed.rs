@@ -21,13 +21,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::config::problem::ConfigError;
 use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags};
+use crate::domain::access::PathRule;
 use crate::domain::plan::{self, PLAN_BYTES_MAX, PlanErrors};
 use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
 use crate::domain::time::UnixMs;
 use crate::models;
 use crate::ports::{Clock, Repository, StoreError, Stores};
-use crate::sandbox;
+use crate::sandbox::protected::{make_user_config_folder, search_path_rules, user_config_rules};
+use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::{GitOptions, GitRepository};
 use crate::stores::open::{OpenOptions, Purpose, Workspace, open};
@@ -37,9 +39,21 @@ use crate::team::spec::{Isolation, TeamSpec};
 use crate::team::{self, LaunchError, Start};
 use crate::tools::{self, Tool};
 
-/// Brigade's own files in a workspace. The state file's next versions and those before are named one by one, because they
-/// take its name while commands run: see `stores::file::shared`.
-const CONTROL_FILES: [&str; 6] = [".team/spare/*", ".team/aside/*", "agent_state.json", ".tasks", ".team", CONFIG_FILE];
+/// Brigade's own files in a workspace.
+const CONTROL_FILES: [&str; 4] = ["agent_state.json", ".tasks", ".team", CONFIG_FILE];
+
+/// Folders whose files become the state file while commands run: see `stores::file::shared`.
+const STATE_FILE_FOLDERS: [&str; 2] = [".team/spare", ".team/aside"];
+
+/// Files by which processes of Brigade keep each other out. A command that held one would hold up the team.
+const LOCK_FILES: [&str; 6] = [
+    ".tasks/.lock",
+    ".team/lead.lock",
+    ".team/.agent_state.json.lock",
+    ".team/.config.json.lock",
+    ".team/inbox/.lock",
+    ".team/requests.lock",
+];
 
 /// The system's clock.
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +94,9 @@ pub enum EmbedError {
     /// Commands could not be guarded by this program.
     #[error("commands cannot be guarded: {0}")]
     Guard(String),
+    /// Commands cannot be confined.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
 }
 
 /// Does `work` on a runtime of its own: all that a `main` which launches teams has to do.
@@ -211,7 +228,10 @@ impl Team {
         let purpose = Purpose::Lead { team: self.spec.name.to_string() };
         let options = OpenOptions { purpose, durability: self.durability, clock: Arc::new(SystemClock) };
         let workspace = open(&folder, options).await?;
-        Ok(OpenTeam { team: self, workspace, folder })
+        let user_file = user_config_file();
+        user_file.as_deref().map(make_user_config_folder);
+        let sandbox = sandbox(&folder, &self.control_files, user_file.as_deref(), &self.spec.writable)?;
+        Ok(OpenTeam { team: self, workspace, sandbox, folder })
     }
 
     /// Launches the team in this folder.
@@ -241,6 +261,7 @@ impl Team {
 pub struct OpenTeam {
     team: Team,
     workspace: Workspace,
+    sandbox: Sandbox,
     folder: PathBuf,
 }
 
@@ -260,16 +281,16 @@ impl OpenTeam {
     /// Launches it.
     ///
     /// # Errors
-    /// [`EmbedError::Launch`] and [`EmbedError::Guard`]. Nothing was started then.
+    /// [`EmbedError::Launch`]. Nothing was started then.
     pub async fn launch(self) -> Result<RunningTeam, EmbedError> {
-        let Self { team, workspace, folder } = self;
+        let Self { team, workspace, sandbox, folder } = self;
         let own = team.tools;
         let repository = repository(&team.spec, &folder, &team.control_files, team.durability).await?;
         let surroundings = team::Surroundings {
             stores: workspace.stores.clone(),
             clock: Arc::new(SystemClock),
             control_files: team.control_files.into(),
-            guard: sandbox::own_guard().map_err(|error| EmbedError::Guard(error.to_string()))?,
+            sandbox,
             workspace: folder,
             connect: team.connect,
             count_tokens: models::tokens::count,
@@ -336,6 +357,37 @@ async fn repository(
         durability,
     };
     Ok(Some(Arc::new(GitRepository::open(folder, options).await?)))
+}
+
+/// The sandbox of commands in `workspace`: these control files, the user's config and the programs of the home folder are read-only
+/// there, but for folders in `writable`; lock files are hidden. It blocks for some milliseconds.
+///
+/// # Errors
+/// [`SandboxError`]: a path that exists cannot be protected, or the guard cannot be started.
+pub fn sandbox(
+    workspace: &Path,
+    control_files: &[PathBuf],
+    user_file: Option<&Path>,
+    writable: &[PathBuf],
+) -> Result<Sandbox, SandboxError> {
+    let guard = sandbox::own_guard().map_err(|error| SandboxError::Guard(error.to_string()))?;
+    let mut rules: Vec<PathRule> =
+        STATE_FILE_FOLDERS.iter().map(|folder| PathRule::read_only_files(workspace.join(folder))).collect();
+    rules.extend(control_files.iter().map(|file| PathRule::read_only(workspace.join(file))));
+    rules.extend(LOCK_FILES.iter().map(|file| PathRule::hidden(workspace.join(file))));
+    rules.extend(user_file.into_iter().flat_map(|file| user_config_rules(file, workspace)));
+    rules.extend(search_path_rules(workspace, writable));
+    let mut known = BTreeSet::new();
+    rules.retain(|rule| known.insert(rule.path.clone()));
+    Sandbox::open(guard, workspace, rules)
+}
+
+/// `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.
+#[must_use]
+pub fn user_config_file() -> Option<PathBuf> {
+    let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;
+    Some(config.join("brigade/config.toml"))
 }
 
 /// What no tool of a member may write: Brigade's own files in the workspace, relative to it, and what says how the team

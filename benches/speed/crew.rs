@@ -12,7 +12,7 @@ use brigade::models::runbook::Runbook;
 use brigade::ports::{
     Board, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason, ToolSpec,
 };
-use brigade::sandbox;
+use brigade::sandbox::{self, Sandbox};
 use brigade::stores::open::{OpenOptions, Purpose, Workspace, open};
 use brigade::team::handle::{Command, TeamHandle};
 use brigade::team::spec::{Limits, TeamSpec};
@@ -144,7 +144,7 @@ impl Crew<'_> {
             clock,
             workspace: self.workspace.to_owned(),
             control_files: Arc::<[PathBuf]>::default(),
-            guard: sandbox::own_guard().unwrap(),
+            sandbox: Sandbox::open(sandbox::own_guard().unwrap(), self.workspace, Vec::new()).unwrap(),
             connect: Arc::new(connect),
             tools_of: Arc::new(tools),
             count_tokens: |text| text.len() as u64 / 4,

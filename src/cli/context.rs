@@ -19,6 +19,7 @@ use crate::domain::time::UnixMs;
 use crate::embed::{self, SystemClock};
 use crate::platform;
 use crate::ports::{Board, BoardView, Clock, Stores};
+use crate::sandbox::Sandbox;
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::{BOARD_FOLDER, FileBoard};
 use crate::stores::file::format::check_format;
@@ -99,7 +100,7 @@ impl Context {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
             .filter(|(name, _)| name.starts_with("BRIGADE_"))
             .collect();
-        let surroundings = Surroundings { current_folder, user_file: user_file(), variables };
+        let surroundings = Surroundings { current_folder, user_file: embed::user_config_file(), variables };
         Ok(Self { global, surroundings, output, screen: None })
     }
 
@@ -229,6 +230,18 @@ impl Context {
         let workspace = self.workspace()?;
         let configs: Vec<PathBuf> = self.config_file().into_iter().chain(self.surroundings.user_file.clone()).collect();
         Ok(embed::control_files(&workspace, &configs, plan))
+    }
+
+    /// The sandbox of commands in the workspace.
+    ///
+    /// # Errors
+    /// There is no workspace, or a control file cannot be protected.
+    pub fn sandbox(&self, team: Option<&TeamSpec>) -> CliResult<Sandbox> {
+        let control_files = self.control_files(team.and_then(|team| team.plan.as_deref()))?;
+        let writable = team.map(|team| team.writable.as_slice()).unwrap_or_default();
+        let user_file = self.surroundings.user_file.as_deref();
+        embed::sandbox(&self.workspace()?, &control_files, user_file, writable)
+            .map_err(|error| CliError::refused(error.to_string()))
     }
 
     /// Where a new config goes: the workspace that was named, which is made where it is missing, or the current folder.
@@ -400,13 +413,6 @@ fn heartbeat(state: &SharedState, team: &str) -> Option<UnixMs> {
     let reports = teammates.values().map(|report| report.heartbeat.clone());
     let reports = reports.chain(state.lead().map(|lead| lead.heartbeat.clone()));
     reports.filter_map(|heartbeat| UnixMs::from_iso(&heartbeat)).max().filter(|_| of_team.as_deref() == Some(team))
-}
-
-/// `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.
-fn user_file() -> Option<PathBuf> {
-    let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;
-    Some(config.join("brigade/config.toml"))
 }
 
 /// A path as people read it: relative to the current folder where it is below that.

@@ -16,11 +16,12 @@ use super::output::Answer;
 use crate::config::TeamFlags;
 use crate::domain::graph::all_cycles;
 use crate::domain::task::TaskId;
+use crate::embed;
 use crate::models;
 use crate::platform;
 use crate::platform::watch::FolderWatch;
 use crate::ports::{Board as _, BoardView, ModelSpec};
-use crate::sandbox::{self, Confinement};
+use crate::sandbox::Level;
 use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::stores::git::GitRepository;
 use crate::team::spec::{Isolation, TeamSpec};
@@ -320,21 +321,24 @@ fn free_space(workspace: &Path, context: &Context) -> Finding {
 }
 
 fn confinement(context: &Context) -> Finding {
-    let guard = match sandbox::own_guard() {
-        Ok(guard) => guard,
-        Err(error) => return fail("commands", format!("the guard cannot be started: {error}"), ""),
+    let sandbox = match context.workspace() {
+        Ok(_) => context.sandbox(context.team_if_valid(None).as_ref()).map_err(|error| error.message),
+        // Without a workspace there is nothing to protect, but the level can be told.
+        Err(_) => embed::sandbox(&std::env::temp_dir(), &[], None, &[]).map_err(|error| error.to_string()),
     };
-    let folder = context.workspace().unwrap_or_else(|_| std::env::temp_dir());
-    // Without a workspace there is nothing to protect, but whether it could be can be told.
-    let read_only = context.control_files(None).unwrap_or_else(|_| vec![folder.clone()]);
-    match sandbox::confinement(&guard, &folder, &read_only) {
-        Confinement::Whole => ok("commands", "they see the control files read-only, and no process but their own"),
-        Confinement::MountsOnly(why) => {
-            let text = format!("they see the control files read-only, but also other processes ({why})");
+    let confinement = match &sandbox {
+        Ok(sandbox) => sandbox.confinement(),
+        Err(error) => return fail("commands", error.clone(), "no team can be launched before this is mended"),
+    };
+    let reason = &confinement.reason;
+    match confinement.level {
+        Level::Full => ok("commands", "they see the control files read-only, and no process but their own"),
+        Level::MountsOnly => {
+            let text = format!("they see the control files read-only, but also other processes ({reason})");
             warn("commands", text, "a command can signal Brigade; allow process namespaces to keep it from that")
         }
-        Confinement::Unavailable(why) => {
-            let text = format!("they can write the control files ({why})");
+        Level::Off => {
+            let text = format!("they can write the control files ({reason})");
             warn("commands", text, "teammates are told not to; allow user namespaces to keep them from it")
         }
     }

@@ -164,6 +164,7 @@ impl Resolver<'_> {
             prompts,
             budget,
             prices,
+            writable: Vec::new(),
         };
         Some(Resolved { spec, durability, shown: std::mem::take(&mut self.shown) })
     }

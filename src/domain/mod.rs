@@ -2,6 +2,7 @@
 //!
 //! Pure by rule: no files, no environment, no clock, no runtime. A test keeps it so.
 
+pub mod access;
 pub mod change;
 pub mod context;
 pub mod document;

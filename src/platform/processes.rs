@@ -129,6 +129,23 @@ pub fn hide_this_process() {
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
+/// Closes every file that this process inherited, but for standard input, output, error and `keep`: what it starts would inherit
+/// them too. Called first in `main`, before a file is opened. Unix only.
+pub fn close_inherited_files(keep: &[i32]) {
+    #[cfg(unix)]
+    {
+        let folder = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let open: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        for number in open.into_iter().filter(|number| *number > 2 && !keep.contains(number)) {
+            // The one that listed the folder is closed already.
+            let _ = nix::unistd::close(number);
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = keep;
+}
+
 /// Milliseconds since boot, suspended time among them; 0 where the system does not say.
 #[must_use]
 pub fn uptime_ms() -> u64 {

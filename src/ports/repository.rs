@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 
+use crate::domain::access::PathRule;
 use crate::domain::task::TaskId;
 
 /// Why the repository did not do what it was asked.
@@ -176,6 +177,6 @@ pub trait Repository: Send + Sync {
     /// where it does.
     async fn clear(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError>;
 
-    /// What commands in a worktree must not write, and (behind `!`) what they must be able to, as the guard takes it.
-    fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathBuf>;
+    /// Rules for the paths of commands in this worktree, or of a member without a task.
+    fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathRule>;
 }

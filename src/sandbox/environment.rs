@@ -1,10 +1,12 @@
-//! The environment of commands: Brigade's own, without secrets, with what a command should know.
+//! The environment of commands: Brigade's own at launch, without secrets, with what a command should know.
 //!
-//! Models write commands, and what a command prints goes to a model's provider. So the names that usually carry secrets
-//! are left out. It goes by names only: a password inside `DATABASE_URL` is not seen. `SSH_AUTH_SOCK` is handed on: it carries
+//! Models write commands, and the output of a command goes to a model's provider. So variables whose names usually carry secrets
+//! are removed. Only names count: a password inside `DATABASE_URL` is not seen. `SSH_AUTH_SOCK` is kept: it carries
 //! no secret but the way to a process that signs without giving its keys away, and `git push` needs it.
 
 use std::ffi::OsString;
+
+use super::protected;
 
 /// A word of a name (between other characters than letters and digits) that makes it a secret, also in the plural or with a number.
 const SECRET_WORDS: &[&str] = &[
@@ -77,6 +79,9 @@ const ELSEWHERE: [&str; 7] = [
     "GIT_NAMESPACE",
 ];
 
+/// Scripts that a shell reads before a command: a command could write them for the next one. See bash(1), INVOCATION.
+const SHELL_STARTUP: [&str; 2] = ["BASH_ENV", "ENV"];
+
 /// Names of Brigade's own that say who runs a command; an outer Brigade's are never handed on.
 const OWN: [&str; 4] = ["BRIGADE_TEAM", "BRIGADE_TEAMMATE", "BRIGADE_TASK", "BRIGADE_ATTEMPT"];
 
@@ -99,19 +104,25 @@ fn is_secret_word(word: &str) -> bool {
     is_secret(word) || word.strip_suffix('S').is_some_and(is_secret)
 }
 
-/// The environment of a command: `outer` without secrets, the fixed variables, and `own`.
-pub fn of_command(
-    outer: impl Iterator<Item = (OsString, OsString)>,
-    own: &[(&str, String)],
-) -> Vec<(OsString, OsString)> {
+/// The environment of this launch, without secrets; its `PATH` as [`protected::search_path`] has it.
+#[must_use]
+pub fn of_launch() -> Vec<(OsString, OsString)> {
+    let path = std::env::var_os("PATH").map(|path| protected::search_path(&path).0);
+    let others = std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        name != "PATH" && !is_secret(&name) && !SHELL_STARTUP.contains(&&*name)
+    });
+    path.map(|path| ("PATH".into(), path)).into_iter().chain(others).collect()
+}
+
+/// The environment of a command: that of the launch, the fixed variables, and `own`.
+#[must_use]
+pub fn of_command(launch: &[(OsString, OsString)], own: &[(&str, String)]) -> Vec<(OsString, OsString)> {
     let is_set_here = |name: &str| {
         let is_own = own.iter().any(|(own, _)| *own == name) || OWN.contains(&name);
         is_own || FIXED.iter().any(|(fixed, _)| *fixed == name) || ELSEWHERE.contains(&name)
     };
-    let inherited = outer.filter(|(name, _)| {
-        let name = name.to_string_lossy();
-        !is_secret(&name) && !is_set_here(&name)
-    });
+    let inherited = launch.iter().filter(|(name, _)| !is_set_here(&name.to_string_lossy())).cloned();
     let fixed = FIXED.iter().map(|(name, value)| (name.into(), value.into()));
     let own = own.iter().map(|(name, value)| (name.into(), value.into()));
     inherited.chain(fixed).chain(own).collect()
@@ -192,7 +203,7 @@ mod tests {
     ];
 
     #[test]
-    fn secrets_are_known_by_their_names() {
+    fn secret_is_recognised_by_name() {
         for secret in SECRETS {
             assert!(is_secret(secret), "{secret} should not reach a command");
         }
@@ -202,16 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_here_stands_once_and_wins() {
-        let outer = [("TERM", "xterm"), ("BRIGADE_TASK", "9"), ("A", "1"), ("X_TOKEN", "t")]
+    fn command_environment_overrides_launch() {
+        let launch = [("TERM", "xterm"), ("BRIGADE_TASK", "9"), ("A", "1")]
             .map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        let environment = of_command(outer.into_iter(), &[("BRIGADE_TEAM", "t".to_owned())]);
+        let environment = of_command(&launch, &[("BRIGADE_TEAM", "t".to_owned())]);
         let of = |name: &str| {
             environment.iter().filter(|(has, _)| has == name).map(|(_, value)| value.clone()).collect::<Vec<_>>()
         };
         assert_eq!(of("TERM"), ["dumb"]);
         assert_eq!(of("A"), ["1"]);
         assert_eq!(of("BRIGADE_TEAM"), ["t"]);
-        assert!(of("BRIGADE_TASK").is_empty() && of("X_TOKEN").is_empty());
+        assert!(of("BRIGADE_TASK").is_empty());
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! It does as little as it can before the command begins: every command of every teammate waits for it.
 
-use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,108 +16,109 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process};
 
 use super::descendants::signal_all;
-use super::{CommandEnd, GO, GRACE, GUARD_ARGUMENT, GuardSays, Level, own_program};
+use super::order::Order;
+use super::{CommandExit, GO, GRACE, GUARD_ARGUMENT, GuardMessage, Level, own_program};
 use crate::platform::processes::hide_this_process;
 
-/// How long the stage may take to get ready.
-const STAGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the init may take to get ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first and the longest pause between two looks at what is left.
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// What the worker asks for: how it is confined, the shell, the command, what is to be read-only.
-struct Order<'a> {
-    level: Level,
-    shell: &'a OsString,
-    command: &'a OsString,
-    read_only: &'a [OsString],
-}
+/// The first byte that an init or a re-executed process writes: it is ready, the system refuses the level, or a path of the rules
+/// cannot be protected. A reason follows the last two.
+pub(super) const READY: u8 = b'r';
+pub(super) const REFUSED: u8 = b'x';
+pub(super) const UNPROTECTED: u8 = b'p';
 
-/// Runs one command; `None` when the arguments are not the worker's. Exits 0 only when the command did: what is said on stderr
-/// could be somebody else's words, the exit status could not.
-pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
-    let [level, shell, command, read_only @ ..] = arguments else { return None };
-    let order = Order { level: Level::from_word(level.to_str()?)?, shell, command, read_only };
-    let says = guard(&order).unwrap_or_else(|error| Some(GuardSays::Failed(error.to_string())));
-    if let Some(says) = &says {
-        say(says);
+/// Runs one command; `None` when the order is not the worker's. Exits 0 only when the command did: a command can forge a line on
+/// stderr where it reaches that file, but not the exit status.
+pub(super) fn run() -> Option<i32> {
+    let order = Order::read(io::stdin().lock()).ok()?;
+    let message = guard(&order).unwrap_or_else(|error| Some(GuardMessage::Failed(error.to_string())));
+    if let Some(message) = &message {
+        tell(message);
     }
-    Some(i32::from(says != Some(GuardSays::Ended(CommandEnd::Exit(0)))))
+    Some(i32::from(message != Some(GuardMessage::Ended(CommandExit::Code(0)))))
 }
 
-/// Tells the worker. It may be gone; then the leash says so.
-fn say(says: &GuardSays) {
-    let _ = io::stderr().write_all(says.to_line().as_bytes());
+/// Tells the worker. It may be gone; then the leash closes.
+fn tell(message: &GuardMessage) {
+    let _ = io::stderr().write_all(message.to_line().as_bytes());
 }
 
-fn guard(order: &Order<'_>) -> io::Result<Option<GuardSays>> {
+fn guard(order: &Order) -> io::Result<Option<GuardMessage>> {
     // A session of its own keeps the terminal's signals and the terminal itself away from commands. It fails for a
     // process that leads one already, which is as good.
     let _ = rustix::process::setsid();
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let mut stage = match Stage::start(order)? {
-        Ok(stage) => stage,
-        Err(why_not) => return Ok(Some(GuardSays::Refused(why_not))),
+    let mut inner = match Inner::start(order)? {
+        Ok(inner) => inner,
+        Err(message) => return Ok(Some(message)),
     };
-    say(&GuardSays::Group(stage.group.as_raw_nonzero().get()));
+    tell(&GuardMessage::Group(inner.group.as_raw_nonzero().get()));
     let mut leash = io::stdin().lock();
     let mut go = [0];
     if leash.read_exact(&mut go).is_err() || go != GO {
-        stage.give_up();
+        inner.give_up();
         return Ok(None);
     }
     drop(leash);
-    stage.channel.write_all(GO)?;
-    let end = if order.level == Level::Whole { stage.follow()? } else { follow_group(stage.group)? };
-    Ok(Some(GuardSays::Ended(end)))
+    inner.channel.write_all(GO)?;
+    let end = if order.level == Level::Full { inner.follow()? } else { follow_group(inner.group)? };
+    Ok(Some(GuardMessage::Ended(end)))
 }
 
-/// What becomes the shell, or the init that starts it.
-struct Stage {
+/// The process that becomes the shell, or the init that starts it.
+struct Inner {
     group: Pid,
     channel: UnixStream,
 }
 
-impl Stage {
-    /// Starts the stage and waits until it is ready; the inner error says why it cannot be confined.
-    fn start(order: &Order<'_>) -> io::Result<Result<Self, String>> {
+impl Inner {
+    /// Starts the process and waits until it is ready; the inner error is what the worker is told instead.
+    fn start(order: &Order) -> io::Result<Result<Self, GuardMessage>> {
         #[cfg(target_os = "linux")]
-        if order.level == Level::Whole
-            && let Err(why_not) =
-                super::namespaces::enter(true).and_then(|()| super::namespaces::hand_on_capabilities())
+        if order.level == Level::Full
+            && let Err(reason) = super::namespaces::enter(true).and_then(|()| super::namespaces::hand_on_capabilities())
         {
-            return Ok(Err(why_not));
+            return Ok(Err(GuardMessage::Refused(reason)));
         }
         // Only now: one that hides itself may not map its own ids any more.
         hide_this_process();
         let (channel, theirs) = UnixStream::pair()?;
-        channel.set_read_timeout(Some(STAGE_TIMEOUT))?;
-        let child = spawn(order, theirs.into())?;
+        channel.set_read_timeout(Some(READY_TIMEOUT))?;
+        let child = spawn(order.level, theirs.into())?;
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-        let mut stage = Self { group, channel };
-        Ok(match stage.greet()? {
-            None => Ok(stage),
-            Some(why_not) => {
-                stage.give_up();
-                Err(why_not)
+        let mut inner = Self { group, channel };
+        inner.channel.write_all(&order.encode())?;
+        Ok(match inner.greet()? {
+            None => Ok(inner),
+            Some(message) => {
+                inner.give_up();
+                Err(message)
             }
         })
     }
 
-    fn greet(&mut self) -> io::Result<Option<String>> {
+    fn greet(&mut self) -> io::Result<Option<GuardMessage>> {
         let mut word = [0];
         self.channel.read_exact(&mut word)?;
-        if &word == b"r" {
+        if word == [READY] {
             self.channel.set_read_timeout(None)?;
             return Ok(None);
         }
         let mut reason = String::new();
         self.channel.read_to_string(&mut reason)?;
-        Ok(Some(reason))
+        Ok(Some(match word {
+            [UNPROTECTED] => GuardMessage::Failed(reason),
+            _ => GuardMessage::Refused(reason),
+        }))
     }
 
-    /// Lets a stage go that never began, and waits for it.
+    /// Ends a process that never began, and waits for it.
     fn give_up(self) {
         drop(self.channel);
         let _ = kill_process(self.group, Signal::KILL);
@@ -128,14 +128,14 @@ impl Stage {
 
     /// Follows an init until it is gone, and with it everything in its namespace. One thread does it: a process whose
     /// children live in another namespace cannot start threads.
-    fn follow(mut self) -> io::Result<CommandEnd> {
+    fn follow(mut self) -> io::Result<CommandExit> {
         self.wait_for_word()?;
         let mut word = String::new();
         self.channel.read_to_string(&mut word)?;
         wait_for(self.group)?;
-        match GuardSays::parse(&word) {
-            GuardSays::Ended(end) => Ok(end),
-            _ => Err(io::Error::other("it was ended from outside")),
+        match GuardMessage::parse(&word) {
+            GuardMessage::Ended(end) => Ok(end),
+            _ => Err(io::Error::other("the command was ended from outside")),
         }
     }
 
@@ -171,7 +171,7 @@ impl Stage {
 }
 
 /// Follows a command that is not in a namespace of its own: its processes are found by their parents.
-fn follow_group(group: Pid) -> io::Result<CommandEnd> {
+fn follow_group(group: Pid) -> io::Result<CommandExit> {
     thread::spawn(move || {
         // Anything but silence means that the worker is done with us; so does an error.
         while matches!(io::stdin().lock().read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
@@ -183,23 +183,19 @@ fn follow_group(group: Pid) -> io::Result<CommandEnd> {
 }
 
 #[allow(clippy::zombie_processes, reason = "the guard reaps all its children by waitpid")]
-fn spawn(order: &Order<'_>, channel: OwnedFd) -> io::Result<Child> {
+fn spawn(level: Level, channel: OwnedFd) -> io::Result<Child> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
-    let mut stage = Command::new(own_program()?);
-    stage.arg(GUARD_ARGUMENT);
-    match order.level {
-        Level::Whole => stage.arg("init"),
-        Level::Mounts | Level::Plain => stage.arg("stage").arg(std::process::id().to_string()).process_group(0),
+    let mut process = Command::new(own_program()?);
+    process.arg(GUARD_ARGUMENT);
+    match level {
+        Level::Full => process.arg("init"),
+        Level::MountsOnly | Level::Off => process.arg("reexec").arg(std::process::id().to_string()).process_group(0),
     };
-    stage.arg(order.shell).arg(order.command);
-    if order.level != Level::Plain {
-        stage.args(order.read_only);
-    }
-    stage.stdin(channel).stdout(output.try_clone()?).stderr(output).spawn()
+    process.stdin(channel).stdout(output.try_clone()?).stderr(output).spawn()
 }
 
 /// Waits for the leader of the group, and reaps on the way what became our child.
-pub(super) fn wait_for(leader: Pid) -> io::Result<CommandEnd> {
+pub(super) fn wait_for(leader: Pid) -> io::Result<CommandExit> {
     loop {
         match rustix::process::wait(WaitOptions::empty()) {
             Ok(Some((process, status))) if process == leader => return Ok(end_of(status)),
@@ -209,10 +205,10 @@ pub(super) fn wait_for(leader: Pid) -> io::Result<CommandEnd> {
     }
 }
 
-fn end_of(status: WaitStatus) -> CommandEnd {
+fn end_of(status: WaitStatus) -> CommandExit {
     match (status.exit_status(), status.terminating_signal()) {
-        (_, Some(signal)) => CommandEnd::Signal(signal),
-        (code, None) => CommandEnd::Exit(code.unwrap_or(0)),
+        (_, Some(signal)) => CommandExit::Signal(signal),
+        (code, None) => CommandExit::Code(code.unwrap_or(0)),
     }
 }
 

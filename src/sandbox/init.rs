@@ -4,75 +4,81 @@
 //! once they are gone. So nothing of a command is left when its guard sees the init's end. Nothing inside can signal,
 //! stop or look into the init.
 
-use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, set_parent_process_death_signal};
 
-use super::guard::{PAUSE_MIN, wait_for};
-use super::{CommandEnd, GO, GRACE, GuardSays, namespaces};
+use super::guard::{PAUSE_MIN, READY, REFUSED, UNPROTECTED, wait_for};
+use super::order::Order;
+use super::{CommandExit, GO, GRACE, GuardMessage, mounts, namespaces, shell, shell_process};
 use crate::platform::processes::hide_this_process;
 
-/// Runs the command and says over the channel on stdin how it ended; `None` when the arguments are not the guard's.
-pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
-    let [shell, command, read_only @ ..] = arguments else { return None };
+/// Runs the command and says over the channel on stdin how it ended; `None` when the order is not the guard's.
+pub(super) fn run() -> Option<i32> {
     let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
-    if let Err(reason) = ready(read_only) {
-        let _ = write!(channel, "x{reason}");
+    let order = Order::read(io::BufReader::new(&channel)).ok()?;
+    let protect = |()| mounts::apply(&order.rules).map_err(|reason| (UNPROTECTED, reason));
+    let close = |()| close_up().map_err(|reason| (REFUSED, reason));
+    if let Err((word, reason)) = enter().map_err(|reason| (REFUSED, reason)).and_then(protect).and_then(close) {
+        let _ = channel.write_all(&[&[word], reason.as_bytes()].concat());
         return Some(1);
     }
     let mut go = [0];
     // A guard that was killed before we asked to die with it is noticed here.
-    if channel.write_all(b"r").is_err() || channel.read_exact(&mut go).is_err() || go != GO {
+    if channel.write_all(&[READY]).is_err() || channel.read_exact(&mut go).is_err() || go != GO {
         return Some(1);
     }
     let mut leash = channel.try_clone().ok()?;
-    thread::spawn(move || {
-        // Anything but silence means that the guard is done with us; so does an error.
-        while matches!(leash.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
-        end_all();
-        std::process::exit(0);
-    });
-    let end = run_shell(shell, command);
+    thread::Builder::new()
+        .spawn(move || {
+            // Any byte means that the guard ends the command; so does an error.
+            while matches!(leash.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
+            end_all();
+            std::process::exit(0);
+        })
+        .ok()?;
+    let end = run_shell(&order);
     end_all();
-    let _ = channel.write_all(GuardSays::Ended(end).to_line().as_bytes());
+    let _ = channel.write_all(GuardMessage::Ended(end).to_line().as_bytes());
     Some(0)
 }
 
-fn ready(read_only: &[OsString]) -> Result<(), String> {
-    let said = |error: Errno| error.to_string();
+/// Makes the namespace a place of its own: its processes, its terminals, the system's settings read-only.
+fn enter() -> Result<(), String> {
     // A group of its own, by which it is known outside.
-    rustix::process::setsid().map_err(said)?;
+    rustix::process::setsid().map_err(|error| error.to_string())?;
     let outside = namespaces::number_outside()?;
     namespaces::mount_proc()?;
     namespaces::number_processes_from(outside)?;
-    namespaces::protect(read_only)?;
+    mounts::protect_system()
+}
+
+/// Gives up every right that could undo the mounts.
+fn close_up() -> Result<(), String> {
     namespaces::seal();
     namespaces::give_up_capabilities()?;
     hide_this_process();
     // Last: changing capabilities takes it back.
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(said)
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())
 }
 
 #[allow(clippy::zombie_processes, reason = "the init reaps all its children by waitpid")]
-fn run_shell(shell: &OsString, command: &OsString) -> CommandEnd {
-    let shell_process = Command::new(shell).arg("-c").arg(command).stdin(Stdio::null()).process_group(0).spawn();
-    let pid = match shell_process {
+fn run_shell(order: &Order) -> CommandExit {
+    let pid = match shell_process(&order.script).process_group(0).spawn() {
         Ok(child) => i32::try_from(child.id()).ok().and_then(Pid::from_raw),
         Err(error) => {
             // Standard error is the command's output here.
-            let _ = writeln!(io::stderr(), "{}: {error}", shell.display());
+            let _ = writeln!(io::stderr(), "{}: {error}", shell().display());
             None
         }
     };
-    pid.and_then(|pid| wait_for(pid).ok()).unwrap_or(CommandEnd::Exit(127))
+    pid.and_then(|pid| wait_for(pid).ok()).unwrap_or(CommandExit::Code(127))
 }
 
 /// Asks everything else in the namespace to end; what does not is killed when this process ends.

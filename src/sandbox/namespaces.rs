@@ -1,16 +1,12 @@
-//! Namespaces of a command: one of mounts, in which control files are read-only, and one of processes, in which nothing else is.
+//! Namespaces of a command: one of mounts, one of processes, and a user namespace where the others need one.
 //!
-//! See mount_namespaces(7), pid_namespaces(7) and user_namespaces(7). What it changes for a command is said at
-//! [`super::Confinement`].
+//! See mount_namespaces(7), pid_namespaces(7) and user_namespaces(7). [`super::Level`] says what they change for a command.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rustix::fs::{Access, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{getegid, geteuid};
@@ -133,111 +129,6 @@ pub(super) fn number_processes_from(outside: u64) -> Result<(), String> {
     let room = max.trim().parse::<u64>().unwrap_or(0).saturating_sub(2 * NUMBERS_MIN).max(1);
     let last = NUMBERS_MIN + (outside * NUMBERS_APART) % room;
     fs::write("/proc/sys/kernel/ns_last_pid", last.to_string()).map_err(said)
-}
-
-/// How often files that somebody renames meanwhile are looked for.
-const PASSES_MAX: usize = 10;
-
-/// Makes all of these read-only. One that ends in `/*` stands for each file of a folder by itself: a mount stays with its file,
-/// so one that is renamed to another name, also to that of a protected file, is read-only there too.
-pub(super) fn protect(paths: &[OsString]) -> Result<(), String> {
-    let kept = |path: &&OsString| path.as_encoded_bytes().starts_with(b"!");
-    let writable: Vec<&Path> =
-        paths.iter().filter(kept).filter_map(|path| path.to_str()).map(|path| Path::new(&path[1..])).collect();
-    let above = above(paths.iter().filter(|path| !kept(path)).map(Path::new))
-        .map_err(|error| format!("look where the command begins: {error}"))?;
-    above.iter().try_for_each(|folder| mount_over_itself(folder))?;
-    // A mount of its own stays as it is when the folder it lies in becomes read-only.
-    writable.iter().try_for_each(|path| mount_over_itself(path))?;
-    if !above.is_empty() || !writable.is_empty() {
-        enter_again()?;
-    }
-    let (files, others): (Vec<_>, Vec<_>) =
-        paths.iter().filter(|path| !kept(path)).map(Path::new).partition(|path| path.ends_with("*") || path.is_file());
-    for pass in 0..PASSES_MAX {
-        let mut is_done = true;
-        for file in files.iter().flat_map(|file| each_of(file)) {
-            if !is_read_only(&file).unwrap_or(true) {
-                is_done = false;
-                let outcome = make_read_only(&file);
-                // Two files may have changed names between two steps; the next pass tells.
-                if pass + 1 == PASSES_MAX {
-                    outcome?;
-                }
-            }
-        }
-        if is_done {
-            break;
-        }
-    }
-    // Folders last: what is in them is then no longer found where its own mount was made.
-    let shuts_itself_in = !others.is_empty();
-    others.into_iter().try_for_each(make_read_only)?;
-    if shuts_itself_in { enter_again() } else { Ok(()) }
-}
-
-/// The folders above these that could be renamed, the highest first: with another folder in its place there would be other files at the
-/// protected paths. What has a mount of its own cannot be renamed; see rename(2), EBUSY. What lies in a protected folder is safe there.
-fn above<'a>(paths: impl Iterator<Item = &'a Path>) -> io::Result<BTreeSet<PathBuf>> {
-    let here = std::env::current_dir()?;
-    let paths: Vec<PathBuf> = paths.map(|path| here.join(path)).collect();
-    let is_ours = |folder: &Path| rustix::fs::access(folder, Access::WRITE_OK).is_ok();
-    let folders = paths.iter().flat_map(|path| path.ancestors().skip(1));
-    let open = folders.filter(|folder| !paths.iter().any(|path| folder.starts_with(path)));
-    // One that is not there has nothing in it to be taken away.
-    Ok(open.filter(|folder| folder.is_dir() && folder.parent().is_some_and(is_ours)).map(Path::to_owned).collect())
-}
-
-/// Enters the current folder as it is mounted now: a process stays in the mount it began in, below those that were made since.
-fn enter_again() -> Result<(), String> {
-    let here = std::env::current_dir().and_then(std::env::set_current_dir);
-    here.map_err(|error| format!("enter the folder again: {error}"))
-}
-
-fn mount_over_itself(path: &Path) -> Result<(), String> {
-    rustix::mount::mount_bind_recursive(path, path).map_err(|error| format!("mount {}: {error}", path.display()))
-}
-
-fn each_of(path: &Path) -> Vec<PathBuf> {
-    let Some(folder) = path.parent().filter(|_| path.ends_with("*")) else { return vec![path.to_owned()] };
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())).map(|entry| entry.path()).collect()
-}
-
-fn is_read_only(path: &Path) -> Result<bool, Errno> {
-    Ok(rustix::fs::statvfs(path)?.f_flag.contains(StatVfsMountFlags::RDONLY))
-}
-
-/// Mounts `path` read-only over itself; one that is not there, or that this user cannot reach, needs no protection.
-fn make_read_only(path: &Path) -> Result<(), String> {
-    let said = |error: Errno| format!("mount {} read-only: {error}", path.display());
-    match rustix::mount::mount_bind_recursive(path, path) {
-        Ok(()) => {}
-        Err(Errno::NOENT | Errno::ACCESS) => return Ok(()),
-        Err(error) => return Err(said(error)),
-    }
-    let kept = kept_flags(rustix::fs::statvfs(path).map_err(said)?.f_flag);
-    rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | kept, c"").map_err(said)?;
-    if is_read_only(path).map_err(said)? {
-        Ok(())
-    } else {
-        Err(format!("{} is not read-only after mounting it so", path.display()))
-    }
-}
-
-/// A remount must name the flags the mount has: inside a user namespace, leaving one out is refused.
-fn kept_flags(has: StatVfsMountFlags) -> MountFlags {
-    [
-        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
-        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
-        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
-        (StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
-        (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
-        (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
-    ]
-    .into_iter()
-    .filter(|(stat, _)| has.contains(*stat))
-    .fold(MountFlags::empty(), |flags, (_, mount)| flags | mount)
 }
 
 /// Gives up what could undo the mounts, and what looks into processes that hide themselves, for all that is executed from

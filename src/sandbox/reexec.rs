@@ -1,27 +1,43 @@
-//! The stage: the process that becomes the shell where a command cannot have a process namespace of its own. It confines
-//! itself, tells the guard, waits for the word, and execs.
+//! The process that becomes the shell where a command cannot have a process namespace of its own. It confines
+//! itself, tells the guard, waits for the word, and executes the shell.
 //!
-//! What std does between fork and exec would be unsafe code of ours; a process that execs itself needs none.
+//! A process of our own needs no unsafe code between fork and exec.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 
-use super::GO;
+use super::guard::{READY, REFUSED, UNPROTECTED};
+use super::order::Order;
+use super::{GO, Level, shell, shell_process};
 
-/// Becomes the command; returns an exit code only where it does not come to that.
+/// Why the process is not confined.
+enum NotReady {
+    /// The system refuses it.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has namespaces"))]
+    Refused(String),
+    /// A path cannot be protected.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has namespaces"))]
+    Unprotected(String),
+}
+
+/// Becomes the command; returns an exit code only where it cannot.
 pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
-    let [guard, shell, command, read_only @ ..] = arguments else { return None };
+    let [guard] = arguments else { return None };
     let guard: i32 = guard.to_str()?.parse().ok()?;
     let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
-    if let Err(reason) = confine(read_only) {
-        let _ = write!(channel, "x{reason}");
+    let order = Order::read(io::BufReader::new(&channel)).ok()?;
+    if let Err(error) = confine(&order) {
+        let (word, reason) = match error {
+            NotReady::Refused(reason) => (REFUSED, reason),
+            NotReady::Unprotected(reason) => (UNPROTECTED, reason),
+        };
+        let _ = channel.write_all(&[&[word], reason.as_bytes()].concat());
         return Some(1);
     }
-    if !die_with(guard) || channel.write_all(b"r").is_err() {
+    if !die_with(guard) || channel.write_all(&[READY]).is_err() {
         return Some(1);
     }
     let mut go = [0];
@@ -29,32 +45,36 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
         return Some(1);
     }
     drop(channel);
-    let error = Command::new(shell).arg("-c").arg(command).stdin(Stdio::null()).exec();
+    let error = shell_process(&order.script).exec();
     // Standard error is the command's output here.
-    let _ = writeln!(io::stderr(), "{}: {error}", shell.display());
+    let _ = writeln!(io::stderr(), "{}: {error}", shell().display());
     Some(127)
 }
 
 /// Has the system kill this process when the guard dies; false when the guard is gone already.
 fn die_with(guard: i32) -> bool {
-    // Only a second line: the guard ends everything itself before it goes.
+    // A second line of defence: the guard ends every process of the command before it exits.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     rustix::process::getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == guard)
 }
 
 #[cfg(target_os = "linux")]
-fn confine(read_only: &[OsString]) -> Result<(), String> {
-    if read_only.is_empty() {
+fn confine(order: &Order) -> Result<(), NotReady> {
+    if order.level == Level::Off {
         return Ok(());
     }
-    super::namespaces::enter(false)?;
-    super::namespaces::protect(read_only)?;
+    super::namespaces::enter(false).map_err(NotReady::Refused)?;
+    super::mounts::protect_system().map_err(NotReady::Refused)?;
+    super::mounts::apply(&order.rules).map_err(NotReady::Unprotected)?;
     super::namespaces::seal();
     Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn confine(read_only: &[OsString]) -> Result<(), String> {
-    if read_only.is_empty() { Ok(()) } else { Err("only Linux has mount namespaces".to_owned()) }
+fn confine(order: &Order) -> Result<(), NotReady> {
+    match order.level {
+        Level::Off => Ok(()),
+        _ => Err(NotReady::Refused("only Linux has mount namespaces".to_owned())),
+    }
 }

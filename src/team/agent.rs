@@ -27,6 +27,7 @@ use crate::domain::task::{Task, TaskId};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Role};
 use crate::ports::{Clock, CountTokens, Delivery, ModelClient, StoreError, Stores, ToolSpec};
+use crate::sandbox::Sandbox;
 use crate::tools::{Tool, ToolContext};
 
 /// The most mail put into a context at once, in bytes; the rest follows with the next turn.
@@ -49,8 +50,8 @@ pub struct Shared {
     pub control_files: Arc<[PathBuf]>,
     /// What has each task worked on in a worktree of its own.
     pub isolation: Option<Isolation>,
-    /// The program that guards commands, with its first arguments.
-    pub guard: Arc<[std::ffi::OsString]>,
+    /// What confines commands.
+    pub sandbox: Sandbox,
     /// The bounds.
     pub limits: Limits,
     /// The texts that tell members what to do.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::agent::{Agent, AgentError};
 use super::progress::Activity;
+use crate::domain::access::{Access, PathRule};
 use crate::domain::change::{Actor, Change};
 use crate::domain::event::Fact;
 use crate::domain::phase::Held;
@@ -179,9 +180,11 @@ impl Agent {
         let (workspace, controls) = (&self.shared.workspace, &self.shared.control_files);
         let mut boundaries = isolation.repository.boundaries(worktree);
         self.context.control_files = Arc::clone(controls);
-        if worktree.is_some() {
-            // Those of the workspace, which is not where the tools are now, and those of the worktree.
-            boundaries.extend(controls.iter().map(|control| workspace.join(control)));
+        if let Some(worktree) = worktree {
+            // A link or a missing file is none of ours: no merge takes it.
+            let is_plain = |path: &PathBuf| path.symlink_metadata().is_ok_and(|metadata| !metadata.is_symlink());
+            let controls_there = controls.iter().map(|control| worktree.root.join(control)).filter(is_plain);
+            boundaries.extend(controls_there.map(PathRule::read_only));
             let own = [".git", ".agent"].map(PathBuf::from);
             self.context.control_files = controls.iter().cloned().chain(own).collect();
         }
@@ -212,10 +215,9 @@ impl Agent {
 
     /// Takes the right to write from tools and commands.
     fn shut(&mut self) {
-        let workspace = self.context.workspace.clone();
-        let is_kept = |path: &&PathBuf| !path.as_os_str().as_encoded_bytes().starts_with(b"!") && **path != workspace;
-        let kept: Vec<PathBuf> = self.context.boundaries.iter().filter(is_kept).cloned().collect();
-        self.context.boundaries = kept.into_iter().chain([workspace.clone()]).collect();
+        let workspace = PathRule::read_only(&self.context.workspace);
+        let kept = self.context.boundaries.iter().filter(|rule| rule.access != Access::Writable && **rule != workspace);
+        self.context.boundaries = kept.cloned().chain([workspace.clone()]).collect();
         self.context.read_only = Some(ReadOnly::NoPlan);
     }
 

@@ -392,7 +392,7 @@ impl Members {
             lodging: None,
             read_only: None,
             review: shared.review.clone(),
-            guard: Arc::clone(&shared.guard),
+            sandbox: shared.sandbox.clone(),
             commands,
             limits: ToolLimits {
                 command_timeout: shared.limits.command_timeout,

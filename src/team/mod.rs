@@ -1,7 +1,6 @@
 //! The team: the lead, its teammates, their turns. The only place that acts on what the domain decides.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -13,6 +12,7 @@ use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::state::{Expected, Mode, SetDesired, SharedState, StateUpdate};
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::ports::{Assignment, Clock, CountTokens, LostClaims, Repository, RepositoryError, StoreError, Stores};
+use crate::sandbox::{Confinement, Level, Sandbox};
 use agent::Shared;
 use conversation::Conversation;
 use firsts::Firsts;
@@ -63,8 +63,8 @@ pub struct Surroundings {
     pub workspace: PathBuf,
     /// What no tool may write, relative to the workspace.
     pub control_files: Arc<[PathBuf]>,
-    /// The program that guards commands, with its first arguments.
-    pub guard: Arc<[OsString]>,
+    /// What confines commands.
+    pub sandbox: Sandbox,
     /// Makes model clients.
     pub connect: Connect,
     /// Makes tools.
@@ -117,7 +117,7 @@ pub enum LaunchError {
 /// # Errors
 /// See [`LaunchError`].
 pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) -> Result<TeamHandle, LaunchError> {
-    let Surroundings { stores, clock, workspace, control_files, guard, connect, tools_of, count_tokens, repository } =
+    let Surroundings { stores, clock, workspace, control_files, sandbox, connect, tools_of, count_tokens, repository } =
         surroundings;
     let (lead_thinks, thinks) = check_models(&spec, &connect)?;
     let has_plan = !start.plan.is_empty();
@@ -128,6 +128,9 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     open_inboxes(&spec, &stores).await?;
     let (notes, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
     let prefers = begin(&spec, &notes, taken_up);
+    if let Some(text) = confinement_warning(sandbox.confinement()) {
+        notes.fact(Fact::Warning { about: "commands".to_owned(), text });
+    }
     let isolation = isolate(&spec, repository, &stores, &notes).await?;
     prepare(&stores, &notes, &start).await?;
     let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
@@ -143,7 +146,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         workspace,
         control_files,
         isolation,
-        guard,
+        sandbox,
         limits: spec.limits.clone(),
         prompts: Arc::new(spec.prompts.clone()),
         review: spec.review.as_deref().map(Arc::from),
@@ -185,6 +188,15 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         lead: tokio::spawn(lead.run()),
         lead_thinks,
     })
+}
+
+/// What the person should know of confinement below the strictest level.
+fn confinement_warning(Confinement { level, reason }: &Confinement) -> Option<String> {
+    match level {
+        Level::Full => None,
+        Level::MountsOnly => Some(format!("they can see and signal other processes of yours ({reason})")),
+        Level::Off => Some(format!("they are not confined: they can write every file that you can write ({reason})")),
+    }
 }
 
 /// Those of the team that held something when the process before ended.

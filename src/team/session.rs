@@ -259,8 +259,8 @@ impl Lead {
         let (_, holding) = watch::channel(None);
         CommandSetting {
             workspace: self.shared.workspace.clone(),
-            control_files: Arc::clone(&self.shared.control_files),
-            guard: Arc::clone(&self.shared.guard),
+            sandbox: self.shared.sandbox.clone(),
+            rules: Vec::new(),
             commands: self.worker.enlist(LEAD, Arc::default()),
             output_bytes_max: self.shared.limits.tool_output_bytes_max,
             team: self.spec.name.to_string(),

@@ -49,6 +49,8 @@ pub struct TeamSpec {
     pub budget: Budget,
     /// What tokens cost.
     pub prices: Prices,
+    /// Folders that commands may write although programs of the person's are found there; absolute.
+    pub writable: Vec<PathBuf>,
 }
 
 /// The texts that tell members what to do; each can be replaced by a file of the same name in the config's `prompts/`.
@@ -112,6 +114,7 @@ impl TeamSpec {
             prompts: Prompts::default(),
             budget: Budget::default(),
             prices: Prices::new(),
+            writable: Vec::new(),
         })
     }
 

@@ -1,9 +1,8 @@
 //! Runs one command under the guard: for the bash tool, for a task's `verify`, for a team's `done_when`.
 //!
 //! Bounded in time and output. The command's group is recorded before it begins; it is ended with all it started when the
-//! time is over, when the claim it ran for is lost, and when the caller is dropped or killed. See `sandbox`.
+//! time is over, when the claim it ran for is lost, and when the caller is dropped or killed. See [`crate::sandbox`].
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,12 +16,13 @@ use tokio::time::{sleep, timeout};
 
 use super::output::Collector;
 use super::{CommandRegistry, ReadOnly, ToolContext, ToolError};
+use crate::domain::access::PathRule;
 use crate::domain::reason;
 use crate::domain::record::{GuardProcess, RunningCommand};
 use crate::domain::task::{TaskId, VerifyRun};
 use crate::platform::processes::{self, GroupSignal};
 use crate::ports::StoreResult;
-use crate::sandbox::{self, CommandEnd, GO, GuardSays, GuardedCommand, Level, environment};
+use crate::sandbox::{self, CommandExit, GO, GuardMessage, Level, Sandbox};
 
 /// How long the guard may take to get a command ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -45,10 +45,10 @@ pub type Holding = Option<(TaskId, u32)>;
 pub struct CommandSetting {
     /// The folder they run in.
     pub workspace: PathBuf,
-    /// Files and folders, absolute or relative to the workspace, that they see read-only where the system can do that.
-    pub control_files: Arc<[PathBuf]>,
-    /// The guard's program and first arguments.
-    pub guard: Arc<[OsString]>,
+    /// What confines them.
+    pub sandbox: Sandbox,
+    /// Rules for paths besides those of the sandbox.
+    pub rules: Vec<PathRule>,
     /// Where their process groups are recorded.
     pub commands: Arc<dyn CommandRegistry>,
     /// The most output in bytes.
@@ -73,8 +73,8 @@ impl CommandSetting {
     pub fn of(context: &ToolContext) -> Self {
         Self {
             workspace: context.workspace.clone(),
-            control_files: context.control_files.iter().chain(&*context.boundaries).cloned().collect(),
-            guard: Arc::clone(&context.guard),
+            sandbox: context.sandbox.clone(),
+            rules: context.boundaries.to_vec(),
             commands: Arc::clone(&context.commands),
             output_bytes_max: context.limits.output_bytes_max,
             team: context.team.to_string(),
@@ -86,14 +86,15 @@ impl CommandSetting {
         }
     }
 
-    fn environment(&self, holding: Holding) -> Vec<(OsString, OsString)> {
+    /// The variables of a command besides those of the launch.
+    fn own_variables(&self, holding: Holding) -> Vec<(&'static str, String)> {
         let mut own = vec![("BRIGADE_TEAM", self.team.clone()), ("BRIGADE_TEAMMATE", self.teammate.clone())];
         if let Some((task, attempt)) = holding {
             own.push(("BRIGADE_TASK", task.0.to_string()));
             own.push(("BRIGADE_ATTEMPT", attempt.to_string()));
         }
         own.extend(self.variables.iter().cloned());
-        environment::of_command(std::env::vars_os(), &own)
+        own
     }
 }
 
@@ -101,7 +102,7 @@ impl CommandSetting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// It ended by itself.
-    Ended(CommandEnd),
+    Ended(CommandExit),
     /// Its time was over.
     TimedOut,
 }
@@ -129,15 +130,15 @@ impl CommandOutcome {
     /// Whether it exited 0.
     #[must_use]
     pub fn is_success(&self) -> bool {
-        self.ending == Ending::Ended(CommandEnd::Exit(0))
+        self.ending == Ending::Ended(CommandExit::Code(0))
     }
 
     /// What a task's result keeps of it, as a run of its verify command.
     #[must_use]
     pub fn verified(&self, command: &str) -> VerifyRun {
         let status = match self.ending {
-            Ending::Ended(CommandEnd::Exit(code)) => Some(code),
-            Ending::Ended(CommandEnd::Signal(_)) | Ending::TimedOut => None,
+            Ending::Ended(CommandExit::Code(code)) => Some(code),
+            Ending::Ended(CommandExit::Signal(_)) | Ending::TimedOut => None,
         };
         VerifyRun::new(command, status, &self.output)
     }
@@ -160,8 +161,8 @@ impl CommandOutcome {
     #[must_use]
     pub fn ending_text(&self) -> String {
         match self.ending {
-            Ending::Ended(CommandEnd::Exit(code)) => format!("exit status {code}"),
-            Ending::Ended(CommandEnd::Signal(signal)) => format!("ended by signal {signal}{}", signal_name(signal)),
+            Ending::Ended(CommandExit::Code(code)) => format!("exit status {code}"),
+            Ending::Ended(CommandExit::Signal(signal)) => format!("ended by signal {signal}{}", signal_name(signal)),
             Ending::TimedOut if self.left.is_empty() => {
                 "timed out: the command and all it had started were ended".to_owned()
             }
@@ -220,7 +221,7 @@ pub async fn run(command: &str, time_max: Duration, setting: &CommandSetting) ->
 
 /// Why we stop listening to a command.
 enum Stop {
-    Over(Result<CommandEnd, String>),
+    Over(Result<CommandExit, String>),
     Timeout,
     Lost,
 }
@@ -249,28 +250,26 @@ struct Running {
 }
 
 impl Running {
-    /// Starts the command, confined as strictly as the system allows.
+    /// Starts the command under the confinement of the launch. Where that fails only this command does.
     async fn start(command: &str, held: Holding, setting: &CommandSetting) -> Result<Self, ToolError> {
-        let mut confinement = sandbox::confinement_to_try();
-        loop {
-            if setting.must_be_confined && confinement.level() == Level::Plain {
-                let text = format!(
-                    "{}. Commands cannot be confined on this system, so none is run until then: use read_file, grep and glob",
-                    ReadOnly::NoPlan.words()
-                );
-                return Err(ToolError::Mendable(text));
-            }
-            let mut running = Self::prepare(command, held, setting, confinement.level())?;
-            let Err(refused) = running.begin().await? else { return Ok(running) };
-            let Some(weaker) = confinement.weaker(refused.clone()) else { return Err(not_started(&refused)) };
-            tracing::info!(?weaker, "commands cannot be confined as they should be");
-            sandbox::remember(&weaker);
-            confinement = sandbox::confinement_to_try();
+        if setting.must_be_confined && setting.sandbox.confinement().level == Level::Off {
+            let text = format!(
+                "{}. Commands cannot be confined on this system, so none is run until then: use read_file, grep and glob",
+                ReadOnly::NoPlan.words()
+            );
+            return Err(ToolError::Mendable(text));
         }
+        let prepared = setting
+            .sandbox
+            .prepare(command, &setting.workspace, &setting.rules, &setting.own_variables(held))
+            .map_err(|error| not_started(&error.to_string()))?;
+        let child = Command::from(prepared.process).spawn().map_err(|error| not_started(&error.to_string()))?;
+        let mut running = Self::of(child, setting)?;
+        running.begin(&prepared.order).await?;
+        Ok(running)
     }
 
-    fn prepare(command: &str, held: Holding, setting: &CommandSetting, level: Level) -> Result<Self, ToolError> {
-        let mut child = spawn(command, held, setting, level)?;
+    fn of(mut child: Child, setting: &CommandSetting) -> Result<Self, ToolError> {
         let (Some(leash), Some(says), Some(output)) = (child.stdin.take(), child.stderr.take(), child.stdout.take())
         else {
             return Err(ToolError::Fatal("the guard was started without its pipes".to_owned()));
@@ -288,48 +287,54 @@ impl Running {
         Ok(Self { leash: Some(leash), says: BufReader::new(says), collected, reading, guarded })
     }
 
-    /// Lets the command begin once it is recorded; the inner error is why it cannot be confined so.
-    async fn begin(&mut self) -> Result<Result<(), String>, ToolError> {
+    /// Hands the guard its order, and lets the command begin once it is recorded.
+    async fn begin(&mut self, order: &[u8]) -> Result<(), ToolError> {
+        if let Some(leash) = &mut self.leash {
+            // A guard that is gone is noticed by its missing message.
+            let _ = leash.write_all(order).await;
+            let _ = leash.flush().await;
+        }
         let group = match timeout(READY_TIMEOUT, self.hear()).await {
-            Ok(GuardSays::Group(group)) => group,
-            Ok(GuardSays::Refused(reason)) => return Ok(Err(reason)),
-            Ok(GuardSays::Failed(reason)) => return Err(not_started(&reason)),
-            Ok(GuardSays::Ended(_)) => return Err(not_started("the guard ended before it began")),
+            Ok(GuardMessage::Group(group)) => group,
+            Ok(GuardMessage::Refused(reason) | GuardMessage::Failed(reason)) => return Err(not_started(&reason)),
+            Ok(GuardMessage::Ended(_)) => return Err(not_started("the guard ended before it began")),
             Err(_) => return Err(not_started("the guard did not get ready in time")),
         };
         self.guarded.record(group).await.map_err(|error| {
             ToolError::Fatal(format!("the command was not started, because it could not be recorded: {error}"))
         })?;
         if let Some(leash) = &mut self.leash {
-            // When the guard is gone the next line we wait for never comes, and that is said.
+            // As above.
             let _ = leash.write_all(GO).await;
             let _ = leash.flush().await;
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// The guard's next line.
-    async fn hear(&mut self) -> GuardSays {
+    async fn hear(&mut self) -> GuardMessage {
         let mut line = String::new();
         match (&mut self.says).take(LINE_BYTES_MAX).read_line(&mut line).await {
-            Ok(0) => GuardSays::Failed("its guard was killed".to_owned()),
-            Ok(_) => GuardSays::parse(&line),
-            Err(error) => GuardSays::Failed(format!("its guard cannot be heard: {error}")),
+            Ok(0) => GuardMessage::Failed("its guard was killed".to_owned()),
+            Ok(_) => GuardMessage::parse(&line),
+            Err(error) => GuardMessage::Failed(format!("its guard cannot be heard: {error}")),
         }
     }
 
     /// How the command ended, once its guard is gone; the error says why that is not known. A line alone proves nothing: where
     /// commands can reach their guard's stderr, it may be theirs. The guard's exit status is the guard's.
-    async fn verdict(&mut self) -> Result<CommandEnd, String> {
+    async fn verdict(&mut self) -> Result<CommandExit, String> {
         let says = self.hear().await;
         let status = self.guarded.gone().await;
-        let is_exit_0 = |end: CommandEnd| end == CommandEnd::Exit(0);
+        let is_exit_0 = |end: CommandExit| end == CommandExit::Code(0);
         match (says, status.and_then(|status| status.code())) {
-            (GuardSays::Ended(end), Some(code)) if is_exit_0(end) == (code == 0) => Ok(end),
-            (GuardSays::Ended(_), Some(_)) => Err("what was said in its guard's name was not its guard's".to_owned()),
-            (GuardSays::Ended(_), None) => Err("its guard was killed".to_owned()),
-            (GuardSays::Failed(reason) | GuardSays::Refused(reason), _) => Err(reason),
-            (GuardSays::Group(_), _) => Err("its guard named a second group".to_owned()),
+            (GuardMessage::Ended(end), Some(code)) if is_exit_0(end) == (code == 0) => Ok(end),
+            (GuardMessage::Ended(_), Some(_)) => {
+                Err("what was said in its guard's name was not its guard's".to_owned())
+            }
+            (GuardMessage::Ended(_), None) => Err("its guard was killed".to_owned()),
+            (GuardMessage::Failed(reason) | GuardMessage::Refused(reason), _) => Err(reason),
+            (GuardMessage::Group(_), _) => Err("its guard named a second group".to_owned()),
         }
     }
 
@@ -369,26 +374,6 @@ impl Drop for Running {
             }
         });
     }
-}
-
-fn spawn(command: &str, held: Holding, setting: &CommandSetting, level: Level) -> Result<Child, ToolError> {
-    let guarded = GuardedCommand {
-        guard: &setting.guard,
-        command,
-        folder: &setting.workspace,
-        environment: &setting.environment(held),
-        read_only: &setting.control_files,
-        level,
-    };
-    let process = guarded.prepare().map_err(|error| not_started(&error.to_string()))?;
-    Command::from(process).spawn().map_err(|error| match error.kind() {
-        std::io::ErrorKind::ArgumentListTooLong => not_started(&format!(
-            "a command of {} bytes is too long for the system; write it into a file and run that",
-            command.len()
-        )),
-        std::io::ErrorKind::InvalidInput => not_started("it contains a NUL character"),
-        _ => not_started(&error.to_string()),
-    })
 }
 
 fn not_started(reason: &str) -> ToolError {

@@ -6,11 +6,11 @@
 //! of dependencies by themselves. A conflict or a red merge is the answer to the report: who made the change knows it best, and still
 //! holds the task and the worktree to mend it in.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::command::{CommandOutcome, CommandSetting, claim_lost};
 use super::{ToolContext, ToolError, verify};
+use crate::domain::access::PathRule;
 use crate::domain::change::{Action, Actor, permit};
 use crate::domain::event::Fact;
 use crate::domain::merge::short_commit;
@@ -233,8 +233,7 @@ async fn nothing_to_merge(
 async fn setting(lodging: &Lodging, merge: &Merge, context: &ToolContext) -> Result<CommandSetting, ToolError> {
     let scratch = lodging.repository.check_out(merge).await.map_err(fatal)?;
     let mut setting = CommandSetting::of(context);
-    let writable = PathBuf::from(format!("!{}", scratch.display()));
-    setting.control_files = setting.control_files.iter().cloned().chain([writable]).collect();
+    setting.rules.push(PathRule::writable(&scratch));
     setting.workspace = scratch;
     Ok(setting)
 }

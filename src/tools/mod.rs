@@ -45,6 +45,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::domain::access::PathRule;
 use crate::domain::event::Fact;
 use crate::domain::name::Name;
 use crate::domain::reason;
@@ -52,6 +53,7 @@ use crate::domain::record::RunningCommand;
 use crate::domain::refusal::Refusal;
 use crate::domain::task::TaskId;
 use crate::ports::{Clock, StoreError, StoreResult, Stores, ToolSpec};
+use crate::sandbox::Sandbox;
 pub use deliver::Lodging;
 
 /// Something a model may ask for.
@@ -204,8 +206,8 @@ pub struct ToolContext {
     pub workspace: PathBuf,
     /// Files and folders, absolute or relative to the workspace, that no tool may write.
     pub control_files: Arc<[PathBuf]>,
-    /// What commands must not write besides, and (behind `!`) what they must be able to, as the guard takes it.
-    pub boundaries: Arc<[PathBuf]>,
+    /// Rules for the paths of commands besides those of the sandbox.
+    pub boundaries: Arc<[PathRule]>,
     /// Whether no model decides what the caller does: what it reports is what commands printed, not words about them.
     pub goes_by_rule: bool,
     /// Where tasks have worktrees of their own: the one the caller works in, whose root `workspace` is then.
@@ -214,8 +216,8 @@ pub struct ToolContext {
     pub read_only: Option<ReadOnly>,
     /// Who reviews what is done before it is completed: a role, a capability, `lead`, `human`; nobody without it.
     pub review: Option<Arc<str>>,
-    /// The program that guards commands, and its first arguments; see `sandbox`.
-    pub guard: Arc<[std::ffi::OsString]>,
+    /// What confines commands.
+    pub sandbox: Sandbox,
     /// Where the process groups of running commands are recorded.
     pub commands: Arc<dyn CommandRegistry>,
     /// The limits.

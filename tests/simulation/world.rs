@@ -13,6 +13,7 @@ use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::state::Mode;
 use brigade::models::runbook::Runbook;
 use brigade::ports::{Clock, Durability, ModelClient, ModelSpec, StoreError, StoreResult, Stores};
+use brigade::sandbox::Sandbox;
 use brigade::stores::file::workers::Incarnation;
 use brigade::stores::fs::FileSystem;
 use brigade::stores::open::{OpenOptions, Purpose, Workspace, open_as};
@@ -513,7 +514,7 @@ impl World {
             clock: Arc::clone(&self.nature) as Arc<dyn Clock>,
             workspace: self.folder.path().to_owned(),
             control_files: Arc::<[PathBuf]>::default(),
-            guard: Arc::default(),
+            sandbox: Sandbox::without_guard(),
             connect: Arc::new(connect),
             tools_of: Arc::new(tools),
             count_tokens: |text| text.len() as u64 / 4,

@@ -26,6 +26,7 @@ use brigade::ports::{
     Board, BoardView, Claimant, Clock, Listener, LostClaims, ModelClient, ModelError, ModelRequest, ModelResponse,
     ModelSpec, Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
 };
+use brigade::sandbox::Sandbox;
 use brigade::stores::memory;
 use brigade::stores::memory::events::MemoryEventLog;
 use brigade::stores::memory::workers::MemoryWorkers;
@@ -277,7 +278,7 @@ pub struct Stage {
     pub board: Arc<WatchedBoard>,
     pub state: Arc<OpenState>,
     pub noted: Arc<Mutex<Vec<String>>>,
-    pub guard: Vec<std::ffi::OsString>,
+    pub sandbox: Sandbox,
     pub workspace: PathBuf,
     pub clock: Arc<dyn Clock>,
     pub wall: Arc<RuntimeClock>,
@@ -323,7 +324,7 @@ impl Stage {
             board,
             state,
             noted,
-            guard: Vec::new(),
+            sandbox: Sandbox::without_guard(),
             workspace,
             clock,
             wall,
@@ -387,7 +388,7 @@ impl Stage {
             clock: Arc::clone(&self.clock),
             workspace: self.workspace.clone(),
             control_files: Arc::<[PathBuf]>::default(),
-            guard: self.guard.clone().into(),
+            sandbox: self.sandbox.clone(),
             connect: Arc::new(connect),
             tools_of: Arc::new(tools),
             count_tokens: |text| text.len() as u64 / 4,

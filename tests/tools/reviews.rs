@@ -1,5 +1,6 @@
 //! Reviews before completion, and members that hand in a plan first: what a report meets.
 
+use brigade::domain::access::PathRule;
 use brigade::domain::request::{Request, RequestKind};
 use brigade::domain::task::TaskStatus;
 use brigade::tools::review::REJECTIONS_MAX;
@@ -119,7 +120,7 @@ async fn who_hands_in_its_plan_first_writes_nothing_and_completes_nothing_before
     stage.alice.context.review = None;
     stage.write("kept.txt", "as it was\n");
     stage.alice.context.read_only = Some(ReadOnly::NoPlan);
-    stage.alice.context.boundaries = [stage.alice.context.workspace.clone()].into();
+    stage.alice.context.boundaries = [PathRule::read_only(&stage.alice.context.workspace)].into();
     let why = "read-only until your plan is approved";
     for (tool, input) in [
         ("write_file", json!({ "path": "new.txt", "content": "x" })),

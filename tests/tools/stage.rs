@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use brigade::domain::access::PathRule;
 use brigade::domain::event::Fact;
 use brigade::domain::name::Name;
 use brigade::domain::record::RunningCommand;
 use brigade::domain::task::{Task, TaskId};
 use brigade::domain::time::UnixMs;
 use brigade::ports::{Clock, StoreResult, Stores};
-use brigade::sandbox::GUARD_ARGUMENT;
+use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
 use brigade::stores::memory;
 use brigade::tools::command::Holding;
 use brigade::tools::table::tools_of;
@@ -143,6 +144,9 @@ fn member(
     let (holding, receiver) = watch::channel(None);
     let (sender, facts) = mpsc::unbounded_channel();
     let guard: [OsString; 2] = [env!("CARGO_BIN_EXE_brigade").into(), GUARD_ARGUMENT.into()];
+    let control_files = [".tasks", ".team", "agent_state.json", "brigade.toml"];
+    let rules = control_files.map(|file| PathRule::read_only(workspace.join(file))).into();
+    let sandbox = Sandbox::open(Arc::from(guard), workspace, rules).unwrap();
     let context = ToolContext {
         name: Name::new(name).unwrap(),
         role: role.to_owned(),
@@ -153,13 +157,13 @@ fn member(
         stores: stores.clone(),
         clock: Arc::clone(clock),
         workspace: workspace.to_owned(),
-        control_files: [".tasks", ".team", "agent_state.json", "brigade.toml"].map(PathBuf::from).into(),
+        control_files: control_files.map(PathBuf::from).into(),
         boundaries: Arc::default(),
         goes_by_rule: false,
         lodging: None,
         read_only: None,
         review: None,
-        guard: Arc::from(guard),
+        sandbox,
         commands: Arc::new(NoRecord),
         limits: ToolLimits {
             command_timeout: Duration::from_secs(30),

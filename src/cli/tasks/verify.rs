@@ -10,7 +10,6 @@ use crate::cli::error::{CliError, CliResult};
 use crate::domain::record::RunningCommand;
 use crate::domain::task::{Task, VerifyRun};
 use crate::ports::StoreResult;
-use crate::sandbox;
 use crate::team::spec::Limits;
 use crate::tools::CommandRegistry;
 use crate::tools::command::{self, CommandSetting};
@@ -31,13 +30,11 @@ impl CommandRegistry for NoRegistry {
 pub(super) async fn run(context: &Context, verify: &str, task: &Task, by: &str) -> CliResult<VerifyRun> {
     let team = context.team_if_valid(None);
     let limits = team.as_ref().map_or_else(Limits::default, |team| team.limits.clone());
-    let plan = team.as_ref().and_then(|team| team.plan.clone());
     let held = watch::Sender::new(Some((task.id, task.attempt)));
-    let guard = sandbox::own_guard().map_err(|error| CliError::refused(format!("cannot start the guard: {error}")))?;
     let setting = CommandSetting {
         workspace: context.workspace()?,
-        control_files: context.control_files(plan.as_deref())?.into(),
-        guard,
+        sandbox: context.sandbox(team.as_ref())?,
+        rules: Vec::new(),
         commands: Arc::new(NoRegistry),
         output_bytes_max: limits.tool_output_bytes_max,
         team: team.map(|team| team.name.to_string()).unwrap_or_default(),

@@ -15,7 +15,7 @@ use super::{Durability, failed};
 
 const FOLDER: &str = ".agent";
 const FILE: &str = "state.json";
-const LOCK: &str = ".state.lock";
+pub(crate) const LOCK: &str = ".state.lock";
 
 /// The largest file that is read, in bytes.
 const STATE_BYTES_MAX: u64 = 1024 * 1024;

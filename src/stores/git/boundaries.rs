@@ -3,45 +3,44 @@
 //! branch merged into moves by merges alone.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::run::path_of;
 use super::worktrees::POINTER_FILE;
 use super::{Inner, small};
+use crate::domain::access::PathRule;
 use crate::ports::Worktree;
+use crate::stores::file::worktree::LOCK as STATE_LOCK_FILE;
 
 /// Folders of objects that are followed; git itself follows a few.
 const ALTERNATES_MAX: usize = 100;
 
 impl Inner {
-    pub(super) fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathBuf> {
-        let common = &self.main.common_dir;
-        let mut boundaries = vec![common.clone(), self.main.work_tree.clone()];
-        boundaries.extend(self.alternates());
-        if let Some(worktree) = worktree {
-            boundaries.extend([worktree.root.join(".agent"), worktree.root.join(".git")]);
-            let packs = ["objects/info", "objects/pack"].map(|folder| common.join(folder));
-            let branches = common.join("refs/heads/brigade").join(&self.team);
-            // Git removes folders that are empty; in one that is not there the team's own branches could not be written, and one that a
-            // command makes would be its own.
-            for folder in packs.iter().chain([&branches]) {
-                if let Err(error) = fs::create_dir_all(folder) {
-                    tracing::warn!("cannot make {}: {error}", folder.display());
-                }
+    pub(super) fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathRule> {
+        let common = real(&self.main.common_dir);
+        let mut rules: Vec<PathRule> = [&common, &self.main.work_tree].map(PathRule::read_only).into();
+        rules.extend(self.alternates().iter().map(|folder| PathRule::read_only(real(folder))));
+        let Some(worktree) = worktree else { return rules };
+        rules.extend([".agent", ".git"].map(|name| PathRule::read_only(worktree.root.join(name))));
+        rules.push(PathRule::hidden(worktree.root.join(".agent").join(STATE_LOCK_FILE)));
+        let packs = ["objects/info", "objects/pack"].map(|folder| common.join(folder));
+        let branches = common.join("refs/heads/brigade").join(&self.team);
+        // Git removes empty folders. A command could not write the team's branches into a missing one, and one that a command
+        // makes would be its own.
+        for folder in packs.iter().chain([&branches]) {
+            if let Err(error) = fs::create_dir_all(folder) {
+                tracing::warn!("cannot make {}: {error}", folder.display());
             }
-            boundaries.extend(packs);
-            let mut writable = vec![common.join("objects"), worktree.root.clone(), branches];
-            if let Some(at) = self.at(&worktree.root) {
-                // What says whose folder it is, and of which repository.
-                boundaries.extend([POINTER_FILE, "commondir"].map(|file| at.git_dir.join(file)));
-                writable.push(at.git_dir);
-            }
-            let is_there = |path: &PathBuf| path.exists();
-            boundaries.extend(
-                writable.iter().filter(|path| is_there(path)).map(|path| PathBuf::from(format!("!{}", path.display()))),
-            );
         }
-        boundaries
+        rules.extend(packs.map(PathRule::read_only));
+        rules.extend([common.join("objects"), worktree.root.clone(), branches].map(PathRule::writable));
+        if let Some(at) = self.at(&worktree.root) {
+            let git_dir = real(&at.git_dir);
+            // These name the worktree's folder and its repository.
+            rules.extend([POINTER_FILE, "commondir"].map(|file| PathRule::read_only(git_dir.join(file))));
+            rules.push(PathRule::writable(git_dir));
+        }
+        rules
     }
 
     /// The folders of other repositories' objects that git reads as this one's; see gitrepository-layout(5), objects/info/alternates.
@@ -61,6 +60,11 @@ impl Inner {
         }
         found.split_off(1)
     }
+}
+
+/// A path without symbolic links, as a rule needs it.
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// A path as it stands in a line, where it may be quoted.

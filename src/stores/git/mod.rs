@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
+use crate::domain::access::PathRule;
 use crate::domain::merge::short_commit;
 use crate::domain::task::TaskId;
 use crate::ports::{
@@ -464,7 +465,7 @@ impl Repository for GitRepository {
         self.blocking(move |inner| inner.clear(&worktree, &assignment)).await
     }
 
-    fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathBuf> {
+    fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathRule> {
         self.0.boundaries(worktree)
     }
 }

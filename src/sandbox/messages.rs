@@ -1,0 +1,73 @@
+//! What the guard tells the worker: one line each, on the guard's standard error.
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommandExit {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// A line of the guard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GuardMessage {
+    /// The command is ready to begin in this process group.
+    Group(i32),
+    /// The system refuses this level of confinement, for this reason.
+    Refused(String),
+    /// The command has ended, and every process it had started.
+    Ended(CommandExit),
+    /// The command could not be started, for this reason.
+    Failed(String),
+}
+
+impl GuardMessage {
+    /// Reads a line. A line that the guard does not write is a failure that quotes it.
+    #[must_use]
+    pub fn parse(line: &str) -> Self {
+        let line = line.trim_end();
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match (word, rest.parse()) {
+            ("group", Ok(id)) => Self::Group(id),
+            ("exit", Ok(code)) => Self::Ended(CommandExit::Code(code)),
+            ("signal", Ok(signal)) => Self::Ended(CommandExit::Signal(signal)),
+            ("refused", _) => Self::Refused(rest.to_owned()),
+            ("failed", _) => Self::Failed(rest.to_owned()),
+            _ => Self::Failed(format!("unexpected message of the guard: `{}`", line.escape_debug())),
+        }
+    }
+
+    /// The line, with its newline.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        let one_line = |text: &str| text.replace(['\n', '\r'], " ");
+        match self {
+            Self::Group(id) => format!("group {id}\n"),
+            Self::Ended(CommandExit::Code(code)) => format!("exit {code}\n"),
+            Self::Ended(CommandExit::Signal(signal)) => format!("signal {signal}\n"),
+            Self::Refused(reason) => format!("refused {}\n", one_line(reason)),
+            Self::Failed(reason) => format!("failed {}\n", one_line(reason)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guard_message_round_trips() {
+        for message in [
+            GuardMessage::Group(77),
+            GuardMessage::Refused("user namespaces: no".to_owned()),
+            GuardMessage::Ended(CommandExit::Code(3)),
+            GuardMessage::Ended(CommandExit::Signal(9)),
+            GuardMessage::Failed("no such folder".to_owned()),
+        ] {
+            assert_eq!(GuardMessage::parse(&message.to_line()), message);
+        }
+        let unknown = GuardMessage::parse("thread panicked");
+        assert!(matches!(unknown, GuardMessage::Failed(text) if text.contains("panicked")));
+    }
+}

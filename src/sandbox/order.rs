@@ -1,0 +1,117 @@
+//! What the worker asks a guard for. It travels over pipes, not as arguments: other users can read those.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, Read};
+use std::path::PathBuf;
+
+use super::Level;
+use crate::domain::access::{Access, PathRule};
+
+/// The most bytes of an order: its script, and some thousand rules.
+const ORDER_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// One command, and how it is confined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// How strictly it is confined.
+    pub level: Level,
+    /// The text that the shell runs. It has no NUL character.
+    pub script: OsString,
+    /// The rules for paths.
+    pub rules: Vec<PathRule>,
+}
+
+impl Order {
+    /// The order as bytes: its length in decimal digits, a newline, then fields that a NUL character ends.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut fields = vec![self.level.as_word().as_bytes(), self.script.as_encoded_bytes()];
+        for rule in &self.rules {
+            fields.extend([word_of(rule.access).as_bytes(), rule.path.as_os_str().as_encoded_bytes()]);
+        }
+        let body: Vec<u8> = fields.into_iter().flat_map(|field| field.iter().copied().chain([0])).collect();
+        [format!("{}\n", body.len()).as_bytes(), &body].concat()
+    }
+
+    /// Reads an order and nothing behind it.
+    ///
+    /// # Errors
+    /// `InvalidData` for bytes that [`Order::encode`] does not write, and what `input` says.
+    pub fn read(mut input: impl BufRead) -> io::Result<Self> {
+        let mut length = String::new();
+        (&mut input).take(20).read_line(&mut length)?;
+        let length: usize = length.trim_end().parse().map_err(|_| io::ErrorKind::InvalidData)?;
+        if length > ORDER_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut body = vec![0; length];
+        input.read_exact(&mut body)?;
+        Self::decode(&body).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn decode(body: &[u8]) -> Option<Self> {
+        let mut fields = body.strip_suffix(&[0])?.split(|byte| *byte == 0);
+        let level = Level::from_word(std::str::from_utf8(fields.next()?).ok()?)?;
+        let script = os_string(fields.next()?);
+        let mut rules = Vec::new();
+        while let Some(word) = fields.next() {
+            let access = ACCESS_WORDS.iter().find(|(_, known)| known.as_bytes() == word)?.0;
+            rules.push(PathRule { path: PathBuf::from(os_string(fields.next()?)), access });
+        }
+        Some(Self { level, script, rules })
+    }
+}
+
+const ACCESS_WORDS: [(Access, &str); 4] = [
+    (Access::ReadOnly, "read-only"),
+    (Access::ReadOnlyFiles, "read-only-files"),
+    (Access::Writable, "writable"),
+    (Access::Hidden, "hidden"),
+];
+
+fn word_of(access: Access) -> &'static str {
+    ACCESS_WORDS.iter().find(|(known, _)| *known == access).map_or("", |(_, word)| word)
+}
+
+#[cfg(unix)]
+fn os_string(bytes: &[u8]) -> OsString {
+    <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).to_owned()
+}
+
+#[cfg(not(unix))]
+fn os_string(bytes: &[u8]) -> OsString {
+    String::from_utf8_lossy(bytes).into_owned().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_round_trips() {
+        let rules = vec![
+            PathRule::read_only("/a b/!c"),
+            PathRule::read_only_files("/a/*"),
+            PathRule::writable("/line\nbreak"),
+            PathRule::hidden(os_string(b"/\xff")),
+        ];
+        for script in ["", "echo 'x'\necho y"] {
+            let order = Order { level: Level::MountsOnly, script: script.into(), rules: rules.clone() };
+            let mut bytes = order.encode();
+            bytes.extend(b"g");
+            let mut input = bytes.as_slice();
+            assert_eq!(Order::read(&mut input).unwrap(), order);
+            assert_eq!(input, b"g", "the byte behind the order is left");
+        }
+    }
+
+    #[test]
+    fn order_torn_is_an_error() {
+        let order = Order { level: Level::Full, script: "x".into(), rules: vec![PathRule::hidden("/x")] };
+        let bytes = order.encode();
+        for length in 0..bytes.len() {
+            assert!(Order::read(&bytes[..length]).is_err(), "{length}");
+        }
+        assert!(Order::read(&b"99999999999\n"[..]).is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! Paths outside the workspace that commands must not write: the user's config, and the programs that `PATH` finds in the home folder.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use crate::domain::access::PathRule;
+
+/// The home folder without symbolic links; `None` where there is none, or where it is `/`.
+fn home() -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from)?.canonicalize().ok()?;
+    home.parent().is_some().then_some(home)
+}
+
+/// `PATH` for commands, and its folders below the home folder. Those folders stand in it without symbolic links, because a link can be
+/// replaced; those that do not exist are left out, because a command could make them.
+#[must_use]
+pub fn search_path(path: &OsStr) -> (OsString, Vec<PathBuf>) {
+    match home() {
+        Some(home) => search_path_below(path, &home),
+        None => (path.to_owned(), Vec::new()),
+    }
+}
+
+fn search_path_below(path: &OsStr, home: &Path) -> (OsString, Vec<PathBuf>) {
+    let (mut folders, mut in_home) = (Vec::new(), Vec::new());
+    for folder in std::env::split_paths(path) {
+        let real = folder.canonicalize().ok();
+        match real.filter(|_| folder.is_absolute()) {
+            Some(real) if real.starts_with(home) => {
+                in_home.push(real.clone());
+                folders.push(real);
+            }
+            None if folder.starts_with(home) => {}
+            // Outside the home folder it stays as the person wrote it.
+            _ => folders.push(folder),
+        }
+    }
+    // No folder has a separator in its name: all came from a PATH.
+    (std::env::join_paths(&folders).unwrap_or_else(|_| path.to_owned()), in_home)
+}
+
+/// Rules that keep commands from putting programs in front of the person's: the folders of `PATH` below the home folder and outside of
+/// `workspace` are read-only. Folders in or below `writable` are not.
+#[must_use]
+pub fn search_path_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_writable = |folder: &Path| {
+        writable.iter().any(|writable| folder.starts_with(writable.canonicalize().unwrap_or_else(|_| writable.clone())))
+    };
+    let folders = search_path(&path).1.into_iter();
+    // A folder that has the workspace in it cannot be read-only.
+    folders
+        .filter(|folder| !folder.starts_with(workspace) && !workspace.starts_with(folder) && !is_writable(folder))
+        .map(PathRule::read_only)
+        .collect()
+}
+
+/// Makes the folder of the user's config file, so that [`user_config_rules`] can protect a file that does not exist yet. Where it
+/// cannot be made, a command cannot make it either.
+pub fn make_user_config_folder(file: &Path) {
+    if let Some(folder) = file.parent()
+        && let Err(error) = std::fs::create_dir_all(folder)
+    {
+        tracing::info!("cannot make {}: {error}", folder.display());
+    }
+}
+
+/// Rules that keep commands from writing the user's config file: its folder is read-only, and where it is a link the file it
+/// leads to. Where a file is in the way of that folder, that file is.
+#[must_use]
+pub fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
+    let there = file.ancestors().skip(1).find(|path| path.symlink_metadata().is_ok());
+    let folder = there.filter(|path| Some(*path) == file.parent() || !path.is_dir());
+    let real = [folder, Some(file)].into_iter().flatten().filter_map(|path| path.canonicalize().ok());
+    real.filter(|path| !workspace.starts_with(path)).map(PathRule::read_only).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn search_path_has_only_real_folders_of_home() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().canonicalize().unwrap();
+        std::fs::create_dir_all(home.join("real/bin")).unwrap();
+        std::os::unix::fs::symlink("real/bin", home.join("bin")).unwrap();
+        let path = std::env::join_paths([
+            home.join("bin").as_path(),
+            &home.join("missing"),
+            Path::new("/usr/bin"),
+            Path::new("node_modules/.bin"),
+        ])
+        .unwrap();
+        let (path, in_home) = search_path_below(&path, &home);
+        assert_eq!(in_home, [home.join("real/bin")]);
+        let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+        assert_eq!(folders, [home.join("real/bin").as_path(), Path::new("/usr/bin"), Path::new("node_modules/.bin")]);
+    }
+
+    #[test]
+    fn user_config_missing_is_protected() {
+        let folder = tempfile::tempdir().unwrap();
+        let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
+        let config = home.join(".config/brigade/config.toml");
+        assert_eq!(user_config_rules(&config, workspace), []);
+        make_user_config_folder(&config);
+        assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config/brigade"))]);
+    }
+
+    #[test]
+    fn user_config_that_is_a_link_is_protected_with_its_target() {
+        let folder = tempfile::tempdir().unwrap();
+        let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
+        let config = home.join(".config/brigade/config.toml");
+        std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+        std::fs::write(home.join("dotfile"), "").unwrap();
+        std::os::unix::fs::symlink(home.join("dotfile"), &config).unwrap();
+        let expected = [home.join(".config/brigade"), home.join("dotfile")].map(PathRule::read_only);
+        assert_eq!(user_config_rules(&config, workspace), expected);
+    }
+
+    #[test]
+    fn user_config_with_a_file_in_its_way_protects_that_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
+        std::fs::write(home.join(".config"), "").unwrap();
+        let config = home.join(".config/brigade/config.toml");
+        make_user_config_folder(&config);
+        assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config"))]);
+    }
+}
