@@ -46,7 +46,7 @@ const CONTROL_FILES: [&str; 4] = ["agent_state.json", ".tasks", ".team", CONFIG_
 const STATE_FILE_FOLDERS: [&str; 2] = [".team/spare", ".team/aside"];
 
 /// Files by which processes of Brigade keep each other out. A command that held one would hold up the team.
-const LOCK_FILES: [&str; 6] = [
+pub const LOCK_FILES: [&str; 6] = [
     ".tasks/.lock",
     ".team/lead.lock",
     ".team/.agent_state.json.lock",

@@ -40,6 +40,8 @@ mod places;
 mod removed;
 #[path = "processes/resumes.rs"]
 mod resumes;
+#[path = "processes/sandbox.rs"]
+mod sandbox;
 #[path = "processes/secrets.rs"]
 mod secrets;
 #[path = "processes/support.rs"]

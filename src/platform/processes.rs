@@ -129,9 +129,8 @@ pub fn hide_this_process() {
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// Closes every file that this process inherited, but for standard input, output, error and `keep`: what it starts would inherit
-/// them too. Called first in `main`, before a file is opened. Unix only.
-pub fn close_inherited_files(keep: &[i32]) {
+/// Closes every open file of this process by its number, but for standard input, output, error and `keep`. Unix only.
+pub fn close_files_but(keep: &[i32]) {
     #[cfg(unix)]
     {
         let folder = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };

@@ -126,9 +126,21 @@ pub fn run_if_asked() {
     WAS_ASKED.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().as_deref() == Some(OsStr::new(GUARD_ARGUMENT)) {
-        processes::close_inherited_files(&[]);
+        close_inherited_files(std::iter::empty());
         std::process::exit(run(&arguments.collect::<Vec<_>>()));
     }
+}
+
+/// Closes every file that this process inherited, so that no command and no git inherits it, but for standard input, output and
+/// error, and files that an argument names: the 63 of `--plan /dev/fd/63`, which is a shell's `--plan <(command)`. A program calls it
+/// first in `main`, before it opens a file.
+pub fn close_inherited_files(arguments: impl Iterator<Item = OsString>) {
+    let number = |argument: OsString| {
+        let argument = argument.into_string().ok()?;
+        let (_, number) = argument.rsplit_once("/fd/")?;
+        number.parse().ok()
+    };
+    processes::close_files_but(&arguments.filter_map(number).collect::<Vec<_>>());
 }
 
 #[cfg(unix)]

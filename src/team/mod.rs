@@ -127,10 +127,7 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
     let taken_up = take_up(&stores).await?;
     open_inboxes(&spec, &stores).await?;
     let (notes, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
-    let prefers = begin(&spec, &notes, taken_up);
-    if let Some(text) = confinement_warning(sandbox.confinement()) {
-        notes.fact(Fact::Warning { about: "commands".to_owned(), text });
-    }
+    let prefers = begin(&spec, &notes, taken_up, sandbox.confinement());
     let isolation = isolate(&spec, repository, &stores, &notes).await?;
     prepare(&stores, &notes, &start).await?;
     let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
@@ -206,9 +203,17 @@ fn firsts_of(spec: &TeamSpec, prefers: &HashMap<String, TaskId>) -> Firsts {
 }
 
 /// Says that the team starts and what it takes up, and returns which task each prefers because of that.
-fn begin(spec: &TeamSpec, notes: &recorder::Notes, taken_up: BTreeMap<TaskId, String>) -> HashMap<String, TaskId> {
+fn begin(
+    spec: &TeamSpec,
+    notes: &recorder::Notes,
+    taken_up: BTreeMap<TaskId, String>,
+    confinement: &Confinement,
+) -> HashMap<String, TaskId> {
     let members = spec.members.iter().map(|member| member.name.to_string()).collect();
     notes.fact(Fact::TeamStarted { team: spec.name.to_string(), members });
+    if let Some(text) = confinement_warning(confinement) {
+        notes.fact(Fact::Warning { about: "commands".to_owned(), text });
+    }
     let prefers = taken_up.iter().map(|(task, owner)| (owner.clone(), *task)).collect();
     let claims: Vec<HeldRow> = taken_up.into_iter().map(|(task, teammate)| HeldRow { task, teammate }).collect();
     if !claims.is_empty() {

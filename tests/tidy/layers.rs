@@ -48,6 +48,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("team",   "platform", "free disk space"),
     ("tools",  "ports",    "board and mail"),
     ("tools",  "domain",   "the vocabulary"),
+    ("team",   "sandbox",  "hands it to tools; says how commands are confined"),
     ("tools",  "sandbox",  "runs commands"),
     ("tools",  "platform", "process groups of commands"),
     ("models", "ports",    "implements ModelClient"),
@@ -56,6 +57,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("stores", "domain",   "every change goes through its rules"),
     ("stores", "platform", "exchange, stamps, file events, lives of processes"),
     ("sandbox", "platform", "processes"),
+    ("sandbox", "domain",   "rules for paths"),
     ("ports",  "domain",   "the vocabulary"),
 ];
 

@@ -1,0 +1,264 @@
+//! Commands that try to leave their sandbox, in a real team: what one command did, the next one finds.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::support::{Answer, Place};
+
+/// A workspace below a home folder of its own, with one member whose tasks run these scripts one after the other.
+struct Attack {
+    place: Place,
+    home: tempfile::TempDir,
+}
+
+impl Attack {
+    fn new(scripts: &[&str]) -> Self {
+        let mut plan = String::new();
+        for (number, script) in scripts.iter().enumerate() {
+            let after = if number == 0 { String::new() } else { format!("Blocked by: S{}\n\n", number - 1) };
+            plan.push_str(&format!("## S{number}\n\n{after}```sh\nset +e\n{script}\nexit 0\n```\n\n"));
+        }
+        Self { place: Place::with_team(1, &plan), home: tempfile::tempdir().unwrap() }
+    }
+
+    fn home(&self, name: &str) -> PathBuf {
+        self.home.path().canonicalize().unwrap().join(name)
+    }
+
+    fn brigade(&self, arguments: &[&str]) -> Command {
+        let mut command = self.place.brigade(arguments);
+        command.env("HOME", self.home("")).env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME");
+        command
+    }
+
+    /// Whether commands are confined here; says so where they are not.
+    fn is_confined(&self) -> bool {
+        let doctor = Answer::of(self.brigade(&["doctor"]));
+        let is_confined = doctor.out.contains("they see the control files read-only");
+        if !is_confined {
+            println!("skipped: commands are not confined here");
+        }
+        is_confined
+    }
+
+    /// What the command of task `id` printed, as its result keeps it.
+    fn output(&self, id: u64) -> String {
+        self.place.task(id)["result"]["summary"].as_str().unwrap_or_default().to_owned()
+    }
+
+    fn run(&self) -> Answer {
+        let answer = Answer::of(self.brigade(&["run"]));
+        assert_eq!(answer.code, Some(0), "{answer:?}");
+        answer
+    }
+}
+
+/// Writes all that a command must not write, and says what it could.
+const WRITE_CONTROLS: &str = "echo x >>brigade.toml && echo WROTE config\n\
+     echo x >>.tasks/task_1.json && echo WROTE board\n\
+     echo x >.team/inbox/lead.jsonl && echo WROTE mail\n\
+     echo x >>agent_state.json && echo WROTE state\n\
+     cat /proc/$PPID/environ >environ 2>/dev/null && grep -q SECRET_KEY environ && echo READ key\n\
+     echo tried";
+
+#[test]
+fn command_cannot_lower_the_confinement() {
+    for prepare in [
+        "mkdir -p ~/.config; rm -rf ~/.config/brigade; echo >~/.config/brigade",
+        "mv ~/.config ~/.other; echo >~/.config",
+        "mv ~/.config ~/.other; ln -s / ~/.config; ln -s .config ~/.config",
+        "rm -rf .tasks .team agent_state.json brigade.toml; mv \"$PWD\" \"$PWD.old\"; ln -s / .tasks",
+        "mkdir -p ~/.config/brigade/config.toml",
+    ] {
+        let attack = Attack::new(&[prepare, WRITE_CONTROLS]);
+        if !attack.is_confined() {
+            return;
+        }
+        attack.run();
+        assert_eq!(attack.output(2).lines().last(), Some("tried"), "{prepare}");
+        for word in ["WROTE", "READ"] {
+            assert!(!attack.output(2).contains(word), "{prepare}: {}", attack.output(2));
+        }
+    }
+}
+
+#[test]
+fn odd_user_config_path_keeps_the_confinement() {
+    let long = "x".repeat(255);
+    for folder in ["!odd", "a/*", "with space\nand line", &long, &vec![long.as_str(); 20].join("/")] {
+        let attack = Attack::new(&[WRITE_CONTROLS]);
+        if !attack.is_confined() {
+            return;
+        }
+        let mut run = attack.brigade(&["run"]);
+        run.env("XDG_CONFIG_HOME", attack.home(folder));
+        let answer = Answer::of(run);
+        assert_eq!(answer.code, Some(0), "{folder}: {answer:?}");
+        assert!(!answer.out.contains("not confined") && !answer.err.contains("not confined"), "{folder}: {answer:?}");
+        assert_eq!(attack.output(1).lines().last(), Some("tried"), "{folder}");
+        assert!(!attack.output(1).contains("WROTE"), "{folder}: {}", attack.output(1));
+    }
+}
+
+#[test]
+fn user_config_cannot_be_made_by_a_command() {
+    let evil = "mkdir -p ~/.config/brigade; echo '[teams.t.lead]' >~/.config/brigade/config.toml; \
+                mv ~/.config ~/.aside; mkdir -p ~/.config/brigade; echo x >~/.config/brigade/config.toml";
+    let (missing, file_in_the_way, linked) = (Attack::new(&[evil]), Attack::new(&[evil]), Attack::new(&[evil]));
+    if !missing.is_confined() {
+        return;
+    }
+    missing.run();
+    assert!(!missing.home(".config/brigade/config.toml").exists());
+
+    fs::write(file_in_the_way.home(".config"), "mine").unwrap();
+    file_in_the_way.run();
+    assert_eq!(fs::read_to_string(file_in_the_way.home(".config")).unwrap(), "mine");
+
+    fs::create_dir_all(linked.home(".config/brigade")).unwrap();
+    fs::write(linked.home("dotfile"), "").unwrap();
+    symlink(linked.home("dotfile"), linked.home(".config/brigade/config.toml")).unwrap();
+    linked.run();
+    assert_eq!(fs::read_to_string(linked.home("dotfile")).unwrap(), "");
+    assert_eq!(fs::read_link(linked.home(".config/brigade/config.toml")).unwrap(), linked.home("dotfile"));
+}
+
+#[test]
+fn confinement_off_is_shown_and_logged() {
+    let attack = Attack::new(&["true"]);
+    let mut run = attack.brigade(&["run"]);
+    run.env("BRIGADE_CONFINEMENT", "off");
+    let answer = Answer::of(run);
+    assert!(answer.out.contains("not confined") && answer.out.contains("BRIGADE_CONFINEMENT=off"), "{answer:?}");
+    let warnings = attack.place.events().into_iter().filter(|event| event["kind"] == "warning");
+    assert_eq!(warnings.filter(|warning| warning["about"] == "commands").count(), 1);
+}
+
+#[test]
+fn inherited_files_do_not_reach_commands() {
+    for confinement in ["", "mounts", "off"] {
+        let attack = Attack::new(&["ls -l /proc/self/fd; (echo x >/proc/self/fd/5/planted) 2>&1; (echo x >&6) 2>&1"]);
+        fs::write(attack.home("mine"), "").unwrap();
+        // A shell gives them these numbers, and hands them on.
+        let script = "exec 5<\"$1\" 6>>\"$2\"; shift 2; exec \"$@\"";
+        let run = attack.brigade(&["run"]);
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", script, "sh"])
+            .arg(attack.place.path())
+            .arg(attack.home("mine"))
+            .arg(run.get_program())
+            .arg("run");
+        shell.current_dir(attack.place.path()).stdin(std::process::Stdio::null());
+        shell.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("HOME", attack.home(""));
+        shell.env("BRIGADE_CONFINEMENT", confinement);
+        let answer = Answer::of(shell);
+        assert_eq!(answer.code, Some(0), "{confinement}: {answer:?}");
+        let output = attack.output(1);
+        assert!(!output.contains(" 5 -> ") && !output.contains(" 6 -> "), "{confinement}: {output}");
+        assert!(!attack.place.join("planted").exists() && fs::read(attack.home("mine")).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn plan_may_be_a_pipe_that_the_person_names() {
+    let attack = Attack::new(&["true"]);
+    let script = "printf '## From a pipe\\n\\n```sh\\ntrue\\n```\\n' | \"$1\" run --plan /dev/fd/0 2>&1";
+    let mut shell = Command::new("sh");
+    let program = attack.brigade(&[]).get_program().to_owned();
+    shell.args(["-c", script, "sh"]).arg(program).current_dir(attack.place.path()).env("HOME", attack.home(""));
+    let answer = Answer::of(shell);
+    assert!(answer.out.contains("From a pipe"), "{answer:?}");
+    assert_eq!(attack.place.task(1)["status"], "completed");
+}
+
+#[test]
+fn system_settings_are_read_only() {
+    let attack = Attack::new(&[
+        "for file in $(find /sys/fs/cgroup /proc/sys -type f 2>/dev/null | head -300) /proc/sysrq-trigger; do \
+           (exec 9>>$file) 2>/dev/null && echo WRITABLE $file; done; mkdir /sys/fs/cgroup/x 2>/dev/null && echo MADE; echo tried",
+    ]);
+    if !attack.is_confined() {
+        return;
+    }
+    attack.run();
+    let output = attack.output(1);
+    assert_eq!(output.lines().last(), Some("tried"), "{output}");
+    assert!(!output.contains("WRITABLE") && !output.contains("MADE"), "{output}");
+}
+
+#[test]
+fn command_sees_no_terminal_but_its_own() {
+    let attack = Attack::new(&["ls /dev/pts; python3 -c 'import pty; pty.spawn([\"tty\"])' 2>/dev/null; echo tried"]);
+    if !attack.is_confined() {
+        return;
+    }
+    attack.run();
+    let output = attack.output(1);
+    let named: Vec<&str> = output.lines().filter(|line| line.parse::<u32>().is_ok()).collect();
+    assert_eq!(named, [""; 0], "{output}");
+    assert!(output.lines().last() == Some("tried"), "{output}");
+}
+
+#[test]
+fn lock_files_are_hidden_from_commands() {
+    let locks = brigade::embed::LOCK_FILES.join(" ");
+    let script = format!("for lock in {locks}; do [ -f $lock ] && echo SEEN $lock; done; echo tried");
+    let attack = Attack::new(&["true", &script]);
+    if !attack.is_confined() {
+        return;
+    }
+    attack.run();
+    assert!(attack.place.join(".tasks/.lock").is_file() && attack.place.join(".team/lead.lock").is_file());
+    assert_eq!(attack.output(2), "tried");
+}
+
+#[test]
+fn verify_runs_the_persons_programs() {
+    let evil = "for folder in ~/bin ~/real/bin ~/missing; do mkdir -p $folder; printf '#!/bin/sh\\nexit 0\\n' >$folder/check; \
+                chmod +x $folder/check; done; rm ~/bin; mv ~/real ~/aside; echo 'check() { return 0; }' >~/startup; echo tried";
+    for variable in ["BASH_ENV", "ENV"] {
+        let attack = Attack::new(&[evil]);
+        if !attack.is_confined() {
+            return;
+        }
+        fs::create_dir_all(attack.home("real/bin")).unwrap();
+        symlink("real/bin", attack.home("bin")).unwrap();
+        fs::write(attack.home("startup"), "").unwrap();
+        let programs = tempfile::tempdir_in("/tmp").unwrap();
+        fs::write(programs.path().join("check"), "#!/bin/sh\necho red\nexit 1\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(programs.path().join("check"), mode).unwrap();
+        attack.place.write(
+            ".tasks/task_1.json",
+            &serde_json::json!({ "id": 1, "subject": "s", "status": "pending", "verify": "check", "maxAttempts": 1,
+                "description": format!("```sh\nset +e\n{evil}\nexit 0\n```") })
+            .to_string(),
+        );
+        attack.place.write_team(1, "");
+        let folders = [attack.home("bin"), attack.home("missing"), programs.path().to_owned()];
+        let usual = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths(folders.into_iter().chain(std::env::split_paths(&usual))).unwrap();
+        let mut run = attack.brigade(&["run"]);
+        run.env("PATH", path).env(variable, attack.home("startup"));
+        let answer = Answer::of(run);
+        assert_eq!(answer.code, Some(1), "{answer:?}");
+        assert_eq!(attack.place.task(1)["status"], "failed", "{answer:?}");
+        assert!(!attack.home("real/bin/check").exists());
+    }
+}
+
+#[test]
+fn command_text_is_no_argument_of_any_process() {
+    let attack = Attack::new(&["touch begun; # confidential-text\nwhile ! [ -e go ]; do sleep 0.05; done"]);
+    let mut run = attack.brigade(&["run"]);
+    let mut child = run.stdout(std::process::Stdio::null()).spawn().unwrap();
+    super::support::wait_until("the command has begun", || attack.place.join("begun").exists());
+    let arguments: Vec<String> = attack.place.processes().into_iter().map(|(_, arguments)| arguments).collect();
+    fs::write(attack.place.join("go"), "").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(arguments.len() >= 4, "guard, init and shell are not among them: {arguments:?}");
+    assert!(!arguments.iter().any(|line| line.contains("confidential-text")), "{arguments:#?}");
+}
