@@ -100,16 +100,11 @@ impl Config {
         self.surroundings.variables.get(name).filter(|text| !text.is_empty()).map(|text| (name, text.as_str()))
     }
 
-    /// The names of all teams.
+    /// The names of the teams that the workspace's file names. The user's file gives defaults to these and adds none: a team
+    /// of that file has commands and addresses that this workspace never asked for.
     #[must_use]
     pub fn team_names(&self) -> Vec<String> {
-        let mut names: Vec<String> = Vec::new();
-        for (name, _) in self.files().flat_map(|file| &file.teams) {
-            if !names.contains(name) {
-                names.push(name.clone());
-            }
-        }
-        names
+        names_in(self.workspace_file.as_ref())
     }
 
     /// The team that is meant: the one that is named, or the only one.
@@ -120,14 +115,28 @@ impl Config {
         let mut known = self.team_names();
         match name {
             Some(name) if known.iter().any(|known| known == name) => Ok(name.to_owned()),
-            Some(name) => Err(ConfigError::UnknownTeam { name: name.to_owned(), known }),
+            Some(name) => Err(self.only_in_user_file(Some(name)).unwrap_or_else(|| ConfigError::UnknownTeam {
+                name: name.to_owned(),
+                known,
+            })),
             None if known.len() > 1 => Err(ConfigError::WhichTeam(known)),
-            None => known.pop().ok_or_else(|| ConfigError::NoTeam(self.named_file())),
+            None => known.pop().ok_or_else(|| self.only_in_user_file(None).unwrap_or_else(|| self.no_team())),
         }
     }
 
-    fn named_file(&self) -> PathBuf {
-        self.files().next().map_or_else(|| CONFIG_FILE.into(), |file| file.source.shown.clone())
+    /// The error for a team that only the user's file names: this one, or any.
+    fn only_in_user_file(&self, name: Option<&str>) -> Option<ConfigError> {
+        let file = self.user_file.as_ref()?;
+        let names: Vec<String> =
+            names_in(Some(file)).into_iter().filter(|known| name.is_none_or(|name| name == known)).collect();
+        (!names.is_empty()).then(|| ConfigError::OnlyInUserFile { names, file: file.source.path.clone() })
+    }
+
+    fn no_team(&self) -> ConfigError {
+        match &self.workspace_file {
+            Some(file) => ConfigError::NoTeam(file.source.shown.clone()),
+            None => ConfigError::NotFound(self.current_folder().to_owned()),
+        }
     }
 
     /// The team `name`, checked.
@@ -163,6 +172,10 @@ impl Config {
         let names = self.surroundings.variables.keys().filter(|name| !known.contains(&name.as_str()));
         names.map(|name| (name.clone(), nearest(name, known.iter().copied()))).collect()
     }
+}
+
+fn names_in(file: Option<&ConfigFile>) -> Vec<String> {
+    file.into_iter().flat_map(|file| &file.teams).map(|(name, _)| name.clone()).collect()
 }
 
 #[cfg(test)]

@@ -138,9 +138,22 @@ pub enum ConfigError {
     /// Several teams, and none was named.
     #[error("which team? There are: {}", .0.join(", "))]
     WhichTeam(Vec<String>),
+    /// Teams that only the user's file names: the workspace's file does not refer to them.
+    #[error("cannot use {}: only {} names {}", teams(names), file.display(), if names.len() == 1 { "it" } else { "them" })]
+    OnlyInUserFile {
+        /// Their names.
+        names: Vec<String>,
+        /// The user's file.
+        file: PathBuf,
+    },
     /// No team at all.
     #[error("{} has no team", .0.display())]
     NoTeam(PathBuf),
+}
+
+fn teams(names: &[String]) -> String {
+    let word = if names.len() == 1 { "the team" } else { "the teams" };
+    format!("{word} `{}`", names.join("`, `"))
 }
 
 fn known_teams(known: &[String]) -> String {
@@ -157,6 +170,11 @@ impl ConfigError {
                 nearest(name, known.iter().map(String::as_str)).map(|meant| format!("did you mean `{meant}`?"))
             }
             Self::WhichTeam(_) => Some("name one behind the command".to_owned()),
+            Self::OnlyInUserFile { names, file } => {
+                let name = names.first().filter(|_| names.len() == 1).map_or("NAME", String::as_str);
+                let file = file.display();
+                Some(format!("add [teams.{name}] to the workspace's brigade.toml, or pass --config {file}"))
+            }
             Self::NoTeam(_) => Some("add one: [teams.NAME], or see `brigade init`".to_owned()),
             Self::Unreadable { .. } | Self::Problems(_) => None,
         }

@@ -133,12 +133,38 @@ fn what_is_wrong_with_a_team_is_said_all_at_once() {
 
 #[test]
 fn the_team_that_is_meant_is_found_or_those_there_are_named() {
-    let two = Place::new("[teams.one]\n[teams.two]\n").user("[teams.three]\n").load().unwrap();
-    assert_eq!(two.select(None).unwrap_err().to_string(), "which team? There are: one, two, three");
+    let two = Place::new("[teams.one]\n[teams.two]\n").load().unwrap();
+    assert_eq!(two.select(None).unwrap_err().to_string(), "which team? There are: one, two");
     let error = two.select(Some("tow")).unwrap_err();
-    assert_eq!(error.to_string(), "there is no team `tow`; there are: one, two, three");
+    assert_eq!(error.to_string(), "there is no team `tow`; there are: one, two");
     assert_eq!(error.hint().as_deref(), Some("did you mean `two`?"));
     assert!(matches!(Place::new("").load().unwrap().select(None), Err(ConfigError::NoTeam(_))));
+}
+
+#[test]
+fn user_team_without_reference_is_refused() {
+    let user = "[teams.evil]\ndone_when = \"touch ran\"\nlead = { provider = \"anthropic\", base_url = \"http://x\" }\n\
+        members = [{ name = \"eve\" }]\n[limits]\nturns_max = 2\n";
+    let bob = "[[teams.a.members]]\nname = \"bob\"\n";
+    let place = Place::new(bob).user(user);
+    let resolved = place.team(&TeamFlags::default()).unwrap();
+    assert_eq!((resolved.spec.done_when, resolved.spec.limits.turns_max), (None, 2), "plain defaults apply everywhere");
+    assert_eq!(place.load().unwrap().team_names(), ["a"]);
+    let file = place.folder.path().join("user.toml");
+    let error = place.load().unwrap().select(Some("evil")).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot use the team `evil`: only {} names it", file.display()));
+    let hint = format!("add [teams.evil] to the workspace's brigade.toml, or pass --config {}", file.display());
+    assert_eq!(error.hint(), Some(hint));
+    assert!(matches!(place.load().unwrap().team("evil", &TeamFlags::default()), Err(ConfigError::OnlyInUserFile { .. })));
+
+    let surroundings = place.load().unwrap().surroundings;
+    let nothing = Config::load(None, surroundings.clone()).unwrap();
+    assert!(matches!(nothing.select(None), Err(ConfigError::OnlyInUserFile { .. })), "no workspace file, no team");
+    let named = Config::load(Some(&file), surroundings).unwrap();
+    assert_eq!(named.select(None).unwrap(), "evil", "the person named the file");
+
+    let named = Place::new("[teams.evil]\n").user(user).team(&TeamFlags::default()).unwrap();
+    assert_eq!(named.spec.done_when.as_deref(), Some("touch ran"), "the workspace's file refers to it");
 }
 
 #[test]
