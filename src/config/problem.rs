@@ -22,6 +22,22 @@ impl SourceFile {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
+    /// Where `path`, which this file names, lies once links and `..` are followed. A model gets what such a file says, so it must
+    /// lie in the folder of this file or below. Where this file is a link, as programs that manage a user's files make it,
+    /// the folder that it leads to counts as well.
+    ///
+    /// # Errors
+    /// It lies elsewhere, or is not there.
+    pub fn real_path_below(&self, path: &Path) -> Result<PathBuf, String> {
+        let path = path.canonicalize().map_err(|error| error.to_string())?;
+        let real = self.path.canonicalize().ok();
+        let folders = [self.folder().canonicalize().ok(), real.and_then(|file| file.parent().map(Path::to_owned))];
+        if folders.into_iter().flatten().any(|folder| path.starts_with(folder)) {
+            return Ok(path);
+        }
+        Err(format!("it is {}, outside of the folder {}", path.display(), self.folder().display()))
+    }
+
     /// The line of a byte, from 1.
     #[must_use]
     pub fn line(&self, offset: usize) -> usize {

@@ -233,6 +233,12 @@ impl Resolver<'_> {
         if !path.is_file() {
             let what = if path.is_dir() { "the plan is a folder, not a file:" } else { "there is no plan file" };
             self.problems.push(plan.problem(format!("{what} {}", path.display())));
+        } else if let Some((file, _)) = &plan.place
+            && let Err(reason) = file.real_path_below(&path)
+        {
+            let shown = path.display();
+            let problem = plan.problem(format!("cannot read the plan {shown}: {reason}"));
+            self.problems.push(problem.hint(format!("move it there, or pass --plan {shown}")));
         }
         Some(path)
     }
@@ -302,7 +308,8 @@ impl Resolver<'_> {
         if !path.is_file() && !looks_like_a_path {
             return prompt.value.clone();
         }
-        read_prompt(&path).unwrap_or_else(|reason| {
+        let file = prompt.place.as_ref().map(|(file, _)| &**file);
+        read_prompt(&path, file).unwrap_or_else(|reason| {
             self.problems.push(prompt.problem(format!("cannot read the prompt {}: {reason}", path.display())));
             String::new()
         })
@@ -317,9 +324,12 @@ impl Resolver<'_> {
             ("compact.md", &mut prompts.compact),
             ("cleanup.md", &mut prompts.cleanup),
         ] {
-            let own = |layer: &FileLayer<'_>| layer.file.source.folder().join("prompts").join(file);
-            let Some(path) = self.layers.iter().map(own).find(|path| path.is_file()) else { continue };
-            match read_prompt(&path) {
+            let own = |layer: &FileLayer<'_>| {
+                let source = Arc::clone(&layer.file.source);
+                (source.folder().join("prompts").join(file), source)
+            };
+            let Some((path, source)) = self.layers.iter().map(own).find(|(path, _)| path.is_file()) else { continue };
+            match read_prompt(&path, Some(&source)) {
                 Ok(own) => *text = own,
                 Err(reason) => {
                     let problem = format!("cannot read the prompt {}: {reason}", path.display());
@@ -358,12 +368,14 @@ pub(super) fn words_of(value: &Value) -> Vec<String> {
     }
 }
 
-fn read_prompt(path: &Path) -> Result<String, String> {
-    let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
+/// Reads a prompt, which this config file names. One that a variable names may lie anywhere.
+fn read_prompt(path: &Path, file: Option<&SourceFile>) -> Result<String, String> {
+    let path = file.map_or_else(|| Ok(path.to_owned()), |file| file.real_path_below(path))?;
+    let metadata = std::fs::metadata(&path).map_err(|error| error.to_string())?;
     if metadata.len() > PROMPT_BYTES_MAX {
         return Err(format!("it has more than {PROMPT_BYTES_MAX} bytes"));
     }
-    std::fs::read_to_string(path).map_err(|error| error.to_string())
+    std::fs::read_to_string(&path).map_err(|error| error.to_string())
 }
 
 /// What stands outside of teams for `key`, in the strongest file.

@@ -114,6 +114,54 @@ fn a_file_in_prompts_stands_in_for_the_built_in_text() {
     assert_eq!(spec.members[0].prompt, "Be kind.");
 }
 
+#[cfg(unix)]
+#[test]
+fn prompt_outside_config_folder_is_refused() {
+    use std::os::unix::fs::symlink;
+
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().canonicalize().unwrap().join("secret.md");
+    fs::write(&secret, "the secret").unwrap();
+    let up = format!("prompts/../../{}/secret.md", outside.path().file_name().unwrap().to_string_lossy());
+    for prompt in [secret.to_str().unwrap(), &up, "prompts/link.md", "prompts/folder/secret.md", "bare"] {
+        let place = Place::new(&format!("[teams.a]\nmembers = [{{ name = \"b\", prompt = {prompt:?} }}]\n"));
+        symlink(&secret, place.folder.path().join("prompts/link.md")).unwrap();
+        symlink(&secret, place.folder.path().join("bare")).unwrap();
+        symlink(outside.path(), place.folder.path().join("prompts/folder")).unwrap();
+        let errors = place.errors();
+        assert!(errors.contains("cannot read the prompt") && errors.contains(secret.to_str().unwrap()), "{errors}");
+        assert!(!errors.contains("the secret"), "{errors}");
+    }
+
+    let place = Place::new("[teams.a]\nmembers = [{ name = \"b\" }]\n");
+    symlink(&secret, place.folder.path().join("prompts/lead.md")).unwrap();
+    assert!(place.errors().contains(secret.to_str().unwrap()), "the prompts beside the config too");
+
+    let place = Place::new(&format!("[teams.a]\nplan = {secret:?}\nmembers = [{{ name = \"b\" }}]\n"));
+    assert!(place.errors().contains("cannot read the plan"), "a plan is handed to models too");
+    let flags = TeamFlags { goal: None, plan: Some(secret.clone()) };
+    assert!(place.team(&flags).is_ok(), "the person named the plan");
+
+    let place = Place::new("[teams.a]\nmembers = [{ name = \"b\", prompt = \"../prompt-of-nobody.md\" }]\n");
+    assert!(place.errors().contains("cannot read the prompt"), "one that is not there");
+}
+
+#[cfg(unix)]
+#[test]
+fn prompt_beside_linked_user_file_is_read() {
+    use std::os::unix::fs::symlink;
+
+    let dotfiles = tempfile::tempdir().unwrap();
+    fs::create_dir(dotfiles.path().join("prompts")).unwrap();
+    fs::write(dotfiles.path().join("prompts/kind.md"), "Be kind.").unwrap();
+    let user = "[teams.a]\nlead = { prompt = \"prompts/kind.md\" }\n";
+    fs::write(dotfiles.path().join("config.toml"), user).unwrap();
+    let place = Place::new("[teams.a]\nmembers = [{ name = \"b\" }]\n");
+    symlink(dotfiles.path().join("config.toml"), place.folder.path().join("user.toml")).unwrap();
+    symlink(dotfiles.path().join("prompts/kind.md"), place.folder.path().join("prompts/kind.md")).unwrap();
+    assert_eq!(place.team(&TeamFlags::default()).unwrap().spec.lead.prompt, "Be kind.");
+}
+
 #[test]
 fn what_is_wrong_with_a_team_is_said_all_at_once() {
     let text = "[teams.a]\nplan = \"no.md\"\nlead = { model = \"x\", prompt = \"prompts/no.md\" }\n\
