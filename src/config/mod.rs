@@ -14,6 +14,7 @@ mod members;
 pub mod problem;
 pub mod resolve;
 pub mod schema;
+pub mod search;
 pub mod settings;
 
 use file::{ConfigFile, Value};
@@ -57,18 +58,6 @@ pub struct Config {
     surroundings: Surroundings,
     workspace_file: Option<ConfigFile>,
     user_file: Option<ConfigFile>,
-}
-
-/// The nearest config file in `folder` and those above it.
-#[must_use]
-pub fn find_upwards(folder: &Path) -> Option<PathBuf> {
-    // A task's worktree has a copy of the config, and the team is where that worktree lies.
-    let is_worktree = |folder: &Path| {
-        let worktrees = folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == ".worktrees"));
-        worktrees.and_then(Path::parent).is_some_and(|workspace| workspace.join(CONFIG_FILE).is_file())
-    };
-    let folders = folder.ancestors().filter(|folder| !is_worktree(folder));
-    folders.map(|folder| folder.join(CONFIG_FILE)).find(|path| path.is_file())
 }
 
 impl Config {
@@ -115,10 +104,9 @@ impl Config {
         let mut known = self.team_names();
         match name {
             Some(name) if known.iter().any(|known| known == name) => Ok(name.to_owned()),
-            Some(name) => Err(self.only_in_user_file(Some(name)).unwrap_or_else(|| ConfigError::UnknownTeam {
-                name: name.to_owned(),
-                known,
-            })),
+            Some(name) => Err(self
+                .only_in_user_file(Some(name))
+                .unwrap_or_else(|| ConfigError::UnknownTeam { name: name.to_owned(), known })),
             None if known.len() > 1 => Err(ConfigError::WhichTeam(known)),
             None => known.pop().ok_or_else(|| self.only_in_user_file(None).unwrap_or_else(|| self.no_team())),
         }

@@ -132,6 +132,14 @@ pub enum ConfigError {
     /// No file was found.
     #[error("no brigade.toml in {} or any folder above it", .0.display())]
     NotFound(PathBuf),
+    /// One was found that another user could have put there.
+    #[error("cannot use {}: {reason}", path.display())]
+    NotTrusted {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why it is not trusted.
+        reason: String,
+    },
     /// The file that was named is not there or cannot be read.
     #[error("cannot read {}: {reason}", path.display())]
     Unreadable {
@@ -182,6 +190,13 @@ impl ConfigError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NotFound(_) => Some("run `brigade init` to make one, or name one with --config FILE".to_owned()),
+            Self::NotTrusted { path, .. } if path.is_dir() => {
+                let workspace = path.parent().unwrap_or(path).display();
+                Some(format!("where you trust who wrote it, pass --workspace {workspace}"))
+            }
+            Self::NotTrusted { path, .. } => {
+                Some(format!("where you trust who wrote it, pass --config {}", path.display()))
+            }
             Self::UnknownTeam { name, known } => {
                 nearest(name, known.iter().map(String::as_str)).map(|meant| format!("did you mean `{meant}`?"))
             }
