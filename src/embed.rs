@@ -28,6 +28,7 @@ use crate::domain::time::UnixMs;
 use crate::models;
 use crate::platform::guard;
 use crate::ports::{Clock, Repository, StoreError, Stores};
+use crate::stores::file::links::refuse_link;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::{GitOptions, GitRepository};
 use crate::stores::open::{OpenOptions, Purpose, Workspace, open};
@@ -105,6 +106,7 @@ pub struct Team {
     start: Start,
     durability: Durability,
     control_files: Vec<PathBuf>,
+    /// The config file as it was named.
     config: Option<PathBuf>,
     connect: Connect,
     tools: Vec<MakeTool>,
@@ -132,11 +134,12 @@ impl Team {
     pub fn of_config(file: &Path, name: Option<&str>) -> Result<Self, EmbedError> {
         let unreadable =
             |error: std::io::Error| EmbedError::Unreadable { path: file.into(), reason: error.to_string() };
+        let named = std::path::absolute(file).map_err(unreadable)?;
         let file = file.canonicalize().map_err(unreadable)?;
         let current_folder = file.parent().map(Path::to_owned).unwrap_or_default();
         let config = Config::load(Some(&file), Surroundings { current_folder, ..Surroundings::default() })?;
         let resolved = config.team(&config.select(name)?, &TeamFlags::default())?;
-        Ok(Self { durability: resolved.durability, config: Some(file), ..Self::new(resolved.spec) })
+        Ok(Self { durability: resolved.durability, config: Some(named), ..Self::new(resolved.spec) })
     }
 
     /// The same, with a goal for its lead.
@@ -188,6 +191,12 @@ impl Team {
         Self { control_files, ..self }
     }
 
+    /// The same, read from this config file, which the person named. It may be a link; a config that nobody named may not.
+    #[must_use]
+    pub fn config_file(self, config: Option<PathBuf>) -> Self {
+        Self { config, ..self }
+    }
+
     /// Opens the folder to lead it: nobody else can until what this returns is dropped. Nothing is launched yet.
     ///
     /// # Errors
@@ -204,7 +213,15 @@ impl Team {
         if let (Some(plan), true) = (&self.spec.plan, self.start.plan.is_empty()) {
             self.start.plan = read_plan(plan, &folder)?;
         }
-        let configs: Vec<PathBuf> = self.config.iter().cloned().collect();
+        let config = folder.join(CONFIG_FILE);
+        let real_folder = |path: &Path| path.parent().and_then(|folder| folder.canonicalize().ok());
+        let is_named = |path: &PathBuf| path.ends_with(CONFIG_FILE) && real_folder(path).as_ref() == Some(&folder);
+        if !self.config.as_ref().is_some_and(is_named) {
+            refuse_link(&config)?;
+        }
+        // Its prompts lie beside what it leads to.
+        let real_config = self.config.as_ref().and_then(|config| config.canonicalize().ok());
+        let configs: Vec<PathBuf> = self.config.iter().cloned().chain(real_config).collect();
         let own = control_files(&folder, &configs, self.spec.plan.as_deref());
         self.control_files
             .extend(own.into_iter().filter(|path| !self.control_files.contains(path)).collect::<Vec<_>>());

@@ -23,6 +23,7 @@ use crate::ports::{Board, BoardView, Clock, Stores};
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::{BOARD_FOLDER, FileBoard};
 use crate::stores::file::format::check_format;
+use crate::stores::file::links::refuse_links;
 use crate::stores::file::workers::FileWorkers;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::open::{OpenOptions, Purpose, leader, open};
@@ -177,7 +178,8 @@ impl Context {
     }
 
     /// The config file that was named.
-    fn named_config(&self) -> Option<PathBuf> {
+    #[must_use]
+    pub fn named_config(&self) -> Option<PathBuf> {
         let named = self.global.config.as_ref().filter(|path| !path.as_os_str().is_empty())?;
         Some(self.current_folder().join(named))
     }
@@ -299,6 +301,7 @@ impl Context {
     pub fn board(&self) -> CliResult<Arc<dyn Board>> {
         let (changes, _) = tokio::sync::broadcast::channel(1);
         let (files, workspace) = (Arc::new(RealFileSystem::default()), self.workspace()?);
+        refuse_links(&workspace)?;
         check_format(&*files, &workspace.join(TEAM_FOLDER))?;
         let durability = self.durability();
         Ok(Arc::new(FileBoard::open(files, &workspace, durability, Arc::new(SystemClock), changes)?))

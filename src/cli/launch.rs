@@ -44,6 +44,8 @@ pub struct Launch {
     pub workspace: PathBuf,
     /// What no tool of a member may write; see [`Context::control_files`].
     pub control_files: Vec<PathBuf>,
+    /// The config file that the person named.
+    pub named_config: Option<PathBuf>,
     /// What accepted work survives.
     pub durability: Durability,
     /// How long it runs.
@@ -110,6 +112,7 @@ impl Wanted {
             plan,
             workspace,
             control_files,
+            named_config: context.named_config(),
         })
     }
 }
