@@ -44,6 +44,8 @@ mod resumes;
 mod secrets;
 #[path = "processes/support.rs"]
 mod support;
+#[path = "processes/trust.rs"]
+mod trust;
 #[path = "processes/tutorial.rs"]
 mod tutorial;
 #[path = "processes/typed.rs"]
