@@ -30,6 +30,7 @@ use crate::models;
 use crate::ports::{Clock, Repository, StoreError, Stores};
 use crate::sandbox::protected::{make_user_config_folder, search_path_rules, user_config_rules};
 use crate::sandbox::{self, Sandbox, SandboxError};
+use crate::stores::file::links::refuse_link;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::{GitOptions, GitRepository};
 use crate::stores::open::{OpenOptions, Purpose, Workspace, open};
@@ -122,6 +123,7 @@ pub struct Team {
     start: Start,
     durability: Durability,
     control_files: Vec<PathBuf>,
+    /// The config file as it was named.
     config: Option<PathBuf>,
     connect: Connect,
     tools: Vec<MakeTool>,
@@ -149,11 +151,12 @@ impl Team {
     pub fn of_config(file: &Path, name: Option<&str>) -> Result<Self, EmbedError> {
         let unreadable =
             |error: std::io::Error| EmbedError::Unreadable { path: file.into(), reason: error.to_string() };
+        let named = std::path::absolute(file).map_err(unreadable)?;
         let file = file.canonicalize().map_err(unreadable)?;
         let current_folder = file.parent().map(Path::to_owned).unwrap_or_default();
         let config = Config::load(Some(&file), Surroundings { current_folder, ..Surroundings::default() })?;
         let resolved = config.team(&config.select(name)?, &TeamFlags::default())?;
-        Ok(Self { durability: resolved.durability, config: Some(file), ..Self::new(resolved.spec) })
+        Ok(Self { durability: resolved.durability, config: Some(named), ..Self::new(resolved.spec) })
     }
 
     /// The same, with a goal for its lead.
@@ -205,6 +208,12 @@ impl Team {
         Self { control_files, ..self }
     }
 
+    /// The same, read from this config file, which the person named. It may be a link; a config that nobody named may not.
+    #[must_use]
+    pub fn config_file(self, config: Option<PathBuf>) -> Self {
+        Self { config, ..self }
+    }
+
     /// Opens the folder to lead it: nobody else can until what this returns is dropped. Nothing is launched yet.
     ///
     /// # Errors
@@ -221,7 +230,15 @@ impl Team {
         if let (Some(plan), true) = (&self.spec.plan, self.start.plan.is_empty()) {
             self.start.plan = read_plan(plan, &folder)?;
         }
-        let configs: Vec<PathBuf> = self.config.iter().cloned().collect();
+        let config = folder.join(CONFIG_FILE);
+        let real_folder = |path: &Path| path.parent().and_then(|folder| folder.canonicalize().ok());
+        let is_named = |path: &PathBuf| path.ends_with(CONFIG_FILE) && real_folder(path).as_ref() == Some(&folder);
+        if !self.config.as_ref().is_some_and(is_named) {
+            refuse_link(&config)?;
+        }
+        // Its prompts lie beside what it leads to.
+        let real_config = self.config.as_ref().and_then(|config| config.canonicalize().ok());
+        let configs: Vec<PathBuf> = self.config.iter().cloned().chain(real_config).collect();
         let own = control_files(&folder, &configs, self.spec.plan.as_deref());
         self.control_files
             .extend(own.into_iter().filter(|path| !self.control_files.contains(path)).collect::<Vec<_>>());
@@ -373,7 +390,9 @@ pub fn sandbox(
     let guard = sandbox::own_guard().map_err(|error| SandboxError::Guard(error.to_string()))?;
     let mut rules: Vec<PathRule> =
         STATE_FILE_FOLDERS.iter().map(|folder| PathRule::read_only_files(workspace.join(folder))).collect();
-    rules.extend(control_files.iter().map(|file| PathRule::read_only(workspace.join(file))));
+    // A config that the person named may be a link; every other control file was refused as one.
+    let real = |file: PathBuf| file.canonicalize().unwrap_or(file);
+    rules.extend(control_files.iter().map(|file| PathRule::read_only(real(workspace.join(file)))));
     rules.extend(LOCK_FILES.iter().map(|file| PathRule::hidden(workspace.join(file))));
     rules.extend(user_file.into_iter().flat_map(|file| user_config_rules(file, workspace)));
     rules.extend(search_path_rules(workspace, writable));

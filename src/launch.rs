@@ -41,7 +41,11 @@ async fn run(launch: Launch) -> CliResult<Exit> {
     let start = start_of(launch.lifetime, launch.plan);
     let isolated = Isolated::of(&launch.spec, &launch.workspace);
     let spec = launch.spec.clone();
-    let team = Team::new(launch.spec).start(start).durability(launch.durability).control_files(launch.control_files);
+    let team = Team::new(launch.spec)
+        .start(start)
+        .durability(launch.durability)
+        .control_files(launch.control_files)
+        .config_file(launch.named_config);
     let open = team.open(&launch.workspace).await?;
     let stores = open.stores().clone();
     let mut report = launch.report;

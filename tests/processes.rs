@@ -46,6 +46,8 @@ mod sandbox;
 mod secrets;
 #[path = "processes/support.rs"]
 mod support;
+#[path = "processes/trust.rs"]
+mod trust;
 #[path = "processes/tutorial.rs"]
 mod tutorial;
 #[path = "processes/typed.rs"]

@@ -588,3 +588,42 @@ fn what_a_typed_command_brings_about_is_told_behind_its_answer() {
     let is_begin = |line: &&str| line.contains("begins");
     assert!(told.iter().enumerate().all(|(place, line)| is_begin(line) == (place % 2 == 0)), "{shown}");
 }
+
+#[test]
+fn first_run_of_a_clone_asks_at_a_terminal() {
+    let git = |folder: &Path, arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command.args(["-c", "user.name=Person", "-c", "user.email=person@example.invalid"]).args(arguments);
+        assert!(command.current_dir(folder).output().unwrap().status.success(), "{arguments:?}");
+    };
+    for (arguments, typed, runs) in [
+        (["up"], "\r", false),
+        (["up"], "no\r", false),
+        (["run"], "\u{4}", false),
+        (["run"], "y\r", true),
+        (["up"], "yes\r", true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let config =
+            "durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\n[[teams.crew.members]]\nname = \"ada\"\n";
+        fs::write(folder.path().join("brigade.toml"), config).unwrap();
+        fs::write(folder.path().join("plan.md"), "## One\n```sh\ntouch ran\n```\n").unwrap();
+        git(folder.path(), &["init", "-q"]);
+        git(folder.path(), &["add", "-A"]);
+        let mut command = brigade(folder.path(), &arguments);
+        command.env_remove("CI");
+        let mut seat = Seat::of(command, folder, 30, 120, "xterm-256color");
+        seat.until("it asks", |shown| shown.contains("plan.md (1 task)") && shown.contains("[y/N]"));
+        assert!(seat.shown().contains("touch ran"), "{}", seat.shown());
+        seat.type_in(typed);
+        if runs {
+            seat.until("it works", |_| seat.path().join("ran").exists());
+            seat.until("the session begins after the answer", |shown| shown.contains("completes #1"));
+            continue;
+        }
+        assert_eq!(seat.code(), Some(2), "{}", seat.shown());
+        let mut left: Vec<_> = fs::read_dir(seat.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [".git", "brigade.toml", "plan.md"], "nothing was written");
+    }
+}

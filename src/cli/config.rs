@@ -22,7 +22,8 @@ pub struct ConfigCommand {
 enum Subcommand {
     /// Print each value of a team and its source
     ///
-    /// The strongest source wins: flag, environment variable, brigade.toml, the user's config.toml, default. The variables are
+    /// The strongest source wins: flag, environment variable, brigade.toml, the user's config.toml, default. The user's
+    /// config.toml gives defaults to the teams that brigade.toml names, and adds none. The variables are
     /// BRIGADE_GOAL, BRIGADE_PLAN, BRIGADE_DONE_WHEN, BRIGADE_PROVIDER, BRIGADE_MODEL, BRIGADE_BASE_URL (the lead's),
     /// BRIGADE_DURABILITY, and for each limit its key: BRIGADE_TURNS_MAX.
     Show {

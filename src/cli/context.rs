@@ -11,7 +11,8 @@ use super::error::{CliError, CliResult};
 use super::output::Output;
 use super::session::line::as_typed;
 use super::session::screen::Screen;
-use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags, find_upwards};
+use crate::config::search::{check_owner, find_folder_upwards, find_upwards};
+use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags};
 use crate::domain::name::Name;
 use crate::domain::state::{Mode, SharedState, TeammateReport};
 use crate::domain::task::Task;
@@ -23,6 +24,7 @@ use crate::sandbox::Sandbox;
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::{BOARD_FOLDER, FileBoard};
 use crate::stores::file::format::check_format;
+use crate::stores::file::links::refuse_links;
 use crate::stores::file::workers::FileWorkers;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::open::{OpenOptions, Purpose, leader, open};
@@ -162,12 +164,25 @@ impl Context {
     }
 
     /// The config file: the one that was named, or the nearest upwards, from the workspace where one was named.
-    #[must_use]
-    pub fn config_file(&self) -> Option<PathBuf> {
-        if let Some(named) = self.global.config.as_ref().filter(|path| !path.as_os_str().is_empty()) {
-            return Some(self.current_folder().join(named));
+    ///
+    /// # Errors
+    /// Another user could have put the nearest one there; see [`check_owner`].
+    pub fn config_file(&self) -> CliResult<Option<PathBuf>> {
+        if let Some(named) = self.named_config() {
+            return Ok(Some(named));
         }
-        self.named_workspace().as_deref().and_then(find_upwards).or_else(|| find_upwards(self.current_folder()))
+        let of_workspace = self.named_workspace().as_deref().map(find_upwards).transpose()?.flatten();
+        Ok(match of_workspace {
+            Some(file) => Some(file),
+            None => find_upwards(self.current_folder())?,
+        })
+    }
+
+    /// The config file that was named.
+    #[must_use]
+    pub fn named_config(&self) -> Option<PathBuf> {
+        let named = self.global.config.as_ref().filter(|path| !path.as_os_str().is_empty())?;
+        Some(self.current_folder().join(named))
     }
 
     fn named_workspace(&self) -> Option<PathBuf> {
@@ -198,18 +213,16 @@ impl Context {
     /// # Errors
     /// There is neither, or it is no folder.
     pub fn workspace(&self) -> CliResult<PathBuf> {
-        if let (None, Some(named)) = (self.named_workspace(), &self.global.config)
-            && self.config_file().is_some_and(|file| !file.is_file())
-        {
-            return Err(CliError::usage(format!("there is no config file {}", named.display())));
-        }
-        let of_config = || self.config_file().and_then(|file| file.parent().map(Path::to_owned));
-        let of_board = || {
-            let is_workspace =
-                |folder: &&Path| [BOARD_FOLDER, TEAM_FOLDER].iter().any(|name| folder.join(name).is_dir());
-            self.current_folder().ancestors().find(is_workspace).map(Path::to_owned)
+        let folder = match (self.named_workspace(), self.named_config()) {
+            (Some(folder), _) => Some(folder),
+            (None, Some(file)) if !file.is_file() => {
+                let named = self.global.config.as_deref().unwrap_or(&file).display();
+                return Err(CliError::usage(format!("there is no config file {named}")));
+            }
+            (None, Some(file)) => file.parent().map(Path::to_owned),
+            (None, None) => self.found_workspace()?,
         };
-        let Some(folder) = self.named_workspace().or_else(of_config).or_else(of_board) else {
+        let Some(folder) = folder else {
             let message = format!("no {CONFIG_FILE} in {} or any folder above it", self.current_folder().display());
             let hint = "run `brigade init` to begin here, or say where: --workspace DIR, --config FILE";
             return Err(CliError::usage(message).hint(hint));
@@ -222,13 +235,23 @@ impl Context {
         }
     }
 
+    /// The workspace that is found upwards; its board must be as trusted as its config.
+    fn found_workspace(&self) -> CliResult<Option<PathBuf>> {
+        let (here, boards) = (self.current_folder(), [BOARD_FOLDER, TEAM_FOLDER]);
+        let Some(file) = find_upwards(here)? else { return Ok(find_folder_upwards(here, &boards)?) };
+        let folder = file.parent().unwrap_or(here);
+        boards.iter().try_for_each(|name| check_owner(&folder.join(name), here))?;
+        Ok(Some(folder.to_owned()))
+    }
+
     /// What no tool of a member may write; see [`embed::control_files`].
     ///
     /// # Errors
     /// There is no workspace.
     pub fn control_files(&self, plan: Option<&Path>) -> CliResult<Vec<PathBuf>> {
         let workspace = self.workspace()?;
-        let configs: Vec<PathBuf> = self.config_file().into_iter().chain(self.surroundings.user_file.clone()).collect();
+        let configs: Vec<PathBuf> =
+            self.config_file()?.into_iter().chain(self.surroundings.user_file.clone()).collect();
         Ok(embed::control_files(&workspace, &configs, plan))
     }
 
@@ -260,7 +283,7 @@ impl Context {
     /// # Errors
     /// There is none, or things are wrong in it.
     pub fn config(&self) -> CliResult<Config> {
-        let file = self.config_file();
+        let file = self.config_file()?;
         if file.is_none() && self.surroundings.user_file.as_deref().is_none_or(|path| !path.is_file()) {
             let folder = self.current_folder().to_owned();
             return Err(crate::config::problem::ConfigError::NotFound(folder).into());
@@ -271,7 +294,7 @@ impl Context {
     /// The config, for commands that do their work without it too.
     #[must_use]
     pub fn config_if_valid(&self) -> Option<Config> {
-        Config::load(self.config_file().as_deref(), self.surroundings.clone()).ok()
+        Config::load(self.config_file().ok()?.as_deref(), self.surroundings.clone()).ok()
     }
 
     /// The board, to look at: nothing is made or mended.
@@ -291,6 +314,7 @@ impl Context {
     pub fn board(&self) -> CliResult<Arc<dyn Board>> {
         let (changes, _) = tokio::sync::broadcast::channel(1);
         let (files, workspace) = (Arc::new(RealFileSystem::default()), self.workspace()?);
+        refuse_links(&workspace)?;
         check_format(&*files, &workspace.join(TEAM_FOLDER))?;
         let durability = self.durability();
         Ok(Arc::new(FileBoard::open(files, &workspace, durability, Arc::new(SystemClock), changes)?))

@@ -61,9 +61,10 @@ async fn reset(context: &Context, running: &Running, team: &str) -> CliResult<()
         let message = format!("team {} (pid {}) runs in this workspace", one_line(&lead.team), lead.pid);
         return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("brigade stop"));
     }
+    let stores = context.stores(Purpose::Act).await?;
     let held = occupy(Arc::new(RealFileSystem::default()), &context.workspace()?, RESETTER)?;
     let line = LedgerLine::new(context.now(), LedgerEntry::Reset { team: team.to_owned() });
-    context.stores(Purpose::Act).await?.ledger.append(vec![line]).await?;
+    stores.ledger.append(vec![line]).await?;
     drop(held);
     Ok(())
 }

@@ -132,8 +132,8 @@ fn config(context: &Context) -> Vec<Finding> {
         }
     };
     let names = config.team_names();
-    if names.is_empty() {
-        return vec![fail("config", "it has no team", "add one: [teams.NAME], or see `brigade init`")];
+    if let (true, Err(error)) = (names.is_empty(), config.select(None)) {
+        return vec![fail("config", error.to_string(), error.hint().unwrap_or_default())];
     }
     let check = |name: &String| match config.team(name, &TeamFlags::default()) {
         Ok(team) => {

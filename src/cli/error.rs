@@ -1,8 +1,11 @@
 //! What a command says when it cannot do what it was asked: a message, a hint, an exit code.
 
+use std::path::Path;
+
 use serde_json::json;
 
 use super::exit::Exit;
+use crate::config::CONFIG_FILE;
 use crate::config::problem::ConfigError;
 use crate::domain::name::InvalidName;
 use crate::domain::plan::PlanErrors;
@@ -96,12 +99,17 @@ impl From<StoreError> for CliError {
             StoreError::UnknownBlocker { .. } => Some("tasks are named by their numbers: --after 3,4".to_owned()),
             StoreError::Occupied { .. } => Some("`brigade stop` stops it, `brigade team` shows it".to_owned()),
             StoreError::Refused(refusal) => refusal_hint(refusal),
+            StoreError::Link(path, leads_to) => Some(link_hint(path, leads_to)),
             StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 Some("you may not write there; commands that a team runs see its control files read-only".to_owned())
             }
             _ => None,
         };
-        let exit = if matches!(error, StoreError::Occupied { .. }) { Exit::Occupied } else { Exit::Unfinished };
+        let exit = match error {
+            StoreError::Occupied { .. } => Exit::Occupied,
+            StoreError::Link(..) => Exit::Usage,
+            _ => Exit::Unfinished,
+        };
         let message = match &error {
             StoreError::UnknownBlocker { task: TaskId(0), blocker } => {
                 format!("the new task cannot wait for {blocker}: there is no such task")
@@ -110,6 +118,17 @@ impl From<StoreError> for CliError {
         };
         Self { message, hint, exit, done: Vec::new() }
     }
+}
+
+fn link_hint(path: &str, leads_to: &str) -> String {
+    let target = Path::new(path).parent().unwrap_or(Path::new("")).join(leads_to);
+    let target = target.display();
+    let other = if path.ends_with(CONFIG_FILE) {
+        format!(", or pass --config {target} --workspace DIR")
+    } else {
+        String::new()
+    };
+    format!("remove the link, then move {target} to {path}{other}")
 }
 
 fn refusal_hint(refusal: &Refusal) -> Option<String> {

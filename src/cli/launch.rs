@@ -8,6 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use super::context::{Context, candidates};
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
+use super::first_run;
 use super::headless::{OutputFormat, Report};
 use super::session::Session;
 use crate::config::settings::PROVIDER_DEFAULT;
@@ -44,6 +45,8 @@ pub struct Launch {
     pub workspace: PathBuf,
     /// What no tool of a member may write; see [`Context::control_files`].
     pub control_files: Vec<PathBuf>,
+    /// The config file that the person named.
+    pub named_config: Option<PathBuf>,
     /// What accepted work survives.
     pub durability: Durability,
     /// How long it runs.
@@ -90,10 +93,13 @@ impl Wanted {
             None if context.output.json => OutputFormat::Json,
             None => OutputFormat::Text,
         };
-        let at_terminal = || std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-        let wants_to_talk = self.may_interact && format == OutputFormat::Text && at_terminal();
+        let is_at_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         // In the background of a shell the terminal is the shell's.
-        let is_interactive = wants_to_talk && terminal::is_ours();
+        let has_terminal = format == OutputFormat::Text && is_at_terminal && terminal::is_ours();
+        let may_ask = has_terminal && std::io::stderr().is_terminal() && !is_ci();
+        first_run::confirm(context, &workspace, &resolved.spec, &plan, may_ask)?;
+        let wants_to_talk = self.may_interact && format == OutputFormat::Text && is_at_terminal;
+        let is_interactive = self.may_interact && has_terminal;
         if wants_to_talk && !is_interactive {
             context.note("the team runs in the background: brigade team shows it, brigade stop stops it");
         }
@@ -110,6 +116,7 @@ impl Wanted {
             plan,
             workspace,
             control_files,
+            named_config: context.named_config(),
         })
     }
 }
@@ -146,6 +153,11 @@ impl Wanted {
         };
         Err(CliError::usage(text).hint(hint))
     }
+}
+
+/// Whether this runs as continuous integration, where nobody answers, whatever its terminal is.
+fn is_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| !["", "0", "false"].iter().any(|no| value == *no))
 }
 
 /// Says which blocks of a plan's tasks are not run, where a member would run the others.

@@ -19,6 +19,7 @@ pub mod cost;
 pub mod doctor;
 pub mod error;
 pub mod exit;
+mod first_run;
 pub mod headless;
 pub mod inbox;
 pub mod init;

@@ -14,6 +14,7 @@ mod members;
 pub mod problem;
 pub mod resolve;
 pub mod schema;
+pub mod search;
 pub mod settings;
 
 use file::{ConfigFile, Value};
@@ -59,18 +60,6 @@ pub struct Config {
     user_file: Option<ConfigFile>,
 }
 
-/// The nearest config file in `folder` and those above it.
-#[must_use]
-pub fn find_upwards(folder: &Path) -> Option<PathBuf> {
-    // A task's worktree has a copy of the config, and the team is where that worktree lies.
-    let is_worktree = |folder: &Path| {
-        let worktrees = folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == ".worktrees"));
-        worktrees.and_then(Path::parent).is_some_and(|workspace| workspace.join(CONFIG_FILE).is_file())
-    };
-    let folders = folder.ancestors().filter(|folder| !is_worktree(folder));
-    folders.map(|folder| folder.join(CONFIG_FILE)).find(|path| path.is_file())
-}
-
 impl Config {
     /// Reads the config: `file`, where there is one, and the user's.
     ///
@@ -91,6 +80,11 @@ impl Config {
         self.workspace_file.iter().chain(&self.user_file)
     }
 
+    /// Whether `file` is the user's config file, which `--config` may name.
+    fn is_user_file(&self, file: &ConfigFile) -> bool {
+        self.surroundings.user_file.as_ref() == Some(&file.source.path)
+    }
+
     fn current_folder(&self) -> &Path {
         &self.surroundings.current_folder
     }
@@ -100,16 +94,11 @@ impl Config {
         self.surroundings.variables.get(name).filter(|text| !text.is_empty()).map(|text| (name, text.as_str()))
     }
 
-    /// The names of all teams.
+    /// The names of the teams that the workspace's file names. The user's file gives defaults to these and adds none: a team
+    /// of that file has commands and addresses that this workspace never asked for.
     #[must_use]
     pub fn team_names(&self) -> Vec<String> {
-        let mut names: Vec<String> = Vec::new();
-        for (name, _) in self.files().flat_map(|file| &file.teams) {
-            if !names.contains(name) {
-                names.push(name.clone());
-            }
-        }
-        names
+        names_in(self.workspace_file.as_ref())
     }
 
     /// The team that is meant: the one that is named, or the only one.
@@ -120,14 +109,27 @@ impl Config {
         let mut known = self.team_names();
         match name {
             Some(name) if known.iter().any(|known| known == name) => Ok(name.to_owned()),
-            Some(name) => Err(ConfigError::UnknownTeam { name: name.to_owned(), known }),
+            Some(name) => Err(self
+                .only_in_user_file(Some(name))
+                .unwrap_or_else(|| ConfigError::UnknownTeam { name: name.to_owned(), known })),
             None if known.len() > 1 => Err(ConfigError::WhichTeam(known)),
-            None => known.pop().ok_or_else(|| ConfigError::NoTeam(self.named_file())),
+            None => known.pop().ok_or_else(|| self.only_in_user_file(None).unwrap_or_else(|| self.no_team())),
         }
     }
 
-    fn named_file(&self) -> PathBuf {
-        self.files().next().map_or_else(|| CONFIG_FILE.into(), |file| file.source.shown.clone())
+    /// The error for a team that only the user's file names: this one, or any.
+    fn only_in_user_file(&self, name: Option<&str>) -> Option<ConfigError> {
+        let file = self.user_file.as_ref()?;
+        let names: Vec<String> =
+            names_in(Some(file)).into_iter().filter(|known| name.is_none_or(|name| name == known)).collect();
+        (!names.is_empty()).then(|| ConfigError::OnlyInUserFile { names, file: file.source.path.clone() })
+    }
+
+    fn no_team(&self) -> ConfigError {
+        match &self.workspace_file {
+            Some(file) => ConfigError::NoTeam(file.source.shown.clone()),
+            None => ConfigError::NotFound(self.current_folder().to_owned()),
+        }
     }
 
     /// The team `name`, checked.
@@ -163,6 +165,10 @@ impl Config {
         let names = self.surroundings.variables.keys().filter(|name| !known.contains(&name.as_str()));
         names.map(|name| (name.clone(), nearest(name, known.iter().copied()))).collect()
     }
+}
+
+fn names_in(file: Option<&ConfigFile>) -> Vec<String> {
+    file.into_iter().flat_map(|file| &file.teams).map(|(name, _)| name.clone()).collect()
 }
 
 #[cfg(test)]

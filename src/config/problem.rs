@@ -22,6 +22,22 @@ impl SourceFile {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
+    /// Where `path`, which this file names, lies once links and `..` are followed. A model gets what such a file says, so it must
+    /// lie in the folder of this file or below. Where this file is a link, as programs that manage a user's files make it,
+    /// the folder that it leads to counts as well.
+    ///
+    /// # Errors
+    /// It lies elsewhere, or is not there.
+    pub fn real_path_below(&self, path: &Path) -> Result<PathBuf, String> {
+        let path = path.canonicalize().map_err(|error| error.to_string())?;
+        let real = self.path.canonicalize().ok();
+        let folders = [self.folder().canonicalize().ok(), real.and_then(|file| file.parent().map(Path::to_owned))];
+        if folders.into_iter().flatten().any(|folder| path.starts_with(folder)) {
+            return Ok(path);
+        }
+        Err(format!("it is {}, outside of the folder {}", path.display(), self.folder().display()))
+    }
+
     /// The line of a byte, from 1.
     #[must_use]
     pub fn line(&self, offset: usize) -> usize {
@@ -116,6 +132,14 @@ pub enum ConfigError {
     /// No file was found.
     #[error("no brigade.toml in {} or any folder above it", .0.display())]
     NotFound(PathBuf),
+    /// One was found that another user could have put there.
+    #[error("cannot use {}: {reason}", path.display())]
+    NotTrusted {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why it is not trusted.
+        reason: String,
+    },
     /// The file that was named is not there or cannot be read.
     #[error("cannot read {}: {reason}", path.display())]
     Unreadable {
@@ -138,9 +162,22 @@ pub enum ConfigError {
     /// Several teams, and none was named.
     #[error("which team? There are: {}", .0.join(", "))]
     WhichTeam(Vec<String>),
+    /// Teams that only the user's file names: the workspace's file does not refer to them.
+    #[error("cannot use {}: only {} names {}", teams(names), file.display(), if names.len() == 1 { "it" } else { "them" })]
+    OnlyInUserFile {
+        /// Their names.
+        names: Vec<String>,
+        /// The user's file.
+        file: PathBuf,
+    },
     /// No team at all.
     #[error("{} has no team", .0.display())]
     NoTeam(PathBuf),
+}
+
+fn teams(names: &[String]) -> String {
+    let word = if names.len() == 1 { "the team" } else { "the teams" };
+    format!("{word} `{}`", names.join("`, `"))
 }
 
 fn known_teams(known: &[String]) -> String {
@@ -153,10 +190,22 @@ impl ConfigError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NotFound(_) => Some("run `brigade init` to make one, or name one with --config FILE".to_owned()),
+            Self::NotTrusted { path, .. } if path.is_dir() => {
+                let workspace = path.parent().unwrap_or(path).display();
+                Some(format!("where you trust who wrote it, pass --workspace {workspace}"))
+            }
+            Self::NotTrusted { path, .. } => {
+                Some(format!("where you trust who wrote it, pass --config {}", path.display()))
+            }
             Self::UnknownTeam { name, known } => {
                 nearest(name, known.iter().map(String::as_str)).map(|meant| format!("did you mean `{meant}`?"))
             }
             Self::WhichTeam(_) => Some("name one behind the command".to_owned()),
+            Self::OnlyInUserFile { names, file } => {
+                let name = names.first().filter(|_| names.len() == 1).map_or("NAME", String::as_str);
+                let file = file.display();
+                Some(format!("add [teams.{name}] to the workspace's brigade.toml, or pass --config {file}"))
+            }
             Self::NoTeam(_) => Some("add one: [teams.NAME], or see `brigade init`".to_owned()),
             Self::Unreadable { .. } | Self::Problems(_) => None,
         }

@@ -149,6 +149,7 @@ impl Resolver<'_> {
         let prompts = self.prompts();
         let prices = self.prices();
         let budget = self.budget(&prices, &lead, &members);
+        let writable = self.writable();
         let name = team_name?;
         let spec = TeamSpec {
             name,
@@ -164,7 +165,7 @@ impl Resolver<'_> {
             prompts,
             budget,
             prices,
-            writable: Vec::new(),
+            writable,
         };
         Some(Resolved { spec, durability, shown: std::mem::take(&mut self.shown) })
     }
@@ -234,8 +235,36 @@ impl Resolver<'_> {
         if !path.is_file() {
             let what = if path.is_dir() { "the plan is a folder, not a file:" } else { "there is no plan file" };
             self.problems.push(plan.problem(format!("{what} {}", path.display())));
+        } else if let Some((file, _)) = &plan.place
+            && let Err(reason) = file.real_path_below(&path)
+        {
+            let shown = path.display();
+            let problem = plan.problem(format!("cannot read the plan {shown}: {reason}"));
+            self.problems.push(problem.hint(format!("move it there, or pass --plan {shown}")));
         }
         Some(path)
+    }
+
+    /// Folders that commands may write. A repository must not open folders from which the person runs programs, so the workspace's
+    /// file cannot say them.
+    fn writable(&mut self) -> Vec<PathBuf> {
+        let setting = settings::WRITABLE;
+        let Some(found) = self.find(setting.key, setting.variable) else { return Vec::new() };
+        let of_workspace = self.config.workspace_file.as_ref().filter(|file| !self.config.is_user_file(file));
+        if let (Some(file), Some((place, _))) = (of_workspace, &found.place)
+            && Arc::ptr_eq(&file.source, place)
+        {
+            let problem = found.problem("`writable` is not allowed in a workspace's config");
+            let hint = "set it in the user's config file, or set BRIGADE_WRITABLE";
+            self.problems.push(problem.hint(hint));
+        }
+        let folders: Vec<PathBuf> = match &found.value {
+            Value::Text(text) => std::env::split_paths(text).collect(),
+            value => words_of(value).into_iter().map(PathBuf::from).collect(),
+        };
+        let shown: Vec<String> = folders.iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
+        self.show(setting.key, shown, &found.source);
+        folders
     }
 
     /// What stands outside of teams under keys that begin so, that of the strongest file first.
@@ -303,7 +332,8 @@ impl Resolver<'_> {
         if !path.is_file() && !looks_like_a_path {
             return prompt.value.clone();
         }
-        read_prompt(&path).unwrap_or_else(|reason| {
+        let file = prompt.place.as_ref().map(|(file, _)| &**file);
+        read_prompt(&path, file).unwrap_or_else(|reason| {
             self.problems.push(prompt.problem(format!("cannot read the prompt {}: {reason}", path.display())));
             String::new()
         })
@@ -318,9 +348,12 @@ impl Resolver<'_> {
             ("compact.md", &mut prompts.compact),
             ("cleanup.md", &mut prompts.cleanup),
         ] {
-            let own = |layer: &FileLayer<'_>| layer.file.source.folder().join("prompts").join(file);
-            let Some(path) = self.layers.iter().map(own).find(|path| path.is_file()) else { continue };
-            match read_prompt(&path) {
+            let own = |layer: &FileLayer<'_>| {
+                let source = Arc::clone(&layer.file.source);
+                (source.folder().join("prompts").join(file), source)
+            };
+            let Some((path, source)) = self.layers.iter().map(own).find(|(path, _)| path.is_file()) else { continue };
+            match read_prompt(&path, Some(&source)) {
                 Ok(own) => *text = own,
                 Err(reason) => {
                     let problem = format!("cannot read the prompt {}: {reason}", path.display());
@@ -359,12 +392,14 @@ pub(super) fn words_of(value: &Value) -> Vec<String> {
     }
 }
 
-fn read_prompt(path: &Path) -> Result<String, String> {
-    let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
+/// Reads a prompt, which this config file names. One that a variable names may lie anywhere.
+fn read_prompt(path: &Path, file: Option<&SourceFile>) -> Result<String, String> {
+    let path = file.map_or_else(|| Ok(path.to_owned()), |file| file.real_path_below(path))?;
+    let metadata = std::fs::metadata(&path).map_err(|error| error.to_string())?;
     if metadata.len() > PROMPT_BYTES_MAX {
         return Err(format!("it has more than {PROMPT_BYTES_MAX} bytes"));
     }
-    std::fs::read_to_string(path).map_err(|error| error.to_string())
+    std::fs::read_to_string(&path).map_err(|error| error.to_string())
 }
 
 /// What stands outside of teams for `key`, in the strongest file.

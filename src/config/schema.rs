@@ -31,7 +31,7 @@ fn table(settings: &[Setting], required: &[&str]) -> Map<String, Value> {
 
 fn property(setting: &Setting) -> Value {
     let mut schema = match setting.kind {
-        Kind::Text | Kind::Prompt | Kind::Path => object(json!({ "type": "string" })),
+        Kind::Text | Kind::Command | Kind::Address | Kind::Prompt | Kind::Path => object(json!({ "type": "string" })),
         Kind::Name => object(json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$" })),
         Kind::Provider => {
             let names: Vec<&str> = settings::providers().collect();

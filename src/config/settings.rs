@@ -11,6 +11,10 @@ use crate::team::spec::Limits;
 pub enum Kind {
     /// A text.
     Text,
+    /// A command that is run.
+    Command,
+    /// An address that a provider's key is sent to.
+    Address,
     /// A text, or the name of a file it stands in.
     Prompt,
     /// A file.
@@ -37,6 +41,29 @@ pub enum Kind {
     Named(&'static [Setting]),
     /// The table of limits.
     Limits,
+}
+
+impl Kind {
+    /// Whether a value of this kind names no command, no address and no file. Only such a setting may stand outside of teams,
+    /// where the user's file gives it to every workspace.
+    #[must_use]
+    pub fn is_plain(self) -> bool {
+        match self {
+            Self::Command | Self::Address | Self::Prompt | Self::Path => false,
+            Self::Table(inner) | Self::Tables(inner) | Self::Named(inner) => {
+                inner.iter().all(|setting| setting.kind.is_plain())
+            }
+            Self::Text
+            | Self::Name
+            | Self::Provider
+            | Self::Choice(_)
+            | Self::Words
+            | Self::Flag
+            | Self::Integer(..)
+            | Self::Decimal(_)
+            | Self::Limits => true,
+        }
+    }
 }
 
 /// One setting.
@@ -92,7 +119,16 @@ pub const TOP: &[Setting] = &[
     ),
     LIMITS_SETTING,
     DURABILITY,
+    WRITABLE,
 ];
+
+/// Folders of PATH that commands may write.
+pub const WRITABLE: Setting = setting(
+    "writable",
+    Kind::Words,
+    "Folders of PATH below the home folder that commands may write although you run programs from there, such as \"~/.cargo/bin\". Only in the user's config file.",
+)
+.or("BRIGADE_WRITABLE");
 
 /// The settings of a price, in US dollars per million tokens.
 pub const PRICE: &[Setting] = &[
@@ -130,7 +166,7 @@ pub const BUDGET: &[Setting] = &[
 pub const TEAM: &[Setting] = &[
     setting("goal", Kind::Text, "What the team is to reach.").or("BRIGADE_GOAL"),
     setting("plan", Kind::Path, "A plan file to import tasks from, relative to this file.").or("BRIGADE_PLAN"),
-    setting("done_when", Kind::Text, "A command that exits 0 once the goal is met.").or("BRIGADE_DONE_WHEN"),
+    setting("done_when", Kind::Command, "A command that exits 0 once the goal is met.").or("BRIGADE_DONE_WHEN"),
     setting(
         "lead",
         Kind::Table(LEAD),
@@ -173,7 +209,7 @@ const MODEL: Setting = setting(
 );
 const BASE_URL: Setting = setting(
     "base_url",
-    Kind::Text,
+    Kind::Address,
     "Where the provider is reached, instead of its usual place. Members without it have the lead's.",
 );
 const CONTEXT_WINDOW: Setting = setting(
@@ -379,6 +415,13 @@ mod tests {
             assert_eq!((limit.get)(&limits), limit.min + 1, "{}", limit.key);
             assert_eq!(limit.variable, format!("BRIGADE_{}", limit.key.to_uppercase()));
         }
+    }
+
+    #[test]
+    fn settings_outside_teams_are_plain() {
+        let not_plain = TOP.iter().filter(|setting| !setting.kind.is_plain()).map(|setting| setting.key);
+        let why = "the user's file would give a command, an address or a file to workspaces that never asked for it";
+        assert_eq!(not_plain.collect::<Vec<_>>(), ["teams"], "{why}");
     }
 
     #[test]

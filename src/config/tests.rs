@@ -114,6 +114,54 @@ fn a_file_in_prompts_stands_in_for_the_built_in_text() {
     assert_eq!(spec.members[0].prompt, "Be kind.");
 }
 
+#[cfg(unix)]
+#[test]
+fn prompt_outside_config_folder_is_refused() {
+    use std::os::unix::fs::symlink;
+
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().canonicalize().unwrap().join("secret.md");
+    fs::write(&secret, "the secret").unwrap();
+    let up = format!("prompts/../../{}/secret.md", outside.path().file_name().unwrap().to_string_lossy());
+    for prompt in [secret.to_str().unwrap(), &up, "prompts/link.md", "prompts/folder/secret.md", "bare"] {
+        let place = Place::new(&format!("[teams.a]\nmembers = [{{ name = \"b\", prompt = {prompt:?} }}]\n"));
+        symlink(&secret, place.folder.path().join("prompts/link.md")).unwrap();
+        symlink(&secret, place.folder.path().join("bare")).unwrap();
+        symlink(outside.path(), place.folder.path().join("prompts/folder")).unwrap();
+        let errors = place.errors();
+        assert!(errors.contains("cannot read the prompt") && errors.contains(secret.to_str().unwrap()), "{errors}");
+        assert!(!errors.contains("the secret"), "{errors}");
+    }
+
+    let place = Place::new("[teams.a]\nmembers = [{ name = \"b\" }]\n");
+    symlink(&secret, place.folder.path().join("prompts/lead.md")).unwrap();
+    assert!(place.errors().contains(secret.to_str().unwrap()), "the prompts beside the config too");
+
+    let place = Place::new(&format!("[teams.a]\nplan = {secret:?}\nmembers = [{{ name = \"b\" }}]\n"));
+    assert!(place.errors().contains("cannot read the plan"), "a plan is handed to models too");
+    let flags = TeamFlags { goal: None, plan: Some(secret.clone()) };
+    assert!(place.team(&flags).is_ok(), "the person named the plan");
+
+    let place = Place::new("[teams.a]\nmembers = [{ name = \"b\", prompt = \"../prompt-of-nobody.md\" }]\n");
+    assert!(place.errors().contains("cannot read the prompt"), "one that is not there");
+}
+
+#[cfg(unix)]
+#[test]
+fn prompt_beside_linked_user_file_is_read() {
+    use std::os::unix::fs::symlink;
+
+    let dotfiles = tempfile::tempdir().unwrap();
+    fs::create_dir(dotfiles.path().join("prompts")).unwrap();
+    fs::write(dotfiles.path().join("prompts/kind.md"), "Be kind.").unwrap();
+    let user = "[teams.a]\nlead = { prompt = \"prompts/kind.md\" }\n";
+    fs::write(dotfiles.path().join("config.toml"), user).unwrap();
+    let place = Place::new("[teams.a]\nmembers = [{ name = \"b\" }]\n");
+    symlink(dotfiles.path().join("config.toml"), place.folder.path().join("user.toml")).unwrap();
+    symlink(dotfiles.path().join("prompts/kind.md"), place.folder.path().join("prompts/kind.md")).unwrap();
+    assert_eq!(place.team(&TeamFlags::default()).unwrap().spec.lead.prompt, "Be kind.");
+}
+
 #[test]
 fn what_is_wrong_with_a_team_is_said_all_at_once() {
     let text = "[teams.a]\nplan = \"no.md\"\nlead = { model = \"x\", prompt = \"prompts/no.md\" }\n\
@@ -133,12 +181,41 @@ fn what_is_wrong_with_a_team_is_said_all_at_once() {
 
 #[test]
 fn the_team_that_is_meant_is_found_or_those_there_are_named() {
-    let two = Place::new("[teams.one]\n[teams.two]\n").user("[teams.three]\n").load().unwrap();
-    assert_eq!(two.select(None).unwrap_err().to_string(), "which team? There are: one, two, three");
+    let two = Place::new("[teams.one]\n[teams.two]\n").load().unwrap();
+    assert_eq!(two.select(None).unwrap_err().to_string(), "which team? There are: one, two");
     let error = two.select(Some("tow")).unwrap_err();
-    assert_eq!(error.to_string(), "there is no team `tow`; there are: one, two, three");
+    assert_eq!(error.to_string(), "there is no team `tow`; there are: one, two");
     assert_eq!(error.hint().as_deref(), Some("did you mean `two`?"));
     assert!(matches!(Place::new("").load().unwrap().select(None), Err(ConfigError::NoTeam(_))));
+}
+
+#[test]
+fn user_team_without_reference_is_refused() {
+    let user = "[teams.evil]\ndone_when = \"touch ran\"\nlead = { provider = \"anthropic\", base_url = \"http://x\" }\n\
+        members = [{ name = \"eve\" }]\n[limits]\nturns_max = 2\n";
+    let bob = "[[teams.a.members]]\nname = \"bob\"\n";
+    let place = Place::new(bob).user(user);
+    let resolved = place.team(&TeamFlags::default()).unwrap();
+    assert_eq!((resolved.spec.done_when, resolved.spec.limits.turns_max), (None, 2), "plain defaults apply everywhere");
+    assert_eq!(place.load().unwrap().team_names(), ["a"]);
+    let file = place.folder.path().join("user.toml");
+    let error = place.load().unwrap().select(Some("evil")).unwrap_err();
+    assert_eq!(error.to_string(), format!("cannot use the team `evil`: only {} names it", file.display()));
+    let hint = format!("add [teams.evil] to the workspace's brigade.toml, or pass --config {}", file.display());
+    assert_eq!(error.hint(), Some(hint));
+    assert!(matches!(
+        place.load().unwrap().team("evil", &TeamFlags::default()),
+        Err(ConfigError::OnlyInUserFile { .. })
+    ));
+
+    let surroundings = place.load().unwrap().surroundings;
+    let nothing = Config::load(None, surroundings.clone()).unwrap();
+    assert!(matches!(nothing.select(None), Err(ConfigError::OnlyInUserFile { .. })), "no workspace file, no team");
+    let named = Config::load(Some(&file), surroundings).unwrap();
+    assert_eq!(named.select(None).unwrap(), "evil", "the person named the file");
+
+    let named = Place::new("[teams.evil]\n").user(user).team(&TeamFlags::default()).unwrap();
+    assert_eq!(named.spec.done_when.as_deref(), Some("touch ran"), "the workspace's file refers to it");
 }
 
 #[test]
@@ -157,11 +234,20 @@ fn a_workspace_is_as_durable_as_its_strictest_team() {
 }
 
 #[test]
-fn the_nearest_file_upwards_is_found() {
+fn config_that_is_missing_is_unreadable() {
     let place = Place::new("");
-    let below = place.folder.path().join("a/b");
-    fs::create_dir_all(&below).unwrap();
-    assert_eq!(find_upwards(&below), Some(place.folder.path().join(CONFIG_FILE)));
-    let missing = Config::load(Some(&below.join(CONFIG_FILE)), Surroundings::default());
+    let missing = Config::load(Some(&place.folder.path().join("a").join(CONFIG_FILE)), Surroundings::default());
     assert!(matches!(missing, Err(ConfigError::Unreadable { .. })));
+}
+
+#[test]
+fn writable_folders_come_from_the_user_alone() {
+    let team = "[teams.a]\nmembers = [{ name = \"x\" }]\n";
+    let writable = |place: &Place| place.team(&TeamFlags::default()).unwrap().spec.writable;
+    let by_file = Place::new(team).user("writable = [\"~/.cargo/bin\"]\n");
+    assert_eq!(writable(&by_file), [PathBuf::from("~/.cargo/bin")]);
+    assert_eq!(writable(&Place::new(team).variable("BRIGADE_WRITABLE", "/a:/b")), ["/a", "/b"].map(PathBuf::from));
+    let by_workspace = Place::new(&format!("writable = [\"/a\"]\n{team}")).team(&TeamFlags::default());
+    let error = by_workspace.unwrap_err().to_string();
+    assert!(error.contains("not allowed in a workspace's config") && error.contains("BRIGADE_WRITABLE"), "{error}");
 }

@@ -241,7 +241,9 @@ pub fn blocks_not_run(description: &str) -> Vec<String> {
     languages.filter(|language| has_shell && PROGRAMS.contains(&language.to_lowercase().as_str())).collect()
 }
 
-fn shell_blocks(markdown: &str) -> Vec<String> {
+/// The scripts of the blocks that are run.
+#[must_use]
+pub fn shell_blocks(markdown: &str) -> Vec<String> {
     let blocks = fenced_blocks(markdown).into_iter();
     blocks.filter(|(language, _)| SHELLS.contains(&language.as_str())).map(|(_, script)| script).collect()
 }

@@ -21,7 +21,8 @@ mod other;
 use other as system;
 
 pub use system::{
-    Folder, free_bytes, host_name, is_media_error, open_for_reading, process_lives, renames_after_bytes, stamp_of,
+    Folder, free_bytes, host_name, is_media_error, is_shared, is_trusted_owner, open_for_reading, process_lives,
+    renames_after_bytes, stamp_of,
 };
 
 /// What tells one version of a file from another: same stamp, same bytes (but for a write within the clock's grain).

@@ -95,6 +95,18 @@ pub fn renames_after_bytes(_: &Path) -> bool {
     false
 }
 
+/// Whether what these metadata describe belongs to this user: not known here, so everything is taken to.
+#[must_use]
+pub fn is_trusted_owner(_: &std::fs::Metadata) -> bool {
+    true
+}
+
+/// Whether others than its owner can write what these metadata describe: not known here, so nobody is taken to.
+#[must_use]
+pub fn is_shared(_: &std::fs::Metadata) -> bool {
+    false
+}
+
 /// Whether the disk could not give back what it holds, while all else works: not known here.
 #[must_use]
 pub fn is_media_error(_: &io::Error) -> bool {

@@ -67,6 +67,25 @@ pub fn stamp_of(metadata: &std::fs::Metadata) -> Stamp {
     }
 }
 
+/// Whether what these metadata describe belongs to this user or to root. To root only root's own does: unlike git, which obeys
+/// the files of `SUDO_UID` too, it has `--config` for any other.
+#[must_use]
+pub fn is_trusted_owner(metadata: &std::fs::Metadata) -> bool {
+    [rustix::process::geteuid().as_raw(), 0].contains(&metadata.uid())
+}
+
+/// The user ids that systems give to people, each with a group of the same number and no other member; see login.defs(5), UID_MIN.
+const PEOPLE: std::ops::Range<u32> = 1_000..60_000;
+
+/// Whether others than its owner can write what these metadata describe. A person's own group is not others: with the umask 002,
+/// which is usual for these, it can write all that the person makes.
+#[must_use]
+pub fn is_shared(metadata: &std::fs::Metadata) -> bool {
+    let has_own_group = metadata.gid() == metadata.uid() && PEOPLE.contains(&metadata.uid());
+    let others = if has_own_group { 0o002 } else { 0o022 };
+    metadata.mode() & others != 0
+}
+
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 pub(super) fn exchange(a: &Path, b: &Path) -> io::Result<()> {
     rename_with(a, b, rustix::fs::RenameFlags::EXCHANGE)

@@ -116,6 +116,9 @@ pub enum StoreError {
         /// The newest this program knows.
         known: u64,
     },
+    /// A control file of the workspace is a symbolic link: its path, and the path that it holds.
+    #[error("cannot use {0}: it is a symbolic link to {1}, which commands could exchange")]
+    Link(String, String),
     /// Another team has the workspace.
     #[error("team `{team}` (pid {pid}) already runs in this workspace")]
     Occupied {

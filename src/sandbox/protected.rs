@@ -39,14 +39,21 @@ fn search_path_below(path: &OsStr, home: &Path) -> (OsString, Vec<PathBuf>) {
     (std::env::join_paths(&folders).unwrap_or_else(|_| path.to_owned()), in_home)
 }
 
+/// A folder without symbolic links, in which `~` stands for the home folder.
+fn expanded(folder: &Path, home: Option<&Path>) -> PathBuf {
+    let below_home = folder.strip_prefix("~").ok().and_then(|rest| Some(home?.join(rest)));
+    let folder = below_home.unwrap_or_else(|| folder.to_owned());
+    folder.canonicalize().unwrap_or(folder)
+}
+
 /// Rules that keep commands from putting programs in front of the person's: the folders of `PATH` below the home folder and outside of
 /// `workspace` are read-only. Folders in or below `writable` are not.
 #[must_use]
 pub fn search_path_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_writable = |folder: &Path| {
-        writable.iter().any(|writable| folder.starts_with(writable.canonicalize().unwrap_or_else(|_| writable.clone())))
-    };
+    let home = home();
+    let writable: Vec<PathBuf> = writable.iter().map(|folder| expanded(folder, home.as_deref())).collect();
+    let is_writable = |folder: &Path| writable.iter().any(|writable| folder.starts_with(writable));
     let folders = search_path(&path).1.into_iter();
     // A folder that has the workspace in it cannot be read-only.
     folders

@@ -13,6 +13,7 @@ use super::file::board::{BOARD_FOLDER, FileBoard};
 use super::file::events::FileEventLog;
 use super::file::format::{check_format, write_format};
 use super::file::ledger::FileLedger;
+use super::file::links::refuse_links;
 use super::file::mailbox::FileMailbox;
 use super::file::replace::sweep_temporaries;
 use super::file::roster::{FileRoster, ROSTER_FILE};
@@ -137,6 +138,9 @@ fn open_memory(_: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
 
 fn open_files(workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
     let workspace = std::path::absolute(workspace).map_err(failed("open", workspace))?;
+    if options.purpose != Purpose::Look {
+        refuse_links(&workspace)?;
+    }
     let files = Arc::new(RealFileSystem::below(&workspace));
     let watch = |workspace: &Path, changes| watch::start(workspace, changes).map(Some);
     open_over(Ground { files, process: Incarnation::own(), watch }, &workspace, options)

@@ -49,7 +49,7 @@ pub struct TeamSpec {
     pub budget: Budget,
     /// What tokens cost.
     pub prices: Prices,
-    /// Folders that commands may write although programs of the person's are found there; absolute.
+    /// Folders of `PATH` that commands may write although the person runs programs from there; absolute, or `~/…`.
     pub writable: Vec<PathBuf>,
 }
 

@@ -12,7 +12,8 @@ use super::{Durability, failed};
 /// The format this Brigade writes, and the newest it knows.
 pub const FORMAT: u64 = 1;
 
-const FORMAT_FILE: &str = "FORMAT";
+/// The file's name in `.team`. Every launch makes it where it is missing.
+pub const FORMAT_FILE: &str = "FORMAT";
 const FORMAT_BYTES_MAX: u64 = 1024;
 
 /// Refuses the files of a newer Brigade. A workspace without the file is one of ours to be.

@@ -8,6 +8,7 @@ pub mod board;
 pub mod events;
 pub mod format;
 pub mod ledger;
+pub mod links;
 pub mod mailbox;
 pub mod replace;
 pub mod roster;

@@ -19,6 +19,7 @@ mod removal;
 mod run;
 mod small;
 mod sound;
+mod tracked;
 mod uncommitted;
 mod worktrees;
 

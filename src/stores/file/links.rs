@@ -1,0 +1,138 @@
+//! Control files that are symbolic links. Commands see control files read-only by mounts, and a mount lies on what a link leads
+//! to: a command could exchange the link itself. So a workspace with such a link is neither led nor written to.
+
+use std::fs::{self, DirEntry};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::board::BOARD_FOLDER;
+use super::state::STATE_FILE;
+use super::{TEAM_FOLDER, failed};
+use crate::ports::{StoreError, StoreResult};
+
+/// The most entries that are looked at. A run leaves a few thousand.
+const ENTRIES_MAX: usize = 1_000_000;
+/// The folders below `.team` that Brigade uses are at most this deep.
+const DEPTH_MAX: usize = 4;
+
+/// Refuses links among the control files that stores use. What was set aside is no such file: nothing is opened there by its
+/// name. Nor is a task, which the board sets aside where it is a link.
+///
+/// # Errors
+/// [`StoreError::Link`] for the first link; [`StoreError::Io`] where a folder cannot be listed.
+pub fn refuse_links(workspace: &Path) -> StoreResult<()> {
+    for name in [STATE_FILE, BOARD_FOLDER, TEAM_FOLDER] {
+        refuse_link(&workspace.join(name))?;
+    }
+    let mut entries_left = ENTRIES_MAX;
+    let is_hidden = |entry: &DirEntry| entry.file_name().as_encoded_bytes().starts_with(b".");
+    refuse_links_in(&workspace.join(BOARD_FOLDER), &is_hidden, 1, &mut entries_left)?;
+    refuse_links_in(&workspace.join(TEAM_FOLDER), &|_| true, DEPTH_MAX, &mut entries_left)
+}
+
+/// Refuses `path` where it is a link.
+///
+/// # Errors
+/// [`StoreError::Link`].
+pub fn refuse_link(path: &Path) -> StoreResult<()> {
+    match path.symlink_metadata() {
+        Ok(metadata) if metadata.is_symlink() => {
+            let leads_to = fs::read_link(path).unwrap_or_default().display().to_string();
+            Err(StoreError::Link(path.display().to_string(), leads_to))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn refuse_links_in(
+    folder: &Path,
+    is_control_file: &dyn Fn(&DirEntry) -> bool,
+    depth: usize,
+    entries_left: &mut usize,
+) -> StoreResult<()> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
+        Err(error) => return Err(failed("list", folder)(error)),
+    };
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed("list", folder))?;
+        *entries_left = entries_left.checked_sub(1).ok_or_else(|| {
+            let reason = format!("there are more than {ENTRIES_MAX} entries");
+            failed("list", folder)(io::Error::other(reason))
+        })?;
+        let kind = entry.file_type().map_err(failed("look at", &entry.path()))?;
+        if kind.is_symlink() && is_control_file(&entry) {
+            refuse_link(&entry.path())?;
+        }
+        if kind.is_dir() && depth > 1 && entry.file_name() != super::board::SPOILED_FOLDER {
+            folders.push(entry.path());
+        }
+    }
+    folders.iter().try_for_each(|folder| refuse_links_in(folder, is_control_file, depth - 1, entries_left))
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn link_in_place_of_control_file_is_refused() {
+        for name in [
+            "agent_state.json",
+            ".tasks",
+            ".tasks/.lock",
+            ".tasks/.spoiled",
+            ".tasks/.highwatermark",
+            ".team",
+            ".team/FORMAT",
+            ".team/lead.lock",
+            ".team/events.jsonl",
+            ".team/ledger.jsonl",
+            ".team/config.json",
+            ".team/.requests.lock",
+            ".team/history",
+            ".team/spare",
+            ".team/aside",
+            ".team/workers",
+            ".team/workers/w-1.lock",
+            ".team/inbox",
+            ".team/inbox/bob.jsonl",
+            ".team/inbox/.spoiled",
+            ".team/inbox/.taken",
+            ".team/inbox/.taken/bob-1.jsonl",
+            ".team/transcripts",
+            ".team/transcripts/.archive",
+            ".team/transcripts/.archive/bob.jsonl",
+        ] {
+            for target in ["elsewhere", "nowhere"] {
+                let workspace = tempfile::tempdir().unwrap();
+                let (link, leads_to) = (workspace.path().join(name), workspace.path().join(target));
+                fs::create_dir(workspace.path().join("elsewhere")).unwrap();
+                fs::create_dir_all(link.parent().unwrap()).unwrap();
+                refuse_links(workspace.path()).unwrap();
+                symlink(&leads_to, &link).unwrap();
+                let error = refuse_links(workspace.path()).unwrap_err();
+                let expected =
+                    format!("cannot use {}: it is a symbolic link to {}", link.display(), leads_to.display());
+                assert!(error.to_string().starts_with(&expected), "{name}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn links_that_were_set_aside_are_let_be() {
+        let workspace = tempfile::tempdir().unwrap();
+        for folder in [".tasks/.spoiled", ".team/inbox/.spoiled"] {
+            fs::create_dir_all(workspace.path().join(folder)).unwrap();
+            symlink("/nowhere", workspace.path().join(folder).join("1")).unwrap();
+        }
+        symlink("/nowhere", workspace.path().join(".tasks/task_1.json")).unwrap();
+        symlink("/nowhere", workspace.path().join("notes")).unwrap();
+        refuse_links(workspace.path()).unwrap();
+    }
+}

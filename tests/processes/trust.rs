@@ -1,0 +1,191 @@
+//! Files that somebody else put there: another user's config above, links in place of control files, a clone's commands.
+
+use std::fs;
+use std::os::unix::fs::{chown, symlink};
+
+use super::support::{Answer, Place, git, is_root};
+
+/// A user who is neither root nor the tester.
+const OTHER: u32 = 65_534;
+
+const CONFIG: &str =
+    "durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\n[[teams.crew.members]]\nname = \"m1\"\n";
+
+/// A plan whose only task writes the file `ran`.
+const PLAN: &str = "## One\n```sh\ntouch ran\n```\n";
+
+fn at(place: &Place, folder: &str, arguments: &[&str]) -> Answer {
+    let mut command = place.brigade(arguments);
+    command.current_dir(place.join(folder));
+    Answer::of(command)
+}
+
+#[test]
+fn config_of_another_user_is_not_obeyed() {
+    if !is_root("config_of_another_user_is_not_obeyed") {
+        return;
+    }
+    let place = Place::new();
+    place.write("brigade.toml", CONFIG);
+    place.write("plan.md", PLAN);
+    fs::create_dir_all(place.join("a/b")).unwrap();
+    let config = place.join("brigade.toml");
+    chown(&config, Some(OTHER), None).unwrap();
+    let named = config.display().to_string();
+    for folder in [".", "a/b"] {
+        for arguments in [&["run"][..], &["config", "show"], &["tasks", "add", "x"], &["send", "m1", "x"]] {
+            let answer = at(&place, folder, arguments);
+            assert_eq!(answer.code, Some(2), "{folder} {arguments:?}: {answer:?}");
+            let is_named = answer.err.contains(&format!("cannot use {named}")) && answer.err.contains("--config");
+            assert!(is_named && !place.join(".tasks").exists(), "{folder} {arguments:?}: {answer:?}");
+        }
+    }
+    assert!(!place.join(".team").exists() && !place.join("ran").exists());
+    let answer = at(&place, "a/b", &["run", "--config", &named]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert!(place.join("ran").exists(), "the person named it");
+}
+
+#[test]
+fn board_of_another_user_is_not_obeyed() {
+    if !is_root("board_of_another_user_is_not_obeyed") {
+        return;
+    }
+    let place = Place::new();
+    fs::create_dir_all(place.join("a")).unwrap();
+    place.write(".tasks/task_1.json", r#"{"id":1,"subject":"theirs","status":"pending"}"#);
+    chown(place.join(".tasks"), Some(OTHER), None).unwrap();
+    for (config, folder) in [(false, "a"), (false, "."), (true, "a"), (true, ".")] {
+        if config {
+            place.write("brigade.toml", CONFIG);
+            place.write("plan.md", PLAN);
+        }
+        for arguments in [&["tasks"][..], &["tasks", "claim", "--as", "m1"], &["run"]] {
+            let answer = at(&place, folder, arguments);
+            assert_eq!(answer.code, Some(2), "{folder} {arguments:?}: {answer:?}");
+            let is_named = answer.err.contains(".tasks: it belongs to another user");
+            assert!(is_named || (!config && arguments == ["run"]), "{folder} {arguments:?}: {answer:?}");
+        }
+    }
+    assert!(!place.join(".team").exists() && !place.join("ran").exists());
+    let root = place.path().display().to_string();
+    assert!(at(&place, "a", &["tasks", "--workspace", &root]).out.contains("theirs"), "the person named it");
+}
+
+#[test]
+fn control_file_that_is_a_link_is_refused() {
+    for (name, is_folder) in [
+        ("brigade.toml", false),
+        ("agent_state.json", false),
+        (".tasks", true),
+        (".tasks/.lock", false),
+        (".team", true),
+        (".team/inbox", true),
+        (".team/inbox/m1.jsonl", false),
+        (".team/transcripts", true),
+        (".team/workers", true),
+        (".team/events.jsonl", false),
+    ] {
+        let place = Place::with_team(1, PLAN);
+        let (link, target) = (place.join(name), place.join("elsewhere"));
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        match is_folder {
+            true => fs::create_dir(&target).unwrap(),
+            false if link.exists() => fs::rename(&link, &target).unwrap(),
+            false => fs::write(&target, "").unwrap(),
+        }
+        symlink(&target, &link).unwrap();
+        let contents = || (fs::read(&target).ok(), fs::read_dir(&target).ok().map(Iterator::count));
+        let before = contents();
+        let acts =
+            [&["run"][..], &["up", "--headless"], &["tasks", "add", "x"], &["send", "m1", "x"], &["state", "pause"]];
+        let launches = &acts[..2];
+        for arguments in if name == "brigade.toml" { launches } else { &acts[..] } {
+            let answer = place.run(arguments);
+            assert_eq!(answer.code, Some(2), "{name} {arguments:?}: {answer:?}");
+            let error = format!("cannot use {}: it is a symbolic link to {}", link.display(), target.display());
+            assert!(answer.err.contains(&error) && answer.err.contains("remove the link"), "{name}: {answer:?}");
+        }
+        assert!(!place.join("ran").exists() && before == contents(), "{name}: something was written");
+    }
+}
+
+#[test]
+fn paths_that_the_person_names_may_be_links() {
+    let place = Place::new();
+    place.write("real/team.toml", CONFIG);
+    place.write("real/plan.md", PLAN);
+    fs::create_dir_all(place.join("room")).unwrap();
+    symlink("real/team.toml", place.join("brigade.toml")).unwrap();
+    symlink("real/plan.md", place.join("plan.md")).unwrap();
+    symlink("room", place.join("door")).unwrap();
+    let answer = place.run(&["run", "--config", "brigade.toml", "--workspace", "door", "--plan", "plan.md"]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert!(place.join("room/ran").exists());
+    let answer = place.run(&["run", "--config", "brigade.toml"]);
+    assert_eq!(answer.code, Some(0), "the workspace is the folder of the link: {answer:?}");
+    assert!(place.join("ran").exists());
+}
+
+#[test]
+fn user_team_runs_nowhere_without_reference() {
+    let place = Place::new();
+    let user = "[teams.evil]\ndone_when = \"touch ran\"\nmembers = [{ name = \"eve\" }]\n";
+    place.write("no-config/brigade/config.toml", user);
+    for (workspace, code) in [(None, 2), (Some("[teams.crew]\nmembers = [{ name = \"m1\" }]\n"), 2)] {
+        if let Some(config) = workspace {
+            place.write("brigade.toml", config);
+        }
+        let answer = place.run(&["run", "evil"]);
+        assert_eq!(answer.code, Some(code), "{answer:?}");
+        let file = place.join("no-config/brigade/config.toml");
+        assert!(
+            answer.err.contains(&format!("cannot use the team `evil`: only {} names it", file.display())),
+            "{answer:?}"
+        );
+        assert!(answer.err.contains("--config") && !place.join("ran").exists(), "{answer:?}");
+    }
+    assert!(!place.run(&["config", "show"]).out.contains("evil"));
+}
+
+/// A clone of a repository with a config, a plan, a task and a `.team` of its own.
+fn clone() -> Place {
+    let place = Place::new();
+    place.write("origin/brigade.toml", CONFIG);
+    place.write("origin/plan.md", &format!("{PLAN}\n## Two\nverify: touch verified\n"));
+    let task = r#"{"id":9,"subject":"theirs","description":"```sh\ntouch planted\n```","status":"pending"}"#;
+    place.write("origin/.tasks/task_9.json", task);
+    place.write("origin/.team/FORMAT", "1\n");
+    git(&place, &["-C", "origin", "init", "-q"]);
+    git(&place, &["-C", "origin", "add", "-A", "-f"]);
+    git(&place, &["-C", "origin", "commit", "-q", "-m", "Begin"]);
+    git(&place, &["clone", "-q", "origin", "clone"]);
+    place
+}
+
+#[test]
+fn first_run_names_what_a_clone_brings() {
+    let place = clone();
+    let answer = at(&place, "clone", &["run"]);
+    let line = answer.err.lines().find(|line| line.contains("first run:")).unwrap_or_else(|| panic!("{answer:?}"));
+    for said in ["plan.md (2 tasks)", "1 task in .tasks", "touch ran", "touch verified", "touch planted"] {
+        assert!(line.contains(said), "{said}: {line}");
+    }
+    assert!(!answer.err.contains("[y/N]") && place.join("clone/planted").exists(), "a pipe is not asked: {answer:?}");
+    place.write("clone/brigade.toml", &format!("{CONFIG}base_url = \"http://127.0.0.1:1\"\n"));
+    let keys = at(&place, "clone", &["run"]);
+    assert!(keys.err.contains("models at http://127.0.0.1:1, which get the provider's key"), "{keys:?}");
+    place.write("clone/brigade.toml", CONFIG);
+    let again = at(&place, "clone", &["run"]);
+    assert!(again.err.contains("first run:"), "a tracked .team says nothing of earlier runs: {again:?}");
+    git(&place, &["-C", "clone", "rm", "-r", "-q", "--cached", ".team"]);
+    let again = at(&place, "clone", &["run"]);
+    assert!(!again.err.contains("first run:"), "{again:?}");
+}
+
+#[test]
+fn first_run_outside_git_says_nothing() {
+    let place = Place::with_team(1, PLAN);
+    let answer = place.run(&["run"]);
+    assert!(answer.code == Some(0) && !answer.err.contains("first run:"), "{answer:?}");
+}
