@@ -12,7 +12,7 @@ use super::table::{Cell, Column, Table};
 use super::text::{count, cut, duration, first_line, fold, one_line, reason, with_flags, wrap};
 use super::why::{Candidate, in_short};
 use crate::domain::event::{Event, Fact, GoalCheck, Tally};
-use crate::domain::graph;
+use crate::domain::graph::{self, RootBlockers};
 use crate::domain::name::LEAD;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
@@ -245,10 +245,11 @@ impl Summary {
     pub fn outcome(&self, team: &str, view: &BoardView) -> Outcome {
         let tally = graph::tally(view.tasks.values().map(AsRef::as_ref), view);
         let mut tasks = Vec::new();
+        let mut roots = RootBlockers::new(view);
         for task in view.tasks.values() {
             let status = if graph::is_blocked(task, view) { "blocked" } else { task.status.as_str() };
             if task.status != TaskStatus::Completed || self.work.contains_key(&task.id) {
-                tasks.push(self.task(task, status, view));
+                tasks.push(self.task(task, status, view, &mut roots));
             }
         }
         Outcome {
@@ -267,12 +268,12 @@ impl Summary {
         }
     }
 
-    fn task(&self, task: &Task, status: &'static str, view: &BoardView) -> TaskOutcome {
+    fn task(&self, task: &Task, status: &'static str, view: &BoardView, roots: &mut RootBlockers<'_>) -> TaskOutcome {
         let work = self.work.get(&task.id).copied().unwrap_or_default();
         let running = work.since.map_or(Duration::ZERO, |since| self.last.since(since));
         let shorten = if task.status == TaskStatus::Completed { first_line } else { reason };
         let result = task.result.as_ref().map(|result| shorten(&result.summary)).unwrap_or_default();
-        let in_the_way = in_short(task, view, &self.candidates, self.last);
+        let in_the_way = in_short(task, view, roots, &self.candidates, self.last);
         TaskOutcome {
             id: task.id,
             subject: task.subject.clone(),
