@@ -26,7 +26,7 @@ use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
 use crate::domain::time::UnixMs;
 use crate::models;
-use crate::platform::guard;
+use crate::platform::{guard, threads};
 use crate::ports::{Clock, Repository, StoreError, Stores};
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::{GitOptions, GitRepository};
@@ -91,7 +91,7 @@ pub enum EmbedError {
 /// The system gives no threads or no event queue.
 pub fn run<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
     guard::run_if_asked();
-    Ok(tokio::runtime::Runtime::new()?.block_on(work))
+    Ok(threads::runtime()?.block_on(work))
 }
 
 /// Makes a tool for one member.

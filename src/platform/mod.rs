@@ -10,6 +10,7 @@ use std::path::Path;
 pub mod guard;
 pub mod processes;
 pub mod terminal;
+pub mod threads;
 pub mod watch;
 
 #[cfg(unix)]

@@ -34,12 +34,17 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
         return Some(1);
     }
     let mut leash = channel.try_clone().ok()?;
-    thread::spawn(move || {
+    let leash = thread::Builder::new().spawn(move || {
         // Anything but silence means that the guard is done with us; so does an error.
         while matches!(leash.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
         end_all();
         std::process::exit(0);
     });
+    if let Err(error) = leash {
+        let failed = GuardSays::Failed(format!("cannot start a thread: {error}"));
+        let _ = channel.write_all(failed.to_line().as_bytes());
+        return Some(1);
+    }
     let end = run_shell(shell, command);
     end_all();
     let _ = channel.write_all(GuardSays::Ended(end).to_line().as_bytes());

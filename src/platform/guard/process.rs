@@ -57,7 +57,7 @@ fn guard(order: &Order<'_>) -> io::Result<Option<GuardSays>> {
     let _ = rustix::process::setsid();
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let mut stage = match Stage::start(order)? {
+    let stage = match Stage::start(order)? {
         Ok(stage) => stage,
         Err(why_not) => return Ok(Some(GuardSays::Refused(why_not))),
     };
@@ -69,8 +69,7 @@ fn guard(order: &Order<'_>) -> io::Result<Option<GuardSays>> {
         return Ok(None);
     }
     drop(leash);
-    stage.channel.write_all(GO)?;
-    let end = if order.level == Level::Whole { stage.follow()? } else { follow_group(stage.group)? };
+    let end = if order.level == Level::Whole { stage.follow()? } else { stage.follow_group()? };
     Ok(Some(GuardSays::Ended(end)))
 }
 
@@ -128,14 +127,36 @@ impl Stage {
     /// Follows an init until it is gone, and with it everything in its namespace. One thread does it: a process whose
     /// children live in another namespace cannot start threads.
     fn follow(mut self) -> io::Result<CommandEnd> {
+        self.channel.write_all(GO)?;
         self.wait_for_word()?;
         let mut word = String::new();
         self.channel.read_to_string(&mut word)?;
         wait_for(self.group)?;
         match GuardSays::parse(&word) {
             GuardSays::Ended(end) => Ok(end),
+            GuardSays::Failed(reason) if !word.is_empty() => Err(io::Error::other(reason)),
             _ => Err(io::Error::other("it was ended from outside")),
         }
+    }
+
+    /// Lets a command begin that is not in a namespace of its own, and follows it: its processes are found by their parents.
+    fn follow_group(mut self) -> io::Result<CommandEnd> {
+        let group = self.group;
+        let leash = thread::Builder::new().spawn(move || {
+            // Anything but silence means that the worker is done with us; so does an error.
+            while matches!(io::stdin().lock().read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted)
+            {
+            }
+            end_without_mercy(group);
+        });
+        if let Err(error) = leash {
+            self.give_up();
+            return Err(io::Error::new(error.kind(), format!("cannot start a thread: {error}")));
+        }
+        self.channel.write_all(GO)?;
+        let end = wait_for(group)?;
+        end_left_overs(group);
+        Ok(end)
     }
 
     /// Returns when the init says how the command ended, or is gone; lets it go when we are let go.
@@ -167,18 +188,6 @@ impl Stage {
             }
         }
     }
-}
-
-/// Follows a command that is not in a namespace of its own: its processes are found by their parents.
-fn follow_group(group: Pid) -> io::Result<CommandEnd> {
-    thread::spawn(move || {
-        // Anything but silence means that the worker is done with us; so does an error.
-        while matches!(io::stdin().lock().read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
-        end_without_mercy(group);
-    });
-    let end = wait_for(group)?;
-    end_left_overs(group);
-    Ok(end)
 }
 
 #[allow(clippy::zombie_processes, reason = "the guard reaps all its children by waitpid")]
