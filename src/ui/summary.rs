@@ -223,8 +223,9 @@ impl Summary {
                 self.let_go(*task, event.at);
             }
             Fact::TurnFinished { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, .. } => {
-                let read = [input_tokens, cache_read_tokens, cache_write_tokens].into_iter().sum::<u64>();
-                self.input_tokens = self.input_tokens.saturating_add(read);
+                for read in [input_tokens, cache_read_tokens, cache_write_tokens] {
+                    self.input_tokens = self.input_tokens.saturating_add(*read);
+                }
                 self.output_tokens = self.output_tokens.saturating_add(*output_tokens);
             }
             Fact::SessionFinished { goal, .. } => self.goal.clone_from(goal),
@@ -391,7 +392,7 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
     let tally = &outcome.tally;
     let total = tally.completed + tally.failed + tally.blocked + tally.in_progress + tally.pending;
     let took = duration(Duration::from_millis(outcome.ms));
-    let tokens = match outcome.input_tokens + outcome.output_tokens {
+    let tokens = match outcome.input_tokens.saturating_add(outcome.output_tokens) {
         0 => String::new(),
         tokens => format!(", {tokens} tokens"),
     };
