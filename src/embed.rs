@@ -27,6 +27,7 @@ use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
 use crate::domain::time::UnixMs;
 use crate::models;
+use crate::platform::threads;
 use crate::ports::{Clock, Repository, StoreError, Stores};
 use crate::sandbox::protected::{make_user_config_folder, search_path_rules, user_config_rules};
 use crate::sandbox::{self, Sandbox, SandboxError};
@@ -109,7 +110,7 @@ pub enum EmbedError {
 /// The system gives no threads or no event queue.
 pub fn run<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
     sandbox::run_if_asked();
-    Ok(tokio::runtime::Runtime::new()?.block_on(work))
+    Ok(threads::runtime()?.block_on(work))
 }
 
 /// Makes a tool for one member.

@@ -11,6 +11,7 @@ use brigade::cli::traces;
 use brigade::cli::waiting::{Isolated, Waiting, spent_budget};
 use brigade::domain::state::Mode;
 use brigade::embed::Team;
+use brigade::platform::threads;
 use brigade::ports::Stores;
 use brigade::team::Start;
 use brigade::team::handle::End;
@@ -27,10 +28,7 @@ const BUDGET_REMEDY: &str = "raise the budget in brigade.toml and launch the tea
 /// The workspace cannot be used, or the team not be launched.
 pub fn launch(launch: Launch) -> CliResult<Exit> {
     traces::listen();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| CliError::refused(format!("cannot start: {error}")))?;
+    let runtime = threads::runtime().map_err(|error| CliError::not_started(&error))?;
     let outcome = runtime.block_on(run(launch));
     // Blocking calls that hang (a dead network disk) must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));

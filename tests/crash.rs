@@ -427,3 +427,22 @@ fn a_call_that_fails_once_leaves_a_board_that_works() {
         }
     }
 }
+
+/// Only a dependency that is taken away needs its blocker to be durable; mirrors that are lacking need no sync for each file.
+#[test]
+fn board_open_without_mirrors_syncs_no_task() {
+    const COUNT: u64 = 50;
+    let (disk, root) = simulated(DiskOptions::default());
+    let folder = root.join(".tasks");
+    disk.create_folder(&folder).unwrap();
+    for id in 1..=COUNT {
+        let blocker = if id > 1 { (id - 1).to_string() } else { String::new() };
+        let text = format!(r#"{{"id":{id},"subject":"s","status":"pending","blockedBy":[{blocker}],"updatedAt":1}}"#);
+        disk.write(&folder.join(format!("task_{id}.json")), text.as_bytes()).unwrap();
+    }
+    let files = Arc::new(DyingFileSystem::new(Arc::new(disk), Fate::Lives));
+    let board = open(Arc::clone(&files) as Arc<dyn FileSystem>, &root, Durability::Power).unwrap();
+    assert!(tasks_of(&board).values().all(|task| task.id.0 == COUNT || task.blocks == [TaskId(task.id.0 + 1)]));
+    // A write and a rename for each task.
+    assert!(files.changes() <= 2 * COUNT + 5, "{} changes", files.changes());
+}

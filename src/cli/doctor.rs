@@ -14,7 +14,7 @@ use super::error::CliResult;
 use super::exit::Exit;
 use super::output::Answer;
 use crate::config::TeamFlags;
-use crate::domain::graph::all_cycles;
+use crate::domain::graph::{find_cycles, unfinished_blockers};
 use crate::domain::task::TaskId;
 use crate::embed;
 use crate::models;
@@ -437,8 +437,11 @@ async fn board(context: &Context) -> Vec<Finding> {
         findings.push(warn("board", text, mend(*id, place)));
     }
     findings.extend(abandoned(context, &view));
-    let tasks = view.tasks.iter().map(|(id, task)| (*id, task.as_ref())).collect();
-    for cycle in all_cycles(&tasks) {
+    let blockers_of = |id: TaskId| {
+        let task = view.tasks.get(&id).into_iter();
+        task.flat_map(|task| unfinished_blockers(task, view.as_ref())).map(|blocker| blocker.id).collect()
+    };
+    for cycle in find_cycles(view.tasks.keys().copied(), blockers_of, |_| true) {
         let names: Vec<String> = cycle.iter().chain(cycle.first()).map(ToString::to_string).collect();
         let hint = format!("brigade why {}", cycle.first().map_or(0, |id| id.0));
         findings.push(fail("board", format!("tasks wait for each other: {}", names.join(" -> ")), hint));

@@ -44,6 +44,13 @@ impl CliError {
         Self { message: message.into(), hint: None, exit: Exit::Unfinished, done: Vec::new() }
     }
 
+    /// The system does not give what is needed to start at all: a thread, an event queue.
+    #[must_use]
+    pub fn not_started(error: &std::io::Error) -> Self {
+        let hint = "raise the limits on processes (`ulimit -u`) and on open files (`ulimit -n`), or end other programs of this user";
+        Self::refused(error.to_string()).hint(hint)
+    }
+
     /// The same, with what to do about it.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {

@@ -42,6 +42,7 @@ pub mod waiting;
 pub mod why;
 
 use crate::config::problem::nearest;
+use crate::platform::threads;
 use crate::ui::text::harmless;
 use context::Context;
 use error::{CliError, CliResult};
@@ -144,8 +145,15 @@ const TIPS: [(&str, &str); 26] = [
 pub fn run(arguments: impl IntoIterator<Item = OsString>, launcher: Launcher) -> Exit {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let early = Early::of(&arguments);
+    match threads::with_own_stack(|| obey(&arguments, &early, launcher)) {
+        Ok(exit) => exit,
+        Err(error) => Output::new(early.json, early.color).fail(&CliError::not_started(&error)),
+    }
+}
+
+fn obey(arguments: &[OsString], early: &Early, launcher: Launcher) -> Exit {
     let command = Cli::command().color(early.color.for_clap());
-    let parsed = command.try_get_matches_from(&arguments).and_then(|matches| Cli::from_arg_matches(&matches));
+    let parsed = command.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return early.explain(error),
@@ -217,11 +225,7 @@ fn wait_for(command: impl Future<Output = CliResult<Answer>>) -> CliResult<Answe
 
 /// Runs what does one thing after the other: one thread is enough, and begun in no time.
 fn on_one_thread<T>(command: impl Future<Output = CliResult<T>>) -> CliResult<T> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| CliError::refused(format!("cannot start: {error}")))?
-        .block_on(command)
+    threads::runtime_on_this_thread().map_err(|error| CliError::not_started(&error))?.block_on(command)
 }
 
 /// clap's text, which repeats what was typed: without colours, and harmless, where that would be obeyed by a terminal.

@@ -98,26 +98,70 @@ pub fn tally<'a>(tasks: impl IntoIterator<Item = &'a Task>, lookup: &dyn TaskLoo
     tally
 }
 
-/// The blockers a task waits for in the end: those that wait for nothing else themselves. In the order they are met.
-#[must_use]
-pub fn last_blockers(task: &Task, lookup: &dyn TaskLookup) -> Vec<Blocker> {
-    let mut seen = HashSet::from([task.id]);
-    let mut open: Vec<Blocker> = unfinished_blockers(task, lookup).collect();
-    open.reverse();
-    let mut last = Vec::new();
-    while let Some(blocker) = open.pop() {
-        if !seen.insert(blocker.id) {
-            continue;
-        }
-        let waits = lookup.task(blocker.id).filter(|task| is_blocked(task, lookup));
-        let before = open.len();
-        open.extend(waits.into_iter().flat_map(|task| unfinished_blockers(task, lookup)));
-        open[before..].reverse();
-        if waits.is_none() {
-            last.push(blocker);
-        }
+/// The unfinished blockers at the end of the dependency chains of tasks: those that wait for no other task themselves.
+///
+/// Remembers every task it has visited, so that asking for all tasks of a board visits each task and each dependency once.
+pub struct RootBlockers<'a> {
+    lookup: &'a dyn TaskLookup,
+    /// The roots of each visited task, in the order of its dependencies; `None` for a task that waits for no other.
+    known: HashMap<TaskId, Option<Vec<Blocker>>>,
+}
+
+impl<'a> RootBlockers<'a> {
+    /// The most roots that are returned for one task.
+    pub const COUNT_MAX: usize = 5;
+
+    /// The roots of the tasks that `lookup` finds.
+    #[must_use]
+    pub fn new(lookup: &'a dyn TaskLookup) -> Self {
+        Self { lookup, known: HashMap::new() }
     }
-    last
+
+    /// The first [`Self::COUNT_MAX`] roots of the task `id`. Dependencies that close a cycle are left out.
+    pub fn of(&mut self, id: TaskId) -> &[Blocker] {
+        let mut entered = HashSet::new();
+        // A stack instead of recursion: chains can be as long as the board.
+        let mut open = vec![id];
+        while let Some(&id) = open.last() {
+            if self.known.contains_key(&id) {
+                open.pop();
+            } else if entered.insert(id) {
+                open.extend(self.blockers(id).map(|blocker| blocker.id).filter(|id| !entered.contains(id)));
+            } else {
+                let roots = self.roots(id);
+                self.known.insert(id, roots);
+                open.pop();
+            }
+        }
+        self.known.get(&id).and_then(Option::as_deref).unwrap_or_default()
+    }
+
+    /// The unfinished blockers of `id`, if it is a pending task.
+    fn blockers(&self, id: TaskId) -> impl Iterator<Item = Blocker> + use<'a> {
+        let lookup = self.lookup;
+        let task = lookup.task(id).filter(|task| task.status == TaskStatus::Pending);
+        task.into_iter().flat_map(move |task| unfinished_blockers(task, lookup))
+    }
+
+    fn roots(&self, id: TaskId) -> Option<Vec<Blocker>> {
+        let mut blockers = self.blockers(id).peekable();
+        blockers.peek()?;
+        let mut roots = Vec::new();
+        for blocker in blockers {
+            let of_blocker = match self.known.get(&blocker.id) {
+                Some(Some(roots)) => roots.as_slice(),
+                Some(None) => std::slice::from_ref(&blocker),
+                // It closes a cycle.
+                None => &[],
+            };
+            for root in of_blocker {
+                if roots.len() < Self::COUNT_MAX && !roots.contains(root) {
+                    roots.push(*root);
+                }
+            }
+        }
+        Some(roots)
+    }
 }
 
 /// Why a task is not claimable.
@@ -220,53 +264,216 @@ pub fn find_cycle(start: TaskId, blockers_of: impl Fn(TaskId) -> Vec<TaskId>) ->
     None
 }
 
-/// Every task that waits, over any number of steps, for itself; each cycle once, from its lowest number.
-#[must_use]
-pub fn all_cycles(tasks: &BTreeMap<TaskId, &Task>) -> Vec<Vec<TaskId>> {
-    let blockers: HashMap<TaskId, Vec<TaskId>> = tasks
-        .iter()
-        .map(|(id, task)| {
-            (
-                *id,
-                task.blocked_by
-                    .iter()
-                    .copied()
-                    .filter(|blocker| tasks.get(blocker).is_some_and(|task| task.status != TaskStatus::Completed))
-                    .collect(),
-            )
+/// One cycle of each group of tasks that wait for each other, and that contains one of the tasks for which `is_wanted`
+/// holds: the tasks in order, each waiting for the next, the last for the first. Visits each task and each dependency once.
+pub fn find_cycles(
+    tasks: impl IntoIterator<Item = TaskId>,
+    blockers_of: impl Fn(TaskId) -> Vec<TaskId>,
+    is_wanted: impl Fn(TaskId) -> bool,
+) -> Vec<Vec<TaskId>> {
+    let mut cycles: Vec<Vec<TaskId>> = Components::of(tasks, &blockers_of)
+        .into_iter()
+        .filter_map(|component| {
+            let start = component.iter().copied().filter(|id| is_wanted(*id)).min()?;
+            let members: HashSet<TaskId> = component.into_iter().collect();
+            find_cycle(start, |id| blockers_of(id).into_iter().filter(|id| members.contains(id)).collect())
         })
         .collect();
-    // Tasks that can be taken away because all they wait for was taken away first wait for no cycle.
-    let mut waiting: HashMap<TaskId, usize> = blockers.iter().map(|(id, list)| (*id, list.len())).collect();
-    let mut dependents: HashMap<TaskId, Vec<TaskId>> = HashMap::new();
-    for (id, list) in &blockers {
-        for blocker in list {
-            dependents.entry(*blocker).or_default().push(*id);
+    cycles.sort_unstable();
+    cycles
+}
+
+/// The strongly connected components of a graph of tasks, by Tarjan's algorithm with a stack instead of recursion.
+#[derive(Default)]
+struct Components {
+    /// The order in which tasks were reached.
+    reached: HashMap<TaskId, usize>,
+    /// Reached tasks that are in no component yet.
+    waiting: Vec<TaskId>,
+    found: Vec<Vec<TaskId>>,
+}
+
+/// A task on the path that is being followed.
+struct Step {
+    id: TaskId,
+    rest: Vec<TaskId>,
+    /// The earliest task in `waiting` that this one is known to wait for.
+    lowest: usize,
+}
+
+impl Components {
+    fn of(tasks: impl IntoIterator<Item = TaskId>, blockers_of: &impl Fn(TaskId) -> Vec<TaskId>) -> Vec<Vec<TaskId>> {
+        let mut components = Self::default();
+        for id in tasks {
+            if !components.reached.contains_key(&id) {
+                components.follow(id, blockers_of);
+            }
         }
+        components.found
     }
-    let mut free: Vec<TaskId> = waiting.iter().filter(|(_, count)| **count == 0).map(|(id, _)| *id).collect();
-    while let Some(id) = free.pop() {
-        waiting.remove(&id);
-        for dependent in dependents.get(&id).into_iter().flatten() {
-            if let Some(count) = waiting.get_mut(dependent) {
-                *count -= 1;
-                if *count == 0 {
-                    free.push(*dependent);
+
+    fn follow(&mut self, start: TaskId, blockers_of: &impl Fn(TaskId) -> Vec<TaskId>) {
+        let mut path = vec![self.reach(start, blockers_of)];
+        while let Some(step) = path.last_mut() {
+            if let Some(next) = step.rest.pop() {
+                match self.reached.get(&next) {
+                    None => path.push(self.reach(next, blockers_of)),
+                    Some(order) => step.lowest = step.lowest.min(*order),
                 }
+                continue;
+            }
+            let (id, lowest) = (step.id, step.lowest);
+            path.pop();
+            if let Some(before) = path.last_mut() {
+                before.lowest = before.lowest.min(lowest);
+            }
+            if self.reached.get(&id) == Some(&lowest) {
+                self.close(id);
             }
         }
     }
-    let mut left: Vec<TaskId> = waiting.into_keys().collect();
-    left.sort_unstable();
-    let mut named: HashSet<TaskId> = HashSet::new();
-    let mut cycles = Vec::new();
-    for id in left {
-        if !named.contains(&id)
-            && let Some(cycle) = find_cycle(id, |task| blockers.get(&task).cloned().unwrap_or_default())
-        {
-            named.extend(&cycle);
-            cycles.push(cycle);
+
+    fn reach(&mut self, id: TaskId, blockers_of: &impl Fn(TaskId) -> Vec<TaskId>) -> Step {
+        let order = self.reached.len();
+        self.reached.insert(id, order);
+        self.waiting.push(id);
+        Step { id, rest: blockers_of(id), lowest: order }
+    }
+
+    /// Ends the component that begins with `id`. Its tasks count as reached last, so that no later task joins it.
+    fn close(&mut self, id: TaskId) {
+        let from = self.waiting.iter().rposition(|waiting| *waiting == id).unwrap_or(0);
+        let component = self.waiting.split_off(from);
+        self.reached.extend(component.iter().map(|id| (*id, usize::MAX)));
+        self.found.push(component);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::cell::Cell;
+
+    /// As many tasks as the chain of the report that this was found with.
+    const COUNT: u64 = 20_000;
+
+    /// A board that counts how often it is asked for a task.
+    struct Counted {
+        tasks: BTreeMap<TaskId, Task>,
+        lookups: Cell<usize>,
+    }
+
+    impl TaskLookup for Counted {
+        fn task(&self, id: TaskId) -> Option<&Task> {
+            self.lookups.set(self.lookups.get() + 1);
+            self.tasks.get(&id)
+        }
+        fn was_deleted(&self, _: TaskId) -> bool {
+            false
+        }
+        fn is_spoiled(&self, _: TaskId) -> bool {
+            false
         }
     }
-    cycles
+
+    fn board(blockers: impl IntoIterator<Item = (u64, Vec<u64>)>) -> Counted {
+        let task = |(id, blockers): (u64, Vec<u64>)| {
+            let mut task = Task::new(TaskId(id), "t");
+            task.blocked_by = blockers.into_iter().map(TaskId).collect();
+            (task.id, task)
+        };
+        Counted { tasks: blockers.into_iter().map(task).collect(), lookups: Cell::new(0) }
+    }
+
+    /// A chain, a task that waits for all others, and tasks that all wait for one.
+    fn large_boards() -> [Counted; 4] {
+        [
+            board((1..=COUNT).map(|id| (id, if id > 1 { vec![id - 1] } else { Vec::new() }))),
+            board((1..=COUNT).map(|id| (id, if id < COUNT { vec![id + 1] } else { Vec::new() }))),
+            board((1..=COUNT).map(|id| (id, if id < COUNT { Vec::new() } else { (1..COUNT).collect() }))),
+            board((1..=COUNT).map(|id| (id, if id > 1 { vec![1] } else { Vec::new() }))),
+        ]
+    }
+
+    fn roots(board: &Counted, id: u64) -> Vec<u64> {
+        RootBlockers::new(board).of(TaskId(id)).iter().map(|root| root.id.0).collect()
+    }
+
+    #[test]
+    fn roots_of_a_board_take_work_linear_in_its_size() {
+        for board in large_boards() {
+            let mut roots = RootBlockers::new(&board);
+            let found = board.tasks.keys().filter(|id| !roots.of(**id).is_empty()).count();
+            assert!(found == 1 || found as u64 == COUNT - 1, "{found}");
+            // Each task and each dependency, a few times each.
+            assert!(board.lookups.get() as u64 <= 8 * COUNT, "{} lookups", board.lookups.get());
+        }
+    }
+
+    #[test]
+    fn roots_are_the_ends_of_the_chains() {
+        let board = board([
+            (1, vec![2, 3]),
+            (2, vec![4, 5]),
+            (3, vec![5, 9]),
+            (4, vec![]),
+            (5, vec![]),
+            (6, (10..20).collect()),
+        ]);
+        assert_eq!(roots(&board, 1), [4, 5, 9], "each once, a missing one too");
+        assert_eq!(roots(&board, 4), [0; 0]);
+        assert_eq!(roots(&board, 6).len(), RootBlockers::COUNT_MAX);
+    }
+
+    #[test]
+    fn roots_of_a_cycle_are_those_beside_it() {
+        let board = board([(1, vec![2]), (2, vec![3, 4]), (3, vec![1]), (4, vec![])]);
+        assert_eq!(roots(&board, 1), [4]);
+    }
+
+    #[test]
+    fn cycles_of_a_board_take_work_linear_in_its_size() {
+        // Before the end of each board waits a cycle, so that no task can be set aside.
+        let chain = |id: u64| if id < COUNT { vec![id + 1] } else { vec![COUNT - 1] };
+        let between = |id: u64| {
+            if id == 1 {
+                vec![2]
+            } else if id == 2 {
+                vec![1, 3]
+            } else {
+                chain(id)
+            }
+        };
+        let all = |id: u64| if id < COUNT { vec![COUNT] } else { (1..COUNT).collect() };
+        for (blockers, count) in [(&chain as &dyn Fn(u64) -> Vec<u64>, 1), (&between, 2), (&all, 1)] {
+            let calls = Cell::new(0_u64);
+            let blockers_of = |id: TaskId| {
+                calls.set(calls.get() + 1);
+                blockers(id.0).into_iter().map(TaskId).collect()
+            };
+            let found = find_cycles((1..=COUNT).map(TaskId), blockers_of, |_| true);
+            assert_eq!(found.len(), count, "{found:?}");
+            assert!(calls.get() <= 2 * COUNT, "{} calls", calls.get());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn cycles_are_found_where_there_are_any(edges in prop::collection::vec((0u64..8, 0u64..8), 0..14)) {
+            let blockers_of =
+                |id: TaskId| edges.iter().filter(|edge| edge.0 == id.0).map(|edge| TaskId(edge.1)).collect::<Vec<_>>();
+            let found = find_cycles((0..8).map(TaskId), blockers_of, |_| true);
+            for cycle in &found {
+                for (at, id) in cycle.iter().enumerate() {
+                    prop_assert!(blockers_of(*id).contains(&cycle[(at + 1) % cycle.len()]), "{:?}", found);
+                }
+            }
+            for id in (0..8).map(TaskId) {
+                let with_it = find_cycles((0..8).map(TaskId), blockers_of, |other| other == id);
+                prop_assert_eq!(find_cycle(id, blockers_of).is_some(), !with_it.is_empty());
+                prop_assert!(with_it.is_empty() || !found.is_empty());
+            }
+        }
+    }
 }

@@ -460,29 +460,13 @@ fn nearest(title: &str, sections: &[Section<'_>]) -> Option<String> {
 
 /// Places of tasks that wait for each other, if there are any.
 fn first_cycle(tasks: &[NewTask]) -> Option<Vec<usize>> {
-    let mut waits: Vec<usize> = tasks.iter().map(|task| task.blocked_by_new.len()).collect();
-    let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); tasks.len()];
-    for (index, task) in tasks.iter().enumerate() {
-        for blocker in &task.blocked_by_new {
-            dependents[*blocker].push(index);
-        }
-    }
-    let mut free: Vec<usize> = (0..tasks.len()).filter(|index| waits[*index] == 0).collect();
-    while let Some(index) = free.pop() {
-        for dependent in &dependents[index] {
-            waits[*dependent] -= 1;
-            if waits[*dependent] == 0 {
-                free.push(*dependent);
-            }
-        }
-    }
     let place = |id: TaskId| usize::try_from(id.0).ok().filter(|place| *place < tasks.len());
     let blockers_of = |id: TaskId| {
         place(id)
             .map_or_else(Vec::new, |at| tasks[at].blocked_by_new.iter().map(|index| TaskId(*index as u64)).collect())
     };
-    let left = (0..tasks.len()).filter(|index| waits[*index] > 0);
-    let cycle = left.map(|index| TaskId(index as u64)).find_map(|start| graph::find_cycle(start, blockers_of))?;
+    let ids = (0..tasks.len()).map(|index| TaskId(index as u64));
+    let cycle = graph::find_cycles(ids, blockers_of, |_| true).into_iter().next()?;
     Some(cycle.into_iter().filter_map(place).collect())
 }
 

@@ -9,6 +9,7 @@ use std::path::Path;
 
 pub mod processes;
 pub mod terminal;
+pub mod threads;
 pub mod watch;
 
 #[cfg(unix)]

@@ -6,7 +6,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 
+use crate::domain::context::block_bytes;
 use crate::domain::transcript::{Block, Role, Usage};
+
+/// Tokens that a provider may add to a request of its own, such as its instructions for tools.
+const ADDED_TOKENS_MAX: u64 = 4096;
+/// Tokens that may stand around a tool or a block: names, ids, roles.
+const AROUND_TOKENS_MAX: u64 = 64;
 
 /// A tool as a model is told of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,6 +75,27 @@ impl ModelRequest {
     #[must_use]
     pub fn is_for_summary(&self) -> bool {
         self.purpose != Purpose::Turn
+    }
+
+    /// Whether it can have used this: a token that is read stands for one byte of the request at least, and an answer has at most
+    /// the tokens that were asked for. A server that reports more is wrong, whatever the reason.
+    #[must_use]
+    pub fn can_have_used(&self, usage: Usage) -> bool {
+        let read = usage.input_tokens.saturating_add(usage.cache_read_tokens).saturating_add(usage.cache_write_tokens);
+        let tools = self
+            .tools
+            .iter()
+            .map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.to_string().len());
+        let blocks = self.messages.iter().flat_map(|message| &message.content).map(block_bytes);
+        let mut sizes = std::iter::once(self.system.len()).chain(tools).chain(blocks);
+        let mut left = read.saturating_sub(ADDED_TOKENS_MAX);
+        // Counts no further than needed: a true report is far below the bound.
+        let fits = left == 0
+            || sizes.any(|bytes| {
+                left = left.saturating_sub(bytes as u64 + AROUND_TOKENS_MAX);
+                left == 0
+            });
+        fits && usage.output_tokens <= u64::from(self.output_tokens_max)
     }
 }
 
@@ -194,5 +221,34 @@ pub trait ModelClient: Send + Sync {
     /// Whether this provider thinks. One that does not (`runbook`) is not asked to plan, decide or report: the lead does that by rule.
     fn thinks(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_beyond_the_request_is_impossible() {
+        let text = "x".repeat(20_000);
+        let request = ModelRequest {
+            teammate: "alice".into(),
+            model: "m".into(),
+            system: "s".repeat(1_000).into(),
+            messages: [Arc::new(ChatMessage { role: Role::User, content: vec![Block::text(text)] })].into(),
+            tools: [].into(),
+            output_tokens_max: 100,
+            purpose: Purpose::Turn,
+            silence_timeout: Duration::ZERO,
+            answer_timeout: Duration::ZERO,
+        };
+        let bound = 21_000 + ADDED_TOKENS_MAX + 2 * AROUND_TOKENS_MAX;
+        let can = |input_tokens, cache_read_tokens, cache_write_tokens, output_tokens| {
+            let usage = Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens };
+            request.can_have_used(usage)
+        };
+        assert!(can(0, 0, 0, 0) && can(bound, 0, 0, 100) && can(1, bound - 2, 1, 100));
+        assert!(!can(bound + 1, 0, 0, 1) && !can(1, bound, 0, 1) && !can(0, 0, bound + 1, 1) && !can(10, 0, 0, 101));
+        assert!(!can(1 << 63, 1 << 63, 0, 0) && !can(0, u64::MAX, 1, 0) && !can(0, 0, 0, u64::MAX));
     }
 }

@@ -54,7 +54,7 @@ fn guard(order: &Order) -> io::Result<Option<GuardMessage>> {
     let _ = rustix::process::setsid();
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let mut inner = match Inner::start(order)? {
+    let inner = match Inner::start(order)? {
         Ok(inner) => inner,
         Err(message) => return Ok(Some(message)),
     };
@@ -66,8 +66,7 @@ fn guard(order: &Order) -> io::Result<Option<GuardMessage>> {
         return Ok(None);
     }
     drop(leash);
-    inner.channel.write_all(GO)?;
-    let end = if order.level == Level::Full { inner.follow()? } else { follow_group(inner.group)? };
+    let end = if order.level == Level::Full { inner.follow()? } else { inner.follow_group()? };
     Ok(Some(GuardMessage::Ended(end)))
 }
 
@@ -129,14 +128,36 @@ impl Inner {
     /// Follows an init until it is gone, and with it everything in its namespace. One thread does it: a process whose
     /// children live in another namespace cannot start threads.
     fn follow(mut self) -> io::Result<CommandExit> {
+        self.channel.write_all(GO)?;
         self.wait_for_word()?;
         let mut word = String::new();
         self.channel.read_to_string(&mut word)?;
         wait_for(self.group)?;
         match GuardMessage::parse(&word) {
             GuardMessage::Ended(end) => Ok(end),
+            GuardMessage::Failed(reason) if !word.is_empty() => Err(io::Error::other(reason)),
             _ => Err(io::Error::other("the command was ended from outside")),
         }
+    }
+
+    /// Lets a command begin that is not in a namespace of its own, and follows it: its processes are found by their parents.
+    fn follow_group(mut self) -> io::Result<CommandExit> {
+        let group = self.group;
+        let leash = thread::Builder::new().spawn(move || {
+            // Anything but silence means that the worker is done with us; so does an error.
+            while matches!(io::stdin().lock().read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted)
+            {
+            }
+            end_without_mercy(group);
+        });
+        if let Err(error) = leash {
+            self.give_up();
+            return Err(io::Error::new(error.kind(), format!("cannot start a thread: {error}")));
+        }
+        self.channel.write_all(GO)?;
+        let end = wait_for(group)?;
+        end_left_overs(group);
+        Ok(end)
     }
 
     /// Returns when the init says how the command ended, or is gone; lets it go when we are let go.
@@ -168,18 +189,6 @@ impl Inner {
             }
         }
     }
-}
-
-/// Follows a command that is not in a namespace of its own: its processes are found by their parents.
-fn follow_group(group: Pid) -> io::Result<CommandExit> {
-    thread::spawn(move || {
-        // Anything but silence means that the worker is done with us; so does an error.
-        while matches!(io::stdin().lock().read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
-        end_without_mercy(group);
-    });
-    let end = wait_for(group)?;
-    end_left_overs(group);
-    Ok(end)
 }
 
 #[allow(clippy::zombie_processes, reason = "the guard reaps all its children by waitpid")]

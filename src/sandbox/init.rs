@@ -35,14 +35,17 @@ pub(super) fn run() -> Option<i32> {
         return Some(1);
     }
     let mut leash = channel.try_clone().ok()?;
-    thread::Builder::new()
-        .spawn(move || {
-            // Any byte means that the guard ends the command; so does an error.
-            while matches!(leash.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
-            end_all();
-            std::process::exit(0);
-        })
-        .ok()?;
+    let leash = thread::Builder::new().spawn(move || {
+        // Any byte means that the guard ends the command; so does an error.
+        while matches!(leash.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted) {}
+        end_all();
+        std::process::exit(0);
+    });
+    if let Err(error) = leash {
+        let failed = GuardMessage::Failed(format!("cannot start a thread: {error}"));
+        let _ = channel.write_all(failed.to_line().as_bytes());
+        return Some(1);
+    }
     let end = run_shell(&order);
     end_all();
     let _ = channel.write_all(GuardMessage::Ended(end).to_line().as_bytes());

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::domain::change::{self, Action, Actor, Change, TaskEdit};
-use crate::domain::graph::{TaskLookup, all_cycles, find_cycle, obstacle};
+use crate::domain::graph::{TaskLookup, find_cycle, find_cycles, obstacle};
 use crate::domain::imported::may_be_revised;
 use crate::domain::task::{Claim, NewTask, TASK_ID_MAX, Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
@@ -81,8 +81,8 @@ impl Mirror {
 fn add(list: &mut Vec<TaskId>, id: TaskId) -> bool {
     let is_new = !list.contains(&id);
     if is_new {
-        list.push(id);
-        list.sort_unstable();
+        // A list that another program wrote need not be sorted; then any place does.
+        list.insert(list.partition_point(|other| *other < id), id);
     }
     is_new
 }
@@ -174,7 +174,9 @@ fn edit(board: &dyn BoardLookup, task: &Task, edit: &TaskEdit, by: &Actor, now: 
     for &blocker in edit.remove_blocked_by.iter().filter(|blocker| board.task(**blocker).is_some()) {
         ripple(&mut planned.after, blocker, Mirror::Unblock(id));
     }
-    refuse_cycle(board, &planned)?;
+    if !edit.add_blocked_by.is_empty() || !edit.add_blocks.is_empty() {
+        refuse_cycle(board, &planned)?;
+    }
     Ok(planned)
 }
 
@@ -219,6 +221,8 @@ pub fn references(board: &dyn BoardLookup, id: TaskId) -> Ripples {
 #[must_use]
 pub fn heal(board: &dyn BoardLookup) -> Ripples {
     let mut ripples = Ripples::new();
+    let named: HashSet<(TaskId, TaskId)> =
+        board.tasks().flat_map(|task| task.blocks.iter().map(|dependent| (task.id, *dependent))).collect();
     for task in board.tasks() {
         let is_ours = task.updated_at.is_some();
         for &dependent in task.blocks.iter().filter(|id| is_ours && !board.exists(**id)) {
@@ -227,7 +231,7 @@ pub fn heal(board: &dyn BoardLookup) -> Ripples {
         for &blocker in &task.blocked_by {
             if board.is_finished(blocker) {
                 ripple(&mut ripples, task.id, Mirror::Forget(blocker));
-            } else if is_ours && board.task(blocker).is_some_and(|blocker| !blocker.blocks.contains(&task.id)) {
+            } else if is_ours && board.task(blocker).is_some() && !named.contains(&(blocker, task.id)) {
                 ripple(&mut ripples, blocker, Mirror::Block(task.id));
             }
         }
@@ -366,14 +370,18 @@ fn mirror_batch(board: &dyn BoardLookup, created: &mut [Task]) -> Ripples {
     after
 }
 
-/// A cycle goes through new tasks only, unless somebody waited for their numbers before they were there.
+/// Refuses a batch of which a task would wait for itself, be it through tasks of the board that waited for its number already.
 fn refuse_batch_cycle(board: &dyn BoardLookup, created: &[Task]) -> StoreResult<()> {
-    let mut tasks: BTreeMap<TaskId, &Task> = created.iter().map(|task| (task.id, task)).collect();
-    if created.iter().any(|task| !board.dependents(task.id).is_empty()) {
-        tasks.extend(board.tasks().map(|task| (task.id, task)));
-    }
-    let is_new = |id: &TaskId| created.binary_search_by_key(id, |task| task.id).is_ok();
-    match all_cycles(&tasks).into_iter().find(|cycle| cycle.iter().any(is_new)) {
+    let new: HashMap<TaskId, &Task> = created.iter().map(|task| (task.id, task)).collect();
+    // Without a task on the board that waits for a new one, no cycle leaves the new ones.
+    let is_awaited = created.iter().any(|task| !board.dependents(task.id).is_empty());
+    let blockers_of = |id: TaskId| {
+        let task = new.get(&id).copied().or_else(|| board.task(id));
+        let blockers = task.into_iter().flat_map(|task| &task.blocked_by).copied();
+        let counts = |blocker: &TaskId| new.contains_key(blocker) || (is_awaited && !board.is_finished(*blocker));
+        blockers.filter(counts).collect()
+    };
+    match find_cycles(created.iter().map(|task| task.id), blockers_of, |id| new.contains_key(&id)).pop() {
         Some(cycle) => Err(StoreError::Cycle(cycle)),
         None => Ok(()),
     }
@@ -427,4 +435,68 @@ pub fn lost(task: &Task, lost: &LostClaims, now: UnixMs) -> Option<String> {
     }
     let is_gone = lost.live_workers.as_ref().is_some_and(|live| !live.contains(&claim.worker));
     is_gone.then(|| lost.reason.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::change::ActorKind;
+    use std::cell::Cell;
+
+    /// A chain of tasks that counts how often it is asked for a task.
+    struct Chain {
+        tasks: BTreeMap<TaskId, Task>,
+        lookups: Cell<usize>,
+    }
+
+    impl Chain {
+        fn new(count: u64) -> Self {
+            let task = |id: u64| {
+                let mut task = Task::new(TaskId(id), "t");
+                task.blocked_by = (1..id).next_back().map(TaskId).into_iter().collect();
+                (task.id, task)
+            };
+            Self { tasks: (1..=count).map(task).collect(), lookups: Cell::new(0) }
+        }
+
+        fn lookups_of(&self, edit: TaskEdit) -> usize {
+            let last = self.tasks.values().next_back().unwrap();
+            let by = Actor::new("lead", ActorKind::Lead);
+            self.lookups.set(0);
+            change(self, last, &Change::Edit(edit), &by, UnixMs(1)).unwrap();
+            self.lookups.get()
+        }
+    }
+
+    impl TaskLookup for Chain {
+        fn task(&self, id: TaskId) -> Option<&Task> {
+            self.lookups.set(self.lookups.get() + 1);
+            self.tasks.get(&id)
+        }
+        fn was_deleted(&self, _: TaskId) -> bool {
+            false
+        }
+        fn is_spoiled(&self, _: TaskId) -> bool {
+            false
+        }
+    }
+
+    impl BoardLookup for Chain {
+        fn dependents(&self, _: TaskId) -> Vec<TaskId> {
+            Vec::new()
+        }
+        fn tasks(&self) -> Box<dyn Iterator<Item = &Task> + '_> {
+            Box::new(self.tasks.values())
+        }
+    }
+
+    #[test]
+    fn edit_without_new_dependency_follows_no_chain() {
+        let chain = Chain::new(20_000);
+        let edit = TaskEdit { priority: Some(3), ..TaskEdit::default() };
+        assert!(chain.lookups_of(edit) <= 2);
+        let edit = TaskEdit { add_blocked_by: vec![TaskId(1)], ..TaskEdit::default() };
+        let lookups = chain.lookups_of(edit);
+        assert!((20_000..=60_000).contains(&lookups), "{lookups} lookups");
+    }
 }

@@ -3,6 +3,7 @@
 //! It knows nothing of phases: [`super::teammate`] decides what follows from what a turn brought.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -138,6 +139,8 @@ pub struct Agent {
     pub(super) told_of_written_call: bool,
     /// Answers in a row that were cut by their length limit.
     pub(super) cut_in_a_row: u32,
+    /// Whether it was said that its provider reports what cannot be.
+    pub(super) is_misreport_told: AtomicBool,
     identity: Option<String>,
     /// The mailbox was not told yet that the transcript carries the last mail.
     owes_settling: bool,
@@ -195,6 +198,7 @@ impl Agent {
             compactions_in_a_row: 0,
             told_of_written_call: false,
             cut_in_a_row: 0,
+            is_misreport_told: AtomicBool::new(false),
             approved: None,
             spec: parts.spec,
             shared,

@@ -257,6 +257,7 @@ struct Heard {
     bytes: u64,
     is_answered: bool,
     is_declined: bool,
+    is_misreported: bool,
 }
 
 impl Reservation {
@@ -281,6 +282,17 @@ impl Reservation {
         heard.bytes = heard.bytes.max(bytes as u64);
     }
 
+    /// Its provider says that it used what it cannot have used: nothing that it says of this request counts.
+    pub fn misreported(&self) {
+        self.heard().is_misreported = true;
+    }
+
+    /// Whether [`Self::misreported`] was said.
+    #[must_use]
+    pub fn is_misreported(&self) -> bool {
+        self.heard().is_misreported
+    }
+
     /// It was not sent, or its provider would not begin: nothing was used.
     pub fn declined(&self) {
         self.heard().is_declined = true;
@@ -294,6 +306,7 @@ impl Heard {
         let heard = self.bytes / BYTES_PER_TOKEN;
         let at_least = |usage: Usage| Usage { output_tokens: usage.output_tokens.max(heard), ..usage };
         match (self.usage, self.is_answered) {
+            _ if self.is_misreported => (at_least(most), false),
             (Some(usage), true) => (usage, true),
             (None, true) => (Usage { output_tokens: heard, ..most }, false),
             (None, false) if self.is_declined && self.bytes == 0 => (Usage::default(), true),

@@ -15,7 +15,7 @@ use crate::domain::event::Fact;
 use crate::domain::measure::duration;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
-use crate::ports::{ModelError, ModelRequest, ModelResponse};
+use crate::ports::{Listener, ModelError, ModelRequest, ModelResponse};
 
 /// The first wait; each further one doubles.
 const WAIT_FIRST: Duration = Duration::from_millis(500);
@@ -92,8 +92,7 @@ impl Agent {
         let _busy = self.progress.busy(Activity::AskingModel, self.shared.limits.stall_timeout);
         // A summary is for the model itself; nobody is told its words.
         let mouth = Some(&self.shared.mouth).filter(|_| !request.is_for_summary());
-        let (teammate, progress) = (&request.teammate, &self.progress);
-        let ear = Ear { teammate, progress, mouth, paid: paid.as_ref(), has_heard: false.into() };
+        let ear = Ear { request, progress: &self.progress, mouth, paid: paid.as_ref(), has_heard: false.into() };
         ear.say(Saying::Begun);
         let outcome = tokio::select! {
             biased;
@@ -101,6 +100,13 @@ impl Agent {
             outcome = self.model.request(request.clone(), &ear) => outcome,
             () = self.has_nothing_to_finish(&ear) => return Err(Unanswered::BrokenOff),
         };
+        let outcome = outcome.map(|response| {
+            response.usage.inspect(|usage| ear.used(*usage));
+            ModelResponse { usage: response.usage.filter(|usage| request.can_have_used(*usage)), ..response }
+        });
+        if paid.as_ref().is_some_and(Reservation::is_misreported) {
+            self.warn_of_misreport(&request.model);
+        }
         match outcome {
             Ok(response) => {
                 ear.say(Saying::Ended);
@@ -109,6 +115,16 @@ impl Agent {
                 Ok(response)
             }
             Err(error) => Err(Unanswered::Model(error)),
+        }
+    }
+
+    /// Says once that a provider reports what cannot be.
+    fn warn_of_misreport(&self, model: &str) {
+        if !self.is_misreport_told.swap(true, Ordering::Relaxed) {
+            let text = format!(
+                "the server of {model} reports more tokens than the request can have used; such requests count as the most they can use"
+            );
+            self.shared.notes.warn(self.name(), text);
         }
     }
 

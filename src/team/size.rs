@@ -79,7 +79,7 @@ impl ContextSize {
     #[must_use]
     pub fn at_most(&self, frame_bytes: u64) -> u64 {
         let since: u64 = self.since.iter().map(|weight| weight.bytes + AROUND_MESSAGE).sum();
-        self.reported.unwrap_or(frame_bytes) + since
+        self.reported.unwrap_or(frame_bytes).saturating_add(since)
     }
 
     /// About how many tokens are in the context, without counting.
@@ -87,7 +87,7 @@ impl ContextSize {
     pub fn roughly(&self, frame_bytes: u64) -> u64 {
         let since: u64 = self.since.iter().map(|weight| weight.bytes).sum();
         match self.reported {
-            Some(reported) => reported + since / BYTES_PER_TOKEN,
+            Some(reported) => reported.saturating_add(since / BYTES_PER_TOKEN),
             None => (frame_bytes + since) / BYTES_PER_TOKEN,
         }
     }
@@ -120,7 +120,8 @@ impl ContextSize {
     pub fn estimate(&self, frame: u64) -> u64 {
         let since: u64 = self.since.iter().map(|weight| weight.tokens.unwrap_or(weight.bytes) + AROUND_MESSAGE).sum();
         let own = if self.reported.is_some() { since } else { since + frame };
-        self.reported.unwrap_or(0) + (own as f64 * self.ratio.unwrap_or(RATIO_UNKNOWN)).ceil() as u64
+        let own = (own as f64 * self.ratio.unwrap_or(RATIO_UNKNOWN)).ceil() as u64;
+        self.reported.unwrap_or(0).saturating_add(own)
     }
 }
 

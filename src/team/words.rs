@@ -10,7 +10,7 @@ use tokio::sync::broadcast;
 use super::progress::Progress;
 use super::purse::Reservation;
 use crate::domain::transcript::Usage;
-use crate::ports::Listener;
+use crate::ports::{Listener, ModelRequest};
 
 /// Pieces a slow front end may be behind before it loses some.
 pub const WORDS_BEHIND_MAX: usize = 1024;
@@ -63,8 +63,8 @@ impl Mouth {
 
 /// Hears one answer: text goes to the front ends, every sign of life counts as progress, what was used is paid for.
 pub struct Ear<'a> {
-    /// Whose model answers.
-    pub teammate: &'a Arc<str>,
+    /// What is answered.
+    pub request: &'a ModelRequest,
     /// What the harness sees of its life.
     pub progress: &'a Progress,
     /// Where text goes, if anywhere.
@@ -79,7 +79,7 @@ impl Ear<'_> {
     /// Says something of the answer to the front ends.
     pub fn say(&self, saying: Saying) {
         if let Some(mouth) = self.mouth {
-            mouth.say(self.teammate, saying);
+            mouth.say(&self.request.teammate, saying);
         }
     }
 }
@@ -102,7 +102,8 @@ impl Listener for Ear<'_> {
 
     fn used(&self, usage: Usage) {
         self.has_heard.store(true, Ordering::Relaxed);
-        self.paid.inspect(|paid| paid.used(usage));
+        let is_possible = self.request.can_have_used(usage);
+        self.paid.inspect(|paid| if is_possible { paid.used(usage) } else { paid.misreported() });
     }
 
     fn declined(&self) {

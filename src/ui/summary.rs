@@ -12,7 +12,7 @@ use super::table::{Cell, Column, Table};
 use super::text::{count, cut, duration, first_line, fold, one_line, reason, with_flags, wrap};
 use super::why::{Candidate, in_short};
 use crate::domain::event::{Event, Fact, GoalCheck, Tally};
-use crate::domain::graph;
+use crate::domain::graph::{self, RootBlockers};
 use crate::domain::name::LEAD;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
@@ -223,8 +223,9 @@ impl Summary {
                 self.let_go(*task, event.at);
             }
             Fact::TurnFinished { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, .. } => {
-                let read = [input_tokens, cache_read_tokens, cache_write_tokens].into_iter().sum::<u64>();
-                self.input_tokens = self.input_tokens.saturating_add(read);
+                for read in [input_tokens, cache_read_tokens, cache_write_tokens] {
+                    self.input_tokens = self.input_tokens.saturating_add(*read);
+                }
                 self.output_tokens = self.output_tokens.saturating_add(*output_tokens);
             }
             Fact::SessionFinished { goal, .. } => self.goal.clone_from(goal),
@@ -245,10 +246,11 @@ impl Summary {
     pub fn outcome(&self, team: &str, view: &BoardView) -> Outcome {
         let tally = graph::tally(view.tasks.values().map(AsRef::as_ref), view);
         let mut tasks = Vec::new();
+        let mut roots = RootBlockers::new(view);
         for task in view.tasks.values() {
             let status = if graph::is_blocked(task, view) { "blocked" } else { task.status.as_str() };
             if task.status != TaskStatus::Completed || self.work.contains_key(&task.id) {
-                tasks.push(self.task(task, status, view));
+                tasks.push(self.task(task, status, view, &mut roots));
             }
         }
         Outcome {
@@ -267,12 +269,12 @@ impl Summary {
         }
     }
 
-    fn task(&self, task: &Task, status: &'static str, view: &BoardView) -> TaskOutcome {
+    fn task(&self, task: &Task, status: &'static str, view: &BoardView, roots: &mut RootBlockers<'_>) -> TaskOutcome {
         let work = self.work.get(&task.id).copied().unwrap_or_default();
         let running = work.since.map_or(Duration::ZERO, |since| self.last.since(since));
         let shorten = if task.status == TaskStatus::Completed { first_line } else { reason };
         let result = task.result.as_ref().map(|result| shorten(&result.summary)).unwrap_or_default();
-        let in_the_way = in_short(task, view, &self.candidates, self.last);
+        let in_the_way = in_short(task, view, roots, &self.candidates, self.last);
         TaskOutcome {
             id: task.id,
             subject: task.subject.clone(),
@@ -390,7 +392,7 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
     let tally = &outcome.tally;
     let total = tally.completed + tally.failed + tally.blocked + tally.in_progress + tally.pending;
     let took = duration(Duration::from_millis(outcome.ms));
-    let tokens = match outcome.input_tokens + outcome.output_tokens {
+    let tokens = match outcome.input_tokens.saturating_add(outcome.output_tokens) {
         0 => String::new(),
         tokens => format!(", {tokens} tokens"),
     };

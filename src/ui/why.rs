@@ -1,14 +1,16 @@
 //! Why a task is not being worked on, in sentences, each with what to do about it. Decides nothing: the obstacles are the
 //! domain's, which every claim goes by.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write as _;
+use std::iter::successors;
 
 use serde::Serialize;
 
 use super::stillness::Stillness;
 use super::text::{self, ago, count, one_line};
 use crate::domain::graph::{
-    Blocker, BlockerState, Obstacle, TaskLookup, find_cycle, last_blockers, obstacle, unfinished_blockers,
+    Blocker, BlockerState, Obstacle, RootBlockers, TaskLookup, find_cycle, obstacle, unfinished_blockers,
 };
 use crate::domain::request::{REVIEW_REJECTED_IT, Request};
 use crate::domain::state::Mode;
@@ -18,6 +20,8 @@ use crate::ports::BoardView;
 
 /// Chains of blockers that are told; more are counted.
 const CHAINS_MAX: usize = 8;
+/// Tasks of a chain that are named; more are counted.
+const PATH_MAX: usize = 8;
 /// Blockers that are named in few words; more are counted.
 const BLOCKERS_MAX: usize = 4;
 
@@ -313,21 +317,25 @@ fn blocked(task: &Task, situation: &Situation<'_>) -> Vec<Reason> {
         );
         return vec![reason("cycle", text).hint(hint)];
     }
-    let mut seen = HashSet::from([task.id]);
-    let mut open: Vec<(TaskId, Vec<TaskId>)> = vec![(task.id, Vec::new())];
+    // Each visited task, and the task it was visited from.
+    let mut visited_from = HashMap::from([(task.id, task.id)]);
+    let mut open = vec![task.id];
     let mut reasons = Vec::new();
     let mut more = 0_usize;
-    while let Some((id, path)) = open.pop() {
+    while let Some(id) = open.pop() {
         let Some(at) = situation.view.task(id) else { continue };
         let blockers: Vec<_> = unfinished_blockers(at, situation.view).collect();
-        for blocker in blockers.into_iter().rev().filter(|blocker| seen.insert(blocker.id)) {
+        for blocker in blockers.into_iter().rev() {
+            if visited_from.contains_key(&blocker.id) {
+                continue;
+            }
+            visited_from.insert(blocker.id, id);
             let is_pending = blocker.state == BlockerState::Unfinished(TaskStatus::Pending);
             if is_pending && !unfinished(blocker.id).is_empty() {
-                let path = path.iter().copied().chain([blocker.id]).collect();
-                open.push((blocker.id, path));
+                open.push(blocker.id);
             } else if reasons.len() < CHAINS_MAX {
                 let (text, hint) = root_reason(id, blocker.id, blocker.state, situation);
-                let through: String = path.iter().map(|id| format!("{id}, which waits for ")).collect();
+                let through = through(task.id, id, &visited_from);
                 reasons.push(Reason { kind: "blocked", text: format!("It waits for {through}{text}."), hint });
             } else {
                 more += 1;
@@ -340,31 +348,54 @@ fn blocked(task: &Task, situation: &Situation<'_>) -> Vec<Reason> {
     reasons
 }
 
+/// The tasks between `start` and a blocker of `end`, in words that the blocker follows.
+fn through(start: TaskId, end: TaskId, visited_from: &HashMap<TaskId, TaskId>) -> String {
+    let from = |id: &TaskId| visited_from.get(id).copied();
+    let mut path: Vec<TaskId> = successors(Some(end), from).take_while(|id| *id != start).collect();
+    path.reverse();
+    let mut text: String = path.iter().take(PATH_MAX).map(|id| format!("{id}, which waits for ")).collect();
+    if let Some(more) = path.len().checked_sub(PATH_MAX).filter(|more| *more > 0) {
+        let _ = write!(text, "{}, the last of which waits for ", count(more, "more task"));
+    }
+    text
+}
+
 /// Whether nobody of these has what the task requires; `None` where nobody is known.
 fn is_for_nobody_fit(task: &Task, candidates: &[Candidate]) -> Option<bool> {
     (!candidates.is_empty()).then(|| !candidates.iter().any(|candidate| task.fits(&candidate.capabilities)))
 }
 
-/// What keeps a pending task, in a few words; empty when nothing does.
+/// What keeps a pending task, in a few words; empty when nothing does. `roots` are of the same board, for all its tasks.
 #[must_use]
-pub fn in_short(task: &Task, view: &BoardView, candidates: &[Candidate], now: UnixMs) -> String {
+pub fn in_short(
+    task: &Task,
+    view: &BoardView,
+    roots: &mut RootBlockers<'_>,
+    candidates: &[Candidate],
+    now: UnixMs,
+) -> String {
     if task.status != TaskStatus::Pending {
         return String::new();
     }
     let named = |blockers: &[Blocker]| {
         let names: Vec<String> = blockers.iter().take(BLOCKERS_MAX).map(ToString::to_string).collect();
-        let more = blockers.len().saturating_sub(BLOCKERS_MAX);
-        if more > 0 { format!("{} and {more} more", names.join(", ")) } else { names.join(", ") }
+        names.join(", ")
     };
     let mut parts = Vec::new();
-    let (direct, last) = (unfinished_blockers(task, view).collect::<Vec<_>>(), last_blockers(task, view));
+    let direct: Vec<Blocker> = unfinished_blockers(task, view).collect();
     if !direct.is_empty() {
-        let end = if last.is_empty() || last == direct {
+        let roots = roots.of(task.id);
+        let more = match direct.len().saturating_sub(BLOCKERS_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let end = if roots.is_empty() || *roots == direct[..direct.len().min(RootBlockers::COUNT_MAX)] {
             String::new()
         } else {
-            format!(", in the end for {}", named(&last))
+            let more = if roots.len() > BLOCKERS_MAX { " and more" } else { "" };
+            format!(", in the end for {}{more}", named(roots))
         };
-        parts.push(format!("waits for {}{end}", named(&direct)));
+        parts.push(format!("waits for {}{more}{end}", named(&direct)));
     }
     if let Some(until) = task.not_before.filter(|until| *until > now) {
         parts.push(format!("backs off, again {}", ago(until, now)));
@@ -608,14 +639,17 @@ mod tests {
         };
         let alice =
             Candidate { name: "alice".into(), capabilities: vec!["coder".into()], is_there: true, waits_for: None };
-        let said = |id| in_short(&view.tasks[&TaskId(id)], &view, std::slice::from_ref(&alice), UnixMs(4_000));
+        let short = |id, candidates: &[Candidate]| {
+            in_short(&view.tasks[&TaskId(id)], &view, &mut RootBlockers::new(&view), candidates, UnixMs(4_000))
+        };
+        let said = |id| short(id, std::slice::from_ref(&alice));
         assert_eq!(said(1), "waits for #2 (pending), in the end for #3 (failed)");
         assert_eq!(said(4), "waits for #3 (failed)");
         assert_eq!(said(5), "kept for zoe, who is not in the team");
         assert_eq!(said(6), "kept for alice, who has no gpu");
         assert_eq!(said(7), "requires gpu, which nobody in the team has");
         assert_eq!(said(8), "backs off, again in 5 s");
-        assert_eq!(in_short(&view.tasks[&TaskId(7)], &view, &[], UnixMs(4_000)), "", "nobody is known");
+        assert_eq!(short(7, &[]), "", "nobody is known");
     }
 
     #[test]

@@ -285,3 +285,40 @@ async fn what_is_missing_is_said_before_anything_begins() {
     assert_eq!(output.status.code(), Some(2), "{}", both(&output));
     assert!(both(&output).contains("the anthropic provider needs `model`"), "{}", both(&output));
 }
+
+/// A usage of 2^63 tokens, in an answer that is whole and in one that breaks off, must not spend the budget.
+#[tokio::test]
+async fn usage_beyond_the_request_spends_no_budget() {
+    let server = Server::start(|asked, count| {
+        let reply = |parts: &[Part]| {
+            let stop = if matches!(parts, [Part::Text(_)]) { "end_turn" } else { "tool_use" };
+            events(parts, stop).replace("\"input_tokens\":100", &format!("\"input_tokens\":{}", 1_u64 << 63))
+        };
+        if count == 0 {
+            let whole = reply(&[text("Well.")]);
+            return vec![head(), Step::Send(chunk(&whole.as_bytes()[..whole.len() / 2])), Step::Close];
+        }
+        let is_done = results(asked).last().is_some_and(|(tool, failed)| tool == "task_update" && !failed);
+        match task_at_hand(asked).filter(|_| who(asked) == "alice" && !is_done) {
+            Some(task) => {
+                let input = json!({"task_id": task, "status": "completed", "result": "done"});
+                streamed(&reply(&[call(&format!("id-{count}"), "task_update", input)]), 200)
+            }
+            None => streamed(&reply(&[text("Done.")]), 200),
+        }
+    })
+    .await;
+    let place = Place::new(&server.url, &["alice"], "plan = \"plan.md\"\nbudget = { tokens = 1000000 }");
+    place.write("plan.md", "## One\n");
+    let output = place.run(&["run", "crew"], &[]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    assert_eq!(place.statuses(), ["completed"]);
+    let warnings = place.facts("warning");
+    let told = warnings.iter().filter(|fact| fact["text"].as_str().unwrap().contains("more tokens than the request"));
+    assert!((1..=2).contains(&told.count()), "once for each member: {warnings:?}");
+    assert!(place.facts("turn_finished").iter().all(|fact| fact["input_tokens"] == 0), "nothing of it is believed");
+    let cost = place.run(&["cost", "--json"], &[]).await;
+    let cost: Value = serde_json::from_slice(&cost.stdout).unwrap();
+    let (tokens, requests) = (cost["data"]["tokens"].as_u64().unwrap(), server.asked().len() as u64);
+    assert!((requests..=200_000 * requests).contains(&tokens), "each counts as the most it could use: {cost}");
+}

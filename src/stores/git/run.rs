@@ -7,7 +7,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -226,24 +226,34 @@ impl Call<'_> {
         };
         let input = &self.input;
         let outcome = thread::scope(|scope| {
-            if let Some(mut stdin) = child.stdin.take() {
-                // What it does not read it does not need.
-                scope.spawn(move || drop(stdin.write_all(input).map(|()| drop(stdin))));
-            }
+            let stdin = child.stdin.take();
             let (has_said_all, all_is_said) = mpsc::channel();
-            let out = scope.spawn(move || {
-                let out = read(stdout, OUTPUT_BYTES_MAX);
-                // Who waits may have given up.
-                let _ = has_said_all.send(());
-                out
-            });
-            let err = scope.spawn(|| read(stderr, OUTPUT_BYTES_MAX));
-            let code = wait(&mut child, &all_is_said);
-            (code, out.join(), err.join())
+            let start = || {
+                if let Some(mut stdin) = stdin {
+                    // What it does not read it does not need.
+                    let write = move || drop(stdin.write_all(input).map(|()| drop(stdin)));
+                    thread::Builder::new().spawn_scoped(scope, write)?;
+                }
+                let out = thread::Builder::new().spawn_scoped(scope, move || {
+                    let out = read(stdout, OUTPUT_BYTES_MAX);
+                    // Who waits may have given up.
+                    let _ = has_said_all.send(());
+                    out
+                })?;
+                let err = thread::Builder::new().spawn_scoped(scope, || read(stderr, OUTPUT_BYTES_MAX))?;
+                Ok((out, err))
+            };
+            let (out, err) = start().map_err(|error: io::Error| {
+                // It may have ended just now.
+                let _ = child.kill();
+                let _ = child.wait();
+                format!("cannot start a thread: {error}")
+            })?;
+            Ok::<_, String>((wait(&mut child, &all_is_said)?, out.join(), err.join()))
         });
         match outcome {
-            (Ok(code), Ok(Some(out)), Ok(err)) => Ok(Said { code, out, err: end_of(&err.unwrap_or_default()) }),
-            (Err(reason), ..) => Err(self.failed(reason)),
+            Ok((code, Ok(Some(out)), Ok(err))) => Ok(Said { code, out, err: end_of(&err.unwrap_or_default()) }),
+            Err(reason) => Err(self.failed(reason)),
             _ => Err(self.failed(format!("it printed more than {OUTPUT_BYTES_MAX} bytes"))),
         }
     }

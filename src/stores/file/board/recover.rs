@@ -2,7 +2,7 @@
 //!
 //! Only here does a section wait for the disk under the lock: it is rare, and what is finished must be durable before its record goes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::stores::file::replace::sweep_temporaries;
 use crate::stores::file::sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::FileKind;
-use crate::stores::rules::{self, Ripples};
+use crate::stores::rules::{self, Mirror, Ripples};
 
 use super::core::BoardFiles;
 use super::index::Entry;
@@ -151,8 +151,15 @@ impl Section<'_> {
     fn heal(&mut self) -> StoreResult<()> {
         let ripples = self.worth_healing();
         if !ripples.is_empty() {
-            let blockers = ripples.keys().filter_map(|id| self.index().task(*id)).flat_map(|task| &task.blocked_by);
-            let files = blockers.map(|id| self.board.folder.join(id.file_name())).collect();
+            let finished: BTreeSet<TaskId> = ripples
+                .values()
+                .flatten()
+                .filter_map(|mirror| match mirror {
+                    Mirror::Forget(finished) => Some(*finished),
+                    _ => None,
+                })
+                .collect();
+            let files = finished.into_iter().map(|id| self.board.folder.join(id.file_name())).collect();
             self.board.queue.sync(SyncRequest { files, folders: vec![self.board.folder.clone()] })?;
             self.spread(&ripples);
         }

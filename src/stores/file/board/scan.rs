@@ -371,10 +371,15 @@ fn read_tasks(
     }
     let readers = thread::available_parallelism().map_or(1, usize::from).min(READERS_MAX);
     let shares: Vec<StoreResult<Vec<(TaskId, Found)>>> = thread::scope(|scope| {
-        let readers: Vec<_> =
-            ids.chunks(ids.len().div_ceil(readers)).map(|share| scope.spawn(move || read(share))).collect();
+        let start = |share| thread::Builder::new().spawn_scoped(scope, move || read(share)).map_err(|_| share);
+        let readers: Vec<_> = ids.chunks(ids.len().div_ceil(readers)).map(start).collect();
         let lost = |_| Err(failed("read", folder)(io::Error::other("a reading thread failed")));
-        readers.into_iter().map(|reader| reader.join().unwrap_or_else(lost)).collect()
+        let result = |reader| match reader {
+            Ok(thread) => thread::ScopedJoinHandle::join(thread).unwrap_or_else(lost),
+            // The system gives no thread for it.
+            Err(share) => read(share),
+        };
+        readers.into_iter().map(result).collect()
     });
     let mut all = Vec::with_capacity(ids.len());
     for share in shares {
