@@ -11,6 +11,7 @@ use super::error::{CliError, CliResult};
 use super::output::Output;
 use super::session::line::as_typed;
 use super::session::screen::Screen;
+use crate::config::problem::ConfigError;
 use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags, find_upwards};
 use crate::domain::name::Name;
 use crate::domain::state::{Mode, SharedState, TeammateReport};
@@ -198,7 +199,7 @@ impl Context {
     /// There is neither, or it is no folder.
     pub fn workspace(&self) -> CliResult<PathBuf> {
         if let (None, Some(named)) = (self.named_workspace(), &self.global.config)
-            && self.config_file().is_some_and(|file| !file.is_file())
+            && self.config_file().is_some_and(|file| !file.exists())
         {
             return Err(CliError::usage(format!("there is no config file {}", named.display())));
         }
@@ -250,15 +251,21 @@ impl Context {
         let file = self.config_file();
         if file.is_none() && self.surroundings.user_file.as_deref().is_none_or(|path| !path.is_file()) {
             let folder = self.current_folder().to_owned();
-            return Err(crate::config::problem::ConfigError::NotFound(folder).into());
+            return Err(ConfigError::NotFound(folder).into());
         }
-        Ok(Config::load(file.as_deref(), self.surroundings.clone())?)
+        Ok(self.load(file.as_deref())?)
+    }
+
+    fn load(&self, file: Option<&Path>) -> Result<Config, ConfigError> {
+        let is_named = self.global.config.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
+        let load = if is_named { Config::load } else { Config::load_found };
+        load(file, self.surroundings.clone())
     }
 
     /// The config, for commands that do their work without it too.
     #[must_use]
     pub fn config_if_valid(&self) -> Option<Config> {
-        Config::load(self.config_file().as_deref(), self.surroundings.clone()).ok()
+        self.load(self.config_file().as_deref()).ok()
     }
 
     /// The board, to look at: nothing is made or mended.

@@ -1,8 +1,9 @@
 //! One team out of all that says something about it: flag, variable, workspace file, user file, default, in this order.
 //! Every value keeps its source. It knows nothing of how files are read or errors shown.
 
+use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -13,6 +14,7 @@ use super::problem::{Problem, SourceFile};
 use super::settings::{self, Kind, PROVIDER_DEFAULT};
 use super::{Config, Durability, TeamFlags};
 use crate::domain::name::{LEAD, Name};
+use crate::platform::reading::{self, Accept};
 use crate::team::spec::{Prompts, TeamSpec};
 
 /// The largest prompt file, in bytes.
@@ -69,6 +71,17 @@ pub struct Resolved {
     pub durability: Durability,
     /// Every value and its source.
     pub shown: Vec<Shown>,
+}
+
+impl Resolved {
+    /// What is accepted as the team's plan: a pipe too where a person named it, no link out of its folder where a file did.
+    #[must_use]
+    pub fn accepts_for_plan(&self) -> Accept<'_> {
+        match self.shown.iter().find(|shown| shown.key == "plan").map(|shown| &shown.source) {
+            Some(Source::File { path, .. }) => Accept::within_folder_of(path),
+            _ => Accept::FilesAndPipes,
+        }
+    }
 }
 
 /// A value, where it comes from, and what to point at when it is wrong.
@@ -230,9 +243,17 @@ impl Resolver<'_> {
             return None;
         }
         let path = self.absolute(plan, &plan.value);
-        if !path.is_file() {
-            let what = if path.is_dir() { "the plan is a folder, not a file:" } else { "there is no plan file" };
-            self.problems.push(plan.problem(format!("{what} {}", path.display())));
+        // A pipe that a person named is read once, by the command.
+        let is_there = match self.accepts(plan) {
+            Accept::FilesAndPipes => path.metadata().map(drop),
+            accept => reading::open(&path, accept).map(drop),
+        };
+        if let Err(error) = is_there {
+            let problem = match error.kind() {
+                io::ErrorKind::NotFound => format!("there is no plan file {}", path.display()),
+                _ => format!("cannot read the plan {}: {error}", path.display()),
+            };
+            self.problems.push(plan.problem(problem));
         }
         Some(path)
     }
@@ -250,6 +271,11 @@ impl Resolver<'_> {
     fn absolute<T>(&self, found: &Found<T>, path: &str) -> PathBuf {
         let base = found.place.as_ref().map_or(self.config.current_folder(), |(file, _)| file.folder());
         base.join(path)
+    }
+
+    /// What is accepted where this names a file.
+    fn accepts<'a, T>(&self, found: &'a Found<T>) -> Accept<'a> {
+        found.place.as_ref().map_or(Accept::FilesAndPipes, |(file, _)| self.config.accepts(file))
     }
 
     fn durability(&mut self, found: Option<&Found<String>>) -> Durability {
@@ -284,7 +310,7 @@ impl Resolver<'_> {
             return model.clone();
         }
         let path = self.absolute(model, &model.value);
-        if !path.is_file() {
+        if !path.exists() {
             self.problems.push(model.problem(format!("there is no script {}", path.display())));
         }
         model.map(|_| path.to_string_lossy().into_owned())
@@ -302,8 +328,8 @@ impl Resolver<'_> {
         if !path.is_file() && !looks_like_a_path {
             return prompt.value.clone();
         }
-        read_prompt(&path).unwrap_or_else(|reason| {
-            self.problems.push(prompt.problem(format!("cannot read the prompt {}: {reason}", path.display())));
+        reading::read_text(&path, self.accepts(prompt), PROMPT_BYTES_MAX).unwrap_or_else(|error| {
+            self.problems.push(prompt.problem(format!("cannot read the prompt {}: {error}", path.display())));
             String::new()
         })
     }
@@ -317,14 +343,19 @@ impl Resolver<'_> {
             ("compact.md", &mut prompts.compact),
             ("cleanup.md", &mut prompts.cleanup),
         ] {
-            let own = |layer: &FileLayer<'_>| layer.file.source.folder().join("prompts").join(file);
-            let Some(path) = self.layers.iter().map(own).find(|path| path.is_file()) else { continue };
-            match read_prompt(&path) {
-                Ok(own) => *text = own,
-                Err(reason) => {
-                    let problem = format!("cannot read the prompt {}: {reason}", path.display());
-                    self.problems.push(Problem::elsewhere(problem));
+            for source in self.layers.iter().map(|layer| &layer.file.source) {
+                let path = source.folder().join("prompts").join(file);
+                match reading::read_text(&path, self.config.accepts(source), PROMPT_BYTES_MAX) {
+                    Ok(own) => *text = own,
+                    Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                        continue;
+                    }
+                    Err(error) => {
+                        let problem = format!("cannot read the prompt {}: {error}", path.display());
+                        self.problems.push(Problem::elsewhere(problem));
+                    }
                 }
+                break;
             }
         }
         prompts
@@ -356,14 +387,6 @@ pub(super) fn words_of(value: &Value) -> Vec<String> {
         Value::Words(words) => words.clone(),
         other => vec![text_of(other)],
     }
-}
-
-fn read_prompt(path: &Path) -> Result<String, String> {
-    let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
-    if metadata.len() > PROMPT_BYTES_MAX {
-        return Err(format!("it has more than {PROMPT_BYTES_MAX} bytes"));
-    }
-    std::fs::read_to_string(path).map_err(|error| error.to_string())
 }
 
 /// What stands outside of teams for `key`, in the strongest file.

@@ -18,6 +18,7 @@ mod environment;
 mod glob;
 mod grep;
 mod idle;
+mod ignored;
 mod mail;
 pub mod output;
 mod plan_approval;
