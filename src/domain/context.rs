@@ -257,6 +257,11 @@ impl Context {
         for record in records {
             context.push(&record.entry);
         }
+        // A transcript that was begun anew in the middle of a turn has results of calls that no model knows of.
+        let is_result = |block: &Block| matches!(block, Block::ToolResult { .. });
+        for message in context.messages.iter_mut().take_while(|message| message.role == Role::User) {
+            message.content.retain(|block| !is_result(block));
+        }
         context
     }
 
@@ -353,6 +358,14 @@ mod tests {
         assert_eq!(context.open_calls(), [("b".to_owned(), "bash".to_owned())]);
         context.push(&Entry::Message(MessageRecord::new(Role::User, vec![result("b")])));
         assert!(context.open_calls().is_empty());
+    }
+
+    #[test]
+    fn results_of_calls_nobody_knows_are_left_out() {
+        let result = Block::ToolResult { tool_use_id: "a".into(), content: "ok".into(), is_error: false };
+        let told = MessageRecord::new(Role::User, vec![result.clone(), Block::text("go on")]);
+        let record = Record { at: UnixMs(1), entry: Entry::Message(told) };
+        assert_eq!(Context::from_records(&[record]).messages[0].content, [Block::text("go on")]);
     }
 
     #[test]
