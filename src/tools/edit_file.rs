@@ -7,7 +7,7 @@ use super::checked::{Checked, text_of};
 use super::workspace::{Workspace, WorkspaceRoot, describe};
 use super::write_file::{changing, existing, replace};
 use super::{ToolContext, ToolError, ToolOutput};
-use crate::domain::context::restore;
+use crate::domain::tags::restore;
 use crate::platform::reading;
 
 /// The largest file that is edited, in bytes.

@@ -75,6 +75,7 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("nix",           &["platform"],             "as rustix: masks of signals, which that has none of"),
     ("dashmap",       &["team"],                 "the live index that front ends read"),
     ("indexmap",      &["domain", "stores"],     "JSON objects that keep the order of their fields"),
+    ("icu_normalizer", &["domain"],              "tags of the harness are found in any form of their letters"),
     ("toml",          &["config"],               "only the config is TOML"),
     ("anstream",      &["cli", "tools"],         "the terminal; stripping escapes from what commands print"),
     ("anstyle",       &["ui", "cli"],            "the terminal"),
