@@ -13,7 +13,6 @@
 //! The examples of the repository show more. It knows nothing of terminals: what a team does is heard from its [`TeamHandle`].
 
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +26,7 @@ use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
 use crate::domain::time::UnixMs;
 use crate::models;
+use crate::platform::reading::{self, Accept};
 use crate::platform::threads;
 use crate::ports::{Clock, Repository, StoreError, Stores};
 use crate::sandbox::protected::{make_user_config_folder, search_path_rules, user_config_rules};
@@ -229,7 +229,7 @@ impl Team {
         let folder = folder.canonicalize().map_err(unusable)?;
         self.check_tools()?;
         if let (Some(plan), true) = (&self.spec.plan, self.start.plan.is_empty()) {
-            self.start.plan = read_plan(plan, &folder)?;
+            self.start.plan = read_plan(plan, &folder, Accept::FilesWithin(&folder))?;
         }
         let config = folder.join(CONFIG_FILE);
         let real_folder = |path: &Path| path.parent().and_then(|folder| folder.canonicalize().ok());
@@ -436,27 +436,13 @@ pub fn control_files(workspace: &Path, configs: &[PathBuf], plan: Option<&Path>)
 ///
 /// # Errors
 /// [`EmbedError::Unreadable`] and [`EmbedError::Plan`].
-pub fn read_plan(path: &Path, workspace: &Path) -> Result<Vec<NewTask>, EmbedError> {
-    let text = read_text(path, PLAN_BYTES_MAX as u64)?;
+pub fn read_plan(path: &Path, workspace: &Path, accept: Accept<'_>) -> Result<Vec<NewTask>, EmbedError> {
+    let text = reading::read_text(path, accept, PLAN_BYTES_MAX as u64)
+        .map_err(|error| EmbedError::Unreadable { path: path.to_owned(), reason: error.to_string() })?;
     let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = whole.strip_prefix(workspace).unwrap_or(&whole).to_string_lossy();
     let shown = path.file_name().unwrap_or_default().to_string_lossy();
     plan::parse(&name, &text).map_err(|errors| of_plan(&shown, &errors))
-}
-
-/// A whole text file of at most this many bytes.
-///
-/// # Errors
-/// [`EmbedError::Unreadable`].
-pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, EmbedError> {
-    let cannot = |reason: String| EmbedError::Unreadable { path: path.to_owned(), reason };
-    let file = std::fs::File::open(path).map_err(|error| cannot(error.to_string()))?;
-    let mut bytes = Vec::new();
-    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| cannot(error.to_string()))?;
-    if bytes.len() as u64 > bytes_max {
-        return Err(cannot(format!("it has more than {bytes_max} bytes")));
-    }
-    String::from_utf8(bytes).map_err(|_| cannot("it is not UTF-8 text".to_owned()))
 }
 
 fn of_plan(name: &str, errors: &PlanErrors) -> EmbedError {

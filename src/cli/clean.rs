@@ -119,6 +119,7 @@ impl Clean {
         add(&team.join("workers"), &|name| !name.starts_with('.') && !is_of_living(name));
         add(&team.join("inbox"), &|name| name.starts_with(".spoiled"));
         add(&team.join("inbox/.spoiled"), &|_| true);
+        add(&team.join("transcripts/.spoiled"), &|_| true);
         add(&team, &|name| is_malformed(name) || is_rotated(name));
         add(&tasks.join(SPOILED_FOLDER), &|_| true);
         add(workspace, &|name| name.starts_with(STATE_FILE) && is_malformed(name));

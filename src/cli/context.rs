@@ -11,6 +11,7 @@ use super::error::{CliError, CliResult};
 use super::output::Output;
 use super::session::line::as_typed;
 use super::session::screen::Screen;
+use crate::config::problem::ConfigError;
 use crate::config::search::{check_owner, find_folder_upwards, find_upwards};
 use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags};
 use crate::domain::name::Name;
@@ -215,7 +216,7 @@ impl Context {
     pub fn workspace(&self) -> CliResult<PathBuf> {
         let folder = match (self.named_workspace(), self.named_config()) {
             (Some(folder), _) => Some(folder),
-            (None, Some(file)) if !file.is_file() => {
+            (None, Some(file)) if !file.exists() => {
                 let named = self.global.config.as_deref().unwrap_or(&file).display();
                 return Err(CliError::usage(format!("there is no config file {named}")));
             }
@@ -286,15 +287,21 @@ impl Context {
         let file = self.config_file()?;
         if file.is_none() && self.surroundings.user_file.as_deref().is_none_or(|path| !path.is_file()) {
             let folder = self.current_folder().to_owned();
-            return Err(crate::config::problem::ConfigError::NotFound(folder).into());
+            return Err(ConfigError::NotFound(folder).into());
         }
-        Ok(Config::load(file.as_deref(), self.surroundings.clone())?)
+        Ok(self.load(file.as_deref())?)
+    }
+
+    fn load(&self, file: Option<&Path>) -> Result<Config, ConfigError> {
+        let is_named = self.global.config.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
+        let load = if is_named { Config::load } else { Config::load_found };
+        load(file, self.surroundings.clone())
     }
 
     /// The config, for commands that do their work without it too.
     #[must_use]
     pub fn config_if_valid(&self) -> Option<Config> {
-        Config::load(self.config_file().ok()?.as_deref(), self.surroundings.clone()).ok()
+        self.load(self.config_file().ok()?.as_deref()).ok()
     }
 
     /// The board, to look at: nothing is made or mended.

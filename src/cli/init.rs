@@ -1,13 +1,14 @@
 //! `brigade init`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
 use crate::config::CONFIG_FILE;
 use crate::domain::name::Name;
+use crate::platform::reading::{self, Accept};
 use crate::team::spec::Prompts;
 use crate::ui::style::{BOLD, GOOD, WARN, paint};
 
@@ -73,7 +74,8 @@ impl Init {
         for (path, text) in &files {
             let file = folder.join(path);
             let is_there = file.symlink_metadata().is_ok();
-            let is_same = || fs::read(&file).is_ok_and(|bytes| bytes == text.as_bytes());
+            let there = || reading::read(&file, Accept::FilesWithin(&folder), text.len() as u64);
+            let is_same = || there().is_ok_and(|bytes| bytes == text.as_bytes());
             if !is_there {
                 write(&file, text)?;
                 written.push(path.display().to_string());
@@ -148,7 +150,10 @@ fn write(path: &Path, text: &str) -> CliResult<()> {
 /// Adds the lines .gitignore lacks; whether there were any.
 fn ignore(folder: &Path) -> CliResult<bool> {
     let path = folder.join(".gitignore");
-    let old = if path.exists() { crate::embed::read_text(&path, IGNORE_BYTES_MAX)? } else { String::new() };
+    let old = match reading::read_text(&path, Accept::FilesWithin(folder), IGNORE_BYTES_MAX) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        read => read.map_err(|error| CliError::refused(format!("cannot read {}: {error}", path.display())))?,
+    };
     let bare = |line: &str| line.trim().trim_matches('/').trim_end_matches("/*").to_owned();
     let missing: Vec<&str> =
         IGNORED.into_iter().filter(|line| !old.lines().any(|known| bare(known) == bare(line))).collect();

@@ -80,11 +80,14 @@ impl Wanted {
     pub fn prepare(self, context: &Context) -> CliResult<Launch> {
         let config = context.config()?;
         let name = config.select(self.team.as_deref())?;
-        let resolved = config.team(&name, &self.flags)?;
+        let mut resolved = config.team(&name, &self.flags)?;
         self.refuse_what_is_dropped(&resolved.spec)?;
         let workspace = context.workspace()?;
+        let read = |path: &PathBuf| read_plan(path, &workspace, resolved.accepts_for_plan());
+        let plan = resolved.spec.plan.as_ref().map(read).transpose()?.unwrap_or_default();
+        // A pipe is read once, and nothing that stays.
+        resolved.spec.plan = resolved.spec.plan.filter(|path| path.is_file());
         let control_files = context.control_files(resolved.spec.plan.as_deref())?;
-        let plan = resolved.spec.plan.as_ref().map(|path| read_plan(path, &workspace)).transpose()?.unwrap_or_default();
         let named = |task: &NewTask| format!("line {}, {}", task.source_line.unwrap_or(0), task.subject);
         let tasks: Vec<_> = plan.iter().map(|task| (named(task), task.description.as_str())).collect();
         note_blocks(context, Some(&resolved.spec), &tasks);

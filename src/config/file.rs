@@ -2,6 +2,7 @@
 //! nothing of other files, variables or flags.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::{ConfigError, Problem, SourceFile, nearest};
 use super::settings::{self, Kind, LIMITS, NOT_ENFORCED, Setting};
+use crate::platform::reading::{self, Accept};
 
 /// The largest config file that is read, in bytes.
 pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
@@ -73,17 +75,9 @@ pub struct ConfigFile {
 ///
 /// # Errors
 /// [`ConfigError`]: it cannot be read, or [`parse`] finds problems.
-pub fn read(path: &Path, shown: &Path) -> Result<ConfigFile, ConfigError> {
-    let unreadable = |reason: String| ConfigError::Unreadable { path: shown.to_owned(), reason };
-    let metadata = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
-    if !metadata.is_file() {
-        return Err(unreadable("it is not a file".to_owned()));
-    }
-    if metadata.len() > CONFIG_BYTES_MAX {
-        return Err(unreadable(format!("it has more than {CONFIG_BYTES_MAX} bytes")));
-    }
-    let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|_| unreadable("it is not UTF-8 text".to_owned()))?;
+pub fn read(path: &Path, shown: &Path, accept: Accept<'_>) -> Result<ConfigFile, ConfigError> {
+    let unreadable = |error: io::Error| ConfigError::Unreadable { path: shown.to_owned(), reason: error.to_string() };
+    let text = reading::read_text(path, accept, CONFIG_BYTES_MAX).map_err(unreadable)?;
     parse(SourceFile { path: path.to_owned(), shown: shown.to_owned(), text })
 }
 

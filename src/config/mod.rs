@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::platform::reading::Accept;
 pub use crate::ports::Durability;
 
 mod bounds;
@@ -61,17 +62,30 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the config: `file`, where there is one, and the user's.
+    /// Reads the config: `file`, where a person or a program named one, and the user's. Both may be links.
     ///
     /// # Errors
     /// [`ConfigError`]: a file cannot be read, or things are wrong in it.
     pub fn load(file: Option<&Path>, surroundings: Surroundings) -> Result<Self, ConfigError> {
-        let read = |path: &Path| {
+        Self::load_accepting(file.map(|file| (file, Accept::Files)), surroundings)
+    }
+
+    /// The same, with a file that nobody named and that was found in a folder: it is no link out of that folder.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_found(file: Option<&Path>, surroundings: Surroundings) -> Result<Self, ConfigError> {
+        Self::load_accepting(file.map(|file| (file, Accept::within_folder_of(file))), surroundings)
+    }
+
+    fn load_accepting(file: Option<(&Path, Accept<'_>)>, surroundings: Surroundings) -> Result<Self, ConfigError> {
+        let read = |(path, accept): (&Path, Accept<'_>)| {
             let shown = path.strip_prefix(&surroundings.current_folder).unwrap_or(path);
-            file::read(path, shown)
+            file::read(path, shown, accept)
         };
         let workspace_file = file.map(read).transpose()?;
-        let user_file = surroundings.user_file.as_deref().filter(|path| path.is_file()).map(read).transpose()?;
+        let user_file = surroundings.user_file.as_deref().filter(|path| path.is_file());
+        let user_file = user_file.map(|path| read((path, Accept::Files))).transpose()?;
         Ok(Self { surroundings, workspace_file, user_file })
     }
 

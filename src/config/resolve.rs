@@ -1,6 +1,7 @@
 //! One team out of all that says something about it: flag, variable, workspace file, user file, default, in this order.
 //! Every value keeps its source. It knows nothing of how files are read or errors shown.
 
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use super::problem::{Problem, SourceFile};
 use super::settings::{self, Kind, PROVIDER_DEFAULT};
 use super::{Config, Durability, TeamFlags};
 use crate::domain::name::{LEAD, Name};
+use crate::platform::reading::{self, Accept};
 use crate::team::spec::{Prompts, TeamSpec};
 
 /// The largest prompt file, in bytes.
@@ -69,6 +71,17 @@ pub struct Resolved {
     pub durability: Durability,
     /// Every value and its source.
     pub shown: Vec<Shown>,
+}
+
+impl Resolved {
+    /// What is accepted as the team's plan: a pipe too where a person named it, no link out of its folder where a file did.
+    #[must_use]
+    pub fn accepts_for_plan(&self) -> Accept<'_> {
+        match self.shown.iter().find(|shown| shown.key == "plan").map(|shown| &shown.source) {
+            Some(Source::File { path, .. }) => Accept::within_folder_of(path),
+            _ => Accept::FilesAndPipes,
+        }
+    }
 }
 
 /// A value, where it comes from, and what to point at when it is wrong.
@@ -232,15 +245,20 @@ impl Resolver<'_> {
             return None;
         }
         let path = self.absolute(plan, &plan.value);
-        if !path.is_file() {
-            let what = if path.is_dir() { "the plan is a folder, not a file:" } else { "there is no plan file" };
-            self.problems.push(plan.problem(format!("{what} {}", path.display())));
-        } else if let Some((file, _)) = &plan.place
-            && let Err(reason) = file.real_path_below(&path)
-        {
+        // A pipe that a person named is read once, by the command.
+        let is_there = match &plan.place {
+            None => path.metadata().map(drop).map_err(|error| error.to_string()),
+            Some((file, _)) => open_below(&path, file).map(drop),
+        };
+        if let Err(reason) = is_there {
             let shown = path.display();
-            let problem = plan.problem(format!("cannot read the plan {shown}: {reason}"));
-            self.problems.push(problem.hint(format!("move it there, or pass --plan {shown}")));
+            let problem = match path.try_exists() {
+                Ok(false) => plan.problem(format!("there is no plan file {shown}")),
+                _ => plan
+                    .problem(format!("cannot read the plan {shown}: {reason}"))
+                    .hint(format!("move it below the config's folder, or pass --plan {shown}")),
+            };
+            self.problems.push(problem);
         }
         Some(path)
     }
@@ -314,7 +332,7 @@ impl Resolver<'_> {
             return model.clone();
         }
         let path = self.absolute(model, &model.value);
-        if !path.is_file() {
+        if !path.exists() {
             self.problems.push(model.problem(format!("there is no script {}", path.display())));
         }
         model.map(|_| path.to_string_lossy().into_owned())
@@ -352,7 +370,8 @@ impl Resolver<'_> {
                 let source = Arc::clone(&layer.file.source);
                 (source.folder().join("prompts").join(file), source)
             };
-            let Some((path, source)) = self.layers.iter().map(own).find(|(path, _)| path.is_file()) else { continue };
+            let own = self.layers.iter().map(own).find(|(path, _)| path.symlink_metadata().is_ok());
+            let Some((path, source)) = own else { continue };
             match read_prompt(&path, Some(&source)) {
                 Ok(own) => *text = own,
                 Err(reason) => {
@@ -392,14 +411,20 @@ pub(super) fn words_of(value: &Value) -> Vec<String> {
     }
 }
 
+/// Opens a file that this config file names: a plain file in its folder or below.
+fn open_below(path: &Path, file: &SourceFile) -> Result<File, String> {
+    let path = file.real_path_below(path)?;
+    reading::open(&path, Accept::FilesHere).map_err(|error| error.to_string())
+}
+
 /// Reads a prompt, which this config file names. One that a variable names may lie anywhere.
 fn read_prompt(path: &Path, file: Option<&SourceFile>) -> Result<String, String> {
-    let path = file.map_or_else(|| Ok(path.to_owned()), |file| file.real_path_below(path))?;
-    let metadata = std::fs::metadata(&path).map_err(|error| error.to_string())?;
-    if metadata.len() > PROMPT_BYTES_MAX {
-        return Err(format!("it has more than {PROMPT_BYTES_MAX} bytes"));
-    }
-    std::fs::read_to_string(&path).map_err(|error| error.to_string())
+    let opened = match file {
+        Some(file) => open_below(path, file)?,
+        None => reading::open(path, Accept::FilesAndPipes).map_err(|error| error.to_string())?,
+    };
+    let bytes = reading::read_all(opened, PROMPT_BYTES_MAX).map_err(|error| error.to_string())?;
+    String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())
 }
 
 /// What stands outside of teams for `key`, in the strongest file.

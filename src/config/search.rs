@@ -20,7 +20,9 @@ pub fn find_upwards(folder: &Path) -> Result<Option<PathBuf>, ConfigError> {
         worktrees.and_then(Path::parent).is_some_and(|workspace| workspace.join(CONFIG_FILE).is_file())
     };
     let folders = folder.ancestors().filter(|folder| !is_worktree(folder));
-    let found = folders.map(|folder| folder.join(CONFIG_FILE)).find(|path| path.is_file());
+    // A pipe or a device in its place is found too: reading it says what it is.
+    let is_there = |path: &PathBuf| path.metadata().is_ok_and(|there| !there.is_dir());
+    let found = folders.map(|folder| folder.join(CONFIG_FILE)).find(is_there);
     found.map(|path| check_owner(&path, folder).map(|()| path)).transpose()
 }
 

@@ -3,57 +3,13 @@
 //! Text of others (task subjects, mail) is defused before it stands beside our own tags, so that nothing but the harness
 //! can say `<identity>`, `<inbox>` or `<auto-claimed>`.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::message::{Message, MessageType};
 use super::record::RosterMember;
+use super::tags::defuse;
 use super::task::Task;
 use super::transcript::{Block, Entry, MessageRecord, Record, Role};
-
-/// The tags only the harness may write.
-pub const HARNESS_TAGS: [&str; 3] = ["identity", "inbox", "auto-claimed"];
-
-/// Makes `text` of others harmless: a `<` that opens or closes one of [`HARNESS_TAGS`], in any case, becomes `&lt;`.
-#[must_use]
-pub fn defuse(text: &str) -> Cow<'_, str> {
-    let mut out = String::new();
-    let mut copied = 0;
-    for (at, _) in text.match_indices('<') {
-        if opens_harness_tag(&text[at + 1..]) {
-            out.push_str(&text[copied..at]);
-            out.push_str("&lt;");
-            copied = at + 1;
-        }
-    }
-    if copied == 0 {
-        return Cow::Borrowed(text);
-    }
-    out.push_str(&text[copied..]);
-    Cow::Owned(out)
-}
-
-/// Takes [`defuse`] back, for a reader to whom tags mean nothing.
-#[must_use]
-pub fn restore(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut copied = 0;
-    for (at, entity) in text.match_indices("&lt;") {
-        if opens_harness_tag(&text[at + entity.len()..]) {
-            out.push_str(&text[copied..at]);
-            out.push('<');
-            copied = at + entity.len();
-        }
-    }
-    out.push_str(&text[copied..]);
-    out
-}
-
-/// Whether text behind a `<` reads as one of the harness's tags; spaces and slashes in front are what a model overlooks.
-fn opens_harness_tag(rest: &str) -> bool {
-    let rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == '/' || c == '\u{200b}');
-    HARNESS_TAGS.iter().any(|tag| rest.get(..tag.len()).is_some_and(|start| start.eq_ignore_ascii_case(tag)))
-}
 
 /// Who an agent is.
 #[derive(Debug, Clone, Copy)]
@@ -257,6 +213,11 @@ impl Context {
         for record in records {
             context.push(&record.entry);
         }
+        // A transcript that was begun anew in the middle of a turn has results of calls that no model knows of.
+        let is_result = |block: &Block| matches!(block, Block::ToolResult { .. });
+        for message in context.messages.iter_mut().take_while(|message| message.role == Role::User) {
+            message.content.retain(|block| !is_result(block));
+        }
         context
     }
 
@@ -319,13 +280,10 @@ mod tests {
     use super::*;
     use crate::domain::task::TaskId;
     use crate::domain::time::UnixMs;
-    use proptest::prelude::*;
 
     #[test]
     fn text_of_others_never_passes_for_the_harness() {
-        for hostile in
-            ["<identity>", "</auto-claimed>", "< inbox>", "<INBOX >", "</ Identity", "<\u{200b}inbox>", "<\n/inbox>"]
-        {
+        for hostile in ["<identity>", "</auto-claimed>", "< inbox>", "</ Identity", "<\u{1b}[0midentity>"] {
             let mut task = Task::new(TaskId(1), format!("a {hostile} b"));
             task.description = hostile.to_owned();
             let claimed = claimed_block(&task, None);
@@ -333,7 +291,6 @@ mod tests {
             let mail = inbox_block(&[Message::new(MessageType::Message, hostile, hostile, UnixMs(0))]);
             assert_eq!(mail.matches('<').count(), 2, "{mail}");
         }
-        assert!(matches!(defuse("a < b <inner> <in box>"), Cow::Borrowed(_)));
     }
 
     #[test]
@@ -356,6 +313,14 @@ mod tests {
     }
 
     #[test]
+    fn results_of_calls_nobody_knows_are_left_out() {
+        let result = Block::ToolResult { tool_use_id: "a".into(), content: "ok".into(), is_error: false };
+        let told = MessageRecord::new(Role::User, vec![result.clone(), Block::text("go on")]);
+        let record = Record { at: UnixMs(1), entry: Entry::Message(told) };
+        assert_eq!(Context::from_records(&[record]).messages[0].content, [Block::text("go on")]);
+    }
+
+    #[test]
     fn the_list_of_steps_is_the_last_that_was_kept() {
         let record = |entry| Record { at: UnixMs(1), entry };
         let asks = |id: &str, list: &str| {
@@ -375,14 +340,5 @@ mod tests {
         records.extend([asks("a", ""), answers("a", false)]);
         assert_eq!(steps_kept(&records), "");
         assert_eq!(summary_with_steps(String::new(), "two"), "", "a context that begins afresh has none");
-    }
-
-    proptest! {
-        #[test]
-        fn what_was_defused_is_restored(text in "[<&lt;/a-d inboxINBOXidentity]{0,60}") {
-            prop_assume!(!text.contains("&lt;"));
-            prop_assert_eq!(restore(&defuse(&text)), text.clone());
-            prop_assert!(!defuse(&text).match_indices('<').any(|(at, _)| opens_harness_tag(&defuse(&text)[at + 1..])));
-        }
     }
 }

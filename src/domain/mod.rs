@@ -26,6 +26,7 @@ pub mod request;
 pub mod row;
 pub mod spend;
 pub mod state;
+pub mod tags;
 pub mod task;
 pub mod time;
 pub mod transcript;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::json;
 
-use crate::domain::context::restore;
 use crate::domain::reason;
 use crate::domain::request::{REVIEW_REJECTED_IT, WAITS_FOR_REVIEW};
+use crate::domain::tags::restore;
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::ports::{
     ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason,

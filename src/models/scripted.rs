@@ -19,6 +19,7 @@
 //! "retry_after_ms": 5}`, `{"too_long": "text"}`, `{"final": "text"}`), `stop` (`max_tokens`, `refusal`) and `usage`.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -28,6 +29,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::domain::transcript::{Block, Role, Usage};
+use crate::platform::reading::{self, Accept};
 use crate::ports::{
     ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason,
 };
@@ -103,11 +105,9 @@ pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
     if path.is_empty() {
         return Err("the scripted provider needs `model`: the path of its script".to_owned());
     }
-    let size = std::fs::metadata(path).map_err(|error| format!("script {path}: {error}"))?.len();
-    if size > SCRIPT_BYTES_MAX {
-        return Err(format!("script {path}: {size} bytes; at most {SCRIPT_BYTES_MAX} are taken"));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| format!("script {path}: {error}"))?;
+    let file = Path::new(path);
+    let text = reading::read_text(file, Accept::within_folder_of(file), SCRIPT_BYTES_MAX)
+        .map_err(|error| format!("script {path}: {error}"))?;
     let script: Script = serde_json::from_str(&text).map_err(|error| format!("script {path}: {error}"))?;
     Ok(Arc::new(Scripted::new(script)))
 }

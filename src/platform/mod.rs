@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 pub mod processes;
+pub mod reading;
 pub mod terminal;
 pub mod threads;
 pub mod watch;
@@ -22,7 +23,7 @@ mod other;
 use other as system;
 
 pub use system::{
-    Folder, free_bytes, host_name, is_media_error, is_shared, is_trusted_owner, open_for_reading, process_lives,
+    Folder, free_bytes, host_name, identity_of, is_media_error, is_shared, is_trusted_owner, process_lives,
     renames_after_bytes, stamp_of,
 };
 
@@ -38,6 +39,9 @@ pub struct Stamp {
     /// Which file it is; 0 where the system does not say.
     pub inode: u64,
 }
+
+/// What tells a file from all others while it is there: its device and its number on it.
+pub type Identity = (u64, u64);
 
 /// What lies at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -103,15 +107,33 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     system::sync_folder(folder)
 }
 
-/// Opens (and makes, where missing) a file to append to. It never follows a symbolic link.
+/// Opens a plain file for reading. It never follows a symbolic link and never waits for a pipe's writer.
 ///
 /// # Errors
-/// What the system says.
+/// `InvalidInput`, with what lies there, where it is no plain file; else what the system says.
+pub fn open_for_reading(path: &Path) -> io::Result<File> {
+    open_plain(path, OpenOptions::new().read(true))
+}
+
+/// Opens (and makes, where missing) a plain file to append to. It never follows a symbolic link and never waits for a pipe's reader.
+///
+/// # Errors
+/// As [`open_for_reading`].
 pub fn open_for_appending(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).create(true);
-    system::no_follow(&mut options);
-    options.open(path)
+    open_plain(path, OpenOptions::new().append(true).create(true))
+}
+
+/// Opens (and makes, where missing) a plain file to write anew. It never follows a symbolic link and never waits for a pipe's reader.
+///
+/// # Errors
+/// As [`open_for_reading`].
+pub fn open_for_writing(path: &Path) -> io::Result<File> {
+    open_plain(path, OpenOptions::new().write(true).create(true).truncate(true))
+}
+
+fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    system::plain_only(options);
+    reading::plain(options.open(path).map_err(system::named)?)
 }
 
 /// Opens (and makes, where missing) a lock file. It never follows a symbolic link.

@@ -1,14 +1,18 @@
 //! Linux and macOS.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
 
-use super::{FileKind, Stamp};
+use super::reading::{plain, refusal};
+use super::{FileKind, Identity, Stamp};
 
 fn flags(flags: OFlags) -> i32 {
     i32::try_from(flags.bits()).unwrap_or(0)
@@ -18,36 +22,140 @@ pub(super) fn no_follow(options: &mut OpenOptions) {
     options.custom_flags(flags(OFlags::NOFOLLOW));
 }
 
-/// Opens a plain file for reading; never follows a symbolic link, never waits for a pipe's writer.
-///
-/// # Errors
-/// What the system says; the caller checks the kind.
-pub fn open_for_reading(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK)).open(path)
+/// Has nothing but a plain file be opened for good: no link is followed, nobody is waited for, no terminal becomes ours.
+pub(super) fn plain_only(options: &mut OpenOptions) {
+    options.custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY));
 }
 
-/// An open folder.
+/// Has a pipe's writer not be waited for.
+pub(super) fn do_not_wait(options: &mut cap_std::fs::OpenOptions) {
+    cap_std::fs::OpenOptionsExt::custom_flags(options, flags(OFlags::NONBLOCK | OFlags::NOCTTY));
+}
+
+/// Opens what lies at the end of any links, without waiting for a pipe's writer.
+pub(super) fn open_without_waiting(path: &Path) -> io::Result<File> {
+    let flags = flags(OFlags::NONBLOCK | OFlags::NOCTTY);
+    OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(named)
+}
+
+/// The error of opening a file, with what lies there where that is the reason.
+pub(super) fn named(error: io::Error) -> io::Error {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::LOOP) => refusal("a symbolic link"),
+        Some(Errno::NXIO) => refusal("a pipe, a socket or a device"),
+        _ => error,
+    }
+}
+
+/// The name of what is neither a file nor a folder.
+pub(super) fn name_of_special(kind: std::fs::FileType) -> &'static str {
+    match kind {
+        kind if kind.is_fifo() => "a pipe",
+        kind if kind.is_socket() => "a socket",
+        kind if kind.is_symlink() => "a symbolic link",
+        _ => "a device",
+    }
+}
+
+/// An open folder. Only what lies in it is reached through it, wherever it is moved to, and no symbolic link is followed.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
 
+/// What a [`Folder`] is opened with; on Linux it need not be readable then.
+#[cfg(target_os = "linux")]
+const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+#[cfg(not(target_os = "linux"))]
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
 impl Folder {
-    /// Opens it.
+    /// Opens it. The path may lead through links.
     ///
     /// # Errors
     /// What the system says.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
+        Ok(Self(rustix::fs::open(path, FOLDER, Mode::empty())?))
     }
 
-    /// [`open_for_reading`] of what has this name in it.
+    /// Another handle of it.
     ///
     /// # Errors
     /// What the system says.
-    pub fn open_for_reading(&self, name: &str) -> io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&self.0, name, flags, Mode::empty())?.into())
+    pub fn again(&self) -> io::Result<Self> {
+        Ok(Self(self.0.try_clone()?))
     }
+
+    /// The folder that has this name in it, which is no link.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open_folder(&self, name: &OsStr) -> io::Result<Self> {
+        Ok(Self(rustix::fs::openat(&self.0, name, FOLDER | OFlags::NOFOLLOW, Mode::empty())?))
+    }
+
+    /// The plain file that has this name in it, as [`super::open_for_reading`] opens it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_for_reading(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.0, name, flags, Mode::empty()).map_err(|error| named(error.into()))?;
+        plain(file.into())
+    }
+
+    /// What lies in it, unsorted: at most `entries_max` names.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn entries(&self, entries_max: usize) -> io::Result<Vec<(OsString, FileKind)>> {
+        let mut entries = Vec::new();
+        let readable = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        for entry in rustix::fs::Dir::new(rustix::fs::openat(&self.0, ".", readable, Mode::empty())?)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            if entries.len() >= entries_max {
+                break;
+            }
+            let kind = match entry.file_type() {
+                // The file system does not say; what is gone by now is none of ours.
+                FileType::Unknown => match rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                    Err(_) => continue,
+                },
+                known => known,
+            };
+            let kind = match kind {
+                FileType::RegularFile => FileKind::File,
+                FileType::Directory => FileKind::Folder,
+                FileType::Symlink => FileKind::Link,
+                _ => FileKind::Other,
+            };
+            entries.push((name.to_owned(), kind));
+        }
+        Ok(entries)
+    }
+
+    /// Which folder it is.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        identity_of(&File::from(self.0.try_clone().ok()?).metadata().ok()?)
+    }
+
+    /// It, as the file tools write in it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn to_dir(&self) -> io::Result<cap_std::fs::Dir> {
+        Ok(cap_std::fs::Dir::from_std_file(File::from(self.0.try_clone()?)))
+    }
+}
+
+/// Which file these metadata describe.
+#[must_use]
+pub fn identity_of(metadata: &std::fs::Metadata) -> Option<Identity> {
+    Some((metadata.dev(), metadata.ino()))
 }
 
 /// The stamp of what these metadata describe.

@@ -22,14 +22,16 @@ use crate::domain::spend::{Book, LedgerLine};
 use crate::domain::state::{SharedState, StateUpdate};
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::Record;
 
 mod model;
 mod repository;
+mod transcripts;
 
 pub use repository::{
     Assignment, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, TEAMMATES_DOMAIN, Worktree,
 };
+
+pub use transcripts::{SetAside, Transcripts};
 
 pub use model::{
     ChatMessage, CountTokens, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, Purpose,
@@ -345,17 +347,6 @@ pub trait Requests: Send + Sync {
 
     /// All requests that are remembered.
     async fn all(&self) -> StoreResult<RequestBook>;
-}
-
-/// The transcripts. Append-only; a torn last line is closed and passed over by the next reader.
-#[async_trait]
-pub trait Transcripts: Send + Sync {
-    /// All records of `name`, oldest first; none when it never spoke.
-    async fn load(&self, name: &str) -> StoreResult<Vec<Record>>;
-
-    /// Appends records. With `sync`, and power durability, they and all before them survive a power cut once this returns; so do those
-    /// before where there are none to append.
-    async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()>;
 }
 
 /// The shared state file.

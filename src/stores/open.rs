@@ -239,6 +239,13 @@ fn file_stores(
             FileBoard::open(Arc::clone(files), workspace, durability, Arc::clone(clock), changes.clone())?
         }
     };
+    let transcripts = match options.purpose {
+        Purpose::Look => FileTranscripts::look(Arc::clone(files), &team_folder),
+        Purpose::Lead { .. } | Purpose::Act => FileTranscripts::new(Arc::clone(files), durability, &team_folder),
+    };
+    if matches!(options.purpose, Purpose::Lead { .. }) {
+        transcripts.set_all_aside()?;
+    }
     let state = shared(workspace, STATE_FILE, FileState::is_whole).by_turns(&team_folder.join("spare"));
     Ok(Stores {
         board: Arc::new(board),
@@ -249,7 +256,7 @@ fn file_stores(
             changes.clone(),
             &team_folder,
         )),
-        transcripts: Arc::new(FileTranscripts::new(Arc::clone(files), durability, &team_folder)),
+        transcripts: Arc::new(transcripts),
         requests: Arc::new(FileRequests::new(Arc::clone(files), team_folder.clone(), durability)),
         state: Arc::new(FileState::new(state, Arc::clone(clock), changes.clone(), has_events)),
         roster: Arc::new(FileRoster::new(shared(&team_folder, ROSTER_FILE, FileRoster::is_whole))),

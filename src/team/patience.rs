@@ -28,8 +28,8 @@ use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Record;
 use crate::ports::{
-    Board, BoardView, Claimant, Delivery, Ledger, LostClaims, Mailbox, Reclaimed, Requests, StoreError, StoreResult,
-    Stores, Transcripts,
+    Board, BoardView, Claimant, Delivery, Ledger, LostClaims, Mailbox, Reclaimed, Requests, SetAside, StoreError,
+    StoreResult, Stores, Transcripts,
 };
 use crate::tools::CommandRegistry;
 
@@ -289,6 +289,9 @@ impl Transcripts for Patient<dyn Transcripts> {
     }
     async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()> {
         self.patience.through(|| self.inner.append(name, records, sync)).await
+    }
+    fn take_set_aside(&self) -> Vec<SetAside> {
+        self.inner.take_set_aside()
     }
 }
 

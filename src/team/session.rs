@@ -394,9 +394,9 @@ async fn check(command: String, setting: CommandSetting, done: Arc<tokio::sync::
 fn report_request(by_rule: &str, spec: &TeamSpec, checked: Option<&Checked>) -> String {
     let goal = spec.goal.as_deref().unwrap_or("(none was given)");
     let checked = checked.map_or_else(String::new, |checked| {
-        format!("\nThe check of the goal: {}", crate::domain::context::defuse(&checked.text))
+        format!("\nThe check of the goal: {}", crate::domain::tags::defuse(&checked.text))
     });
-    let by_rule = crate::domain::context::defuse(by_rule);
+    let by_rule = crate::domain::tags::defuse(by_rule);
     format!(
         "<report>The board is settled. {by_rule}\nThe goal: {goal}{checked}\nReport to the person, or add tasks for what is missing.</report>"
     )

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::arguments::{Arguments, Parameter, schema};
 use super::output::bounded;
 use super::{Tool, ToolContext, ToolError, ToolOutput};
-use crate::domain::context::defuse;
+use crate::domain::tags::defuse;
 use crate::ports::ToolSpec;
 
 /// The longest line about a call, in characters.

@@ -1,7 +1,5 @@
 //! `edit_file`: one passage of a file replaced by another.
 
-use std::io::Read;
-
 use serde_json::Value;
 
 use super::arguments::{Arguments, Kind, Parameter, required};
@@ -9,7 +7,8 @@ use super::checked::{Checked, text_of};
 use super::workspace::{Workspace, WorkspaceRoot, describe};
 use super::write_file::{changing, existing, replace};
 use super::{ToolContext, ToolError, ToolOutput};
-use crate::domain::context::restore;
+use crate::domain::tags::restore;
+use crate::platform::reading;
 
 /// The largest file that is edited, in bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -56,9 +55,8 @@ fn edit(workspace: &Workspace, path: &str, old: &str, new: &str) -> Result<Strin
                 before.len()
             )));
         }
-        let mut bytes = Vec::new();
-        let file = workspace.dir.open(&target).map_err(|error| describe("read", path, &error))?;
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| describe("read", path, &error))?;
+        let read = || reading::read_all(workspace.open_file(&target)?, FILE_BYTES_MAX);
+        let bytes = read().map_err(|error| describe("read", path, &error))?;
         let text = String::from_utf8(bytes)
             .map_err(|_| ToolError::Mendable(format!("`{path}` is not UTF-8 text; use bash to change it")))?;
         let edited = replaced(&text, old, new).map_err(|why| ToolError::Mendable(format!("`{path}`: {why}")))?;

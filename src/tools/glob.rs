@@ -45,24 +45,25 @@ fn glob(workspace: &Workspace, pattern: &str, path: &str) -> Result<String, Tool
     let matcher = matcher(inside.unwrap_or(pattern))?;
     let below = workspace.resolve(path)?;
     let (mut paths, mut count) = (Vec::new(), 0_usize);
-    let is_complete = walk(workspace, &below, |found| {
-        let relative = found.path.strip_prefix(&below).unwrap_or(&found.path);
-        if matcher.is_match(relative) || matcher.is_match(&found.path) {
+    let walked = walk(workspace, &below, |found| {
+        let relative = found.path.strip_prefix(&below).unwrap_or(found.path);
+        if matcher.is_match(relative) || matcher.is_match(found.path) {
             count += 1;
             if paths.len() < PATHS_MAX {
                 paths.push(format!("{}{}", found.path.display(), if found.is_link { " (symbolic link)" } else { "" }));
             }
         }
-        Ok(true)
-    })?;
+        true
+    });
     if count == 0 {
-        return Ok(format!("no file matches `{pattern}`"));
+        paths.push(format!("no file matches `{pattern}`"));
     }
-    if count > paths.len() {
+    if count > PATHS_MAX {
         paths.push(format!("({PATHS_MAX} of {count} files are shown; narrow the pattern)"));
     }
-    if !is_complete {
+    if !walked.is_complete {
         paths.push("(there are too many files to look at all; give a `path`)".to_owned());
     }
+    paths.extend(walked.notes);
     Ok(paths.join("\n"))
 }

@@ -1,7 +1,7 @@
 //! `grep`: lines of files by regular expression.
 
 use std::fmt::Write as _;
-use std::io::Read;
+use std::io;
 use std::path::Path;
 
 use regex::bytes::{Regex, RegexBuilder};
@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use super::arguments::{Arguments, Kind, Parameter, optional, required};
 use super::checked::{Checked, text_of};
-use super::walk::{Found, matcher, walk};
-use super::workspace::{Workspace, WorkspaceRoot};
+use super::walk::{Found, Walked, matcher, walk};
+use super::workspace::WorkspaceRoot;
 use super::{ToolContext, ToolError, ToolOutput};
+use crate::platform::reading;
 
 /// The largest file that is searched, in bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -55,14 +56,14 @@ impl Checked for Grep {
         let glob = arguments.optional_text("glob").map(matcher).transpose()?;
         let text = WorkspaceRoot::of(context).work(move |workspace| {
             let below = workspace.resolve(&path)?;
-            let is_complete = walk(workspace, &below, |found| {
-                let relative = found.path.strip_prefix(&below).unwrap_or(&found.path);
-                if glob.as_ref().is_none_or(|glob| glob.is_match(&found.path) || glob.is_match(relative)) {
-                    search.file(workspace, found);
+            let walked = walk(workspace, &below, |found| {
+                let relative = found.path.strip_prefix(&below).unwrap_or(found.path);
+                if glob.as_ref().is_none_or(|glob| glob.is_match(found.path) || glob.is_match(relative)) {
+                    search.file(found);
                 }
-                Ok(search.matches < MATCHES_MAX && search.text.len() < workspace.output_bytes_max())
-            })?;
-            Ok(search.into_text(is_complete))
+                search.matches < MATCHES_MAX && search.text.len() < workspace.output_bytes_max()
+            });
+            Ok(search.into_text(&walked))
         });
         Ok(ToolOutput::text(text.await?))
     }
@@ -97,23 +98,20 @@ impl Search {
     }
 
     /// Searches one file; one that cannot be read is passed over.
-    fn file(&mut self, workspace: &Workspace, found: &Found) {
-        let Ok(metadata) = workspace.dir.metadata(&found.path) else { return };
-        if found.is_link || !metadata.is_file() {
-            return;
+    fn file(&mut self, found: &Found<'_>) {
+        let read = || {
+            let file = found.open()?;
+            if file.metadata()?.len() > FILE_BYTES_MAX {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            reading::read_all(file, FILE_BYTES_MAX)
+        };
+        match read() {
+            Ok(bytes) if bytes[..bytes.len().min(SNIFF_BYTES)].contains(&0) => {}
+            Ok(bytes) => self.lines(found.path, &bytes),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => self.too_large += 1,
+            Err(_) => {}
         }
-        if metadata.len() > FILE_BYTES_MAX {
-            self.too_large += 1;
-            return;
-        }
-        let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
-        let Ok(file) = workspace.dir.open(&found.path) else { return };
-        if file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).is_err()
-            || bytes[..bytes.len().min(SNIFF_BYTES)].contains(&0)
-        {
-            return;
-        }
-        self.lines(&found.path, &bytes);
     }
 
     fn lines(&mut self, path: &Path, bytes: &[u8]) {
@@ -147,7 +145,7 @@ impl Search {
         }
     }
 
-    fn into_text(mut self, is_complete: bool) -> String {
+    fn into_text(mut self, walked: &Walked) -> String {
         if self.matches == 0 {
             self.text.push_str("no match\n");
         }
@@ -157,8 +155,11 @@ impl Search {
         if self.too_large > 0 {
             let _ = writeln!(self.text, "({} files over 16 MiB were not searched)", self.too_large);
         }
-        if !is_complete {
+        if !walked.is_complete {
             self.text.push_str("(there are too many files to search all; give a `path`)\n");
+        }
+        for note in &walked.notes {
+            let _ = writeln!(self.text, "{note}");
         }
         self.text
     }

@@ -17,6 +17,7 @@ mod edit_file;
 mod glob;
 mod grep;
 mod idle;
+mod ignored;
 mod mail;
 pub mod output;
 mod plan_approval;

@@ -1,8 +1,8 @@
 //! `read_file`: lines of a text file, numbered.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 
-use cap_std::fs::File;
 use serde_json::Value;
 
 use super::arguments::{Arguments, Kind, Parameter, optional, required};
@@ -45,14 +45,11 @@ impl Checked for ReadFile {
 
 fn read(workspace: &Workspace, path: &str, first: u64, limit: u64) -> Result<String, ToolError> {
     let resolved = workspace.resolve(path)?;
-    let metadata = workspace.dir.metadata(&resolved).map_err(|error| describe("read", path, &error))?;
-    if metadata.is_dir() {
+    if workspace.dir.metadata(&resolved).is_ok_and(|metadata| metadata.is_dir()) {
         return Err(ToolError::Mendable(format!("`{path}` is a folder; use glob to see what is in it")));
     }
-    if !metadata.is_file() {
-        return Err(ToolError::Mendable(format!("`{path}` is not a plain file")));
-    }
-    let file = workspace.dir.open(&resolved).map_err(|error| describe("read", path, &error))?;
+    let open = || workspace.open_file(&resolved).and_then(|file| Ok((file.metadata()?, file)));
+    let (metadata, file) = open().map_err(|error| describe("read", path, &error))?;
     let mut reader = BufReader::with_capacity(64 * 1024, file);
     if is_binary(&mut reader).map_err(|error| describe("read", path, &error))? {
         let what = format!("`{path}` is a binary file of {} bytes; it is not shown", metadata.len());

@@ -4,15 +4,17 @@
 //! link leads out. Control files are known by where a path leads, and by what file it is: other spellings, links and case-blind
 //! file systems do not help.
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cap_std::ambient_authority;
 use cap_std::fs::{Dir, Metadata};
 
 use super::{ReadOnly, ToolContext, ToolError};
+use crate::platform::{Folder, Identity, identity_of};
 
 /// The most symbolic links a path may lead through, as in the kernel.
 const LINKS_MAX: u32 = 40;
@@ -45,9 +47,14 @@ impl WorkspaceRoot {
         let stop = Arc::new(AtomicBool::new(false));
         let stop_on_drop = StopOnDrop(Arc::clone(&stop));
         let done = tokio::task::spawn_blocking(move || {
-            let dir = Dir::open_ambient_dir(&self.root, ambient_authority())
-                .map_err(|error| ToolError::Fatal(format!("open workspace {}: {error}", self.root.display())))?;
-            work(&Workspace { root: self, dir, stop })
+            let open = || {
+                let folder = Folder::open(&self.root)?;
+                Ok((folder.to_dir()?, folder))
+            };
+            let (dir, folder) = open().map_err(|error: io::Error| {
+                ToolError::Fatal(format!("open workspace {}: {error}", self.root.display()))
+            })?;
+            work(&Workspace { root: self, folder, dir, stop })
         })
         .await;
         drop(stop_on_drop);
@@ -66,20 +73,80 @@ impl Drop for StopOnDrop {
 /// The open workspace.
 pub(super) struct Workspace {
     root: WorkspaceRoot,
-    /// Its folder.
+    /// Its folder, to open what lies in it step by step.
+    folder: Folder,
+    /// The same, by whole paths.
     pub dir: Dir,
     stop: Arc<AtomicBool>,
 }
 
 impl Workspace {
-    /// Where the workspace is, for walking it.
+    /// Where the workspace is.
     pub(super) fn root(&self) -> &Path {
         &self.root.root
     }
 
-    /// The control files, as they were named.
-    pub(super) fn control_files(&self) -> impl Iterator<Item = &Path> {
-        self.root.control_files.iter().map(PathBuf::as_path)
+    /// The control files as a walk meets them, relative to the workspace: those at its top under whatever spelling, others by
+    /// their own.
+    pub(super) fn control_paths(&self) -> Vec<PathBuf> {
+        let names = self.dir.entries().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
+        names
+            .filter(|name| self.control_file_at(Path::new(name)).is_some())
+            .map(PathBuf::from)
+            .chain(self.root.control_files.iter().cloned())
+            .collect()
+    }
+
+    /// Which files the control files are, whatever they are called.
+    pub(super) fn control_identities(&self) -> Vec<Identity> {
+        let controls = self.root.control_files.iter();
+        controls.filter_map(|control| identity(self.dir.metadata(control).ok()?)).collect()
+    }
+
+    /// Opens a plain file to read it, by a path that [`Workspace::resolve`] returned.
+    ///
+    /// # Errors
+    /// What lies there, or above it, became something else since: a link, a pipe, a control file.
+    pub(super) fn open_file(&self, resolved: &Path) -> io::Result<File> {
+        let name = resolved.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let file = self.open_folder(resolved.parent().unwrap_or(Path::new("")))?.open_for_reading(name)?;
+        refuse_control(&self.control_identities(), identity_of(&file.metadata()?))?;
+        Ok(file)
+    }
+
+    /// Opens a folder by a path that [`Workspace::resolve`] returned: one after the other from the workspace on, none of them a link.
+    ///
+    /// # Errors
+    /// As [`Workspace::open_file`].
+    pub(super) fn open_folder(&self, resolved: &Path) -> io::Result<Folder> {
+        self.descend(resolved, |folder, name| folder.open_folder(name))
+    }
+
+    /// The same, for one that is made where it is missing.
+    ///
+    /// # Errors
+    /// As [`Workspace::open_file`].
+    pub(super) fn make_folder(&self, resolved: &Path) -> io::Result<Folder> {
+        self.descend(resolved, |folder, name| match folder.open_folder(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match folder.to_dir()?.create_dir(name) {
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                    _ => {}
+                }
+                folder.open_folder(name)
+            }
+            opened => opened,
+        })
+    }
+
+    fn descend(&self, resolved: &Path, step: impl Fn(&Folder, &OsStr) -> io::Result<Folder>) -> io::Result<Folder> {
+        let controls = self.control_identities();
+        let mut folder = self.folder.again()?;
+        for part in resolved.components().filter(|part| *part != Component::CurDir) {
+            folder = step(&folder, part.as_os_str())?;
+            refuse_control(&controls, folder.identity())?;
+        }
+        Ok(folder)
     }
 
     /// The most a tool hands back, in bytes.
@@ -180,14 +247,23 @@ fn is_same_spelling(a: &Path, b: &Path) -> bool {
 
 /// What file it is, whatever it is called.
 #[cfg(unix)]
-fn identity(metadata: Metadata) -> Option<(u64, u64)> {
+fn identity(metadata: Metadata) -> Option<Identity> {
     use cap_std::fs::MetadataExt;
     Some((metadata.dev(), metadata.ino()))
 }
 
 #[cfg(not(unix))]
-fn identity(_: Metadata) -> Option<(u64, u64)> {
+fn identity(_: Metadata) -> Option<Identity> {
     None
+}
+
+fn refuse_control(controls: &[Identity], found: Option<Identity>) -> io::Result<()> {
+    match found {
+        Some(found) if controls.contains(&found) => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "it became one of Brigade's control files just now"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn outside(path: &str) -> ToolError {

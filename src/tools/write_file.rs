@@ -1,10 +1,10 @@
 //! `write_file`: a whole file, replaced in one step.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use cap_std::fs::{Dir, Metadata};
+use cap_std::fs::Metadata;
 use cap_tempfile::TempFile;
 use serde_json::Value;
 
@@ -86,7 +86,7 @@ pub(super) fn existing(workspace: &Workspace, path: &str, target: &Path) -> Resu
 /// owner stay as they were.
 pub(super) fn replace(workspace: &Workspace, target: &Path, bytes: &[u8], before: Option<&Metadata>) -> io::Result<()> {
     let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let folder = open_folder(&workspace.dir, target.parent().unwrap_or(Path::new("")))?;
+    let folder = workspace.make_folder(target.parent().unwrap_or(Path::new("")))?.to_dir()?;
     let mut file = TempFile::new(&folder)?;
     file.as_file_mut().write_all(bytes)?;
     if let Some(before) = before {
@@ -94,15 +94,6 @@ pub(super) fn replace(workspace: &Workspace, target: &Path, bytes: &[u8], before
         file.as_file().set_permissions(before.permissions())?;
     }
     file.replace(name)
-}
-
-fn open_folder(dir: &Dir, folder: &Path) -> io::Result<Dir> {
-    let folder: PathBuf = folder.components().filter(|part| *part != std::path::Component::CurDir).collect();
-    if folder.as_os_str().is_empty() {
-        return dir.try_clone();
-    }
-    dir.create_dir_all(&folder)?;
-    dir.open_dir(&folder)
 }
 
 #[cfg(unix)]

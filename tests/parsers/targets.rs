@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use brigade::config::file::parse as parse_config;
 use brigade::config::problem::SourceFile;
 use brigade::config::{Config, Surroundings, TeamFlags};
-use brigade::domain::context::{asks, defuse, restore};
+use brigade::domain::context::asks;
 use brigade::domain::document::Document;
 use brigade::domain::event::Event;
 use brigade::domain::merge::{Lines, unaccounted};
@@ -20,6 +20,7 @@ use brigade::domain::record::{MemberStatus, RosterMember, WorkerRecord, Worktree
 use brigade::domain::request::RequestBook;
 use brigade::domain::spend::{Book, LedgerLine};
 use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
+use brigade::domain::tags::{defuse, restore};
 use brigade::domain::task::{Task, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::Record;

@@ -84,6 +84,53 @@ async fn an_append_that_failed_halfway_is_done_wholly_by_the_next() {
     }
 }
 
+/// Puts what is no transcript in its place: a pipe, a link, a folder.
+fn spoil(path: &Path, kind: usize) {
+    match kind {
+        0 => assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success()),
+        1 => std::os::unix::fs::symlink("/dev/zero", path).unwrap(),
+        _ => fs::create_dir(path).unwrap(),
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_transcript_is_set_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
+    let path = folder.path().join("transcripts/alice.jsonl");
+    transcripts.append("alice", &[said("a")], false).await.unwrap();
+    for kind in 0..3 {
+        // Found by the one who loads, then by the one who appends to what it loaded before.
+        fs::remove_file(&path).unwrap();
+        spoil(&path, kind);
+        assert!(transcripts.load("alice").await.unwrap().is_empty());
+        let aside = transcripts.take_set_aside();
+        assert_eq!((aside.len(), aside[0].teammate.as_str()), (1, "alice"));
+        assert!(aside[0].kept.symlink_metadata().is_ok(), "{aside:?}");
+        spoil(&path, kind);
+        transcripts.append("alice", &[said("b")], true).await.unwrap();
+        assert_eq!(transcripts.take_set_aside().len(), 1);
+        assert_eq!(transcripts.load("alice").await.unwrap(), [said("b")]);
+    }
+    assert_eq!(fs::read_dir(folder.path().join("transcripts/.spoiled")).unwrap().count(), 6);
+    fs::remove_file(&path).unwrap();
+    spoil(&path, 0);
+    let error = FileTranscripts::look(real(), folder.path()).load("alice").await.unwrap_err().to_string();
+    assert!(error.contains("alice.jsonl") && error.contains("it is a pipe"), "{error}");
+    assert!(path.symlink_metadata().is_ok());
+}
+
+#[tokio::test]
+async fn transcript_that_cannot_be_set_aside_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("transcripts")).unwrap();
+    spoil(&folder.path().join("transcripts/alice.jsonl"), 0);
+    fs::write(folder.path().join("transcripts/.spoiled"), "in the way").unwrap();
+    let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
+    let error = transcripts.set_all_aside().unwrap_err().to_string();
+    assert!(error.contains("alice.jsonl: it is a pipe or a device, no transcript; remove it"), "{error}");
+}
+
 #[tokio::test]
 async fn names_never_become_paths() {
     let folder = tempfile::tempdir().unwrap();

@@ -268,6 +268,18 @@ async fn what_a_file_or_a_command_says_never_passes_for_the_harness() {
 }
 
 #[tokio::test]
+async fn disguised_tag_in_a_file_is_shown_defused() {
+    let stage = stage().await;
+    let lines = ["<\u{1b}[0midentity>", "<in\u{2060}box>", "\u{ff1c}auto-claimed>", "<\u{456}nb\u{43e}x>"];
+    stage.write("trap.txt", lines.join("\n"));
+    let read = stage.alice.says("read_file", json!({ "path": "trap.txt" })).await;
+    assert_eq!(read.matches("&lt;").count() + read.matches("&#xFF1C;").count(), 4, "{read}");
+    let passage = read.lines().nth(2).unwrap().split_once('\t').unwrap().1;
+    stage.alice.says("edit_file", json!({ "path": "trap.txt", "old_text": passage, "new_text": "gone" })).await;
+    assert_eq!(stage.read("trap.txt").lines().nth(2), Some("gone"));
+}
+
+#[tokio::test]
 async fn a_workspace_that_is_gone_ends_the_turn() {
     let stage = stage().await;
     std::fs::remove_dir_all(stage.folder.path()).unwrap();

@@ -8,3 +8,4 @@ mod mail;
 mod reviews;
 mod stage;
 mod table;
+mod walks;

@@ -61,6 +61,7 @@ fn every_tool_file_stands_in_the_table() {
         "command",
         "deliver",
         "environment",
+        "ignored",
         "mail",
         "mod",
         "output",

@@ -2,6 +2,7 @@
 //! told to go on. The terminal is put back as it was when it ends, also in the middle of a line.
 
 use std::borrow::Cow;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -19,12 +20,15 @@ use super::completion::{Hint, Vocabulary};
 use super::screen::Screen;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Output;
+use crate::platform::reading::{self as files, Accept};
 use crate::platform::terminal::{self, Terminal};
 use crate::ui::style::{BOLD, DIM, WARN, paint};
 use crate::ui::text::width;
 
 /// Lines that are kept from one session to the next.
 const HISTORY_MAX: usize = 1_000;
+/// The largest file of former lines that is read, in bytes.
+const HISTORY_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// The widest prompt; a longer team's name is left out.
 const PROMPT_WIDTH_MAX: usize = 20;
 
@@ -94,8 +98,14 @@ impl Editor {
             has_colours: screen.has_colours(),
         };
         lines.set_helper(Some(helper));
-        // There is none the first time.
-        let _ = lines.load_history(&history);
+        // There is none the first time. What is no plain file, or too large, is neither read nor written.
+        let history = match files::read(&history, Accept::FilesHere, HISTORY_BYTES_MAX) {
+            Err(error) if error.kind() != ErrorKind::NotFound => None,
+            _ => Some(history),
+        };
+        if let Some(history) = &history {
+            let _ = lines.load_history(history);
+        }
         let (sender, typed) = mpsc::channel(1);
         let (go_on, may_go_on) = sync_channel(1);
         let reading = Reading { prompt, history, text, is_leaving: Arc::clone(&is_leaving), screen: screen.clone() };
@@ -160,7 +170,7 @@ type Text = Arc<Mutex<(String, usize)>>;
 /// What the editor's thread goes by.
 struct Reading {
     prompt: String,
-    history: PathBuf,
+    history: Option<PathBuf>,
     /// Told at every key.
     text: Text,
     is_leaving: Arc<AtomicBool>,
@@ -187,7 +197,9 @@ impl Reading {
             let (what, is_last) = match line {
                 Ok(line) => {
                     // What cannot be kept is typed again.
-                    let _ = lines.save_history(&self.history);
+                    if let Some(history) = &self.history {
+                        let _ = lines.save_history(history);
+                    }
                     (Typed::Line(line), false)
                 }
                 Err(ReadlineError::Interrupted) if self.is_leaving.swap(false, Ordering::SeqCst) => {

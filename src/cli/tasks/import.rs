@@ -12,6 +12,7 @@ use crate::domain::change::{Actor, ActorKind};
 use crate::domain::name::HUMAN;
 use crate::domain::task::{Task, TaskStatus};
 use crate::embed::read_plan;
+use crate::platform::reading::Accept;
 use crate::team::plan;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::{count, one_line};
@@ -29,7 +30,8 @@ pub struct Import {
 
 impl Import {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let tasks = read_plan(&context.current_folder().join(&self.file), &context.workspace()?)?;
+        let file = context.current_folder().join(&self.file);
+        let tasks = read_plan(&file, &context.workspace()?, Accept::FilesAndPipes)?;
         let board = context.board()?;
         let by = Actor::new(HUMAN, ActorKind::Person);
         let import = plan::import(board.as_ref(), &by, tasks).await?;

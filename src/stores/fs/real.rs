@@ -7,7 +7,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Drained, FileKind, FileSystem, FolderWatch, HeldLock, ReadEach, Stamp};
+use super::{Drained, FileSystem, FolderWatch, HeldLock, ReadEach, Stamp};
 use crate::platform;
 
 /// An open lock file; the mutex keeps the threads of this process apart, the lock the processes.
@@ -46,9 +46,6 @@ impl RealFileSystem {
 /// Appends what `file` holds from `offset` on to `bytes`, and says its stamp from before.
 fn read_into(bytes: &mut Vec<u8>, mut file: File, offset: u64, bytes_max: u64) -> io::Result<Stamp> {
     let stamp = platform::stamp_of(&file.metadata()?);
-    if stamp.kind != FileKind::File {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
-    }
     let expected = stamp.bytes.saturating_sub(offset);
     if offset > 0 {
         file.seek(SeekFrom::Start(offset))?;
@@ -101,7 +98,7 @@ impl FileSystem for RealFileSystem {
         let mut bytes = Vec::new();
         for (place, name) in names.iter().enumerate() {
             let file = match &open {
-                Ok(open) => open.open_for_reading(name),
+                Ok(open) => open.open_for_reading(name.as_ref()),
                 Err(_) => platform::open_for_reading(&folder.join(name)),
             };
             bytes.clear();
@@ -127,7 +124,7 @@ impl FileSystem for RealFileSystem {
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        File::create(path)?.write_all(bytes)
+        platform::open_for_writing(path)?.write_all(bytes)
     }
 
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<u64> {

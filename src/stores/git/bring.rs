@@ -12,7 +12,8 @@ use super::Inner;
 use super::commits::named;
 use super::index::{REPOSITORY_MODE, is_occupied};
 use super::merges::modes;
-use super::run::{path_of, paths_ended_by, pathspec};
+use super::run::{OUTPUT_BYTES_MAX, path_of, paths_ended_by, pathspec};
+use crate::platform::reading::{self, Accept};
 use crate::ports::RepositoryError;
 
 /// Paths that one call of git is given.
@@ -186,7 +187,8 @@ impl Inner {
 
     /// Whether the file holds the beginning of one of these blobs and no more: nothing that would be lost with it.
     fn is_begun(&self, path: &Path, blobs: &[String]) -> Result<bool, RepositoryError> {
-        let Ok(there) = fs::read(self.main.work_tree.join(path)) else { return Ok(false) };
+        let file = self.main.work_tree.join(path);
+        let Ok(there) = reading::read(&file, Accept::FilesHere, OUTPUT_BYTES_MAX) else { return Ok(false) };
         for blob in blobs {
             // As a checkout would write it, with the line ends and filters of this path.
             let mut place = OsString::from("--path=");

@@ -34,6 +34,8 @@ use async_trait::async_trait;
 use crate::domain::access::PathRule;
 use crate::domain::merge::short_commit;
 use crate::domain::task::TaskId;
+use crate::platform;
+use crate::platform::reading::{self, Accept};
 use crate::ports::{
     Assignment, Clock, Durability, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, Worktree,
 };
@@ -57,6 +59,9 @@ const AT_WORK_FILE: &str = "brigade-at-work";
 
 /// The oldest git that merges without a checkout (`git merge-tree --write-tree`).
 const VERSION_MIN: (u32, u32) = (2, 38);
+
+/// The largest exclude file that is read, in bytes.
+const EXCLUDE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// What git does not see in any worktree: the worktrees themselves, what Brigade keeps in them, and what it keeps of a run.
 const EXCLUDED: [&str; 5] = ["/.worktrees/", "/.agent/", "/.tasks/", "/.team/", "/agent_state.json"];
@@ -361,7 +366,7 @@ impl Inner {
     /// Has git not see what is Brigade's, in no file that is anybody's to commit.
     fn exclude(&self) -> Result<(), RepositoryError> {
         let path = self.main.common_dir.join("info/exclude");
-        let old = match fs::read(&path) {
+        let old = match reading::read(&path, Accept::FilesHere, EXCLUDE_BYTES_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             other => other,
         };
@@ -376,7 +381,7 @@ impl Inner {
             let gap = if old.is_empty() || old.ends_with(b"\n") { "" } else { "\n" };
             let lines = format!("{gap}{}\n", missing.join("\n"));
             // What the person has in it is not written anew.
-            fs::OpenOptions::new().append(true).create(true).open(&path)?.write_all(lines.as_bytes())
+            platform::open_for_appending(&path)?.write_all(lines.as_bytes())
         });
         written.map_err(|error| failed("write", &path, &error))
     }

@@ -24,7 +24,7 @@ const OTHERS_TIME_UNSAID: Duration = Duration::from_secs(1);
 /// How long one call may take. The longest is a checkout.
 const TIME_MAX: Duration = Duration::from_secs(600);
 /// The most of its output that is taken, in bytes; more is an error.
-const OUTPUT_BYTES_MAX: u64 = 256 * 1024 * 1024;
+pub(super) const OUTPUT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The most of what it says on stderr that is kept, in bytes.
 const STDERR_BYTES_MAX: usize = 8 * 1024;
 /// The first and the longest pause between two looks whether it has ended.

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use crate::stores::fs::{FileSystem, RealFileSystem};
+use crate::platform::reading::{self, Accept};
 
 /// The most that is read of one, in bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 
 /// Its bytes, if it is there and what it should be.
 pub(super) fn bytes(path: &Path) -> Option<Vec<u8>> {
-    RealFileSystem::default().read(path, 0, BYTES_MAX).ok().map(|(bytes, _)| bytes)
+    reading::read(path, Accept::FilesHere, BYTES_MAX).ok()
 }
 
 /// Its text.

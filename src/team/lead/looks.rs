@@ -29,12 +29,22 @@ impl Lead {
         self.write_end().await;
         self.reclaim().await;
         self.shared.room.look();
+        self.tell_set_aside();
         self.look_at_state().await;
         self.look_at_board().await;
         self.tell_vanished();
         self.take_back_unheld().await;
         self.look_at_mail().await;
         self.look_at_approvals().await;
+    }
+
+    /// Names what lay in the place of transcripts.
+    fn tell_set_aside(&self) {
+        for aside in self.shared.stores.transcripts.take_set_aside() {
+            let (found, kept) = (aside.found, aside.kept.display());
+            let text = format!("its transcript was {found}, which is now {kept}: it remembers nothing from before");
+            self.shared.notes.warn(aside.teammate, text);
+        }
     }
 
     pub(super) async fn look_at(&mut self, changes: Changes) {

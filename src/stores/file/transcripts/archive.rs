@@ -68,7 +68,7 @@ impl<'a> Lines<'a> {
 impl Inner {
     /// Archives the first `covers` records, counted from the very first.
     pub(super) fn archive(&self, name: &str, path: &Path, covers: u64) -> StoreResult<()> {
-        let bytes = self.read(path)?;
+        let bytes = self.read(name, path)?;
         let lines = Lines::parse(&bytes);
         let count = usize::try_from(covers.saturating_sub(lines.hidden())).unwrap_or(usize::MAX);
         let (gone, kept) = lines.records.split_at(count.min(lines.records.len()));

@@ -4,6 +4,7 @@
 //! and leaves one record in its place (`archive`). One process writes a transcript: the one that runs the teammate.
 
 mod archive;
+mod odd;
 
 use std::collections::HashMap;
 use std::io;
@@ -15,7 +16,7 @@ use async_trait::async_trait;
 
 use crate::domain::name::Name;
 use crate::domain::transcript::{Entry, Record};
-use crate::ports::{StoreError, StoreResult, Transcripts};
+use crate::ports::{SetAside, StoreError, StoreResult, Transcripts};
 use crate::stores::fs::FileSystem;
 
 use super::append::{left_behind, rest_behind};
@@ -44,6 +45,10 @@ struct Inner {
     folder: PathBuf,
     live_bytes: u64,
     open: Mutex<HashMap<String, Arc<Mutex<Open>>>>,
+    /// Whether what is no transcript is moved beside; a process that only looks moves nothing.
+    sets_aside: bool,
+    /// What was moved beside, until it is asked for.
+    aside: Mutex<Vec<SetAside>>,
 }
 
 /// How often a folder that is gone is made anew for one append.
@@ -79,7 +84,27 @@ impl FileTranscripts {
     ) -> Self {
         let sync = SyncQueue::new(Arc::clone(&files), durability);
         let folder = team_folder.join("transcripts");
-        Self { inner: Arc::new(Inner { files, durability, sync, folder, live_bytes, open: Mutex::default() }) }
+        let (open, aside) = (Mutex::default(), Mutex::default());
+        let inner = Inner { files, durability, sync, folder, live_bytes, open, sets_aside: true, aside };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The transcripts, to look at: nothing is moved beside.
+    #[must_use]
+    pub fn look(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
+        let mut transcripts = Self::new(files, Durability::Process, team_folder);
+        if let Some(inner) = Arc::get_mut(&mut transcripts.inner) {
+            inner.sets_aside = false;
+        }
+        transcripts
+    }
+
+    /// Moves beside what has the name of a transcript and is none. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: one cannot be moved, and whose it is could not work.
+    pub fn set_all_aside(&self) -> StoreResult<()> {
+        self.inner.set_all_aside()
     }
 }
 
@@ -93,6 +118,10 @@ impl Transcripts for FileTranscripts {
     async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()> {
         let (inner, name, records) = (Arc::clone(&self.inner), name.to_owned(), records.to_owned());
         blocking(move || inner.append(&name, records, sync)).await
+    }
+
+    fn take_set_aside(&self) -> Vec<SetAside> {
+        std::mem::take(&mut *self.inner.aside.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -112,10 +141,11 @@ impl Inner {
         Arc::clone(open.entry(name.to_owned()).or_default())
     }
 
-    fn read(&self, path: &Path) -> StoreResult<Vec<u8>> {
+    fn read(&self, name: &str, path: &Path) -> StoreResult<Vec<u8>> {
         match self.files.read(path, 0, TRANSCRIPT_BYTES_MAX) {
             Ok((bytes, _)) => Ok(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(_) if self.sets_aside && self.set_aside(name, path)? => Ok(Vec::new()),
             Err(error) => Err(failed("read", path)(error)),
         }
     }
@@ -124,7 +154,7 @@ impl Inner {
         let path = self.path(name)?;
         let open = self.open(name);
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = self.read(&path)?;
+        let bytes = self.read(name, &path)?;
         let lines = Lines::parse(&bytes);
         if lines.torn > 0 {
             tracing::warn!(transcript = %path.display(), lines = lines.torn, "lines of a transcript are torn; they are passed over");
@@ -166,7 +196,7 @@ impl Inner {
             Entry::Message(_) => None,
         });
         if open.sound_bytes.is_none() || (open.hidden.is_none() && covers.is_some()) {
-            let bytes = self.read(path)?;
+            let bytes = self.read(name, path)?;
             open.look_at(&bytes);
             open.hidden.get_or_insert_with(|| Lines::parse(&bytes).hidden());
         }
@@ -181,7 +211,13 @@ impl Inner {
             text.push_str(&line);
             text.push('\n');
         }
-        let appended = self.append_text(path, open, &text)?;
+        let appended = match self.append_text(path, open, &text) {
+            Err(_) if self.sets_aside && self.set_aside(name, path)? => {
+                *open = Open { sound_bytes: Some(0), hidden: Some(0), ..Open::default() };
+                self.append_text(path, open, &text)?
+            }
+            appended => appended?,
+        };
         if let Some(covers) = covers.filter(|_| appended.start > self.live_bytes) {
             // The file becomes another one.
             (open.sound_bytes, open.is_named) = (None, false);
