@@ -14,6 +14,7 @@ use crate::ports::Board as _;
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::{BOARD_FOLDER, SPOILED_FOLDER};
 use crate::stores::file::state::STATE_FILE;
+use crate::stores::file::workers::Incarnation;
 use crate::stores::file::workers::lead::occupy;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::GitRepository;
@@ -68,7 +69,7 @@ impl Clean {
         let items = self.items(&workspace, &running.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         if self.yes && !items.is_empty() {
-            let held = occupy(Arc::new(RealFileSystem::default()), &workspace, CLEANER)?;
+            let held = occupy(Arc::new(RealFileSystem::default()), &workspace, &Incarnation::own(), CLEANER)?;
             context.stores(Purpose::Act).await?.workers.survey().await?;
             for item in &items {
                 remove(&item.path)?;

@@ -49,6 +49,10 @@ mod stage;
 /// The first argument that makes a program of ours the guard.
 pub const GUARD_ARGUMENT: &str = "__guard";
 
+/// The variable that marks a guard's command, and all it starts, with the process that started the guard: its [`processes::own_mark`].
+/// Guards and inits, which hide their environment, have the same mark as their second argument.
+pub const WORKER_VARIABLE: &str = "BRIGADE_WORKER";
+
 /// How long processes have between SIGTERM and SIGKILL.
 pub const GRACE: Duration = Duration::from_millis(200);
 
@@ -80,12 +84,12 @@ pub fn run_if_asked() {
 #[cfg(unix)]
 fn run(arguments: &[OsString]) -> i32 {
     let code = match arguments {
-        [what, order @ ..] if what == "run" => process::run(order),
+        [_mark, what, order @ ..] if what == "run" => process::run(order),
         #[cfg(target_os = "linux")]
-        [what, order @ ..] if what == "init" => init::run(order),
+        [_mark, what, order @ ..] if what == "init" => init::run(order),
         #[cfg(target_os = "linux")]
-        [what, order @ ..] if what == "map" => confine::map_for(order),
-        [what, order @ ..] if what == "stage" => stage::run(order),
+        [_mark, what, order @ ..] if what == "map" => confine::map_for(order),
+        [_mark, what, order @ ..] if what == "stage" => stage::run(order),
         _ => None,
     };
     code.unwrap_or(64)
@@ -103,6 +107,24 @@ fn run(_: &[OsString]) -> i32 {
 /// When the system does not say which program this is.
 pub fn own_guard() -> std::io::Result<Arc<[OsString]>> {
     Ok(Arc::from([own_program()?, GUARD_ARGUMENT.into()]))
+}
+
+/// The first arguments of the processes that a guard starts of this program: as the guard itself, with its worker's mark.
+#[cfg(unix)]
+fn own_arguments() -> [OsString; 2] {
+    [GUARD_ARGUMENT.into(), std::env::var_os(WORKER_VARIABLE).unwrap_or_default()]
+}
+
+/// Whether a process is a guard that the worker with this mark started, or belongs to such a guard's command. A file cannot forge
+/// that: the system tells it from the process itself.
+#[must_use]
+pub fn is_of_worker(pid: i32, mark: &str) -> bool {
+    let is_guard = || {
+        let arguments = processes::arguments(pid);
+        matches!(&arguments[..], [_, guard, marked, ..] if guard == GUARD_ARGUMENT.as_bytes() && marked == mark.as_bytes())
+    };
+    let variable = format!("{WORKER_VARIABLE}={mark}");
+    !mark.is_empty() && (is_guard() || processes::environment(pid).iter().any(|entry| entry == variable.as_bytes()))
 }
 
 fn own_program() -> std::io::Result<OsString> {
@@ -144,9 +166,11 @@ impl GuardedCommand<'_> {
         let [program, first @ ..] = self.guard else {
             return Err(std::io::ErrorKind::InvalidInput.into());
         };
-        let mut process = Command::new(program);
-        process.args(first).arg("run").arg(self.level.as_word()).arg(shell()).arg(self.command).args(self.read_only);
+        let (mut process, mark) = (Command::new(program), processes::own_mark());
+        process.args(first).arg(&mark).arg("run").arg(self.level.as_word());
+        process.arg(shell()).arg(self.command).args(self.read_only);
         process.current_dir(self.folder).env_clear().envs(self.environment.iter().map(|(name, value)| (name, value)));
+        process.env(WORKER_VARIABLE, mark);
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(process)
     }

@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 pub mod guard;
+mod locks;
 pub mod processes;
 pub mod terminal;
 pub mod watch;
@@ -21,6 +22,7 @@ mod other;
 #[cfg(not(unix))]
 use other as system;
 
+pub use locks::{LockHolder, lock_holder, open_lock_file};
 pub use system::{
     Folder, free_bytes, host_name, is_media_error, open_for_reading, process_lives, renames_after_bytes, stamp_of,
 };
@@ -109,17 +111,6 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
 pub fn open_for_appending(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true);
-    system::no_follow(&mut options);
-    options.open(path)
-}
-
-/// Opens (and makes, where missing) a lock file. It never follows a symbolic link.
-///
-/// # Errors
-/// What the system says.
-pub fn open_lock_file(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
     system::no_follow(&mut options);
     options.open(path)
 }

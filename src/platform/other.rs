@@ -9,6 +9,16 @@ use super::{FileKind, Stamp};
 
 pub(super) fn no_follow(_: &mut OpenOptions) {}
 
+pub(super) fn only_for_owner(_: &mut OpenOptions) {}
+
+pub(super) fn keep_for_owner(_: &File) -> io::Result<()> {
+    Ok(())
+}
+
+pub(super) fn device_and_inode(_: &Path) -> Option<(u32, u32, u64)> {
+    None
+}
+
 /// Opens a file for reading.
 ///
 /// # Errors

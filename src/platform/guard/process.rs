@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process};
 
 use super::descendants::signal_all;
-use super::{CommandEnd, GO, GRACE, GUARD_ARGUMENT, GuardSays, Level, own_program};
+use super::{CommandEnd, GO, GRACE, GuardSays, Level, own_arguments, own_program};
 use crate::platform::processes::hide_this_process;
 
 /// How long the stage may take to get ready.
@@ -185,7 +185,7 @@ fn follow_group(group: Pid) -> io::Result<CommandEnd> {
 fn spawn(order: &Order<'_>, channel: OwnedFd) -> io::Result<Child> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
     let mut stage = Command::new(own_program()?);
-    stage.arg(GUARD_ARGUMENT);
+    stage.args(own_arguments());
     match order.level {
         Level::Whole => stage.arg("init"),
         Level::Mounts | Level::Plain => stage.arg("stage").arg(std::process::id().to_string()).process_group(0),

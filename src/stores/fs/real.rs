@@ -5,18 +5,80 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use super::{Drained, FileKind, FileSystem, FolderWatch, HeldLock, ReadEach, Stamp};
+use super::{
+    Drained, FileKind, FileSystem, FolderWatch, HeldLock, LOCK_WAIT_MAX, LockTimeout, Pauses, ReadEach, Stamp,
+};
 use crate::platform;
 
-/// An open lock file; the mutex keeps the threads of this process apart, the lock the processes.
-type OpenLock = Arc<Mutex<fd_lock::RwLock<File>>>;
+type LockFile = fd_lock::RwLock<File>;
+
+/// An open lock file. Threads of this process take turns with it; its lock keeps the processes apart.
+#[derive(Debug)]
+struct OpenLock {
+    /// `None` while a thread has it.
+    file: Mutex<Option<LockFile>>,
+    returned: Condvar,
+}
+
+impl OpenLock {
+    fn file(&self) -> MutexGuard<'_, Option<LockFile>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file, once no other thread has it; `None` after [`LOCK_WAIT_MAX`].
+    fn borrow(&self, began: Instant) -> Option<Borrowed<'_>> {
+        let left = LOCK_WAIT_MAX.saturating_sub(began.elapsed());
+        let waited = self.returned.wait_timeout_while(self.file(), left, |file| file.is_none());
+        let (mut file, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        Some(Borrowed { file: Some(file.take()?), open: self })
+    }
+}
+
+/// The open lock file of one thread, until this is dropped.
+struct Borrowed<'a> {
+    file: Option<LockFile>,
+    open: &'a OpenLock,
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        *self.open.file() = self.file.take();
+        self.open.returned.notify_one();
+    }
+}
+
+/// How a try to run a critical section came out.
+enum Section {
+    /// It ran.
+    Ran,
+    /// The lock file is not the one at the path any more.
+    Replaced,
+}
+
+/// Runs `critical` under the lock of this file, which lies at `path`.
+fn run_locked(lock: &mut LockFile, path: &Path, began: Instant, critical: &mut dyn FnMut()) -> io::Result<Section> {
+    let mut pauses = Pauses::since(began);
+    loop {
+        match lock.try_write() {
+            Ok(file) if is_still(&file, path) => {
+                critical();
+                return Ok(Section::Ran);
+            }
+            Ok(_) => return Ok(Section::Replaced),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        std::thread::sleep(pauses.next().ok_or_else(|| LockTimeout::of(path))?);
+    }
+}
 
 /// The operating system's files. Clones share their open lock files.
 #[derive(Debug, Default, Clone)]
 pub struct RealFileSystem {
-    locks: Arc<Mutex<HashMap<PathBuf, OpenLock>>>,
+    locks: Arc<Mutex<HashMap<PathBuf, Arc<OpenLock>>>>,
     /// A folder that is never made: where it is missing, nothing below it is made either.
     root: Option<PathBuf>,
 }
@@ -28,12 +90,13 @@ impl RealFileSystem {
         Self { root: Some(root.to_owned()), ..Self::default() }
     }
 
-    fn open_lock(&self, path: &Path) -> io::Result<OpenLock> {
+    fn open_lock(&self, path: &Path) -> io::Result<Arc<OpenLock>> {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = locks.get(path) {
             return Ok(Arc::clone(open));
         }
-        let open = Arc::new(Mutex::new(fd_lock::RwLock::new(platform::open_lock_file(path)?)));
+        let file = Mutex::new(Some(fd_lock::RwLock::new(platform::open_lock_file(path)?)));
+        let open = Arc::new(OpenLock { file, returned: Condvar::new() });
         locks.insert(path.to_owned(), Arc::clone(&open));
         Ok(open)
     }
@@ -170,15 +233,15 @@ impl FileSystem for RealFileSystem {
     }
 
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
+        let began = Instant::now();
         loop {
             let open = self.open_lock(path)?;
-            let mut lock = open.lock().unwrap_or_else(PoisonError::into_inner);
-            let guard = lock.write()?;
-            if is_still(&guard, path) {
-                critical();
-                return Ok(());
+            let mut borrowed = open.borrow(began).ok_or_else(|| LockTimeout::of(path))?;
+            let Some(lock) = &mut borrowed.file else { continue };
+            match run_locked(lock, path, began, critical)? {
+                Section::Ran => return Ok(()),
+                Section::Replaced => self.forget_lock(path),
             }
-            self.forget_lock(path);
         }
     }
 
@@ -196,24 +259,6 @@ impl FileSystem for RealFileSystem {
                 return Ok(Some(Box::new(file)));
             }
         }
-    }
-
-    fn hold_folder(&self, folder: &Path) -> io::Result<Option<HeldLock>> {
-        // Systems and file systems that lock no folders say so in many ways; the lock's file keeps others out there.
-        let Ok(open) = File::open(folder) else { return Ok(Some(Box::new(()))) };
-        let mut lock = fd_lock::RwLock::new(open);
-        match lock.try_write() {
-            Ok(guard) => mem::forget(guard),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(_) => return Ok(Some(Box::new(()))),
-        }
-        Ok(Some(Box::new(lock.into_inner())))
-    }
-
-    fn is_folder_held(&self, folder: &Path) -> bool {
-        let Ok(open) = File::open(folder) else { return false };
-        let lock = fd_lock::RwLock::new(open);
-        matches!(lock.try_read(), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
