@@ -23,6 +23,8 @@ struct Interruption {
     is_asked_to_stop: bool,
     lost: Option<Held>,
     is_broken_off: bool,
+    /// It goes on with its mail, which says what to do.
+    has_order: bool,
 }
 
 impl Teammate {
@@ -55,6 +57,8 @@ impl Teammate {
         if self.is_idle() {
             // Words to look were passed over meanwhile.
             events.push(self.look());
+        } else if interruption.has_order {
+            events.extend(self.read_inbox().await?);
         }
         if let Some(lost) = interruption.lost {
             self.lost = Some(lost.task);
@@ -112,6 +116,10 @@ impl Teammate {
                         // The model may be slow; people see at once that it was heard.
                         tracing::debug!("a teammate was asked to stop and finishes its turn");
                     }
+                    Control::ReadNow => {
+                        interruption.has_order = true;
+                        reins.hasten(Pace::BreakOff);
+                    }
                     Control::Prompt(prompt) => prompts.push_back(prompt),
                     Control::ClaimLost(_) | Control::Look | Control::TryAgain => {}
                 }
@@ -130,11 +138,11 @@ impl Teammate {
             (self.model_failures, self.down, self.away_until) = (0, None, None);
         }
         let has_finished = outcomes.contains(&Outcome::Event(Event::Finished));
-        if interruption.is_broken_off {
+        if interruption.is_broken_off || interruption.has_order {
             let mut events = self.events_of(outcomes).await?;
             events.retain(|event| matches!(event, Event::Finished | Event::Claimed(_) | Event::ClaimLost));
-            let is_news = !matches!(self.phase, Phase::Stopping { .. });
-            events.extend(is_news.then_some(Event::StopAsked));
+            let stops = interruption.is_broken_off && !matches!(self.phase, Phase::Stopping { .. });
+            events.extend(stops.then_some(Event::StopAsked));
             events.push(Event::TurnEnded);
             return Ok(events);
         }

@@ -297,7 +297,7 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
         waiting_for: match &member.gone {
             Some(reason) => Some(format!("nothing: {reason}")).filter(|_| !reason.is_empty()),
             None if matches!(standing.phase, Phase::Work { .. } | Phase::Stopping { .. }) => waits_at_work(member)
-                .or_else(|| member.stop_asked.is_some().then(|| "the end of its turn, to stop then".to_owned())),
+                .or_else(|| member.is_to_stop.then(|| "the end of its turn, to stop then".to_owned())),
             None if standing.down.is_some() => standing.waiting_for.clone(),
             // An answer before mail and tasks.
             None => lead
@@ -343,7 +343,7 @@ fn phase_word(lead: &Lead, member: &Member, phase: Phase) -> &'static str {
         Some(reason) if reason.is_empty() => "stopped",
         Some(_) => "dead",
         None if is_silent() => "stalled",
-        None if is_at_work && member.stop_asked.is_some() => "stopping",
+        None if is_at_work && member.is_to_stop => "stopping",
         None => phase.word(),
     }
 }

@@ -65,8 +65,8 @@ pub struct Member {
     nudged_at: Option<(u64, u64)>,
     /// The claim it was last told is lost.
     told_lost: Option<Held>,
-    /// Whether a person asked it to stop, and if so whether at once instead of after its turn.
-    pub stop_asked: Option<bool>,
+    /// Whether a person asked it to stop once its turn is over, and it has not read that yet.
+    pub is_to_stop: bool,
     /// Whether it was told to stop: however it ends then, it is not started again.
     pub is_stopping: bool,
 }
@@ -319,7 +319,7 @@ impl Members {
             turned: 0,
             nudged_at: None,
             told_lost: None,
-            stop_asked: None,
+            is_to_stop: false,
             is_stopping: false,
         };
         if respawns == 0 {

@@ -31,6 +31,8 @@ pub enum Control {
     Compact(Reply),
     /// What kept its model out of reach may be mended: try again.
     TryAgain,
+    /// An order waits in its mail that does not wait for the turn: the turn is broken off and the mail read.
+    ReadNow,
     /// Finish the turn, give the claim back, end.
     Stop,
     /// End now: the turn is broken off.
@@ -339,7 +341,7 @@ impl Teammate {
                 () = sleep_if(wait) => Control::Look,
             };
             match heard {
-                Control::Look => return Some(self.look()),
+                Control::Look | Control::ReadNow => return Some(self.look()),
                 Control::Prompt(prompt) => {
                     self.prompts.push_back(prompt);
                     return Some(self.look());

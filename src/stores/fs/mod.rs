@@ -25,8 +25,7 @@ pub type HeldLock = Box<dyn Any + Send + Sync>;
 /// The longest wait for a lock that others hold.
 pub const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// The first and the longest pause between two tries for a lock. The longest is short against a wait, so that a lock in heavy use is
-/// found free in time.
+/// The first and the longest pause between two tries for a lock that is held for life, or for a worktree: few want one at a time.
 const LOCK_PAUSE_MIN: Duration = Duration::from_micros(50);
 const LOCK_PAUSE_MAX: Duration = Duration::from_millis(2);
 
@@ -72,8 +71,8 @@ struct Pauses {
 }
 
 impl Pauses {
-    fn since(began: Instant) -> Self {
-        Self { began, paused: Duration::ZERO, next: LOCK_PAUSE_MIN }
+    fn new() -> Self {
+        Self { began: Instant::now(), paused: Duration::ZERO, next: LOCK_PAUSE_MIN }
     }
 }
 
@@ -201,7 +200,7 @@ pub trait FileSystem: Send + Sync {
 /// # Errors
 /// A [`LockTimeout`], or the error of opening the lock file.
 pub fn hold(files: &dyn FileSystem, path: &Path) -> io::Result<HeldLock> {
-    let mut pauses = Pauses::since(Instant::now());
+    let mut pauses = Pauses::new();
     loop {
         if let Some(held) = files.hold(path)? {
             return Ok(held);

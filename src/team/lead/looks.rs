@@ -124,7 +124,7 @@ impl Lead {
         {
             self.shared.notes.warn(LEAD, format!("cannot read its mail: {error}"));
         }
-        self.heed_stops(&waiting).await;
+        self.note_stops(&waiting).await;
         let mut asks = Vec::with_capacity(waiting.len());
         let mut unreadable = Vec::new();
         for to in waiting {
@@ -142,35 +142,34 @@ impl Lead {
         (self.state.mail_waiting, self.state.mail_unreadable) = (asks, unreadable);
     }
 
-    /// Stops the teammates that a person asked to stop. Looking into mail takes no lock; reading it would, and stopping waits for none.
-    async fn heed_stops(&mut self, waiting: &[String]) {
+    /// Takes in whom a person asks to stop who works: each reads that after its turn, and people see until then that it was heard.
+    async fn note_stops(&mut self, waiting: &[String]) {
         let launched_at = self.shared.launched_at.as_seconds();
         let is_asked = |message: &Message| {
             message.kind == MessageType::ShutdownRequest && message.from == HUMAN && message.timestamp >= launched_at
         };
-        for member in self.members.by_name.values_mut().filter(|member| member.gone.is_none()) {
+        for member in self.members.by_name.values_mut().filter(|member| member.works() && !member.is_to_stop) {
             let name = &member.spec.name;
             if !waiting.iter().any(|to| name.is_same(to)) {
                 continue;
             }
-            // The member that reads it names mail that cannot be read.
+            // What cannot be read is named by who reads it.
             let mail = self.shared.stores.mailbox.peek(name.as_str()).await.unwrap_or_default();
-            let asked = mail.iter().map(|delivery| &delivery.message).filter(|message| is_asked(message));
-            let asked = asked.map(Message::stops_now).max();
-            let Some(now) = asked.filter(|_| asked > member.stop_asked) else { continue };
-            member.stop_asked = asked;
-            if member.works() {
-                self.shared.notes.fact(Fact::StopAsked { teammate: name.to_string(), now });
+            if let Some(asked) = mail.iter().map(|delivery| &delivery.message).find(|message| is_asked(message)) {
+                member.is_to_stop = true;
+                self.shared.notes.fact(Fact::StopAsked { teammate: name.to_string(), now: asked.stops_now() });
             }
-            member.stop(if now { Control::StopNow } else { Control::Stop });
         }
     }
 
-    /// Whether its mail would set it to work, were it told of it. A member that works reads its mail anyway. `None` where it cannot be
-    /// read.
+    /// Whether its mail would set it to work, were it told of it. Who works reads its mail anyway, but for an order that does not wait
+    /// for that. `None` where it cannot be read.
     async fn look_at_mail_of(&self, member: &Member) -> Option<bool> {
         let waiting = self.shared.stores.mailbox.peek(member.spec.name.as_str()).await.ok()?;
         let mut messages = waiting.iter().map(|delivery| &delivery.message);
+        if member.works() && messages.clone().any(Message::stops_now) {
+            member.tell(Control::ReadNow);
+        }
         let sets_to_work =
             |message: &Message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest;
         Some(member.is_idle() && messages.any(sets_to_work))

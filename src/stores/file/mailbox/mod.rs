@@ -1,8 +1,8 @@
 //! The inboxes: `.team/inbox/<name>.jsonl`. It knows nothing of transcripts; it is told what they carry.
 //!
-//! Sending is one append under a lock, but for requests to stop, which need none. Taking renames the inbox into `.taken/`, where it stays until all its messages are said
-//! to be carried by a transcript and it has been unchanged for a second: programs that take no locks may have opened
-//! it before the rename. Nothing here remembers what was delivered across a restart; the transcript on disk does.
+//! Sending is one append under a lock; requests to stop are appended without one. Taking renames the inbox into `.taken/`, where it
+//! stays until all its messages are said to be carried by a transcript and it has been unchanged for a second: programs that take no
+//! locks may have opened it before the rename. Nothing here remembers what was delivered across a restart; the transcript on disk does.
 
 mod delivery;
 mod recipients;
