@@ -131,6 +131,32 @@ impl Bench {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn guards_and_commands_carry_their_workers_mark() {
+    let bench = bench();
+    let command = run("touch begun; exec sleep 300", LONG, &bench.setting);
+    let look = async {
+        bench.has_begun().await;
+        let recorded = bench.record.commands.lock().unwrap()[0].0;
+        let mark = processes::own_mark();
+        for pid in [recorded.guard.pid, recorded.group] {
+            assert!(guard::is_of_worker(pid, &mark), "{pid}");
+            assert!(!guard::is_of_worker(pid, "1-1") && !guard::is_of_worker(pid, ""), "{pid}");
+        }
+        let commands = bench.processes();
+        assert!(commands.iter().any(|pid| guard::is_of_worker(*pid, &mark)), "{commands:?}");
+        assert!(
+            !guard::is_of_worker(i32::try_from(std::process::id()).unwrap(), &mark),
+            "the worker itself is no command"
+        );
+    };
+    tokio::select! {
+        outcome = command => panic!("{outcome:?}"),
+        () = look => {}
+    }
+}
+
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {

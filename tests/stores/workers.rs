@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-use brigade::domain::record::{WorkerRecord, WorkerTeammate};
+use brigade::domain::record::{GuardProcess, WorkerRecord, WorkerTeammate};
 use brigade::platform::guard::WORKER_VARIABLE;
 use brigade::platform::processes;
 use brigade::ports::{StoreError, Tenure, Workers};
@@ -159,6 +159,30 @@ async fn what_is_no_record_is_tidied_away() {
     let survey = one.survey().await.unwrap();
     assert_eq!(survey.dead.len(), 1);
     assert_eq!((survey.live.len(), names(folder.path()).len()), (1, 2));
+}
+
+#[tokio::test]
+async fn planted_record_ends_no_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = worker(folder.path());
+    let mut child = Command::new("sleep").arg("60").env_remove(WORKER_VARIABLE).process_group(0).spawn().unwrap();
+    let pid = i32::try_from(child.id()).unwrap();
+    let guard = GuardProcess { pid, started_ms: processes::process(pid).unwrap().started_ms };
+    let own = fs::read_to_string(folder.path().join(format!("workers/{}.json", one.me()))).unwrap();
+    let own: WorkerRecord = serde_json::from_str(&own).unwrap();
+    // All that can be known of this machine is right in it: the boot, the host, the time.
+    let mut teammates = running(Some(pid));
+    teammates.get_mut("alice").unwrap().guards.push(guard);
+    let planted = WorkerRecord { worker: "999999-1-0000abcd".into(), teammates, uptime_ms: u64::MAX, ..own };
+    let text = serde_json::to_string(&planted).unwrap();
+    fs::write(folder.path().join("workers/999999-1-0000abcd.json"), &text).unwrap();
+    // Under another name it would speak for a worker that has a record of its own.
+    fs::write(folder.path().join("workers/1-1-1.json"), &text).unwrap();
+    let survey = one.survey().await.unwrap();
+    assert!(child.try_wait().unwrap().is_none(), "a planted record ended it");
+    assert_eq!(survey.dead.iter().map(|record| &*record.worker).collect::<Vec<_>>(), ["999999-1-0000abcd"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[tokio::test]
