@@ -52,7 +52,9 @@ fn held_locks_are_named_and_stop_needs_none() {
     let began = Instant::now();
     let stopped = place.run(&["stop", "m1", "--now"]);
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
-    wait_until("its command is ended", || commands(&place) == 1);
+    let has_stopped =
+        || place.events().iter().any(|event| event["kind"] == "teammate_stopped" && event["teammate"] == "m1");
+    wait_until("it stops, and its command with it", || has_stopped() && commands(&place) == 1);
     assert!(began.elapsed() < BOUND, "stop NAME: {:?}", began.elapsed());
     // The other is in the middle of a turn, which it may finish.
     let asked = place.run(&["stop", "--wait", "0"]);
