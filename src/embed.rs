@@ -32,6 +32,7 @@ use crate::ports::{Clock, Repository, StoreError, Stores};
 use crate::sandbox::protected::{make_user_config_folder, search_path_rules, user_config_rules};
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::file::links::refuse_link;
+use crate::stores::file::{LOCK_FILES, WORKERS_FOLDER};
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::{GitOptions, GitRepository};
 use crate::stores::open::{OpenOptions, Purpose, Workspace, open};
@@ -46,16 +47,6 @@ const CONTROL_FILES: [&str; 4] = ["agent_state.json", ".tasks", ".team", CONFIG_
 
 /// Folders whose files become the state file while commands run: see `stores::file::shared`.
 const STATE_FILE_FOLDERS: [&str; 2] = [".team/spare", ".team/aside"];
-
-/// Files by which processes of Brigade keep each other out. A command that held one would hold up the team.
-pub const LOCK_FILES: [&str; 6] = [
-    ".tasks/.lock",
-    ".team/lead.lock",
-    ".team/.agent_state.json.lock",
-    ".team/.config.json.lock",
-    ".team/inbox/.lock",
-    ".team/requests.lock",
-];
 
 /// The system's clock.
 #[derive(Debug, Clone, Copy)]
@@ -394,7 +385,8 @@ pub fn sandbox(
     // A config that the person named may be a link; every other control file was refused as one.
     let real = |file: PathBuf| file.canonicalize().unwrap_or(file);
     rules.extend(control_files.iter().map(|file| PathRule::read_only(real(workspace.join(file)))));
-    rules.extend(LOCK_FILES.iter().map(|file| PathRule::hidden(workspace.join(file))));
+    let locks = LOCK_FILES.iter().chain([&WORKERS_FOLDER]);
+    rules.extend(locks.map(|path| PathRule::hidden(workspace.join(path))));
     rules.extend(user_file.into_iter().flat_map(|file| user_config_rules(file, workspace)));
     rules.extend(search_path_rules(workspace, writable));
     let mut known = BTreeSet::new();

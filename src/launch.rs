@@ -51,7 +51,7 @@ async fn run(launch: Launch) -> CliResult<Exit> {
         report.note(warning);
     }
     report.begin(&*stores.board.view().await?);
-    let mut signals = Signals::listen()?;
+    let mut signals = Signals::listen(launch.session.is_some())?;
     let mut team = open.launch().await?;
     report.note_behind(isolated.as_ref().and_then(Isolated::uncommitted));
     report.note_behind(pause_note(&stores, launch.lifetime, &spec).await?);

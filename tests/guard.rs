@@ -13,7 +13,7 @@ use brigade::domain::record::RunningCommand;
 use brigade::domain::task::TaskId;
 use brigade::platform::processes;
 use brigade::ports::StoreResult;
-use brigade::sandbox::{CONFINEMENT_VARIABLE, CommandExit, GUARD_ARGUMENT, Level, Sandbox, SandboxError};
+use brigade::sandbox::{self, CONFINEMENT_VARIABLE, CommandExit, GUARD_ARGUMENT, Level, Sandbox, SandboxError};
 use brigade::tools::command::{CommandOutcome, CommandSetting, Ending, Holding, run};
 use brigade::tools::{CommandRegistry, ToolError};
 use tokio::sync::watch;
@@ -141,6 +141,32 @@ impl Bench {
         eventually("a process id is written", || std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n')))
             .await;
         std::fs::read_to_string(&path).unwrap().trim().parse().unwrap()
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn guards_and_commands_carry_their_workers_mark() {
+    let bench = bench();
+    let command = run("touch begun; exec sleep 300", LONG, &bench.setting);
+    let look = async {
+        bench.has_begun().await;
+        let recorded = bench.record.commands.lock().unwrap()[0].0;
+        let mark = processes::own_mark();
+        for pid in [recorded.guard.pid, recorded.group] {
+            assert!(sandbox::is_of_worker(pid, &mark), "{pid}");
+            assert!(!sandbox::is_of_worker(pid, "1-1") && !sandbox::is_of_worker(pid, ""), "{pid}");
+        }
+        let commands = bench.processes();
+        assert!(commands.iter().any(|pid| sandbox::is_of_worker(*pid, &mark)), "{commands:?}");
+        assert!(
+            !sandbox::is_of_worker(i32::try_from(std::process::id()).unwrap(), &mark),
+            "the worker itself is no command"
+        );
+    };
+    tokio::select! {
+        outcome = command => panic!("{outcome:?}"),
+        () = look => {}
     }
 }
 

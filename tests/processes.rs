@@ -36,6 +36,8 @@ mod kills;
 mod leads;
 #[path = "processes/limits.rs"]
 mod limits;
+#[path = "processes/locked.rs"]
+mod locked;
 #[path = "processes/places.rs"]
 mod places;
 #[path = "processes/removed.rs"]

@@ -14,6 +14,7 @@ use crate::ports::Board as _;
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::{BOARD_FOLDER, SPOILED_FOLDER};
 use crate::stores::file::state::STATE_FILE;
+use crate::stores::file::workers::Incarnation;
 use crate::stores::file::workers::lead::occupy;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::GitRepository;
@@ -69,7 +70,7 @@ impl Clean {
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         if self.yes && !items.is_empty() {
             let stores = context.stores(Purpose::Act).await?;
-            let held = occupy(Arc::new(RealFileSystem::default()), &workspace, CLEANER)?;
+            let held = occupy(Arc::new(RealFileSystem::default()), &workspace, &Incarnation::own(), CLEANER)?;
             stores.workers.survey().await?;
             for item in &items {
                 remove(&item.path)?;

@@ -42,6 +42,8 @@ pub struct LeadProcess {
     pub team: String,
     /// Its number.
     pub pid: u32,
+    /// Whether that number is certainly the lead's: then it may be signalled. Where the system tells no start times it is taken to be.
+    pub is_certain: bool,
     /// The machine it runs on, where its record says so.
     pub host: Option<String>,
     /// Its last sign of life, where anything says so.
@@ -380,6 +382,7 @@ impl Context {
             let is_here = record.is_some_and(|record| record.host == platform::host_name());
             let process = i32::try_from(leader.pid).ok().filter(|_| is_here).and_then(platform::processes::process);
             LeadProcess {
+                is_certain: leader.lives() == Some(true) || platform::processes::own_start_ms() == 0,
                 is_suspended: process.is_some_and(|process| process.is_suspended),
                 host: record.map(|record| record.host.clone()),
                 heartbeat: record.map(|record| record.heartbeat),

@@ -8,6 +8,7 @@ use super::exit::Exit;
 use super::output::Answer;
 use crate::domain::spend::{LedgerEntry, LedgerLine};
 use crate::domain::state::SharedState;
+use crate::stores::file::workers::Incarnation;
 use crate::stores::file::workers::lead::occupy;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::open::Purpose;
@@ -62,7 +63,7 @@ async fn reset(context: &Context, running: &Running, team: &str) -> CliResult<()
         return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("brigade stop"));
     }
     let stores = context.stores(Purpose::Act).await?;
-    let held = occupy(Arc::new(RealFileSystem::default()), &context.workspace()?, RESETTER)?;
+    let held = occupy(Arc::new(RealFileSystem::default()), &context.workspace()?, &Incarnation::own(), RESETTER)?;
     let line = LedgerLine::new(context.now(), LedgerEntry::Reset { team: team.to_owned() });
     stores.ledger.append(vec![line]).await?;
     drop(held);

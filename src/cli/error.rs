@@ -13,6 +13,7 @@ use crate::domain::refusal::Refusal;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::embed::EmbedError;
 use crate::ports::StoreError;
+use crate::stores::fs::LockTimeout;
 use crate::team::LaunchError;
 
 /// An error for the person at the terminal, or the program behind the pipe.
@@ -107,6 +108,9 @@ impl From<StoreError> for CliError {
             StoreError::Occupied { .. } => Some("`brigade stop` stops it, `brigade team` shows it".to_owned()),
             StoreError::Refused(refusal) => refusal_hint(refusal),
             StoreError::Link(path, leads_to) => Some(link_hint(path, leads_to)),
+            StoreError::Io { source, .. } if LockTimeout::in_error(source).is_some() => {
+                Some("end the process that holds it, or wait until it is done; `brigade stop` needs no lock".to_owned())
+            }
             StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 Some("you may not write there; commands that a team runs see its control files read-only".to_owned())
             }

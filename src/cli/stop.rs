@@ -99,6 +99,13 @@ fn signal(lead: &LeadProcess) -> CliResult<()> {
         let message = format!("the team runs on {}, not on this machine", one_line(host));
         return Err(CliError::refused(message).hint("brigade state pause stops it from here"));
     }
+    if !lead.is_certain {
+        let message = format!(
+            "cannot stop the team: .team/lead.lock is held, and .team/lead.json names no process of this machine as its lead (pid {})",
+            lead.pid
+        );
+        return Err(CliError::refused(message).hint("brigade state pause stops the team, wherever it runs"));
+    }
     match platform::processes::terminate(lead.pid) {
         // Gone meanwhile: that is what was wanted.
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

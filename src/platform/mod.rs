@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 
+mod locks;
 pub mod processes;
 pub mod reading;
 pub mod terminal;
@@ -22,6 +23,7 @@ mod other;
 #[cfg(not(unix))]
 use other as system;
 
+pub use locks::{LockHolder, lock_holder, open_lock_file};
 pub use system::{
     Folder, free_bytes, host_name, identity_of, is_media_error, is_shared, is_trusted_owner, process_lives,
     renames_after_bytes, stamp_of,
@@ -134,15 +136,4 @@ pub fn open_for_writing(path: &Path) -> io::Result<File> {
 fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     system::plain_only(options);
     reading::plain(options.open(path).map_err(system::named)?)
-}
-
-/// Opens (and makes, where missing) a lock file. It never follows a symbolic link.
-///
-/// # Errors
-/// What the system says.
-pub fn open_lock_file(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    system::no_follow(&mut options);
-    options.open(path)
 }

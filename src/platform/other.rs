@@ -14,6 +14,16 @@ pub(super) fn do_not_wait(_: &mut cap_std::fs::OpenOptions) {}
 
 pub(super) fn no_follow(_: &mut OpenOptions) {}
 
+pub(super) fn only_for_owner(_: &mut OpenOptions) {}
+
+pub(super) fn keep_for_owner(_: &File) -> io::Result<()> {
+    Ok(())
+}
+
+pub(super) fn device_and_inode(_: &Path) -> Option<(u32, u32, u64)> {
+    None
+}
+
 /// Opens what lies at the end of any links.
 pub(super) fn open_without_waiting(path: &Path) -> io::Result<File> {
     File::open(path)

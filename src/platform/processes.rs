@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How often is looked whether processes that were killed are gone.
@@ -42,6 +43,37 @@ pub enum GroupSignal {
 #[must_use]
 pub fn process(pid: i32) -> Option<ProcessInfo> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The name of the program a process runs, in printable characters.
+#[must_use]
+pub fn program(pid: i32) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(&name).chars().filter(|letter| !letter.is_control()).collect())
+}
+
+/// The arguments of a process, its program's name first; empty where they cannot be read.
+#[must_use]
+pub fn arguments(pid: i32) -> Vec<Vec<u8>> {
+    words_of(pid, "cmdline")
+}
+
+/// The environment that a process started with, as `NAME=value`; empty where it cannot be read.
+#[must_use]
+pub fn environment(pid: i32) -> Vec<Vec<u8>> {
+    words_of(pid, "environ")
+}
+
+fn words_of(pid: i32, file: &str) -> Vec<Vec<u8>> {
+    let text = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    text.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
+}
+
+/// The mark of this process on those it starts: its number and its start, by which it differs from all others of this boot.
+#[must_use]
+pub fn own_mark() -> String {
+    static MARK: OnceLock<String> = OnceLock::new();
+    MARK.get_or_init(|| format!("{}-{}", std::process::id(), own_start_ms())).clone()
 }
 
 fn all_processes() -> Vec<ProcessInfo> {

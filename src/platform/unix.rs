@@ -27,6 +27,27 @@ pub(super) fn plain_only(options: &mut OpenOptions) {
     options.custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY));
 }
 
+/// Makes a new file readable and writable for its owner alone.
+pub(super) fn only_for_owner(options: &mut OpenOptions) {
+    options.mode(0o600);
+}
+
+/// Takes an own file's permissions from everybody but its owner.
+pub(super) fn keep_for_owner(file: &File) -> io::Result<()> {
+    let about = file.metadata()?;
+    let is_own = about.uid() == rustix::process::geteuid().as_raw();
+    if is_own && about.is_file() && about.mode() & 0o077 != 0 {
+        rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)?;
+    }
+    Ok(())
+}
+
+/// The device, as its two numbers, and the inode of what lies at `path`.
+pub(super) fn device_and_inode(path: &Path) -> Option<(u32, u32, u64)> {
+    let about = std::fs::symlink_metadata(path).ok()?;
+    Some((rustix::fs::major(about.dev()), rustix::fs::minor(about.dev()), about.ino()))
+}
+
 /// Has a pipe's writer not be waited for.
 pub(super) fn do_not_wait(options: &mut cap_std::fs::OpenOptions) {
     cap_std::fs::OpenOptionsExt::custom_flags(options, flags(OFlags::NONBLOCK | OFlags::NOCTTY));

@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process};
 
 use super::descendants::signal_all;
 use super::order::Order;
-use super::{CommandExit, GO, GRACE, GUARD_ARGUMENT, GuardMessage, Level, own_program};
+use super::{CommandExit, GO, GRACE, GuardMessage, Level, own_arguments, own_program};
 use crate::platform::processes::hide_this_process;
 
 /// How long the init may take to get ready.
@@ -195,7 +195,7 @@ impl Inner {
 fn spawn(level: Level, channel: OwnedFd) -> io::Result<Child> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
     let mut process = Command::new(own_program()?);
-    process.arg(GUARD_ARGUMENT);
+    process.args(own_arguments());
     match level {
         Level::Full => process.arg("init"),
         Level::MountsOnly | Level::Off => process.arg("reexec").arg(std::process::id().to_string()).process_group(0),

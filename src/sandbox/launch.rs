@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use super::order::Order;
-use super::{CONFINEMENT_VARIABLE, GuardMessage, Level, environment};
+use super::{CONFINEMENT_VARIABLE, GuardMessage, Level, WORKER_VARIABLE, environment};
 use crate::domain::access::PathRule;
 use crate::platform::processes;
 
@@ -154,9 +154,9 @@ impl Sandbox {
         let mut all = self.0.rules.clone();
         all.extend(rules.iter().filter(|rule| !self.0.rules.contains(rule)).cloned());
         let order = Order { level: self.0.confinement.level, script: script.into(), rules: all }.encode();
-        let mut process = Command::new(program);
-        process.args(first).arg("run").current_dir(folder);
-        process.env_clear().envs(environment::of_command(&self.0.environment, variables));
+        let (mut process, mark) = (Command::new(program), processes::own_mark());
+        process.args(first).arg(&mark).arg("run").current_dir(folder);
+        process.env_clear().envs(environment::of_command(&self.0.environment, variables)).env(WORKER_VARIABLE, mark);
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(Prepared { process, order })
     }

@@ -59,6 +59,10 @@ pub use messages::{CommandExit, GuardMessage};
 /// The first argument that makes a program of ours the guard.
 pub const GUARD_ARGUMENT: &str = "__guard";
 
+/// The variable that marks a guard's command, and every process it starts, with the process that started the guard: its
+/// [`processes::own_mark`]. Guards and inits hide their environment, and have the same mark as their second argument.
+pub const WORKER_VARIABLE: &str = "BRIGADE_WORKER";
+
 /// How long processes have between SIGTERM and SIGKILL.
 pub const GRACE: Duration = Duration::from_millis(200);
 
@@ -146,12 +150,12 @@ pub fn close_inherited_files(arguments: impl Iterator<Item = OsString>) {
 #[cfg(unix)]
 fn run(arguments: &[OsString]) -> i32 {
     let code = match arguments {
-        [role] if role == "run" => guard::run(),
+        [_mark, role] if role == "run" => guard::run(),
         #[cfg(target_os = "linux")]
-        [role] if role == "init" => init::run(),
+        [_mark, role] if role == "init" => init::run(),
         #[cfg(target_os = "linux")]
-        [role, rest @ ..] if role == "map" => namespaces::map_for(rest),
-        [role, rest @ ..] if role == "reexec" => reexec::run(rest),
+        [_mark, role, rest @ ..] if role == "map" => namespaces::map_for(rest),
+        [_mark, role, rest @ ..] if role == "reexec" => reexec::run(rest),
         _ => None,
     };
     code.unwrap_or(64)
@@ -169,6 +173,24 @@ fn run(_: &[OsString]) -> i32 {
 /// When the system does not say which program this is.
 pub fn own_guard() -> std::io::Result<Arc<[OsString]>> {
     Ok(Arc::from([own_program()?, GUARD_ARGUMENT.into()]))
+}
+
+/// The first arguments of the processes that a guard starts of this program: as the guard itself, with its worker's mark.
+#[cfg(unix)]
+fn own_arguments() -> [OsString; 2] {
+    [GUARD_ARGUMENT.into(), std::env::var_os(WORKER_VARIABLE).unwrap_or_default()]
+}
+
+/// Whether a process is a guard that the worker with this mark started, or belongs to such a guard's command. A file cannot forge
+/// that: the system reads it from the process itself.
+#[must_use]
+pub fn is_of_worker(pid: i32, mark: &str) -> bool {
+    let is_guard = || {
+        let arguments = processes::arguments(pid);
+        matches!(&arguments[..], [_, guard, marked, ..] if guard == GUARD_ARGUMENT.as_bytes() && marked == mark.as_bytes())
+    };
+    let variable = format!("{WORKER_VARIABLE}={mark}");
+    !mark.is_empty() && (is_guard() || processes::environment(pid).iter().any(|entry| entry == variable.as_bytes()))
 }
 
 fn own_program() -> std::io::Result<OsString> {

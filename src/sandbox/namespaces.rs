@@ -12,7 +12,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
-use super::{GO, GUARD_ARGUMENT, own_program};
+use super::{GO, own_arguments, own_program};
 
 /// Enters a mount namespace: directly where we may, else inside a user namespace that maps ids to themselves. With
 /// `processes` the children from here on are in a process namespace too, and the first of them is its init.
@@ -61,7 +61,8 @@ fn enter_as_nobody_special(wanted: UnshareFlags) -> io::Result<()> {
 
 fn start_mapper() -> io::Result<Child> {
     Command::new(own_program()?)
-        .args([GUARD_ARGUMENT, "map", &std::process::id().to_string()])
+        .args(own_arguments())
+        .args(["map", &std::process::id().to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()

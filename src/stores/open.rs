@@ -23,7 +23,7 @@ use super::file::transcripts::FileTranscripts;
 use super::file::watch::{self, NoEvents, Watcher};
 use super::file::workers::lead::{Leader, Leadership, occupy, who_leads};
 use super::file::workers::{FileWorkers, Incarnation};
-use super::file::{Durability, TEAM_FOLDER, blocking, failed};
+use super::file::{Durability, LOCK_FILES, TEAM_FOLDER, blocking, failed};
 use super::fs::{FileSystem, RealFileSystem};
 use super::memory;
 use super::requests::FileRequests;
@@ -199,7 +199,11 @@ impl Opened {
         for folder in &folders {
             files.create_folder(folder).map_err(failed("make", folder))?;
         }
-        self.lead = Some(Arc::new(occupy(Arc::clone(files), workspace, team)?));
+        self.lead = Some(Arc::new(occupy(Arc::clone(files), workspace, &ground.process, team)?));
+        for path in LOCK_FILES.map(|file| workspace.join(file)) {
+            // That makes the file, so that commands can be kept from it before anything needed it.
+            drop(files.hold(&path).map_err(failed("make", &path))?);
+        }
         sweep_temporaries(&**files, team_folder)?;
         write_format(&**files, team_folder, options.durability)?;
         if options.durability == Durability::Power {

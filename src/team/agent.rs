@@ -284,7 +284,19 @@ impl Agent {
     async fn read_portion(&mut self) -> Result<Option<Vec<Outcome>>, AgentError> {
         let name = self.spec.name.clone();
         let mailbox = Arc::clone(&self.shared.stores.mailbox);
-        let mut deliveries = mailbox.take(name.as_str(), self.conversation.delivered()).await?;
+        let mut deliveries = match mailbox.take(name.as_str(), self.conversation.delivered()).await {
+            Ok(deliveries) => deliveries,
+            // Taking mail needs a lock, looking at it does not: a person who asks a teammate to stop is heard all the same.
+            Err(error) => {
+                let waiting = mailbox.peek(name.as_str()).await?;
+                let messages: Vec<Message> = waiting.into_iter().map(|delivery| delivery.message).collect();
+                let stop = Outcome::Event(Event::StopAsked);
+                if outcomes_of_mail(&messages, self.shared.launched_at).contains(&stop) {
+                    return Ok(Some(vec![stop]));
+                }
+                return Err(error.into());
+            }
+        };
         if deliveries.is_empty() {
             if self.owes_settling {
                 self.settle().await;

@@ -204,7 +204,7 @@ fn command_sees_no_terminal_but_its_own() {
 
 #[test]
 fn lock_files_are_hidden_from_commands() {
-    let locks = brigade::embed::LOCK_FILES.join(" ");
+    let locks = brigade::stores::file::LOCK_FILES.join(" ");
     let script = format!("for lock in {locks}; do [ -f $lock ] && echo SEEN $lock; done; echo tried");
     let attack = Attack::new(&["true", &script]);
     if !attack.is_confined() {

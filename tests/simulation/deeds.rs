@@ -14,6 +14,7 @@ use brigade::domain::spend::{LedgerEntry, LedgerLine};
 use brigade::domain::state::Mode;
 use brigade::domain::task::{NewTask, TaskId, TaskResult};
 use brigade::ports::{Claimant, Clock, StoreResult};
+use brigade::stores::file::workers::Incarnation;
 use brigade::stores::file::workers::lead::occupy;
 use brigade::stores::fs::FileSystem;
 use brigade::stores::open::Purpose;
@@ -206,7 +207,8 @@ impl World {
         self.stop_for_money(stops).await;
         let process = self.open("person", Purpose::Act)?;
         let port: Arc<dyn FileSystem> = Arc::new(Files(Arc::clone(&process.files)));
-        let held = occupy(port, Path::new(WORKSPACE), "brigade-cost")?;
+        let nobody = Incarnation { pid: u32::MAX, started_ms: 0 };
+        let held = occupy(port, Path::new(WORKSPACE), &nobody, "brigade-cost")?;
         let line = LedgerLine::new(self.nature.now(), LedgerEntry::Reset { team: TEAM.to_owned() });
         let reset = process.stores.ledger.append(vec![line]).await;
         drop(held);

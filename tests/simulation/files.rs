@@ -295,13 +295,6 @@ impl FileSystem for Files {
         let held = self.0.change(&[], |disk| disk.hold(path))?;
         Ok(self.0.keep(held))
     }
-    fn hold_folder(&self, folder: &Path) -> io::Result<Option<HeldLock>> {
-        let held = self.0.change(&[], |disk| disk.hold_folder(folder))?;
-        Ok(self.0.keep(held))
-    }
-    fn is_folder_held(&self, folder: &Path) -> bool {
-        self.0.disk.is_folder_held(folder)
-    }
     fn wait(&self, time: std::time::Duration) {
         self.0.disk.wait(time);
     }

@@ -404,9 +404,7 @@ impl Laws {
     /// Between calls only locks for life are held.
     fn check_locks(&mut self, disk: &SimulatedDisk, workspace: &Path) {
         let team = workspace.join(".team");
-        let is_for_life = |path: &PathBuf| {
-            path == workspace || *path == team.join("lead.lock") || path.starts_with(team.join("workers"))
-        };
+        let is_for_life = |path: &PathBuf| *path == team.join("lead.lock") || path.starts_with(team.join("workers"));
         let held: Vec<PathBuf> = disk.locks().into_iter().filter(|path| !is_for_life(path)).collect();
         self.expect(held.is_empty(), || format!("short locks: {held:?} are held between calls"));
     }

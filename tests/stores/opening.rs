@@ -1,12 +1,18 @@
 //! Opening a workspace: who may, what is said, and the hints that tell of changes by others.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::time::Instant;
 
+use brigade::domain::change::{Actor, ActorKind};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::Name;
+use brigade::domain::request::{Request, RequestKind};
+use brigade::domain::state::{Mode, SetDesired, StateUpdate};
+use brigade::domain::task::NewTask;
 use brigade::domain::time::UnixMs;
-use brigade::ports::{StoreChange, StoreError};
+use brigade::ports::{StoreChange, StoreError, Stores};
+use brigade::stores::file::{LOCK_FILES, WORKERS_FOLDER};
 use brigade::stores::open::{Purpose, StoreKind, leader, open};
 use tokio::sync::broadcast::Receiver;
 
@@ -41,6 +47,48 @@ async fn one_process_leads_and_others_act_beside_it() {
     drop((first, beside));
     assert_eq!(leader(folder.path()).unwrap(), None);
     open(folder.path(), lead()).await.unwrap();
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn lock_files_are_listed_and_there_from_the_start() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let workspace = open(folder.path(), lead()).await.unwrap();
+    for file in LOCK_FILES {
+        let about = fs::metadata(folder.path().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert_eq!(about.permissions().mode() & 0o777, 0o600, "{file}");
+    }
+    // Whatever the stores do, they make no other.
+    let Stores { mailbox, state, roster, requests, board, .. } = &workspace.stores;
+    mailbox.open_inboxes(&[Name::new("alice").unwrap()]).await.unwrap();
+    mailbox.send("alice", Message::new(MessageType::Message, "human", "hello", UnixMs(0))).await.unwrap();
+    mailbox.take("alice", &HashSet::new()).await.unwrap();
+    let desired = SetDesired { mode: Mode::Pause, by: "human".into(), note: String::new(), only_if: None };
+    state.update(StateUpdate { desired: Some(desired), ..StateUpdate::default() }).await.unwrap();
+    roster.report("t", &[]).await.unwrap();
+    requests.open(Request::new("r", RequestKind::Shutdown, "lead", "alice", UnixMs(1))).await.unwrap();
+    board
+        .create(
+            &Actor::new("human", ActorKind::Person),
+            vec![NewTask { subject: "one".into(), ..NewTask::default() }],
+            false,
+        )
+        .await
+        .unwrap();
+    let mut found = BTreeSet::new();
+    let mut folders = vec![folder.path().to_owned()];
+    while let Some(inside) = folders.pop() {
+        for entry in fs::read_dir(inside).unwrap().map(|entry| entry.unwrap().path()) {
+            let relative = entry.strip_prefix(folder.path()).unwrap().to_string_lossy().into_owned();
+            if entry.is_dir() {
+                folders.push(entry);
+            } else if relative.ends_with("lock") && !relative.starts_with(WORKERS_FOLDER) {
+                found.insert(relative);
+            }
+        }
+    }
+    assert_eq!(found, LOCK_FILES.map(str::to_owned).into());
 }
 
 #[tokio::test]

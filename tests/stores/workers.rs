@@ -9,10 +9,12 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-use brigade::domain::record::{WorkerRecord, WorkerTeammate};
+use brigade::domain::record::{GuardProcess, WorkerRecord, WorkerTeammate};
+use brigade::platform::processes;
 use brigade::ports::{StoreError, Tenure, Workers};
-use brigade::stores::file::workers::FileWorkers;
-use brigade::stores::file::workers::lead::{occupy, who_leads};
+use brigade::sandbox::WORKER_VARIABLE;
+use brigade::stores::file::workers::lead::{Leadership, occupy, who_leads};
+use brigade::stores::file::workers::{FileWorkers, Incarnation};
 
 use crate::support::{clock, eventually, real, worlds};
 
@@ -20,13 +22,25 @@ fn worker(team: &Path) -> FileWorkers {
     FileWorkers::register(real(), clock(), team, "t").unwrap()
 }
 
+/// Leads as this process.
+fn lead(workspace: &Path, team: &str) -> Result<Leadership, StoreError> {
+    occupy(real(), workspace, &Incarnation::own(), team)
+}
+
 fn running(group: Option<i32>) -> BTreeMap<String, WorkerTeammate> {
     let process_groups = group.into_iter().collect();
     BTreeMap::from([("alice".to_owned(), WorkerTeammate { process_groups, ..WorkerTeammate::default() })])
 }
 
+/// A program that carries the mark of this process, as the commands of its teammates do.
+fn marked(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env(WORKER_VARIABLE, processes::own_mark());
+    command
+}
+
 fn command() -> (Child, i32) {
-    let child = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+    let child = marked("sleep").arg("60").process_group(0).spawn().unwrap();
     let group = i32::try_from(child.id()).unwrap();
     (child, group)
 }
@@ -78,7 +92,7 @@ async fn the_dead_are_told_only_once_their_commands_have_ended() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("alive");
     let script = format!("trap '' TERM; while :; do date +%s%N > {}; sleep 0.02; done", path.display());
-    let mut child = Command::new("sh").arg("-c").arg(script).process_group(0).spawn().unwrap();
+    let mut child = marked("sh").arg("-c").arg(script).process_group(0).spawn().unwrap();
     let group = i32::try_from(child.id()).unwrap();
     let dead = worker(folder.path());
     dead.report(running(Some(group))).await.unwrap();
@@ -148,27 +162,50 @@ async fn what_is_no_record_is_tidied_away() {
 }
 
 #[tokio::test]
+async fn planted_record_ends_no_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = worker(folder.path());
+    let mut child = Command::new("sleep").arg("60").env_remove(WORKER_VARIABLE).process_group(0).spawn().unwrap();
+    let pid = i32::try_from(child.id()).unwrap();
+    let guard = GuardProcess { pid, started_ms: processes::process(pid).unwrap().started_ms };
+    let own = fs::read_to_string(folder.path().join(format!("workers/{}.json", one.me()))).unwrap();
+    let own: WorkerRecord = serde_json::from_str(&own).unwrap();
+    // All that can be known of this machine is right in it: the boot, the host, the time.
+    let mut teammates = running(Some(pid));
+    teammates.get_mut("alice").unwrap().guards.push(guard);
+    let planted = WorkerRecord { worker: "999999-1-0000abcd".into(), teammates, uptime_ms: u64::MAX, ..own };
+    let text = serde_json::to_string(&planted).unwrap();
+    fs::write(folder.path().join("workers/999999-1-0000abcd.json"), &text).unwrap();
+    // Under another name it would speak for a worker that has a record of its own.
+    fs::write(folder.path().join("workers/1-1-1.json"), &text).unwrap();
+    let survey = one.survey().await.unwrap();
+    assert!(child.try_wait().unwrap().is_none(), "a planted record ended it");
+    assert_eq!(survey.dead.iter().map(|record| &*record.worker).collect::<Vec<_>>(), ["999999-1-0000abcd"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[tokio::test]
 async fn one_leads_and_others_are_told_who() {
     let folder = tempfile::tempdir().unwrap();
     let files = real();
     assert_eq!(who_leads(&*files, folder.path()).unwrap(), None);
-    let held = occupy(Arc::clone(&files), folder.path(), "my-team").unwrap();
+    let held = lead(folder.path(), "my-team").unwrap();
     let leader = who_leads(&*files, folder.path()).unwrap().unwrap();
     assert_eq!((leader.team.as_str(), leader.pid), ("my-team", std::process::id()));
-    match occupy(Arc::clone(&files), folder.path(), "other") {
+    match lead(folder.path(), "other") {
         Err(StoreError::Occupied { team, pid }) => assert_eq!((team.as_str(), pid), ("my-team", std::process::id())),
         other => panic!("{:?}", other.err()),
     }
     drop(held);
     assert_eq!(who_leads(&*files, folder.path()).unwrap(), None);
-    eventually("it can be led again", async || occupy(Arc::clone(&files), folder.path(), "other").is_ok()).await;
+    eventually("it can be led again", async || lead(folder.path(), "other").is_ok()).await;
 }
 
 #[tokio::test]
 async fn asking_who_leads_keeps_nobody_from_leading() {
     let folder = tempfile::tempdir().unwrap();
-    let files = real();
-    drop(occupy(Arc::clone(&files), folder.path(), "t").unwrap());
+    drop(lead(folder.path(), "t").unwrap());
     let path = folder.path().to_owned();
     let asking = std::thread::spawn(move || {
         for _ in 0..300 {
@@ -176,44 +213,67 @@ async fn asking_who_leads_keeps_nobody_from_leading() {
         }
     });
     for _ in 0..30 {
-        drop(occupy(Arc::clone(&files), folder.path(), "t").unwrap());
+        drop(lead(folder.path(), "t").unwrap());
     }
     asking.join().unwrap();
 }
 
 #[tokio::test]
-async fn a_lead_whose_lock_was_removed_keeps_others_out_and_makes_it_anew() {
+async fn lead_keeps_others_out_by_lock_or_record() {
     let folder = tempfile::tempdir().unwrap();
     let (files, team) = (real(), folder.path().join(".team"));
-    let held = Arc::new(occupy(Arc::clone(&files), folder.path(), "my-team").unwrap());
-    let lead = FileWorkers::register(real(), clock(), &team, "my-team").unwrap().leading(&held);
-    assert_eq!(lead.tenure().await.unwrap(), Tenure::Held);
-    for what in ["lead.lock", "lead.json", ""] {
-        let path = team.join(what);
-        if what.is_empty() {
-            fs::remove_dir_all(path).unwrap()
-        } else {
-            fs::remove_file(path).unwrap()
-        }
-        let refused = occupy(real(), folder.path(), "other").err();
-        assert!(matches!(refused, Some(StoreError::Occupied { .. })), "{what}: {refused:?}");
-        assert!(who_leads(&*files, folder.path()).unwrap().is_some(), "{what}");
-        assert_eq!(lead.tenure().await.unwrap(), Tenure::Renewed, "{what}");
-        assert_eq!(who_leads(&*files, folder.path()).unwrap().unwrap().team, "my-team", "{what}");
-        assert_eq!(lead.tenure().await.unwrap(), Tenure::Held, "{what}");
+    let held = Arc::new(lead(folder.path(), "my-team").unwrap());
+    let worker = FileWorkers::register(real(), clock(), &team, "my-team").unwrap().leading(&held);
+    assert_eq!(worker.tenure().await.unwrap(), Tenure::Held);
+    for removed in ["lead.lock", "lead.json"] {
+        fs::remove_file(team.join(removed)).unwrap();
+        assert!(lead(folder.path(), "other").is_err(), "{removed}: two lead");
+        assert!(who_leads(&*files, folder.path()).unwrap().is_some(), "{removed}");
+        assert_eq!(worker.tenure().await.unwrap(), Tenure::Renewed, "{removed}");
+        assert_eq!(who_leads(&*files, folder.path()).unwrap().unwrap().team, "my-team", "{removed}");
+        assert_eq!(worker.tenure().await.unwrap(), Tenure::Held, "{removed}");
     }
+    // Both: it makes them anew at its next look, unless another was first.
+    fs::remove_dir_all(&team).unwrap();
+    assert_eq!(worker.tenure().await.unwrap(), Tenure::Renewed);
+    assert!(matches!(lead(folder.path(), "other").err(), Some(StoreError::Occupied { .. })));
+    fs::remove_dir_all(&team).unwrap();
+    let other = lead(folder.path(), "other").unwrap();
+    let lost = Tenure::Lost { team: "other".into(), pid: std::process::id() };
+    assert_eq!(worker.tenure().await.unwrap(), lost);
+    drop((worker, held));
+    assert_eq!(who_leads(&*files, folder.path()).unwrap().unwrap().team, "other", "the former lead removed the record");
+    drop(other);
 }
 
 #[tokio::test]
-async fn a_lead_takes_nothing_from_another_and_misses_its_workspace() {
+async fn lead_lock_held_by_a_stranger_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join(".team")).unwrap();
+    // A clone brought a record along, too.
+    fs::write(folder.path().join(".team/lead.json"), "{\"team\": \"planted\", \"pid\": 1}").unwrap();
+    let stranger = real().hold(&folder.path().join(".team/lead.lock")).unwrap().unwrap();
+    let planted = who_leads(&*real(), folder.path()).unwrap().unwrap();
+    assert_eq!((planted.pid, planted.lives()), (1, None), "it may not be signalled");
+    fs::remove_file(folder.path().join(".team/lead.json")).unwrap();
+    let error = lead(folder.path(), "t").err().unwrap().to_string();
+    let holder = format!("process {} (", std::process::id());
+    assert!(error.contains("lead.lock") && error.contains(&holder), "{error}");
+    drop(stranger);
+    lead(folder.path(), "t").unwrap();
+}
+
+#[tokio::test]
+async fn lead_takes_nothing_and_misses_its_workspace() {
     let outer = tempfile::tempdir().unwrap();
     let folder = outer.path().join("workspace");
     fs::create_dir(&folder).unwrap();
-    let held = Arc::new(occupy(real(), &folder, "first").unwrap());
+    let held = Arc::new(lead(&folder, "first").unwrap());
     let lead = FileWorkers::register(real(), clock(), &folder.join(".team"), "first").unwrap().leading(&held);
-    // A program that locks no folders, such as an older Brigade, took the lock's file after it was removed.
+    // A program that knows no records, such as an older Brigade, took the lock's file after it was removed.
     fs::remove_file(folder.join(".team/lead.lock")).unwrap();
     let other = real().hold(&folder.join(".team/lead.lock")).unwrap().unwrap();
+    assert_eq!(lead.tenure().await.unwrap(), Tenure::Held, "its record keeps other leads out");
     fs::write(folder.join(".team/lead.json"), "{\"team\": \"second\", \"pid\": 7}").unwrap();
     assert_eq!(lead.tenure().await.unwrap(), Tenure::Lost { team: "second".into(), pid: 7 });
     drop(other);

@@ -18,7 +18,7 @@ use super::context::Context;
 use super::error::CliResult;
 use super::headless::Report;
 use super::output::{Color, Output};
-use super::signals::Signals;
+use super::signals::{Signals, keep_terminal};
 use crate::domain::state::Mode;
 use crate::team::handle::{Outcome, TeamHandle};
 use crate::ui::style::{DIM, paint};
@@ -54,6 +54,7 @@ impl Session {
         let desired = self.context.running().await?.desired;
         Vocabulary::of(&vocabulary).pause(desired == Some(Mode::Pause));
         let history = self.context.workspace()?.join(crate::stores::file::TEAM_FOLDER).join("history");
+        keep_terminal();
         let (mut editor, screen) = Editor::start(&self.team, history, Arc::clone(&vocabulary), self.context.output)?;
         report.show_on(screen.clone());
         let talk = Talk::new(self.context, team, screen, vocabulary);

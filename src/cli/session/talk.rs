@@ -18,7 +18,7 @@ use super::speech::Speech;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::headless::{Report, STOPPING_NOW, stopping};
-use crate::cli::signals::{Kind, Signals, Suspensions};
+use crate::cli::signals::{Kind, Signals, Suspensions, end_in_time};
 use crate::domain::event::{Event as TeamEvent, Fact};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::domain::state::Mode;
@@ -243,6 +243,9 @@ impl Talk {
         let is_first = self.stops_asked == 1;
         let text = if is_first { stopping(&self.live) } else { STOPPING_NOW.to_owned() };
         self.screen.note(&text);
+        if !is_first {
+            end_in_time();
+        }
         self.command(if is_first { Command::Stop } else { Command::StopNow }).await;
     }
 

@@ -32,6 +32,23 @@ use crate::ports::{StoreError, StoreResult};
 /// The folder of all our files in a workspace that are not tasks.
 pub const TEAM_FOLDER: &str = ".team";
 
+/// The lock files of a workspace, relative to it. All are there once a process has opened it to lead. Commands need none of them.
+pub const LOCK_FILES: [&str; 6] = [
+    ".tasks/.lock",
+    ".team/lead.lock",
+    ".team/.agent_state.json.lock",
+    ".team/.config.json.lock",
+    ".team/inbox/.lock",
+    ".team/requests.lock",
+];
+
+/// The folder of the workers' records and locks, relative to the workspace: one of each for every process that runs teammates. Commands
+/// need none of them.
+pub const WORKERS_FOLDER: &str = ".team/workers";
+
+/// The lock file of a worktree, relative to it.
+pub const WORKTREE_LOCK_FILE: &str = ".agent/.state.lock";
+
 /// Turns what the system said into a [`StoreError`] that names the path and what was tried: `map_err(failed("write", &path))`.
 pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |source| StoreError::Io { action, path: path.display().to_string(), source }

@@ -4,25 +4,19 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use crate::domain::record::WorktreeState;
 use crate::ports::{Clock, StoreError};
-use crate::stores::fs::{FileSystem, HeldLock};
+use crate::stores::fs::{self, FileSystem, HeldLock};
 
 use super::replace::{Staged, sweep_temporaries};
-use super::{Durability, failed};
+use super::{Durability, WORKTREE_LOCK_FILE, failed};
 
 const FOLDER: &str = ".agent";
 const FILE: &str = "state.json";
-pub(crate) const LOCK: &str = ".state.lock";
 
 /// The largest file that is read, in bytes.
 const STATE_BYTES_MAX: u64 = 1024 * 1024;
-
-/// How long is waited for others who update the same worktree. Each takes well below a millisecond.
-const LOCK_TIME_MAX: Duration = Duration::from_secs(10);
-const LOCK_WAIT: Duration = Duration::from_millis(1);
 
 /// Why a worktree's state was not read or written.
 #[derive(Debug, thiserror::Error)]
@@ -161,17 +155,7 @@ impl WorktreeStore {
     fn lock(&self, worktree: &Path) -> Result<HeldLock, WorktreeError> {
         let folder = worktree.join(FOLDER);
         self.files.create_folder(&folder).map_err(failed("make", &folder))?;
-        let path = folder.join(LOCK);
-        let began = Instant::now();
-        loop {
-            if let Some(held) = self.files.hold(&path).map_err(failed("lock", &path))? {
-                return Ok(held);
-            }
-            if began.elapsed() > LOCK_TIME_MAX {
-                let error = io::Error::new(io::ErrorKind::TimedOut, "others hold it");
-                return Err(failed("lock", &path)(error).into());
-            }
-            std::thread::sleep(LOCK_WAIT);
-        }
+        let path = worktree.join(WORKTREE_LOCK_FILE);
+        Ok(fs::hold(&*self.files, &path).map_err(failed("lock", &path))?)
     }
 }

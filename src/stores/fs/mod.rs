@@ -4,13 +4,14 @@
 //! ([`simulated`]). It knows nothing of tasks or mail. All calls block; the stores call it off the runtime's threads.
 
 use std::any::Any;
+use std::fmt;
 use std::io;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::platform;
 pub use crate::platform::watch::Drained;
-pub use crate::platform::{FileKind, Stamp};
+pub use crate::platform::{FileKind, LockHolder, Stamp};
 
 pub mod dying;
 mod real;
@@ -20,6 +21,75 @@ pub use real::RealFileSystem;
 
 /// A lock held until this is dropped, or the process ends.
 pub type HeldLock = Box<dyn Any + Send + Sync>;
+
+/// The longest wait for a lock that others hold.
+pub const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// The first and the longest pause between two tries for a lock that is held for life, or for a worktree: few want one at a time.
+const LOCK_PAUSE_MIN: Duration = Duration::from_micros(50);
+const LOCK_PAUSE_MAX: Duration = Duration::from_millis(2);
+
+/// A lock that others held for all of [`LOCK_WAIT_MAX`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockTimeout {
+    /// The process that holds it, where the system tells it.
+    pub holder: Option<LockHolder>,
+}
+
+impl LockTimeout {
+    /// The error of a wait for the lock on `path`.
+    fn of(path: &Path) -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, Self { holder: platform::lock_holder(path) })
+    }
+
+    /// The timeout that this error is, if it is one.
+    #[must_use]
+    pub fn in_error(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+impl fmt::Display for LockTimeout {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = LOCK_WAIT_MAX.as_secs();
+        match &self.holder {
+            Some(LockHolder { pid, program: Some(program) }) => write!(to, "process {pid} ({program}) holds it")?,
+            Some(LockHolder { pid, program: None }) => write!(to, "a process that process {pid} started holds it")?,
+            None => write!(to, "a process that the system does not name holds it")?,
+        }
+        write!(to, " and did not release it within {seconds} s")
+    }
+}
+
+impl std::error::Error for LockTimeout {}
+
+/// The growing pauses between tries for a lock; they end after [`LOCK_WAIT_MAX`].
+struct Pauses {
+    began: Instant,
+    paused: Duration,
+    next: Duration,
+}
+
+impl Pauses {
+    fn new() -> Self {
+        Self { began: Instant::now(), paused: Duration::ZERO, next: LOCK_PAUSE_MIN }
+    }
+}
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        // A simulated wait takes no time: its pauses are counted.
+        if self.paused.max(self.began.elapsed()) >= LOCK_WAIT_MAX {
+            return None;
+        }
+        let pause = self.next;
+        self.paused += pause;
+        self.next = (pause * 2).min(LOCK_PAUSE_MAX);
+        Some(pause)
+    }
+}
 
 /// Notes what changes in one folder, by whomever.
 pub trait FolderWatch: Send {
@@ -87,22 +157,12 @@ pub trait FileSystem: Send + Sync {
     /// Removes a file; a missing one is an error.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Runs `critical` while holding the exclusive lock on the sidecar file `path`, waiting for it as long as it takes.
+    /// Runs `critical` while holding the exclusive lock on the sidecar file `path`. Waits for the lock for at most
+    /// [`LOCK_WAIT_MAX`]; the error is a [`LockTimeout`] then, and `critical` did not run.
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()>;
 
     /// Takes the exclusive lock on `path` for as long as the result lives; `None` when another holds it.
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>>;
-
-    /// Takes the exclusive lock on `folder` itself, which goes only with the folder, for as long as the result lives; `None` when
-    /// another holds it. Where folders cannot be locked nothing is held, and nobody kept out.
-    fn hold_folder(&self, _folder: &Path) -> io::Result<Option<HeldLock>> {
-        Ok(Some(Box::new(())))
-    }
-
-    /// Whether another holds `folder`. Asking keeps nobody else from asking.
-    fn is_folder_held(&self, _folder: &Path) -> bool {
-        false
-    }
 
     /// Lets time pass before a lock that somebody holds is tried for again.
     fn wait(&self, time: Duration) {
@@ -132,6 +192,20 @@ pub trait FileSystem: Send + Sync {
     /// a replacement that is not synced first can leave a torn file after a power cut.
     fn renames_after_bytes(&self, _folder: &Path) -> bool {
         false
+    }
+}
+
+/// Takes the exclusive lock on `path` for as long as the result lives; waits for it for at most [`LOCK_WAIT_MAX`].
+///
+/// # Errors
+/// A [`LockTimeout`], or the error of opening the lock file.
+pub fn hold(files: &dyn FileSystem, path: &Path) -> io::Result<HeldLock> {
+    let mut pauses = Pauses::new();
+    loop {
+        if let Some(held) = files.hold(path)? {
+            return Ok(held);
+        }
+        files.wait(pauses.next().ok_or_else(|| LockTimeout::of(path))?);
     }
 }
 

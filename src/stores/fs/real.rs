@@ -5,18 +5,147 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use super::{Drained, FileSystem, FolderWatch, HeldLock, ReadEach, Stamp};
+use super::{Drained, FileSystem, FolderWatch, HeldLock, LOCK_WAIT_MAX, LockTimeout, ReadEach, Stamp};
 use crate::platform;
 
-/// An open lock file; the mutex keeps the threads of this process apart, the lock the processes.
-type OpenLock = Arc<Mutex<fd_lock::RwLock<File>>>;
+type LockFile = fd_lock::RwLock<File>;
+
+/// The pauses between the first tries for a lock, in microseconds. Most sections are shorter than these, and a thread for each wait would
+/// cost more than they do.
+const FIRST_PAUSES_US: [u64; 7] = [50, 100, 200, 400, 800, 1600, 3200];
+
+/// A lock of this process. Its threads take turns with it; the file's lock keeps the processes apart.
+#[derive(Debug)]
+struct OwnLock {
+    /// `None` while a thread has it.
+    file: Mutex<Option<FileOf>>,
+    returned: Condvar,
+}
+
+/// The file of a lock, between two uses.
+#[derive(Debug)]
+enum FileOf {
+    /// It has to be opened.
+    Closed,
+    /// It is open, and not locked.
+    Open(LockFile),
+    /// A thread waits for its lock and sends the file then. Such a thread ends no wait early, so at most one a lock is kept; where nobody
+    /// receives any more it releases the lock at once and ends.
+    Awaited(Receiver<LockFile>),
+}
+
+/// The file of a lock in the hands of one thread, until this is dropped.
+struct Turn<'a> {
+    file: FileOf,
+    of: &'a OwnLock,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.of.file() = Some(mem::replace(&mut self.file, FileOf::Closed));
+        self.of.returned.notify_one();
+    }
+}
+
+impl OwnLock {
+    fn new() -> Self {
+        Self { file: Mutex::new(Some(FileOf::Closed)), returned: Condvar::new() }
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<FileOf>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This thread's turn; `None` where others of this process had it for too long.
+    fn turn(&self) -> Option<Turn<'_>> {
+        let waited = self.returned.wait_timeout_while(self.file(), LOCK_WAIT_MAX, |file| file.is_none());
+        let (mut file, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        Some(Turn { file: file.take()?, of: self })
+    }
+
+    /// Runs `critical` under the lock of the file at `path`.
+    fn run(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
+        let (began, mut pauses) = (Instant::now(), FIRST_PAUSES_US.into_iter().map(Duration::from_micros));
+        let timeout = || LockTimeout::of(path);
+        let mut turn = self.turn().ok_or_else(timeout)?;
+        loop {
+            let left = LOCK_WAIT_MAX.checked_sub(began.elapsed()).ok_or_else(timeout)?;
+            let mut lock = match mem::replace(&mut turn.file, FileOf::Closed) {
+                FileOf::Closed => fd_lock::RwLock::new(platform::open_lock_file(path)?),
+                FileOf::Open(lock) => lock,
+                FileOf::Awaited(waiter) => match waiter.recv_timeout(left) {
+                    Ok(lock) => lock,
+                    Err(RecvTimeoutError::Disconnected) => continue,
+                    Err(RecvTimeoutError::Timeout) => {
+                        turn.file = FileOf::Awaited(waiter);
+                        return Err(timeout());
+                    }
+                },
+            };
+            match try_to_run(&mut lock, path, critical)? {
+                Try::Ran => {
+                    turn.file = FileOf::Open(lock);
+                    return Ok(());
+                }
+                // The lock of the file that lies there now is wanted.
+                Try::Removed => continue,
+                Try::Held => {}
+            }
+            turn.file = match pauses.next() {
+                Some(pause) => {
+                    std::thread::sleep(pause);
+                    FileOf::Open(lock)
+                }
+                None => FileOf::Awaited(wait_aside(lock)?),
+            };
+        }
+    }
+}
+
+/// How a try for a lock came out.
+enum Try {
+    /// It was free, and the critical section ran.
+    Ran,
+    /// Another process holds it.
+    Held,
+    /// Its file is not the one at the path any more.
+    Removed,
+}
+
+fn try_to_run(lock: &mut LockFile, path: &Path, critical: &mut dyn FnMut()) -> io::Result<Try> {
+    match lock.try_write() {
+        Ok(file) if is_still(&file, path) => {
+            critical();
+            Ok(Try::Ran)
+        }
+        Ok(_) => Ok(Try::Removed),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Try::Held),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits for the lock in a thread of its own: the system's queue is fair, and ends no wait after a time.
+fn wait_aside(mut lock: LockFile) -> io::Result<Receiver<LockFile>> {
+    // Sent only to one that receives at that moment; the lock goes with the file otherwise.
+    let (sender, receiver) = mpsc::sync_channel(0);
+    std::thread::Builder::new().name("lock".to_owned()).spawn(move || {
+        // Forgetting the guard keeps the lock for the one that receives the file.
+        let is_locked = lock.write().map(mem::forget).is_ok();
+        if is_locked {
+            let _ = sender.try_send(lock);
+        }
+    })?;
+    Ok(receiver)
+}
 
 /// The operating system's files. Clones share their open lock files.
 #[derive(Debug, Default, Clone)]
 pub struct RealFileSystem {
-    locks: Arc<Mutex<HashMap<PathBuf, OpenLock>>>,
+    locks: Arc<Mutex<HashMap<PathBuf, Arc<OwnLock>>>>,
     /// A folder that is never made: where it is missing, nothing below it is made either.
     root: Option<PathBuf>,
 }
@@ -28,18 +157,14 @@ impl RealFileSystem {
         Self { root: Some(root.to_owned()), ..Self::default() }
     }
 
-    fn open_lock(&self, path: &Path) -> io::Result<OpenLock> {
+    fn own_lock(&self, path: &Path) -> Arc<OwnLock> {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = locks.get(path) {
-            return Ok(Arc::clone(open));
+        if let Some(lock) = locks.get(path) {
+            return Arc::clone(lock);
         }
-        let open = Arc::new(Mutex::new(fd_lock::RwLock::new(platform::open_lock_file(path)?)));
-        locks.insert(path.to_owned(), Arc::clone(&open));
-        Ok(open)
-    }
-
-    fn forget_lock(&self, path: &Path) {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner).remove(path);
+        let lock = Arc::new(OwnLock::new());
+        locks.insert(path.to_owned(), Arc::clone(&lock));
+        lock
     }
 }
 
@@ -167,16 +292,7 @@ impl FileSystem for RealFileSystem {
     }
 
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
-        loop {
-            let open = self.open_lock(path)?;
-            let mut lock = open.lock().unwrap_or_else(PoisonError::into_inner);
-            let guard = lock.write()?;
-            if is_still(&guard, path) {
-                critical();
-                return Ok(());
-            }
-            self.forget_lock(path);
-        }
+        self.own_lock(path).run(path, critical)
     }
 
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
@@ -193,24 +309,6 @@ impl FileSystem for RealFileSystem {
                 return Ok(Some(Box::new(file)));
             }
         }
-    }
-
-    fn hold_folder(&self, folder: &Path) -> io::Result<Option<HeldLock>> {
-        // Systems and file systems that lock no folders say so in many ways; the lock's file keeps others out there.
-        let Ok(open) = File::open(folder) else { return Ok(Some(Box::new(()))) };
-        let mut lock = fd_lock::RwLock::new(open);
-        match lock.try_write() {
-            Ok(guard) => mem::forget(guard),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(_) => return Ok(Some(Box::new(()))),
-        }
-        Ok(Some(Box::new(lock.into_inner())))
-    }
-
-    fn is_folder_held(&self, folder: &Path) -> bool {
-        let Ok(open) = File::open(folder) else { return false };
-        let lock = fd_lock::RwLock::new(open);
-        matches!(lock.try_read(), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
@@ -253,6 +351,40 @@ mod tests {
                 assert!(other.hold(&path).unwrap().is_none(), "two hold the lock at once");
             })
             .unwrap();
+        assert!(other.hold(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn lock_held_too_long_fails_and_names_its_holder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(".lock");
+        let (files, other) = (RealFileSystem::default(), RealFileSystem::default());
+        let held = other.hold(&path).unwrap();
+        let began = Instant::now();
+        // Threads of one process do not wait one after the other.
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let error = files.locked(&path, &mut || panic!("it ran")).unwrap_err();
+                    let timeout = LockTimeout::in_error(&error).unwrap_or_else(|| panic!("{error}"));
+                    if cfg!(target_os = "linux") {
+                        assert_eq!(timeout.holder.as_ref().map(|holder| holder.pid), Some(std::process::id()));
+                    }
+                });
+            }
+        });
+        assert!((LOCK_WAIT_MAX..LOCK_WAIT_MAX * 3).contains(&began.elapsed()), "{:?}", began.elapsed());
+        drop(held);
+        // The thread that still waited lets go of the lock at once.
+        super::super::hold(&other, &path).unwrap();
+        files.locked(&path, &mut || ()).unwrap();
+        std::thread::scope(|scope| {
+            let held = other.hold(&path).unwrap();
+            let waiter = scope.spawn(|| files.locked(&path, &mut || ()));
+            std::thread::sleep(Duration::from_millis(100));
+            drop(held);
+            waiter.join().unwrap().unwrap();
+        });
         assert!(other.hold(&path).unwrap().is_some());
     }
 

@@ -10,7 +10,7 @@ use super::worktrees::POINTER_FILE;
 use super::{Inner, small};
 use crate::domain::access::PathRule;
 use crate::ports::Worktree;
-use crate::stores::file::worktree::LOCK as STATE_LOCK_FILE;
+use crate::stores::file::WORKTREE_LOCK_FILE;
 
 /// Folders of objects that are followed; git itself follows a few.
 const ALTERNATES_MAX: usize = 100;
@@ -22,7 +22,7 @@ impl Inner {
         rules.extend(self.alternates().iter().map(|folder| PathRule::read_only(real(folder))));
         let Some(worktree) = worktree else { return rules };
         rules.extend([".agent", ".git"].map(|name| PathRule::read_only(worktree.root.join(name))));
-        rules.push(PathRule::hidden(worktree.root.join(".agent").join(STATE_LOCK_FILE)));
+        rules.push(PathRule::hidden(worktree.root.join(WORKTREE_LOCK_FILE)));
         let packs = ["objects/info", "objects/pack"].map(|folder| common.join(folder));
         let branches = common.join("refs/heads/brigade").join(&self.team);
         // Git removes empty folders. A command could not write the team's branches into a missing one, and one that a command

@@ -173,20 +173,21 @@ impl BoardFiles {
         if self.is_read_only {
             return Err(failed("change", &self.folder)(std::io::ErrorKind::ReadOnlyFilesystem.into()));
         }
-        let mut state = self.state();
         // A first look at a large board takes long, and needs no lock.
-        state.warm_up()?;
-        let mut section = Section::new(self, state);
+        self.state().warm_up()?;
+        // Only now: whoever reads never waits for the lock.
         let outcome = fs::locked(self.files.as_ref(), &self.lock, || {
-            section.begin()?;
-            act(&mut section)
+            let mut section = Section::new(self, self.state());
+            let outcome = section.begin().and_then(|()| act(&mut section));
+            let Section { pending, has_written, .. } = section;
+            (outcome, pending, has_written)
         });
-        let Section { pending, has_written, .. } = section;
+        let (outcome, pending, has_written) = outcome.map_err(failed("lock", &self.lock))?;
         if has_written {
             // Nobody may be listening.
             let _ = self.changes.send(StoreChange::Board);
         }
-        Ok((outcome.map_err(failed("lock", &self.lock))??, pending))
+        Ok((outcome?, pending))
     }
 
     /// See [`crate::ports::Board::view`].

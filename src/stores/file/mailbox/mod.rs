@@ -1,8 +1,8 @@
 //! The inboxes: `.team/inbox/<name>.jsonl`. It knows nothing of transcripts; it is told what they carry.
 //!
-//! Sending is one append under a lock. Taking renames the inbox into `.taken/`, where it stays until all its messages are said
-//! to be carried by a transcript and it has been unchanged for a second: programs that take no locks may have opened
-//! it before the rename. Nothing here remembers what was delivered across a restart; the transcript on disk does.
+//! Sending is one append under a lock; requests to stop are appended without one. Taking renames the inbox into `.taken/`, where it
+//! stays until all its messages are said to be carried by a transcript and it has been unchanged for a second: programs that take no
+//! locks may have opened it before the rename. Nothing here remembers what was delivered across a restart; the transcript on disk does.
 
 mod delivery;
 mod recipients;
@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use tokio::sync::broadcast::Sender;
 use tokio::time::Instant;
 
-use crate::domain::message::{MESSAGE_BYTES_MAX, Message};
+use crate::domain::message::{MESSAGE_BYTES_MAX, Message, MessageType};
 use crate::domain::name::Name;
 use crate::domain::time::UnixMs;
 use crate::ports::{Clock, Delivery, Mailbox, StoreChange, StoreError, StoreResult};
@@ -278,7 +278,13 @@ impl Inner {
                 bytes_max: MESSAGE_BYTES_MAX,
             });
         }
-        let appended = self.locked(|| self.append(&name, &line))?;
+        let appended = if message.kind == MessageType::ShutdownRequest {
+            // Stopping waits for nobody: it is appended as programs that take no locks do, which takers allow for.
+            self.prepare()?;
+            self.append(&name, &line)?
+        } else {
+            self.locked(|| self.append(&name, &line))?
+        };
         self.make_durable(&name, &appended)?;
         // Nobody may listen, as in a process that only sends.
         let _ = self.changes.send(StoreChange::Mail(name));

@@ -191,9 +191,13 @@ impl SharedFile {
     /// # Errors
     /// [`crate::ports::StoreError::Io`]; the file is as it was, or the new version.
     pub fn merge(&self, own_change_ns: Option<i128>, make: Make<'_>) -> StoreResult<Merged> {
-        let mut state = self.state();
-        self.files.create_folder(&state.aside).map_err(failed("make", &state.aside))?;
+        // The lock lies in the team's folder, where files aside usually are too.
+        let team_folder = self.lock.parent().unwrap_or(&self.folder);
+        self.files.create_folder(team_folder).map_err(failed("make", team_folder))?;
         let outcome = locked(&*self.files, &self.lock, || {
+            // Only now: whoever reads never waits for the lock.
+            let mut state = self.state();
+            self.files.create_folder(&state.aside).map_err(failed("make", &state.aside))?;
             self.sweep(&mut state)?;
             for _ in 0..ROUNDS_MAX {
                 if let Some(merged) = self.round(&mut state, own_change_ns, make)? {

@@ -1,14 +1,16 @@
 //! Ending the commands a dead worker left running, and no other process.
 //!
-//! A process group is a worker's only if it was recorded in this boot of this machine, and its leader (or, once that ended, its
-//! oldest process) started within the worker's life: not before the worker, not after its last record. Both are told in
-//! time since boot, which never jumps. A group that cannot be proven is left alone.
+//! A record is a file, and anybody may have written it: a cloned repository, another program. So it only says where to look. A process
+//! group is a worker's if its leader (or, once that ended, its oldest process) carries the worker's mark, which processes inherit from
+//! the guard ([`sandbox::is_of_worker`]), and started within the worker's life: not before the worker, not after its last
+//! record, in this boot of this machine. Times are since boot, which never jumps. A group that cannot be proven is left alone.
 
 use std::time::{Duration, Instant};
 
 use crate::domain::record::{GuardProcess, WorkerRecord};
 use crate::platform::processes::{self, GroupSignal, ProcessInfo};
 use crate::platform::{boot_id, host_name};
+use crate::sandbox;
 
 /// How long a group may take to end before it is killed.
 const TERMINATE_TIME: Duration = Duration::from_millis(700);
@@ -50,7 +52,7 @@ fn is_guard(guard: &GuardProcess, record: &WorkerRecord) -> bool {
     let process = processes::process(guard.pid).filter(|process| !process.has_ended);
     is_of_this_boot(record)
         && guard.started_ms > 0
-        && process.is_some_and(|process| process.started_ms == guard.started_ms && started_within(&process, record))
+        && process.is_some_and(|process| process.started_ms == guard.started_ms && is_started_by(&process, record))
 }
 
 fn signal(groups: &[i32], signal: GroupSignal) {
@@ -82,18 +84,19 @@ fn is_of(group: i32, record: &WorkerRecord) -> bool {
     let members = processes::group_members(group);
     let leader = members.iter().find(|process| process.pid == group);
     let eldest = leader.or_else(|| members.iter().min_by_key(|process| process.started_ms));
-    eldest.is_some_and(|eldest| started_within(eldest, record))
+    eldest.is_some_and(|eldest| is_started_by(eldest, record))
 }
 
 fn is_of_this_boot(record: &WorkerRecord) -> bool {
     !record.boot.is_empty() && record.boot == boot_id() && record.host == host_name()
 }
 
-fn started_within(process: &ProcessInfo, record: &WorkerRecord) -> bool {
-    let Some(worker_started_ms) = started_ms(record) else {
+fn is_started_by(process: &ProcessInfo, record: &WorkerRecord) -> bool {
+    let (Some(worker_started_ms), Some((mark, _))) = (started_ms(record), record.worker.rsplit_once('-')) else {
         return false;
     };
-    (worker_started_ms..=record.uptime_ms + SLACK_MS).contains(&process.started_ms)
+    (worker_started_ms..=record.uptime_ms.saturating_add(SLACK_MS)).contains(&process.started_ms)
+        && sandbox::is_of_worker(process.pid, mark)
 }
 
 /// When the worker's process started, in milliseconds since boot: the second part of its id.
@@ -127,8 +130,11 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command};
 
+    /// A group with the mark of the worker of [`record`].
     fn group_of(command: &str) -> Child {
-        Command::new("sh").arg("-c").arg(command).process_group(0).spawn().unwrap()
+        let mark = format!("999999-{}", processes::own_start_ms());
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(command).env(sandbox::WORKER_VARIABLE, mark).process_group(0).spawn().unwrap()
     }
 
     fn record(group: i32, uptime_ms: u64) -> WorkerRecord {
@@ -191,6 +197,28 @@ mod tests {
         end_groups(&with(GuardProcess { pid, started_ms }));
         assert!(!guard.wait().unwrap().success());
         assert!(processes::process(child.pid).is_none_or(|child| child.has_ended), "its child is left");
+    }
+
+    #[test]
+    fn planted_record_ends_no_foreign_process() {
+        // As another worker of this machine, and a program of the person, start them.
+        let others = format!("1-{}", processes::own_start_ms());
+        for mark in [Some(others.as_str()), Some(""), None] {
+            let mut sleep = Command::new("sleep");
+            sleep.arg("300").env_remove(sandbox::WORKER_VARIABLE).process_group(0);
+            mark.map(|mark| sleep.env(sandbox::WORKER_VARIABLE, mark));
+            let mut child = sleep.spawn().unwrap();
+            let started_ms = processes::process(id(&child)).unwrap().started_ms;
+            for worker in [format!("999999-{}-0", processes::own_start_ms()), format!("-{started_ms}-")] {
+                let mut planted = WorkerRecord { worker, ..record(id(&child), u64::MAX) };
+                let guard = GuardProcess { pid: id(&child), started_ms };
+                planted.teammates.get_mut("alice").unwrap().guards.push(guard);
+                end_groups(&planted);
+                assert!(child.try_wait().unwrap().is_none(), "{mark:?}: a record of {} ended it", planted.worker);
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]

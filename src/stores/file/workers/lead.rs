@@ -1,16 +1,23 @@
-//! Who leads a workspace: one process at a time, by the lock on `.team/lead.lock` and one on the workspace's folder itself, which
-//! nobody removes by mistake. What the lead says of itself stands in `.team/lead.json`.
+//! The process that leads a workspace: one at a time, by the lock on `.team/lead.lock` and the record `.team/lead.json`.
+//!
+//! A process takes the lead once it holds the lock and the record names no other living process. Each of the two keeps others out
+//! by itself, so that either can be removed under a lead, which restores it at its next look. When both are removed (`rm -r .team`) another
+//! process can take the lead before that look; the former lead then stops. Claims stay single meanwhile: they are the board's.
+//!
+//! A record names a living process when the boot, the number and the start time are those of one that runs. Where the system tells no
+//! start times (all but Linux) and for a record of another machine, the lock alone decides.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Incarnation;
+use crate::platform::{self, processes};
 use crate::ports::{StoreError, StoreResult, Tenure};
 use crate::stores::file::replace::Staged;
 use crate::stores::file::{TEAM_FOLDER, failed};
-use crate::stores::fs::{FileSystem, HeldLock};
+use crate::stores::fs::{self, FileSystem, HeldLock};
 
 const LOCK_FILE: &str = "lead.lock";
 const LEAD_FILE: &str = "lead.json";
@@ -18,120 +25,153 @@ const LEAD_FILE: &str = "lead.json";
 /// A few hundred bytes are usual.
 const LEAD_BYTES_MAX: u64 = 64 * 1024;
 
-/// Somebody who only asks who leads has the lock for a moment.
-const TRIES: usize = 20;
-const TRY_WAIT: Duration = Duration::from_millis(10);
-
-/// Who leads.
+/// The process that leads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leader {
     /// The team.
     pub team: String,
     /// Its lead's process.
     pub pid: u32,
+    /// The start of that process, in milliseconds since boot; 0 where the system does not tell it.
+    #[serde(default)]
+    pub started_ms: u64,
+    /// The boot of its machine.
+    #[serde(default)]
+    pub boot: String,
+}
+
+impl Leader {
+    fn new(process: &Incarnation, team: &str) -> Self {
+        let Incarnation { pid, started_ms } = *process;
+        Self { team: team.to_owned(), pid, started_ms, boot: platform::boot_id() }
+    }
+
+    /// A leader of which nothing is known.
+    fn unknown() -> Self {
+        Self { team: "unknown".to_owned(), pid: 0, started_ms: 0, boot: String::new() }
+    }
+
+    /// Whether this process runs on this machine; `None` where that cannot be told.
+    #[must_use]
+    pub fn lives(&self) -> Option<bool> {
+        if processes::own_start_ms() == 0 || self.boot != platform::boot_id() {
+            return None;
+        }
+        let process = i32::try_from(self.pid).ok().and_then(processes::process);
+        Some(process.is_some_and(|process| !process.has_ended && process.started_ms == self.started_ms))
+    }
 }
 
 /// This process leads the workspace as long as this lives.
 pub struct Leadership {
     files: Arc<dyn FileSystem>,
     workspace: PathBuf,
-    /// Which folder the workspace was when it was taken.
+    /// The workspace's folder as it was when the lead was taken.
     inode: u64,
     own: Leader,
-    _folder: HeldLock,
-    /// The lock's file, and which one it is.
-    file: Mutex<Option<(HeldLock, u64)>>,
+    /// The lock, and the inode of its file.
+    lock: Mutex<Option<(HeldLock, u64)>>,
 }
 
-/// Makes this process the one that leads the workspace, for as long as the result lives. Blocks for a moment.
+/// Makes `process` the one that leads the workspace, for as long as the result lives. Blocks for at most
+/// [`fs::LOCK_WAIT_MAX`].
 ///
 /// # Errors
-/// [`StoreError::Occupied`] while another does.
-pub fn occupy(files: Arc<dyn FileSystem>, workspace: &Path, team: &str) -> StoreResult<Leadership> {
+/// [`StoreError::Occupied`] while another does; [`StoreError::Io`], with the holder of the lock where that does not lead.
+pub fn occupy(
+    files: Arc<dyn FileSystem>,
+    workspace: &Path,
+    process: &Incarnation,
+    team: &str,
+) -> StoreResult<Leadership> {
     let team_folder = workspace.join(TEAM_FOLDER);
     files.create_folder(&team_folder).map_err(failed("make", &team_folder))?;
     let inode = files.stamp(workspace).map_err(failed("look at", workspace))?.inode;
-    let folder = tried(&*files, || files.hold_folder(workspace).map_err(failed("lock", workspace)))?;
-    let Some(folder) = folder else {
-        return Err(occupied(&*files, &team_folder));
-    };
-    let leadership = Leadership {
-        own: Leader { team: team.to_owned(), pid: std::process::id() },
-        workspace: workspace.to_owned(),
-        inode,
-        _folder: folder,
-        file: Mutex::new(None),
-        files,
-    };
-    match leadership.take_file()? {
-        true => Ok(leadership),
-        false => Err(occupied(&*leadership.files, &team_folder)),
+    let own = Leader::new(process, team);
+    let lock = Mutex::new(None);
+    let leadership = Leadership { files, workspace: workspace.to_owned(), inode, own, lock };
+    leadership.check_record()?;
+    let path = leadership.lock_path();
+    match fs::hold(&*leadership.files, &path) {
+        Ok(held) => leadership.keep(held)?,
+        Err(error) => {
+            // Its holder may have become the lead meanwhile.
+            leadership.check_record()?;
+            return Err(match read(&*leadership.files, &team_folder) {
+                // The lock alone decides.
+                Some(leader) if leader.lives().is_none() && fs::LockTimeout::in_error(&error).is_some() => {
+                    StoreError::Occupied { team: leader.team, pid: leader.pid }
+                }
+                _ => failed("lock", &path)(error),
+            });
+        }
     }
+    // Another may have taken the lead, and lost its lock's file, in between.
+    leadership.check_record()?;
+    leadership.write_record()?;
+    Ok(leadership)
 }
 
-/// Who leads the workspace now, if anybody does.
+/// The process that leads the workspace now, if one does. It takes no lock where the record decides.
 ///
 /// # Errors
 /// [`StoreError::Io`] when the lock cannot be looked at.
 pub fn who_leads(files: &dyn FileSystem, workspace: &Path) -> StoreResult<Option<Leader>> {
     let team_folder = workspace.join(TEAM_FOLDER);
+    let leader = read(files, &team_folder).unwrap_or_else(Leader::unknown);
     let lock = team_folder.join(LOCK_FILE);
-    let is_free = files.stamp(&lock).is_err() || files.hold(&lock).map_err(failed("lock", &lock))?.is_some();
-    if is_free && !files.is_folder_held(workspace) {
-        return Ok(None);
-    }
-    Ok(Some(read(files, &team_folder)))
+    let leads = match leader.lives() {
+        Some(lives) => lives,
+        None => files.stamp(&lock).is_ok() && files.hold(&lock).map_err(failed("lock", &lock))?.is_none(),
+    };
+    Ok(leads.then_some(leader))
 }
 
-/// Tries for a lock for a while.
-fn tried(
-    files: &dyn FileSystem,
-    mut try_once: impl FnMut() -> StoreResult<Option<HeldLock>>,
-) -> StoreResult<Option<HeldLock>> {
-    for _ in 0..TRIES {
-        if let Some(held) = try_once()? {
-            return Ok(Some(held));
-        }
-        files.wait(TRY_WAIT);
-    }
-    Ok(None)
-}
-
-fn occupied(files: &dyn FileSystem, team_folder: &Path) -> StoreError {
-    let leader = read(files, team_folder);
-    StoreError::Occupied { team: leader.team, pid: leader.pid }
-}
-
-/// What a lead says of itself; its record may be gone, or not be written yet.
-fn read(files: &dyn FileSystem, team_folder: &Path) -> Leader {
-    let said = files.read(&team_folder.join(LEAD_FILE), 0, LEAD_BYTES_MAX).ok();
-    said.and_then(|(bytes, _)| serde_json::from_slice(&bytes).ok())
-        .unwrap_or_else(|| Leader { team: "unknown".to_owned(), pid: 0 })
+/// The record of the lead; `None` where it is missing or no record.
+fn read(files: &dyn FileSystem, team_folder: &Path) -> Option<Leader> {
+    let (bytes, _) = files.read(&team_folder.join(LEAD_FILE), 0, LEAD_BYTES_MAX).ok()?;
+    serde_json::from_slice(&bytes).ok()
 }
 
 impl Leadership {
-    /// Takes the lock's file and says who leads; `false` when another holds it.
-    fn take_file(&self) -> StoreResult<bool> {
-        let (files, team_folder) = (&*self.files, self.workspace.join(TEAM_FOLDER));
-        let lock = team_folder.join(LOCK_FILE);
-        let Some(held) = tried(files, || files.hold(&lock).map_err(failed("lock", &lock)))? else {
-            return Ok(false);
-        };
-        let inode = files.stamp(&lock).map_err(failed("look at", &lock))?.inode;
-        // What was held before keeps nobody out: its file is gone.
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Some((held, inode));
-        self.write_record()?;
-        Ok(true)
+    fn team_folder(&self) -> PathBuf {
+        self.workspace.join(TEAM_FOLDER)
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.team_folder().join(LOCK_FILE)
+    }
+
+    fn record(&self) -> Option<Leader> {
+        read(&*self.files, &self.team_folder())
+    }
+
+    /// Refuses while the record names another living process.
+    fn check_record(&self) -> StoreResult<()> {
+        match self.record() {
+            Some(leader) if leader.lives() == Some(true) => {
+                Err(StoreError::Occupied { team: leader.team, pid: leader.pid })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps the lock. One that was held before keeps nobody out: its file is gone.
+    fn keep(&self, held: HeldLock) -> StoreResult<()> {
+        let path = self.lock_path();
+        let inode = self.files.stamp(&path).map_err(failed("look at", &path))?.inode;
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some((held, inode));
+        Ok(())
     }
 
     fn write_record(&self) -> StoreResult<()> {
         // It has no keys but strings, so writing it cannot fail.
         let text = serde_json::to_string_pretty(&self.own).unwrap_or_default() + "\n";
-        Staged::write(&*self.files, &self.workspace.join(TEAM_FOLDER), LEAD_FILE, text.as_bytes())?.commit()
+        Staged::write(&*self.files, &self.team_folder(), LEAD_FILE, text.as_bytes())?.commit()
     }
 
-    /// Looks whether this process still leads, and makes anew what somebody removed. It takes nothing from another. Blocks for a
-    /// moment.
+    /// Looks whether this process still leads, and makes anew what somebody removed. It takes nothing from another, and waits
+    /// for no lock.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -140,21 +180,44 @@ impl Leadership {
         if files.stamp(&self.workspace).map_or(true, |stamp| stamp.inode != self.inode) {
             return Ok(Tenure::NoWorkspace);
         }
-        let team_folder = self.workspace.join(TEAM_FOLDER);
-        let held = self.file.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, inode)| *inode);
-        let there = files.stamp(&team_folder.join(LOCK_FILE)).ok().map(|stamp| stamp.inode);
+        let path = self.lock_path();
+        let held = self.lock.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, inode)| *inode);
+        let there = files.stamp(&path).ok().map(|stamp| stamp.inode);
+        let record = self.record();
+        let has_record = record.as_ref() == Some(&self.own);
         if there.is_some() && there == held {
-            if files.stamp(&team_folder.join(LEAD_FILE)).is_ok() {
+            if has_record {
                 return Ok(Tenure::Held);
             }
             self.write_record()?;
             return Ok(Tenure::Renewed);
         }
-        files.create_folder(&team_folder).map_err(failed("make", &team_folder))?;
-        if self.take_file()? {
-            return Ok(Tenure::Renewed);
+        if let Some(leader) = record.filter(|leader| !has_record && leader.lives() == Some(true)) {
+            return Ok(Tenure::Lost { team: leader.team, pid: leader.pid });
         }
-        let leader = read(files, &team_folder);
-        Ok(Tenure::Lost { team: leader.team, pid: leader.pid })
+        let team_folder = self.team_folder();
+        files.create_folder(&team_folder).map_err(failed("make", &team_folder))?;
+        match files.hold(&path).map_err(failed("lock", &path))? {
+            Some(lock) => {
+                self.keep(lock)?;
+                self.write_record()?;
+                Ok(Tenure::Renewed)
+            }
+            // The record keeps other leads out; the lock is tried for again at the next look.
+            None if has_record && self.own.lives() == Some(true) => Ok(Tenure::Held),
+            None => {
+                let leader = self.record().unwrap_or_else(Leader::unknown);
+                Ok(Tenure::Lost { team: leader.team, pid: leader.pid })
+            }
+        }
+    }
+}
+
+impl Drop for Leadership {
+    fn drop(&mut self) {
+        // It goes before the lock does. A record that stays, as after a kill, names a process that is gone.
+        if self.lock.get_mut().is_ok_and(|lock| lock.is_some()) && self.record().as_ref() == Some(&self.own) {
+            let _ = self.files.remove(&self.team_folder().join(LEAD_FILE));
+        }
     }
 }

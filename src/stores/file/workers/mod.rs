@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::domain::record::{WorkerRecord, WorkerTeammate};
 use crate::platform::{self, processes};
 use crate::ports::{Clock, StoreResult, Survey, Tenure, Workers};
-use crate::stores::fs::{FileSystem, HeldLock};
+use crate::stores::fs::{self, FileSystem, HeldLock};
 
 use super::replace::{Staged, sweep_temporaries};
 use super::{blocking, failed};
@@ -30,10 +30,6 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a record may stay as it is before its worker counts as gone, where locks are not to be trusted.
 pub const LEASE: Duration = Duration::from_secs(30);
-
-/// How often a worker tries for its own lock, and how long it waits between: a survey may have it for a moment.
-const LOCK_TRIES: usize = 200;
-const LOCK_WAIT: Duration = Duration::from_millis(5);
 
 /// The largest record that is read, in bytes.
 const RECORD_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -228,17 +224,13 @@ impl Inner {
     /// Takes this worker's own lock, for life.
     fn hold_lock(&self) -> StoreResult<()> {
         let path = self.lock_path(&self.me);
-        for _ in 0..LOCK_TRIES {
-            if let Some(held) = self.files.hold(&path).map_err(failed("lock", &path))? {
-                let stamp = self.files.stamp(&path).map_err(failed("look at", &path))?;
-                let mut state = self.state();
-                state.held.push(held);
-                state.lock_inode = stamp.inode;
-                return Ok(());
-            }
-            self.files.wait(LOCK_WAIT);
-        }
-        Err(failed("lock", &path)(io::Error::new(io::ErrorKind::WouldBlock, "somebody else holds it")))
+        // A survey may have it for a moment.
+        let held = fs::hold(&*self.files, &path).map_err(failed("lock", &path))?;
+        let stamp = self.files.stamp(&path).map_err(failed("look at", &path))?;
+        let mut state = self.state();
+        state.held.push(held);
+        state.lock_inode = stamp.inode;
+        Ok(())
     }
 
     fn report(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
@@ -295,11 +287,14 @@ impl Inner {
         Ok(names.iter().filter_map(id).collect())
     }
 
-    /// A worker's record; `None` where there is none, or what is there is none.
+    /// A worker's record; `None` where there is none, or the file is no record of this worker.
     fn record(&self, id: &str) -> StoreResult<Option<WorkerRecord>> {
         let path = self.record_path(id);
         match self.files.read(&path, 0, RECORD_BYTES_MAX) {
-            Ok((bytes, _)) => Ok(serde_json::from_slice(&bytes).ok()),
+            Ok((bytes, _)) => {
+                let record: Option<WorkerRecord> = serde_json::from_slice(&bytes).ok();
+                Ok(record.filter(|record| record.worker == id))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("read", &path)(error)),
         }

@@ -21,9 +21,9 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{FileKind, FileSystem, FolderWatch, HeldLock, Stamp};
+use super::{FileKind, FileSystem, FolderWatch, HeldLock, LOCK_WAIT_MAX, LockTimeout, Stamp};
 use crate::platform;
 
 mod disk;
@@ -305,12 +305,8 @@ impl SimulatedDisk {
     /// Takes the lock on `path`, at once or never.
     fn try_lock(&self, disk: &mut Disk, path: &Path) -> io::Result<Option<Locked>> {
         disk.open(path)?;
-        Ok(self.lock_at(disk, path))
-    }
-
-    fn lock_at(&self, disk: &mut Disk, path: &Path) -> Option<Locked> {
         let is_free = disk.locks.insert(path.to_owned());
-        is_free.then(|| Locked { shared: Arc::clone(&self.shared), path: path.to_owned() })
+        Ok(is_free.then(|| Locked { shared: Arc::clone(&self.shared), path: path.to_owned() }))
     }
 }
 
@@ -441,15 +437,16 @@ impl FileSystem for SimulatedDisk {
     }
 
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
-        let mut disk = self.disk()?;
+        let (mut disk, began) = (self.disk()?, Instant::now());
         let lock = loop {
             if disk.is_cut {
                 return Err(io::Error::other("the power was cut"));
             }
-            match self.try_lock(&mut disk, path)? {
-                Some(lock) => break lock,
-                None => disk = self.shared.unlocked.wait(disk).unwrap_or_else(PoisonError::into_inner),
+            if let Some(lock) = self.try_lock(&mut disk, path)? {
+                break lock;
             }
+            let left = LOCK_WAIT_MAX.checked_sub(began.elapsed()).ok_or_else(|| LockTimeout::of(path))?;
+            (disk, _) = self.shared.unlocked.wait_timeout(disk, left).unwrap_or_else(PoisonError::into_inner);
         };
         drop(disk);
         critical();
@@ -460,18 +457,6 @@ impl FileSystem for SimulatedDisk {
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
         let mut disk = self.disk()?;
         Ok(self.try_lock(&mut disk, path)?.map(|lock| Box::new(lock) as HeldLock))
-    }
-
-    fn hold_folder(&self, folder: &Path) -> io::Result<Option<HeldLock>> {
-        let mut disk = self.disk()?;
-        if disk.node(folder)? != Node::Folder {
-            return Err(io::ErrorKind::NotADirectory.into());
-        }
-        Ok(self.lock_at(&mut disk, folder).map(|lock| Box::new(lock) as HeldLock))
-    }
-
-    fn is_folder_held(&self, folder: &Path) -> bool {
-        self.disk().is_ok_and(|disk| disk.locks.contains(folder))
     }
 
     /// Nobody else gets anything done meanwhile on a disk in memory.
