@@ -1,7 +1,7 @@
 //! A tool of your own beside Brigade's. Here a scripted model calls it; any other reads its description and schema alike.
 //!
-//!     cargo run --example custom_tool            # in a new folder
-//!     cargo run --example custom_tool -- FOLDER  # in this one
+//!     cargo run --locked --example custom_tool            # in a new folder
+//!     cargo run --locked --example custom_tool -- FOLDER  # in this one
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

@@ -1,8 +1,8 @@
 //! A goal becomes tasks that wait for each other: the lead plans, two teammates work, the lead looks and reports. The lead here
 //! follows a script; give it a model that thinks (`ModelSpec::new("anthropic", "…")`) and it plans by itself.
 //!
-//!     cargo run --example goal            # in a new folder
-//!     cargo run --example goal -- FOLDER  # in this one
+//!     cargo run --locked --example goal            # in a new folder
+//!     cargo run --locked --example goal -- FOLDER  # in this one
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

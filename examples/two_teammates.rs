@@ -1,7 +1,7 @@
 //! Two teammates work off a plan of commands. No key and no network: the provider `runbook` runs the `sh` blocks of a task.
 //!
-//!     cargo run --example two_teammates            # in a new folder
-//!     cargo run --example two_teammates -- FOLDER  # in this one
+//!     cargo run --locked --example two_teammates            # in a new folder
+//!     cargo run --locked --example two_teammates -- FOLDER  # in this one
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

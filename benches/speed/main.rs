@@ -1,6 +1,6 @@
 //! How fast Brigade is, row by row of the promise in ARCHITECTURE.md (Speed).
 //!
-//! `cargo bench` measures every row, prints one table and writes `target/bench/speed.json`; `cargo bench -- ROW...` measures some.
+//! `cargo bench --locked` measures every row, prints one table and writes `target/bench/speed.json`; `cargo bench --locked -- ROW...` measures some.
 //! What is compared is measured in the same run, turn by turn; a figure is the median of its rounds. Nothing here fails because
 //! a machine is slow: the table says what was reached. What has to run in a process of its own is this program again
 //! ([`child`]), or `brigade`.

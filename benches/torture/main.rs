@@ -1,7 +1,7 @@
 //! Kills real teams at random moments, thousands of times, and counts what is lost, doubled, reordered or left over: all of it
 //! must be zero.
 //!
-//! `cargo bench --bench torture -- --kills 3000 --seed 1` builds the program as a release and tortures it; `--beside N` is how many
+//! `cargo bench --locked --bench torture -- --kills 3000 --seed 1` builds the program as a release and tortures it; `--beside N` is how many
 //! workspaces live at a time. Each is a git repository whose team keeps every task in a worktree. Its seed decides what is done to it;
 //! the moments are the machine's. What was lost is decided without any of Brigade's code: by what commands wrote down outside,
 //! what those who asked were told, and git. It ends with a table, and with status 1 if anything is wrong.

@@ -1,7 +1,7 @@
 //! A team from a config file: what `brigade run` does, in your program. The config and its plan lie beside this file.
 //!
-//!     cargo run --example from_config            # in a new folder
-//!     cargo run --example from_config -- FOLDER  # in this one
+//!     cargo run --locked --example from_config            # in a new folder
+//!     cargo run --locked --example from_config -- FOLDER  # in this one
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example shows what it does")]
 

@@ -377,10 +377,8 @@ pub fn in_short(
     if task.status != TaskStatus::Pending {
         return String::new();
     }
-    let named = |blockers: &[Blocker]| {
-        let names: Vec<String> = blockers.iter().take(BLOCKERS_MAX).map(ToString::to_string).collect();
-        names.join(", ")
-    };
+    let names =
+        |list: &[Blocker]| list.iter().take(BLOCKERS_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let mut parts = Vec::new();
     let direct: Vec<Blocker> = unfinished_blockers(task, view).collect();
     if !direct.is_empty() {
@@ -393,9 +391,9 @@ pub fn in_short(
             String::new()
         } else {
             let more = if roots.len() > BLOCKERS_MAX { " and more" } else { "" };
-            format!(", in the end for {}{more}", named(roots))
+            format!(", in the end for {}{more}", names(roots))
         };
-        parts.push(format!("waits for {}{more}{end}", named(&direct)));
+        parts.push(format!("waits for {}{more}{end}", names(&direct)));
     }
     if let Some(until) = task.not_before.filter(|until| *until > now) {
         parts.push(format!("backs off, again {}", ago(until, now)));

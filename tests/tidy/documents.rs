@@ -154,7 +154,7 @@ fn commands_in(text: &str) -> Vec<(usize, String)> {
 
 /// The words of a command after `brigade`; what stands after `#`, `|` or `&&` is none of it.
 fn command_of(code: &str) -> Option<String> {
-    let words = code.strip_prefix("brigade ").or_else(|| code.strip_prefix("cargo run --release -- "))?;
+    let words = code.strip_prefix("brigade ").or_else(|| code.strip_prefix("cargo run --locked --release -- "))?;
     let end = words
         .find([';', '"', '\''])
         .into_iter()
@@ -169,7 +169,28 @@ fn the_readme_begins_with_two_commands() {
     let parts: Vec<&str> = readme.split(TWO_COMMANDS).collect();
     assert_eq!(parts.len(), 3, "README.md has its two commands between two marks {TWO_COMMANDS}");
     let commands: Vec<&str> = parts[1].lines().filter(|line| line.starts_with("cargo ")).collect();
-    assert_eq!(commands, ["cargo run --release -- run demo", "cargo test"]);
+    assert_eq!(commands, ["cargo run --locked --release -- run demo", "cargo test --locked"]);
+}
+
+/// Builds without `--locked` may take versions of crates that nobody looked at.
+#[test]
+fn cargo_commands_are_locked() {
+    const COMMANDS: &[&str] = &["run", "test", "bench", "build", "install", "check", "clippy", "doc", "fetch"];
+    let mut complaints = Vec::new();
+    let mut count = 0;
+    for file in ["README.md", "CONTRIBUTING.md", ".ci/run"] {
+        for (number, line) in text_of(file).lines().enumerate() {
+            for words in line.split("cargo ").skip(1).map(|rest| rest.split([' ', '`']).collect::<Vec<_>>()) {
+                let is_command = words.first().is_some_and(|word| COMMANDS.contains(word));
+                count += usize::from(is_command);
+                if is_command && words.get(1) != Some(&"--locked") {
+                    complaints.push(format!("{file}:{}: {}", number + 1, line.trim()));
+                }
+            }
+        }
+    }
+    assert!(count > 10, "the commands are found; there are {count}");
+    hold("`--locked` is the first flag of every cargo command", &complaints);
 }
 
 #[test]
