@@ -34,6 +34,8 @@ mod isolated;
 mod kills;
 #[path = "processes/leads.rs"]
 mod leads;
+#[path = "processes/pipes.rs"]
+mod pipes;
 #[path = "processes/places.rs"]
 mod places;
 #[path = "processes/removed.rs"]
