@@ -38,6 +38,8 @@ mod leads;
 mod limits;
 #[path = "processes/locked.rs"]
 mod locked;
+#[path = "processes/pipes.rs"]
+mod pipes;
 #[path = "processes/places.rs"]
 mod places;
 #[path = "processes/removed.rs"]

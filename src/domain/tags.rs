@@ -34,12 +34,10 @@ const STRINGS_MAX: usize = 64;
 const COMPATIBILITY: DecomposingNormalizerBorrowed<'static> = DecomposingNormalizer::new_nfkd();
 
 /// What no reader sees: controls, format characters, marks on letters, what is assigned nothing, and spaces that are next to none.
-#[allow(clippy::unwrap_used, reason = "the expression is constant, and a test uses it")]
-static INVISIBLE: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(
-        r"^[\p{C}\p{M}\p{Default_Ignorable_Code_Point}\u{2000}-\u{200A}\u{202F}\u{205F}\u{2800}\u{FFFC}\u{FFFD}]$",
-    )
-    .unwrap()
+static INVISIBLE: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let spaces = r"\u{2000}-\u{200A}\u{202F}\u{205F}\u{2800}\u{FFFC}\u{FFFD}";
+    // The expression is constant, and the tests below use it.
+    Regex::new(&format!(r"^[\p{{C}}\p{{M}}\p{{Default_Ignorable_Code_Point}}{spaces}]$")).ok()
 });
 
 /// The tags as [`Reader`] reads them.
@@ -276,7 +274,7 @@ impl Reader<'_> {
 fn is_invisible(character: char) -> bool {
     match character {
         '\n' | '\t' | ' '..='~' => false,
-        other => INVISIBLE.is_match(other.encode_utf8(&mut [0; 4])),
+        other => INVISIBLE.as_ref().is_some_and(|invisible| invisible.is_match(other.encode_utf8(&mut [0; 4]))),
     }
 }
 

@@ -1,0 +1,155 @@
+//! Pipes, devices and links in the place of files that Brigade reads: every command answers, and says what it found.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use super::support::{Answer, Place};
+
+const PLAN: &str = "## One\n```sh\ntrue\n```\n";
+
+fn make_pipe(path: &Path) {
+    let _ = fs::remove_file(path);
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[test]
+fn commands_answer_when_a_prompt_is_a_pipe() {
+    let place = Place::with_team(1, PLAN);
+    let config = place.read("brigade.toml");
+    place.write("brigade.toml", &format!("{config}prompt = \"prompts/m1.md\"\n"));
+    fs::create_dir(place.join("prompts")).unwrap();
+    make_pipe(&place.join("prompts/m1.md"));
+    for command in [
+        "tasks",
+        "team",
+        "config show",
+        "doctor",
+        "why 1",
+        "log",
+        "inbox",
+        "cost",
+        "plan",
+        "review",
+        "state",
+        "clean",
+        "send m1 hello",
+        "tasks import plan.md",
+        "run",
+        "up",
+        "init --force",
+    ] {
+        // A command that waits for the pipe fails the test here.
+        let arguments: Vec<&str> = command.split(' ').collect();
+        let answer = place.run(&arguments);
+        if ["config show", "run", "up"].contains(&command) {
+            assert_eq!(answer.code, Some(2), "{answer:?}");
+            assert!(answer.err.contains("prompts/m1.md: it is a pipe, not a plain file"), "{answer:?}");
+        }
+    }
+}
+
+#[test]
+fn files_of_a_config_are_no_pipes_and_no_links_out() {
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("file"), "").unwrap();
+    let place = Place::with_team(1, PLAN);
+    for name in ["prompts/lead.md", "plan.md", "brigade.toml"] {
+        let path = place.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let before = fs::read_to_string(&path).unwrap_or_default();
+        make_pipe(&path);
+        let answer = place.run(&["config", "show"]);
+        assert_eq!(answer.code, Some(2), "{name}: {answer:?}");
+        assert!(answer.err.contains(name) && answer.err.contains("it is a pipe"), "{name}: {answer:?}");
+        for target in [outside.path().join("file"), "/dev/zero".into()] {
+            fs::remove_file(&path).unwrap();
+            symlink(target, &path).unwrap();
+            let answer = place.run(&["config", "show"]);
+            assert_eq!(answer.code, Some(2), "{name}: {answer:?}");
+            assert!(answer.err.contains(name) && answer.err.contains("leads out of"), "{name}: {answer:?}");
+        }
+        fs::remove_file(&path).unwrap();
+        place.write("inside", &before);
+        symlink(if name.contains('/') { "../inside" } else { "inside" }, &path).unwrap();
+        let answer = place.run(&["config", "show"]);
+        assert_eq!(answer.code, Some(0), "{name}: {answer:?}");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, before).unwrap();
+    }
+}
+
+#[test]
+fn paths_a_person_types_may_be_links_and_pipes() {
+    let place = Place::with_idle_team(1);
+    let shell = |script: &str| {
+        let mut command = place.command("bash");
+        command.args(["-c", script]).env("BRIGADE", env!("CARGO_BIN_EXE_brigade"));
+        Answer::of(command)
+    };
+    let plan = "printf '## One\\n```sh\\ntrue\\n```\\n'";
+    let ran = shell(&format!("$BRIGADE run --plan <({plan})"));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let imported = shell(&format!("$BRIGADE tasks import <({plan}; echo '## Two')"));
+    assert!(imported.out.contains("Two"), "{imported:?}");
+    let endless = shell("ulimit -v 3000000; $BRIGADE run --plan /dev/zero");
+    assert!(endless.code == Some(2) && endless.err.contains("more than 1048576 bytes"), "{endless:?}");
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::rename(place.join("brigade.toml"), elsewhere.path().join("config")).unwrap();
+    symlink(elsewhere.path().join("config"), place.join("link.toml")).unwrap();
+    let shown = place.run(&["config", "show", "--config", "link.toml"]);
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    // The user's own config, which dotfile managers link.
+    fs::create_dir_all(place.join("no-config/brigade")).unwrap();
+    symlink(elsewhere.path().join("config"), place.join("no-config/brigade/config.toml")).unwrap();
+    let shown = place.run(&["config", "show"]);
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+}
+
+#[test]
+fn teammate_works_on_when_its_transcript_is_a_pipe() {
+    let place = Place::with_team(1, PLAN);
+    fs::create_dir_all(place.join(".team/transcripts")).unwrap();
+    for name in ["m1", "lead"] {
+        make_pipe(&place.join(&format!(".team/transcripts/{name}.jsonl")));
+    }
+    let ran = place.run(&["run"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(place.task(1)["failures"].as_u64().unwrap_or(0), 0);
+    for name in ["m1", "lead"] {
+        let is_named = |event: &serde_json::Value| event["kind"] == "warning" && event["about"] == name;
+        assert_eq!(place.events().iter().filter(|event| is_named(event)).count(), 1, "{name}");
+        assert!(place.join(&format!(".team/transcripts/.spoiled/{name}-1.jsonl")).symlink_metadata().is_ok());
+    }
+    // What cannot be moved is no task's failure: nothing is launched.
+    fs::remove_dir_all(place.join(".team/transcripts/.spoiled")).unwrap();
+    place.write(".team/transcripts/.spoiled", "in the way");
+    make_pipe(&place.join(".team/transcripts/m1.jsonl"));
+    let refused = place.run(&["run"]);
+    assert!(refused.code == Some(1) && refused.err.contains("cannot set aside"), "{refused:?}");
+}
+
+#[test]
+fn searches_answer_beside_endless_rules() {
+    let place = Place::new();
+    place.write(
+        "brigade.toml",
+        "durability = \"process\"\n[teams.crew]\n[[teams.crew.members]]\nname = \"m1\"\nrole = \"worker\"\nprovider = \"scripted\"\nmodel = \"script.json\"\n",
+    );
+    place.write(
+        "script.json",
+        r#"{"task":[{"call":[{"tool":"glob","input":{"pattern":"**"}},{"tool":"grep","input":{"pattern":"x"}}]},
+            {"call":[{"tool":"task_update","input":{"task_id":"{{task}}","status":"completed","result":"done"}}]}]}"#,
+    );
+    symlink("/dev/zero", place.join(".ignore")).unwrap();
+    make_pipe(&place.join(".gitignore"));
+    place.write("plan.md", "## One\nLook around.\n");
+    let mut command = place.command("bash");
+    // A lead that reads without end is refused memory.
+    command.args(["-c", "ulimit -v 3000000; exec \"$0\" run --plan plan.md", env!("CARGO_BIN_EXE_brigade")]);
+    let ran = Answer::of(command);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let transcript = place.read(".team/transcripts/m1.jsonl");
+    assert_eq!(transcript.matches("the rules in `.gitignore` do not count: it is a pipe").count(), 2, "{transcript}");
+}
