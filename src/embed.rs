@@ -334,6 +334,7 @@ async fn repository(
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),
         durability,
+        program: sandbox::filter::own_program_path(),
     };
     Ok(Some(Arc::new(GitRepository::open(folder, options).await?)))
 }

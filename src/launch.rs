@@ -39,7 +39,7 @@ pub fn launch(launch: Launch) -> CliResult<Exit> {
 
 async fn run(launch: Launch) -> CliResult<Exit> {
     let start = start_of(launch.lifetime, launch.plan);
-    let isolated = Isolated::of(&launch.spec, &launch.workspace);
+    let isolated = Isolated::of(&launch.spec, &launch.workspace, &launch.control_files);
     let spec = launch.spec.clone();
     let team = Team::new(launch.spec).start(start).durability(launch.durability).control_files(launch.control_files);
     let open = team.open(&launch.workspace).await?;

@@ -38,6 +38,7 @@ use crate::platform::processes;
 #[cfg(unix)]
 mod descendants;
 pub mod environment;
+pub mod filter;
 #[cfg(unix)]
 mod guard;
 #[cfg(target_os = "linux")]
@@ -87,6 +88,7 @@ fn run(arguments: &[OsString]) -> i32 {
         #[cfg(target_os = "linux")]
         [what, order @ ..] if what == "map" => namespaces::map_for(order),
         [what, order @ ..] if what == "stage" => reexec::run(order),
+        [what, order @ ..] if what == "filter" => filter::run(order),
         _ => None,
     };
     code.unwrap_or(64)

@@ -3,7 +3,7 @@
 //! branch merged into moves by merges alone.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::run::path_of;
 use super::worktrees::POINTER_FILE;
@@ -17,7 +17,12 @@ impl Inner {
     pub(super) fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathBuf> {
         let common = &self.main.common_dir;
         let mut boundaries = vec![common.clone(), self.main.work_tree.clone()];
-        boundaries.extend(self.alternates());
+        boundaries.extend(alternates(common));
+        // Else a command could have git take other settings, and run what they name.
+        boundaries.extend(self.main.settings.included(&self.main).unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            Vec::new()
+        }));
         if let Some(worktree) = worktree {
             boundaries.extend([worktree.root.join(".agent"), worktree.root.join(".git")]);
             let packs = ["objects/info", "objects/pack"].map(|folder| common.join(folder));
@@ -43,24 +48,24 @@ impl Inner {
         }
         boundaries
     }
+}
 
-    /// The folders of other repositories' objects that git reads as this one's; see gitrepository-layout(5), objects/info/alternates.
-    pub(super) fn alternates(&self) -> Vec<PathBuf> {
-        let mut found = vec![self.main.common_dir.join("objects")];
-        let mut next = 0;
-        while next < found.len().min(ALTERNATES_MAX) {
-            let text = small::bytes(&found[next].join("info/alternates")).unwrap_or_default();
-            for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#")) {
-                // Of each, what it says is seen from where it says it.
-                let folder = found[next].join(unquoted(line));
-                if folder.is_dir() && !found.contains(&folder) {
-                    found.push(folder);
-                }
+/// The folders of other repositories' objects that git reads as this one's; see gitrepository-layout(5), objects/info/alternates.
+pub(super) fn alternates(common_dir: &Path) -> Vec<PathBuf> {
+    let mut found = vec![common_dir.join("objects")];
+    let mut next = 0;
+    while next < found.len().min(ALTERNATES_MAX) {
+        let text = small::bytes(&found[next].join("info/alternates")).unwrap_or_default();
+        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#")) {
+            // Of each, what it says is seen from where it says it.
+            let folder = found[next].join(unquoted(line));
+            if folder.is_dir() && !found.contains(&folder) {
+                found.push(folder);
             }
-            next += 1;
         }
-        found.split_off(1)
+        next += 1;
     }
+    found.split_off(1)
 }
 
 /// A path as it stands in a line, where it may be quoted.
