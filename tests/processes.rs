@@ -36,6 +36,8 @@ mod kills;
 mod leads;
 #[path = "processes/places.rs"]
 mod places;
+#[path = "processes/programs.rs"]
+mod programs;
 #[path = "processes/removed.rs"]
 mod removed;
 #[path = "processes/resumes.rs"]

@@ -7,6 +7,8 @@
 mod attacks;
 #[path = "repository/checkout.rs"]
 mod checkout;
+#[path = "repository/drivers.rs"]
+mod drivers;
 #[path = "repository/hidden.rs"]
 mod hidden;
 #[path = "repository/layouts.rs"]

@@ -294,6 +294,10 @@ mod running {
     /// Enters the process namespace for its children and waits for the inner process.
     fn outer(order: &Order) -> Result<i32, String> {
         let said = |error: io::Error| error.to_string();
+        // One that is not there cannot be kept writable inside a folder that is read-only.
+        for path in order.read_only.iter().filter_map(|path| path.as_bytes().strip_prefix(b"!")) {
+            fs::create_dir_all(OsStr::from_bytes(path)).map_err(said)?;
+        }
         #[cfg(target_os = "linux")]
         {
             let refused = |error: Errno| error.to_string();

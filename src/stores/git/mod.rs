@@ -221,11 +221,7 @@ async fn off_the_runtime<R: Send + 'static>(
 }
 
 /// The person's checkout, and the branch to merge into.
-fn usable(
-    workspace: &Path,
-    into: Option<String>,
-    drivers: DriverOptions,
-) -> Result<(At, String), RepositoryError> {
+fn usable(workspace: &Path, into: Option<String>, drivers: DriverOptions) -> Result<(At, String), RepositoryError> {
     check_version()?;
     let main = find(workspace, drivers)?;
     if main.common_dir.join("reftable").exists() {

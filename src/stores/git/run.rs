@@ -308,6 +308,9 @@ impl Call<'_> {
         match outcome {
             (Ok(code), Ok(Some(out)), Ok(err)) => {
                 let mut err = end_of(&err.unwrap_or_default());
+                if let Some(at) = self.at.filter(|_| code != 0 && !self.is_by_files) {
+                    err = at.settings.in_own_words(at, err);
+                }
                 if code != 0 && LACKS_OBJECT.iter().any(|said| err.contains(said)) {
                     err = format!("{}: {HOW_TO_FETCH}", err.trim_end());
                 }

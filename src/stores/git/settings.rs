@@ -22,8 +22,28 @@ use crate::stores::fs::Stamp;
 
 /// The sections that Brigade's calls of git depend on. Others stay in their files; of the person's files they are not read at all.
 const SECTIONS: [&str; 22] = [
-    "add", "advice", "apply", "attr", "checkout", "clean", "commit", "core", "diff", "feature", "filter", "i18n", "index", "log", "merge",
-    "pack", "safe", "sparse", "status", "submodule", "user", "worktree",
+    "add",
+    "advice",
+    "apply",
+    "attr",
+    "checkout",
+    "clean",
+    "commit",
+    "core",
+    "diff",
+    "feature",
+    "filter",
+    "i18n",
+    "index",
+    "log",
+    "merge",
+    "pack",
+    "safe",
+    "sparse",
+    "status",
+    "submodule",
+    "user",
+    "worktree",
 ];
 /// What git takes from the repository's own file alone.
 const OF_THE_FILE: [&str; 3] = ["core.bare", "core.repositoryformatversion", "core.worktree"];
@@ -69,6 +89,16 @@ struct Listing {
     /// Whether which files are included may change though no file does.
     is_conditional: bool,
     variables: Variables,
+    replaced: Vec<Replaced>,
+}
+
+/// A setting that Brigade replaces, so that a driver runs in the sandbox.
+#[derive(Debug)]
+struct Replaced {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    /// Its value in the files.
+    own: Vec<u8>,
 }
 
 /// Variables of a call.
@@ -92,7 +122,8 @@ impl Setting {
 
     /// Section, subsection and name, where there are three.
     fn parts(&self) -> Option<(&[u8], &[u8], &[u8])> {
-        let (first, last) = (self.key.iter().position(|byte| *byte == b'.')?, self.key.iter().rposition(|byte| *byte == b'.')?);
+        let (first, last) =
+            (self.key.iter().position(|byte| *byte == b'.')?, self.key.iter().rposition(|byte| *byte == b'.')?);
         (first < last).then(|| (&self.key[..first], &self.key[first + 1..last], &self.key[last + 1..]))
     }
 
@@ -141,6 +172,14 @@ impl Settings {
         Ok(self.listing(at)?.included.clone())
     }
 
+    /// What git said, with each driver's own command in place of the one that replaces it.
+    pub(super) fn in_own_words(&self, at: &At, said: String) -> String {
+        let Ok(listing) = self.listing(at) else { return said };
+        listing.replaced.iter().fold(said, |said, Replaced { value, own, .. }| {
+            said.replace(&*String::from_utf8_lossy(value), &String::from_utf8_lossy(own))
+        })
+    }
+
     fn listing(&self, at: &At) -> Result<Arc<Listing>, RepositoryError> {
         let own = at.git_dir.join("config.worktree");
         let place = if own.symlink_metadata().is_ok() { &at.git_dir } else { &self.common_dir };
@@ -183,10 +222,12 @@ impl Settings {
                 continue;
             }
             let included = includes.iter().filter_map(|(path, _)| path.as_deref());
+            let (variables, replaced) = self.told(outer, &of_repository)?;
             return Ok(Listing {
                 included: included.filter_map(|path| self.outside(path).transpose()).collect::<Result<_, _>>()?,
                 is_conditional,
-                variables: self.told(outer, &of_repository)?,
+                variables,
+                replaced,
                 files,
             });
         }
@@ -196,7 +237,8 @@ impl Settings {
     /// The path of an included file, where commands could write it if they were not kept from it.
     fn outside(&self, path: &Path) -> Result<Option<PathBuf>, RepositoryError> {
         let folder = path.parent().unwrap_or(path);
-        let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned()).join(path.file_name().unwrap_or_default());
+        let whole =
+            folder.canonicalize().unwrap_or_else(|_| folder.to_owned()).join(path.file_name().unwrap_or_default());
         let is_inside = |folder: &PathBuf| folder.canonicalize().is_ok_and(|folder| whole.starts_with(folder));
         if is_inside(&self.common_dir) || is_inside(&self.work_tree) {
             return Ok(None);
@@ -212,38 +254,40 @@ impl Settings {
         )))
     }
 
-    /// The variables by which git is told these settings, with each driver in the sandbox.
-    fn told(&self, outer: &[Setting], of_repository: &[Setting]) -> Result<Variables, RepositoryError> {
-        let is_told = |setting: &&Setting| {
-            let section = setting.section();
-            SECTIONS.iter().any(|known| known.as_bytes() == section)
-                && section != PROTECTED_SECTION.as_bytes()
-                && OF_THE_FILE.iter().all(|key| key.as_bytes() != setting.key)
-        };
-        let is_of_outer = |setting: &&Setting| OF_THE_FILE.iter().all(|key| key.as_bytes() != setting.key);
-        let all: Vec<&Setting> =
-            outer.iter().filter(is_of_outer).chain(of_repository.iter().filter(is_told)).collect();
+    /// The variables by which git is told these settings, and those among them that Brigade replaces.
+    fn told(
+        &self,
+        outer: &[Setting],
+        of_repository: &[Setting],
+    ) -> Result<(Variables, Vec<Replaced>), RepositoryError> {
+        let is_needed = |setting: &&Setting| SECTIONS.iter().any(|known| known.as_bytes() == setting.section());
+        let is_trusted = |setting: &&Setting| setting.section() != PROTECTED_SECTION.as_bytes();
+        let of_repository = of_repository.iter().filter(|setting| is_trusted(setting));
+        let is_movable = |setting: &&Setting| OF_THE_FILE.iter().all(|key| key.as_bytes() != setting.key);
+        let all: Vec<&Setting> = outer.iter().chain(of_repository).filter(is_needed).filter(is_movable).collect();
         let drivers = Drivers::of(&all);
-        let replaced = if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.sandbox(&drivers)) };
-        let pairs = all.iter().map(|setting| (setting.key.clone(), setting.text().to_vec())).chain(replaced);
-        let mut variables: Variables = Vec::new();
-        let mut bytes = 0;
-        for (number, (key, value)) in pairs.enumerate() {
+        let replaced =
+            if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.sandbox(), &self.common_dir) };
+        let pairs = all.iter().map(|setting| (setting.key.as_slice(), setting.text()));
+        let pairs = pairs.chain(replaced.iter().map(|replaced| (replaced.key.as_slice(), replaced.value.as_slice())));
+        let mut variables: Variables =
+            vec![("GIT_CONFIG_GLOBAL".into(), "/dev/null".into()), ("GIT_CONFIG_NOSYSTEM".into(), "1".into())];
+        let (mut bytes, mut count) = (0, 0_usize);
+        for (key, value) in pairs {
+            variables.push((format!("GIT_CONFIG_KEY_{count}").into(), path_of(key).into_os_string()));
+            variables.push((format!("GIT_CONFIG_VALUE_{count}").into(), path_of(value).into_os_string()));
             bytes += key.len() + value.len();
-            variables.push((format!("GIT_CONFIG_KEY_{number}").into(), path_of(&key).into_os_string()));
-            variables.push((format!("GIT_CONFIG_VALUE_{number}").into(), path_of(&value).into_os_string()));
+            count += 1;
         }
         if bytes > BYTES_MAX {
-            return Err(unusable(&format!("there are more than {BYTES_MAX} bytes of them")));
+            return Err(unusable(&format!("they come to {bytes} bytes, at most {BYTES_MAX} are possible")));
         }
-        variables.push(("GIT_CONFIG_COUNT".into(), (variables.len() / 2).to_string().into()));
-        variables.push(("GIT_CONFIG_GLOBAL".into(), "/dev/null".into()));
-        variables.push(("GIT_CONFIG_NOSYSTEM".into(), "1".into()));
-        Ok(variables)
+        variables.push(("GIT_CONFIG_COUNT".into(), count.to_string().into()));
+        Ok((variables, replaced))
     }
 
-    /// Where drivers run: they write nothing of the repository or the workspace. Git LFS alone stores objects beside git's.
-    fn sandbox(&self, drivers: &Drivers) -> DriverSandbox {
+    /// Where drivers run: they write nothing of the repository or the workspace.
+    fn sandbox(&self) -> DriverSandbox {
         let mut read_only = vec![self.common_dir.clone(), self.work_tree.clone()];
         read_only.extend(alternates(&self.common_dir));
         read_only.extend(self.options.control_files.iter().map(|path| self.work_tree.join(path)));
@@ -254,10 +298,6 @@ impl Settings {
             }
             None => Level::Plain,
         });
-        let lfs = self.common_dir.join("lfs");
-        if drivers.filters.contains_key(b"lfs".as_slice()) && fs::create_dir_all(&lfs).is_ok() {
-            read_only.push(PathBuf::from(format!("!{}", lfs.display())));
-        }
         DriverSandbox { program: self.options.program.clone(), level, read_only, scratch: WORKTREES_FOLDER.into() }
     }
 }
@@ -279,7 +319,8 @@ struct Drivers {
 struct Filter {
     clean: Vec<u8>,
     smudge: Vec<u8>,
-    process: Vec<u8>,
+    /// An empty one switches the filter off.
+    process: Option<Vec<u8>>,
     is_required: bool,
 }
 
@@ -297,7 +338,7 @@ impl Drivers {
                     match part {
                         b"clean" => filter.clean = value(),
                         b"smudge" => filter.smudge = value(),
-                        b"process" => filter.process = value(),
+                        b"process" => filter.process = Some(value()),
                         b"required" => filter.is_required = is_true(setting.text()),
                         _ => {}
                     }
@@ -305,7 +346,9 @@ impl Drivers {
                 _ => {}
             }
         }
-        drivers.filters.retain(|_, filter| !(filter.clean.is_empty() && filter.smudge.is_empty() && filter.process.is_empty()));
+        let is_driver =
+            |filter: &Filter| !filter.clean.is_empty() || !filter.smudge.is_empty() || filter.process.is_some();
+        drivers.filters.retain(|_, filter| is_driver(filter));
         drivers
     }
 
@@ -314,28 +357,37 @@ impl Drivers {
     }
 
     /// The settings that have git run these drivers in the sandbox. All filters are required: git would otherwise go on with unfiltered contents
-    /// where one cannot run.
-    fn replaced(&self, sandbox: &DriverSandbox) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let mut settings = Vec::new();
+    /// where one cannot run. Git LFS alone writes into the repository, where it keeps its objects.
+    fn replaced(&self, sandbox: &DriverSandbox, common_dir: &Path) -> Vec<Replaced> {
+        let mut replaced = Vec::new();
         for (name, filter) in &self.filters {
-            let key = |part: &str| [b"filter.", name.as_slice(), b".", part.as_bytes()].concat();
-            for (part, command) in [("clean", &filter.clean), ("smudge", &filter.smudge)] {
-                if !command.is_empty() {
-                    settings.push((key(part), sandbox.wrapped(DriverKind::Filter, command)));
+            let mut sandbox = sandbox.clone();
+            if name == b"lfs" {
+                sandbox.read_only.push(PathBuf::from(format!("!{}", common_dir.join("lfs").display())));
+            }
+            let mut replace = |part: &str, value: Vec<u8>, own: &[u8]| {
+                let key = [b"filter.", name.as_slice(), b".", part.as_bytes()].concat();
+                replaced.push(Replaced { key, value, own: own.to_vec() });
+            };
+            for (part, own) in [("clean", &filter.clean), ("smudge", &filter.smudge)] {
+                if !own.is_empty() {
+                    replace(part, sandbox.wrapped(DriverKind::Filter, own), own);
                 } else if !filter.is_required {
-                    settings.push((key(part), sandbox.identity()));
+                    replace(part, sandbox.identity(), b"cat");
                 }
             }
-            if !filter.process.is_empty() {
-                settings.push((key("process"), sandbox.wrapped(DriverKind::Process, &filter.process)));
+            match &filter.process {
+                Some(own) if own.is_empty() => continue,
+                Some(own) => replace("process", sandbox.wrapped(DriverKind::Process, own), own),
+                None => {}
             }
-            settings.push((key("required"), b"true".to_vec()));
+            replace("required", b"true".to_vec(), b"true");
         }
-        for (name, command) in &self.merges {
+        for (name, own) in &self.merges {
             let key = [b"merge.", name.as_slice(), b".driver"].concat();
-            settings.push((key, sandbox.wrapped(DriverKind::Merge, command)));
+            replaced.push(Replaced { key, value: sandbox.wrapped(DriverKind::Merge, own), own: own.clone() });
         }
-        settings
+        replaced
     }
 }
 
