@@ -69,11 +69,13 @@ const NEEDED: [&str; 3] = ["clean", "smudge", "merge"];
 struct Setup {
     place: Place,
     home: tempfile::TempDir,
+    /// As `BRIGADE_CONFINEMENT` has it.
+    confinement: &'static str,
 }
 
 impl Setup {
     fn new(plan: &str) -> Self {
-        let setup = Self { place: Place::with_team(2, plan), home: tempfile::tempdir().unwrap() };
+        let setup = Self { place: Place::with_team(2, plan), home: tempfile::tempdir().unwrap(), confinement: "" };
         let place = &setup.place;
         place.write_team(2, "plan = \"plan.md\"\nisolation = \"worktree\"");
         place.write("log.txt", &(1..=9).map(|line| format!("line {line}\n")).collect::<String>());
@@ -141,6 +143,7 @@ impl Setup {
         let mut command = self.place.brigade(arguments);
         let path = std::env::var("PATH").unwrap();
         command.env("HOME", self.home.path()).env("ANTHROPIC_API_KEY", KEY);
+        command.env("BRIGADE_CONFINEMENT", self.confinement);
         command.env("PATH", format!("{}:{path}", self.home.path().join("bin").display()));
         Answer::of(command)
     }
@@ -211,6 +214,22 @@ fn global_settings_start_nothing_outside_the_sandbox() {
     let setup = Setup::new(&plan());
     setup.settle(&setup.home.path().join(".gitconfig"));
     setup.assert_safe(&needed());
+}
+
+#[test]
+fn settings_start_nothing_outside_without_process_namespaces() {
+    let setup = Setup { confinement: "mounts", ..Setup::new(&plan()) };
+    setup.settle(&setup.home.path().join(".gitconfig"));
+    setup.assert_safe(&needed());
+}
+
+/// Filters run as commands do; the key is kept from them all the same.
+#[test]
+fn unconfined_filters_are_handed_no_key() {
+    let setup = Setup { confinement: "off", ..Setup::new(&plan()) };
+    setup.settle(&setup.home.path().join(".gitconfig"));
+    setup.assert_safe(&needed());
+    assert!(!setup.escaped().is_empty(), "they run where commands run");
 }
 
 #[test]
@@ -292,4 +311,45 @@ fn settings_made_by_a_command_have_no_effect() {
     assert!(setup.ran().contains("planted"));
     let is_confined = setup.brigade(&["doctor"]).out.contains("they see the control files read-only");
     assert!(!is_confined || setup.escaped().is_empty(), "{:?}", setup.escaped());
+}
+
+/// Members change a file that Git LFS keeps, in worktrees, by commands of their own.
+#[test]
+fn git_lfs_files_are_merged_as_pointers() {
+    if Command::new("git-lfs").arg("version").output().is_err() {
+        println!("skipped: git-lfs is not installed");
+        return;
+    }
+    let plan = "## One\n```sh\ncat old.bin > new.bin; echo more >> new.bin\n```\n## Two\nafter: One\n```sh\ncat new.bin > old.bin\n```\n";
+    let setup = Setup::new(plan);
+    let global = setup.home.path().join(".gitconfig");
+    for (part, command) in [
+        ("clean", "git-lfs clean -- %f"),
+        ("smudge", "git-lfs smudge -- %f"),
+        ("process", "git-lfs filter-process"),
+        ("required", "true"),
+    ] {
+        git(&setup.place, &["config", "--file", global.to_str().unwrap(), &format!("filter.lfs.{part}"), command]);
+    }
+    let at_home = |arguments: &[&str]| {
+        let mut command = setup.place.command("git");
+        command.env("HOME", setup.home.path()).args(["-c", "user.name=P", "-c", "user.email=p@example.invalid"]);
+        let answer = Answer::of({
+            command.args(arguments);
+            command
+        });
+        assert_eq!(answer.code, Some(0), "{answer:?}");
+        answer.out
+    };
+    setup.place.write(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
+    setup.place.write("old.bin", "of the person\n");
+    at_home(&["add", "-A"]);
+    at_home(&["commit", "-q", "-m", "Track"]);
+    let run = setup.brigade(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for file in ["old.bin", "new.bin"] {
+        assert!(at_home(&["show", &format!("main:{file}")]).starts_with("version https://git-lfs"), "{file}");
+        assert_eq!(setup.place.read(file), "of the person\nmore\n");
+    }
+    assert!(at_home(&["lfs", "fsck"]).contains("OK"));
 }
