@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use brigade::ports::{Repository, RepositoryError};
+use brigade::sandbox::Level;
+use brigade::sandbox::filter::{DriverKind, DriverSandbox};
 use brigade::stores::git::{DriverOptions, GitRepository};
 
 use super::place::{Place, git, git_any, open, put, task, ten};
@@ -94,6 +96,36 @@ async fn driver_without_a_sandbox_is_an_error() {
     assert!(GitRepository::uncommitted(place.path(), None, drivers).is_err());
     place.git(&["config", "--unset", "filter.x.clean"]);
     assert_eq!(look().unwrap(), [PathBuf::new(); 0]);
+}
+
+/// A driver ends with the git that started it, and with all it started.
+#[test]
+fn driver_dies_with_git() {
+    let folder = tempfile::tempdir().unwrap();
+    let (begun, lock) = (folder.path().join("begun"), folder.path().join("lock"));
+    let level = if is_confined() { Level::Whole } else { Level::Plain };
+    let program = Some(env!("CARGO_BIN_EXE_brigade").into());
+    let sandbox = DriverSandbox { program, level, read_only: Vec::new(), scratch: "scratch".into() };
+    fs::write(&lock, "").unwrap();
+    // Whoever lives holds the lock.
+    let command = format!("exec 9< '{}'; flock -s 9; touch '{}'; sleep 600 & wait", lock.display(), begun.display());
+    let wrapped = String::from_utf8(sandbox.wrapped(DriverKind::Process, command.as_bytes())).unwrap();
+    let mut git = Command::new("sh").args(["-c", &format!("({wrapped}) & wait")]).spawn().unwrap();
+    let until = |what: &str, is_so: &dyn Fn() -> bool| {
+        let began = std::time::Instant::now();
+        while !is_so() {
+            assert!(began.elapsed().as_secs() < 60, "{what}");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    until("it begins", &|| begun.exists());
+    let file = fs::File::open(&lock).unwrap();
+    assert!(file.try_lock().is_err());
+    git.kill().unwrap();
+    git.wait().unwrap();
+    if level == Level::Whole {
+        until("everything ends", &|| file.try_lock().is_ok());
+    }
 }
 
 /// An empty `process` switches a filter off, as git has it.
