@@ -14,8 +14,6 @@ use std::path::PathBuf;
 
 use super::{GUARD_ARGUMENT, Level};
 
-/// The exit code of a driver that could not run. Git takes any code above 128 of a merge driver for an error, not for a conflict.
-const FAILED: i32 = 255;
 /// Replaces every command where no program of ours can confine it.
 const UNAVAILABLE: &str = "echo 'brigade: this program cannot confine filters and merge drivers' >&2; exit 255";
 
@@ -34,6 +32,7 @@ pub enum DriverKind {
 }
 
 impl DriverKind {
+    #[cfg(unix)]
     const ALL: [Self; 3] = [Self::Filter, Self::Process, Self::Merge];
 
     fn as_word(self) -> &'static str {
@@ -121,6 +120,7 @@ fn quoted(word: &[u8]) -> Vec<u8> {
 }
 
 /// A driver's command with its placeholders replaced as git replaces them: names of git's own files as they are, all else quoted.
+#[cfg(any(unix, test))]
 fn expanded(kind: DriverKind, command: &[u8], values: &[Vec<u8>]) -> Vec<u8> {
     let (mut text, mut rest) = (Vec::new(), command);
     while let Some((byte, behind)) = rest.split_first() {
@@ -168,8 +168,10 @@ mod running {
     use super::super::descendants::signal_all;
     use super::super::guard::{PAUSE_MIN, wait_for};
     use super::super::{CommandEnd, own_program};
-    use super::{DriverKind, FAILED, GUARD_ARGUMENT, Level, SCRATCH_PREFIX, expanded};
+    use super::{DriverKind, GUARD_ARGUMENT, Level, SCRATCH_PREFIX, expanded};
 
+    /// The exit code of a driver that could not run. Git takes any code above 128 of a merge driver for an error, not for a conflict.
+    const FAILED: i32 = 255;
     /// The system's shell, which git uses too.
     const SHELL: &str = "/bin/sh";
     /// How long is tried to end what a driver left running, where it has no process namespace.
@@ -229,12 +231,11 @@ mod running {
         let (read_only, values) = rest.split_at_checked(count.to_str()?.parse().ok()?)?;
         let mut order = Order::parse(&[level.clone(), command.clone()])?;
         order.read_only = read_only.to_vec();
-        let mut values: Vec<Vec<u8>> = values.iter().map(|value| value.as_bytes().to_vec()).collect();
+        let values: Vec<Vec<u8>> = values.iter().map(|value| value.as_bytes().to_vec()).collect();
         if kind == DriverKind::Merge {
             return Some(merge(order, values, Path::new(scratch)));
         }
         order.command = OsString::from_vec(expanded(kind, command.as_bytes(), &values));
-        values.clear();
         Some(outer(&order))
     }
 

@@ -95,7 +95,7 @@ async fn driver_without_a_sandbox_is_an_error() {
     let drivers = DriverOptions { program: Some("/nonexistent/brigade".into()), ..DriverOptions::default() };
     assert!(GitRepository::uncommitted(place.path(), None, drivers).is_err());
     place.git(&["config", "--unset", "filter.x.clean"]);
-    assert_eq!(look().unwrap(), [PathBuf::new(); 0]);
+    assert_eq!(look().unwrap(), Vec::<PathBuf>::new());
 }
 
 /// A driver ends with the git that started it, and with all it started.
