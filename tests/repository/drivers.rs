@@ -191,8 +191,8 @@ async fn partial_clone_that_lacks_an_object_is_not_fetched() {
     let place = Place { repository: open(place.path()).await.unwrap(), ..place };
     fs::remove_file(place.path().join(".git/objects").join(&blob[..2]).join(&blob[2..])).unwrap();
     let said = place.repository.provision(&task(1)).await.unwrap_err().to_string();
-    assert!(said.contains("git fetch --refetch --no-filter"), "{said}");
     assert!(!ran.exists(), "what the remote names was run");
+    assert!(said.contains("git fetch --refetch --no-filter"), "{said}");
     fs::remove_file(program).unwrap();
 }
 
