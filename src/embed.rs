@@ -29,7 +29,7 @@ use crate::models;
 use crate::platform::reading::{self, Accept};
 use crate::platform::threads;
 use crate::ports::{Clock, Repository, StoreError, Stores};
-use crate::sandbox::protected::{make_user_config_folder, search_path_rules, user_config_rules};
+use crate::sandbox::protected::{home_rules, make_user_config_folder};
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::file::links::refuse_link;
 use crate::stores::file::{LOCK_FILES, WORKERS_FOLDER};
@@ -237,9 +237,8 @@ impl Team {
         let purpose = Purpose::Lead { team: self.spec.name.to_string() };
         let options = OpenOptions { purpose, durability: self.durability, clock: Arc::new(SystemClock) };
         let workspace = open(&folder, options).await?;
-        let user_file = user_config_file();
-        user_file.as_deref().map(make_user_config_folder);
-        let sandbox = sandbox(&folder, &self.control_files, user_file.as_deref(), &self.spec.writable)?;
+        make_user_config_folder();
+        let sandbox = sandbox(&folder, &self.control_files, &self.spec.writable)?;
         Ok(OpenTeam { team: self, workspace, sandbox, folder })
     }
 
@@ -294,7 +293,7 @@ impl OpenTeam {
     pub async fn launch(self) -> Result<RunningTeam, EmbedError> {
         let Self { team, workspace, sandbox, folder } = self;
         let own = team.tools;
-        let repository = repository(&team.spec, &folder, &team.control_files, team.durability).await?;
+        let repository = repository(&team.spec, &folder, &team.control_files, team.durability, &sandbox).await?;
         let surroundings = team::Surroundings {
             stores: workspace.stores.clone(),
             clock: Arc::new(SystemClock),
@@ -353,6 +352,7 @@ async fn repository(
     folder: &Path,
     control_files: &[PathBuf],
     durability: Durability,
+    commands: &Sandbox,
 ) -> Result<Option<Arc<dyn Repository>>, LaunchError> {
     if spec.isolation == Isolation::None {
         return Ok(None);
@@ -364,6 +364,8 @@ async fn repository(
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),
         durability,
+        program: sandbox::filter::own_program_path(),
+        sandbox: Some(commands.clone()),
     };
     Ok(Some(Arc::new(GitRepository::open(folder, options).await?)))
 }
@@ -373,12 +375,7 @@ async fn repository(
 ///
 /// # Errors
 /// [`SandboxError`]: a path that exists cannot be protected, or the guard cannot be started.
-pub fn sandbox(
-    workspace: &Path,
-    control_files: &[PathBuf],
-    user_file: Option<&Path>,
-    writable: &[PathBuf],
-) -> Result<Sandbox, SandboxError> {
+pub fn sandbox(workspace: &Path, control_files: &[PathBuf], writable: &[PathBuf]) -> Result<Sandbox, SandboxError> {
     let guard = sandbox::own_guard().map_err(|error| SandboxError::Guard(error.to_string()))?;
     let mut rules: Vec<PathRule> =
         STATE_FILE_FOLDERS.iter().map(|folder| PathRule::read_only_files(workspace.join(folder))).collect();
@@ -387,19 +384,10 @@ pub fn sandbox(
     rules.extend(control_files.iter().map(|file| PathRule::read_only(real(workspace.join(file)))));
     let locks = LOCK_FILES.iter().chain([&WORKERS_FOLDER]);
     rules.extend(locks.map(|path| PathRule::hidden(workspace.join(path))));
-    rules.extend(user_file.into_iter().flat_map(|file| user_config_rules(file, workspace)));
-    rules.extend(search_path_rules(workspace, writable));
+    rules.extend(home_rules(workspace, writable));
     let mut known = BTreeSet::new();
     rules.retain(|rule| known.insert(rule.path.clone()));
     Sandbox::open(guard, workspace, rules)
-}
-
-/// `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.
-#[must_use]
-pub fn user_config_file() -> Option<PathBuf> {
-    let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;
-    Some(config.join("brigade/config.toml"))
 }
 
 /// What no tool of a member may write: Brigade's own files in the workspace, relative to it, and what says how the team

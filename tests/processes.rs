@@ -42,6 +42,8 @@ mod locked;
 mod pipes;
 #[path = "processes/places.rs"]
 mod places;
+#[path = "processes/programs.rs"]
+mod programs;
 #[path = "processes/removed.rs"]
 mod removed;
 #[path = "processes/resumes.rs"]

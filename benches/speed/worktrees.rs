@@ -122,6 +122,8 @@ async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),
         durability: Durability::default(),
+        program: Some(env!("CARGO_BIN_EXE_brigade").into()),
+        sandbox: None,
     };
     let repository = GitRepository::open(root, options).await.unwrap();
     match repository.provision(&assignment(number)).await.unwrap() {

@@ -22,6 +22,7 @@ use crate::embed::{self, SystemClock};
 use crate::platform;
 use crate::ports::{Board, BoardView, Clock, Stores};
 use crate::sandbox::Sandbox;
+use crate::sandbox::protected::user_config_file;
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::{BOARD_FOLDER, FileBoard};
 use crate::stores::file::format::check_format;
@@ -105,7 +106,7 @@ impl Context {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
             .filter(|(name, _)| name.starts_with("BRIGADE_"))
             .collect();
-        let surroundings = Surroundings { current_folder, user_file: embed::user_config_file(), variables };
+        let surroundings = Surroundings { current_folder, user_file: user_config_file(), variables };
         Ok(Self { global, surroundings, output, screen: None })
     }
 
@@ -265,8 +266,7 @@ impl Context {
     pub fn sandbox(&self, team: Option<&TeamSpec>) -> CliResult<Sandbox> {
         let control_files = self.control_files(team.and_then(|team| team.plan.as_deref()))?;
         let writable = team.map(|team| team.writable.as_slice()).unwrap_or_default();
-        let user_file = self.surroundings.user_file.as_deref();
-        embed::sandbox(&self.workspace()?, &control_files, user_file, writable)
+        embed::sandbox(&self.workspace()?, &control_files, writable)
             .map_err(|error| CliError::refused(error.to_string()))
     }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -24,6 +23,7 @@ use crate::ports::{Board as _, BoardView, ModelSpec};
 use crate::sandbox::Level;
 use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::stores::git::GitRepository;
+use crate::stores::git::inspection::{Inspection, inspect};
 use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::tasks::Look;
@@ -187,29 +187,20 @@ fn variables(context: &Context) -> Vec<Finding> {
 }
 
 fn git(workspace: &Path) -> Finding {
-    let run = |arguments: &[&str]| {
-        let output = Command::new("git").current_dir(workspace).args(arguments).stdin(Stdio::null()).output();
-        output.ok().filter(|output| output.status.success())
-    };
-    let Some(version) = run(&["--version"]) else {
-        return warn("git", "not found", "teammates work without it, but nothing can be undone");
-    };
-    let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
-    if run(&["rev-parse", "--is-inside-work-tree"]).is_none() {
-        return warn(
+    match inspect(workspace, ".team/x") {
+        Inspection::NoGit => warn("git", "not found", "teammates work without it, but nothing can be undone"),
+        Inspection::NoRepository(version) => warn(
             "git",
             format!("{version}; the workspace is in no repository"),
             "git init, so that changes can be seen and undone",
-        );
-    }
-    if run(&["check-ignore", "-q", ".team/x"]).is_none() {
-        return warn(
+        ),
+        Inspection::NotIgnored(version) => warn(
             "git",
             format!("{version}; run-time files are not ignored"),
             "add /.tasks/, /.team/ and /agent_state.json to .gitignore",
-        );
+        ),
+        Inspection::Good(version) => ok("git", version),
     }
-    ok("git", version)
 }
 
 /// A folder of the checks' own in the workspace, removed when they are over.
@@ -324,7 +315,7 @@ fn confinement(context: &Context) -> Finding {
     let sandbox = match context.workspace() {
         Ok(_) => context.sandbox(context.team_if_valid(None).as_ref()).map_err(|error| error.message),
         // Without a workspace there is nothing to protect, but the level can be told.
-        Err(_) => embed::sandbox(&std::env::temp_dir(), &[], None, &[]).map_err(|error| error.to_string()),
+        Err(_) => embed::sandbox(&std::env::temp_dir(), &[], &[]).map_err(|error| error.to_string()),
     };
     let confinement = match &sandbox {
         Ok(sandbox) => sandbox.confinement(),

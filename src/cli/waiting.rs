@@ -10,7 +10,8 @@ use crate::domain::request::{Request, RequestKind};
 use crate::domain::state::{Mode, SharedState};
 use crate::domain::transcript::{Entry, Record};
 use crate::ports::{Delivery, Stores};
-use crate::stores::git::GitRepository;
+use crate::sandbox::filter::own_program_path;
+use crate::stores::git::{DriverOptions, GitRepository};
 use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::summary::ForYou;
 use crate::ui::text::one_line;
@@ -117,14 +118,15 @@ impl Isolated {
     /// Of this team in this workspace; `None` where its teammates work there together.
     #[must_use]
     pub fn of(team: &TeamSpec, workspace: &Path) -> Option<Self> {
-        let (workspace, into) = (workspace.to_owned(), team.merge_into.clone());
-        (team.isolation == Isolation::Worktree).then_some(Self { workspace, into })
+        let isolated = Self { workspace: workspace.to_owned(), into: team.merge_into.clone() };
+        (team.isolation == Isolation::Worktree).then_some(isolated)
     }
 
     /// What the person has in the checkout that is not committed, and what that means, where there is any.
     #[must_use]
     pub fn uncommitted(&self) -> Option<String> {
-        let paths = GitRepository::uncommitted(&self.workspace, self.into.clone()).ok()?;
+        let drivers = DriverOptions { program: own_program_path(), sandbox: None };
+        let paths = GitRepository::uncommitted(&self.workspace, self.into.clone(), drivers).ok()?;
         let named: Vec<String> =
             paths.iter().take(NAMED_MAX).map(|path| one_line(&path.display().to_string())).collect();
         let more = paths.len().saturating_sub(NAMED_MAX);

@@ -53,7 +53,7 @@ pub(super) fn run() -> Option<i32> {
 }
 
 /// Makes the namespace a place of its own: its processes, its terminals, the system's settings read-only.
-fn enter() -> Result<(), String> {
+pub(super) fn enter() -> Result<(), String> {
     // A group of its own, by which it is known outside.
     rustix::process::setsid().map_err(|error| error.to_string())?;
     let outside = namespaces::number_outside()?;
@@ -63,7 +63,7 @@ fn enter() -> Result<(), String> {
 }
 
 /// Gives up every right that could undo the mounts.
-fn close_up() -> Result<(), String> {
+pub(super) fn close_up() -> Result<(), String> {
     namespaces::seal();
     namespaces::give_up_capabilities()?;
     hide_this_process();

@@ -38,6 +38,7 @@ use crate::platform::processes;
 #[cfg(unix)]
 mod descendants;
 pub mod environment;
+pub mod filter;
 #[cfg(unix)]
 mod guard;
 #[cfg(target_os = "linux")]
@@ -156,6 +157,7 @@ fn run(arguments: &[OsString]) -> i32 {
         #[cfg(target_os = "linux")]
         [_mark, role, rest @ ..] if role == "map" => namespaces::map_for(rest),
         [_mark, role, rest @ ..] if role == "reexec" => reexec::run(rest),
+        [_mark, role, rest @ ..] if role == "filter" => filter::run(rest),
         _ => None,
     };
     code.unwrap_or(64)

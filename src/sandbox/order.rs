@@ -1,6 +1,6 @@
 //! What the worker asks a guard for. It travels over pipes, not as arguments: other users can read those.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
 
@@ -25,12 +25,30 @@ impl Order {
     /// The order as bytes: its length in decimal digits, a newline, then fields that a NUL character ends.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut fields = vec![self.level.as_word().as_bytes(), self.script.as_encoded_bytes()];
-        for rule in &self.rules {
-            fields.extend([word_of(rule.access).as_bytes(), rule.path.as_os_str().as_encoded_bytes()]);
-        }
-        let body: Vec<u8> = fields.into_iter().flat_map(|field| field.iter().copied().chain([0])).collect();
+        let body: Vec<u8> =
+            self.fields().into_iter().flat_map(|field| field.as_encoded_bytes().iter().copied().chain([0])).collect();
         [format!("{}\n", body.len()).as_bytes(), &body].concat()
+    }
+
+    /// The order as words: the level, the script, and two words for each rule.
+    #[must_use]
+    pub fn fields(&self) -> Vec<&OsStr> {
+        let rules = self.rules.iter().flat_map(|rule| [OsStr::new(word_of(rule.access)), rule.path.as_os_str()]);
+        [OsStr::new(self.level.as_word()), &self.script].into_iter().chain(rules).collect()
+    }
+
+    /// The order of these words; `None` for words that [`Order::fields`] does not give.
+    #[must_use]
+    pub fn of_fields(fields: impl IntoIterator<Item = OsString>) -> Option<Self> {
+        let mut fields = fields.into_iter();
+        let level = Level::from_word(fields.next()?.to_str()?)?;
+        let script = fields.next()?;
+        let mut rules = Vec::new();
+        while let Some(word) = fields.next() {
+            let access = ACCESS_WORDS.iter().find(|(_, known)| word == *known)?.0;
+            rules.push(PathRule { path: PathBuf::from(fields.next()?), access });
+        }
+        Some(Self { level, script, rules })
     }
 
     /// Reads an order and nothing behind it.
@@ -46,19 +64,9 @@ impl Order {
         }
         let mut body = vec![0; length];
         input.read_exact(&mut body)?;
-        Self::decode(&body).ok_or_else(|| io::ErrorKind::InvalidData.into())
-    }
-
-    fn decode(body: &[u8]) -> Option<Self> {
-        let mut fields = body.strip_suffix(&[0])?.split(|byte| *byte == 0);
-        let level = Level::from_word(std::str::from_utf8(fields.next()?).ok()?)?;
-        let script = os_string(fields.next()?);
-        let mut rules = Vec::new();
-        while let Some(word) = fields.next() {
-            let access = ACCESS_WORDS.iter().find(|(_, known)| known.as_bytes() == word)?.0;
-            rules.push(PathRule { path: PathBuf::from(os_string(fields.next()?)), access });
-        }
-        Some(Self { level, script, rules })
+        let fields = body.strip_suffix(&[0]).ok_or(io::ErrorKind::InvalidData)?;
+        let fields = fields.split(|byte| *byte == 0).map(os_string);
+        Self::of_fields(fields).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
 
@@ -74,12 +82,12 @@ fn word_of(access: Access) -> &'static str {
 }
 
 #[cfg(unix)]
-fn os_string(bytes: &[u8]) -> OsString {
-    <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).to_owned()
+pub(super) fn os_string(bytes: &[u8]) -> OsString {
+    <OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).to_owned()
 }
 
 #[cfg(not(unix))]
-fn os_string(bytes: &[u8]) -> OsString {
+pub(super) fn os_string(bytes: &[u8]) -> OsString {
     String::from_utf8_lossy(bytes).into_owned().into()
 }
 

@@ -48,8 +48,7 @@ fn expanded(folder: &Path, home: Option<&Path>) -> PathBuf {
 
 /// Rules that keep commands from putting programs in front of the person's: the folders of `PATH` below the home folder and outside of
 /// `workspace` are read-only. Folders in or below `writable` are not.
-#[must_use]
-pub fn search_path_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
+fn search_path_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let home = home();
     let writable: Vec<PathBuf> = writable.iter().map(|folder| expanded(folder, home.as_deref())).collect();
@@ -62,9 +61,30 @@ pub fn search_path_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule
         .collect()
 }
 
+/// Rules for paths outside the workspace that hold for every command: those of [`user_config_rules`] and [`search_path_rules`].
+#[must_use]
+pub fn home_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
+    let config = user_config_file().map(|file| user_config_rules(&file, workspace)).unwrap_or_default();
+    config.into_iter().chain(search_path_rules(workspace, writable)).collect()
+}
+
+/// The user's config file: `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.
+#[must_use]
+pub fn user_config_file() -> Option<PathBuf> {
+    let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;
+    Some(config.join("brigade/config.toml"))
+}
+
 /// Makes the folder of the user's config file, so that [`user_config_rules`] can protect a file that does not exist yet. Where it
 /// cannot be made, a command cannot make it either.
-pub fn make_user_config_folder(file: &Path) {
+pub fn make_user_config_folder() {
+    if let Some(file) = user_config_file() {
+        make_folder_of(&file);
+    }
+}
+
+fn make_folder_of(file: &Path) {
     if let Some(folder) = file.parent()
         && let Err(error) = std::fs::create_dir_all(folder)
     {
@@ -74,8 +94,7 @@ pub fn make_user_config_folder(file: &Path) {
 
 /// Rules that keep commands from writing the user's config file: its folder is read-only, and where it is a link the file it
 /// leads to. Where a file is in the way of that folder, that file is.
-#[must_use]
-pub fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
+fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
     let there = file.ancestors().skip(1).find(|path| path.symlink_metadata().is_ok());
     let folder = there.filter(|path| Some(*path) == file.parent() || !path.is_dir());
     let real = [folder, Some(file)].into_iter().flatten().filter_map(|path| path.canonicalize().ok());
@@ -111,7 +130,7 @@ mod tests {
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         let config = home.join(".config/brigade/config.toml");
         assert_eq!(user_config_rules(&config, workspace), []);
-        make_user_config_folder(&config);
+        make_folder_of(&config);
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config/brigade"))]);
     }
 
@@ -133,7 +152,7 @@ mod tests {
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         std::fs::write(home.join(".config"), "").unwrap();
         let config = home.join(".config/brigade/config.toml");
-        make_user_config_folder(&config);
+        make_folder_of(&config);
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config"))]);
     }
 }

@@ -14,7 +14,7 @@ use super::order::Order;
 use super::{GO, Level, shell, shell_process};
 
 /// Why the process is not confined.
-enum NotReady {
+pub(super) enum NotReady {
     /// The system refuses it.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has namespaces"))]
     Refused(String),
@@ -59,8 +59,9 @@ fn die_with(guard: i32) -> bool {
     rustix::process::getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == guard)
 }
 
+/// Confines this process without a process namespace.
 #[cfg(target_os = "linux")]
-fn confine(order: &Order) -> Result<(), NotReady> {
+pub(super) fn confine(order: &Order) -> Result<(), NotReady> {
     if order.level == Level::Off {
         return Ok(());
     }
@@ -72,7 +73,7 @@ fn confine(order: &Order) -> Result<(), NotReady> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn confine(order: &Order) -> Result<(), NotReady> {
+pub(super) fn confine(order: &Order) -> Result<(), NotReady> {
     match order.level {
         Level::Off => Ok(()),
         _ => Err(NotReady::Refused("only Linux has mount namespaces".to_owned())),

@@ -65,6 +65,8 @@ pub async fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(StillClock),
         durability: Durability::default(),
+        program: Some(env!("CARGO_BIN_EXE_brigade").into()),
+        sandbox: None,
     };
     GitRepository::open(folder, options).await
 }

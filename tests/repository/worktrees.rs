@@ -466,9 +466,10 @@ async fn what_an_attempt_had_to_leave_goes_with_the_task_where_nothing_is_in_it(
 async fn a_launch_waits_for_the_gits_of_the_one_before() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new().await;
-    // A filter that a checkout does not get past.
-    let (begun, goes_on) = (place.path().join(".git/begun"), place.path().join(".git/goes-on"));
-    let filter = place.path().join(".git/slow");
+    // A filter that a checkout does not get past; it can write nothing of the repository.
+    let outside = tempfile::tempdir().unwrap();
+    let (begun, goes_on) = (outside.path().join("begun"), outside.path().join("goes-on"));
+    let filter = outside.path().join("slow");
     let text = format!(
         "#!/bin/sh\ntouch '{}'\nwhile [ ! -e '{}' ]; do sleep 0.01; done\ncat\n",
         begun.display(),

@@ -57,6 +57,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("stores", "ports",    "implements them"),
     ("stores", "domain",   "every change goes through its rules"),
     ("stores", "platform", "exchange, stamps, file events, lives of processes"),
+    ("stores", "sandbox",  "git's environment, and where its filters and merge drivers run"),
     ("sandbox", "platform", "processes"),
     ("sandbox", "domain",   "rules for paths"),
     ("ports",  "domain",   "the vocabulary"),

@@ -19,7 +19,13 @@ impl Inner {
     pub(super) fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathRule> {
         let common = real(&self.main.common_dir);
         let mut rules: Vec<PathRule> = [&common, &self.main.work_tree].map(PathRule::read_only).into();
-        rules.extend(self.alternates().iter().map(|folder| PathRule::read_only(real(folder))));
+        rules.extend(alternates(&common).iter().map(|folder| PathRule::read_only(real(folder))));
+        // Otherwise a command could have git take other settings, and run what they name.
+        let included = self.main.settings.included(&self.main).unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            Vec::new()
+        });
+        rules.extend(included.iter().map(|file| PathRule::read_only(real(file))));
         let Some(worktree) = worktree else { return rules };
         rules.extend([".agent", ".git"].map(|name| PathRule::read_only(worktree.root.join(name))));
         rules.push(PathRule::hidden(worktree.root.join(WORKTREE_LOCK_FILE)));
@@ -42,24 +48,24 @@ impl Inner {
         }
         rules
     }
+}
 
-    /// The folders of other repositories' objects that git reads as this one's; see gitrepository-layout(5), objects/info/alternates.
-    pub(super) fn alternates(&self) -> Vec<PathBuf> {
-        let mut found = vec![self.main.common_dir.join("objects")];
-        let mut next = 0;
-        while next < found.len().min(ALTERNATES_MAX) {
-            let text = small::bytes(&found[next].join("info/alternates")).unwrap_or_default();
-            for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#")) {
-                // Of each, what it says is seen from where it says it.
-                let folder = found[next].join(unquoted(line));
-                if folder.is_dir() && !found.contains(&folder) {
-                    found.push(folder);
-                }
+/// The folders of other repositories' objects that git reads as this one's; see gitrepository-layout(5), objects/info/alternates.
+pub(super) fn alternates(common_dir: &Path) -> Vec<PathBuf> {
+    let mut found = vec![common_dir.join("objects")];
+    let mut next = 0;
+    while next < found.len().min(ALTERNATES_MAX) {
+        let text = small::bytes(&found[next].join("info/alternates")).unwrap_or_default();
+        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#")) {
+            // Of each, what it says is seen from where it says it.
+            let folder = found[next].join(unquoted(line));
+            if folder.is_dir() && !found.contains(&folder) {
+                found.push(folder);
             }
-            next += 1;
         }
-        found.split_off(1)
+        next += 1;
     }
+    found.split_off(1)
 }
 
 /// A path without symbolic links, as a rule needs it.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::{BRANCHES, GitRepository, WORKTREES_FOLDER, find};
+use super::{BRANCHES, DriverOptions, GitRepository, WORKTREES_FOLDER, find};
 use crate::domain::task::TaskId;
 use crate::ports::RepositoryError;
 
@@ -25,7 +25,7 @@ impl GitRepository {
     /// # Errors
     /// `workspace` is no repository, or git says no.
     pub fn leftovers(workspace: &Path, is_there: impl Fn(TaskId) -> bool) -> Result<Vec<Leftover>, RepositoryError> {
-        let main = find(workspace)?;
+        let main = find(workspace, DriverOptions::default())?;
         let mut found: BTreeMap<(u64, String), Leftover> = BTreeMap::new();
         let mut note = |team: &str, end: &str, place: &mut dyn FnMut(&mut Leftover)| {
             let Some(task) = end.split('-').next().and_then(|id| id.parse().ok()) else { return };

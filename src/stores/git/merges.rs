@@ -227,9 +227,10 @@ impl Inner {
 
     /// A conflict, for who is to resolve it.
     fn conflict(&self, onto: &str, tree: &str, files: &[PathBuf]) -> Result<String, RepositoryError> {
-        let start = ["diff", "--no-color", "--no-ext-diff", "--no-renames", onto, tree, "--"].map(OsString::from);
+        let options = ["diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"];
+        let start = options.into_iter().chain([onto, tree, "--"]).map(OsString::from);
         let paths = files.iter().map(|file| pathspec("", file));
-        let diff = self.main.git(start.into_iter().chain(paths)).ok()?.out;
+        let diff = self.main.git(start.chain(paths)).ok()?.out;
         let shown = &diff[..diff.len().min(EVIDENCE_BYTES_MAX)];
         let rest = if shown.len() < diff.len() { "\n[...]" } else { "" };
         let into = &self.into;

@@ -12,11 +12,13 @@ mod bring;
 mod checkout;
 mod commits;
 mod index;
+pub mod inspection;
 pub mod leftovers;
 mod merges;
 mod objects;
 mod removal;
 mod run;
+mod settings;
 mod small;
 mod sound;
 mod tracked;
@@ -39,9 +41,12 @@ use crate::platform::reading::{self, Accept};
 use crate::ports::{
     Assignment, Clock, Durability, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, Worktree,
 };
+use crate::sandbox::Sandbox;
 use crate::stores::file::worktree::WorktreeStore;
 use crate::stores::fs::FileSystem;
 use run::{At, git, text_of};
+pub use settings::DriverOptions;
+use settings::Settings;
 use worktrees::failed;
 
 /// Where worktrees lie in a workspace.
@@ -109,6 +114,10 @@ pub struct GitOptions {
     pub clock: Arc<dyn Clock>,
     /// Whether a merge that was told is still there after a power cut.
     pub durability: Durability,
+    /// A program that calls [`crate::sandbox::run_if_asked`]: it confines filters and merge drivers.
+    pub program: Option<PathBuf>,
+    /// The sandbox of the launch. Without one, the first filter or merge driver opens its own.
+    pub sandbox: Option<Sandbox>,
 }
 
 impl GitRepository {
@@ -118,7 +127,8 @@ impl GitRepository {
     /// [`RepositoryError`]: git is missing or too old, there is no repository or no commit, or no branch is checked out.
     pub async fn open(workspace: &Path, options: GitOptions) -> Result<Self, RepositoryError> {
         let (workspace, wanted) = (workspace.to_owned(), options.into);
-        let (main, into) = off_the_runtime(move || usable(&workspace, wanted)).await?;
+        let drivers = DriverOptions { program: options.program, sandbox: options.sandbox };
+        let (main, into) = off_the_runtime(move || usable(&workspace, wanted, drivers)).await?;
         // A worktree's state is made anew where a power cut takes it.
         let states = WorktreeStore::new(options.files, Durability::Process, Arc::clone(&options.clock));
         let inner = Inner {
@@ -144,7 +154,7 @@ impl GitRepository {
     /// # Errors
     /// As [`GitRepository::open`].
     pub fn check(workspace: &Path, into: Option<String>) -> Result<String, RepositoryError> {
-        Ok(usable(workspace, into)?.1)
+        Ok(usable(workspace, into, DriverOptions::default())?.1)
     }
 
     /// What keeps the files of `workspace` from being those of the branch that is merged into, where that is so. It blocks.
@@ -152,7 +162,7 @@ impl GitRepository {
     /// # Errors
     /// As [`GitRepository::open`].
     pub fn behind(workspace: &Path, into: Option<String>) -> Result<Option<String>, RepositoryError> {
-        let (main, into) = usable(workspace, into)?;
+        let (main, into) = usable(workspace, into, DriverOptions::default())?;
         match checkout::Stand::of(&main, &into)? {
             checkout::Stand::Here => {}
             checkout::Stand::Parted(branch) => {
@@ -194,7 +204,7 @@ impl GitRepository {
         into: Option<String>,
         task: TaskId,
     ) -> Result<Vec<String>, RepositoryError> {
-        let (main, into) = usable(workspace, into)?;
+        let (main, into) = usable(workspace, into, DriverOptions::default())?;
         let branch = format!("refs/heads/brigade/{team}/task-{}", task.0);
         let not_merged = format!("--no-merged=refs/heads/{into}");
         let again = format!("{branch}-*");
@@ -221,9 +231,9 @@ async fn off_the_runtime<R: Send + 'static>(
 }
 
 /// The person's checkout, and the branch to merge into.
-fn usable(workspace: &Path, into: Option<String>) -> Result<(At, String), RepositoryError> {
+fn usable(workspace: &Path, into: Option<String>, drivers: DriverOptions) -> Result<(At, String), RepositoryError> {
     check_version()?;
-    let main = find(workspace)?;
+    let main = find(workspace, drivers)?;
     if main.common_dir.join("reftable").exists() {
         let text =
             "isolation cannot use a repository that keeps its refs in tables: git refs migrate --ref-format=files";
@@ -276,7 +286,7 @@ fn check_version() -> Result<(), RepositoryError> {
 }
 
 /// The person's checkout: `workspace` must be the top folder of a repository's working tree.
-fn find(workspace: &Path) -> Result<At, RepositoryError> {
+fn find(workspace: &Path, drivers: DriverOptions) -> Result<At, RepositoryError> {
     let place = text_of(workspace);
     let arguments = ["-C", place.as_str(), "rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir"];
     let said = git(arguments.iter().chain(&["--show-toplevel"])).run()?;
@@ -300,7 +310,8 @@ fn find(workspace: &Path) -> Result<At, RepositoryError> {
     }
     let git_dir = PathBuf::from(git_dir);
     let at_work = git_dir.join(AT_WORK_FILE);
-    Ok(At { git_dir, common_dir: common_dir.into(), work_tree: workspace.to_owned(), at_work })
+    let settings = Settings::new(Path::new(common_dir), workspace, drivers);
+    Ok(At { git_dir, common_dir: common_dir.into(), work_tree: workspace.to_owned(), at_work, settings })
 }
 
 /// The branch that is checked out there, if one is.

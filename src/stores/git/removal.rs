@@ -10,6 +10,7 @@ use super::run::{At, text_of};
 use super::worktrees::{POINTER_FILE, failed};
 use super::{Inner, WORKTREES_FOLDER, small};
 use crate::ports::{Assignment, RepositoryError, Worktree};
+use crate::sandbox::filter::SCRATCH_PREFIX;
 
 /// Folders beside the worktrees that begin like this are being removed.
 const GONE_PREFIX: &str = ".gone-";
@@ -71,6 +72,9 @@ impl Inner {
         let folder = self.main.work_tree.join(WORKTREES_FOLDER);
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(SCRATCH_PREFIX) {
+                remove_folder(&entry.path())?;
+            }
             let Some(name) = name.strip_prefix(GONE_PREFIX).filter(|name| self.is_of_team(name)) else { continue };
             let root = folder.join(name);
             // Another one may have been made under the name since.

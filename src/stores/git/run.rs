@@ -1,21 +1,24 @@
-//! Runs `git`: bounded in time and output, told everything and asked nothing. What it is called for is others' to know.
+//! Runs `git`: bounded in time and output, with all it depends on said in each call. It knows nothing of what it is called for.
 //!
-//! The environment's `GIT_*` variables are not handed on: they could point anywhere. Where the repository and the worktree are is
-//! said in each call, not looked for, so that a `.git` somebody changed leads nowhere. Hooks do not run: they are programs that a
-//! teammate's command could have put there, and would run outside its confinement. Filters and merge drivers of the
-//! person's config do, because without them a checkout would have other contents.
+//! - Which git: the first in `PATH` when the first call is made, for the life of the process.
+//! - Where: the repository and the worktree are named in each call, so that a `.git` file that somebody changed leads nowhere.
+//! - The environment: Brigade's own without secrets and without `GIT_*` variables, which could point anywhere.
+//! - Programs: git starts none outside of the sandbox. Hooks, monitors, signatures, editors, pagers and transports are off. Filters and merge
+//!   drivers run in the sandbox; see [`super::settings`].
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::settings::Settings;
 use super::worktrees::failed;
 use crate::ports::RepositoryError;
+use crate::sandbox::environment;
 
 /// How long is waited for a git of an earlier process.
 const OTHERS_TIME_MAX: Duration = Duration::from_secs(20);
@@ -47,17 +50,50 @@ const SETTINGS: &[&str] = &[
     // A pack is one file.
     "pack.packSizeLimit=0",
     "commit.gpgSign=false",
+    "log.showSignature=false",
+    "merge.verifySignatures=false",
     "gc.auto=0",
     "maintenance.auto=false",
     "merge.conflictStyle=merge",
     "rerere.enabled=false",
+    // A git that works in a submodule is not told these settings.
     "submodule.recurse=false",
+    "diff.submodule=short",
+    "status.submoduleSummary=false",
     "status.showUntrackedFiles=normal",
     "diff.noprefix=false",
 ];
 
+/// Variables of every call.
+const VARIABLES: [(&str, &str); 10] = [
+    ("LC_ALL", "C"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    // Nothing asks, nothing edits: these start no program.
+    ("GIT_ASKPASS", ""),
+    ("GIT_EDITOR", ":"),
+    // An object that a partial clone lacks is an error; no remote helper, ssh or proxy is started for it.
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("GIT_ALLOW_PROTOCOL", ""),
+    // Settings can have git write what it does to any file.
+    ("GIT_TRACE2", "0"),
+    ("GIT_TRACE2_EVENT", "0"),
+    ("GIT_TRACE2_PERF", "0"),
+    // An object that a ref says stands for another would be merged in place of what was verified.
+    ("GIT_NO_REPLACE_OBJECTS", "1"),
+];
+
+/// Variables that have a shell run a file first.
+const SHELL_VARIABLES: [&str; 2] = ["BASH_ENV", "ENV"];
+
+/// How git says that it would have fetched an object: since 2.44, and before.
+const LACKS_OBJECT: [&str; 2] = ["lazy fetching disabled", "from promisor remote"];
+
+/// Tells a person how to mend a partial clone that lacks an object.
+const HOW_TO_FETCH: &str =
+    "the repository is a partial clone, and Brigade fetches nothing: git fetch --refetch --no-filter gets all objects";
+
 /// Where a call works.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct At {
     /// What belongs to this checkout alone: its HEAD, its index.
     pub git_dir: PathBuf,
@@ -67,6 +103,8 @@ pub(super) struct At {
     pub work_tree: PathBuf,
     /// The file that is locked while a git of this workspace's is at work; see [`At::await_others`].
     pub at_work: PathBuf,
+    /// The repository's settings.
+    pub settings: Arc<Settings>,
 }
 
 /// What a call said.
@@ -98,12 +136,14 @@ pub(super) struct Call<'a> {
     arguments: Vec<OsString>,
     input: Vec<u8>,
     variables: Vec<(&'static str, String)>,
+    /// Whether it works by the settings in files, rather than by those that it is told.
+    is_by_files: bool,
 }
 
 /// `git` with these arguments, in no repository that is named.
 pub(super) fn git<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Call<'static> {
     let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
-    Call { at: None, arguments, input: Vec::new(), variables: Vec::new() }
+    Call { at: None, arguments, input: Vec::new(), variables: Vec::new(), is_by_files: false }
 }
 
 impl At {
@@ -152,11 +192,37 @@ impl At {
 }
 
 /// Where `git` is: the first in `PATH`, of whose folders those count that do not depend on where one is.
-fn program() -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let candidates =
-        std::env::split_paths(&path).filter(|folder| folder.is_absolute()).map(|folder| folder.join(PROGRAM));
-    candidates.into_iter().find(|program| program.is_file()).unwrap_or_else(|| Path::new("/nonexistent").join(PROGRAM))
+fn program() -> Option<&'static Path> {
+    static GIT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::env::split_paths(&path).filter(|folder| folder.is_absolute());
+        folders.map(|folder| folder.join(PROGRAM)).find(|program| is_program(program))
+    };
+    GIT.get_or_init(find).as_deref()
+}
+
+fn is_program(path: &Path) -> bool {
+    let Ok(metadata) = path.metadata() else { return false };
+    #[cfg(unix)]
+    let is_executable = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o111 != 0;
+    #[cfg(not(unix))]
+    let is_executable = true;
+    metadata.is_file() && is_executable
+}
+
+/// The environment of every call, as it was when the first one was made.
+fn environment() -> &'static [(OsString, OsString)] {
+    static ENVIRONMENT: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
+    ENVIRONMENT.get_or_init(|| {
+        let is_handed_on = |name: &OsString| {
+            let name = name.to_string_lossy();
+            !name.starts_with("GIT_") && !SHELL_VARIABLES.contains(&&*name)
+        };
+        let own = environment::of_command(&environment::of_launch(), &[]).into_iter();
+        let own = own.filter(|(name, _)| is_handed_on(name));
+        own.chain(VARIABLES.map(|(name, value)| (name.into(), value.into()))).collect()
+    })
 }
 
 impl Call<'_> {
@@ -171,6 +237,11 @@ impl Call<'_> {
         self
     }
 
+    /// The same by the settings in files.
+    pub(super) fn by_files(self) -> Self {
+        Self { is_by_files: true, ..self }
+    }
+
     fn name(&self) -> String {
         let words = self.arguments.iter().take(2).map(|word| word.to_string_lossy());
         format!("run git {}", words.collect::<Vec<_>>().join(" "))
@@ -180,17 +251,16 @@ impl Call<'_> {
         RepositoryError::Failed { action: self.name(), reason: reason.into() }
     }
 
-    fn command(&self) -> Command {
-        let mut command = Command::new(program());
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GIT_")) {
-            command.env_remove(name);
-        }
-        command.envs([("LC_ALL", "C"), ("GIT_TERMINAL_PROMPT", "0"), ("GIT_ASKPASS", "true"), ("GIT_EDITOR", "true")]);
-        // What a ref says stands for another object would be merged in place of what was verified.
-        command.env("GIT_NO_REPLACE_OBJECTS", "1");
+    fn command(&self) -> Result<Command, RepositoryError> {
+        let no_git = || RepositoryError::NoGit("isolation needs git, and there is none in PATH".to_owned());
+        let mut command = Command::new(program().ok_or_else(no_git)?);
+        command.env_clear().envs(environment().iter().map(|(name, value)| (name, value)));
         if let Some(at) = self.at {
             command.current_dir(&at.work_tree).env("GIT_DIR", &at.git_dir);
             command.env("GIT_COMMON_DIR", &at.common_dir).env("GIT_WORK_TREE", &at.work_tree);
+            if !self.is_by_files {
+                command.envs(at.settings.variables(at)?);
+            }
         }
         for setting in SETTINGS {
             command.args(["-c", setting]);
@@ -200,7 +270,7 @@ impl Call<'_> {
         // The terminal's signals are the team's; git, in the middle of a step, ends it.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        command
+        Ok(command)
     }
 
     /// Makes the call, whatever its exit code is.
@@ -209,16 +279,11 @@ impl Call<'_> {
     /// It cannot be started, is killed, takes too long or says too much.
     pub(super) fn run(self) -> Result<Said, RepositoryError> {
         let has_input = !self.input.is_empty();
-        let mut command = self.command();
+        let mut command = self.command()?;
         let tidies_up = self.arguments.iter().any(|word| BY_PATH.iter().any(|command| word == command));
         let mark = self.at.filter(|_| !has_input && tidies_up).and_then(At::mark_of_work);
         command.stdin(if has_input { Stdio::piped() } else { mark.map_or_else(Stdio::null, Stdio::from) });
-        let mut child = command.spawn().map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound if self.at.is_none_or(|at| at.work_tree.is_dir()) => {
-                RepositoryError::NoGit("isolation needs git, and there is none in PATH".to_owned())
-            }
-            _ => self.failed(error.to_string()),
-        })?;
+        let mut child = command.spawn().map_err(|error| self.failed(error.to_string()))?;
         // Of the mark only the child has it.
         drop(command);
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
@@ -252,7 +317,16 @@ impl Call<'_> {
             Ok::<_, String>((wait(&mut child, &all_is_said)?, out.join(), err.join()))
         });
         match outcome {
-            Ok((code, Ok(Some(out)), Ok(err))) => Ok(Said { code, out, err: end_of(&err.unwrap_or_default()) }),
+            Ok((code, Ok(Some(out)), Ok(err))) => {
+                let mut err = end_of(&err.unwrap_or_default());
+                if let Some(at) = self.at.filter(|_| code != 0 && !self.is_by_files) {
+                    err = at.settings.in_own_words(at, err);
+                }
+                if code != 0 && LACKS_OBJECT.iter().any(|said| err.contains(said)) {
+                    err = format!("{}: {HOW_TO_FETCH}", err.trim_end());
+                }
+                Ok(Said { code, out, err })
+            }
             Err(reason) => Err(self.failed(reason)),
             _ => Err(self.failed(format!("it printed more than {OUTPUT_BYTES_MAX} bytes"))),
         }

@@ -1,0 +1,409 @@
+//! Runs git's filters and merge drivers in the sandbox.
+//!
+//! Git starts these programs itself, by a shell command from its settings. [`DriverSandbox`] rewrites such a command, so that git starts this
+//! program instead. It runs the original command in the namespaces that commands run in, with git's pipes as stdin and stdout.
+//!
+//! ```text
+//! git -- exec brigade __guard filter … --> outer --> inner (1 in its process namespace) --> sh -c COMMAND
+//! ```
+//!
+//! The outer process dies with git, the inner one with the outer one, and everything in the namespace with the inner one. Without a process
+//! namespace the outer process ends what the command started. A driver that cannot be confined fails: git takes its exit code for an error.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use super::order::{Order, os_string};
+use super::{GUARD_ARGUMENT, Level};
+use crate::domain::access::PathRule;
+use crate::platform::processes;
+
+/// Replaces every command where no program of ours can confine it.
+const UNAVAILABLE: &str = "echo 'brigade: this program cannot confine filters and merge drivers' >&2; exit 255";
+
+/// The names of merge drivers' folders begin like this. A driver that is killed leaves its folder.
+pub const SCRATCH_PREFIX: &str = ".driver-";
+
+/// A kind of command that git's settings name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DriverKind {
+    /// `filter.*.clean` and `filter.*.smudge`: git replaces `%f` by the quoted path.
+    Filter,
+    /// `filter.*.process`: git replaces nothing.
+    Process,
+    /// `merge.*.driver`: git replaces `%O %A %B %L %P %S %X %Y`; see gitattributes(5).
+    Merge,
+}
+
+impl DriverKind {
+    #[cfg(unix)]
+    const ALL: [Self; 3] = [Self::Filter, Self::Process, Self::Merge];
+
+    fn as_word(self) -> &'static str {
+        match self {
+            Self::Filter => "filter",
+            Self::Process => "process",
+            Self::Merge => "merge",
+        }
+    }
+
+    /// The letters that git replaces behind a `%`.
+    fn placeholders(self) -> &'static [u8] {
+        match self {
+            Self::Filter => b"f",
+            Self::Process => b"",
+            Self::Merge => b"OABLPSXY",
+        }
+    }
+}
+
+/// Where git's filters and merge drivers run.
+#[derive(Debug, Clone)]
+pub struct DriverSandbox {
+    /// A program that calls [`super::run_if_asked`]. Without one, every driver fails.
+    pub program: Option<PathBuf>,
+    /// How drivers are confined.
+    pub level: Level,
+    /// The rules for paths.
+    pub rules: Vec<PathRule>,
+    /// A folder for the files of merge drivers, relative to the one in which git works. Commands must not be able to write it.
+    pub scratch: PathBuf,
+}
+
+/// The path of the running program, for [`DriverSandbox::program`]; `None` where it does not call [`super::run_if_asked`].
+#[must_use]
+pub fn own_program_path() -> Option<PathBuf> {
+    std::env::current_exe().ok().filter(|_| super::was_asked())
+}
+
+impl DriverSandbox {
+    /// The shell command that git is to start in place of `command`.
+    #[must_use]
+    pub fn wrapped(&self, kind: DriverKind, command: &[u8]) -> Vec<u8> {
+        let order = Order { level: self.level, script: os_string(command), rules: self.rules.clone() };
+        let fields = order.fields();
+        let count = fields.len().to_string();
+        let mut words = vec![kind.as_word().as_bytes(), self.scratch.as_os_str().as_encoded_bytes(), count.as_bytes()];
+        words.extend(fields.into_iter().map(OsStr::as_encoded_bytes));
+        let Some(mut text) = self.call(&words) else { return UNAVAILABLE.into() };
+        if kind != DriverKind::Process {
+            text = without_placeholders(&text);
+        }
+        for placeholder in kind.placeholders() {
+            text.extend([b' ', b'%', *placeholder]);
+        }
+        text
+    }
+
+    /// The shell command of a filter that changes nothing.
+    #[must_use]
+    pub fn identity(&self) -> Vec<u8> {
+        self.call(&[b"identity"]).map_or_else(|| UNAVAILABLE.into(), |text| without_placeholders(&text))
+    }
+
+    fn call(&self, words: &[&[u8]]) -> Option<Vec<u8>> {
+        let program = self.program.as_ref()?;
+        let mark = processes::own_mark();
+        let first = [program.as_os_str().as_encoded_bytes(), GUARD_ARGUMENT.as_bytes(), mark.as_bytes(), b"filter"];
+        let mut text = b"exec".to_vec();
+        for word in first.iter().chain(words) {
+            text.push(b' ');
+            text.extend(quoted(word));
+        }
+        Some(text)
+    }
+}
+
+/// A text that stays as it is when git replaces placeholders.
+fn without_placeholders(text: &[u8]) -> Vec<u8> {
+    text.split(|byte| *byte == b'%').collect::<Vec<_>>().join(b"%%".as_slice())
+}
+
+/// A word as a shell reads it back.
+fn quoted(word: &[u8]) -> Vec<u8> {
+    let inner = word.split(|byte| *byte == b'\'').collect::<Vec<_>>().join(b"'\\''".as_slice());
+    [b"'", inner.as_slice(), b"'"].concat()
+}
+
+/// A driver's command with its placeholders replaced as git replaces them: names of git's own files as they are, all else quoted.
+#[cfg(any(unix, test))]
+fn expanded(kind: DriverKind, command: &[u8], values: &[Vec<u8>]) -> Vec<u8> {
+    let (mut text, mut rest) = (Vec::new(), command);
+    while let Some((byte, behind)) = rest.split_first() {
+        rest = behind;
+        let placeholder = behind.first().filter(|_| *byte == b'%');
+        let value = placeholder.and_then(|letter| {
+            let number = kind.placeholders().iter().position(|known| known == letter)?;
+            values.get(number)
+        });
+        match (placeholder, value) {
+            (Some(letter), Some(value)) => {
+                let is_plain = kind == DriverKind::Merge && b"OABL".contains(letter);
+                text.extend(if is_plain { value.clone() } else { quoted(value) });
+                rest = &rest[1..];
+            }
+            (Some(b'%'), None) if kind != DriverKind::Process => {
+                text.push(b'%');
+                rest = &rest[1..];
+            }
+            _ => text.push(*byte),
+        }
+    }
+    text
+}
+
+#[cfg(unix)]
+pub(super) use running::run;
+
+#[cfg(unix)]
+mod running {
+    use std::ffi::OsString;
+    use std::fs::{self, DirBuilder, File};
+    use std::io::{self, Write};
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::os::unix::fs::DirBuilderExt;
+    use std::os::unix::process::CommandExt;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use rustix::fs::{Mode, OFlags};
+    use rustix::io::Errno;
+    use rustix::process::{Pid, Signal, WaitOptions};
+
+    use super::super::descendants::signal_all;
+    use super::super::guard::{PAUSE_MIN, wait_for};
+    use super::super::order::Order;
+    use super::super::reexec::{NotReady, confine};
+    use super::super::{CommandExit, own_arguments, own_program};
+    use super::{DriverKind, Level, PathRule, SCRATCH_PREFIX, expanded};
+    use crate::domain::access::Access;
+
+    /// The exit code of a driver that could not run. Git takes any code above 128 of a merge driver for an error, not for a conflict.
+    const FAILED: i32 = 255;
+    /// The system's shell, which git uses too.
+    const SHELL: &str = "/bin/sh";
+    /// How long is tried to end what a driver left running, where it has no process namespace.
+    const END_TIME_MAX: Duration = Duration::from_secs(2);
+    /// Variables of Brigade's git that do not concern a git that a driver starts.
+    const GIT_VARIABLES: [&str; 6] = [
+        "GIT_ALLOW_PROTOCOL",
+        "GIT_CONFIG_COUNT",
+        "GIT_CONFIG_GLOBAL",
+        "GIT_CONFIG_NOSYSTEM",
+        "GIT_CONFIG_PARAMETERS",
+        "GIT_NO_LAZY_FETCH",
+    ];
+
+    /// Runs one driver as git asks for it; `None` when the arguments are not ours.
+    pub(in super::super) fn run(arguments: &[OsString]) -> Option<i32> {
+        let [what, rest @ ..] = arguments else { return None };
+        let ended = match what.to_str()? {
+            "identity" => io::copy(&mut io::stdin(), &mut io::stdout()).map(|_| 0).map_err(|error| error.to_string()),
+            "outer" => outer(&Order::of_fields(rest.iter().cloned())?),
+            "inner" => inner(&Order::of_fields(rest.iter().cloned())?),
+            kind => {
+                let kind = DriverKind::ALL.into_iter().find(|known| known.as_word() == kind)?;
+                driver(kind, rest)?
+            }
+        };
+        Some(ended.unwrap_or_else(|reason| {
+            // Git hands this on.
+            let _ = writeln!(io::stderr(), "brigade: cannot run a filter or merge driver in the sandbox: {reason}");
+            FAILED
+        }))
+    }
+
+    fn driver(kind: DriverKind, arguments: &[OsString]) -> Option<Result<i32, String>> {
+        let [scratch, count, rest @ ..] = arguments else { return None };
+        let (fields, values) = rest.split_at_checked(count.to_str()?.parse().ok()?)?;
+        let mut order = Order::of_fields(fields.iter().cloned())?;
+        let values: Vec<Vec<u8>> = values.iter().map(|value| value.as_bytes().to_vec()).collect();
+        if kind == DriverKind::Merge {
+            return Some(merge(order, values, Path::new(scratch)));
+        }
+        order.script = OsString::from_vec(expanded(kind, order.script.as_bytes(), &values));
+        Some(outer(&order))
+    }
+
+    /// Runs a merge driver on copies of git's files, in a folder of its own: git's lie where a driver may not write.
+    fn merge(mut order: Order, mut values: Vec<Vec<u8>>, scratch: &Path) -> Result<i32, String> {
+        let said = |error: io::Error| format!("copy the files to merge: {error}");
+        let scratch = Scratch::new(scratch).map_err(said)?;
+        let [base, ours, theirs, ..] = &mut values[..] else { return Err("git named no files to merge".to_owned()) };
+        let result = PathBuf::from(OsString::from_vec(ours.clone()));
+        for file in [base, ours, theirs] {
+            let from = PathBuf::from(OsString::from_vec(file.clone()));
+            let to = scratch.0.join(from.file_name().unwrap_or_default());
+            fs::copy(&from, &to).map_err(said)?;
+            *file = to.into_os_string().into_vec();
+        }
+        let merged = PathBuf::from(OsString::from_vec(values[1].clone()));
+        order.script = OsString::from_vec(expanded(DriverKind::Merge, order.script.as_bytes(), &values));
+        order.rules.push(PathRule::writable(scratch.0.canonicalize().map_err(said)?));
+        // Another process enters the namespaces: this one writes what the driver may not.
+        let mut outer = Command::new(own_program().map_err(said)?);
+        outer.args(own_arguments()).args(["filter", "outer"]).args(order.fields());
+        let code = outer.status().map_err(said)?.code().unwrap_or(FAILED);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let merged = rustix::fs::open(&merged, flags, Mode::empty()).map_err(|error| said(error.into()))?;
+        let mut merged = File::from(merged);
+        if !merged.metadata().map_err(said)?.is_file() {
+            return Err("the merge driver left no file".to_owned());
+        }
+        let mut result = File::create(result).map_err(said)?;
+        io::copy(&mut merged, &mut result).map_err(said)?;
+        Ok(code)
+    }
+
+    /// A folder of one merge driver, which goes with it.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(folder: &Path) -> io::Result<Self> {
+            fs::create_dir_all(folder)?;
+            let own = folder.join(format!("{SCRATCH_PREFIX}{}", std::process::id()));
+            // Left by one with the same number that was killed.
+            let _ = fs::remove_dir_all(&own);
+            DirBuilder::new().mode(0o700).create(&own)?;
+            Ok(Self(own))
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            // What stays is removed by the next launch.
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Enters the process namespace for its children and waits for the inner process.
+    fn outer(order: &Order) -> Result<i32, String> {
+        let said = |error: io::Error| error.to_string();
+        // One that is not there cannot be kept writable inside a folder that is read-only.
+        for rule in order.rules.iter().filter(|rule| rule.access == Access::Writable) {
+            fs::create_dir_all(&rule.path).map_err(said)?;
+        }
+        #[cfg(target_os = "linux")]
+        {
+            let refused = |error: Errno| error.to_string();
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(refused)?;
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(refused)?;
+            if order.level == Level::Full {
+                super::super::namespaces::enter(true)?;
+                super::super::namespaces::hand_on_capabilities()?;
+                // Entering a namespace may have taken it back.
+                rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(refused)?;
+            }
+        }
+        let mut inner = Command::new(own_program().map_err(said)?);
+        inner.args(own_arguments()).args(["filter", "inner"]).args(order.fields());
+        if order.level != Level::Full {
+            inner.process_group(0);
+        }
+        let leader = start(&mut inner).map_err(said)?;
+        let code = code_of(wait_for(leader).map_err(said)?);
+        if order.level != Level::Full {
+            end_left_overs(leader);
+        }
+        Ok(code)
+    }
+
+    /// Confines itself and runs the command.
+    fn inner(order: &Order) -> Result<i32, String> {
+        let mut shell = Command::new(SHELL);
+        shell.arg("-c").arg(&order.script);
+        let is_setting = |name: &str| name.starts_with("GIT_CONFIG_KEY_") || name.starts_with("GIT_CONFIG_VALUE_");
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if GIT_VARIABLES.contains(&&*text) || is_setting(&text) {
+                shell.env_remove(&name);
+            }
+        }
+        #[cfg(target_os = "linux")]
+        if order.level == Level::Full {
+            super::super::init::enter()?;
+            super::super::mounts::apply(&order.rules)?;
+            super::super::init::close_up()?;
+            let leader = start(&mut shell).map_err(|error| format!("{SHELL}: {error}"))?;
+            return wait_for(leader).map(code_of).map_err(|error| error.to_string());
+        }
+        confine(order).map_err(|(NotReady::Refused(reason) | NotReady::Unprotected(reason))| reason)?;
+        #[cfg(target_os = "linux")]
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
+        Err(format!("{SHELL}: {}", shell.exec()))
+    }
+
+    #[allow(clippy::zombie_processes, reason = "the caller reaps all its children by waitpid")]
+    fn start(command: &mut Command) -> io::Result<Pid> {
+        let child = command.spawn()?;
+        i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn code_of(end: CommandExit) -> i32 {
+        match end {
+            CommandExit::Code(code) => code,
+            CommandExit::Signal(signal) => 128 + signal,
+        }
+    }
+
+    /// Ends what a driver without a process namespace left running.
+    fn end_left_overs(group: Pid) {
+        let began = Instant::now();
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) if began.elapsed() < END_TIME_MAX => {
+                    signal_all(group, Signal::KILL);
+                    std::thread::sleep(PAUSE_MIN);
+                }
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sandbox(program: &str) -> DriverSandbox {
+        DriverSandbox {
+            program: Some(program.into()),
+            level: Level::Off,
+            rules: vec![PathRule::read_only("/a b")],
+            scratch: ".s".into(),
+        }
+    }
+
+    fn text(bytes: Vec<u8>) -> String {
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn wrapped_command_keeps_quotes_and_percents() {
+        let wrapped = text(sandbox("/b%c/it's").wrapped(DriverKind::Filter, b"x 'y' -- %f"));
+        let mark = processes::own_mark();
+        let head = format!("exec '/b%%c/it'\\''s' '__guard' '{mark}' 'filter' 'filter' '.s' '4' 'off'");
+        assert_eq!(wrapped, format!("{head} 'x '\\''y'\\'' -- %%f' 'read-only' '/a b' %f"));
+        let process = text(sandbox("/b%c").wrapped(DriverKind::Process, b"x %f"));
+        let head = format!("exec '/b%c' '__guard' '{mark}' 'filter' 'process' '.s' '4' 'off'");
+        assert_eq!(process, format!("{head} 'x %f' 'read-only' '/a b'"));
+    }
+
+    #[test]
+    fn placeholders_are_replaced_as_git_does() {
+        let path = [b"a 'b'; rm".to_vec()];
+        assert_eq!(text(expanded(DriverKind::Filter, b"x %f %% %P", &path)), "x 'a '\\''b'\\''; rm' % %P");
+        assert_eq!(text(expanded(DriverKind::Process, b"x %f %%", &[])), "x %f %%");
+        let values: Vec<Vec<u8>> = ["o", "a", "b", "7", "p q"].iter().map(|value| value.as_bytes().to_vec()).collect();
+        assert_eq!(text(expanded(DriverKind::Merge, b"\"%A\" %O %B %L %P %S", &values)), "\"a\" o b 7 'p q' %S");
+    }
+
+    #[test]
+    fn driver_without_a_program_fails() {
+        let none = DriverSandbox { program: None, ..sandbox("x") };
+        assert!(text(none.wrapped(DriverKind::Process, b"cat")).ends_with("exit 255"));
+        assert!(text(none.identity()).ends_with("exit 255"));
+    }
+}

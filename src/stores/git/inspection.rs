@@ -1,0 +1,34 @@
+//! The state of git in a workspace, as `brigade doctor` reports it.
+
+use std::path::Path;
+
+use super::run::{git, text_of};
+
+/// The state of git in a workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inspection {
+    /// There is no git.
+    NoGit,
+    /// The workspace is in no repository; the text is git's version.
+    NoRepository(String),
+    /// Git would commit run-time files.
+    NotIgnored(String),
+    /// Nothing is amiss.
+    Good(String),
+}
+
+/// Inspects git in `workspace`, where `run_time_file` is to be ignored. It blocks.
+#[must_use]
+pub fn inspect(workspace: &Path, run_time_file: &str) -> Inspection {
+    let Ok(version) = git(["--version"]).ok() else { return Inspection::NoGit };
+    let version = version.line();
+    let place = text_of(workspace);
+    let is_ok = |arguments: &[&str]| git(["-C", &place].iter().chain(arguments)).ok().is_ok();
+    if !is_ok(&["rev-parse", "--is-inside-work-tree"]) {
+        return Inspection::NoRepository(version);
+    }
+    if !is_ok(&["check-ignore", "-q", run_time_file]) {
+        return Inspection::NotIgnored(version);
+    }
+    Inspection::Good(version)
+}

@@ -1,0 +1,442 @@
+//! The settings by which Brigade's git works, and the sandbox of the programs that they name.
+//!
+//! Commands of teammates can write the files that git reads settings from: the person's, and files that the repository's settings include. So
+//! git is told all settings by its environment, where they outrank files. Those of the system and the person are read once, at launch, and
+//! never again. Those of the repository are read again when one of its files changes. Each filter and each merge driver among them is
+//! replaced by a command that runs it in the sandbox; see [`DriverSandbox`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::WORKTREES_FOLDER;
+use super::boundaries::alternates;
+use super::run::{At, Said, path_of};
+use crate::domain::access::PathRule;
+use crate::platform::stamp_of;
+use crate::ports::RepositoryError;
+use crate::sandbox::filter::{DriverKind, DriverSandbox};
+use crate::sandbox::protected::home_rules;
+use crate::sandbox::{GUARD_ARGUMENT, Level, Sandbox};
+use crate::stores::fs::Stamp;
+
+/// The sections that Brigade's calls of git depend on. Others stay in their files; of the person's files they are not read at all.
+const SECTIONS: [&str; 22] = [
+    "add",
+    "advice",
+    "apply",
+    "attr",
+    "checkout",
+    "clean",
+    "commit",
+    "core",
+    "diff",
+    "feature",
+    "filter",
+    "i18n",
+    "index",
+    "log",
+    "merge",
+    "pack",
+    "safe",
+    "sparse",
+    "status",
+    "submodule",
+    "user",
+    "worktree",
+];
+/// What git takes from the repository's own file alone.
+const OF_THE_FILE: [&str; 3] = ["core.bare", "core.repositoryformatversion", "core.worktree"];
+/// What git must not take from a repository.
+const PROTECTED_SECTION: &str = "safe";
+/// The most that all settings may come to, in bytes; the system bounds a program's environment.
+const BYTES_MAX: usize = 512 * 1024;
+/// The most worktrees with settings of their own that are remembered.
+const LISTINGS_MAX: usize = 100;
+/// Listings in a row that may each meet other files.
+const TRIES_MAX: usize = 3;
+
+/// What confines filters and merge drivers.
+#[derive(Debug, Clone, Default)]
+pub struct DriverOptions {
+    /// A program that calls [`crate::sandbox::run_if_asked`]; see [`crate::sandbox::filter::own_program_path`]. Without one, every driver fails.
+    pub program: Option<PathBuf>,
+    /// The sandbox of the launch. Without one, the first driver opens its own.
+    pub sandbox: Option<Sandbox>,
+}
+
+/// The settings of a repository.
+#[derive(Debug)]
+pub(super) struct Settings {
+    common_dir: PathBuf,
+    /// The person's checkout.
+    work_tree: PathBuf,
+    options: DriverOptions,
+    level: OnceLock<Level>,
+    /// The system's and the person's.
+    outer: OnceLock<Vec<Setting>>,
+    /// The repository's, by the folder of the checkout that has some of its own.
+    listings: Mutex<HashMap<PathBuf, Arc<Listing>>>,
+}
+
+/// All settings at one moment.
+#[derive(Debug)]
+struct Listing {
+    /// The files they come from, and files that could add to them.
+    files: Vec<(PathBuf, Option<Stamp>)>,
+    /// Included files outside of the repository and the workspace.
+    included: Vec<PathBuf>,
+    /// Whether which files are included may change though no file does.
+    is_conditional: bool,
+    variables: Variables,
+    replaced: Vec<Replaced>,
+}
+
+/// A setting that Brigade replaces, so that a driver runs in the sandbox.
+#[derive(Debug)]
+struct Replaced {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    /// Its value in the files.
+    own: Vec<u8>,
+}
+
+/// Variables of a call.
+pub(super) type Variables = Vec<(OsString, OsString)>;
+
+/// A setting as git lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Setting {
+    /// The file it is in.
+    file: PathBuf,
+    /// Section and name in small letters.
+    key: Vec<u8>,
+    /// `None` where the file has no `=`, which means true.
+    value: Option<Vec<u8>>,
+}
+
+impl Setting {
+    fn section(&self) -> &[u8] {
+        self.key.split(|byte| *byte == b'.').next().unwrap_or_default()
+    }
+
+    /// Section, subsection and name, where there are three.
+    fn parts(&self) -> Option<(&[u8], &[u8], &[u8])> {
+        let (first, last) =
+            (self.key.iter().position(|byte| *byte == b'.')?, self.key.iter().rposition(|byte| *byte == b'.')?);
+        (first < last).then(|| (&self.key[..first], &self.key[first + 1..last], &self.key[last + 1..]))
+    }
+
+    fn text(&self) -> &[u8] {
+        self.value.as_deref().unwrap_or(b"true")
+    }
+
+    /// The file that this one has git read too, and whether that depends on anything. The inner `None`: only git knows where that is.
+    fn include(&self) -> Option<(Option<PathBuf>, bool)> {
+        let is_conditional = self.section() == b"includeif";
+        if self.key != b"include.path" && !(is_conditional && self.key.ends_with(b".path")) {
+            return None;
+        }
+        let text = self.text();
+        let path = match text.strip_prefix(b"~/") {
+            Some(rest) => std::env::home_dir().map(|home| home.join(path_of(rest))),
+            None if text.starts_with(b"~") || text.starts_with(b"%(") => None,
+            None => self.file.parent().map(|folder| folder.join(path_of(text))),
+        };
+        Some((path, is_conditional))
+    }
+}
+
+impl Settings {
+    pub(super) fn new(common_dir: &Path, work_tree: &Path, options: DriverOptions) -> Arc<Self> {
+        Arc::new(Self {
+            common_dir: common_dir.to_owned(),
+            work_tree: work_tree.to_owned(),
+            options,
+            level: OnceLock::new(),
+            outer: OnceLock::new(),
+            listings: Mutex::default(),
+        })
+    }
+
+    /// The variables that tell a call at `at` all settings.
+    ///
+    /// # Errors
+    /// The settings cannot be listed, are too many, or include a file that a command could exchange.
+    pub(super) fn variables(&self, at: &At) -> Result<Variables, RepositoryError> {
+        Ok(self.listing(at)?.variables.clone())
+    }
+
+    /// Included files outside of the repository and the workspace: commands must not write them.
+    pub(super) fn included(&self, at: &At) -> Result<Vec<PathBuf>, RepositoryError> {
+        Ok(self.listing(at)?.included.clone())
+    }
+
+    /// What git said, with each driver's own command in place of the one that replaces it.
+    pub(super) fn in_own_words(&self, at: &At, said: String) -> String {
+        let Ok(listing) = self.listing(at) else { return said };
+        listing.replaced.iter().fold(said, |said, Replaced { value, own, .. }| {
+            said.replace(&*String::from_utf8_lossy(value), &String::from_utf8_lossy(own))
+        })
+    }
+
+    fn listing(&self, at: &At) -> Result<Arc<Listing>, RepositoryError> {
+        let own = at.git_dir.join("config.worktree");
+        let place = if own.symlink_metadata().is_ok() { &at.git_dir } else { &self.common_dir };
+        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = listings.get(place).filter(|known| known.is_current()) {
+            return Ok(Arc::clone(known));
+        }
+        let listing = Arc::new(self.list(at, vec![self.common_dir.join("config"), own])?);
+        if listings.len() >= LISTINGS_MAX {
+            listings.clear();
+        }
+        listings.insert(place.clone(), Arc::clone(&listing));
+        Ok(listing)
+    }
+
+    /// Lists all settings. A file that changes meanwhile is noticed by the next call: its stamp is older than the listing.
+    fn list(&self, at: &At, mut paths: Vec<PathBuf>) -> Result<Listing, RepositoryError> {
+        for _ in 0..TRIES_MAX {
+            let files: Vec<_> = paths.iter().map(|path| (path.clone(), stamp(path))).collect();
+            let is_first = self.outer.get().is_none();
+            let options = ["config", "--list", "-z", "--show-scope", "--show-origin"];
+            let call = at.git(options).by_files();
+            let alone = [("GIT_CONFIG_GLOBAL", "/dev/null".to_owned()), ("GIT_CONFIG_NOSYSTEM", "1".to_owned())];
+            let said = if is_first { call } else { call.variables(alone) }.ok()?;
+            let of_repository = parse(&said, &["local", "worktree"]);
+            let outer = self.outer.get_or_init(|| {
+                let is_needed = |setting: &Setting| SECTIONS.iter().any(|known| known.as_bytes() == setting.section());
+                parse(&said, &["system", "global"]).into_iter().filter(is_needed).collect()
+            });
+            let includes: Vec<_> = of_repository.iter().filter_map(Setting::include).collect();
+            let is_conditional = includes.iter().any(|(path, is_conditional)| *is_conditional || path.is_none());
+            let before = paths.len();
+            for path in includes.iter().filter_map(|(path, _)| path.as_ref()) {
+                if !paths.contains(path) {
+                    paths.push(path.clone());
+                }
+            }
+            // Their stamps must be older than what was listed.
+            if paths.len() > before && !is_conditional {
+                continue;
+            }
+            let included = includes.iter().filter_map(|(path, _)| path.as_deref());
+            let (variables, replaced) = self.told(outer, &of_repository)?;
+            return Ok(Listing {
+                included: included.filter_map(|path| self.outside(path).transpose()).collect::<Result<_, _>>()?,
+                is_conditional,
+                variables,
+                replaced,
+                files,
+            });
+        }
+        Err(unusable("the files that they include change all the time"))
+    }
+
+    /// The path of an included file, where commands could write it if they were not kept from it.
+    fn outside(&self, path: &Path) -> Result<Option<PathBuf>, RepositoryError> {
+        let folder = path.parent().unwrap_or(path);
+        let whole =
+            folder.canonicalize().unwrap_or_else(|_| folder.to_owned()).join(path.file_name().unwrap_or_default());
+        let is_inside = |folder: &PathBuf| folder.canonicalize().is_ok_and(|folder| whole.starts_with(folder));
+        if is_inside(&self.common_dir) || is_inside(&self.work_tree) {
+            return Ok(None);
+        }
+        if whole.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) {
+            return Ok(Some(whole));
+        }
+        let config = self.common_dir.join("config");
+        Err(unusable(&format!(
+            "{} includes {}, which is no file, so a command could put any settings there: make it a file, or remove the include",
+            config.display(),
+            whole.display()
+        )))
+    }
+
+    /// The variables by which git is told these settings, and those among them that Brigade replaces.
+    fn told(
+        &self,
+        outer: &[Setting],
+        of_repository: &[Setting],
+    ) -> Result<(Variables, Vec<Replaced>), RepositoryError> {
+        let is_needed = |setting: &&Setting| SECTIONS.iter().any(|known| known.as_bytes() == setting.section());
+        let is_trusted = |setting: &&Setting| setting.section() != PROTECTED_SECTION.as_bytes();
+        let of_repository = of_repository.iter().filter(|setting| is_trusted(setting));
+        let is_movable = |setting: &&Setting| OF_THE_FILE.iter().all(|key| key.as_bytes() != setting.key);
+        let all: Vec<&Setting> = outer.iter().chain(of_repository).filter(is_needed).filter(is_movable).collect();
+        let drivers = Drivers::of(&all);
+        let replaced =
+            if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.sandbox()?, &self.common_dir) };
+        let pairs = all.iter().map(|setting| (setting.key.as_slice(), setting.text()));
+        let pairs = pairs.chain(replaced.iter().map(|replaced| (replaced.key.as_slice(), replaced.value.as_slice())));
+        let mut variables: Variables =
+            vec![("GIT_CONFIG_GLOBAL".into(), "/dev/null".into()), ("GIT_CONFIG_NOSYSTEM".into(), "1".into())];
+        let (mut bytes, mut count) = (0, 0_usize);
+        for (key, value) in pairs {
+            variables.push((format!("GIT_CONFIG_KEY_{count}").into(), path_of(key).into_os_string()));
+            variables.push((format!("GIT_CONFIG_VALUE_{count}").into(), path_of(value).into_os_string()));
+            bytes += key.len() + value.len();
+            count += 1;
+        }
+        if bytes > BYTES_MAX {
+            return Err(unusable(&format!("they come to {bytes} bytes, at most {BYTES_MAX} are possible")));
+        }
+        variables.push(("GIT_CONFIG_COUNT".into(), count.to_string().into()));
+        Ok((variables, replaced))
+    }
+
+    /// Where drivers run: they write nothing of the repository or the workspace.
+    fn sandbox(&self) -> Result<DriverSandbox, RepositoryError> {
+        let program = self.options.program.clone();
+        let own = [&self.common_dir, &self.work_tree].into_iter().cloned().chain(alternates(&self.common_dir));
+        let mut rules: Vec<PathRule> =
+            own.map(|path| PathRule::read_only(path.canonicalize().unwrap_or(path))).collect();
+        let level = match (&self.options.sandbox, &program) {
+            (Some(sandbox), _) => {
+                rules.extend_from_slice(sandbox.rules());
+                sandbox.confinement().level
+            }
+            // Without a program every driver fails.
+            (None, None) => Level::Full,
+            (None, Some(program)) => {
+                rules.extend(home_rules(&self.work_tree, &[]));
+                self.own_level(program)?
+            }
+        };
+        Ok(DriverSandbox { program, level, rules, scratch: WORKTREES_FOLDER.into() })
+    }
+
+    fn own_level(&self, program: &Path) -> Result<Level, RepositoryError> {
+        if let Some(level) = self.level.get() {
+            return Ok(*level);
+        }
+        let guard = Arc::from([program.as_os_str().to_owned(), GUARD_ARGUMENT.into()]);
+        let sandbox =
+            Sandbox::open(guard, &self.work_tree, Vec::new()).map_err(|error| unusable(&error.to_string()))?;
+        Ok(*self.level.get_or_init(|| sandbox.confinement().level))
+    }
+}
+
+impl Listing {
+    fn is_current(&self) -> bool {
+        !self.is_conditional && self.files.iter().all(|(path, known)| stamp(path) == *known)
+    }
+}
+
+/// The programs that settings name for contents, by the names of their drivers.
+#[derive(Debug, Default)]
+struct Drivers {
+    filters: BTreeMap<Vec<u8>, Filter>,
+    merges: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+#[derive(Debug, Default)]
+struct Filter {
+    clean: Vec<u8>,
+    smudge: Vec<u8>,
+    /// An empty one switches the filter off.
+    process: Option<Vec<u8>>,
+    is_required: bool,
+}
+
+impl Drivers {
+    fn of(settings: &[&Setting]) -> Self {
+        let mut drivers = Self::default();
+        for setting in settings {
+            let value = || setting.text().to_vec();
+            match setting.parts() {
+                Some((b"merge", name, b"driver")) => {
+                    drivers.merges.insert(name.to_vec(), value());
+                }
+                Some((b"filter", name, part)) => {
+                    let filter = drivers.filters.entry(name.to_vec()).or_default();
+                    match part {
+                        b"clean" => filter.clean = value(),
+                        b"smudge" => filter.smudge = value(),
+                        b"process" => filter.process = Some(value()),
+                        b"required" => filter.is_required = is_true(setting.text()),
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        let is_driver =
+            |filter: &Filter| !filter.clean.is_empty() || !filter.smudge.is_empty() || filter.process.is_some();
+        drivers.filters.retain(|_, filter| is_driver(filter));
+        drivers
+    }
+
+    fn is_empty(&self) -> bool {
+        self.filters.is_empty() && self.merges.is_empty()
+    }
+
+    /// The settings that have git run these drivers in the sandbox. All filters are required: git would otherwise go on with unfiltered contents
+    /// where one cannot run. Git LFS alone writes into the repository, where it keeps its objects.
+    fn replaced(&self, sandbox: &DriverSandbox, common_dir: &Path) -> Vec<Replaced> {
+        let mut replaced = Vec::new();
+        for (name, filter) in &self.filters {
+            let mut sandbox = sandbox.clone();
+            if name == b"lfs" {
+                let common_dir = common_dir.canonicalize().unwrap_or_else(|_| common_dir.to_owned());
+                sandbox.rules.push(PathRule::writable(common_dir.join("lfs")));
+            }
+            let mut replace = |part: &str, value: Vec<u8>, own: &[u8]| {
+                let key = [b"filter.", name.as_slice(), b".", part.as_bytes()].concat();
+                replaced.push(Replaced { key, value, own: own.to_vec() });
+            };
+            for (part, own) in [("clean", &filter.clean), ("smudge", &filter.smudge)] {
+                if !own.is_empty() {
+                    replace(part, sandbox.wrapped(DriverKind::Filter, own), own);
+                } else if !filter.is_required {
+                    replace(part, sandbox.identity(), b"cat");
+                }
+            }
+            match &filter.process {
+                Some(own) if own.is_empty() => continue,
+                Some(own) => replace("process", sandbox.wrapped(DriverKind::Process, own), own),
+                None => {}
+            }
+            replace("required", b"true".to_vec(), b"true");
+        }
+        for (name, own) in &self.merges {
+            let key = [b"merge.", name.as_slice(), b".driver"].concat();
+            replaced.push(Replaced { key, value: sandbox.wrapped(DriverKind::Merge, own), own: own.clone() });
+        }
+        replaced
+    }
+}
+
+/// As git-config(1) has it, Values, boolean.
+fn is_true(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text).to_ascii_lowercase();
+    ["true", "yes", "on"].contains(&text.as_str()) || text.parse::<i64>().is_ok_and(|number| number != 0)
+}
+
+/// The settings of these scopes, in their order; see git-config(1), `--show-scope`, `--show-origin`, `-z`.
+fn parse(said: &Said, scopes: &[&str]) -> Vec<Setting> {
+    let (mut settings, mut fields) = (Vec::new(), said.fields());
+    while let (Some(scope), Some(origin), Some(setting)) = (fields.next(), fields.next(), fields.next()) {
+        if !scopes.iter().any(|known| known.as_bytes() == scope) {
+            continue;
+        }
+        let (key, value) = match setting.iter().position(|byte| *byte == b'\n') {
+            Some(end) => (&setting[..end], Some(setting[end + 1..].to_vec())),
+            None => (setting, None),
+        };
+        let file = path_of(origin.strip_prefix(b"file:").unwrap_or(origin));
+        settings.push(Setting { file, key: key.to_vec(), value });
+    }
+    settings
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    fs::metadata(path).ok().map(|metadata| stamp_of(&metadata))
+}
+
+fn unusable(reason: &str) -> RepositoryError {
+    RepositoryError::Unusable(format!("cannot use the repository's git settings: {reason}"))
+}

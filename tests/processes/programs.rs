@@ -1,0 +1,355 @@
+//! Programs that git's settings name: Brigade's own git starts none outside of the sandbox, and hands none the key of a provider.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Answer, Place, git};
+
+/// The key that no program may see.
+const KEY: &str = "sk-ant-never-handed-on";
+
+/// Settings that name a program, and others that have git run one. `PROGRAM` stands for one that reports itself by the name before the line's first blank.
+const SETTINGS: &[&str] = &[
+    "fsmonitor core.fsmonitor=PROGRAM",
+    "hooks core.hooksPath=HOOKS",
+    "ssh core.sshCommand=PROGRAM",
+    "proxy core.gitProxy=PROGRAM",
+    "editor core.editor=PROGRAM",
+    "sequence sequence.editor=PROGRAM",
+    "pager core.pager=PROGRAM",
+    "pager-status pager.status=PROGRAM",
+    "pager-log pager.log=PROGRAM",
+    "pager-config pager.config=PROGRAM",
+    "askpass core.askPass=PROGRAM",
+    "alternates core.alternateRefsCommand=PROGRAM",
+    "external diff.external=PROGRAM",
+    "command diff.evil.command=PROGRAM",
+    "textconv diff.evil.textconv=PROGRAM",
+    "gpg gpg.program=PROGRAM",
+    "gpg-openpgp gpg.openpgp.program=PROGRAM",
+    "gpg-ssh gpg.ssh.program=PROGRAM",
+    "gpg-key gpg.ssh.defaultKeyCommand=PROGRAM",
+    "- commit.gpgSign=true",
+    "- tag.gpgSign=true",
+    "- log.showSignature=true",
+    "- merge.verifySignatures=true",
+    "credential credential.helper=!PROGRAM",
+    "pack uploadpack.packObjectsHook=PROGRAM",
+    "interactive interactive.diffFilter=PROGRAM",
+    "trailer-command trailer.brigade-task.command=PROGRAM",
+    "trailer-cmd trailer.brigade-task.cmd=PROGRAM",
+    "alias alias.status=!PROGRAM",
+    "alias-add alias.add=!PROGRAM",
+    "hook hook.evil.command=PROGRAM",
+    "- hook.evil.event=reference-transaction",
+    "remote remote.origin.url=ext::PROGRAM",
+    "- remote.origin.promisor=true",
+    "- remote.origin.fetch=+refs/heads/*:refs/remotes/origin/*",
+    "- protocol.ext.allow=always",
+    "receive remote.origin.uploadpack=PROGRAM",
+    "mergetool mergetool.evil.cmd=PROGRAM",
+    "difftool difftool.evil.cmd=PROGRAM",
+    "- submodule.recurse=true",
+    "- diff.submodule=diff",
+    "- status.submoduleSummary=true",
+    "submodule submodule.sub.update=!PROGRAM",
+    "trace trace2.eventTarget=ESCAPED",
+    "clean filter.evil.clean=PROGRAM",
+    "smudge filter.evil.smudge=PROGRAM",
+    "merge merge.evil.driver=PROGRAM %O %A %B",
+];
+
+/// The programs among them that Brigade needs: they run in the sandbox.
+const NEEDED: [&str; 3] = ["clean", "smudge", "merge"];
+
+/// A workspace with a home beside it, where programs report what they see and whether they can write a control file.
+struct Setup {
+    place: Place,
+    home: tempfile::TempDir,
+    /// As `BRIGADE_CONFINEMENT` has it.
+    confinement: &'static str,
+}
+
+impl Setup {
+    fn new(plan: &str) -> Self {
+        let setup = Self { place: Place::with_team(2, plan), home: tempfile::tempdir().unwrap(), confinement: "" };
+        let place = &setup.place;
+        place.write_team(2, "plan = \"plan.md\"\nisolation = \"worktree\"");
+        place.write("log.txt", &(1..=9).map(|line| format!("line {line}\n")).collect::<String>());
+        place.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\nno-config/\n");
+        place.write(".gitattributes", "*.txt filter=evil diff=evil merge=evil\n");
+        git(place, &["init", "-q", "-b", "main", "."]);
+        setup.nested();
+        git(place, &["add", "-A"]);
+        git(place, &["commit", "-q", "-m", "Begin"]);
+        for folder in ["marks", "hooks", "programs"] {
+            fs::create_dir(setup.home.path().join(folder)).unwrap();
+        }
+        for hook in ["reference-transaction", "post-checkout", "post-index-change", "pre-commit", "post-merge"] {
+            fs::copy(setup.program("hooks"), setup.home.path().join("hooks").join(hook)).unwrap();
+        }
+        setup
+    }
+
+    /// A submodule whose own settings name a program.
+    fn nested(&self) {
+        let folder = self.place.join("sub");
+        fs::create_dir(&folder).unwrap();
+        let at = |arguments: &[&str]| {
+            let mut command = Command::new("git");
+            command.args(["-c", "user.name=A", "-c", "user.email=a@example.invalid"]).args(arguments);
+            assert!(command.current_dir(&folder).status().unwrap().success(), "git {arguments:?}");
+        };
+        at(&["init", "-q", "."]);
+        fs::write(folder.join("f.txt"), "1\n").unwrap();
+        at(&["add", "f.txt"]);
+        at(&["commit", "-q", "-m", "Within"]);
+    }
+
+    /// A program that notes its environment and tries to write a control file. Then it does what a filter or merge driver does.
+    fn program(&self, name: &str) -> PathBuf {
+        let (home, control) = (self.home.path().display(), self.place.join(".team").display().to_string());
+        let text = format!(
+            "#!/bin/sh\nenv > '{home}/marks/{name}'-$$\n(echo x > '{control}/escaped-{name}') 2> /dev/null\n\
+             case '{name}' in\nclean | smudge | planted) exec cat ;;\n\
+             merge) git merge-file -p \"$2\" \"$1\" \"$3\" > \"$2.new\" && exec mv \"$2.new\" \"$2\" ;;\nesac\nexit 1\n"
+        );
+        let folder = self.home.path().join("programs");
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// Puts all settings into `file`.
+    fn settle(&self, file: &Path) {
+        for line in SETTINGS {
+            let (name, setting) = line.split_once(' ').unwrap();
+            let (key, value) = setting.split_once('=').unwrap();
+            let value = value
+                .replace("PROGRAM", &self.program(name).display().to_string())
+                .replace("HOOKS", &self.home.path().join("hooks").display().to_string())
+                .replace("ESCAPED", &self.place.join(".team/escaped-trace").display().to_string());
+            let file = file.to_str().unwrap();
+            git(&self.place, &["config", "--file", file, "--add", key, &value]);
+        }
+    }
+
+    fn brigade(&self, arguments: &[&str]) -> Answer {
+        let mut command = self.place.brigade(arguments);
+        let path = std::env::var("PATH").unwrap();
+        command.env("HOME", self.home.path()).env("ANTHROPIC_API_KEY", KEY);
+        command.env("BRIGADE_CONFINEMENT", self.confinement);
+        command.env("PATH", format!("{}:{path}", self.home.path().join("bin").display()));
+        Answer::of(command)
+    }
+
+    /// The programs that ran; none had the key.
+    fn ran(&self) -> BTreeSet<String> {
+        let marks = fs::read_dir(self.home.path().join("marks")).unwrap().map(|entry| entry.unwrap().path());
+        let name = |path: PathBuf| {
+            let name = path.file_name().unwrap().to_str().unwrap().rsplit_once('-').unwrap().0.to_owned();
+            assert!(!fs::read_to_string(&path).unwrap().contains(KEY), "{name} was handed the key");
+            name
+        };
+        marks.map(name).collect()
+    }
+
+    /// The programs that wrote a control file.
+    fn escaped(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.place.join(".team")).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.starts_with("escaped-")).collect()
+    }
+
+    /// Uses all that looks at the repository, before, in and after a run; both tasks must be completed.
+    fn live(&self) -> bool {
+        fs::write(self.place.join("sub/f.txt"), "2\n").unwrap();
+        let doctor = self.brigade(&["doctor"]);
+        let is_confined = doctor.out.contains("they see the control files read-only");
+        let run = self.brigade(&["run", "crew"]);
+        assert_eq!(run.code, Some(0), "{run:?}");
+        for arguments in [&["team"][..], &["doctor"], &["clean", "--yes"], &["tasks", "show", "1"], &["run", "crew"]] {
+            self.brigade(arguments);
+        }
+        assert!(self.place.all_are("completed"));
+        is_confined
+    }
+
+    fn assert_safe(&self, needed: &[&str]) {
+        let is_confined = self.live();
+        let ran = self.ran();
+        assert_eq!(ran.iter().map(String::as_str).collect::<Vec<_>>(), needed, "no other program ran");
+        if is_confined {
+            assert_eq!(self.escaped(), [""; 0], "outside of the sandbox");
+        }
+        let merged = self.place.read("log.txt");
+        assert!(merged.contains("line 1 of one\n") && merged.contains("line 9 of two\n"), "{merged}");
+    }
+}
+
+/// Two tasks that change a file at the same time, so that git merges it.
+fn plan() -> String {
+    let task = |name: &str, line: u32, other: u32| {
+        format!(
+            "## {name}\n```sh\nuntil test -e ../crew-task-{other}/.agent/state.json; do sleep 0.02; done\n\
+             sed -i 's/^line {line}$/line {line} of {name}/' log.txt\necho {name} > {name}.txt\n```\n"
+        )
+    };
+    task("one", 1, 2) + &task("two", 9, 1)
+}
+
+fn needed() -> Vec<&'static str> {
+    let mut needed = NEEDED.to_vec();
+    needed.sort_unstable();
+    needed
+}
+
+#[test]
+fn global_settings_start_nothing_outside_the_sandbox() {
+    let setup = Setup::new(&plan());
+    setup.settle(&setup.home.path().join(".gitconfig"));
+    setup.assert_safe(&needed());
+}
+
+#[test]
+fn settings_start_nothing_outside_without_process_namespaces() {
+    let setup = Setup { confinement: "mounts", ..Setup::new(&plan()) };
+    setup.settle(&setup.home.path().join(".gitconfig"));
+    setup.assert_safe(&needed());
+}
+
+/// Filters run as commands do; the key is kept from them all the same.
+#[test]
+fn unconfined_filters_are_handed_no_key() {
+    let setup = Setup { confinement: "off", ..Setup::new(&plan()) };
+    setup.settle(&setup.home.path().join(".gitconfig"));
+    setup.assert_safe(&needed());
+    assert!(!setup.escaped().is_empty(), "they run where commands run");
+}
+
+#[test]
+fn included_global_settings_start_nothing_outside() {
+    let setup = Setup::new(&plan());
+    setup.settle(&setup.home.path().join("work.cfg"));
+    let global = setup.home.path().join(".gitconfig");
+    let condition = format!("includeIf.gitdir:{}/.path", setup.place.path().display());
+    git(&setup.place, &["config", "--file", global.to_str().unwrap(), &condition, "work.cfg"]);
+    setup.assert_safe(&needed());
+}
+
+#[test]
+fn repository_settings_start_nothing_outside_the_sandbox() {
+    let setup = Setup::new(&plan());
+    setup.settle(&setup.place.join(".git/config"));
+    setup.assert_safe(&needed());
+}
+
+#[test]
+fn settings_a_repository_includes_start_nothing_outside() {
+    let setup = Setup::new(&plan());
+    setup.settle(&setup.home.path().join("own.cfg"));
+    let include = setup.home.path().join("own.cfg").display().to_string();
+    git(&setup.place, &["config", "includeIf.onbranch:**.path", &include]);
+    setup.assert_safe(&needed());
+}
+
+#[test]
+fn submodule_settings_start_nothing() {
+    let setup = Setup::new(&plan());
+    for (key, name) in
+        [("core.fsmonitor", "nested"), ("filter.evil.clean", "nested-clean"), ("diff.external", "nested-diff")]
+    {
+        let program = setup.program(name).display().to_string();
+        let file = setup.place.join("sub/.git/config");
+        git(&setup.place, &["config", "--file", file.to_str().unwrap(), key, &program]);
+    }
+    fs::write(setup.place.join("sub/.gitattributes"), "* filter=evil\n").unwrap();
+    setup.assert_safe(&[]);
+}
+
+#[test]
+fn doctor_runs_nothing_of_the_folder_it_checks() {
+    let setup = Setup::new("");
+    setup.settle(&setup.place.join(".git/config"));
+    setup.place.write("brigade.toml", "[teams.crew]\n[[teams.crew.members]]\nname = \"m1\"\nrole = \"worker\"\n");
+    let doctor = setup.brigade(&["doctor"]);
+    assert!(doctor.out.contains("ok    git: git version"), "{doctor:?}");
+    assert_eq!(setup.ran(), BTreeSet::new());
+}
+
+/// A command of a teammate writes the person's settings and puts a `git` before all others.
+#[test]
+fn settings_made_by_a_command_have_no_effect() {
+    let setup = Setup::new("");
+    let (home, program) = (setup.home.path().display().to_string(), setup.program("planted").display().to_string());
+    let plan = format!(
+        "## Plant\n```sh\ngit config --global filter.late.clean {program}\ngit config --global core.fsmonitor {program}\n\
+         git config --global merge.late.driver {program}\nmkdir -p {home}/bin\ncp {program} {home}/bin/git\n\
+         echo '* filter=late merge=late' > .gitattributes\necho x > x.txt\n```\n\
+         ## Next\nafter: Plant\n```sh\necho y > y.txt\n```\n"
+    );
+    setup.place.write("plan.md", &plan);
+    // One that is there already is written before a launch.
+    fs::create_dir(setup.home.path().join("bin")).unwrap();
+    let run = setup.brigade(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(setup.ran(), BTreeSet::new());
+    assert_eq!(setup.place.read("y.txt"), "y\n");
+    // A later launch takes settings and PATH as they are then. What the settings name runs in the sandbox; nothing is handed the key.
+    setup.brigade(&["doctor"]);
+    setup.ran();
+    fs::remove_file(setup.home.path().join("bin/git")).unwrap();
+    fs::remove_file(setup.place.join(".team/escaped-planted")).unwrap_or_default();
+    setup.place.write("plan.md", "## Again\n```sh\necho z > z.txt\n```\n");
+    let run = setup.brigade(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(setup.ran().contains("planted"));
+    let is_confined = setup.brigade(&["doctor"]).out.contains("they see the control files read-only");
+    assert!(!is_confined || setup.escaped().is_empty(), "{:?}", setup.escaped());
+}
+
+/// Members change a file that Git LFS keeps, in worktrees, by commands of their own.
+#[test]
+fn git_lfs_files_are_merged_as_pointers() {
+    if Command::new("git-lfs").arg("version").output().is_err() {
+        println!("skipped: git-lfs is not installed");
+        return;
+    }
+    let plan = "## One\n```sh\ncat old.bin > new.bin; echo more >> new.bin\n```\n## Two\nafter: One\n```sh\ncat new.bin > old.bin\n```\n";
+    let setup = Setup::new(plan);
+    let global = setup.home.path().join(".gitconfig");
+    for (part, command) in [
+        ("clean", "git-lfs clean -- %f"),
+        ("smudge", "git-lfs smudge -- %f"),
+        ("process", "git-lfs filter-process"),
+        ("required", "true"),
+    ] {
+        git(&setup.place, &["config", "--file", global.to_str().unwrap(), &format!("filter.lfs.{part}"), command]);
+    }
+    let at_home = |arguments: &[&str]| {
+        let mut command = setup.place.command("git");
+        command.env("HOME", setup.home.path()).args(["-c", "user.name=P", "-c", "user.email=p@example.invalid"]);
+        let answer = Answer::of({
+            command.args(arguments);
+            command
+        });
+        assert_eq!(answer.code, Some(0), "{answer:?}");
+        answer.out
+    };
+    setup.place.write(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
+    setup.place.write("old.bin", "of the person\n");
+    at_home(&["add", "-A"]);
+    at_home(&["commit", "-q", "-m", "Track"]);
+    let run = setup.brigade(&["run", "crew"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for file in ["old.bin", "new.bin"] {
+        assert!(at_home(&["show", &format!("main:{file}")]).starts_with("version https://git-lfs"), "{file}");
+        assert_eq!(setup.place.read(file), "of the person\nmore\n");
+    }
+    assert!(at_home(&["lfs", "fsck"]).contains("OK"));
+}
