@@ -16,6 +16,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("main",   "ports",    "the board that is shown in the end"),
     ("main",   "domain",   "the vocabulary"),
     ("main",   "sandbox",  "becomes the guard before anything else"),
+    ("main",   "platform", "a runtime whose threads may be refused"),
     ("embed",  "config",   "a team from a config file"),
     ("embed",  "team",     "puts the adapters together around a team"),
     ("embed",  "tools",    "hands the TOOLS table to the team"),
