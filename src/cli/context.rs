@@ -199,7 +199,7 @@ impl Context {
     /// There is neither, or it is no folder.
     pub fn workspace(&self) -> CliResult<PathBuf> {
         if let (None, Some(named)) = (self.named_workspace(), &self.global.config)
-            && self.config_file().is_some_and(|file| !file.exists())
+            && self.config_file().is_some_and(|file| !file.metadata().is_ok_and(|there| !there.is_dir()))
         {
             return Err(CliError::usage(format!("there is no config file {}", named.display())));
         }
