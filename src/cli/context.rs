@@ -219,7 +219,7 @@ impl Context {
     pub fn workspace(&self) -> CliResult<PathBuf> {
         let folder = match (self.named_workspace(), self.named_config()) {
             (Some(folder), _) => Some(folder),
-            (None, Some(file)) if !file.exists() => {
+            (None, Some(file)) if !file.metadata().is_ok_and(|there| !there.is_dir()) => {
                 let named = self.global.config.as_deref().unwrap_or(&file).display();
                 return Err(CliError::usage(format!("there is no config file {named}")));
             }

@@ -34,6 +34,10 @@ pub(super) fn named(error: io::Error) -> io::Error {
     error
 }
 
+pub(super) fn is_pipe(_: std::fs::FileType) -> bool {
+    false
+}
+
 /// The name of what is neither a file nor a folder.
 pub(super) fn name_of_special(kind: std::fs::FileType) -> &'static str {
     if kind.is_symlink() { "a symbolic link" } else { "a device" }

@@ -43,7 +43,7 @@ pub fn open(path: &Path, accept: Accept<'_>) -> io::Result<File> {
         Accept::FilesAndPipes => {
             let file = File::open(path)?;
             let kind = file.metadata()?.file_type();
-            if kind.is_dir() { Err(refusal(what(kind))) } else { Ok(file) }
+            if kind.is_file() || system::is_pipe(kind) { Ok(file) } else { Err(refusal(what(kind))) }
         }
         Accept::Files => plain(system::open_without_waiting(path)?),
         Accept::FilesWithin(folder) => open_within(folder, path),

@@ -68,6 +68,10 @@ pub(super) fn named(error: io::Error) -> io::Error {
     }
 }
 
+pub(super) fn is_pipe(kind: std::fs::FileType) -> bool {
+    kind.is_fifo()
+}
+
 /// The name of what is neither a file nor a folder.
 pub(super) fn name_of_special(kind: std::fs::FileType) -> &'static str {
     match kind {

@@ -94,6 +94,8 @@ fn paths_a_person_types_may_be_links_and_pipes() {
     let imported = shell(&format!("$BRIGADE tasks import <({plan}; echo '## Two')"));
     assert!(imported.out.contains("Two"), "{imported:?}");
     let endless = shell("ulimit -v 3000000; $BRIGADE run --plan /dev/zero");
+    assert!(endless.code == Some(2) && endless.err.contains("/dev/zero: it is a device"), "{endless:?}");
+    let endless = shell("ulimit -v 3000000; $BRIGADE tasks import <(cat /dev/zero)");
     assert!(endless.code == Some(2) && endless.err.contains("more than 1048576 bytes"), "{endless:?}");
     let elsewhere = tempfile::tempdir().unwrap();
     fs::rename(place.join("brigade.toml"), elsewhere.path().join("config")).unwrap();

@@ -338,6 +338,35 @@ impl FolderWatch for platform::watch::FolderWatch {
 mod tests {
     use super::*;
 
+    #[cfg(unix)]
+    #[test]
+    fn pipes_and_links_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, link, target) =
+            (folder.path().join("pipe"), folder.path().join("link"), folder.path().join("target"));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        fs::write(&target, "kept").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let files = RealFileSystem::default();
+        for (path, found) in [(&pipe, "a pipe"), (&link, "a symbolic link"), (&folder.path().to_owned(), "irectory")] {
+            let errors = [files.append(path, b"x").unwrap_err(), files.write(path, b"x").unwrap_err()];
+            assert!(errors.iter().all(|error| error.to_string().contains(found)), "{errors:?}");
+            assert!(files.read(path, 0, 9).is_err());
+        }
+        // A pipe that somebody reads is none the less no file.
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read(pipe)
+        });
+        while !reader.is_finished() {
+            let writer = File::options().write(true).open(&pipe).unwrap();
+            assert!(files.append(&pipe, b"x").unwrap_err().to_string().contains("a pipe, not a plain file"));
+            drop(writer);
+        }
+        assert_eq!(reader.join().unwrap().unwrap(), b"");
+        assert_eq!(fs::read(target).unwrap(), b"kept");
+    }
+
     #[test]
     fn a_lock_whose_file_was_removed_keeps_the_next_one_out_again() {
         let folder = tempfile::tempdir().unwrap();
