@@ -113,7 +113,8 @@ fn open_within(folder: &Path, path: &Path) -> io::Result<File> {
     let file = opened.map_err(|error| match error.kind() {
         // cap-std's own refusals carry no system error.
         io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
-            let text = format!("a symbolic link leads out of {}: put the file itself there", folder.display());
+            let text =
+                format!("a symbolic link is absolute or leads out of {}: put the file itself there", folder.display());
             io::Error::new(io::ErrorKind::InvalidInput, text)
         }
         _ => system::named(error),

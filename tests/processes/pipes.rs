@@ -68,7 +68,9 @@ fn files_of_a_config_are_no_pipes_and_no_links_out() {
             symlink(target, &path).unwrap();
             let answer = place.run(&["config", "show"]);
             assert_eq!(answer.code, Some(2), "{name}: {answer:?}");
-            assert!(answer.err.contains(name) && answer.err.contains("leads out of"), "{name}: {answer:?}");
+            assert!(answer.err.contains(name), "{name}: {answer:?}");
+            let is_named = ["leads out of", "outside of the folder"].iter().any(|words| answer.err.contains(words));
+            assert!(is_named, "{name}: {answer:?}");
         }
         fs::remove_file(&path).unwrap();
         place.write("inside", &before);
@@ -105,6 +107,7 @@ fn paths_a_person_types_may_be_links_and_pipes() {
     // The user's own config, which dotfile managers link.
     fs::create_dir_all(place.join("no-config/brigade")).unwrap();
     symlink(elsewhere.path().join("config"), place.join("no-config/brigade/config.toml")).unwrap();
+    place.write("brigade.toml", "[teams.crew]\n");
     let shown = place.run(&["config", "show"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
 }

@@ -289,7 +289,7 @@ fn settings_made_by_a_command_have_no_effect() {
     let (home, program) = (setup.home.path().display().to_string(), setup.program("planted").display().to_string());
     let plan = format!(
         "## Plant\n```sh\ngit config --global filter.late.clean {program}\ngit config --global core.fsmonitor {program}\n\
-         git config --global merge.late.driver {program}\nmkdir -p {home}/bin\ncp {program} {home}/bin/git\n\
+         git config --global merge.late.driver {program}\nmkdir -p {home}/bin\ncp {program} {home}/bin/git || true\n\
          echo '* filter=late merge=late' > .gitattributes\necho x > x.txt\n```\n\
          ## Next\nafter: Plant\n```sh\necho y > y.txt\n```\n"
     );
@@ -300,6 +300,8 @@ fn settings_made_by_a_command_have_no_effect() {
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(setup.ran(), BTreeSet::new());
     assert_eq!(setup.place.read("y.txt"), "y\n");
+    // Commands cannot write a folder of PATH where they are confined; another program could.
+    fs::copy(setup.program("planted"), setup.home.path().join("bin/git")).unwrap();
     // A later launch takes settings and PATH as they are then. What the settings name runs in the sandbox; nothing is handed the key.
     setup.brigade(&["doctor"]);
     setup.ran();

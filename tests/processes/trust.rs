@@ -104,7 +104,10 @@ fn control_file_that_is_a_link_is_refused() {
             let answer = place.run(arguments);
             assert_eq!(answer.code, Some(2), "{name} {arguments:?}: {answer:?}");
             let error = format!("cannot use {}: it is a symbolic link to {}", link.display(), target.display());
-            assert!(answer.err.contains(&error) && answer.err.contains("remove the link"), "{name}: {answer:?}");
+            let is_refused = answer.err.contains(&error) && answer.err.contains("remove the link");
+            // A config that leads out of its folder is not even read.
+            let is_unread = name == "brigade.toml" && answer.err.contains("leads out of");
+            assert!(is_refused || is_unread, "{name}: {answer:?}");
         }
         assert!(!place.join("ran").exists() && before == contents(), "{name}: something was written");
     }
