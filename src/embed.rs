@@ -236,8 +236,8 @@ impl Team {
             .extend(own.into_iter().filter(|path| !self.control_files.contains(path)).collect::<Vec<_>>());
         let purpose = Purpose::Lead { team: self.spec.name.to_string() };
         let options = OpenOptions { purpose, durability: self.durability, clock: Arc::new(SystemClock) };
-        let workspace = open(&folder, options).await?;
-        make_user_config_folder();
+        let mut workspace = open(&folder, options).await?;
+        workspace.warnings.extend(make_user_config_folder());
         let sandbox = sandbox(&folder, &self.control_files, &self.spec.writable)?;
         Ok(OpenTeam { team: self, workspace, sandbox, folder })
     }

@@ -21,6 +21,7 @@ use crate::platform;
 use crate::platform::watch::FolderWatch;
 use crate::ports::{Board as _, BoardView, ModelSpec};
 use crate::sandbox::Level;
+use crate::stores::file::links::refuse_links;
 use crate::stores::fs::{FileSystem, RealFileSystem};
 use crate::stores::git::GitRepository;
 use crate::stores::git::inspection::{Inspection, inspect};
@@ -81,6 +82,7 @@ impl Doctor {
         findings.extend(variables(context));
         match context.workspace() {
             Ok(workspace) => {
+                findings.extend(links(&workspace));
                 findings.push(git(&workspace));
                 findings.extend(file_system(&workspace));
                 findings.push(events(&workspace).await);
@@ -184,6 +186,12 @@ fn variables(context: &Context) -> Vec<Finding> {
         warn("environment", format!("{name} is set, and is no setting"), hint)
     };
     config.unknown_variables().into_iter().map(finding).collect()
+}
+
+/// Whether a control file is a symbolic link, which no launch takes.
+fn links(workspace: &Path) -> Option<Finding> {
+    let error = refuse_links(workspace).err()?;
+    Some(fail("control files", error.to_string(), "remove the link"))
 }
 
 fn git(workspace: &Path) -> Finding {

@@ -1,7 +1,5 @@
 //! What a command says when it cannot do what it was asked: a message, a hint, an exit code.
 
-use std::path::Path;
-
 use serde_json::json;
 
 use super::exit::Exit;
@@ -107,7 +105,7 @@ impl From<StoreError> for CliError {
             StoreError::UnknownBlocker { .. } => Some("tasks are named by their numbers: --after 3,4".to_owned()),
             StoreError::Occupied { .. } => Some("`brigade stop` stops it, `brigade team` shows it".to_owned()),
             StoreError::Refused(refusal) => refusal_hint(refusal),
-            StoreError::Link(path, leads_to) => Some(link_hint(path, leads_to)),
+            StoreError::Link(path, _) => Some(link_hint(path)),
             StoreError::Io { source, .. } if LockTimeout::in_error(source).is_some() => {
                 Some("end the process that holds it, or wait until it is done; `brigade stop` needs no lock".to_owned())
             }
@@ -131,15 +129,10 @@ impl From<StoreError> for CliError {
     }
 }
 
-fn link_hint(path: &str, leads_to: &str) -> String {
-    let target = Path::new(path).parent().unwrap_or(Path::new("")).join(leads_to);
-    let target = target.display();
-    let other = if path.ends_with(CONFIG_FILE) {
-        format!(", or pass --config {target} --workspace DIR")
-    } else {
-        String::new()
-    };
-    format!("remove the link, then move {target} to {path}{other}")
+fn link_hint(path: &str) -> String {
+    let other =
+        if path.ends_with(CONFIG_FILE) { ", or name the config with --config FILE --workspace DIR" } else { "" };
+    format!("remove the link (rm {path}){other}")
 }
 
 fn refusal_hint(refusal: &Refusal) -> Option<String> {

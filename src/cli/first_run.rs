@@ -54,13 +54,14 @@ pub(super) fn confirm(
     if !may_ask {
         return Ok(());
     }
-    context.note("Run them? [y/N]");
+    context.note("Run these commands? [y/N]");
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(|error| CliError::usage(format!("cannot read the answer: {error}")))?;
     if ["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
         return Ok(());
     }
-    Err(CliError::usage("the team was not launched, as you did not say yes").hint("read the files, then launch again"))
+    Err(CliError::usage("cannot launch the team: you did not answer yes")
+        .hint("read the files that are named, then launch again"))
 }
 
 /// Whether no team of this user ran here before: there is no `.team/FORMAT`, which every launch writes, or git tracks something in

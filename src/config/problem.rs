@@ -204,7 +204,9 @@ impl ConfigError {
             Self::OnlyInUserFile { names, file } => {
                 let name = names.first().filter(|_| names.len() == 1).map_or("NAME", String::as_str);
                 let file = file.display();
-                Some(format!("add [teams.{name}] to the workspace's brigade.toml, or pass --config {file}"))
+                Some(format!(
+                    "add [teams.{name}] to the workspace's brigade.toml, or pass --config {file} --workspace ."
+                ))
             }
             Self::NoTeam(_) => Some("add one: [teams.NAME], or see `brigade init`".to_owned()),
             Self::Unreadable { .. } | Self::Problems(_) => None,

@@ -1,7 +1,7 @@
 //! One team out of all that says something about it: flag, variable, workspace file, user file, default, in this order.
 //! Every value keeps its source. It knows nothing of how files are read or errors shown.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use super::settings::{self, Kind, PROVIDER_DEFAULT};
 use super::{Config, Durability, TeamFlags};
 use crate::domain::name::{LEAD, Name};
 use crate::platform::reading::{self, Accept};
+use crate::platform::{has_same_owner, is_trusted_owner};
 use crate::team::spec::{Prompts, TeamSpec};
 
 /// The largest prompt file, in bytes.
@@ -280,6 +281,11 @@ impl Resolver<'_> {
             Value::Text(text) => std::env::split_paths(text).collect(),
             value => words_of(value).into_iter().map(PathBuf::from).collect(),
         };
+        for folder in folders.iter().filter(|folder| !folder.is_absolute() && !folder.starts_with("~")) {
+            let text =
+                format!("`writable` must have absolute folders, or such as \"~/bin\", not `{}`", folder.display());
+            self.problems.push(found.problem(text));
+        }
         let shown: Vec<String> = folders.iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
         self.show(setting.key, shown, &found.source);
         folders
@@ -411,10 +417,14 @@ pub(super) fn words_of(value: &Value) -> Vec<String> {
     }
 }
 
-/// Opens a file that this config file names: a plain file in its folder or below.
+/// Opens a file that this config file names: a plain file in its folder or below, of this user, of root, or of the config's owner.
 fn open_below(path: &Path, file: &SourceFile) -> Result<File, String> {
     let path = file.real_path_below(path)?;
-    reading::open(&path, Accept::FilesHere).map_err(|error| error.to_string())
+    let opened = reading::open(&path, Accept::FilesHere).map_err(|error| error.to_string())?;
+    let (about, config) = (opened.metadata(), file.path.metadata());
+    let is_trusted =
+        |about: &Metadata| is_trusted_owner(about) || config.is_ok_and(|config| has_same_owner(&config, about));
+    if about.is_ok_and(|about| is_trusted(&about)) { Ok(opened) } else { Err("it belongs to another user".to_owned()) }
 }
 
 /// Reads a prompt, which this config file names. One that a variable names may lie anywhere.

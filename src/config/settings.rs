@@ -361,7 +361,7 @@ pub const LIMITS: &[LimitSetting] = &[
 ];
 
 /// Variables that stand for flags, and those Brigade sets for the commands it runs: known, but no settings.
-pub const OTHER_VARIABLES: [&str; 7] = [
+pub const OTHER_VARIABLES: [&str; 8] = [
     "BRIGADE_CONFIG",
     "BRIGADE_WORKSPACE",
     "BRIGADE_TEAM",
@@ -369,6 +369,7 @@ pub const OTHER_VARIABLES: [&str; 7] = [
     "BRIGADE_TASK",
     "BRIGADE_ATTEMPT",
     crate::sandbox::CONFINEMENT_VARIABLE,
+    crate::sandbox::WORKER_VARIABLE,
 ];
 
 /// Settings that are planned, and what is not enforced where they stand. One that is not enforced is refused: nobody is to

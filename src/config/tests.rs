@@ -201,7 +201,8 @@ fn user_team_without_reference_is_refused() {
     let file = place.folder.path().join("user.toml");
     let error = place.load().unwrap().select(Some("evil")).unwrap_err();
     assert_eq!(error.to_string(), format!("cannot use the team `evil`: only {} names it", file.display()));
-    let hint = format!("add [teams.evil] to the workspace's brigade.toml, or pass --config {}", file.display());
+    let hint =
+        format!("add [teams.evil] to the workspace's brigade.toml, or pass --config {} --workspace .", file.display());
     assert_eq!(error.hint(), Some(hint));
     assert!(matches!(
         place.load().unwrap().team("evil", &TeamFlags::default()),

@@ -25,8 +25,8 @@ use other as system;
 
 pub use locks::{LockHolder, lock_holder, open_lock_file};
 pub use system::{
-    Folder, free_bytes, host_name, identity_of, is_media_error, is_shared, is_trusted_owner, process_lives,
-    renames_after_bytes, stamp_of,
+    Folder, free_bytes, has_same_owner, host_name, identity_of, is_media_error, is_shared, is_trusted_owner,
+    process_lives, renames_after_bytes, stamp_of,
 };
 
 /// What tells one version of a file from another: same stamp, same bytes (but for a write within the clock's grain).

@@ -207,6 +207,12 @@ pub fn is_trusted_owner(metadata: &std::fs::Metadata) -> bool {
     [rustix::process::geteuid().as_raw(), 0].contains(&metadata.uid())
 }
 
+/// Whether both belong to the same user.
+#[must_use]
+pub fn has_same_owner(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
+    a.uid() == b.uid()
+}
+
 /// The user ids that systems give to people, each with a group of the same number and no other member; see login.defs(5), UID_MIN.
 const PEOPLE: std::ops::Range<u32> = 1_000..60_000;
 

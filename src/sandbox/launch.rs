@@ -41,6 +41,9 @@ pub enum SandboxError {
     /// The guard cannot be started.
     #[error("cannot start the guard of commands: {0}")]
     Guard(String),
+    /// [`CONFINEMENT_VARIABLE`] has a value that is none of its own.
+    #[error("cannot use {CONFINEMENT_VARIABLE}={0}: expected full, mounts or off")]
+    Setting(String),
     /// A path that exists cannot be protected from commands.
     #[error("cannot protect control files from commands: {0}")]
     Unprotected(String),
@@ -81,7 +84,7 @@ impl Sandbox {
     /// [`SandboxError`].
     pub fn open(guard: Arc<[OsString]>, folder: &Path, rules: Vec<PathRule>) -> Result<Self, SandboxError> {
         let environment = environment::of_launch();
-        let mut confinement = strictest();
+        let mut confinement = strictest()?;
         loop {
             let tried = Self(Arc::new(Inner {
                 guard: Arc::clone(&guard),
@@ -182,15 +185,19 @@ fn answer(mut prepared: Prepared) -> std::io::Result<GuardMessage> {
 }
 
 /// The strictest level that may be tried.
-fn strictest() -> Confinement {
+fn strictest() -> Result<Confinement, SandboxError> {
     let wanted = std::env::var(CONFINEMENT_VARIABLE).unwrap_or_default();
-    let by_variable = || format!("{CONFINEMENT_VARIABLE}={wanted}");
-    match wanted.as_str() {
-        "off" | "0" | "no" => Confinement { level: Level::Off, reason: by_variable() },
-        _ if !cfg!(target_os = "linux") => {
-            Confinement { level: Level::Off, reason: "only Linux has namespaces".to_owned() }
-        }
-        "mounts" => Confinement { level: Level::MountsOnly, reason: by_variable() },
-        _ => Confinement { level: Level::Full, reason: String::new() },
-    }
+    let level = match wanted.as_str() {
+        "" | "full" => Level::Full,
+        "mounts" => Level::MountsOnly,
+        "off" | "0" | "no" => Level::Off,
+        _ => return Err(SandboxError::Setting(wanted)),
+    };
+    let by_variable = format!("{CONFINEMENT_VARIABLE}={wanted}");
+    Ok(match level {
+        Level::Full if cfg!(target_os = "linux") => Confinement { level, reason: String::new() },
+        Level::Full => Confinement { level: Level::Off, reason: "only Linux has namespaces".to_owned() },
+        _ if cfg!(target_os = "linux") => Confinement { level, reason: by_variable },
+        _ => Confinement { level: Level::Off, reason: by_variable },
+    })
 }

@@ -77,28 +77,90 @@ pub fn user_config_file() -> Option<PathBuf> {
 }
 
 /// Makes the folder of the user's config file, so that [`user_config_rules`] can protect a file that does not exist yet. Where it
-/// cannot be made, a command cannot make it either.
-pub fn make_user_config_folder() {
-    if let Some(file) = user_config_file() {
-        make_folder_of(&file);
-    }
+/// cannot be made, a command cannot make it either. Returns what a command can do to the config all the same.
+#[must_use]
+pub fn make_user_config_folder() -> Option<String> {
+    let file = user_config_file()?;
+    let path = RealPath::of(&file);
+    make_folder_of(&path);
+    let link = path.links.iter().find(|link| link.parent().is_none_or(|folder| is_home_or_above(folder)))?;
+    Some(format!(
+        "a command can replace {}, a symbolic link on the way to your config: put a folder in its place",
+        link.display()
+    ))
 }
 
-fn make_folder_of(file: &Path) {
-    if let Some(folder) = file.parent()
+fn make_folder_of(path: &RealPath) {
+    if let Some(folder) = path.end.parent()
         && let Err(error) = std::fs::create_dir_all(folder)
     {
         tracing::info!("cannot make {}: {error}", folder.display());
     }
 }
 
-/// Rules that keep commands from writing the user's config file: its folder is read-only, and where it is a link the file it
-/// leads to. Where a file is in the way of that folder, that file is.
+/// Rules that keep commands from writing the user's config file: the folder that it is in is read-only, and each folder that has a
+/// symbolic link on the way to it. Where a file is in the way of that folder, that file is.
 fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
-    let there = file.ancestors().skip(1).find(|path| path.symlink_metadata().is_ok());
-    let folder = there.filter(|path| Some(*path) == file.parent() || !path.is_dir());
-    let real = [folder, Some(file)].into_iter().flatten().filter_map(|path| path.canonicalize().ok());
-    real.filter(|path| !workspace.starts_with(path)).map(PathRule::read_only).collect()
+    let path = RealPath::of(file);
+    let there = path.end.ancestors().find(|path| path.symlink_metadata().is_ok()).map(Path::to_owned);
+    // The file itself where its folder cannot be read-only; what is in the way where there is no such folder.
+    let end = there.filter(|there| *there == path.end || Some(there.as_path()) == path.end.parent() || !there.is_dir());
+    let folder = path.end.parent().filter(|folder| path.links.is_empty() && folder.is_dir()).map(Path::to_owned);
+    let folders_of_links = path.links.iter().filter_map(|link| link.parent().map(Path::to_owned));
+    let protected = folder.into_iter().chain(folders_of_links).chain(end);
+    let mut rules: Vec<PathRule> = Vec::new();
+    for path in protected.filter(|path| !is_home_or_above(path) && !workspace.starts_with(path)) {
+        let rule = PathRule::read_only(path);
+        if !rules.contains(&rule) {
+            rules.push(rule);
+        }
+    }
+    rules
+}
+
+/// Whether a folder is the home folder or has it in it, so that it cannot be read-only.
+fn is_home_or_above(folder: &Path) -> bool {
+    folder.parent().is_none() || home().is_some_and(|home| home.starts_with(folder))
+}
+
+/// The most symbolic links on a path, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// A path with its symbolic links followed, also where its last parts do not exist.
+#[derive(Debug, PartialEq, Eq)]
+struct RealPath {
+    /// Where it ends.
+    end: PathBuf,
+    /// The links on the way, each without links above it.
+    links: Vec<PathBuf>,
+}
+
+impl RealPath {
+    fn of(path: &Path) -> Self {
+        let (mut end, mut links) = (PathBuf::new(), Vec::new());
+        let mut rest: Vec<OsString> = parts(path);
+        while let Some(part) = rest.pop() {
+            if part == ".." {
+                end.pop();
+                continue;
+            }
+            let next = end.join(&part);
+            match std::fs::read_link(&next) {
+                Ok(target) if links.len() < LINKS_MAX => {
+                    // An absolute target begins with `/`, which takes the place of the path so far.
+                    rest.extend(parts(&target));
+                    links.push(next);
+                }
+                _ => end = next,
+            }
+        }
+        Self { end, links }
+    }
+}
+
+/// The parts of a path, the last one first.
+fn parts(path: &Path) -> Vec<OsString> {
+    path.components().rev().map(|part| part.as_os_str().to_owned()).filter(|part| part != ".").collect()
 }
 
 #[cfg(test)]
@@ -130,7 +192,7 @@ mod tests {
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         let config = home.join(".config/brigade/config.toml");
         assert_eq!(user_config_rules(&config, workspace), []);
-        make_folder_of(&config);
+        make_folder_of(&RealPath::of(&config));
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config/brigade"))]);
     }
 
@@ -147,12 +209,27 @@ mod tests {
     }
 
     #[test]
+    fn user_config_behind_links_is_protected() {
+        let folder = tempfile::tempdir().unwrap();
+        let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
+        std::fs::create_dir_all(home.join(".config")).unwrap();
+        std::os::unix::fs::symlink("../dot/brig", home.join(".config/brigade")).unwrap();
+        let config = home.join(".config/brigade/config.toml");
+        make_folder_of(&RealPath::of(&config));
+        let expected = [home.join(".config"), home.join("dot/brig")].map(PathRule::read_only);
+        assert_eq!(user_config_rules(&config, workspace), expected, "the link and the folder it leads to");
+        std::os::unix::fs::symlink("../else/config.toml", home.join("dot/brig.toml")).unwrap();
+        let dangling = RealPath::of(&home.join("dot/brig.toml"));
+        assert_eq!(dangling, RealPath { end: home.join("else/config.toml"), links: vec![home.join("dot/brig.toml")] });
+    }
+
+    #[test]
     fn user_config_with_a_file_in_its_way_protects_that_file() {
         let folder = tempfile::tempdir().unwrap();
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         std::fs::write(home.join(".config"), "").unwrap();
         let config = home.join(".config/brigade/config.toml");
-        make_folder_of(&config);
+        make_folder_of(&RealPath::of(&config));
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config"))]);
     }
 }

@@ -192,7 +192,7 @@ fn confinement_warning(Confinement { level, reason }: &Confinement) -> Option<St
     match level {
         Level::Full => None,
         Level::MountsOnly => Some(format!("they can see and signal other processes of yours ({reason})")),
-        Level::Off => Some(format!("they are not confined: they can write every file that you can write ({reason})")),
+        Level::Off => Some(format!("not confined: they can write every file that you can write ({reason})")),
     }
 }
 

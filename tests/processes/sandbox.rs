@@ -117,6 +117,23 @@ fn user_config_cannot_be_made_by_a_command() {
     file_in_the_way.run();
     assert_eq!(fs::read_to_string(file_in_the_way.home(".config")).unwrap(), "mine");
 
+    for (link, target) in [(".config/brigade", "../dot/brig"), (".config/brigade/config.toml", "../../dot/config.toml")]
+    {
+        let attack =
+            Attack::new(&["rm -rf ~/.config/brigade ~/.config/brigade/config.toml; mkdir -p ~/.config/brigade; \
+            echo x >~/.config/brigade/config.toml; mkdir -p ~/dot; echo x >~/dot/config.toml"]);
+        let link = attack.home(link);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(target, &link).unwrap();
+        attack.run();
+        assert!(!attack.home(".config/brigade/config.toml").exists() && link.is_symlink(), "{}", attack.output(1));
+    }
+
+    let in_home = Attack::new(&["true"]);
+    symlink("dot", in_home.home(".config")).unwrap();
+    let answer = in_home.run();
+    assert!(answer.err.contains("a command can replace") && answer.err.contains(".config"), "{answer:?}");
+
     fs::create_dir_all(linked.home(".config/brigade")).unwrap();
     fs::write(linked.home("dotfile"), "").unwrap();
     symlink(linked.home("dotfile"), linked.home(".config/brigade/config.toml")).unwrap();
@@ -134,6 +151,16 @@ fn confinement_off_is_shown_and_logged() {
     assert!(answer.out.contains("not confined") && answer.out.contains("BRIGADE_CONFINEMENT=off"), "{answer:?}");
     let warnings = attack.place.events().into_iter().filter(|event| event["kind"] == "warning");
     assert_eq!(warnings.filter(|warning| warning["about"] == "commands").count(), 1);
+}
+
+#[test]
+fn confinement_setting_unknown_is_an_error() {
+    let attack = Attack::new(&["true"]);
+    let mut run = attack.brigade(&["run"]);
+    run.env("BRIGADE_CONFINEMENT", "ful");
+    let answer = Answer::of(run);
+    assert!(answer.code == Some(2) || answer.code == Some(1), "{answer:?}");
+    assert!(answer.err.contains("BRIGADE_CONFINEMENT=ful: expected full, mounts or off"), "{answer:?}");
 }
 
 #[test]
