@@ -10,7 +10,7 @@
 //!        <------------------------- stdout: what the command prints -------------------------
 //! ```
 //!
-//! 1. The worker writes the [`order::Order`]. The guard names the init's process group, the worker records it and writes one byte.
+//! 1. The worker writes the order (`order::Order`). The guard names the init's process group, the worker records it and writes one byte.
 //!    Only then the command begins.
 //! 2. When the worker closes the leash (it was killed, the call was dropped, the claim was lost, the time is over) the guard closes
 //!    the init's socket: SIGTERM to every process in the namespace, [`GRACE`], and the init ends. The system kills the rest.

@@ -61,7 +61,8 @@ fn search_path_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
         .collect()
 }
 
-/// Rules for paths outside the workspace that hold for every command: those of [`user_config_rules`] and [`search_path_rules`].
+/// Rules for paths outside the workspace that hold for every command. The folder of the user's config and folders of `PATH` below
+/// the home folder are read-only, but for those in `writable`.
 #[must_use]
 pub fn home_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
     let config = user_config_file().map(|file| user_config_rules(&file, workspace)).unwrap_or_default();
@@ -76,7 +77,7 @@ pub fn user_config_file() -> Option<PathBuf> {
     Some(config.join("brigade/config.toml"))
 }
 
-/// Makes the folder of the user's config file, so that [`user_config_rules`] can protect a file that does not exist yet. Where it
+/// Makes the folder of the user's config file, so that [`home_rules`] can protect a file that does not exist yet. Where it
 /// cannot be made, a command cannot make it either. Returns what a command can do to the config all the same.
 #[must_use]
 pub fn make_user_config_folder() -> Option<String> {
