@@ -84,7 +84,7 @@ pub fn make_user_config_folder() -> Option<String> {
     let file = user_config_file()?;
     let path = RealPath::of(&file);
     make_folder_of(&path);
-    let link = path.links.iter().find(|link| link.parent().is_none_or(|folder| is_home_or_above(folder)))?;
+    let link = path.links.iter().find(|link| link.parent().is_none_or(is_home_or_above))?;
     Some(format!(
         "a command can replace {}, a symbolic link on the way to your config: put a folder in its place",
         link.display()
