@@ -7,11 +7,16 @@
 use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 /// The stack that [`with_own_stack`] works on, in bytes: what a main thread has without `ulimit -s`.
 const STACK_BYTES: usize = 8 << 20;
 /// Threads of a runtime beside its workers: blocking calls, file events, the terminal, the pipes of a git.
 const SPARE_COUNT: usize = 8;
+/// How long a thread for blocking calls is kept without work: it serves the next ones where the system gives no new thread.
+const BLOCKING_THREAD_KEEP_ALIVE: Duration = Duration::from_secs(60 * 60);
+/// How long the first of these threads may take to start.
+const FIRST_THREAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Threads that a command without a team needs: blocking calls.
 const COMMAND_COUNT: usize = 2;
 
@@ -34,7 +39,18 @@ pub fn with_own_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T>
 pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     check(workers + SPARE_COUNT)?;
-    build(tokio::runtime::Builder::new_multi_thread().worker_threads(workers))
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = build(builder.worker_threads(workers).thread_keep_alive(BLOCKING_THREAD_KEEP_ALIVE))?;
+    // Makes the first of the threads that blocking calls share. Where the system gives no further one, they wait for it;
+    // without any, tokio lets them wait for ever.
+    let first = async { tokio::time::timeout(FIRST_THREAD_TIMEOUT, tokio::task::spawn_blocking(|| ())).await };
+    match runtime.block_on(first) {
+        Ok(_) => Ok(runtime),
+        Err(_) => {
+            runtime.shutdown_background();
+            Err(refused(io::ErrorKind::WouldBlock.into()))
+        }
+    }
 }
 
 /// A runtime that works on the calling thread, for a command: it is begun in no time.
