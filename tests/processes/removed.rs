@@ -72,10 +72,10 @@ fn a_workspace_that_is_removed_or_moved_ends_the_run_and_is_not_made_anew() {
         let place = Place::with_team(2, ENDLESS);
         fs::create_dir(place.join("sub")).unwrap();
         let mut run = at_work(&place, &["run", "--workspace", "sub"]);
-        if is_moved {
-            fs::rename(place.join("sub"), place.join("moved")).unwrap();
-        } else {
-            wait_until("it is removed", || fs::remove_dir_all(place.join("sub")).is_ok());
+        // In one step: a team that finds half of its files removed says what is gone instead.
+        fs::rename(place.join("sub"), place.join("moved")).unwrap();
+        if !is_moved {
+            wait_until("it is removed", || fs::remove_dir_all(place.join("moved")).is_ok());
         }
         assert_eq!(run.code(), Some(1), "{}", run.said());
         assert!(run.said().contains("it was removed or moved away"), "{}", run.said());
