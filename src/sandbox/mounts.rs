@@ -8,7 +8,7 @@ use std::ffi::{CStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access as Permission, StatVfsMountFlags};
@@ -116,7 +116,11 @@ pub(super) fn apply(rules: &[PathRule]) -> Result<(), String> {
     let above = folders_above(rules);
     above.iter().try_for_each(|folder| mount_over_itself(folder))?;
     // A mount of its own stays as it is when the folder it lies in becomes read-only.
-    with(Access::Writable).filter(|path| path.exists()).try_for_each(mount_over_itself)?;
+    for path in with(Access::Writable) {
+        if is_there(path).map_err(|error| format!("keep {} writable: {error}", path.display()))? {
+            mount_over_itself(path)?;
+        }
+    }
     enter_folder_again()?;
     with(Access::Hidden).try_for_each(hide)?;
     let (mut folders, files): (Vec<&Path>, Vec<&Path>) = with(Access::ReadOnly).partition(|path| path.is_dir());
@@ -154,7 +158,11 @@ fn protect_files(files: &[&Path], folders: &[&Path]) -> Result<(), String> {
 /// other files at the protected paths.
 fn folders_above(rules: &[PathRule]) -> BTreeSet<PathBuf> {
     let paths: Vec<&Path> = rules.iter().filter_map(PathRule::protected).collect();
-    let can_write = |folder: &Path| rustix::fs::access(folder, Permission::WRITE_OK).is_ok();
+    // An owner who may not write a folder now can change its mode.
+    let can_write = |folder: &Path| {
+        let is_own = fs::metadata(folder).is_ok_and(|about| about.uid() == rustix::process::geteuid().as_raw());
+        is_own || rustix::fs::access(folder, Permission::WRITE_OK).is_ok()
+    };
     let folders: BTreeSet<&Path> = paths.iter().flat_map(|path| path.ancestors().skip(1)).collect();
     folders
         .into_iter()
@@ -198,17 +206,17 @@ fn make_read_only(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Whether a file or folder is there. A path that this user cannot reach counts as missing.
+/// Whether a file or folder is there.
 ///
 /// # Errors
-/// A symbolic link is there, or the system does not say.
+/// A symbolic link is there, or the system does not say. A path that cannot be reached could be reached once a folder's mode is changed.
 fn is_there(path: &Path) -> io::Result<bool> {
-    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound, PermissionDenied};
+    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_symlink() => Err(io::Error::other("it was replaced by a symbolic link")),
         Ok(_) => Ok(true),
         Err(error) => match error.kind() {
-            NotFound | PermissionDenied | NotADirectory | InvalidFilename => Ok(false),
+            NotFound | NotADirectory | InvalidFilename => Ok(false),
             _ => Err(error),
         },
     }
