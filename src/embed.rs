@@ -381,7 +381,9 @@ pub fn sandbox(workspace: &Path, control_files: &[PathBuf], writable: &[PathBuf]
         STATE_FILE_FOLDERS.iter().map(|folder| PathRule::read_only_files(workspace.join(folder))).collect();
     // A config that the person named may be a link; every other control file was refused as one.
     let real = |file: PathBuf| file.canonicalize().unwrap_or(file);
-    rules.extend(control_files.iter().map(|file| PathRule::read_only(real(workspace.join(file)))));
+    let controls = control_files.iter().map(|file| real(workspace.join(file)));
+    // A link that leads nowhere can be the user's config only, which the rules for the home folder protect.
+    rules.extend(controls.filter(|file| !file.is_symlink()).map(PathRule::read_only));
     let locks = LOCK_FILES.iter().chain([&WORKERS_FOLDER]);
     rules.extend(locks.map(|path| PathRule::hidden(workspace.join(path))));
     rules.extend(home_rules(workspace, writable));

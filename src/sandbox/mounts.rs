@@ -138,7 +138,11 @@ fn protect_files(files: &[&Path], folders: &[&Path]) -> Result<(), String> {
         let mut is_done = true;
         let named = files.iter().map(|file| (*file).to_owned());
         for file in named.chain(folders.iter().flat_map(|folder| files_of(folder))) {
-            if !is_read_only(&file).unwrap_or(true) {
+            let is_safe = match is_there(&file) {
+                Ok(is_there) => !is_there || is_read_only(&file).unwrap_or(false),
+                Err(_) => false,
+            };
+            if !is_safe {
                 is_done = false;
                 let outcome = make_read_only(&file);
                 // Two files may have exchanged their names between two steps; the next pass finds that.
