@@ -89,6 +89,41 @@ fn background_signals() -> nix::sys::signal::SigSet {
     [Signal::SIGTTIN, Signal::SIGTTOU].into_iter().collect()
 }
 
+/// The signals by which a terminal suspends processes.
+#[cfg(unix)]
+fn stop_signals() -> nix::sys::signal::SigSet {
+    let mut signals = background_signals();
+    signals.add(nix::sys::signal::Signal::SIGTSTP);
+    signals
+}
+
+/// Calls `start`, which starts a process. That process cannot be suspended by the terminal before it executes its program. Otherwise Ctrl-Z
+/// at that moment would stop it for good: the thread that starts it waits for it, so this process would not stop, and the shell would wait.
+///
+/// The process begins with these signals blocked; [`unblock_stops`] ends that.
+pub fn with_stops_blocked<T>(start: impl FnOnce() -> T) -> T {
+    #[cfg(unix)]
+    {
+        use nix::sys::signal::SigmaskHow;
+        let before = stop_signals().thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let result = start();
+        if let Ok(before) = before {
+            let _: nix::Result<()> = before.thread_set_mask();
+        }
+        result
+    }
+    #[cfg(not(unix))]
+    {
+        start()
+    }
+}
+
+/// Ends what [`with_stops_blocked`] began for this process. The system drops a signal that waits, if this process leads a session.
+pub fn unblock_stops() {
+    #[cfg(unix)]
+    let _: nix::Result<()> = stop_signals().thread_unblock();
+}
+
 /// Suspends this process, as Ctrl-Z does where nobody catches that, and returns once it goes on. Where there is no shell that could
 /// have it go on, the system does not suspend it.
 pub fn suspend() {

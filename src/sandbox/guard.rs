@@ -19,6 +19,7 @@ use super::descendants::signal_all;
 use super::order::Order;
 use super::{CommandExit, GO, GRACE, GuardMessage, Level, own_arguments, own_program};
 use crate::platform::processes::hide_this_process;
+use crate::platform::terminal::unblock_stops;
 
 /// How long the init may take to get ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,6 +53,7 @@ fn guard(order: &Order) -> io::Result<Option<GuardMessage>> {
     // A session of its own keeps the terminal's signals and the terminal itself away from commands. It fails for a
     // process that leads one already, which is as good.
     let _ = rustix::process::setsid();
+    unblock_stops();
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let inner = match Inner::start(order)? {

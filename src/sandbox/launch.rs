@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::order::Order;
 use super::{CONFINEMENT_VARIABLE, GuardMessage, Level, WORKER_VARIABLE, environment};
 use crate::domain::access::PathRule;
-use crate::platform::processes;
+use crate::platform::{processes, terminal};
 
 /// The most bytes of a command's text. Linux takes 128 KiB for one variable, its name included.
 const SCRIPT_BYTES_MAX: usize = 128 * 1024 - 256;
@@ -173,7 +173,7 @@ impl Sandbox {
 }
 
 fn answer(mut prepared: Prepared) -> std::io::Result<GuardMessage> {
-    let mut child: Child = prepared.process.spawn()?;
+    let mut child: Child = terminal::with_stops_blocked(|| prepared.process.spawn())?;
     let mut line = String::new();
     if let (Some(mut stdin), Some(stderr)) = (child.stdin.take(), child.stderr.take()) {
         // A guard that ends without reading says why on its stderr.

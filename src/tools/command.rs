@@ -21,6 +21,7 @@ use crate::domain::reason;
 use crate::domain::record::{GuardProcess, RunningCommand};
 use crate::domain::task::{TaskId, VerifyRun};
 use crate::platform::processes::{self, GroupSignal};
+use crate::platform::terminal::with_stops_blocked;
 use crate::ports::StoreResult;
 use crate::sandbox::{self, CommandExit, GO, GuardMessage, Level, Sandbox};
 
@@ -263,7 +264,8 @@ impl Running {
             .sandbox
             .prepare(command, &setting.workspace, &setting.rules, &setting.own_variables(held))
             .map_err(|error| not_started(&error.to_string()))?;
-        let child = Command::from(prepared.process).spawn().map_err(|error| not_started(&error.to_string()))?;
+        let child = with_stops_blocked(|| Command::from(prepared.process).spawn())
+            .map_err(|error| not_started(&error.to_string()))?;
         let mut running = Self::of(child, setting)?;
         running.begin(&prepared.order).await?;
         Ok(running)

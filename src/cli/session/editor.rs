@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +16,7 @@ use rustyline::{CompletionType, Config};
 use tokio::sync::mpsc;
 
 use super::completion::{Hint, Vocabulary};
-use super::screen::Screen;
+use super::screen::{Pause, Screen};
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Output;
 use crate::platform::reading::{self as files, Accept};
@@ -59,9 +58,11 @@ pub struct Editor {
     is_waiting: bool,
     /// Whether lines can be edited; else the terminal is as it was all the time.
     can_edit: bool,
-    /// The line being read is to be left, for the process to be suspended.
-    is_leaving: Arc<AtomicBool>,
+    leaving: Leaving,
 }
+
+/// While the line being read is to be left, for the process to be suspended: keeps the screen from printing.
+type Leaving = Arc<Mutex<Option<Pause>>>;
 
 impl Editor {
     /// Begins to read lines; what is printed on the screen it returns appears above them.
@@ -90,7 +91,7 @@ impl Editor {
         let can_edit = printer.is_some();
         let screen = Screen::start(printer, output).map_err(|error| cannot(&error))?;
         let prompt = if team.len() <= PROMPT_WIDTH_MAX { format!("{team}> ") } else { "> ".to_owned() };
-        let (text, is_leaving) = (Arc::new(Mutex::default()), Arc::new(AtomicBool::new(false)));
+        let (text, leaving) = (Arc::new(Mutex::default()), Leaving::default());
         let helper = Helper {
             vocabulary,
             text: Arc::clone(&text),
@@ -108,10 +109,10 @@ impl Editor {
         }
         let (sender, typed) = mpsc::channel(1);
         let (go_on, may_go_on) = sync_channel(1);
-        let reading = Reading { prompt, history, text, is_leaving: Arc::clone(&is_leaving), screen: screen.clone() };
+        let reading = Reading { prompt, history, text, leaving: Arc::clone(&leaving), screen: screen.clone() };
         let read = move || reading.read_lines(&mut lines, &sender, &may_go_on);
         std::thread::Builder::new().name("editor".to_owned()).spawn(read).map_err(|error| cannot(&error))?;
-        let editor = Self { typed, go_on, screen: screen.clone(), terminal, is_waiting: false, can_edit, is_leaving };
+        let editor = Self { typed, go_on, screen: screen.clone(), terminal, is_waiting: false, can_edit, leaving };
         Ok((editor, screen))
     }
 
@@ -137,22 +138,24 @@ impl Editor {
     /// Suspends the process, as Ctrl-Z does elsewhere: the terminal is left as it was first, and what is typed is there again later.
     pub fn suspend(&self) {
         if self.is_waiting || !self.can_edit {
-            self.is_leaving.store(false, Ordering::SeqCst);
+            drop(take(&self.leaving));
             return terminal::suspend();
         }
-        self.is_leaving.store(true, Ordering::SeqCst);
+        let pause = self.screen.pause();
+        *self.leaving.lock().unwrap_or_else(PoisonError::into_inner) = Some(pause);
         terminal::interrupt();
     }
 
     /// Whether the line being read is to be left, and was not yet.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::SeqCst)
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Ends it, whatever is being typed.
     pub async fn end(self) {
-        let Self { screen, terminal, .. } = self;
+        let Self { screen, terminal, leaving, .. } = self;
+        drop(take(&leaving));
         let put_back = move || {
             screen.flush();
             if let Some(terminal) = terminal {
@@ -173,7 +176,7 @@ struct Reading {
     history: Option<PathBuf>,
     /// Told at every key.
     text: Text,
-    is_leaving: Arc<AtomicBool>,
+    leaving: Leaving,
     screen: Screen,
 }
 
@@ -202,7 +205,7 @@ impl Reading {
                     }
                     (Typed::Line(line), false)
                 }
-                Err(ReadlineError::Interrupted) if self.is_leaving.swap(false, Ordering::SeqCst) => {
+                Err(ReadlineError::Interrupted) if take(&self.leaving).is_some() => {
                     before = text;
                     self.screen.flush();
                     terminal::suspend();
@@ -224,6 +227,10 @@ impl Reading {
             }
         }
     }
+}
+
+fn take(leaving: &Leaving) -> Option<Pause> {
+    leaving.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 fn text_of(text: &Text) -> std::sync::MutexGuard<'_, (String, usize)> {

@@ -26,6 +26,14 @@ enum Text {
     Print(String),
     /// Say so once everything before is printed.
     Flush(SyncSender<()>),
+    /// Say so once everything before is printed, and print the next when this closes.
+    Pause(SyncSender<()>, Receiver<()>),
+}
+
+/// Nothing is printed while this lives.
+#[derive(Debug)]
+pub struct Pause {
+    _resume: SyncSender<()>,
 }
 
 impl Screen {
@@ -73,6 +81,18 @@ impl Screen {
         let (done, printed) = sync_channel(1);
         self.texts.try_send(Text::Flush(done)).is_ok() && printed.recv_timeout(END_TIMEOUT).is_ok()
     }
+
+    /// Prints nothing while the result lives. Returns when everything before is printed, or after [`END_TIMEOUT`].
+    ///
+    /// A line editor that stops reading takes no more text. A text that is being handed to it at that moment waits for the next line.
+    pub fn pause(&self) -> Pause {
+        let (done, paused) = sync_channel(1);
+        let (resume, resumed) = sync_channel(0);
+        if self.texts.try_send(Text::Pause(done, resumed)).is_ok() {
+            let _ = paused.recv_timeout(END_TIMEOUT);
+        }
+        Pause { _resume: resume }
+    }
 }
 
 fn print_all(waiting: &Receiver<Text>, mut printer: Option<impl ExternalPrinter>) {
@@ -88,6 +108,10 @@ fn print_all(waiting: &Receiver<Text>, mut printer: Option<impl ExternalPrinter>
             }
             Text::Flush(done) => {
                 let _ = done.send(());
+            }
+            Text::Pause(done, resumed) => {
+                let _ = done.send(());
+                let _ = resumed.recv();
             }
         }
     }

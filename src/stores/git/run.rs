@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::settings::Settings;
 use super::worktrees::failed;
+use crate::platform::terminal::with_stops_blocked;
 use crate::ports::RepositoryError;
 use crate::sandbox::environment;
 
@@ -283,7 +284,7 @@ impl Call<'_> {
         let tidies_up = self.arguments.iter().any(|word| BY_PATH.iter().any(|command| word == command));
         let mark = self.at.filter(|_| !has_input && tidies_up).and_then(At::mark_of_work);
         command.stdin(if has_input { Stdio::piped() } else { mark.map_or_else(Stdio::null, Stdio::from) });
-        let mut child = command.spawn().map_err(|error| self.failed(error.to_string()))?;
+        let mut child = with_stops_blocked(|| command.spawn()).map_err(|error| self.failed(error.to_string()))?;
         // Of the mark only the child has it.
         drop(command);
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
