@@ -44,7 +44,7 @@ pub(super) fn stopping(live: &Live) -> String {
     let at_work = rows.filter(|(_, report)| matches!(report.phase.as_str(), "work" | "stalled"));
     let named: Vec<String> = at_work
         .map(|(name, report)| match (&report.waiting_for, report.task) {
-            (Some(what), _) => format!("{name} (waits for {})", one_line(what)),
+            (Some(what), _) => format!("{name} (waits for {})", one_line(&what.to_string())),
             (None, Some(task)) => format!("{name} ({task})"),
             (None, None) => name.clone(),
         })

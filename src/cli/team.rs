@@ -12,8 +12,9 @@ use crate::domain::name::LEAD;
 use crate::domain::questions::Question;
 use crate::domain::record::{MemberStatus, RosterMember};
 use crate::domain::request::Request;
-use crate::domain::state::{A_PERSON, SharedState, TeammateReport};
+use crate::domain::state::{SharedState, TeammateReport};
 use crate::domain::time::UnixMs;
+use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{Board as _, BoardView};
 use crate::stores::git::GitRepository;
 use crate::stores::open::Purpose;
@@ -98,10 +99,10 @@ fn tell_who_asks(team: &mut TeamView, waiting: &Waiting) {
         // Who works goes on meanwhile, but for a plan or a review.
         let is_idle = member.phase == "idle";
         let question = waiting.questions.iter().find(|question| is_idle && is_theirs(&question.from));
-        let question = question.map(|question| format!("{A_PERSON}{}", one_line(&question.text)));
+        let question = question.map(|question| WaitingFor::Person(one_line(&question.text)));
         // The state file says so of plans and reviews too, a moment later.
         let is_its = |request: &&Request| is_theirs(&request.from) && request.concerns(member.task);
-        let approval = waiting.approvals.iter().find(is_its).map(Request::who_answers);
+        let approval = waiting.approvals.iter().find(is_its).map(|request| WaitingFor::Other(request.who_answers()));
         member.waiting_for = approval.or(question).or(member.waiting_for.take());
     }
 }
@@ -124,8 +125,12 @@ fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Optio
 fn asked(waiting: &Waiting, team: &TeamView) -> Vec<String> {
     let by_mail = waiting.questions.iter().map(question_to_you);
     let lead = team.lead.as_ref().filter(|_| !waiting.questions.iter().any(|question| question.from == LEAD));
-    let said = lead.and_then(|lead| lead.waiting_for.as_deref()?.strip_prefix(A_PERSON));
-    let said = said.map(|text| question_to_you(&Question { from: LEAD.to_owned(), text: text.to_owned() }));
+    let said = match lead.and_then(|lead| lead.waiting_for.as_ref()) {
+        Some(WaitingFor::Person(text)) => {
+            Some(question_to_you(&Question { from: LEAD.to_owned(), text: text.clone() }))
+        }
+        _ => None,
+    };
     by_mail.chain(said).collect()
 }
 

@@ -11,8 +11,8 @@ use super::output::Answer;
 use super::team::reports_of;
 use super::waiting::spent_budget;
 use crate::domain::graph::TaskLookup;
-use crate::domain::state::MAIL_OR_TASK;
 use crate::domain::task::TaskId;
+use crate::domain::waiting_for::WaitingFor;
 use crate::ports::Board as _;
 use crate::stores::open::Purpose;
 use crate::ui::style::{BOLD, DIM, paint};
@@ -72,7 +72,7 @@ fn present(mut candidates: Vec<Candidate>, running: &Running) -> Vec<Candidate> 
     let (Some(team), Some(state)) = (&running.team, &running.state) else { return candidates };
     for (name, report) in reports_of(state, team) {
         let is_there = !report.is_gone();
-        let waits_for = report.waiting_for.filter(|what| what != MAIL_OR_TASK);
+        let waits_for = report.waiting_for.filter(|what| *what != WaitingFor::MailOrTask).map(|what| what.to_string());
         match candidates.iter_mut().find(|candidate| candidate.name == name) {
             Some(candidate) => (candidate.is_there, candidate.waits_for) = (is_there, waits_for),
             None if is_there => {

@@ -11,6 +11,7 @@ use super::row::{MemberRow, TaskRow};
 use super::state::Mode;
 use super::task::TaskId;
 use super::time::UnixMs;
+use super::waiting_for::WaitingFor;
 
 /// A numbered fact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -187,7 +188,7 @@ pub enum Fact {
         #[serde(default)]
         task: Option<TaskId>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        waiting_for: Option<String>,
+        waiting_for: Option<WaitingFor>,
     },
     TeammateRespawned {
         teammate: String,

@@ -30,4 +30,5 @@ pub mod tags;
 pub mod task;
 pub mod time;
 pub mod transcript;
+pub mod waiting_for;
 pub mod written_call;

@@ -242,7 +242,7 @@ impl Replay {
                 let attempt = task.and_then(|id| self.tasks.get(&id)).map(|row| row.attempt);
                 let member = self.member(teammate);
                 member.turn_to(phase, task.map(|task| (task, attempt)), at);
-                member.waiting_for = waiting_for.as_deref().map(short);
+                member.waiting_for = waiting_for.as_ref().map(|what| short(&what.to_file_text()));
             }
             Fact::TeammateRespawned { teammate, .. } => self.member(teammate).turn_to("idle", None, at),
             Fact::TeammateStopped { teammate, is_dead, .. } => {

@@ -194,7 +194,7 @@ impl MemberRow {
             role: short(&report.role),
             tokens: report.tokens,
             cost_usd: report.cost_usd,
-            waiting_for: report.waiting_for.as_deref().map(short),
+            waiting_for: report.waiting_for.as_ref().map(|what| short(&what.to_file_text())),
             ..Self::default()
         }
     }

@@ -14,12 +14,7 @@ use super::document::{Document, DocumentError};
 use super::name::LEAD;
 use super::task::TaskId;
 use super::time::UnixMs;
-
-/// What an idle teammate waits for that has nothing in its way.
-pub const MAIL_OR_TASK: &str = "mail or a claimable task";
-
-/// How what is told begins of who waits for the answer of a person.
-pub const A_PERSON: &str = "a person: ";
+use super::waiting_for::WaitingFor;
 
 /// What a team is to do, or does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -89,7 +84,7 @@ pub struct TeammateReport {
     /// What they cost, in US dollars.
     pub cost_usd: f64,
     /// What it waits for: a person, a limit, mail; `None` while it works.
-    pub waiting_for: Option<String>,
+    pub waiting_for: Option<WaitingFor>,
 }
 
 impl TeammateReport {

@@ -135,7 +135,7 @@ impl Teammate {
     ) -> Result<Vec<Event>, AgentError> {
         let model_failed = outcomes.iter().any(|outcome| matches!(outcome, Outcome::ModelFailed { .. }));
         if !model_failed {
-            (self.model_failures, self.down, self.away_until) = (0, None, None);
+            (self.model_failures, self.outage, self.away_until) = (0, None, None);
         }
         let has_finished = outcomes.contains(&Outcome::Event(Event::Finished));
         if interruption.is_broken_off || interruption.has_order {

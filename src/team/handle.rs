@@ -20,8 +20,9 @@ use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::domain::phase::Phase;
 use crate::domain::questions;
 use crate::domain::row::MemberRow;
-use crate::domain::state::{A_PERSON, MAIL_OR_TASK, StateReport, TeammateReport, TeammateReports};
+use crate::domain::state::{StateReport, TeammateReport, TeammateReports};
 use crate::domain::time::UnixMs;
+use crate::domain::waiting_for::WaitingFor;
 use crate::ports::ModelSpec;
 use crate::tools::TeamControl;
 
@@ -295,16 +296,20 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
         tokens: used.tokens,
         cost_usd: (used.usd * MICROS).round() / MICROS,
         waiting_for: match &member.gone {
-            Some(reason) => Some(format!("nothing: {reason}")).filter(|_| !reason.is_empty()),
+            Some(reason) => (!reason.is_empty()).then(|| WaitingFor::Other(format!("nothing: {reason}"))),
             None if matches!(standing.phase, Phase::Work { .. } | Phase::Stopping { .. }) => waits_at_work(member)
-                .or_else(|| member.is_to_stop.then(|| "the end of its turn, to stop then".to_owned())),
+                .or_else(|| {
+                    member.is_to_stop.then(|| WaitingFor::Other("the end of its turn, to stop then".to_owned()))
+                }),
             None if standing.down.is_some() => standing.waiting_for.clone(),
             // An answer before mail and tasks.
             None => lead
                 .answer_awaited_by(&member.spec.name, held.map(|held| held.task))
-                .or_else(|| {
-                    lead.shared.room.awaited().filter(|_| standing.waiting_for.as_deref() == Some(MAIL_OR_TASK))
+                .or_else(|| match standing.waiting_for {
+                    Some(WaitingFor::MailOrTask) => lead.shared.room.awaited(),
+                    _ => None,
                 })
+                .map(WaitingFor::Other)
                 .or_else(|| standing.waiting_for.clone()),
         },
     }
@@ -313,14 +318,14 @@ fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<
 /// How the lead stands. What it said last may ask the person something: it waits for the answer then, and nothing else.
 fn lead_row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<UnixMs>) -> TeammateReport {
     let row = row_of(lead, member, before, heartbeat);
-    if row.waiting_for.as_deref() != Some(MAIL_OR_TASK) {
+    if row.waiting_for != Some(WaitingFor::MailOrTask) {
         return row;
     }
     let asked = member.standing.borrow().last_said.as_deref().and_then(questions::asked_at_the_end).map(str::to_owned);
     let waiting_for = match (asked, lead.session.stage) {
-        (Some(question), _) => format!("{A_PERSON}{question}"),
-        (None, Stage::Between) => MAIL_OR_TASK.to_owned(),
-        (None, _) => "mail, or the end of the teammates' work".to_owned(),
+        (Some(question), _) => WaitingFor::Person(question),
+        (None, Stage::Between) => WaitingFor::MailOrTask,
+        (None, _) => WaitingFor::Other("mail, or the end of the teammates' work".to_owned()),
     };
     TeammateReport { waiting_for: Some(waiting_for), ..row }
 }
@@ -330,7 +335,7 @@ const MICROS: f64 = 1e6;
 
 /// Whether its model is beyond reach.
 fn waits_for_model(report: &TeammateReport) -> bool {
-    report.waiting_for.as_deref().is_some_and(|what| what.starts_with("its model:"))
+    matches!(report.waiting_for, Some(WaitingFor::Model(_)))
 }
 
 /// Its phase, in the word that people and programs read.
@@ -349,8 +354,8 @@ fn phase_word(lead: &Lead, member: &Member, phase: Phase) -> &'static str {
 }
 
 /// What somebody waits for who works.
-fn waits_at_work(member: &Member) -> Option<String> {
-    match member.progress.doing()? {
+fn waits_at_work(member: &Member) -> Option<WaitingFor> {
+    let text = match member.progress.doing()? {
         Activity::AskingAgain(when_and_why) => Some(format!("its model, {when_and_why}")),
         Activity::WaitingForBudget => Some("others' requests, which may leave enough of the budget".to_owned()),
         Activity::WaitingForRoom => Some(NO_ROOM.to_owned()),
@@ -362,7 +367,8 @@ fn waits_at_work(member: &Member) -> Option<String> {
             Some(format!("its model, silent for over {minutes} {unit}"))
         }
         Activity::RunningTool | Activity::MakingWorktree => None,
-    }
+    };
+    text.map(WaitingFor::Other)
 }
 
 /// What the lead's tools reach of the team.

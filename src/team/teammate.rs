@@ -16,9 +16,9 @@ use super::reins::Reins;
 use crate::domain::event::Fact;
 use crate::domain::measure::duration;
 use crate::domain::phase::{self, Bounds, Effect, Event, Held, Phase};
-use crate::domain::state::MAIL_OR_TASK;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
+use crate::domain::waiting_for::WaitingFor;
 
 /// What others say to a teammate.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ pub struct Standing {
     /// Its phase.
     pub phase: Phase,
     /// What it waits for.
-    pub waiting_for: Option<String>,
+    pub waiting_for: Option<WaitingFor>,
     /// Why its model cannot be reached, when asking again cannot help: it is of no use for tasks.
     pub down: Option<String>,
     /// Its model is out of reach for a while; it comes back by itself.
@@ -84,6 +84,28 @@ pub struct Gate {
     pub read: bool,
 }
 
+/// A part that a teammate cannot work without has failed, and the teammate is of no use until it is tried again. It holds the reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Outage {
+    Model(String),
+    Workspace(String),
+}
+
+impl Outage {
+    fn reason(&self) -> &str {
+        match self {
+            Self::Model(reason) | Self::Workspace(reason) => reason,
+        }
+    }
+
+    fn waiting_for(&self) -> WaitingFor {
+        match self {
+            Self::Model(reason) => WaitingFor::Model(reason.clone()),
+            Self::Workspace(reason) => WaitingFor::Other(format!("its workspace: {reason}")),
+        }
+    }
+}
+
 /// A teammate's handle on its own life.
 pub struct Teammate {
     pub(super) agent: Agent,
@@ -99,9 +121,7 @@ pub struct Teammate {
     pub(super) prompts_taken: u64,
     /// Who wants the context compacted.
     pub(super) compactions_asked: Vec<Reply>,
-    pub(super) down: Option<String>,
-    /// What that is about.
-    pub(super) down_for: &'static str,
+    pub(super) outage: Option<Outage>,
     pub(super) away_until: Option<Instant>,
     away_for: String,
     pub(super) lost: Option<TaskId>,
@@ -152,8 +172,7 @@ impl Teammate {
             prompts: VecDeque::new(),
             prompts_taken,
             compactions_asked: Vec::new(),
-            down: None,
-            down_for: "its model",
+            outage: None,
             away_until: None,
             away_for: String::new(),
             lost: None,
@@ -270,7 +289,7 @@ impl Teammate {
             return;
         }
         let was_told = self.model_failures > 0 && !is_final;
-        (self.down, self.down_for) = (is_final.then(|| reason.to_owned()), "its model");
+        self.outage = is_final.then(|| Outage::Model(reason.to_owned()));
         self.model_failures += 1;
         let own = MODEL_BACKOFF_FIRST
             .saturating_mul(1 << self.model_failures.saturating_sub(1).min(16))
@@ -304,8 +323,8 @@ impl Teammate {
         }
         self.agent.shared.notes.warn(self.agent.name(), format!("a tool could not do its part: {reason}"));
         self.harness_failures += 1;
-        self.down = (self.harness_failures >= HARNESS_FAILURES_MAX).then(|| reason.to_owned());
-        self.down_for = "its workspace";
+        let is_out = self.harness_failures >= HARNESS_FAILURES_MAX;
+        self.outage = is_out.then(|| Outage::Workspace(reason.to_owned()));
         let wait = HARNESS_BACKOFF_FIRST.saturating_mul(1 << self.harness_failures.saturating_sub(1).min(16));
         self.stay_away("its workspace", wait.min(MODEL_BACKOFF_MAX));
     }
@@ -318,7 +337,7 @@ impl Teammate {
 
     /// Whether it may begin something, as far as its model and the stores go.
     pub(super) fn is_able(&self) -> bool {
-        self.down.is_none() && self.away_until.is_none_or(|until| Instant::now() >= until)
+        self.outage.is_none() && self.away_until.is_none_or(|until| Instant::now() >= until)
     }
 
     /// Waits for something to happen: a word from the lead, or the time for the next look.
@@ -331,7 +350,7 @@ impl Teammate {
         loop {
             let now = Instant::now();
             let wait = match (self.phase, self.away_until) {
-                (_, Some(until)) if self.down.is_none() => Some(until.saturating_duration_since(now)),
+                (_, Some(until)) if self.outage.is_none() => Some(until.saturating_duration_since(now)),
                 (Phase::Idle { .. } | Phase::Waiting { .. }, _) => Some(self.agent.shared.limits.poll_interval),
                 _ => None,
             };
@@ -351,7 +370,7 @@ impl Teammate {
                     return None;
                 }
                 Control::TryAgain => {
-                    (self.down, self.away_until) = (None, None);
+                    (self.outage, self.away_until) = (None, None);
                     self.report();
                     return Some(self.look());
                 }
@@ -368,7 +387,7 @@ impl Teammate {
     pub(super) fn look(&mut self) -> Event {
         // What is there before it looks is seen by it; who has news later sees that it must be told again.
         self.standing.send_modify(|standing| standing.looks += 1);
-        if self.away_until.is_some_and(|until| Instant::now() >= until) && self.down.is_none() {
+        if self.away_until.is_some_and(|until| Instant::now() >= until) && self.outage.is_none() {
             self.away_until = None;
             self.report();
         }
@@ -378,11 +397,11 @@ impl Teammate {
     /// Says how it stands: to the lead at once, to people as a fact.
     pub(super) fn report(&mut self) {
         let is_idle = matches!(self.phase, Phase::Idle { .. } | Phase::OnCall);
-        let waiting_for = match (is_idle, &self.down) {
+        let waiting_for = match (is_idle, &self.outage) {
             (false, _) => None,
-            (true, Some(reason)) => Some(format!("{}: {reason}", self.down_for)),
-            (true, None) if !self.is_able() => Some(self.away_for.clone()),
-            (true, None) => Some(MAIL_OR_TASK.to_owned()),
+            (true, Some(outage)) => Some(outage.waiting_for()),
+            (true, None) if !self.is_able() => Some(WaitingFor::Other(self.away_for.clone())),
+            (true, None) => Some(WaitingFor::MailOrTask),
         };
         let held = self.phase.held();
         self.reins.hold(held);
@@ -400,7 +419,7 @@ impl Teammate {
         self.standing.send_modify(|standing| {
             standing.phase = self.phase;
             standing.waiting_for = waiting_for;
-            standing.down.clone_from(&self.down);
+            standing.down = self.outage.as_ref().map(|outage| outage.reason().to_owned());
             standing.is_away = is_away;
             standing.owes_answer = owes_answer;
             standing.reports += 1;

@@ -13,6 +13,7 @@ use crate::domain::replay::{Known, Replay};
 use crate::domain::row::{MemberRow, TaskRow};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
+use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{BoardView, SpoiledFile};
 
 /// Changes of one event that are told; more are counted.
@@ -60,7 +61,7 @@ pub fn team(replay: &Replay, name: &str) -> TeamView {
         heartbeat: None,
         tokens: row.tokens,
         cost_usd: row.cost_usd,
-        waiting_for: row.waiting_for.clone(),
+        waiting_for: row.waiting_for.as_deref().map(WaitingFor::from_file_text),
     };
     TeamView {
         team: name.to_owned(),

@@ -13,6 +13,7 @@ use super::text::{ago, indented, one_line, wrap};
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
+use crate::domain::waiting_for::WaitingFor;
 
 /// In less room than this there is no table, but a few lines for each member.
 const TABLE_WIDTH_MIN: usize = 64;
@@ -74,7 +75,7 @@ pub struct MemberView {
     /// What they cost, in US dollars.
     pub cost_usd: f64,
     /// What it waits for.
-    pub waiting_for: Option<String>,
+    pub waiting_for: Option<WaitingFor>,
 }
 
 impl TeamView {
@@ -172,7 +173,7 @@ fn members(view: &TeamView, now: UnixMs) -> Table {
             Cell::new(&task, PLAIN),
             Cell::new(&if member.tokens == 0 { String::new() } else { member.tokens.to_string() }, PLAIN),
             Cell::new(&if member.cost_usd > 0.0 { format!("${:.2}", member.cost_usd) } else { String::new() }, PLAIN),
-            Cell::new(member.waiting_for.as_deref().unwrap_or_default(), DIM),
+            Cell::new(&member.waiting_for.as_ref().map(ToString::to_string).unwrap_or_default(), DIM),
         ]);
     }
     table
@@ -200,7 +201,7 @@ mod tests {
             name: "bob".into(),
             role: "tester".into(),
             phase: "idle".into(),
-            waiting_for: Some("mail or a claimable task".into()),
+            waiting_for: Some(WaitingFor::MailOrTask),
             ..MemberView::default()
         };
         let view = TeamView {

@@ -15,6 +15,7 @@ use brigade::domain::state::{Mode, SetDesired, StateUpdate};
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Entry};
+use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{Claimant, Clock, ModelError, ModelRequest, StoreChange, Stores};
 use brigade::stores::memory::state::MemoryState;
 use brigade::team::Start;
@@ -297,7 +298,11 @@ impl World {
             let live = team.live().teammates();
             let is_away = live.values().any(|report| {
                 matches!(report.phase.as_str(), "work" | "stalled" | "stopping")
-                    || report.waiting_for.as_deref().is_some_and(|what| AWAY.iter().any(|away| what.starts_with(away)))
+                    || report
+                        .waiting_for
+                        .as_ref()
+                        .map(WaitingFor::to_file_text)
+                        .is_some_and(|what| AWAY.iter().any(|away| what.starts_with(away)))
             });
             let now = (self.stage.requests(), self.inner.board.view().await.unwrap().revision);
             if last != Some(now) || is_away {
@@ -321,7 +326,7 @@ impl World {
         let view = self.inner.board.view().await.unwrap();
         let live = team.live().teammates();
         let is_there = |report: &brigade::domain::state::TeammateReport| {
-            !report.is_gone() && report.waiting_for.as_deref().is_none_or(|text| !text.starts_with("its model:"))
+            !report.is_gone() && !matches!(report.waiting_for, Some(WaitingFor::Model(_)))
         };
         let there: Vec<&String> = live.iter().filter(|(_, report)| is_there(report)).map(|(name, _)| name).collect();
         let coder = ["coder".to_owned()];

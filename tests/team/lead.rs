@@ -5,6 +5,7 @@ use std::time::Duration;
 use brigade::domain::event::Fact;
 use brigade::domain::state::Mode;
 use brigade::domain::task::TaskStatus;
+use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{ModelError, ModelRequest};
 use brigade::team::Start;
 use brigade::team::handle::Command;
@@ -243,9 +244,10 @@ async fn the_lead_is_seen_to_work_to_wait_for_the_person_and_for_its_model() {
     });
     let team = stage.launch(on_and_on()).await;
     let is = |phase: &str, waiting_for: Option<&str>| {
-        team.live()
-            .lead()
-            .is_some_and(|lead| (lead.phase.as_str(), lead.waiting_for.as_deref()) == (phase, waiting_for))
+        team.live().lead().is_some_and(|lead| {
+            (lead.phase.as_str(), lead.waiting_for.as_ref().map(WaitingFor::to_file_text).as_deref())
+                == (phase, waiting_for)
+        })
     };
     stage.until("it thinks", |_| is("work", None)).await;
     assert!(!team.live().teammates().contains_key("lead"), "it is no teammate");
@@ -253,7 +255,7 @@ async fn the_lead_is_seen_to_work_to_wait_for_the_person_and_for_its_model() {
     stage.mail("human", "lead", "the old one").await;
     stage.until("its model fails", |_| is("idle", Some("its model: no credit"))).await;
     let reported = || async { stage.shared().await.lead().and_then(|lead| lead.waiting_for.clone()) };
-    while reported().await.as_deref() != Some("its model: no credit") {
+    while reported().await != Some(WaitingFor::Model("no credit".into())) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     team.command(Command::Stop).await;

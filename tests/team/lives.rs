@@ -74,7 +74,7 @@ async fn one_that_always_panics_is_stopped_with_the_reason_and_the_others_go_on(
     stage.create((0..6).map(task).collect()).await;
     let team = stage.launch(once()).await;
     stage.until("it is dead", |_| team.live().teammates().get("alice").is_some_and(|row| row.phase == "dead")).await;
-    let why = team.live().teammates()["alice"].waiting_for.clone().unwrap();
+    let why = team.live().teammates()["alice"].waiting_for.clone().unwrap().to_file_text();
     assert!(why.contains("it panicked; started again 2 times"), "{why}");
     let outcome = stage.ended(team).await;
     assert_eq!(outcome.tally.completed, 6);
@@ -139,7 +139,7 @@ async fn one_that_waits_for_a_limit_is_not_stalled_and_says_so() {
     let team = stage.launch(once()).await;
     tokio::time::sleep(Duration::from_secs(200)).await;
     let live = team.live().teammates();
-    let waits = live["alice"].waiting_for.clone().unwrap();
+    let waits = live["alice"].waiting_for.clone().unwrap().to_file_text();
     assert!(waits.starts_with("its model, limited until ") && waits.ends_with("retry 1 of 5): limited"), "{waits}");
     assert_eq!(stage.ended(team).await.tally.completed, 1);
     let sent = stage.sent_by("alice");

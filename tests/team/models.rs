@@ -5,6 +5,7 @@ use std::time::Duration;
 use brigade::domain::event::Fact;
 use brigade::domain::message::MessageType;
 use brigade::domain::transcript::Block;
+use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{ModelError, ModelRequest, ModelResponse, StopReason};
 use brigade::team::handle::{Command, End};
 use serde_json::json;
@@ -112,7 +113,7 @@ async fn a_person_who_lets_the_team_go_on_gives_models_another_chance() {
     let team = stage.launch(on_and_on()).await;
     tokio::time::sleep(Duration::from_secs(3000)).await;
     assert_eq!(stage.requests(), 1, "nobody asks again by itself");
-    assert_eq!(team.live().teammates()["alice"].waiting_for.as_deref(), Some("its model: no credit"));
+    assert_eq!(team.live().teammates()["alice"].waiting_for, Some(WaitingFor::Model("no credit".into())));
     stage.click(brigade::domain::state::Mode::Pause).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     stage.click(brigade::domain::state::Mode::Continuous).await;

@@ -9,6 +9,7 @@ use brigade::domain::request::{Request, RequestKind};
 use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
+use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::Claimant;
 use brigade::team::handle::Command;
 use serde_json::{Value, json};
@@ -120,7 +121,7 @@ async fn who_waited_for_the_answer_to_its_plan_waits_on_whatever_was_killed_and_
     assert_eq!(stage.requests(), 0, "waiting costs nothing\n{}", stage.story());
     let alice = team.live().teammates()["alice"].clone();
     assert_eq!((alice.task, alice.attempt), (Some(TaskId(1)), Some(3)));
-    assert_eq!(alice.waiting_for.as_deref(), Some("a person (plan plan-1)"));
+    assert_eq!(alice.waiting_for, Some(WaitingFor::Other("a person (plan plan-1)".into())));
     approve_plan(&stage.stores, "plan-1", stage.clock.now()).await;
     stage.until_status(1, TaskStatus::Completed).await;
     assert_eq!(stage.task(1).await.failures, 0);

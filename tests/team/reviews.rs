@@ -53,7 +53,11 @@ fn for_coders(subject: &str) -> NewTask {
 }
 
 fn waits_for(team: &TeamHandle, who: &str) -> String {
-    team.live().teammates().get(who).and_then(|report| report.waiting_for.clone()).unwrap_or_default()
+    team.live()
+        .teammates()
+        .get(who)
+        .and_then(|report| Some(report.waiting_for.as_ref()?.to_file_text()))
+        .unwrap_or_default()
 }
 
 async fn review_of(stage: &Stage) -> Option<Request> {

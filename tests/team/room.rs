@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use brigade::domain::event::Fact;
 use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::domain::transcript::Record;
+use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{StoreError, StoreResult, Transcripts};
 use brigade::team::handle::{Command, End};
 use serde_json::json;
@@ -75,7 +76,7 @@ async fn what_meets_a_full_or_read_only_disk_waits_and_goes_on_by_itself() {
         let team = stage.launch(once()).await;
         stage.until("it is said", |stage| said(stage, "waits to be recorded") == 1).await;
         tokio::time::sleep(Duration::from_secs(300)).await;
-        assert_eq!(team.live().teammates()["alice"].waiting_for.as_deref(), Some("room on the disk"));
+        assert_eq!(team.live().teammates()["alice"].waiting_for, Some(WaitingFor::Other("room on the disk".into())));
         stage.tasks(&["another"]).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(stage.task(2).await.status, TaskStatus::Pending, "no new work is taken meanwhile");
@@ -147,7 +148,7 @@ async fn where_less_is_free_than_is_kept_free_nothing_is_claimed_by_anybody() {
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert_eq!(stage.task(1).await.attempt, 0);
     assert_eq!(said(&stage, "no new work is taken"), 1, "{}", stage.story());
-    let waits = team.live().teammates()["alice"].waiting_for.clone().unwrap();
+    let waits = team.live().teammates()["alice"].waiting_for.clone().unwrap().to_file_text();
     assert!(waits.starts_with("room on the disk: ") && waits.ends_with(" needed (limits.free_bytes_min)"), "{waits}");
     assert_eq!(stage.requests(), 0, "and nobody's model is asked");
     team.command(Command::Stop).await;

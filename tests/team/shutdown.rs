@@ -260,7 +260,11 @@ fn plans_first(request: &ModelRequest) -> Answer {
 
 /// What alice waits for, once she has reported.
 fn waits_for(team: &TeamHandle) -> String {
-    team.live().teammates().get("alice").and_then(|alice| alice.waiting_for.clone()).unwrap_or_default()
+    team.live()
+        .teammates()
+        .get("alice")
+        .and_then(|alice| Some(alice.waiting_for.as_ref()?.to_file_text()))
+        .unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,111 @@
+//! The things a member of a team waits for.
+//!
+//! Files hold them as text, which is a format: [`WaitingFor::to_file_text`] and [`WaitingFor::from_file_text`] are its only writer and reader.
+//! `Display` renders them for people, and nothing reads that.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+const MAIL_OR_TASK: &str = "mail or a claimable task";
+const PERSON: &str = "a person: ";
+const MODEL: &str = "its model: ";
+
+/// The thing a member of a team waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", from = "String")]
+pub enum WaitingFor {
+    /// Mail or a claimable task: nothing is in its way.
+    MailOrTask,
+    /// The person's answer to this question.
+    Person(String),
+    /// Its model, which does not answer for this reason and is not asked again.
+    Model(String),
+    /// Anything else, in words.
+    Other(String),
+}
+
+impl WaitingFor {
+    /// The text that files hold.
+    #[must_use]
+    pub fn to_file_text(&self) -> String {
+        match self {
+            Self::MailOrTask => MAIL_OR_TASK.to_owned(),
+            Self::Person(question) => format!("{PERSON}{question}"),
+            Self::Model(reason) => format!("{MODEL}{reason}"),
+            Self::Other(text) => text.clone(),
+        }
+    }
+
+    /// The thing that this text of a file names.
+    #[must_use]
+    pub fn from_file_text(text: &str) -> Self {
+        if text == MAIL_OR_TASK {
+            Self::MailOrTask
+        } else if let Some(question) = text.strip_prefix(PERSON) {
+            Self::Person(question.to_owned())
+        } else if let Some(reason) = text.strip_prefix(MODEL) {
+            Self::Model(reason.to_owned())
+        } else {
+            Self::Other(text.to_owned())
+        }
+    }
+}
+
+impl From<WaitingFor> for String {
+    fn from(waiting_for: WaitingFor) -> Self {
+        waiting_for.to_file_text()
+    }
+}
+
+impl From<String> for WaitingFor {
+    fn from(text: String) -> Self {
+        Self::from_file_text(&text)
+    }
+}
+
+impl fmt::Display for WaitingFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MailOrTask => f.write_str("mail or a claimable task"),
+            Self::Person(question) => write!(f, "a person: {question}"),
+            Self::Model(reason) => write!(f, "its model: {reason}"),
+            Self::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_waiting_for() -> impl Strategy<Value = WaitingFor> {
+        prop_oneof![
+            Just(WaitingFor::MailOrTask),
+            ".*".prop_map(WaitingFor::Person),
+            ".*".prop_map(WaitingFor::Model),
+            ".*".prop_map(|text| WaitingFor::from_file_text(&text)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn file_text_is_read_as_it_was_written(waiting_for in any_waiting_for()) {
+            prop_assert_eq!(WaitingFor::from_file_text(&waiting_for.to_file_text()), waiting_for);
+        }
+    }
+
+    #[test]
+    fn file_text_is_that_of_the_format() {
+        for (waiting_for, text) in [
+            (WaitingFor::MailOrTask, "mail or a claimable task"),
+            (WaitingFor::Person("which port?".into()), "a person: which port?"),
+            (WaitingFor::Model("no credit".into()), "its model: no credit"),
+            (WaitingFor::Other("the board".into()), "the board"),
+        ] {
+            assert_eq!(serde_json::to_value(&waiting_for).unwrap(), text);
+        }
+    }
+}
