@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
-use rustix::process::{getegid, geteuid};
+use rustix::process::{Gid, Uid, getegid, geteuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
 use super::{GO, own_arguments, own_program};
@@ -52,11 +52,14 @@ fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
 fn enter_as_nobody_special(wanted: UnshareFlags) -> io::Result<()> {
     // From inside a process can map its own id only; root has others to map, and needs somebody who stays outside.
     let mapper = if geteuid().is_root() { Some(start_mapper()?) } else { None };
+    // Inside, ids that are not mapped yet are unknown.
+    let (user, group) = (geteuid(), getegid());
     unshare(UnshareFlags::NEWUSER | wanted)?;
     match mapper {
-        Some(mapper) => have_mapped(mapper),
-        None => map_own_id("/proc/self"),
+        Some(mapper) => have_mapped(mapper)?,
+        None => map_id("/proc/self", user, group)?,
     }
+    Ok(())
 }
 
 fn start_mapper() -> io::Result<Child> {
@@ -81,7 +84,7 @@ pub(super) fn map_for(arguments: &[OsString]) -> Option<i32> {
     let folder = format!("/proc/{}", process.to_str()?.parse::<u32>().ok()?);
     let mut word = [0];
     let is_told = io::stdin().read_exact(&mut word).is_ok() && word == GO;
-    Some(i32::from(!is_told || map_all_ids(&folder).or_else(|_| map_own_id(&folder)).is_err()))
+    Some(i32::from(!is_told || map_all_ids(&folder).or_else(|_| map_id(&folder, geteuid(), getegid())).is_err()))
 }
 
 /// Maps every id of a new user namespace to itself. See user_namespaces(7).
@@ -98,8 +101,8 @@ fn map_all_ids(folder: &str) -> io::Result<()> {
     Ok(())
 }
 
-fn map_own_id(folder: &str) -> io::Result<()> {
-    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+fn map_id(folder: &str, user: Uid, group: Gid) -> io::Result<()> {
+    let (user, group) = (user.as_raw(), group.as_raw());
     fs::write(format!("{folder}/setgroups"), "deny")?;
     fs::write(format!("{folder}/uid_map"), format!("{user} {user} 1\n"))?;
     fs::write(format!("{folder}/gid_map"), format!("{group} {group} 1\n"))
