@@ -59,7 +59,15 @@ fn enter_as_nobody_special(wanted: UnshareFlags) -> io::Result<()> {
         Some(mapper) => have_mapped(mapper)?,
         None => map_id("/proc/self", user, group)?,
     }
+    forbid_control_group_namespaces();
     Ok(())
+}
+
+/// Keeps commands from control group namespaces: they could mount a control group file system there, and kill Brigade through it. See
+/// cgroup_namespaces(7). A limit holds for all namespaces inside of this user namespace.
+fn forbid_control_group_namespaces() {
+    // Where the file is missing or read-only, commands are confined otherwise as before.
+    let _ = fs::write("/proc/sys/user/max_cgroup_namespaces", "0");
 }
 
 fn start_mapper() -> io::Result<Child> {
