@@ -28,13 +28,16 @@ pub(super) fn enter(processes: bool) -> Result<(), String> {
     rustix::mount::mount_change("/", propagation).map_err(|error| format!("mount propagation: {error}"))
 }
 
-/// Lets what this process executes next mount as well, and then seal itself: of an ordinary user's process, execution takes
-/// all capabilities that are not ambient.
+/// Lets what this process executes next mount as well, also below folders that a command closed to its own user, and then seal itself:
+/// of an ordinary user's process, execution takes all capabilities that are not ambient.
 pub(super) fn hand_on_capabilities() -> Result<(), String> {
     let said = |error: Errno| format!("capabilities: {error}");
-    let wanted = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP];
+    let wanted = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP, CapabilitySet::DAC_READ_SEARCH];
     let mut sets = rustix::thread::capabilities(None).map_err(said)?;
-    sets.inheritable |= wanted[0] | wanted[1];
+    // A container's root may lack the last one.
+    let has = |capability: &CapabilitySet| sets.permitted.contains(*capability);
+    let wanted: Vec<CapabilitySet> = wanted.into_iter().filter(has).collect();
+    wanted.iter().for_each(|capability| sets.inheritable |= *capability);
     rustix::thread::set_capabilities(None, sets).map_err(said)?;
     wanted
         .into_iter()
