@@ -47,6 +47,8 @@ mod launch;
 mod messages;
 #[cfg(target_os = "linux")]
 mod mounts;
+#[cfg(unix)]
+mod multiplexers;
 #[cfg(target_os = "linux")]
 mod namespaces;
 mod order;

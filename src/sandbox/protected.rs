@@ -62,11 +62,14 @@ fn search_path_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
 }
 
 /// Rules for paths outside the workspace that hold for every command. The folder of the user's config and folders of `PATH` below
-/// the home folder are read-only, but for those in `writable`.
+/// the home folder are read-only, but for those in `writable`. Sockets of terminal multiplexers are hidden.
 #[must_use]
 pub fn home_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
     let config = user_config_file().map(|file| user_config_rules(&file, workspace)).unwrap_or_default();
-    config.into_iter().chain(search_path_rules(workspace, writable)).collect()
+    let rules = config.into_iter().chain(search_path_rules(workspace, writable));
+    #[cfg(unix)]
+    let rules = rules.chain(super::multiplexers::rules(workspace));
+    rules.collect()
 }
 
 /// The user's config file: `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.
@@ -120,7 +123,7 @@ fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
 }
 
 /// Whether a folder is the home folder or has it in it, so that it cannot be read-only.
-fn is_home_or_above(folder: &Path) -> bool {
+pub(super) fn is_home_or_above(folder: &Path) -> bool {
     folder.parent().is_none() || home().is_some_and(|home| home.starts_with(folder))
 }
 
