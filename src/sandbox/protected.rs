@@ -103,12 +103,12 @@ fn make_folder_of(path: &RealPath) {
 }
 
 /// Rules that keep commands from writing the user's config file: the folder that it is in is read-only, and each folder that has a
-/// symbolic link on the way to it. Where a file is in the way of that folder, that file is.
+/// symbolic link on the way to it. Where that folder could not be made, the file in its way is, or the folder above it.
 fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
     let path = RealPath::of(file);
     let there = path.end.ancestors().find(|path| path.symlink_metadata().is_ok()).map(Path::to_owned);
-    // The file itself where its folder cannot be read-only; what is in the way where there is no such folder.
-    let end = there.filter(|there| *there == path.end || Some(there.as_path()) == path.end.parent() || !there.is_dir());
+    // The file itself where its folder cannot be read-only; what is in the way, or closed, where there is no such folder.
+    let end = there;
     let folder = path.end.parent().filter(|folder| path.links.is_empty() && folder.is_dir()).map(Path::to_owned);
     let folders_of_links = path.links.iter().filter_map(|link| link.parent().map(Path::to_owned));
     let protected = folder.into_iter().chain(folders_of_links).chain(end);
@@ -195,7 +195,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         let config = home.join(".config/brigade/config.toml");
-        assert_eq!(user_config_rules(&config, workspace), []);
+        assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(&home)], "it could not be made");
         make_folder_of(&RealPath::of(&config));
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config/brigade"))]);
     }
