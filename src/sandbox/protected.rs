@@ -106,9 +106,8 @@ fn make_folder_of(path: &RealPath) {
 /// symbolic link on the way to it. Where that folder could not be made, the file in its way is, or the folder above it.
 fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
     let path = RealPath::of(file);
-    let there = path.end.ancestors().find(|path| path.symlink_metadata().is_ok()).map(Path::to_owned);
-    // The file itself where its folder cannot be read-only; what is in the way, or closed, where there is no such folder.
-    let end = there;
+    // The file itself where its folder cannot be read-only; a file in the way or a closed folder where there is no such folder.
+    let end = path.end.ancestors().find(|path| path.symlink_metadata().is_ok()).map(Path::to_owned);
     let folder = path.end.parent().filter(|folder| path.links.is_empty() && folder.is_dir()).map(Path::to_owned);
     let folders_of_links = path.links.iter().filter_map(|link| link.parent().map(Path::to_owned));
     let protected = folder.into_iter().chain(folders_of_links).chain(end);
