@@ -10,21 +10,25 @@ use rustix::process::geteuid;
 use super::protected::is_home_or_above;
 use crate::domain::access::PathRule;
 
+/// Where tmux and screen put their folders, whatever `TMPDIR` says.
+const TEMPORARY: &str = "/tmp";
+
 /// Rules that hide the sockets of tmux and screen that are there at launch. See tmux(1), screen(1).
 pub(super) fn rules(workspace: &Path) -> Vec<PathRule> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let tmux_folder = PathBuf::from(variable("TMUX_TMPDIR").unwrap_or_else(|| "/tmp".into()));
+    let tmux_folder = PathBuf::from(variable("TMUX_TMPDIR").unwrap_or_else(|| TEMPORARY.into()));
     let mut folders = vec![tmux_folder.join(format!("tmux-{}", geteuid().as_raw()))];
     folders.extend(variable("SCREENDIR").map(PathBuf::from));
     folders.extend(variable("HOME").map(|home| PathBuf::from(home).join(".screen")));
-    for parent in ["/run/screen", "/tmp/screens", "/tmp/uscreens"] {
+    for parent in [PathBuf::from("/run/screen"), Path::new(TEMPORARY).join("screens")] {
         let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
         folders.extend(entries.map(|entry| entry.path()));
     }
     let is_own_folder = |folder: &PathBuf| is_own(folder, std::fs::FileType::is_dir);
     let is_needed = |folder: &PathBuf| is_home_or_above(folder) || workspace.starts_with(folder);
-    let folders = folders.iter().filter_map(real).filter(|folder| is_own_folder(folder) && !is_needed(folder));
-    let socket = variable("TMUX").and_then(socket_of_tmux).as_ref().and_then(real);
+    let folders =
+        folders.iter().filter_map(|folder| real(folder)).filter(|folder| is_own_folder(folder) && !is_needed(folder));
+    let socket = variable("TMUX").and_then(socket_of_tmux).as_deref().and_then(real);
     let socket = socket.filter(|socket| is_own(socket, FileTypeExt::is_socket));
     folders.chain(socket).map(PathRule::hidden).collect()
 }
@@ -37,7 +41,7 @@ fn socket_of_tmux(value: OsString) -> Option<PathBuf> {
 }
 
 /// The same path without symbolic links above it, so that the last part is looked at itself.
-fn real(path: &PathBuf) -> Option<PathBuf> {
+fn real(path: &Path) -> Option<PathBuf> {
     Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
 
