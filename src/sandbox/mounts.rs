@@ -46,8 +46,8 @@ impl Mounts {
 pub(super) fn protect_system() -> Result<Mounts, String> {
     let mounts = Mounts::read()?;
     for path in SYSTEM.map(Path::new) {
-        if remount_read_only(path) == Err(Errno::INVAL) {
-            // It is no mount yet.
+        // Those in /proc, which is new, are no mounts yet.
+        if path.starts_with("/proc") && path.exists() || remount_read_only(path) == Err(Errno::INVAL) {
             mount_over_itself(path)?;
         }
     }
@@ -146,7 +146,9 @@ pub(super) fn apply(rules: &[PathRule], mounts: &Mounts) -> Result<(), String> {
     // Folders after their files: a file's own mount would be covered otherwise. A folder before the folders in it.
     folders.sort_by_key(|path| path.components().count());
     for folder in folders {
-        make_read_only(folder)?;
+        if make_read_only(folder)? && !is_read_only(folder).unwrap_or(false) {
+            return Err(format!("mount {} read-only: the system left it writable", folder.display()));
+        }
         let is_writable =
             |path: &Path| with(Access::Writable).any(|rule| path.starts_with(rule) && rule.starts_with(folder));
         let below = mounts.0.iter().map(|mount| mount.path.as_path());
@@ -222,11 +224,7 @@ fn make_read_only(path: &Path) -> Result<bool, String> {
     }
     mount_over_itself(path)?;
     remount_with(path, has).map_err(|error| failed(&error))?;
-    if is_read_only(path).map_err(|error| failed(&error))? {
-        Ok(true)
-    } else {
-        Err(failed(&"the system left it writable"))
-    }
+    Ok(true)
 }
 
 /// Whether a file or folder is there.
