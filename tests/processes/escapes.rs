@@ -24,16 +24,25 @@ fn give_to_ordinary_user(attack: &Attack) {
     }
 }
 
+/// The words that make a program run as the ordinary user.
+fn as_user() -> String {
+    let is_root = is_root("another user");
+    if is_root { format!("setpriv --reuid={USER} --regid={USER} --clear-groups") } else { String::new() }
+}
+
+/// Whether commands of root and of the ordinary user are confined here.
+fn is_confined(attack: &Attack) -> bool {
+    let script = format!("exec {} unshare -Urm true", as_user());
+    attack.is_confined() && Command::new("sh").args(["-c", &script]).status().is_ok_and(|status| status.success())
+}
+
 /// Runs the team as the ordinary user.
 fn run_as_ordinary_user(attack: &Attack, variables: &[(&str, &str)]) -> Answer {
-    let run = attack.brigade(&["run"]);
-    let user = if is_root("another user") {
-        format!("setpriv --reuid={USER} --regid={USER} --clear-groups")
-    } else {
-        String::new()
-    };
     // The program is executed by an open file: that user may not enter its folder.
-    run_by_script(attack, run, &format!("exec 9<\"$0\" && exec {user} /proc/self/fd/9 run"), variables)
+    let script = format!("exec 9<\"$0\" && exec {} /proc/self/fd/9 run", as_user());
+    let answer = run_by_script(attack, attack.brigade(&["run"]), &script, variables);
+    assert!(!answer.out.contains("not confined"), "{answer:?}");
+    answer
 }
 
 /// Runs a script whose `$0` is the program, in the environment of `run`.
@@ -58,7 +67,7 @@ fn set_mode(path: &Path, mode: u32) {
 fn control_groups_cannot_be_mounted_by_a_user() {
     let script = "unshare -UrmC echo ENTERED 2>&1; unshare -Urm echo nested 2>&1; echo tried";
     let attack = Attack::new(&[script]);
-    if !attack.is_confined() {
+    if !is_confined(&attack) {
         return;
     }
     give_to_ordinary_user(&attack);
@@ -73,7 +82,7 @@ fn terminal_multiplexers_are_out_of_reach() {
     let script = "env | grep -E '^(TMUX|TMUX_PANE|STY|WINDOW)='; for socket in ~/mux/tmux-*/default ~/named ~/screens/1.x ~/.screen/2.x; \
                   do [ -S $socket ] && echo SEEN $socket; done; echo tried";
     let attack = Attack::new(&[script]);
-    if !attack.is_confined() {
+    if !is_confined(&attack) {
         return;
     }
     let tmux = attack.home(&format!("mux/tmux-{}", rustix::process::geteuid().as_raw()));
@@ -103,7 +112,7 @@ fn attack_with_closed_folder() -> (Attack, String) {
 #[test]
 fn closed_folder_above_protected_path_is_no_obstacle() {
     let (attack, path) = attack_with_closed_folder();
-    if !attack.is_confined() {
+    if !is_confined(&attack) {
         return;
     }
     let answer = run_as_ordinary_user(&attack, &[("PATH", &path)]);
@@ -114,7 +123,7 @@ fn closed_folder_above_protected_path_is_no_obstacle() {
 #[test]
 fn protected_path_out_of_reach_fails_the_command() {
     let (attack, path) = attack_with_closed_folder();
-    if !is_root("a folder of another group") || !attack.is_confined() {
+    if !is_root("a folder of another group") || !is_confined(&attack) {
         return;
     }
     // Its owner can change its mode, and has no rights over its group in a user namespace.
@@ -131,7 +140,7 @@ fn mount_below_read_only_folder_is_read_only() {
     let script = "for folder in ~/.config/brigade/below ~/.config/brigade/below/deeper; do \
                   [ -e $folder/mounted ] && (echo x >$folder/new) 2>/dev/null && echo WROTE $folder; done; ls ~/.config/brigade/below; echo tried";
     let attack = Attack::new(&[script]);
-    if !attack.is_confined() || !Command::new("unshare").args(["-Urm", "true"]).status().is_ok_and(|is| is.success()) {
+    if !is_confined(&attack) {
         return;
     }
     fs::create_dir_all(attack.home(".config/brigade/below")).unwrap();
@@ -145,7 +154,7 @@ fn mount_below_read_only_folder_is_read_only() {
 fn user_config_folder_that_is_closed_is_protected() {
     let evil = "chmod 755 ~/.config; mkdir -p ~/.config/brigade; echo x >~/.config/brigade/config.toml; echo tried";
     let attack = Attack::new(&[evil]);
-    if !attack.is_confined() {
+    if !is_confined(&attack) {
         return;
     }
     fs::create_dir(attack.home(".config")).unwrap();
