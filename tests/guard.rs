@@ -461,6 +461,39 @@ async fn a_command_that_stops_its_guard_is_ended_all_the_same() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
+async fn guard_killed_by_its_command_leaves_nothing() {
+    for confinement in ["mounts", "off"] {
+        let bench = bench();
+        let command = "sleep 300 & (setsid sleep 300 &); touch begun; kill -KILL $PPID; sleep 300";
+        let mut worker = Worker::start(&bench, confinement, LONG, command);
+        eventually("it is over", || bench.path("outcome").exists()).await;
+        let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
+        assert!(bench.path("begun").exists() && outcome.contains("its guard was killed"), "{confinement}: {outcome}");
+        assert_eq!(bench.processes(), [0; 0], "{confinement}");
+        worker.kill();
+    }
+}
+
+#[test]
+fn writable_rule_for_a_link_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    std::fs::create_dir_all(root.join("closed")).unwrap();
+    std::fs::create_dir(root.join("other")).unwrap();
+    let open = || {
+        let rules = vec![PathRule::read_only(root.join("closed")), PathRule::writable(root.join("closed/open"))];
+        Sandbox::open(guard_of_brigade(), &root, rules)
+    };
+    if open().unwrap().confinement().level == Level::Off {
+        return;
+    }
+    std::os::unix::fs::symlink(root.join("other"), root.join("closed/open")).unwrap();
+    let error = open().unwrap_err().to_string();
+    assert!(error.contains("closed/open") && error.contains("symbolic link"), "{error}");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
 async fn a_verdict_cannot_be_forged() {
     for confinement in CONFINEMENTS {
         let bench = bench();

@@ -22,6 +22,8 @@ mod claimers;
 mod clicks;
 #[path = "processes/disks.rs"]
 mod disks;
+#[path = "processes/escapes.rs"]
+mod escapes;
 #[path = "processes/goals.rs"]
 mod goals;
 #[path = "processes/hostile.rs"]

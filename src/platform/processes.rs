@@ -92,7 +92,10 @@ pub fn group_members(group: i32) -> Vec<ProcessInfo> {
 /// All that a process has started, and what those have started. A subreaper's are found also when those between have ended.
 #[must_use]
 pub fn descendants(ancestor: i32) -> Vec<ProcessInfo> {
-    let mut others = all_processes();
+    descendants_among(all_processes(), ancestor)
+}
+
+fn descendants_among(mut others: Vec<ProcessInfo>, ancestor: i32) -> Vec<ProcessInfo> {
     let (mut known, mut found) = (BTreeSet::from([ancestor]), Vec::new());
     // Each round finds the children of those found before.
     loop {
@@ -130,6 +133,31 @@ pub fn kill_tree(subreaper: i32, group: Option<i32>, time_max: Duration) -> Vec<
                 std::thread::sleep(LOOK_INTERVAL);
             }
         }
+    }
+}
+
+/// Kills `group` and all processes that are not below this one and that `is_orphan` accepts, until none is left or the time is over.
+/// Returns what is left. Blocks.
+#[must_use]
+pub fn kill_orphans(group: Option<i32>, is_orphan: impl Fn(i32) -> bool, time_max: Duration) -> Vec<i32> {
+    let (began, own) = (Instant::now(), i32::try_from(std::process::id()).unwrap_or(0));
+    loop {
+        let all = all_processes();
+        let below: BTreeSet<i32> = descendants_among(all.clone(), own).iter().map(|process| process.pid).collect();
+        let is_sought = |process: &ProcessInfo| {
+            let is_other = process.pid != own && !below.contains(&process.pid);
+            !process.has_ended && (group == Some(process.group) || is_other && is_orphan(process.pid))
+        };
+        let found: Vec<i32> = all.iter().filter(|process| is_sought(process)).map(|process| process.pid).collect();
+        if found.is_empty() || began.elapsed() >= time_max {
+            return found;
+        }
+        // It may have ended, or be another user's: the next look tells.
+        let _ = group.map(|group| signal_group(group, GroupSignal::Kill));
+        for pid in found {
+            let _ = signal_process(pid, ProcessSignal::Kill);
+        }
+        std::thread::sleep(LOOK_INTERVAL);
     }
 }
 

@@ -82,6 +82,9 @@ const ELSEWHERE: [&str; 7] = [
 /// Scripts that a shell reads before a command: a command could write them for the next one. See bash(1), INVOCATION.
 const SHELL_STARTUP: [&str; 2] = ["BASH_ENV", "ENV"];
 
+/// The way to the person's terminal multiplexer, which would type a command's text into a terminal outside. See tmux(1), screen(1).
+const MULTIPLEXERS: [&str; 4] = ["TMUX", "TMUX_PANE", "STY", "WINDOW"];
+
 /// Names of Brigade's own that say who runs a command; an outer Brigade's are never handed on.
 const OWN: [&str; 4] = ["BRIGADE_TEAM", "BRIGADE_TEAMMATE", "BRIGADE_TASK", "BRIGADE_ATTEMPT"];
 
@@ -110,7 +113,7 @@ pub fn of_launch() -> Vec<(OsString, OsString)> {
     let path = std::env::var_os("PATH").map(|path| protected::search_path(&path).0);
     let others = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
-        name != "PATH" && !is_secret(&name) && !SHELL_STARTUP.contains(&&*name)
+        name != "PATH" && !is_secret(&name) && ![&SHELL_STARTUP[..], &MULTIPLEXERS].concat().contains(&&*name)
     });
     path.map(|path| ("PATH".into(), path)).into_iter().chain(others).collect()
 }

@@ -322,8 +322,8 @@ mod running {
         }
         #[cfg(target_os = "linux")]
         if order.level == Level::Full {
-            super::super::init::enter()?;
-            super::super::mounts::apply(&order.rules)?;
+            let mounts = super::super::init::enter()?;
+            super::super::mounts::apply(&order.rules, &mounts)?;
             super::super::init::close_up()?;
             let leader = start(&mut shell).map_err(|error| format!("{SHELL}: {error}"))?;
             return wait_for(leader).map(code_of).map_err(|error| error.to_string());

@@ -23,7 +23,7 @@ use crate::platform::processes::hide_this_process;
 pub(super) fn run() -> Option<i32> {
     let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
     let order = Order::read(io::BufReader::new(&channel)).ok()?;
-    let protect = |()| mounts::apply(&order.rules).map_err(|reason| (UNPROTECTED, reason));
+    let protect = |mounts| mounts::apply(&order.rules, &mounts).map_err(|reason| (UNPROTECTED, reason));
     let close = |()| close_up().map_err(|reason| (REFUSED, reason));
     if let Err((word, reason)) = enter().map_err(|reason| (REFUSED, reason)).and_then(protect).and_then(close) {
         let _ = channel.write_all(&[&[word], reason.as_bytes()].concat());
@@ -52,8 +52,8 @@ pub(super) fn run() -> Option<i32> {
     Some(0)
 }
 
-/// Makes the namespace a place of its own: its processes, its terminals, the system's settings read-only.
-pub(super) fn enter() -> Result<(), String> {
+/// Gives the namespace its own processes and terminals, and makes the system's settings read-only. Returns the mounts that were there.
+pub(super) fn enter() -> Result<mounts::Mounts, String> {
     // A group of its own, by which it is known outside.
     rustix::process::setsid().map_err(|error| error.to_string())?;
     let outside = namespaces::number_outside()?;

@@ -47,6 +47,8 @@ mod launch;
 mod messages;
 #[cfg(target_os = "linux")]
 mod mounts;
+#[cfg(unix)]
+mod multiplexers;
 #[cfg(target_os = "linux")]
 mod namespaces;
 mod order;
@@ -216,6 +218,14 @@ fn shell_process(script: &OsStr) -> std::process::Command {
     let mut process = std::process::Command::new(shell());
     process.args(["-c", SHELL_SCRIPT]).env(SCRIPT_VARIABLE, script).stdin(std::process::Stdio::null());
     process
+}
+
+/// Kills what a guard that was killed left of its command: `group`, and all processes with this worker's mark that are not below it.
+/// Returns the processes that are left. Blocks for at most some seconds.
+#[must_use]
+pub fn end_orphans(group: Option<i32>) -> Vec<i32> {
+    let mark = processes::own_mark();
+    processes::kill_orphans(group, |pid| is_of_worker(pid, &mark), FORCE_TIME)
 }
 
 /// How long a guard that did not end everything in time gets to do so once it was told to go on, in case it was stopped.

@@ -32,25 +32,42 @@ const PASSES_MAX: usize = 10;
 /// An empty file that nothing can be written to.
 const EMPTY_FILE: &str = "/dev/null";
 
-/// Makes the system's settings read-only, and gives the namespace terminals of its own.
-pub(super) fn protect_system() -> Result<(), String> {
-    for path in SYSTEM.map(Path::new).into_iter().filter(|path| path.exists()) {
-        mount_over_itself(path)?;
+/// The mounts of a namespace before the sandbox adds its own.
+pub(super) struct Mounts(Vec<MountPoint>);
+
+impl Mounts {
+    fn read() -> Result<Self, String> {
+        let text = fs::read("/proc/self/mountinfo").map_err(|error| format!("read /proc/self/mountinfo: {error}"))?;
+        Ok(Self(text.split(|byte| *byte == b'\n').filter_map(MountPoint::parse).collect()))
     }
-    let mounts = fs::read("/proc/self/mountinfo").map_err(|error| format!("read /proc/self/mountinfo: {error}"))?;
-    let is_system = |mount: &MountPoint| {
-        SYSTEM.iter().any(|path| mount.path.starts_with(path)) || SYSTEM_TYPES.contains(&mount.kind.as_str())
-    };
-    let found = mounts.split(|byte| *byte == b'\n').filter_map(MountPoint::parse).filter(is_system);
-    let paths: BTreeSet<PathBuf> = found.map(|mount| mount.path).collect();
-    for path in &paths {
-        match remount_read_only(path) {
-            // Another mount covers it, or its folder may not be entered: it is out of reach.
-            Ok(()) | Err(Errno::NOENT | Errno::ACCESS | Errno::INVAL) => {}
-            Err(error) => hide(path).map_err(|_| format!("mount {} read-only: {error}", path.display()))?,
+}
+
+/// Makes the system's settings read-only, and gives the namespace terminals of its own. Returns the mounts that are there.
+pub(super) fn protect_system() -> Result<Mounts, String> {
+    let mounts = Mounts::read()?;
+    for path in SYSTEM.map(Path::new) {
+        // Those in /proc, which is new, are no mounts yet.
+        if path.starts_with("/proc") && path.exists() || remount_read_only(path) == Err(Errno::INVAL) {
+            mount_over_itself(path)?;
         }
     }
-    own_terminals()
+    let is_system = |mount: &&MountPoint| {
+        SYSTEM.iter().any(|path| mount.path.starts_with(path)) || SYSTEM_TYPES.contains(&mount.kind.as_str())
+    };
+    let found = mounts.0.iter().filter(is_system).map(|mount| mount.path.as_path());
+    let paths: BTreeSet<&Path> = found.chain(SYSTEM.map(Path::new)).collect();
+    paths.into_iter().try_for_each(make_mount_read_only)?;
+    own_terminals()?;
+    Ok(mounts)
+}
+
+/// Makes one mount read-only, or hides it where the system refuses that.
+fn make_mount_read_only(path: &Path) -> Result<(), String> {
+    match remount_read_only(path) {
+        // Another mount covers it, or its folder may not be entered: it is out of reach.
+        Ok(()) | Err(Errno::NOENT | Errno::ACCESS | Errno::INVAL) => Ok(()),
+        Err(error) => hide(path).map_err(|_| format!("mount {} read-only: {error}", path.display())),
+    }
 }
 
 /// One line of /proc/self/mountinfo; see proc_pid_mountinfo(5).
@@ -111,7 +128,7 @@ fn own_terminals() -> Result<(), String> {
 ///
 /// # Errors
 /// A path exists and cannot be protected; the text names it.
-pub(super) fn apply(rules: &[PathRule]) -> Result<(), String> {
+pub(super) fn apply(rules: &[PathRule], mounts: &Mounts) -> Result<(), String> {
     let with = |access: Access| rules.iter().filter(move |rule| rule.access == access).map(|rule| rule.path.as_path());
     let above = folders_above(rules);
     above.iter().try_for_each(|folder| mount_over_itself(folder))?;
@@ -128,7 +145,16 @@ pub(super) fn apply(rules: &[PathRule]) -> Result<(), String> {
     protect_files(&files, &folders_of_files)?;
     // Folders after their files: a file's own mount would be covered otherwise. A folder before the folders in it.
     folders.sort_by_key(|path| path.components().count());
-    folders.into_iter().try_for_each(make_read_only)?;
+    for folder in folders {
+        if make_read_only(folder)? && !is_read_only(folder).unwrap_or(false) {
+            return Err(format!("mount {} read-only: the system left it writable", folder.display()));
+        }
+        let is_writable =
+            |path: &Path| with(Access::Writable).any(|rule| path.starts_with(rule) && rule.starts_with(folder));
+        let below = mounts.0.iter().map(|mount| mount.path.as_path());
+        let below = below.filter(|path| path.starts_with(folder) && *path != folder && !is_writable(path));
+        below.collect::<BTreeSet<_>>().into_iter().try_for_each(make_mount_read_only)?;
+    }
     enter_folder_again()
 }
 
@@ -138,17 +164,11 @@ fn protect_files(files: &[&Path], folders: &[&Path]) -> Result<(), String> {
         let mut is_done = true;
         let named = files.iter().map(|file| (*file).to_owned());
         for file in named.chain(folders.iter().flat_map(|folder| files_of(folder))) {
-            let is_safe = match is_there(&file) {
-                Ok(is_there) => !is_there || is_read_only(&file).unwrap_or(false),
-                Err(_) => false,
-            };
-            if !is_safe {
-                is_done = false;
-                let outcome = make_read_only(&file);
+            match make_read_only(&file) {
+                Ok(is_changed) => is_done &= !is_changed,
                 // Two files may have exchanged their names between two steps; the next pass finds that.
-                if pass == PASSES_MAX {
-                    outcome?;
-                }
+                Err(_) if pass < PASSES_MAX => is_done = false,
+                Err(error) => return Err(error),
             }
         }
         if is_done {
@@ -192,22 +212,19 @@ fn is_read_only(path: &Path) -> Result<bool, Errno> {
     Ok(rustix::fs::statvfs(path)?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// Mounts `path` read-only over itself, unless it is read-only already, missing, or out of this user's reach.
-fn make_read_only(path: &Path) -> Result<(), String> {
+/// Mounts `path` read-only over itself, unless it is read-only already or missing. Returns whether it did.
+fn make_read_only(path: &Path) -> Result<bool, String> {
     let failed = |error: &dyn std::fmt::Display| format!("mount {} read-only: {error}", path.display());
     if !is_there(path).map_err(|error| failed(&error))? {
-        return Ok(());
+        return Ok(false);
     }
-    if is_read_only(path).map_err(|error| failed(&error))? {
-        return Ok(());
+    let has = rustix::fs::statvfs(path).map_err(|error| failed(&error))?.f_flag;
+    if has.contains(StatVfsMountFlags::RDONLY) {
+        return Ok(false);
     }
     mount_over_itself(path)?;
-    remount_read_only(path).map_err(|error| failed(&error))?;
-    if is_read_only(path).map_err(|error| failed(&error))? {
-        Ok(())
-    } else {
-        Err(failed(&"the system left it writable"))
-    }
+    remount_with(path, has).map_err(|error| failed(&error))?;
+    Ok(true)
 }
 
 /// Whether a file or folder is there.
@@ -248,7 +265,12 @@ fn mount_over_itself(path: &Path) -> Result<(), String> {
 }
 
 fn remount_read_only(path: &Path) -> Result<(), Errno> {
-    let kept = kept_flags(rustix::fs::statvfs(path)?.f_flag);
+    remount_with(path, rustix::fs::statvfs(path)?.f_flag)
+}
+
+/// Remounts a mount read-only that has these flags.
+fn remount_with(path: &Path, has: StatVfsMountFlags) -> Result<(), Errno> {
+    let kept = kept_flags(has);
     rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | kept, c"")
 }
 

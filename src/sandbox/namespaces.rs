@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
-use rustix::process::{getegid, geteuid};
+use rustix::process::{Gid, Uid, getegid, geteuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
 use super::{GO, own_arguments, own_program};
@@ -28,13 +28,16 @@ pub(super) fn enter(processes: bool) -> Result<(), String> {
     rustix::mount::mount_change("/", propagation).map_err(|error| format!("mount propagation: {error}"))
 }
 
-/// Lets what this process executes next mount as well, and then seal itself: of an ordinary user's process, execution takes
-/// all capabilities that are not ambient.
+/// Lets what this process executes next mount as well, also below folders that a command closed to its own user, and then seal itself:
+/// of an ordinary user's process, execution takes all capabilities that are not ambient.
 pub(super) fn hand_on_capabilities() -> Result<(), String> {
     let said = |error: Errno| format!("capabilities: {error}");
-    let wanted = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP];
+    let wanted = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP, CapabilitySet::DAC_READ_SEARCH];
     let mut sets = rustix::thread::capabilities(None).map_err(said)?;
-    sets.inheritable |= wanted[0] | wanted[1];
+    // A container's root may lack the last one.
+    let has = |capability: &CapabilitySet| sets.permitted.contains(*capability);
+    let wanted: Vec<CapabilitySet> = wanted.into_iter().filter(has).collect();
+    wanted.iter().for_each(|capability| sets.inheritable |= *capability);
     rustix::thread::set_capabilities(None, sets).map_err(said)?;
     wanted
         .into_iter()
@@ -52,11 +55,22 @@ fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
 fn enter_as_nobody_special(wanted: UnshareFlags) -> io::Result<()> {
     // From inside a process can map its own id only; root has others to map, and needs somebody who stays outside.
     let mapper = if geteuid().is_root() { Some(start_mapper()?) } else { None };
+    // Inside, ids that are not mapped yet are unknown.
+    let (user, group) = (geteuid(), getegid());
     unshare(UnshareFlags::NEWUSER | wanted)?;
     match mapper {
-        Some(mapper) => have_mapped(mapper),
-        None => map_own_id("/proc/self"),
+        Some(mapper) => have_mapped(mapper)?,
+        None => map_id("/proc/self", user, group)?,
     }
+    forbid_control_group_namespaces();
+    Ok(())
+}
+
+/// Keeps commands from control group namespaces: they could mount a control group file system there, and kill Brigade through it. See
+/// cgroup_namespaces(7). A limit holds for all namespaces inside of this user namespace.
+fn forbid_control_group_namespaces() {
+    // Where the file is missing or read-only, commands are confined otherwise as before.
+    let _ = fs::write("/proc/sys/user/max_cgroup_namespaces", "0");
 }
 
 fn start_mapper() -> io::Result<Child> {
@@ -81,7 +95,7 @@ pub(super) fn map_for(arguments: &[OsString]) -> Option<i32> {
     let folder = format!("/proc/{}", process.to_str()?.parse::<u32>().ok()?);
     let mut word = [0];
     let is_told = io::stdin().read_exact(&mut word).is_ok() && word == GO;
-    Some(i32::from(!is_told || map_all_ids(&folder).or_else(|_| map_own_id(&folder)).is_err()))
+    Some(i32::from(!is_told || map_all_ids(&folder).or_else(|_| map_id(&folder, geteuid(), getegid())).is_err()))
 }
 
 /// Maps every id of a new user namespace to itself. See user_namespaces(7).
@@ -98,8 +112,8 @@ fn map_all_ids(folder: &str) -> io::Result<()> {
     Ok(())
 }
 
-fn map_own_id(folder: &str) -> io::Result<()> {
-    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+fn map_id(folder: &str, user: Uid, group: Gid) -> io::Result<()> {
+    let (user, group) = (user.as_raw(), group.as_raw());
     fs::write(format!("{folder}/setgroups"), "deny")?;
     fs::write(format!("{folder}/uid_map"), format!("{user} {user} 1\n"))?;
     fs::write(format!("{folder}/gid_map"), format!("{group} {group} 1\n"))

@@ -62,11 +62,14 @@ fn search_path_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
 }
 
 /// Rules for paths outside the workspace that hold for every command. The folder of the user's config and folders of `PATH` below
-/// the home folder are read-only, but for those in `writable`.
+/// the home folder are read-only, but for those in `writable`. Sockets of terminal multiplexers are hidden.
 #[must_use]
 pub fn home_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
     let config = user_config_file().map(|file| user_config_rules(&file, workspace)).unwrap_or_default();
-    config.into_iter().chain(search_path_rules(workspace, writable)).collect()
+    let rules = config.into_iter().chain(search_path_rules(workspace, writable));
+    #[cfg(unix)]
+    let rules = rules.chain(super::multiplexers::rules(workspace));
+    rules.collect()
 }
 
 /// The user's config file: `$XDG_CONFIG_HOME/brigade/config.toml`, or the same in `~/.config`.
@@ -100,12 +103,11 @@ fn make_folder_of(path: &RealPath) {
 }
 
 /// Rules that keep commands from writing the user's config file: the folder that it is in is read-only, and each folder that has a
-/// symbolic link on the way to it. Where a file is in the way of that folder, that file is.
+/// symbolic link on the way to it. Where that folder could not be made, the file in its way is, or the folder above it.
 fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
     let path = RealPath::of(file);
-    let there = path.end.ancestors().find(|path| path.symlink_metadata().is_ok()).map(Path::to_owned);
-    // The file itself where its folder cannot be read-only; what is in the way where there is no such folder.
-    let end = there.filter(|there| *there == path.end || Some(there.as_path()) == path.end.parent() || !there.is_dir());
+    // The file itself where its folder cannot be read-only; a file in the way or a closed folder where there is no such folder.
+    let end = path.end.ancestors().find(|path| path.symlink_metadata().is_ok()).map(Path::to_owned);
     let folder = path.end.parent().filter(|folder| path.links.is_empty() && folder.is_dir()).map(Path::to_owned);
     let folders_of_links = path.links.iter().filter_map(|link| link.parent().map(Path::to_owned));
     let protected = folder.into_iter().chain(folders_of_links).chain(end);
@@ -120,7 +122,7 @@ fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
 }
 
 /// Whether a folder is the home folder or has it in it, so that it cannot be read-only.
-fn is_home_or_above(folder: &Path) -> bool {
+pub(super) fn is_home_or_above(folder: &Path) -> bool {
     folder.parent().is_none() || home().is_some_and(|home| home.starts_with(folder))
 }
 
@@ -192,7 +194,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         let config = home.join(".config/brigade/config.toml");
-        assert_eq!(user_config_rules(&config, workspace), []);
+        assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(&home)], "it could not be made");
         make_folder_of(&RealPath::of(&config));
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config/brigade"))]);
     }

@@ -66,8 +66,8 @@ pub(super) fn confine(order: &Order) -> Result<(), NotReady> {
         return Ok(());
     }
     super::namespaces::enter(false).map_err(NotReady::Refused)?;
-    super::mounts::protect_system().map_err(NotReady::Refused)?;
-    super::mounts::apply(&order.rules).map_err(NotReady::Unprotected)?;
+    let mounts = super::mounts::protect_system().map_err(NotReady::Refused)?;
+    super::mounts::apply(&order.rules, &mounts).map_err(NotReady::Unprotected)?;
     super::namespaces::seal();
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::domain::access::PathRule;
 use crate::domain::reason;
 use crate::domain::record::{GuardProcess, RunningCommand};
 use crate::domain::task::{TaskId, VerifyRun};
-use crate::platform::processes::{self, GroupSignal};
+use crate::platform::processes;
 use crate::platform::terminal::with_stops_blocked;
 use crate::ports::StoreResult;
 use crate::sandbox::{self, CommandExit, GO, GuardMessage, Level, Sandbox};
@@ -285,6 +285,7 @@ impl Running {
             process: GuardProcess { pid, started_ms },
             group: None,
             commands: Arc::clone(&setting.commands),
+            left: Vec::new(),
         };
         Ok(Self { leash: Some(leash), says: BufReader::new(says), collected, reading, guarded })
     }
@@ -352,12 +353,8 @@ impl Running {
         CommandOutcome { ending, output: collected.into_text(), left }
     }
 
-    /// Makes sure that nothing is left of a command whose guard failed.
+    /// The error of a command whose guard failed.
     async fn abandon(self, reason: &str) -> ToolError {
-        if let Some(command) = self.guarded.group {
-            // All of it may be gone already.
-            let _ = processes::signal_group(command, GroupSignal::Kill);
-        }
         let outcome = self.finish(Ending::TimedOut).await;
         ToolError::Mendable(format!("the command was ended: {reason}{}\n{}", left_text(&outcome.left), outcome.output))
     }
@@ -396,6 +393,8 @@ struct Guarded {
     process: GuardProcess,
     group: Option<i32>,
     commands: Arc<dyn CommandRegistry>,
+    /// Processes that could not be ended after the guard was killed.
+    left: Vec<i32>,
 }
 
 impl Guarded {
@@ -407,38 +406,48 @@ impl Guarded {
     /// Waits until the guard is gone, however long it takes.
     async fn gone(&mut self) -> Option<ExitStatus> {
         let status = self.guard.as_mut()?.wait().await.ok();
-        self.forget().await;
+        self.close(status).await;
         status
     }
 
     /// Waits for the guard, for so long; then ends it and its command by force. Returns what is left.
     async fn end(&mut self) -> Vec<i32> {
-        let Some(guard) = &mut self.guard else { return Vec::new() };
-        if timeout(END_TIMEOUT, guard.wait()).await.is_err() {
-            let (pid, group) = (self.process.pid, self.group);
-            // Not yet waited for, so its number is still its own.
-            let forced = tokio::task::spawn_blocking(move || sandbox::end_by_force(pid, group)).await;
-            let left = forced.unwrap_or_else(|_| vec![pid]);
-            if !left.is_empty() {
-                tracing::warn!(?left, "processes of a command could not be ended");
-                return left;
+        let Some(guard) = &mut self.guard else { return std::mem::take(&mut self.left) };
+        let status = match timeout(END_TIMEOUT, guard.wait()).await {
+            Ok(status) => status.ok(),
+            Err(_) => {
+                let (pid, group) = (self.process.pid, self.group);
+                // Not yet waited for, so its number is still its own.
+                let forced = tokio::task::spawn_blocking(move || sandbox::end_by_force(pid, group)).await;
+                let left = forced.unwrap_or_else(|_| vec![pid]);
+                if !left.is_empty() {
+                    tracing::warn!(?left, "processes of a command could not be ended");
+                    return left;
+                }
+                guard.wait().await.ok()
             }
-            let _: std::io::Result<ExitStatus> = guard.wait().await;
+        };
+        self.close(status).await;
+        std::mem::take(&mut self.left)
+    }
+
+    /// Forgets a command whose guard is gone. One that was killed could not end its command; what cannot be ended stays on record.
+    async fn close(&mut self, status: Option<ExitStatus>) {
+        self.guard = None;
+        if status.and_then(|status| status.code()).is_none() {
+            let group = self.group;
+            self.left = tokio::task::spawn_blocking(move || sandbox::end_orphans(group)).await.unwrap_or_default();
         }
-        self.forget().await;
-        Vec::new()
+        if !self.left.is_empty() {
+            tracing::warn!(left = ?self.left, "processes of a command whose guard was killed could not be ended");
+        } else if let Some(group) = self.group.take() {
+            self.commands.ended(RunningCommand { group, guard: self.process }).await;
+        }
     }
 
     /// Hands it over, unless it is gone.
     fn take(&mut self) -> Option<Self> {
         let (guard, process) = (Some(self.guard.take()?), self.process);
-        Some(Self { guard, process, group: self.group.take(), commands: Arc::clone(&self.commands) })
-    }
-
-    async fn forget(&mut self) {
-        self.guard = None;
-        if let Some(group) = self.group.take() {
-            self.commands.ended(RunningCommand { group, guard: self.process }).await;
-        }
+        Some(Self { guard, process, group: self.group.take(), commands: Arc::clone(&self.commands), left: Vec::new() })
     }
 }

@@ -1,0 +1,64 @@
+//! Sockets of terminal multiplexers: through one, a command could type into the person's terminal outside the sandbox.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+use super::protected::is_home_or_above;
+use crate::domain::access::PathRule;
+
+/// Where tmux and screen put their folders, whatever `TMPDIR` says.
+const TEMPORARY: &str = "/tmp";
+
+/// Rules that hide the sockets of tmux and screen that are there at launch. See tmux(1), screen(1).
+pub(super) fn rules(workspace: &Path) -> Vec<PathRule> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let tmux_folder = PathBuf::from(variable("TMUX_TMPDIR").unwrap_or_else(|| TEMPORARY.into()));
+    let mut folders = vec![tmux_folder.join(format!("tmux-{}", geteuid().as_raw()))];
+    folders.extend(variable("SCREENDIR").map(PathBuf::from));
+    folders.extend(variable("HOME").map(|home| PathBuf::from(home).join(".screen")));
+    for parent in [PathBuf::from("/run/screen"), Path::new(TEMPORARY).join("screens")] {
+        let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+        folders.extend(entries.map(|entry| entry.path()));
+    }
+    let is_own_folder = |folder: &PathBuf| is_own(folder, std::fs::FileType::is_dir);
+    let is_needed = |folder: &PathBuf| is_home_or_above(folder) || workspace.starts_with(folder);
+    let folders =
+        folders.iter().filter_map(|folder| real(folder)).filter(|folder| is_own_folder(folder) && !is_needed(folder));
+    let socket = variable("TMUX").and_then(socket_of_tmux).as_deref().and_then(real);
+    let socket = socket.filter(|socket| is_own(socket, FileTypeExt::is_socket));
+    folders.chain(socket).map(PathRule::hidden).collect()
+}
+
+/// The socket in `TMUX`, which is the socket's path, a process id and a session, with commas between.
+fn socket_of_tmux(value: OsString) -> Option<PathBuf> {
+    let value = value.into_vec();
+    let end = value.iter().enumerate().rev().filter(|(_, byte)| **byte == b',').nth(1).map(|(index, _)| index)?;
+    Some(OsString::from_vec(value[..end].to_vec()).into())
+}
+
+/// The same path without symbolic links above it, so that the last part is looked at itself.
+fn real(path: &Path) -> Option<PathBuf> {
+    Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
+}
+
+/// Whether this user owns it. Another user could put a link into a folder that both may write.
+fn is_own(path: &Path, is_kind: impl Fn(&std::fs::FileType) -> bool) -> bool {
+    let metadata = path.symlink_metadata().ok();
+    metadata.is_some_and(|about| is_kind(&about.file_type()) && about.uid() == geteuid().as_raw())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_of_tmux_may_have_commas() {
+        let socket = |value: &str| socket_of_tmux(value.into());
+        assert_eq!(socket("/tmp/tmux-0/a,b,123,0"), Some(PathBuf::from("/tmp/tmux-0/a,b")));
+        assert_eq!(socket("odd"), None);
+    }
+}
