@@ -411,6 +411,9 @@ pub trait Workers: Send + Sync {
         Ok(HashSet::new())
     }
 
+    /// From now on no store of this process waits for a lock: the process is to end.
+    fn stop_waiting(&self) {}
+
     /// Whether this process still leads its workspace. What tells others so is made anew where somebody removed it.
     async fn tenure(&self) -> StoreResult<Tenure> {
         Ok(Tenure::Held)
