@@ -119,7 +119,7 @@ pub enum StoreError {
         known: u64,
     },
     /// A control file of the workspace is a symbolic link: its path, and the path that it holds.
-    #[error("cannot use {0}: it is a symbolic link to {1}, which commands could exchange")]
+    #[error("cannot use {0}: it is a symbolic link to {1}, and a command of the team could lead it elsewhere")]
     Link(String, String),
     /// Another team has the workspace.
     #[error("team `{team}` (pid {pid}) already runs in this workspace")]

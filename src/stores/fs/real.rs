@@ -233,6 +233,8 @@ mod tests {
         for (path, found) in [(&pipe, "a pipe"), (&link, "a symbolic link"), (&folder.path().to_owned(), "irectory")] {
             let errors = [files.append(path, b"x").unwrap_err(), files.write(path, b"x").unwrap_err()];
             assert!(errors.iter().all(|error| error.to_string().contains(found)), "{errors:?}");
+            let remedy = |error: &io::Error| found == "irectory" || error.to_string().contains("remove it (rm)");
+            assert!(errors.iter().all(remedy), "{errors:?}");
             assert!(files.read(path, 0, 9).is_err());
         }
         // A pipe that somebody reads is none the less no file.
