@@ -679,6 +679,25 @@ fn what_init_replaces_is_kept_beside_it() {
 }
 
 #[test]
+fn init_names_files_it_kept() {
+    let place = Place::new();
+    place.write("plan.md", "## Mine\n");
+    let text = String::from_utf8(place.output("brigade init").stdout).unwrap();
+    assert!(text.contains("kept plan.md, which was there") && text.contains("wrote brigade.toml"), "{text}");
+    assert_eq!(fs::read_to_string(place.path().join("plan.md")).unwrap(), "## Mine\n");
+}
+
+#[test]
+fn log_counts_printed_lines() {
+    let place = Place::begun();
+    assert!(place.output("brigade run").status.success());
+    for count in 1..=6 {
+        let text = String::from_utf8(place.output(&format!("brigade log -n {count}")).stdout).unwrap();
+        assert_eq!(text.lines().count(), count, "{text}");
+    }
+}
+
+#[test]
 fn the_hint_of_clean_removes_what_was_listed() {
     let place = Place::begun();
     place.output("brigade tasks add a");

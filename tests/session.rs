@@ -589,13 +589,36 @@ fn what_a_typed_command_brings_about_is_told_behind_its_answer() {
     assert!(told.iter().enumerate().all(|(place, line)| is_begin(line) == (place % 2 == 0)), "{shown}");
 }
 
+fn git(folder: &Path, arguments: &[&str]) {
+    let mut command = Command::new("git");
+    command.args(["-c", "user.name=Person", "-c", "user.email=person@example.invalid"]).args(arguments);
+    assert!(command.current_dir(folder).output().unwrap().status.success(), "{arguments:?}");
+}
+
+#[test]
+fn verify_of_a_clone_asks_at_a_terminal() {
+    for (typed, runs) in [("\r", false), ("n\r", false), ("y\r", true)] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(".tasks")).unwrap();
+        let task = r#"{"id":1,"subject":"theirs","status":"in_progress","owner":"x","verify":"touch verified"}"#;
+        fs::write(folder.path().join(".tasks/task_1.json"), task).unwrap();
+        git(folder.path(), &["init", "-q"]);
+        git(folder.path(), &["add", "-A"]);
+        let mut command = brigade(folder.path(), &["tasks", "complete", "1", "--force"]);
+        command.env_remove("CI");
+        let mut seat = Seat::of(command, folder, 30, 120, "xterm-256color");
+        seat.until("it asks", |shown| shown.contains("runs now: touch verified") && shown.contains("[y/N]"));
+        assert!(!seat.path().join("verified").exists(), "it ran before the answer");
+        seat.type_in(typed);
+        assert_eq!(seat.code(), Some(if runs { 0 } else { 2 }), "{}", seat.shown());
+        assert_eq!(seat.path().join("verified").exists(), runs, "{}", seat.shown());
+        let task = fs::read_to_string(seat.path().join(".tasks/task_1.json")).unwrap();
+        assert_eq!(task.contains("completed"), runs, "{task}");
+    }
+}
+
 #[test]
 fn first_run_of_a_clone_asks_at_a_terminal() {
-    let git = |folder: &Path, arguments: &[&str]| {
-        let mut command = Command::new("git");
-        command.args(["-c", "user.name=Person", "-c", "user.email=person@example.invalid"]).args(arguments);
-        assert!(command.current_dir(folder).output().unwrap().status.success(), "{arguments:?}");
-    };
     for (arguments, typed, runs) in [
         (["up"], "\r", false),
         (["up"], "no\r", false),

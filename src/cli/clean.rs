@@ -69,8 +69,8 @@ impl Clean {
         let items = self.items(&workspace, &running.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         if self.yes && !items.is_empty() {
-            let stores = context.stores(Purpose::Act).await?;
             let held = occupy(Arc::new(RealFileSystem::default()), &workspace, &Incarnation::own(), CLEANER)?;
+            let stores = context.stores(Purpose::Act).await?;
             stores.workers.survey().await?;
             for item in &items {
                 remove(&item.path)?;

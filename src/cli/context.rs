@@ -4,84 +4,34 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Global;
 use super::error::{CliError, CliResult};
 use super::output::Output;
+use super::running::{Running, heartbeat_in};
 use super::session::line::as_typed;
 use super::session::screen::Screen;
 use crate::config::problem::ConfigError;
 use crate::config::search::{check_owner, find_folder_upwards, find_upwards};
 use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags};
 use crate::domain::name::Name;
-use crate::domain::state::{Mode, SharedState, TeammateReport};
 use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
 use crate::embed::{self, SystemClock};
-use crate::platform;
 use crate::ports::{Board, BoardView, Clock, Stores};
-use crate::sandbox::Sandbox;
 use crate::sandbox::protected::user_config_file;
+use crate::sandbox::{Sandbox, WORKER_VARIABLE};
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::{BOARD_FOLDER, FileBoard};
 use crate::stores::file::format::check_format;
 use crate::stores::file::links::refuse_links;
 use crate::stores::file::workers::FileWorkers;
 use crate::stores::fs::RealFileSystem;
-use crate::stores::open::{OpenOptions, Purpose, leader, open};
+use crate::stores::open::{OpenOptions, Purpose, open_with};
 use crate::team::patience::too_little_room;
 use crate::team::spec::{MemberSpec, TeamSpec};
-use crate::ui::stillness::Stillness;
 use crate::ui::text::with_flags;
 use crate::ui::why::Candidate;
-
-/// The process that leads a team.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeadProcess {
-    /// Its team.
-    pub team: String,
-    /// Its number.
-    pub pid: u32,
-    /// Whether that number is certainly the lead's: then it may be signalled. Where the system tells no start times it is taken to be.
-    pub is_certain: bool,
-    /// The machine it runs on, where its record says so.
-    pub host: Option<String>,
-    /// Its last sign of life, where anything says so.
-    pub heartbeat: Option<UnixMs>,
-    /// Whether it is suspended, where the system says so.
-    pub is_suspended: bool,
-}
-
-/// A lead that gave no sign of life for longer than this is said to: it gives one every five seconds.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
-
-impl LeadProcess {
-    /// That it does not go on, where that can be told: it is suspended, or has given no sign of life for too long.
-    #[must_use]
-    pub fn stillness(&self, now: UnixMs) -> Option<Stillness> {
-        if self.is_suspended {
-            return Some(Stillness::Suspended);
-        }
-        let silence = self.heartbeat.map(|heartbeat| now.since(heartbeat)).filter(|silence| *silence > SILENCE_MAX);
-        silence.map(Stillness::Silent)
-    }
-}
-
-/// What runs in a workspace, and what its state file says.
-#[derive(Debug, Clone, Default)]
-pub struct Running {
-    /// The team that runs.
-    pub team: Option<String>,
-    /// The process that leads it.
-    pub lead: Option<LeadProcess>,
-    /// The ids of all workers that live.
-    pub workers: Vec<String>,
-    /// What the person wants.
-    pub desired: Option<Mode>,
-    /// The state file.
-    pub state: Option<SharedState>,
-}
 
 /// What a command is given.
 #[derive(Debug, Clone)]
@@ -92,6 +42,7 @@ pub struct Context {
     pub output: Output,
     /// The session it is given in.
     screen: Option<Screen>,
+    files: RealFileSystem,
 }
 
 impl Context {
@@ -107,13 +58,20 @@ impl Context {
             .filter(|(name, _)| name.starts_with("BRIGADE_"))
             .collect();
         let surroundings = Surroundings { current_folder, user_file: user_config_file(), variables };
-        Ok(Self { global, surroundings, output, screen: None })
+        Ok(Self { global, surroundings, output, screen: None, files: RealFileSystem::for_command() })
     }
 
     /// The same for a command within a session: as wide as the terminal is now, and what is hinted at is typed there.
     #[must_use]
     pub fn in_session(&self, screen: &Screen) -> Self {
-        Self { output: Output::new(false, self.output.color), screen: Some(screen.clone()), ..self.clone() }
+        let (output, screen) = (Output::new(false, self.output.color), Some(screen.clone()));
+        Self { output, screen, files: RealFileSystem::default(), ..self.clone() }
+    }
+
+    /// The same for one more command.
+    #[must_use]
+    pub fn for_next_command(&self, output: Output) -> Self {
+        Self { output, files: RealFileSystem::for_command(), ..self.clone() }
     }
 
     /// Why no work is taken in the workspace, where too little is free on its disk for this team.
@@ -311,7 +269,7 @@ impl Context {
     /// # Errors
     /// There is no workspace, or a newer Brigade's files are in it.
     pub fn board_to_look_at(&self) -> CliResult<FileBoard> {
-        let (files, workspace) = (Arc::new(RealFileSystem::default()), self.workspace()?);
+        let (files, workspace) = (Arc::new(self.files.clone()), self.workspace()?);
         check_format(&*files, &workspace.join(TEAM_FOLDER))?;
         Ok(FileBoard::look(files, &workspace, Arc::new(SystemClock)))
     }
@@ -322,7 +280,7 @@ impl Context {
     /// There is no workspace, or the board cannot be opened.
     pub fn board(&self) -> CliResult<Arc<dyn Board>> {
         let (changes, _) = tokio::sync::broadcast::channel(1);
-        let (files, workspace) = (Arc::new(RealFileSystem::default()), self.workspace()?);
+        let (files, workspace) = (Arc::new(self.files.clone()), self.workspace()?);
         refuse_links(&workspace)?;
         check_format(&*files, &workspace.join(TEAM_FOLDER))?;
         let durability = self.durability();
@@ -335,7 +293,8 @@ impl Context {
     /// There is no workspace, or one cannot be opened.
     pub async fn stores(&self, purpose: Purpose) -> CliResult<Stores> {
         let (durability, clock) = (self.durability(), Arc::new(SystemClock));
-        Ok(open(&self.workspace()?, OpenOptions { purpose, durability, clock }).await?.stores)
+        let options = OpenOptions { purpose, durability, clock };
+        Ok(open_with(self.files.clone(), &self.workspace()?, options).await?.stores)
     }
 
     /// The workers of the workspace, looked at from outside.
@@ -352,7 +311,10 @@ impl Context {
     pub fn live_workers(&self, view: &BoardView) -> Option<HashSet<String>> {
         let has_worker = |task: &Task| task.claim.as_ref().is_some_and(|claim| claim.expires.is_none());
         view.tasks.values().any(|task| has_worker(task)).then_some(())?;
-        Some(self.who_runs().ok()?.workers.into_iter().collect())
+        let running = self.who_runs().ok()?;
+        let Some(mark) = running.hidden_workers else { return Some(running.workers.into_iter().collect()) };
+        let claims = view.tasks.values().filter_map(|task| task.claim.as_ref());
+        Some(claims.map(|claim| claim.worker.clone()).filter(|worker| worker.starts_with(&mark)).collect())
     }
 
     /// The team that runs here, if one does, and what the state file says.
@@ -364,7 +326,7 @@ impl Context {
         let mut running = self.who_runs()?;
         if let Some(lead) = &mut running.lead {
             // The younger of what the state file and the worker's record say.
-            lead.heartbeat = lead.heartbeat.max(state.as_ref().and_then(|state| heartbeat(state, &lead.team)));
+            lead.heartbeat = lead.heartbeat.max(state.as_ref().and_then(|state| heartbeat_in(state, &lead.team)));
         }
         Ok(Running { desired: state.as_ref().map(|state| state.desired), state, ..running })
     }
@@ -374,24 +336,8 @@ impl Context {
     /// # Errors
     /// There is no workspace, or it cannot be read.
     pub fn who_runs(&self) -> CliResult<Running> {
-        let workspace = self.workspace()?;
-        let leader = leader(&workspace)?;
-        let living = self.workers()?.living()?;
-        let lead = leader.map(|leader| {
-            let record = living.iter().find(|worker| worker.pid == leader.pid);
-            let is_here = record.is_some_and(|record| record.host == platform::host_name());
-            let process = i32::try_from(leader.pid).ok().filter(|_| is_here).and_then(platform::processes::process);
-            LeadProcess {
-                is_certain: leader.lives() == Some(true) || platform::processes::own_start_ms() == 0,
-                is_suspended: process.is_some_and(|process| process.is_suspended),
-                host: record.map(|record| record.host.clone()),
-                heartbeat: record.map(|record| record.heartbeat),
-                team: leader.team,
-                pid: leader.pid,
-            }
-        });
-        let workers = living.into_iter().map(|worker| worker.worker).collect();
-        Ok(Running { team: lead.as_ref().map(|lead| lead.team.clone()), lead, workers, ..Running::default() })
+        let own_mark = self.surroundings.variables.get(WORKER_VARIABLE);
+        Running::of(&self.workspace()?, &self.workers()?, own_mark.map(String::as_str))
     }
 
     /// Opens the inboxes of the only team while none runs: mail may be sent before a team first does. A team that runs has
@@ -438,15 +384,6 @@ pub fn candidates(team: &TeamSpec) -> Vec<Candidate> {
 #[must_use]
 pub fn member_names(team: &TeamSpec) -> Vec<Name> {
     team.members.iter().map(|member| member.name.clone()).collect()
-}
-
-/// The last sign of life that a team's lead gave in the state file.
-fn heartbeat(state: &SharedState, team: &str) -> Option<UnixMs> {
-    let of_team = state.team();
-    let teammates: BTreeMap<String, TeammateReport> = state.document.get("teammates").ok().flatten()?;
-    let reports = teammates.values().map(|report| report.heartbeat.clone());
-    let reports = reports.chain(state.lead().map(|lead| lead.heartbeat.clone()));
-    reports.filter_map(|heartbeat| UnixMs::from_iso(&heartbeat)).max().filter(|_| of_team.as_deref() == Some(team))
 }
 
 /// A path as people read it: relative to the current folder where it is below that.

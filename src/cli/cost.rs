@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::context::{Context, Running};
+use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::output::Answer;
+use super::running::Running;
 use crate::domain::spend::{LedgerEntry, LedgerLine};
 use crate::domain::state::SharedState;
 use crate::stores::file::workers::Incarnation;
@@ -62,8 +63,8 @@ async fn reset(context: &Context, running: &Running, team: &str) -> CliResult<()
         let message = format!("team {} (pid {}) runs in this workspace", one_line(&lead.team), lead.pid);
         return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("brigade stop"));
     }
-    let stores = context.stores(Purpose::Act).await?;
     let held = occupy(Arc::new(RealFileSystem::default()), &context.workspace()?, &Incarnation::own(), RESETTER)?;
+    let stores = context.stores(Purpose::Act).await?;
     let line = LedgerLine::new(context.now(), LedgerEntry::Reset { team: team.to_owned() });
     stores.ledger.append(vec![line]).await?;
     drop(held);

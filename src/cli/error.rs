@@ -109,8 +109,8 @@ impl From<StoreError> for CliError {
             StoreError::Io { source, .. } if LockTimeout::in_error(source).is_some() => {
                 Some("end the process that holds it, or wait until it is done; `brigade stop` needs no lock".to_owned())
             }
-            StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-                Some("you may not write there; commands that a team runs see its control files read-only".to_owned())
+            StoreError::Io { source, .. } if is_not_writable(source) => {
+                Some("you may not write there: commands that a team runs see its control files read-only".to_owned())
             }
             _ => None,
         };
@@ -127,6 +127,11 @@ impl From<StoreError> for CliError {
         };
         Self { message, hint, exit, done: Vec::new() }
     }
+}
+
+fn is_not_writable(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    [PermissionDenied, ReadOnlyFilesystem].contains(&error.kind())
 }
 
 fn link_hint(path: &str) -> String {

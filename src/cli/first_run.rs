@@ -1,15 +1,16 @@
-//! The first launch of a workspace. A clone brings commands, a plan and tasks along; they are named before they run for the
-//! first time, and a person at a terminal is asked.
+//! The first run of a workspace. A clone brings commands, a plan and tasks along. Brigade names them before it runs them for the
+//! first time, and asks a person at a terminal.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::path::Path;
+use std::io::{self, IsTerminal as _};
+use std::path::{Path, PathBuf};
 
 use super::context::{Context, shown};
 use super::error::{CliError, CliResult};
 use crate::config::settings::PROVIDER_DEFAULT;
-use crate::domain::task::{NewTask, TaskId, TaskStatus};
+use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::models::runbook;
+use crate::platform::terminal;
 use crate::ports::Board as _;
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::board::BOARD_FOLDER;
@@ -19,22 +20,24 @@ use crate::team::spec::TeamSpec;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::{count, cut, one_line};
 
-/// The most commands that are named; the plan and the tasks have all of them.
-const COMMANDS_MAX: usize = 8;
+/// The most commands that are named. The plan and the tasks have all of them.
+const COMMANDS_MAX: usize = 5;
 /// The most columns of one of them.
-const COMMAND_COLUMNS_MAX: usize = 60;
+const COMMAND_COLUMNS_MAX: usize = 90;
+/// The most columns of a `verify` command that is named alone.
+const VERIFY_COLUMNS_MAX: usize = 500;
 
-/// What git tracks of all that a launch is about to run.
+/// The files that git tracks and a launch takes commands or addresses from.
 #[derive(Debug, Default)]
 struct Tracked {
     /// The plan and the tasks, in words.
     sources: Vec<String>,
     commands: BTreeSet<String>,
-    /// Where models are reached that the config names.
+    /// The addresses of models that the config names.
     addresses: BTreeSet<String>,
 }
 
-/// Names what git tracks of all that a first launch is about to run, and asks the person, where one may be asked.
+/// Before the first launch, names the commands that git tracks, and asks the person where `may_ask` allows it.
 ///
 /// # Errors
 /// The person does not agree. Nothing was written then.
@@ -48,31 +51,71 @@ pub(super) fn confirm(
     if !is_first(workspace) {
         return Ok(());
     }
-    let tracked = Tracked::of(context, workspace, spec, plan)?;
-    let Some(line) = tracked.line() else { return Ok(()) };
-    context.note(&format!("{} {line}", paint(WARN, "first run:")));
-    if !may_ask {
+    let lines = Tracked::of(context, workspace, spec, plan)?.lines();
+    if lines.is_empty() {
         return Ok(());
     }
-    context.note("Run these commands? [y/N]");
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer).map_err(|error| CliError::usage(format!("cannot read the answer: {error}")))?;
-    if ["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
+    context.note(&format!("{} this team takes these from files that git tracks:", paint(WARN, "first run:")));
+    for line in lines {
+        context.note(&format!("  {line}"));
+    }
+    if !may_ask || is_agreed(context, "Run these commands? [y/N]")? {
         return Ok(());
     }
     Err(CliError::usage("cannot launch the team: you did not answer yes")
         .hint("read the files that are named, then launch again"))
 }
 
-/// Whether no team of this user ran here before: there is no `.team/FORMAT`, which every launch writes, or git tracks something in
-/// `.team`, so that it came with a clone. A clone has no file that git does not track.
+/// Before the first launch, names the `verify` command of a task that git tracks, and asks the person at a terminal. In a session a
+/// team runs, so the person has agreed.
+///
+/// # Errors
+/// The person does not agree. Nothing was run or written then.
+pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> CliResult<()> {
+    let workspace = context.workspace()?;
+    let is_known = context.is_in_session() || !is_first(&workspace);
+    if is_known || !TrackedTasks::of(&workspace).has(task.id) {
+        return Ok(());
+    }
+    let command = cut(&one_line(verify), VERIFY_COLUMNS_MAX);
+    let text = format!("git tracks {}, and its verify command runs now: {command}", task.id);
+    context.note(&format!("{} {text}", paint(WARN, "first run:")));
+    if context.output.json || !may_ask() || is_agreed(context, "Run this command? [y/N]")? {
+        return Ok(());
+    }
+    Err(CliError::usage(format!("cannot complete {}: you did not answer yes", task.id))
+        .hint(format!("brigade tasks show {} shows the whole command", task.id.0)))
+}
+
+/// Whether a person sits at the terminal and can answer a question.
+pub(super) fn may_ask() -> bool {
+    let is_at_terminal = io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal();
+    // In the background of a shell the terminal is the shell's.
+    is_at_terminal && terminal::is_ours() && !is_ci()
+}
+
+/// Whether this runs as continuous integration, where nobody answers, whatever its terminal is.
+fn is_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| !["", "0", "false"].iter().any(|no| value == *no))
+}
+
+/// Asks a question, and waits for the answer.
+fn is_agreed(context: &Context, question: &str) -> CliResult<bool> {
+    context.note(question);
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(|error| CliError::usage(format!("cannot read the answer: {error}")))?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+}
+
+/// Whether no team of this user ran here before. Every launch writes `.team/FORMAT`; where git tracks something in `.team`, that file
+/// may have come with a clone.
 fn is_first(workspace: &Path) -> bool {
     let has_run = workspace.join(TEAM_FOLDER).join(FORMAT_FILE).is_file();
     // Where git does not say, the file may have come with a clone.
     !has_run || GitRepository::tracked(workspace, &[TEAM_FOLDER]).map_or(true, |tracked| !tracked.is_empty())
 }
 
-/// Whether git tracks this file. Where git does not say it may.
+/// Whether git tracks this file; true where git does not say.
 fn is_tracked(file: &Path) -> bool {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
         return true;
@@ -96,17 +139,12 @@ impl Tracked {
                 tracked.take(task.verify.as_deref(), &task.description, runs_blocks);
             }
         }
-        let tasks = match GitRepository::tracked(workspace, &[BOARD_FOLDER]) {
-            Ok(files) if files.is_empty() => return Ok(tracked),
-            Ok(files) => Some(files),
-            Err(_) => None,
-        };
-        // Of a submodule git lists the folder alone.
-        let is_named = |file: &Path, name: &str| file.file_name().is_some_and(|file| file.eq_ignore_ascii_case(name));
-        let has = |name: &str| tasks.as_ref().is_none_or(|files| files.iter().any(|file| is_named(file, name)));
-        let is_of_board = |id: TaskId| has(&id.file_name()) || has(BOARD_FOLDER);
+        let tasks = TrackedTasks::of(workspace);
+        if tasks.is_none() {
+            return Ok(tracked);
+        }
         let view = super::on_one_thread(async { Ok(context.board_to_look_at()?.view().await?) })?;
-        let open = view.tasks.values().filter(|task| task.status != TaskStatus::Completed && is_of_board(task.id));
+        let open = view.tasks.values().filter(|task| task.status != TaskStatus::Completed && tasks.has(task.id));
         let mut number = 0;
         for task in open {
             number += 1;
@@ -126,22 +164,42 @@ impl Tracked {
         }
     }
 
-    /// All of it on one line; `None` where nothing is tracked.
-    fn line(&self) -> Option<String> {
-        let named = self.commands.iter().take(COMMANDS_MAX).map(|text| cut(&one_line(text), COMMAND_COLUMNS_MAX));
-        let mut commands: Vec<String> = named.map(|command| format!("`{command}`")).collect();
+    /// One line for each source, each command and each address; empty where git tracks nothing.
+    fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.sources.iter().map(|source| one_line(source)).collect();
+        if !self.commands.is_empty() {
+            lines.push(format!("{}:", count(self.commands.len(), "command")));
+        }
+        let named = self.commands.iter().take(COMMANDS_MAX);
+        lines.extend(named.map(|command| format!("  {}", cut(&one_line(command), COMMAND_COLUMNS_MAX))));
         let left = self.commands.len().saturating_sub(COMMANDS_MAX);
         if left > 0 {
-            commands.push(format!("{left} more"));
+            lines.push(format!("  and {left} more"));
         }
-        let mut parts: Vec<String> = self.sources.iter().map(|source| one_line(source)).collect();
-        if !commands.is_empty() {
-            parts.push(format!("the commands {}", commands.join(", ")));
-        }
-        if !self.addresses.is_empty() {
-            let addresses: Vec<String> = self.addresses.iter().map(|address| one_line(address)).collect();
-            parts.push(format!("models at {}, which get the provider's key", addresses.join(", ")));
-        }
-        (!parts.is_empty()).then(|| format!("from files that git tracks this team takes {}", parts.join("; ")))
+        let addresses = self.addresses.iter().map(|address| one_line(address));
+        lines.extend(addresses.map(|address| format!("models at {address}, which get the provider's key")));
+        lines
+    }
+}
+
+/// The files below the board that git tracks; `None` where git does not say, and all of them may be tracked.
+struct TrackedTasks(Option<Vec<PathBuf>>);
+
+impl TrackedTasks {
+    fn of(workspace: &Path) -> Self {
+        Self(GitRepository::tracked(workspace, &[BOARD_FOLDER]).ok())
+    }
+
+    fn is_none(&self) -> bool {
+        self.0.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    fn has(&self, id: TaskId) -> bool {
+        // Git names a submodule by its folder alone.
+        let names = [id.file_name(), BOARD_FOLDER.to_owned()];
+        let is_named = |file: &PathBuf| {
+            file.file_name().is_some_and(|file| names.iter().any(|name| file.eq_ignore_ascii_case(name)))
+        };
+        self.0.as_ref().is_none_or(|files| files.iter().any(is_named))
     }
 }

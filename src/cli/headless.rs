@@ -230,6 +230,10 @@ impl Report {
                     let command = if asked { Command::StopNow } else { Command::Stop };
                     let text = if asked { STOPPING_NOW.to_owned() } else { stopping(&live) };
                     self.note(&text);
+                    if asked {
+                        // The lead may wait for a lock itself, and hear of it only then.
+                        stores.workers.stop_waiting();
+                    }
                     asked = true;
                     // A team that is gone needs no commands.
                     let _ = commands.send(command).await;

@@ -10,7 +10,7 @@ use crate::config::CONFIG_FILE;
 use crate::domain::name::Name;
 use crate::platform::reading::{self, Accept};
 use crate::team::spec::Prompts;
-use crate::ui::style::{BOLD, GOOD, WARN, paint};
+use crate::ui::style::{BOLD, DIM, GOOD, WARN, paint};
 
 /// The longest .gitignore that is looked through, in bytes.
 const IGNORE_BYTES_MAX: u64 = 1024 * 1024;
@@ -70,7 +70,7 @@ impl Init {
                 ("prompts/cleanup.md".into(), prompts.cleanup),
             ]);
         }
-        let (mut written, mut replaced) = (Vec::new(), Vec::new());
+        let (mut written, mut replaced, mut kept_files) = (Vec::new(), Vec::new(), Vec::new());
         for (path, text) in &files {
             let file = folder.join(path);
             let is_there = file.symlink_metadata().is_ok();
@@ -86,24 +86,28 @@ impl Init {
                     file: path.display().to_string(),
                     kept: path.with_file_name(kept).display().to_string(),
                 });
+            } else {
+                kept_files.push(path.display().to_string());
             }
         }
         if ignore(&folder)? {
             written.push(".gitignore".to_owned());
         }
         // A folder's name may be no text, which JSON cannot say.
-        let data = serde_json::json!({ "folder": folder.to_string_lossy(), "written": written, "replaced": replaced });
-        context.output.answer(&data, || said(&written, &replaced, &team))
+        let folder = folder.to_string_lossy();
+        let data =
+            serde_json::json!({ "folder": folder, "written": written, "replaced": replaced, "kept": kept_files });
+        context.output.answer(&data, || said(&written, &replaced, &kept_files, &team))
     }
 }
 
-fn said(written: &[String], replaced: &[Replaced], team: &Name) -> String {
+fn said(written: &[String], replaced: &[Replaced], kept_files: &[String], team: &Name) -> String {
     let mut files: String = written.iter().map(|file| format!("  {} {file}\n", paint(GOOD, "wrote"))).collect();
     for Replaced { file, kept } in replaced {
         files.push_str(&format!("  {} {file} (the former is {kept})\n", paint(WARN, "replaced")));
     }
-    if files.is_empty() {
-        files.push_str("  all files are there already\n");
+    for file in kept_files {
+        files.push_str(&format!("  {} {file}, which was there\n", paint(DIM, "kept")));
     }
     format!(
         "{files}\nSee the team work, without any key:\n  {}\nThen make plan.md and brigade.toml yours; {} checks them.\n",

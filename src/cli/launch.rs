@@ -99,7 +99,7 @@ impl Wanted {
         let is_at_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         // In the background of a shell the terminal is the shell's.
         let has_terminal = format == OutputFormat::Text && is_at_terminal && terminal::is_ours();
-        let may_ask = has_terminal && std::io::stderr().is_terminal() && !is_ci();
+        let may_ask = format == OutputFormat::Text && first_run::may_ask();
         first_run::confirm(context, &workspace, &resolved.spec, &plan, may_ask)?;
         let wants_to_talk = self.may_interact && format == OutputFormat::Text && is_at_terminal;
         let is_interactive = self.may_interact && has_terminal;
@@ -156,11 +156,6 @@ impl Wanted {
         };
         Err(CliError::usage(text).hint(hint))
     }
-}
-
-/// Whether this runs as continuous integration, where nobody answers, whatever its terminal is.
-fn is_ci() -> bool {
-    std::env::var_os("CI").is_some_and(|value| !["", "0", "false"].iter().any(|no| value == *no))
 }
 
 /// Says which blocks of a plan's tasks are not run, where a member would run the others.

@@ -32,7 +32,7 @@ const COUNT_MAX: u64 = 1_000_000;
 /// Without --run or --since, in the newest run. With --json the events as they stand in the log; with --follow besides, a line each.
 #[derive(Debug, clap::Args)]
 pub struct Log {
-    /// Only the last so many events
+    /// Only the last so many lines; with --json, the last so many events
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = number::<u64>(1..=COUNT_MAX))]
     last: Option<u64>,
     /// Only those about this task
@@ -95,20 +95,25 @@ impl Log {
             _ => reader.read_new()?,
         };
         let mut events = shown.choose(events);
-        let surplus = events.len().saturating_sub(usize::try_from(self.last.unwrap_or(u64::MAX)).unwrap_or(usize::MAX));
-        events.drain(..surplus);
-        if !self.follow {
-            let is_empty = events.is_empty();
-            let chosen: Vec<&Event> = events.iter().map(|(_, event)| event).collect();
-            let answer = context.output.answer(&chosen, || shown.lines(&events))?;
-            return Ok(if is_empty { answer.note(paint(DIM, &shown.nothing())) } else { answer });
+        let last = usize::try_from(self.last.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        if context.output.json {
+            let surplus = events.len().saturating_sub(last);
+            events.drain(..surplus);
         }
+        // Many events have no line of their own, and some share one: lines are counted once they are made.
+        let lines = |shown: &mut Shown<'_>| last_lines(&shown.lines(&events), last).to_owned();
+        if !self.follow {
+            let chosen: Vec<&Event> = events.iter().map(|(_, event)| event).collect();
+            let answer = context.output.answer(&chosen, || lines(&mut shown))?;
+            return Ok(if events.is_empty() { answer.note(paint(DIM, &shown.nothing())) } else { answer });
+        }
+        let mut text = lines(&mut shown);
         loop {
-            let text = shown.lines(&events);
             context.output.print(&text).map_err(|error| CliError::refused(format!("cannot write: {error}")))?;
             tokio::time::sleep(LOOK_INTERVAL).await;
             let new = reader.read_new()?;
-            events = shown.choose(new);
+            let events = shown.choose(new);
+            text = shown.lines(&events);
         }
     }
 
@@ -259,6 +264,13 @@ impl<'a> Shown<'a> {
     }
 }
 
+/// The last `count` lines of a text.
+fn last_lines(text: &str, count: usize) -> &str {
+    let surplus = text.lines().count().saturating_sub(count);
+    let begin = text.split_inclusive('\n').take(surplus).map(str::len).sum();
+    &text[begin..]
+}
+
 /// Lists the runs that are kept.
 fn list(context: &Context) -> CliResult<Answer> {
     let kept = runs::split(runs::reader(context, RunChoice::All)?.read_new()?);
@@ -312,5 +324,18 @@ fn outcome(run: &Run) -> String {
         Some(Fact::TeamStopped { reason, .. }) => one_line(reason),
         _ if run.number == 1 => "it runs, or was killed".to_owned(),
         _ => "it was killed".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_lines_are_counted_as_printed() {
+        for (count, expected) in [(1, "c\n"), (2, "b\nc\n"), (3, "a\nb\nc\n"), (9, "a\nb\nc\n")] {
+            assert_eq!(last_lines("a\nb\nc\n", count), expected);
+        }
+        assert_eq!(last_lines("", 3), "");
     }
 }

@@ -28,6 +28,7 @@ pub mod log;
 pub mod output;
 pub mod replay;
 pub mod run;
+pub mod running;
 pub mod runs;
 pub mod send;
 pub mod session;
@@ -211,8 +212,7 @@ pub fn answer(context: &Context, words: Vec<String>) -> String {
         Err(error) => return rendered(&error, is_harmful),
     };
     let output = Output { json: cli.global.json, ..context.output };
-    let mut context = context.clone();
-    context.output = output;
+    let context = context.for_next_command(output);
     match cli.command.act_with_hints(&context, |_| Err(CliError::usage("a team runs here already"))) {
         Ok(answer) => output.render(&answer),
         Err(error) => output.render_error(&error),

@@ -6,14 +6,16 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::arguments::number;
-use super::context::{Context, LeadProcess};
+use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
+use super::running::{LeadProcess, Running};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
 use crate::domain::state::TeammateReport;
 use crate::platform;
 use crate::ports::Stores;
+use crate::stores::file::links::refuse_links;
 use crate::stores::open::Purpose;
 use crate::ui::text::one_line;
 
@@ -47,22 +49,30 @@ impl Stop {
     /// No team runs, nobody of that name, or the team did not stop in time.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let running = context.who_runs()?;
+        if let Some(stray) = &running.stray {
+            let message = format!("cannot stop a team: {}", stray.says());
+            return Err(CliError::refused(message).hint(stray.remedy()));
+        }
         let Some(lead) = running.lead.clone() else {
             let done = context.output.answer(&serde_json::json!({ "stopped": false }), String::new)?;
             return Ok(done.note("no team runs in this workspace"));
         };
         match &self.name {
             Some(name) => ask(context, name, self.now).await,
-            None => self.stop_team(context, &lead).await,
+            None => self.stop_team(context, &running, &lead).await,
         }
     }
 
-    async fn stop_team(&self, context: &Context, lead: &LeadProcess) -> CliResult<Answer> {
+    async fn stop_team(&self, context: &Context, running: &Running, lead: &LeadProcess) -> CliResult<Answer> {
         if lead.pid == std::process::id() {
             let message = "this session is the team's own";
             return Err(CliError::usage(message).hint("/quit stops the team; /stop NAME stops a teammate"));
         }
         let team = &lead.team;
+        if running.hidden_workers.is_some() {
+            return Err(CliError::refused("cannot stop the team from one of its commands")
+                .hint("a person stops it from another terminal"));
+        }
         signal(lead)?;
         if self.now {
             sleep(SECOND_SIGNAL_AFTER).await;
@@ -101,7 +111,7 @@ fn signal(lead: &LeadProcess) -> CliResult<()> {
     }
     if !lead.is_certain {
         let message = format!(
-            "cannot stop the team: .team/lead.lock is held, and .team/lead.json names no process of this machine as its lead (pid {})",
+            "cannot stop the team: .team/lead.json names process {} as its lead, which does not run on this machine, and .team/lead.lock is held",
             lead.pid
         );
         return Err(CliError::refused(message).hint("brigade state pause stops the team, wherever it runs"));
@@ -125,8 +135,9 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
         let message = format!("`{}` is no teammate", one_line(name));
         return Err(CliError::usage(message).hint("brigade stop without a name stops the whole team"));
     }
-    let stores = context.stores(Purpose::Act).await?;
-    context.open_inboxes(&stores).await?;
+    // To look needs no lock, and a request to stop needs none either. The team that runs has opened the inboxes.
+    refuse_links(&context.workspace()?)?;
+    let stores = context.stores(Purpose::Look).await?;
     if has_stopped(&stores, name).await? {
         let done = context.output.answer(&serde_json::json!({ "asked": null, "stopped": name }), String::new)?;
         return Ok(done.note(format!("{} is stopped already; the next launch of the team starts it", one_line(name))));

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::asks::question_to_you;
-use super::context::{Context, Running};
+use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
+use super::running::Running;
 use super::waiting::Waiting;
 use crate::config::TeamFlags;
 use crate::domain::name::LEAD;
@@ -74,6 +75,10 @@ impl Team {
                 "your checkout could not follow a merge and is on the branch {branch}, as it was: brigade doctor says how it comes back"
             ))
         });
+        let answer = match &running.stray {
+            Some(stray) => answer.note(format!("{} {}; {}", paint(WARN, "warning:"), stray.says(), stray.remedy())),
+            None => answer,
+        };
         let trouble = context.too_little_room(spec.as_ref()).filter(|_| team.running);
         let answer = match trouble {
             Some(trouble) => answer.note(format!("{} No work is taken: {trouble}.", paint(WARN, "warning:"))),

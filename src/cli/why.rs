@@ -1,13 +1,12 @@
 //! `brigade why`.
 
-use std::collections::HashSet;
-
 use super::arguments::task_id;
-use super::context::{Context, Running, candidates};
+use super::context::{Context, candidates};
 use super::error::CliResult;
 use super::exit::Exit;
 
 use super::output::Answer;
+use super::running::Running;
 use super::team::reports_of;
 use super::waiting::spent_budget;
 use crate::domain::graph::TaskLookup;
@@ -45,7 +44,7 @@ impl Why {
             set_aside: board.set_aside(),
             still: running.lead.as_ref().and_then(|lead| Some((lead.stillness(context.now())?, lead.pid))),
             running: running.team,
-            live_workers: running.workers.into_iter().collect::<HashSet<_>>(),
+            live_workers: context.live_workers(&view).unwrap_or_default(),
             approvals: stores.requests.all().await?.open_approvals().cloned().collect(),
             desired: running.desired,
             spent_budget: match (&team, &running.state) {

@@ -59,10 +59,10 @@ pub fn check_owner(path: &Path, from: &Path) -> Result<(), ConfigError> {
     places.extend(folder.metadata().ok().filter(|_| is_above).map(|folder_metadata| (folder, folder_metadata)));
     for (place, metadata) in places {
         if !is_trusted_owner(&metadata) {
-            return refused(place, "belongs to another user");
+            return refused(place, "belongs to another user, who could run commands as you through it");
         }
         if is_above && !metadata.is_symlink() && is_shared(&metadata) {
-            return refused(place, "can be written by other users");
+            return refused(place, "can be written by other users, who could run commands as you through it");
         }
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! Lock files: opened so that only their owner can lock them, and the process that holds one.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
@@ -15,6 +16,15 @@ pub struct LockHolder {
     pub program: Option<String>,
 }
 
+impl fmt::Display for LockHolder {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.program {
+            Some(program) => write!(to, "process {} ({program})", self.pid),
+            None => write!(to, "a process that process {} started", self.pid),
+        }
+    }
+}
+
 /// Opens a lock file, and creates it where it is missing. Only its owner can open it (mode 0600): an earlier version's file is
 /// changed to that. It never follows a symbolic link.
 ///
@@ -25,7 +35,7 @@ pub fn open_lock_file(path: &Path) -> io::Result<File> {
     options.read(true).write(true).create(true).truncate(false);
     system::no_follow(&mut options);
     system::only_for_owner(&mut options);
-    let file = options.open(path)?;
+    let file = options.open(path).map_err(system::named)?;
     system::keep_for_owner(&file)?;
     Ok(file)
 }

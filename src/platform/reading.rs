@@ -64,7 +64,7 @@ pub fn read(path: &Path, accept: Accept<'_>, bytes_max: u64) -> io::Result<Vec<u
 /// # Errors
 /// As [`read`]; `InvalidData` where it is no UTF-8 text.
 pub fn read_text(path: &Path, accept: Accept<'_>, bytes_max: u64) -> io::Result<String> {
-    let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text");
+    let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text: save it as UTF-8");
     String::from_utf8(read(path, accept, bytes_max)?).map_err(not_text)
 }
 
@@ -76,7 +76,7 @@ pub fn read_all(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
-        let text = format!("it has more than {bytes_max} bytes, the most that are read");
+        let text = format!("it has more than {bytes_max} bytes, and Brigade reads at most so many");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
     Ok(bytes)
@@ -93,8 +93,17 @@ pub(super) fn plain(file: File) -> io::Result<File> {
 
 /// The error for what is no plain file.
 pub(super) fn refusal(found: &str) -> io::Error {
-    let text = format!("it is {found}, not a plain file: put a file in its place or remove it");
+    let text = format!("it is {found}, not a plain file: {}", remedy(found));
     io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+/// The command that mends it.
+fn remedy(found: &str) -> &'static str {
+    match found {
+        "a folder" => "move it away (mv)",
+        "a symbolic link" => "replace it by the file it leads to (cp --remove-destination), or remove it (rm)",
+        _ => "remove it (rm)",
+    }
 }
 
 fn what(kind: FileType) -> &'static str {
@@ -113,8 +122,10 @@ fn open_within(folder: &Path, path: &Path) -> io::Result<File> {
     let file = opened.map_err(|error| match error.kind() {
         // cap-std's own refusals carry no system error.
         io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
-            let text =
-                format!("a symbolic link is absolute or leads out of {}: put the file itself there", folder.display());
+            let folder = folder.display();
+            let text = format!(
+                "a symbolic link in its path leads out of {folder} or is absolute: make it relative and inside, or copy the file there (cp --remove-destination)"
+            );
             io::Error::new(io::ErrorKind::InvalidInput, text)
         }
         _ => system::named(error),

@@ -119,7 +119,7 @@ pub enum StoreError {
         known: u64,
     },
     /// A control file of the workspace is a symbolic link: its path, and the path that it holds.
-    #[error("cannot use {0}: it is a symbolic link to {1}, which commands could exchange")]
+    #[error("cannot use {0}: it is a symbolic link to {1}, and a command of the team could lead it elsewhere")]
     Link(String, String),
     /// Another team has the workspace.
     #[error("team `{team}` (pid {pid}) already runs in this workspace")]
@@ -410,6 +410,9 @@ pub trait Workers: Send + Sync {
     async fn unrecorded(&self, _ids: Vec<String>) -> StoreResult<HashSet<String>> {
         Ok(HashSet::new())
     }
+
+    /// From now on no store of this process waits for a lock: the process is to end.
+    fn stop_waiting(&self) {}
 
     /// Whether this process still leads its workspace. What tells others so is made anew where somebody removed it.
     async fn tenure(&self) -> StoreResult<Tenure> {

@@ -21,7 +21,7 @@ use super::file::shared::SharedFile;
 use super::file::state::{FileState, STATE_FILE};
 use super::file::transcripts::FileTranscripts;
 use super::file::watch::{self, NoEvents, Watcher};
-use super::file::workers::lead::{Leader, Leadership, occupy, who_leads};
+use super::file::workers::lead::{Leader, Leadership, occupy, read_record, who_leads};
 use super::file::workers::{FileWorkers, Incarnation};
 use super::file::{Durability, LOCK_FILES, TEAM_FOLDER, blocking, failed};
 use super::fs::{FileSystem, RealFileSystem};
@@ -72,7 +72,7 @@ pub struct StoreKind {
     pub name: &'static str,
     /// What it is, in a line.
     pub about: &'static str,
-    open: fn(&Path, &OpenOptions) -> StoreResult<Workspace>,
+    open: fn(RealFileSystem, &Path, &OpenOptions) -> StoreResult<Workspace>,
 }
 
 /// All kinds of stores.
@@ -95,7 +95,7 @@ impl StoreKind {
     /// [`crate::ports::StoreError::Io`].
     pub async fn open(&self, workspace: &Path, options: OpenOptions) -> StoreResult<Workspace> {
         let (open, workspace) = (self.open, workspace.to_owned());
-        blocking(move || open(&workspace, &options)).await
+        blocking(move || open(RealFileSystem::default(), &workspace, &options)).await
     }
 }
 
@@ -104,8 +104,16 @@ impl StoreKind {
 /// # Errors
 /// As [`StoreKind::open`].
 pub async fn open(workspace: &Path, options: OpenOptions) -> StoreResult<Workspace> {
+    open_with(RealFileSystem::default(), workspace, options).await
+}
+
+/// The same over `files`, such as those of one command.
+///
+/// # Errors
+/// As [`StoreKind::open`].
+pub async fn open_with(files: RealFileSystem, workspace: &Path, options: OpenOptions) -> StoreResult<Workspace> {
     let workspace = workspace.to_owned();
-    blocking(move || open_files(&workspace, &options)).await
+    blocking(move || open_files(files, &workspace, &options)).await
 }
 
 /// Opens the file stores of `workspace` as another process than this one would, over whatever file system it has: for simulations.
@@ -130,18 +138,24 @@ pub fn leader(workspace: &Path) -> StoreResult<Option<Leader>> {
     who_leads(&RealFileSystem::default(), workspace)
 }
 
-fn open_memory(_: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
+/// The lead that the record of `workspace` names, whether it runs or not. Blocks for a moment.
+#[must_use]
+pub fn recorded_leader(workspace: &Path) -> Option<Leader> {
+    read_record(&RealFileSystem::default(), &workspace.join(TEAM_FOLDER))
+}
+
+fn open_memory(_: RealFileSystem, _: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
     let changes = broadcast::channel(CHANGES_MAX).0;
     let stores = memory::stores(Arc::clone(&options.clock), changes);
     Ok(Workspace { stores, warnings: Vec::new(), _watcher: None, _lead: None })
 }
 
-fn open_files(workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
+fn open_files(files: RealFileSystem, workspace: &Path, options: &OpenOptions) -> StoreResult<Workspace> {
     let workspace = std::path::absolute(workspace).map_err(failed("open", workspace))?;
     if options.purpose != Purpose::Look {
         refuse_links(&workspace)?;
     }
-    let files = Arc::new(RealFileSystem::below(&workspace));
+    let files = Arc::new(files.with_root(&workspace));
     let watch = |workspace: &Path, changes| watch::start(workspace, changes).map(Some);
     open_over(Ground { files, process: Incarnation::own(), watch }, &workspace, options)
 }

@@ -11,6 +11,9 @@ use super::support::{Place, Process, wait_until};
 /// Two tasks that run until they are ended, and a third that waits for room.
 const ENDLESS: &str = "## One\n```sh\nsleep 300\n```\n## Two\n```sh\nsleep 300\n```\n## Three\n```sh\ntrue\n```\n";
 
+/// The bound of all waits of one command together, with room for its start: one wait of two seconds, not two.
+const COMMAND_TIME_MAX: Duration = Duration::from_millis(3900);
+
 /// What a command may take: some waits of two seconds each, on a slow machine.
 const BOUND: Duration = Duration::from_secs(25);
 
@@ -47,11 +50,12 @@ fn held_locks_are_named_and_stop_needs_none() {
         let answer = place.run(command);
         assert_eq!(answer.code, Some(1), "{answer:?}");
         assert!(answer.err.contains(&holder) && answer.err.contains(lock), "{answer:?}");
-        assert!(began.elapsed() < BOUND, "{command:?}: {:?}", began.elapsed());
+        assert!(began.elapsed() < COMMAND_TIME_MAX, "{command:?}: {:?}", began.elapsed());
     }
     let began = Instant::now();
     let stopped = place.run(&["stop", "m1", "--now"]);
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
+    assert!(began.elapsed() < Duration::from_secs(2), "it waits for a lock: {:?}", began.elapsed());
     let has_stopped =
         || place.events().iter().any(|event| event["kind"] == "teammate_stopped" && event["teammate"] == "m1");
     wait_until("it stops, and its command with it", || has_stopped() && commands(&place) == 1);
@@ -64,10 +68,51 @@ fn held_locks_are_named_and_stop_needs_none() {
     let stopped = place.run(&["stop", "--now"]);
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert_eq!(run.code(), Some(130), "{}", run.said());
-    assert!(began.elapsed() < BOUND, "stop --now: {:?}", began.elapsed());
+    assert!(began.elapsed() < COMMAND_TIME_MAX, "stop --now: {:?}", began.elapsed());
     place.assert_nothing_is_left_running();
     drop(locks);
     assert_eq!(place.tasks().len(), 3);
+}
+
+#[test]
+fn stray_lock_of_lead_is_named_for_a_person() {
+    let place = Place::with_team(1, ENDLESS);
+    place.write(".team/lead.lock", "");
+    let lock = File::options().read(true).write(true).open(place.join(".team/lead.lock")).unwrap();
+    lock.lock().unwrap();
+    let lock_path = place.join(".team/lead.lock").display().to_string();
+    let holder = format!("process {} (", std::process::id());
+    let (team, stopped) = (place.run(&["team"]), place.run(&["stop"]));
+    assert_eq!((team.code, stopped.code), (Some(0), Some(1)), "{team:?} {stopped:?}");
+    assert!(team.out.contains("crew does not run"), "{team:?}");
+    for said in [&team.err, &stopped.err] {
+        assert!(said.contains(&lock_path) && (said.contains(&holder) || said.contains("lsof")), "{said}");
+        assert!(!said.contains("pid 0") && !said.contains("process 0") && !said.contains("unknown"), "{said}");
+    }
+    let data = place.json(&["team"]);
+    assert_eq!((&data["running"], &data["pid"]), (&false.into(), &().into()), "{data}");
+}
+
+#[test]
+fn odd_files_of_workers_stop_nothing() {
+    let place = Place::with_team(1, "## One\n```sh\nsleep 300\n```\n");
+    for folder in ["1-2-a.json", "1-2-b.lock", "strange.json", "strange.lock"] {
+        fs::create_dir_all(place.join(".team/workers").join(folder)).unwrap();
+    }
+    place.write(".team/workers/1-2-c.json", "{");
+    place.write(".team/workers/1-2-d.lock", "");
+    let pipe = place.join(".team/workers/1-2-e.json");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut run = place.start(&["run"]);
+    wait_until("a command runs", || run.said().contains("bash sleep 300"));
+    assert!(run.said().contains("1-2-a.json"), "{}", run.said());
+    let team = place.run(&["team"]);
+    assert!(team.code == Some(0) && team.out.contains("runs (pid"), "{team:?}");
+    assert_eq!(place.run(&["tasks"]).code, Some(0));
+    let claim = place.run(&["tasks", "claim", "--as", "m9"]);
+    assert_eq!(claim.code, Some(0), "{claim:?}");
+    assert_eq!(place.run(&["stop", "--now"]).code, Some(0));
+    assert_eq!(run.code(), Some(130), "{}", run.said());
 }
 
 #[test]

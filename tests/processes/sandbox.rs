@@ -293,3 +293,20 @@ fn command_text_is_no_argument_of_any_process() {
     );
     assert!(!arguments.iter().any(|line| line.contains("confidential-text")), "{arguments:#?}");
 }
+
+#[test]
+fn command_of_a_team_sees_its_team_run() {
+    let program = env!("CARGO_BIN_EXE_brigade");
+    let script =
+        format!("for what in team tasks 'why 1' doctor stop 'send m1 x'; do {program} $what; done >said.txt 2>&1");
+    let attack = Attack::new(&[&script]);
+    let answer = Answer::of(attack.brigade(&["run"]));
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    let said = attack.place.read("said.txt");
+    assert!(said.contains("crew runs (pid") && said.contains("m1 is working on it"), "{said}");
+    assert!(!said.contains("is gone") && !said.contains("killed at work"), "{said}");
+    if attack.is_confined() {
+        assert!(said.contains("cannot stop the team from one of its commands"), "{said}");
+        assert!(said.contains("commands that a team runs see its control files read-only"), "{said}");
+    }
+}

@@ -1,9 +1,10 @@
 //! Files that somebody else put there: another user's config above, links in place of control files, a clone's commands.
 
 use std::fs;
-use std::os::unix::fs::{chown, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 
-use super::support::{Answer, Place, git, is_root};
+use super::support::{Answer, Place, git, is_root, wait_until};
 
 /// A user who is neither root nor the tester.
 const OTHER: u32 = 65_534;
@@ -170,10 +171,11 @@ fn clone() -> Place {
 fn first_run_names_what_a_clone_brings() {
     let place = clone();
     let answer = at(&place, "clone", &["run"]);
-    let line = answer.err.lines().find(|line| line.contains("first run:")).unwrap_or_else(|| panic!("{answer:?}"));
-    for said in ["plan.md (2 tasks)", "1 task in .tasks", "touch ran", "touch verified", "touch planted"] {
-        assert!(line.contains(said), "{said}: {line}");
+    for line in ["the plan plan.md (2 tasks)", "1 task in .tasks", "  touch ran", "  touch verified", "  touch planted"]
+    {
+        assert!(answer.err.lines().any(|said| said == format!("  {line}")), "{line}: {answer:?}");
     }
+    assert!(answer.err.contains("first run:") && answer.err.lines().all(|line| line.len() <= 100), "{answer:?}");
     assert!(!answer.err.contains("[y/N]") && place.join("clone/planted").exists(), "a pipe is not asked: {answer:?}");
     place.write("clone/brigade.toml", &format!("{CONFIG}base_url = \"http://127.0.0.1:1\"\n"));
     let keys = at(&place, "clone", &["run"]);
@@ -184,6 +186,42 @@ fn first_run_names_what_a_clone_brings() {
     git(&place, &["-C", "clone", "rm", "-r", "-q", "--cached", ".team"]);
     let again = at(&place, "clone", &["run"]);
     assert!(!again.err.contains("first run:"), "{again:?}");
+}
+
+#[test]
+fn first_run_names_five_commands_and_counts_more() {
+    let place = clone();
+    let block = |number: usize| format!("## Task {number}\n```sh\ntouch ran{number}\n```\n");
+    place.write("clone/plan.md", &(0..7).map(block).collect::<String>());
+    let answer = at(&place, "clone", &["run"]);
+    assert_eq!(answer.err.lines().filter(|line| line.starts_with("    touch ")).count(), 5, "{answer:?}");
+    assert!(answer.err.contains("  8 commands:\n") && answer.err.contains("    and 3 more\n"), "{answer:?}");
+}
+
+#[test]
+fn verify_of_a_clone_is_named_before_it_runs() {
+    let place = Place::new();
+    place.write("origin/brigade.toml", CONFIG);
+    let task = |id: u32| {
+        format!(r#"{{"id":{id},"subject":"theirs","status":"in_progress","owner":"x","verify":"touch verified{id}"}}"#)
+    };
+    place.write("origin/.tasks/task_1.json", &task(1));
+    place.write("origin/.tasks/task_2.json", &task(2));
+    git(&place, &["-C", "origin", "init", "-q"]);
+    git(&place, &["-C", "origin", "add", "-A", "-f"]);
+    git(&place, &["-C", "origin", "commit", "-q", "-m", "Begin"]);
+    git(&place, &["clone", "-q", "origin", "clone"]);
+    let line = "first run: git tracks #1, and its verify command runs now: touch verified1";
+    let answer = at(&place, "clone", &["tasks", "complete", "1", "--force"]);
+    assert!(answer.code == Some(0) && place.join("clone/verified1").exists(), "{answer:?}");
+    assert!(answer.err.lines().any(|said| said == line) && !answer.err.contains("[y/N]"), "{answer:?}");
+    // The task of the person is no part of the clone.
+    at(&place, "clone", &["tasks", "add", "Mine", "--verify", "touch mine"]);
+    at(&place, "clone", &["tasks", "claim", "3", "--as", "me"]);
+    let answer = at(&place, "clone", &["tasks", "complete", "3", "--force"]);
+    assert!(answer.code == Some(0) && !answer.err.contains("first run:"), "{answer:?}");
+    let update = ["tasks", "update", "2", "--status", "completed", "--force"];
+    assert!(at(&place, "clone", &update).err.contains("touch verified2"));
 }
 
 #[test]
@@ -209,4 +247,32 @@ fn plan_and_prompts_of_another_user_are_not_obeyed() {
     std::os::unix::fs::chown(place.join("prompts/lead.md"), Some(65_534), None).unwrap();
     let answer = place.run(&["config", "show"]);
     assert!(answer.code == Some(2) && answer.err.contains("it belongs to another user"), "{answer:?}");
+}
+
+#[test]
+fn other_user_looks_without_locks() {
+    if !is_root("other_user_looks_without_locks") {
+        return;
+    }
+    let place = Place::with_team(1, "## One\n```sh\nsleep 300\n```\n");
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut run = place.start(&["run"]);
+    wait_until("a command runs", || run.said().contains("bash sleep 300"));
+    let look = |expected: &str, gone: bool| {
+        for arguments in [&["team"][..], &["tasks"], &["log"], &["why", "1"], &["state"], &["cost"]] {
+            let mut command = place.brigade(arguments);
+            command.uid(OTHER).gid(OTHER);
+            let answer = Answer::of(command);
+            assert_eq!(answer.code, Some(0), "{expected}: {arguments:?}: {answer:?}");
+            assert!(!answer.err.contains("denied"), "{expected}: {arguments:?}: {answer:?}");
+            assert!(arguments != ["team"] || answer.out.contains(expected), "{answer:?}");
+            assert!(arguments != ["tasks"] || answer.out.contains("worker is gone") == gone, "{answer:?}");
+        }
+    };
+    look("runs (pid", false);
+    run.kill();
+    place.assert_nothing_is_left_running();
+    look("does not run", true);
+    fs::remove_file(place.join(".team/lead.json")).unwrap();
+    look("does not run", true);
 }

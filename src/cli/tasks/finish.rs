@@ -8,6 +8,7 @@ use super::verify;
 use crate::cli::arguments::{By, lease, task_id};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
+use crate::cli::first_run;
 use crate::cli::output::Answer;
 use crate::config::settings::PROVIDER_DEFAULT;
 use crate::domain::change::{Action, Actor, ActorKind, Change, permit};
@@ -61,6 +62,7 @@ pub(super) async fn complete(context: &Context, id: TaskId, mut result: TaskResu
         merged(context, team, &task)?;
     }
     if let Some(command) = &task.verify {
+        first_run::confirm_verify(context, &task, command)?;
         let run = verify::run(context, command, &task, &by.name).await?;
         let evidence = "verify exited 0";
         result.evidence =

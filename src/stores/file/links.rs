@@ -59,7 +59,8 @@ fn refuse_links_in(
     for entry in entries {
         let entry = entry.map_err(failed("list", folder))?;
         *entries_left = entries_left.checked_sub(1).ok_or_else(|| {
-            let reason = format!("there are more than {ENTRIES_MAX} entries");
+            let reason =
+                format!("it and the folders beside it have more than {ENTRIES_MAX} entries: remove what is not needed");
             failed("list", folder)(io::Error::other(reason))
         })?;
         let kind = entry.file_type().map_err(failed("look at", &entry.path()))?;

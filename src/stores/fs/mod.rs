@@ -14,6 +14,7 @@ pub use crate::platform::watch::Drained;
 pub use crate::platform::{FileKind, LockHolder, Stamp};
 
 pub mod dying;
+mod locks;
 mod real;
 pub mod simulated;
 
@@ -53,8 +54,7 @@ impl fmt::Display for LockTimeout {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = LOCK_WAIT_MAX.as_secs();
         match &self.holder {
-            Some(LockHolder { pid, program: Some(program) }) => write!(to, "process {pid} ({program}) holds it")?,
-            Some(LockHolder { pid, program: None }) => write!(to, "a process that process {pid} started holds it")?,
+            Some(holder) => write!(to, "{holder} holds it")?,
             None => write!(to, "a process that the system does not name holds it")?,
         }
         write!(to, " and did not release it within {seconds} s")
@@ -163,6 +163,9 @@ pub trait FileSystem: Send + Sync {
 
     /// Takes the exclusive lock on `path` for as long as the result lives; `None` when another holds it.
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>>;
+
+    /// From now on [`Self::locked`] tries for locks and does not wait for them: the process is to end.
+    fn stop_waiting(&self) {}
 
     /// Lets time pass before a lock that somebody holds is tried for again.
     fn wait(&self, time: Duration) {

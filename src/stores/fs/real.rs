@@ -5,142 +5,11 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Drained, FileSystem, FolderWatch, HeldLock, LOCK_WAIT_MAX, LockTimeout, ReadEach, Stamp};
+use super::locks::{OwnLock, Patience, is_still};
+use super::{Drained, FileSystem, FolderWatch, HeldLock, ReadEach, Stamp};
 use crate::platform;
-
-type LockFile = fd_lock::RwLock<File>;
-
-/// The pauses between the first tries for a lock, in microseconds. Most sections are shorter than these, and a thread for each wait would
-/// cost more than they do.
-const FIRST_PAUSES_US: [u64; 7] = [50, 100, 200, 400, 800, 1600, 3200];
-
-/// A lock of this process. Its threads take turns with it; the file's lock keeps the processes apart.
-#[derive(Debug)]
-struct OwnLock {
-    /// `None` while a thread has it.
-    file: Mutex<Option<FileOf>>,
-    returned: Condvar,
-}
-
-/// The file of a lock, between two uses.
-#[derive(Debug)]
-enum FileOf {
-    /// It has to be opened.
-    Closed,
-    /// It is open, and not locked.
-    Open(LockFile),
-    /// A thread waits for its lock and sends the file then. Such a thread ends no wait early, so at most one a lock is kept; where nobody
-    /// receives any more it releases the lock at once and ends.
-    Awaited(Receiver<LockFile>),
-}
-
-/// The file of a lock in the hands of one thread, until this is dropped.
-struct Turn<'a> {
-    file: FileOf,
-    of: &'a OwnLock,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        *self.of.file() = Some(mem::replace(&mut self.file, FileOf::Closed));
-        self.of.returned.notify_one();
-    }
-}
-
-impl OwnLock {
-    fn new() -> Self {
-        Self { file: Mutex::new(Some(FileOf::Closed)), returned: Condvar::new() }
-    }
-
-    fn file(&self) -> MutexGuard<'_, Option<FileOf>> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// This thread's turn; `None` where others of this process had it for too long.
-    fn turn(&self) -> Option<Turn<'_>> {
-        let waited = self.returned.wait_timeout_while(self.file(), LOCK_WAIT_MAX, |file| file.is_none());
-        let (mut file, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        Some(Turn { file: file.take()?, of: self })
-    }
-
-    /// Runs `critical` under the lock of the file at `path`.
-    fn run(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
-        let (began, mut pauses) = (Instant::now(), FIRST_PAUSES_US.into_iter().map(Duration::from_micros));
-        let timeout = || LockTimeout::of(path);
-        let mut turn = self.turn().ok_or_else(timeout)?;
-        loop {
-            let left = LOCK_WAIT_MAX.checked_sub(began.elapsed()).ok_or_else(timeout)?;
-            let mut lock = match mem::replace(&mut turn.file, FileOf::Closed) {
-                FileOf::Closed => fd_lock::RwLock::new(platform::open_lock_file(path)?),
-                FileOf::Open(lock) => lock,
-                FileOf::Awaited(waiter) => match waiter.recv_timeout(left) {
-                    Ok(lock) => lock,
-                    Err(RecvTimeoutError::Disconnected) => continue,
-                    Err(RecvTimeoutError::Timeout) => {
-                        turn.file = FileOf::Awaited(waiter);
-                        return Err(timeout());
-                    }
-                },
-            };
-            match try_to_run(&mut lock, path, critical)? {
-                Try::Ran => {
-                    turn.file = FileOf::Open(lock);
-                    return Ok(());
-                }
-                // The lock of the file that lies there now is wanted.
-                Try::Removed => continue,
-                Try::Held => {}
-            }
-            turn.file = match pauses.next() {
-                Some(pause) => {
-                    std::thread::sleep(pause);
-                    FileOf::Open(lock)
-                }
-                None => FileOf::Awaited(wait_aside(lock)?),
-            };
-        }
-    }
-}
-
-/// How a try for a lock came out.
-enum Try {
-    /// It was free, and the critical section ran.
-    Ran,
-    /// Another process holds it.
-    Held,
-    /// Its file is not the one at the path any more.
-    Removed,
-}
-
-fn try_to_run(lock: &mut LockFile, path: &Path, critical: &mut dyn FnMut()) -> io::Result<Try> {
-    match lock.try_write() {
-        Ok(file) if is_still(&file, path) => {
-            critical();
-            Ok(Try::Ran)
-        }
-        Ok(_) => Ok(Try::Removed),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Try::Held),
-        Err(error) => Err(error),
-    }
-}
-
-/// Waits for the lock in a thread of its own: the system's queue is fair, and ends no wait after a time.
-fn wait_aside(mut lock: LockFile) -> io::Result<Receiver<LockFile>> {
-    // Sent only to one that receives at that moment; the lock goes with the file otherwise.
-    let (sender, receiver) = mpsc::sync_channel(0);
-    std::thread::Builder::new().name("lock".to_owned()).spawn(move || {
-        // Forgetting the guard keeps the lock for the one that receives the file.
-        let is_locked = lock.write().map(mem::forget).is_ok();
-        if is_locked {
-            let _ = sender.try_send(lock);
-        }
-    })?;
-    Ok(receiver)
-}
 
 /// The operating system's files. Clones share their open lock files.
 #[derive(Debug, Default, Clone)]
@@ -148,6 +17,7 @@ pub struct RealFileSystem {
     locks: Arc<Mutex<HashMap<PathBuf, Arc<OwnLock>>>>,
     /// A folder that is never made: where it is missing, nothing below it is made either.
     root: Option<PathBuf>,
+    patience: Arc<Patience>,
 }
 
 impl RealFileSystem {
@@ -155,6 +25,19 @@ impl RealFileSystem {
     #[must_use]
     pub fn below(root: &Path) -> Self {
         Self { root: Some(root.to_owned()), ..Self::default() }
+    }
+
+    /// The same files without a folder in the place of `root`; see [`Self::below`].
+    #[must_use]
+    pub fn with_root(self, root: &Path) -> Self {
+        Self { root: Some(root.to_owned()), ..self }
+    }
+
+    /// The files for one command: once a lock was refused, it and its clones wait for no other, so that all waits of the command
+    /// together have the bound of one.
+    #[must_use]
+    pub fn for_command() -> Self {
+        Self { patience: Arc::new(Patience::of_command()), ..Self::default() }
     }
 
     fn own_lock(&self, path: &Path) -> Arc<OwnLock> {
@@ -183,14 +66,6 @@ fn read_into(bytes: &mut Vec<u8>, mut file: File, offset: u64, bytes_max: u64) -
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {bytes_max} bytes")));
     }
     Ok(stamp)
-}
-
-/// Whether `file` still is what lies at `path`: a lock on a file that somebody removed keeps nobody out.
-fn is_still(file: &File, path: &Path) -> bool {
-    let (Ok(open), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else {
-        return false;
-    };
-    platform::stamp_of(&open).inode == platform::stamp_of(&there).inode
 }
 
 /// Cuts off the half that was appended before `error`, unless others appended behind it.
@@ -292,7 +167,11 @@ impl FileSystem for RealFileSystem {
     }
 
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
-        self.own_lock(path).run(path, critical)
+        self.own_lock(path).run(path, &self.patience, critical)
+    }
+
+    fn stop_waiting(&self) {
+        self.patience.end();
     }
 
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
@@ -336,7 +215,10 @@ impl FolderWatch for platform::watch::FolderWatch {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::stores::fs::{LOCK_WAIT_MAX, LockTimeout};
 
     #[cfg(unix)]
     #[test]
@@ -351,6 +233,8 @@ mod tests {
         for (path, found) in [(&pipe, "a pipe"), (&link, "a symbolic link"), (&folder.path().to_owned(), "irectory")] {
             let errors = [files.append(path, b"x").unwrap_err(), files.write(path, b"x").unwrap_err()];
             assert!(errors.iter().all(|error| error.to_string().contains(found)), "{errors:?}");
+            let remedy = |error: &io::Error| found == "irectory" || error.to_string().contains("remove it (rm)");
+            assert!(errors.iter().all(remedy), "{errors:?}");
             assert!(files.read(path, 0, 9).is_err());
         }
         // A pipe that somebody reads is none the less no file.
@@ -415,6 +299,23 @@ mod tests {
             waiter.join().unwrap().unwrap();
         });
         assert!(other.hold(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn command_waits_for_first_refused_lock_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["a", "b", "c"].map(|name| folder.path().join(name));
+        let (files, other) = (RealFileSystem::for_command(), RealFileSystem::default());
+        let held = paths.clone().map(|path| other.hold(&path).unwrap().unwrap());
+        let began = Instant::now();
+        for path in paths.iter().chain(&paths) {
+            let error = files.clone().locked(path, &mut || panic!("it ran")).unwrap_err();
+            assert!(LockTimeout::in_error(&error).is_some(), "{error}");
+        }
+        assert!((LOCK_WAIT_MAX..LOCK_WAIT_MAX * 2).contains(&began.elapsed()), "{:?}", began.elapsed());
+        drop(held);
+        super::super::hold(&other, &paths[0]).unwrap();
+        files.locked(&paths[0], &mut || ()).unwrap();
     }
 
     #[test]

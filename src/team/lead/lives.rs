@@ -81,7 +81,10 @@ impl Lead {
     pub(super) async fn obey(&mut self, command: Command) {
         match command {
             Command::Stop => self.stop(Control::Stop, self.spec.limits.stop_timeout, End::Interrupted),
-            Command::StopNow => self.stop(Control::StopNow, Duration::ZERO, End::Interrupted),
+            Command::StopNow => {
+                self.shared.stores.workers.stop_waiting();
+                self.stop(Control::StopNow, Duration::ZERO, End::Interrupted);
+            }
             Command::StopTeammate { name, now } => {
                 if let Some(member) = self.members.by_name.get_mut(&name) {
                     member.stop(if now { Control::StopNow } else { Control::Stop });

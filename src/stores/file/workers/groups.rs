@@ -87,7 +87,7 @@ fn is_of(group: i32, record: &WorkerRecord) -> bool {
     eldest.is_some_and(|eldest| is_started_by(eldest, record))
 }
 
-fn is_of_this_boot(record: &WorkerRecord) -> bool {
+pub(super) fn is_of_this_boot(record: &WorkerRecord) -> bool {
     !record.boot.is_empty() && record.boot == boot_id() && record.host == host_name()
 }
 

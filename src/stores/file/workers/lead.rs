@@ -7,6 +7,7 @@
 //! A record names a living process when the boot, the number and the start time are those of one that runs. Where the system tells no
 //! start times (all but Linux) and for a record of another machine, the lock alone decides.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +20,8 @@ use crate::stores::file::replace::Staged;
 use crate::stores::file::{TEAM_FOLDER, failed};
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
-const LOCK_FILE: &str = "lead.lock";
+/// The name of the lock in `.team`.
+pub const LOCK_FILE: &str = "lead.lock";
 const LEAD_FILE: &str = "lead.json";
 
 /// A few hundred bytes are usual.
@@ -49,6 +51,18 @@ impl Leader {
     /// A leader of which nothing is known.
     fn unknown() -> Self {
         Self { team: "unknown".to_owned(), pid: 0, started_ms: 0, boot: String::new() }
+    }
+
+    /// Whether the record names no process: the lock is held, and nothing says who leads.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.pid == 0
+    }
+
+    /// The mark that commands of its team inherit; see [`crate::sandbox::WORKER_VARIABLE`].
+    #[must_use]
+    pub fn mark(&self) -> String {
+        format!("{}-{}", self.pid, self.started_ms)
     }
 
     /// Whether this process runs on this machine; `None` where that cannot be told.
@@ -97,7 +111,7 @@ pub fn occupy(
         Err(error) => {
             // Its holder may have become the lead meanwhile.
             leadership.check_record()?;
-            return Err(match read(&*leadership.files, &team_folder) {
+            return Err(match read_record(&*leadership.files, &team_folder) {
                 // The lock alone decides.
                 Some(leader) if leader.lives().is_none() && fs::LockTimeout::in_error(&error).is_some() => {
                     StoreError::Occupied { team: leader.team, pid: leader.pid }
@@ -118,17 +132,27 @@ pub fn occupy(
 /// [`StoreError::Io`] when the lock cannot be looked at.
 pub fn who_leads(files: &dyn FileSystem, workspace: &Path) -> StoreResult<Option<Leader>> {
     let team_folder = workspace.join(TEAM_FOLDER);
-    let leader = read(files, &team_folder).unwrap_or_else(Leader::unknown);
+    let leader = read_record(files, &team_folder).unwrap_or_else(Leader::unknown);
     let lock = team_folder.join(LOCK_FILE);
     let leads = match leader.lives() {
         Some(lives) => lives,
-        None => files.stamp(&lock).is_ok() && files.hold(&lock).map_err(failed("lock", &lock))?.is_none(),
+        None => files.stamp(&lock).is_ok() && is_held(files, &lock)?,
     };
     Ok(leads.then_some(leader))
 }
 
+/// Whether somebody holds a lock. A user who may not open its file is told by the system's list of locks, where there is one.
+fn is_held(files: &dyn FileSystem, lock: &Path) -> StoreResult<bool> {
+    match files.hold(lock) {
+        Ok(held) => Ok(held.is_none()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(platform::lock_holder(lock).is_some()),
+        Err(error) => Err(failed("lock", lock)(error)),
+    }
+}
+
 /// The record of the lead; `None` where it is missing or no record.
-fn read(files: &dyn FileSystem, team_folder: &Path) -> Option<Leader> {
+#[must_use]
+pub fn read_record(files: &dyn FileSystem, team_folder: &Path) -> Option<Leader> {
     let (bytes, _) = files.read(&team_folder.join(LEAD_FILE), 0, LEAD_BYTES_MAX).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
@@ -143,7 +167,7 @@ impl Leadership {
     }
 
     fn record(&self) -> Option<Leader> {
-        read(&*self.files, &self.team_folder())
+        read_record(&*self.files, &self.team_folder())
     }
 
     /// Refuses while the record names another living process.

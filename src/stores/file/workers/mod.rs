@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::domain::record::{WorkerRecord, WorkerTeammate};
 use crate::platform::{self, processes};
-use crate::ports::{Clock, StoreResult, Survey, Tenure, Workers};
+use crate::ports::{Clock, StoreError, StoreResult, Survey, Tenure, Workers};
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
 use super::replace::{Staged, sweep_temporaries};
@@ -77,6 +77,8 @@ struct State {
     written: Option<(Instant, BTreeMap<String, WorkerTeammate>)>,
     /// Since when the others' records are as they are.
     seen: HashMap<String, (Vec<u8>, Instant)>,
+    /// Workers whose files can be neither read nor locked, which was said.
+    odd: HashSet<String>,
 }
 
 impl FileWorkers {
@@ -164,18 +166,14 @@ impl FileWorkers {
         Ok(ids.iter().filter_map(|id| self.inner.record(id).ok().flatten()).collect())
     }
 
-    /// The records of the workers that live; for display: nothing is ended or tidied. Blocks.
+    /// The records of the workers that live; for display: nothing is ended or tidied, and no lock is needed of one whose process is seen
+    /// to run. What cannot be read is passed over. Blocks.
     ///
     /// # Errors
     /// [`crate::ports::StoreError::Io`].
     pub fn living(&self) -> StoreResult<Vec<WorkerRecord>> {
-        let mut living = Vec::new();
-        for id in self.inner.ids()? {
-            if self.inner.find_dead(&id)?.is_none() {
-                living.extend(self.inner.record(&id)?);
-            }
-        }
-        Ok(living)
+        let ids = self.inner.ids()?;
+        Ok(ids.iter().filter(|id| self.inner.seems_to_live(id)).filter_map(|id| self.inner.known_record(id)).collect())
     }
 }
 
@@ -199,6 +197,10 @@ impl Workers for FileWorkers {
         let inner = Arc::clone(&self.inner);
         let lives = move |id: &String| !inner.has_file(id) && groups::id_lives(id);
         blocking(move || Ok(ids.into_iter().filter(lives).collect())).await
+    }
+
+    fn stop_waiting(&self) {
+        self.inner.files.stop_waiting();
     }
 
     async fn tenure(&self) -> StoreResult<Tenure> {
@@ -305,17 +307,67 @@ impl Inner {
         let ids = self.ids()?;
         self.state().seen.retain(|id, _| ids.contains(id));
         for id in ids.into_iter().filter(|id| *id != self.me) {
-            match self.find_dead(&id)? {
-                None => {
+            match self.end_if_dead(&id) {
+                Ok(Some(record)) => survey.dead.extend(record),
+                Ok(None) => {
                     survey.live.insert(id);
                 }
-                Some(held) => survey.dead.extend(self.bury(&id, held)?),
+                Err(error) if is_odd(&error) => {
+                    self.warn_of(&id, &error);
+                    if self.lives_by_record(&id) {
+                        survey.live.insert(id);
+                    }
+                }
+                Err(error) => return Err(error),
             }
         }
         if self.own.is_some() {
             survey.live.insert(self.me.clone());
         }
         Ok(survey)
+    }
+
+    /// Ends what a dead worker left, and returns its record, where there is one; `None` for a worker that lives.
+    fn end_if_dead(&self, id: &str) -> StoreResult<Option<Option<WorkerRecord>>> {
+        self.find_dead(id)?.map(|held| self.bury(id, held)).transpose()
+    }
+
+    /// Whether a worker lives, for display.
+    fn seems_to_live(&self, id: &str) -> bool {
+        if self.known_record(id).is_some_and(|record| groups::process_lives(&record)) {
+            return true;
+        }
+        match self.find_dead(id) {
+            Ok(dead) => dead.is_none(),
+            Err(error) => {
+                tracing::debug!(%error, "a worker's lock cannot be tried");
+                self.lives_by_record(id)
+            }
+        }
+    }
+
+    /// Whether a worker lives by its id and its record alone, where its lock cannot be tried: its process runs on this machine, or a
+    /// worker of another machine gave a sign of life just now.
+    fn lives_by_record(&self, id: &str) -> bool {
+        let is_fresh = |record: WorkerRecord| {
+            !groups::is_of_this_boot(&record) && self.clock.now().since(record.heartbeat) < LEASE
+        };
+        groups::id_lives(id) || self.known_record(id).is_some_and(is_fresh)
+    }
+
+    /// A worker's record, where it can be read.
+    fn known_record(&self, id: &str) -> Option<WorkerRecord> {
+        self.record(id).unwrap_or_else(|error| {
+            self.warn_of(id, &error);
+            None
+        })
+    }
+
+    /// Says once that a worker's files are passed over.
+    fn warn_of(&self, id: &str, error: &StoreError) {
+        if self.state().odd.insert(id.to_owned()) {
+            tracing::warn!("{error}; it is passed over, remove it if no team runs");
+        }
     }
 
     /// Whether a worker is gone; its lock then, as far as there is one.
@@ -381,6 +433,13 @@ impl Drop for Inner {
             }
         }
     }
+}
+
+/// Whether the reason is the file itself, which no second try makes better.
+fn is_odd(error: &StoreError) -> bool {
+    use io::ErrorKind::{FileTooLarge, InvalidInput, IsADirectory, NotADirectory, PermissionDenied};
+    let StoreError::Io { source, .. } = error else { return false };
+    [FileTooLarge, InvalidInput, IsADirectory, NotADirectory, PermissionDenied].contains(&source.kind())
 }
 
 /// Whether both say the same but for progress.
