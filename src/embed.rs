@@ -29,7 +29,7 @@ use crate::models;
 use crate::platform::reading::{self, Accept};
 use crate::platform::threads;
 use crate::ports::{Clock, Repository, StoreError, Stores};
-use crate::sandbox::protected::{home_rules, make_user_config_folder};
+use crate::sandbox::protected::{home_rules, make_home_folders};
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::file::links::refuse_link;
 use crate::stores::file::{LOCK_FILES, WORKERS_FOLDER};
@@ -237,7 +237,7 @@ impl Team {
         let purpose = Purpose::Lead { team: self.spec.name.to_string() };
         let options = OpenOptions { purpose, durability: self.durability, clock: Arc::new(SystemClock) };
         let mut workspace = open(&folder, options).await?;
-        workspace.warnings.extend(make_user_config_folder());
+        workspace.warnings.extend(make_home_folders(&folder, &self.spec.writable));
         let sandbox = sandbox(&folder, &self.control_files, &self.spec.writable)?;
         Ok(OpenTeam { team: self, workspace, sandbox, folder })
     }
