@@ -286,6 +286,12 @@ impl OpenTeam {
         &self.workspace.stores
     }
 
+    /// The sandbox of its commands.
+    #[must_use]
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
+    }
+
     /// Launches it.
     ///
     /// # Errors
@@ -365,7 +371,7 @@ async fn repository(
         clock: Arc::new(SystemClock),
         durability,
         program: sandbox::filter::own_program_path(),
-        sandbox: Some(commands.clone()),
+        sandbox: commands.clone(),
     };
     Ok(Some(Arc::new(GitRepository::open(folder, options).await?)))
 }

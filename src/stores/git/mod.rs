@@ -116,8 +116,8 @@ pub struct GitOptions {
     pub durability: Durability,
     /// A program that calls [`crate::sandbox::run_if_asked`]: it confines filters and merge drivers.
     pub program: Option<PathBuf>,
-    /// The sandbox of the launch. Without one, the first filter or merge driver opens its own.
-    pub sandbox: Option<Sandbox>,
+    /// The sandbox of the launch.
+    pub sandbox: Sandbox,
 }
 
 impl GitRepository {
@@ -127,7 +127,7 @@ impl GitRepository {
     /// [`RepositoryError`]: git is missing or too old, there is no repository or no commit, or no branch is checked out.
     pub async fn open(workspace: &Path, options: GitOptions) -> Result<Self, RepositoryError> {
         let (workspace, wanted) = (workspace.to_owned(), options.into);
-        let drivers = DriverOptions { program: options.program, sandbox: options.sandbox };
+        let drivers = DriverOptions { program: options.program, sandbox: Some(options.sandbox) };
         let (main, into) = off_the_runtime(move || usable(&workspace, wanted, drivers)).await?;
         // A worktree's state is made anew where a power cut takes it.
         let states = WorktreeStore::new(options.files, Durability::Process, Arc::clone(&options.clock));

@@ -18,8 +18,7 @@ use crate::domain::access::PathRule;
 use crate::platform::stamp_of;
 use crate::ports::RepositoryError;
 use crate::sandbox::filter::{DriverKind, DriverSandbox};
-use crate::sandbox::protected::home_rules;
-use crate::sandbox::{GUARD_ARGUMENT, Level, Sandbox};
+use crate::sandbox::{Level, Sandbox};
 use crate::stores::fs::Stamp;
 
 /// The sections that Brigade's calls of git depend on. Others stay in their files; of the person's files they are not read at all.
@@ -58,12 +57,12 @@ const LISTINGS_MAX: usize = 100;
 /// Listings in a row that may each meet other files.
 const TRIES_MAX: usize = 3;
 
-/// What confines filters and merge drivers.
+/// What confines filters and merge drivers. Without both, every driver fails.
 #[derive(Debug, Clone, Default)]
 pub struct DriverOptions {
-    /// A program that calls [`crate::sandbox::run_if_asked`]; see [`crate::sandbox::filter::own_program_path`]. Without one, every driver fails.
+    /// A program that calls [`crate::sandbox::run_if_asked`]; see [`crate::sandbox::filter::own_program_path`].
     pub program: Option<PathBuf>,
-    /// The sandbox of the launch. Without one, the first driver opens its own.
+    /// The sandbox of the launch.
     pub sandbox: Option<Sandbox>,
 }
 
@@ -74,7 +73,6 @@ pub(super) struct Settings {
     /// The person's checkout.
     work_tree: PathBuf,
     options: DriverOptions,
-    level: OnceLock<Level>,
     /// The system's and the person's.
     outer: OnceLock<Vec<Setting>>,
     /// The repository's, by the folder of the checkout that has some of its own.
@@ -155,7 +153,6 @@ impl Settings {
             common_dir: common_dir.to_owned(),
             work_tree: work_tree.to_owned(),
             options,
-            level: OnceLock::new(),
             outer: OnceLock::new(),
             listings: Mutex::default(),
         })
@@ -269,7 +266,7 @@ impl Settings {
         let all: Vec<&Setting> = outer.iter().chain(of_repository).filter(is_needed).filter(is_movable).collect();
         let drivers = Drivers::of(&all);
         let replaced =
-            if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.sandbox()?, &self.common_dir) };
+            if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.sandbox(), &self.common_dir) };
         let pairs = all.iter().map(|setting| (setting.key.as_slice(), setting.text()));
         let pairs = pairs.chain(replaced.iter().map(|replaced| (replaced.key.as_slice(), replaced.value.as_slice())));
         let mut variables: Variables =
@@ -288,35 +285,17 @@ impl Settings {
         Ok((variables, replaced))
     }
 
-    /// Where drivers run: they write nothing of the repository or the workspace.
-    fn sandbox(&self) -> Result<DriverSandbox, RepositoryError> {
-        let program = self.options.program.clone();
+    /// Where drivers run: they write nothing of the repository or the workspace, nor what the launch's commands do not write.
+    fn sandbox(&self) -> DriverSandbox {
         let own = [&self.common_dir, &self.work_tree].into_iter().cloned().chain(alternates(&self.common_dir));
-        let mut rules: Vec<PathRule> =
-            own.map(|path| PathRule::read_only(path.canonicalize().unwrap_or(path))).collect();
-        let level = match (&self.options.sandbox, &program) {
-            (Some(sandbox), _) => {
-                rules.extend_from_slice(sandbox.rules());
-                sandbox.confinement().level
-            }
-            // Without a program every driver fails.
-            (None, None) => Level::Full,
-            (None, Some(program)) => {
-                rules.extend(home_rules(&self.work_tree, &[]));
-                self.own_level(program)?
-            }
+        let own = own.map(|path| PathRule::read_only(path.canonicalize().unwrap_or(path)));
+        let (level, launch) = match &self.options.sandbox {
+            Some(sandbox) => (sandbox.confinement().level, sandbox.rules()),
+            None => (Level::Full, [].as_slice()),
         };
-        Ok(DriverSandbox { program, level, rules, scratch: WORKTREES_FOLDER.into() })
-    }
-
-    fn own_level(&self, program: &Path) -> Result<Level, RepositoryError> {
-        if let Some(level) = self.level.get() {
-            return Ok(*level);
-        }
-        let guard = Arc::from([program.as_os_str().to_owned(), GUARD_ARGUMENT.into()]);
-        let sandbox =
-            Sandbox::open(guard, &self.work_tree, Vec::new()).map_err(|error| unusable(&error.to_string()))?;
-        Ok(*self.level.get_or_init(|| sandbox.confinement().level))
+        let program = self.options.program.clone().filter(|_| self.options.sandbox.is_some());
+        let rules = own.chain(launch.iter().cloned()).collect();
+        DriverSandbox { program, level, rules, scratch: WORKTREES_FOLDER.into() }
     }
 }
 
