@@ -388,8 +388,11 @@ pub fn sandbox(workspace: &Path, control_files: &[PathBuf], writable: &[PathBuf]
     // A config that the person named may be a link; every other control file was refused as one.
     let real = |file: PathBuf| file.canonicalize().unwrap_or(file);
     let controls = control_files.iter().map(|file| real(workspace.join(file)));
-    // A link that leads nowhere can be the user's config only, which the rules for the home folder protect.
-    rules.extend(controls.filter(|file| !file.is_symlink()).map(PathRule::read_only));
+    // A link that leads nowhere can be the user's config only, which the rules for the home folder protect. A config that does not exist
+    // is not this launch's: a link that a command makes there keeps no command from running, and the next launch refuses it.
+    let is_own = |file: &PathBuf| file.starts_with(workspace) && !file.ends_with(CONFIG_FILE);
+    let is_protected = |file: &PathBuf| !file.is_symlink() && (file.exists() || is_own(file));
+    rules.extend(controls.filter(is_protected).map(PathRule::read_only));
     let locks = LOCK_FILES.iter().chain([&WORKERS_FOLDER]);
     rules.extend(locks.map(|path| PathRule::hidden(workspace.join(path))));
     rules.extend(home_rules(workspace, writable));

@@ -340,6 +340,26 @@ fn key_is_hidden_from_programs_brigade_starts() {
     assert_eq!(fs::read_to_string(seen).unwrap(), "");
 }
 
+/// The config lies elsewhere, and neither a config in the workspace nor prompts exist at launch.
+#[test]
+fn missing_config_made_a_link_stops_no_command() {
+    let outside = tempfile::tempdir().unwrap();
+    let attack =
+        Attack::new(&[&format!("ln -s x brigade.toml; ln -s x {}/prompts", outside.path().display()), "echo ran"]);
+    let config = outside.path().join("team.toml");
+    fs::write(&config, attack.place.read("brigade.toml")).unwrap();
+    fs::rename(attack.place.join("plan.md"), outside.path().join("plan.md")).unwrap();
+    fs::remove_file(attack.place.join("brigade.toml")).unwrap();
+    let workspace = attack.place.path().display().to_string();
+    let arguments = ["run", "--config", config.to_str().unwrap(), "--workspace", &workspace];
+    let answer = Answer::of(attack.brigade(&arguments));
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert_eq!(attack.output(2), "ran");
+    let next = Answer::of(attack.brigade(&arguments));
+    let error = format!("cannot use {}: it is a symbolic link", attack.place.join("brigade.toml").display());
+    assert!(next.code == Some(2) && next.err.contains(&error) && next.err.contains("remove the link"), "{next:?}");
+}
+
 #[test]
 fn command_text_is_no_argument_of_any_process() {
     let attack = Attack::new(&["touch begun; # confidential-text\nwhile ! [ -e go ]; do sleep 0.05; done"]);
