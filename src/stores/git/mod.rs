@@ -16,6 +16,7 @@ pub mod inspection;
 pub mod leftovers;
 mod merges;
 mod objects;
+mod pipes;
 mod removal;
 mod run;
 mod settings;
@@ -44,7 +45,7 @@ use crate::ports::{
 use crate::sandbox::Sandbox;
 use crate::stores::file::worktree::WorktreeStore;
 use crate::stores::fs::FileSystem;
-use run::{At, git, text_of};
+use run::{At, git, git_in, text_of};
 pub use settings::DriverOptions;
 use settings::Settings;
 use worktrees::failed;
@@ -288,8 +289,8 @@ fn check_version() -> Result<(), RepositoryError> {
 /// The person's checkout: `workspace` must be the top folder of a repository's working tree.
 fn find(workspace: &Path, drivers: DriverOptions) -> Result<At, RepositoryError> {
     let place = text_of(workspace);
-    let arguments = ["-C", place.as_str(), "rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir"];
-    let said = git(arguments.iter().chain(&["--show-toplevel"])).run()?;
+    let arguments = ["rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir", "--show-toplevel"];
+    let said = git_in(workspace, arguments).run()?;
     let text = said.line();
     let lines: Vec<&str> = text.lines().collect();
     let [git_dir, common_dir, top] = lines[..] else {

@@ -50,6 +50,8 @@ const SECTIONS: [&str; 22] = [
 const OF_THE_FILE: [&str; 3] = ["core.bare", "core.repositoryformatversion", "core.worktree"];
 /// What git must not take from a repository.
 const PROTECTED_SECTION: &str = "safe";
+/// The person's files that git reads besides settings: the setting that names one, and its name in the folder of the person's settings.
+const PERSONS_FILES: [(&str, &str); 2] = [("core.attributesfile", "attributes"), ("core.excludesfile", "ignore")];
 /// The most that all settings may come to, in bytes; the system bounds a program's environment.
 const BYTES_MAX: usize = 512 * 1024;
 /// The most worktrees with settings of their own that are remembered.
@@ -171,6 +173,13 @@ impl Settings {
         Ok(self.listing(at)?.included.clone())
     }
 
+    /// The person's files that git reads besides settings: commands must not write them.
+    pub(super) fn persons_files(&self) -> Vec<PathBuf> {
+        let outer = self.outer.get().into_iter().flatten();
+        let files = outer.filter(|setting| PERSONS_FILES.iter().any(|(key, _)| key.as_bytes() == setting.key));
+        files.map(|setting| path_of(setting.text())).filter(|path| path.is_file()).collect()
+    }
+
     /// What git said, with each driver's own command in place of the one that replaces it.
     pub(super) fn in_own_words(&self, at: &At, said: String) -> String {
         let Ok(listing) = self.listing(at) else { return said };
@@ -206,7 +215,8 @@ impl Settings {
             let of_repository = parse(&said, &["local", "worktree"]);
             let outer = self.outer.get_or_init(|| {
                 let is_needed = |setting: &Setting| SECTIONS.iter().any(|known| known.as_bytes() == setting.section());
-                parse(&said, &["system", "global"]).into_iter().filter(is_needed).collect()
+                let outer = parse(&said, &["system", "global"]).into_iter().filter(is_needed);
+                with_persons_files(outer.collect())
             });
             let includes: Vec<_> = of_repository.iter().filter_map(Setting::include).collect();
             let is_conditional = includes.iter().any(|(path, is_conditional)| *is_conditional || path.is_none());
@@ -410,6 +420,34 @@ fn parse(said: &Said, scopes: &[&str]) -> Vec<Setting> {
         settings.push(Setting { file, key: key.to_vec(), value });
     }
     settings
+}
+
+/// The settings of the system and the person, which name the person's files by their real paths. One that does not exist is none: a
+/// command could make it.
+fn with_persons_files(mut outer: Vec<Setting>) -> Vec<Setting> {
+    for (key, name) in PERSONS_FILES {
+        let named = outer.iter().rfind(|setting| setting.key == key.as_bytes()).map(|setting| setting.text().to_vec());
+        let path = match &named {
+            Some(text) => text.strip_prefix(b"~/").map_or_else(
+                || Some(path_of(text)).filter(|path| path.is_absolute()),
+                |rest| Some(std::env::home_dir()?.join(path_of(rest))),
+            ),
+            None => persons_file(name),
+        };
+        // Only git knows where a path leads that is relative.
+        let Some(path) = path else { continue };
+        let file = path.canonicalize().ok().filter(|file| file.is_file()).unwrap_or_else(|| "/dev/null".into());
+        outer.retain(|setting| setting.key != key.as_bytes());
+        let value = file.into_os_string().into_encoded_bytes();
+        outer.push(Setting { file: path, key: key.into(), value: Some(value) });
+    }
+    outer
+}
+
+/// A file in the folder of the person's settings; see git-config(1), FILES.
+pub(super) fn persons_file(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("XDG_CONFIG_HOME").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    Some(folder.or_else(|| Some(std::env::home_dir()?.join(".config")))?.join("git").join(name))
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {
