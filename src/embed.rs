@@ -29,7 +29,7 @@ use crate::models;
 use crate::platform::reading::{self, Accept};
 use crate::platform::threads;
 use crate::ports::{Clock, Repository, StoreError, Stores};
-use crate::sandbox::protected::{home_rules, make_user_config_folder};
+use crate::sandbox::protected::{home_rules, make_home_folders};
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::file::links::refuse_link;
 use crate::stores::file::{LOCK_FILES, WORKERS_FOLDER};
@@ -237,7 +237,7 @@ impl Team {
         let purpose = Purpose::Lead { team: self.spec.name.to_string() };
         let options = OpenOptions { purpose, durability: self.durability, clock: Arc::new(SystemClock) };
         let mut workspace = open(&folder, options).await?;
-        workspace.warnings.extend(make_user_config_folder());
+        workspace.warnings.extend(make_home_folders(&folder, &self.spec.writable));
         let sandbox = sandbox(&folder, &self.control_files, &self.spec.writable)?;
         Ok(OpenTeam { team: self, workspace, sandbox, folder })
     }
@@ -284,6 +284,12 @@ impl OpenTeam {
     #[must_use]
     pub fn stores(&self) -> &Stores {
         &self.workspace.stores
+    }
+
+    /// The sandbox of its commands.
+    #[must_use]
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
     }
 
     /// Launches it.
@@ -365,7 +371,7 @@ async fn repository(
         clock: Arc::new(SystemClock),
         durability,
         program: sandbox::filter::own_program_path(),
-        sandbox: Some(commands.clone()),
+        sandbox: commands.clone(),
     };
     Ok(Some(Arc::new(GitRepository::open(folder, options).await?)))
 }
@@ -382,8 +388,11 @@ pub fn sandbox(workspace: &Path, control_files: &[PathBuf], writable: &[PathBuf]
     // A config that the person named may be a link; every other control file was refused as one.
     let real = |file: PathBuf| file.canonicalize().unwrap_or(file);
     let controls = control_files.iter().map(|file| real(workspace.join(file)));
-    // A link that leads nowhere can be the user's config only, which the rules for the home folder protect.
-    rules.extend(controls.filter(|file| !file.is_symlink()).map(PathRule::read_only));
+    // A link that leads nowhere can be the user's config only, which the rules for the home folder protect. A config that does not exist
+    // is not this launch's: a link that a command makes there keeps no command from running, and the next launch refuses it.
+    let is_own = |file: &PathBuf| file.starts_with(workspace) && !file.ends_with(CONFIG_FILE);
+    let is_protected = |file: &PathBuf| !file.is_symlink() && (file.exists() || is_own(file));
+    rules.extend(controls.filter(is_protected).map(PathRule::read_only));
     let locks = LOCK_FILES.iter().chain([&WORKERS_FOLDER]);
     rules.extend(locks.map(|path| PathRule::hidden(workspace.join(path))));
     rules.extend(home_rules(workspace, writable));

@@ -52,8 +52,9 @@ async fn run(launch: Launch) -> CliResult<Exit> {
     }
     report.begin(&*stores.board.view().await?);
     let mut signals = Signals::listen(launch.session.is_some())?;
+    let sandbox = open.sandbox().clone();
     let mut team = open.launch().await?;
-    report.note_behind(isolated.as_ref().and_then(Isolated::uncommitted));
+    report.note_behind(isolated.as_ref().and_then(|isolated| isolated.uncommitted(sandbox)));
     report.note_behind(pause_note(&stores, launch.lifetime, &spec).await?);
     let outcome = match launch.session {
         Some(session) => session.follow(&mut team, &mut report, &mut signals).await?,

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use brigade::domain::task::TaskId;
 use brigade::ports::{Assignment, Durability, Merge, MergeTry, Provision, Publish, Repository, Worktree};
+use brigade::sandbox::Sandbox;
 use brigade::stores::fs::RealFileSystem;
 use brigade::stores::git::{GitOptions, GitRepository};
 
@@ -123,7 +124,7 @@ async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
         clock: Arc::new(SystemClock),
         durability: Durability::default(),
         program: Some(env!("CARGO_BIN_EXE_brigade").into()),
-        sandbox: None,
+        sandbox: Sandbox::without_guard(),
     };
     let repository = GitRepository::open(root, options).await.unwrap();
     match repository.provision(&assignment(number)).await.unwrap() {

@@ -10,6 +10,7 @@ use crate::domain::request::{Request, RequestKind};
 use crate::domain::state::{Mode, SharedState};
 use crate::domain::transcript::{Entry, Record};
 use crate::ports::{Delivery, Stores};
+use crate::sandbox::Sandbox;
 use crate::sandbox::filter::own_program_path;
 use crate::stores::git::{DriverOptions, GitRepository};
 use crate::team::spec::{Isolation, TeamSpec};
@@ -122,10 +123,11 @@ impl Isolated {
         (team.isolation == Isolation::Worktree).then_some(isolated)
     }
 
-    /// What the person has in the checkout that is not committed, and what that means, where there is any.
+    /// What the person has in the checkout that is not committed, and what that means, where there is any. Filters run in the sandbox
+    /// of the launch.
     #[must_use]
-    pub fn uncommitted(&self) -> Option<String> {
-        let drivers = DriverOptions { program: own_program_path(), sandbox: None };
+    pub fn uncommitted(&self, sandbox: Sandbox) -> Option<String> {
+        let drivers = DriverOptions { program: own_program_path(), sandbox: Some(sandbox) };
         let paths = GitRepository::uncommitted(&self.workspace, self.into.clone(), drivers).ok()?;
         let named: Vec<String> =
             paths.iter().take(NAMED_MAX).map(|path| one_line(&path.display().to_string())).collect();

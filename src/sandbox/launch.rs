@@ -93,13 +93,7 @@ impl Sandbox {
                 environment: environment.clone(),
             }));
             let reason = match tried.probe(folder)? {
-                GuardMessage::Group(_) => {
-                    if confinement.level != Level::Full {
-                        // Commands can see this process.
-                        processes::hide_this_process();
-                    }
-                    return Ok(tried);
-                }
+                GuardMessage::Group(_) => return Ok(tried),
                 GuardMessage::Refused(reason) => reason,
                 GuardMessage::Failed(reason) => return Err(SandboxError::Unprotected(reason)),
                 GuardMessage::Ended(_) => return Err(SandboxError::Guard("it ended too early".to_owned())),

@@ -128,7 +128,8 @@ pub fn was_asked() -> bool {
 }
 
 /// Becomes the guard when the first argument says so, and then never returns. Every program whose own path is handed to tools as
-/// their guard calls it first in `main`, before threads, runtimes and argument parsing.
+/// their guard calls it first in `main`, before threads, runtimes and argument parsing. It hides this process from others of the same user:
+/// its environment has the providers' keys. So there is no core dump, and only root attaches a debugger.
 pub fn run_if_asked() {
     WAS_ASKED.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
@@ -136,6 +137,7 @@ pub fn run_if_asked() {
         close_inherited_files(std::iter::empty());
         std::process::exit(run(&arguments.collect::<Vec<_>>()));
     }
+    processes::hide_this_process();
 }
 
 /// Closes every file that this process inherited, so that no command and no git inherits it, but for standard input, output and

@@ -11,8 +11,8 @@ fn home() -> Option<PathBuf> {
     home.parent().is_some().then_some(home)
 }
 
-/// `PATH` for commands, and its folders below the home folder. Those folders stand in it without symbolic links, because a link can be
-/// replaced; those that do not exist are left out, because a command could make them.
+/// `PATH` for commands, and its folders below the home folder, also those that do not exist. Folders below the home folder stand in
+/// `PATH` without symbolic links, because a command can replace a link. Those that do not exist are left out.
 #[must_use]
 pub fn search_path(path: &OsStr) -> (OsString, Vec<PathBuf>) {
     match home() {
@@ -24,16 +24,16 @@ pub fn search_path(path: &OsStr) -> (OsString, Vec<PathBuf>) {
 fn search_path_below(path: &OsStr, home: &Path) -> (OsString, Vec<PathBuf>) {
     let (mut folders, mut in_home) = (Vec::new(), Vec::new());
     for folder in std::env::split_paths(path) {
-        let real = folder.canonicalize().ok();
-        match real.filter(|_| folder.is_absolute()) {
-            Some(real) if real.starts_with(home) => {
-                in_home.push(real.clone());
-                folders.push(real);
-            }
-            None if folder.starts_with(home) => {}
+        let real = RealPath::of(&folder).end;
+        if !folder.is_absolute() || !real.starts_with(home) {
             // Outside the home folder it stays as the person wrote it.
-            _ => folders.push(folder),
+            folders.push(folder);
+            continue;
         }
+        if real.is_dir() {
+            folders.push(real.clone());
+        }
+        in_home.push(real);
     }
     // No folder has a separator in its name: all came from a PATH.
     (std::env::join_paths(&folders).unwrap_or_else(|_| path.to_owned()), in_home)
@@ -46,19 +46,30 @@ fn expanded(folder: &Path, home: Option<&Path>) -> PathBuf {
     folder.canonicalize().unwrap_or(folder)
 }
 
-/// Rules that keep commands from putting programs in front of the person's: the folders of `PATH` below the home folder and outside of
-/// `workspace` are read-only. Folders in or below `writable` are not.
-fn search_path_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
+/// The folders of `PATH` below the home folder that commands must not write, also those that do not exist: all outside of `workspace`, but
+/// for those in or below `writable`.
+fn protected_search_folders(workspace: &Path, writable: &[PathBuf]) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let home = home();
     let writable: Vec<PathBuf> = writable.iter().map(|folder| expanded(folder, home.as_deref())).collect();
     let is_writable = |folder: &Path| writable.iter().any(|writable| folder.starts_with(writable));
-    let folders = search_path(&path).1.into_iter();
+    let mut folders = search_path(&path).1;
     // A folder that has the workspace in it cannot be read-only.
+    folders.retain(|folder| !folder.starts_with(workspace) && !workspace.starts_with(folder) && !is_writable(folder));
     folders
-        .filter(|folder| !folder.starts_with(workspace) && !workspace.starts_with(folder) && !is_writable(folder))
-        .map(PathRule::read_only)
-        .collect()
+}
+
+/// Rules that keep commands from putting a program into these folders, and from making those that do not exist.
+fn search_path_rules(folders: Vec<PathBuf>, workspace: &Path) -> Vec<PathRule> {
+    let protected = folders.into_iter().filter_map(|folder| {
+        // Of a folder that could not be made, the nearest one above it, or the file in its way.
+        folder
+            .ancestors()
+            .find(|path| path.symlink_metadata().is_ok())
+            .map(Path::to_owned)
+            .filter(|there| *there == folder || (!is_home_or_above(there) && !workspace.starts_with(there)))
+    });
+    protected.map(PathRule::read_only).collect()
 }
 
 /// Rules for paths outside the workspace that hold for every command. The folder of the user's config and folders of `PATH` below
@@ -66,7 +77,8 @@ fn search_path_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
 #[must_use]
 pub fn home_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
     let config = user_config_file().map(|file| user_config_rules(&file, workspace)).unwrap_or_default();
-    let rules = config.into_iter().chain(search_path_rules(workspace, writable));
+    let search_path = search_path_rules(protected_search_folders(workspace, writable), workspace);
+    let rules = config.into_iter().chain(search_path);
     #[cfg(unix)]
     let rules = rules.chain(super::multiplexers::rules(workspace));
     rules.collect()
@@ -80,13 +92,14 @@ pub fn user_config_file() -> Option<PathBuf> {
     Some(config.join("brigade/config.toml"))
 }
 
-/// Makes the folder of the user's config file, so that [`home_rules`] can protect a file that does not exist yet. Where it
-/// cannot be made, a command cannot make it either. Returns what a command can do to the config all the same.
+/// Makes the folder of the user's config file and the folders of `PATH` below the home folder, so that [`home_rules`] can protect
+/// them. Returns what a command can do to the config all the same.
 #[must_use]
-pub fn make_user_config_folder() -> Option<String> {
+pub fn make_home_folders(workspace: &Path, writable: &[PathBuf]) -> Option<String> {
+    protected_search_folders(workspace, writable).iter().for_each(|folder| make_folder(folder));
     let file = user_config_file()?;
     let path = RealPath::of(&file);
-    make_folder_of(&path);
+    path.end.parent().into_iter().for_each(make_folder);
     let link = path.links.iter().find(|link| link.parent().is_none_or(is_home_or_above))?;
     Some(format!(
         "a command can replace {}, a symbolic link on the way to your config: put a folder in its place",
@@ -94,10 +107,8 @@ pub fn make_user_config_folder() -> Option<String> {
     ))
 }
 
-fn make_folder_of(path: &RealPath) {
-    if let Some(folder) = path.end.parent()
-        && let Err(error) = std::fs::create_dir_all(folder)
-    {
+fn make_folder(folder: &Path) {
+    if let Err(error) = std::fs::create_dir_all(folder) {
         tracing::info!("cannot make {}: {error}", folder.display());
     }
 }
@@ -184,7 +195,7 @@ mod tests {
         ])
         .unwrap();
         let (path, in_home) = search_path_below(&path, &home);
-        assert_eq!(in_home, [home.join("real/bin")]);
+        assert_eq!(in_home, [home.join("real/bin"), home.join("missing")]);
         let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
         assert_eq!(folders, [home.join("real/bin").as_path(), Path::new("/usr/bin"), Path::new("node_modules/.bin")]);
     }
@@ -195,7 +206,7 @@ mod tests {
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         let config = home.join(".config/brigade/config.toml");
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(&home)], "it could not be made");
-        make_folder_of(&RealPath::of(&config));
+        make_folder(RealPath::of(&config).end.parent().unwrap());
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config/brigade"))]);
     }
 
@@ -218,7 +229,7 @@ mod tests {
         std::fs::create_dir_all(home.join(".config")).unwrap();
         std::os::unix::fs::symlink("../dot/brig", home.join(".config/brigade")).unwrap();
         let config = home.join(".config/brigade/config.toml");
-        make_folder_of(&RealPath::of(&config));
+        make_folder(RealPath::of(&config).end.parent().unwrap());
         let expected = [home.join(".config"), home.join("dot/brig")].map(PathRule::read_only);
         assert_eq!(user_config_rules(&config, workspace), expected, "the link and the folder it leads to");
         std::os::unix::fs::symlink("../else/config.toml", home.join("dot/brig.toml")).unwrap();
@@ -232,7 +243,7 @@ mod tests {
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         std::fs::write(home.join(".config"), "").unwrap();
         let config = home.join(".config/brigade/config.toml");
-        make_folder_of(&RealPath::of(&config));
+        make_folder(RealPath::of(&config).end.parent().unwrap());
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config"))]);
     }
 }

@@ -60,9 +60,12 @@ impl Lodging {
         ]
     }
 
-    /// Commits what is not committed; the inner error is for the model.
+    /// Commits what is not committed; the inner error is for the model. It has what is the fault of this worktree.
     pub(super) async fn commit(&self, summary: &str) -> Result<Result<String, String>, ToolError> {
-        self.repository.commit(&self.worktree, &self.assignment, summary).await.map_err(fatal)
+        match self.repository.commit(&self.worktree, &self.assignment, summary).await {
+            Err(error) if !error.is_general() => Ok(Err(format!("your worktree cannot be committed: {error}"))),
+            committed => committed.map_err(fatal),
+        }
     }
 
     /// Where somebody else sees the work that is committed.

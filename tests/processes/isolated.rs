@@ -95,6 +95,20 @@ fn what_a_runbook_printed_is_no_message_of_a_commit() {
 }
 
 #[test]
+fn pipe_in_place_of_a_file_fails_its_task_alone() {
+    let place = repository("## Break\n```sh\nrm log.txt; mkfifo log.txt\n```\n## Next\n```sh\necho y > y.txt\n```\n");
+    // The person's rules for what git ignores are a pipe too.
+    fs::create_dir_all(place.join("no-config/git")).unwrap();
+    assert!(place.command("mkfifo").arg("no-config/git/ignore").status().unwrap().success());
+    let run = place.run(&["run", "crew"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert_eq!([1, 2].map(|id| place.task(id)["status"].clone()), ["failed", "completed"], "{run:?}");
+    assert_eq!(place.read("y.txt"), "y\n");
+    let said = place.task(1).to_string();
+    assert!(said.contains("log.txt: it is a pipe") && said.contains("put a file in its place"), "{said}");
+}
+
+#[test]
 fn what_stays_of_a_task_that_is_deleted_is_named() {
     let place = repository("## Merge\n```sh\ntrue\n```\n## Fail\n```sh\necho half > half.txt\nfalse\n```\n");
     assert_eq!(place.run(&["run", "crew"]).code, Some(1));

@@ -282,6 +282,34 @@ fn doctor_runs_nothing_of_the_folder_it_checks() {
     assert_eq!(setup.ran(), BTreeSet::new());
 }
 
+/// A launch looks for files that are not committed, and so runs a filter, before any task.
+#[test]
+fn filter_at_launch_cannot_write_the_config() {
+    let (setup, outside) = (Setup::new(""), tempfile::tempdir().unwrap());
+    let config = "[teams.crew]\nplan = \"plan.md\"\nisolation = \"worktree\"\n[[teams.crew.members]]\nname = \"m1\"\n";
+    fs::create_dir(outside.path().join("prompts")).unwrap();
+    let files = [("team.toml", config), ("plan.md", "## One\n"), ("prompts/lead.md", "")];
+    files.iter().for_each(|(name, text)| fs::write(outside.path().join(name), text).unwrap());
+    let folder = outside.path().display();
+    let filter = format!(
+        "cat; for file in {folder}/team.toml {folder}/plan.md {folder}/prompts/lead.md; do (echo '# x' >>$file) 2>&1; done; touch {folder}/ran"
+    );
+    git(&setup.place, &["config", "filter.evil.clean", &filter]);
+    // Of the same size: git has to look at the contents.
+    setup.place.write("log.txt", &setup.place.read("log.txt").to_uppercase());
+    if !setup.brigade(&["doctor"]).out.contains("they see the control files read-only") {
+        println!("skipped: commands are not confined here");
+        return;
+    }
+    let config = outside.path().join("team.toml").display().to_string();
+    let run = setup.brigade(&["run", "crew", "--config", &config, "--workspace", setup.place.path().to_str().unwrap()]);
+    assert!(run.err.contains("not committed in your checkout: log.txt"), "{run:?}");
+    assert!(outside.path().join("ran").exists(), "the filter ran");
+    for (name, text) in files {
+        assert_eq!(fs::read_to_string(outside.path().join(name)).unwrap(), text, "{name}");
+    }
+}
+
 /// A command of a teammate writes the person's settings and puts a `git` before all others.
 #[test]
 fn settings_made_by_a_command_have_no_effect() {
@@ -294,8 +322,6 @@ fn settings_made_by_a_command_have_no_effect() {
          ## Next\nafter: Plant\n```sh\necho y > y.txt\n```\n"
     );
     setup.place.write("plan.md", &plan);
-    // One that is there already is written before a launch.
-    fs::create_dir(setup.home.path().join("bin")).unwrap();
     let run = setup.brigade(&["run", "crew"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(setup.ran(), BTreeSet::new());

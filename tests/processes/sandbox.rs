@@ -1,11 +1,11 @@
 //! Commands that try to leave their sandbox, in a real team: what one command did, the next one finds.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::support::{Answer, Place};
+use super::support::{Answer, Place, is_root};
 
 /// A workspace below a home folder of its own, with one member whose tasks run these scripts one after the other.
 pub(super) struct Attack {
@@ -275,6 +275,89 @@ fn verify_runs_the_persons_programs() {
         assert_eq!(attack.place.task(1)["status"], "failed", "{answer:?}");
         assert!(!attack.home("real/bin/check").exists());
     }
+}
+
+/// A command makes folders of `PATH` that did not exist at launch, and puts a `git` there for the next launch.
+#[test]
+fn missing_path_folders_cannot_be_made_by_a_command() {
+    let plant = "put() { mkdir -p \"$1\"; printf '#!/bin/sh\\ntouch %s\\n' ~/ran >\"$1/git\"; chmod +x \"$1/git\"; }\n\
+                 put ~/.local/bin; rm -f ~/file; put ~/file/bin; put ~/link; put ~/target; mv ~/.local ~/.aside; put ~/.local/bin";
+    let attack = Attack::new(&[plant]);
+    if !attack.is_confined() {
+        return;
+    }
+    fs::write(attack.home("file"), "").unwrap();
+    symlink("target", attack.home("link")).unwrap();
+    // The home folder may itself be named by a link.
+    let named = tempfile::tempdir().unwrap();
+    symlink(attack.home(""), named.path().join("me")).unwrap();
+    let home = named.path().join("me");
+    let folders = [".local/bin", "file/bin", "link"].map(|folder| home.join(folder));
+    let usual = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(folders.into_iter().chain(std::env::split_paths(&usual))).unwrap();
+    let brigade = |arguments: &[&str]| {
+        let mut command = attack.brigade(arguments);
+        Answer::of({
+            command.env("HOME", &home).env("PATH", &path);
+            command
+        })
+    };
+    let run = brigade(&["run"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    for planted in [".local/bin/git", "file/bin/git", "target/git"] {
+        assert!(!attack.home(planted).exists(), "{planted}: {}", attack.output(1));
+    }
+    let doctor = brigade(&["doctor"]);
+    assert!(doctor.out.contains("git version"), "{doctor:?} {}", attack.output(1));
+    assert!(!attack.home("ran").exists());
+}
+
+/// A program that Brigade starts unconfined, here `git`, finds no key in the process that started it. Root may look into every process.
+#[test]
+fn key_is_hidden_from_programs_brigade_starts() {
+    let attack = Attack::new(&["true"]);
+    let programs = tempfile::tempdir_in("/tmp").unwrap();
+    let seen = programs.path().join("environ");
+    let script = format!("#!/bin/sh\ncat /proc/$PPID/environ >{}\necho git version 2.40.0\n", seen.display());
+    fs::write(programs.path().join("git"), script).unwrap();
+    fs::set_permissions(programs.path().join("git"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut user = attack.place.command("bash");
+    let mut become_user = "";
+    if is_root("another user than root") {
+        become_user = "setpriv --reuid=54321 --regid=54321 --clear-groups";
+        for folder in [attack.place.path(), attack.home.path(), programs.path()] {
+            chown(folder, Some(54_321), Some(54_321)).unwrap();
+        }
+    }
+    // The program is executed by an open file: that user may not enter its folder.
+    let script = format!("exec 9<\"$0\" && exec {become_user} /proc/self/fd/9 doctor");
+    let usual = std::env::var_os("PATH").unwrap_or_default();
+    let path = [programs.path().to_owned()].into_iter().chain(std::env::split_paths(&usual));
+    user.args(["-c", &script, env!("CARGO_BIN_EXE_brigade")]).env("PATH", std::env::join_paths(path).unwrap());
+    user.env("HOME", attack.home("")).env("ANTHROPIC_API_KEY", "sk-of-the-person");
+    let answer = Answer::of(user);
+    assert!(answer.out.contains("git version 2.40.0"), "{answer:?}");
+    assert_eq!(fs::read_to_string(seen).unwrap(), "");
+}
+
+/// The config lies elsewhere, and neither a config in the workspace nor prompts exist at launch.
+#[test]
+fn missing_config_made_a_link_stops_no_command() {
+    let outside = tempfile::tempdir().unwrap();
+    let attack =
+        Attack::new(&[&format!("ln -s x brigade.toml; ln -s x {}/prompts", outside.path().display()), "echo ran"]);
+    let config = outside.path().join("team.toml");
+    fs::write(&config, attack.place.read("brigade.toml")).unwrap();
+    fs::rename(attack.place.join("plan.md"), outside.path().join("plan.md")).unwrap();
+    fs::remove_file(attack.place.join("brigade.toml")).unwrap();
+    let workspace = attack.place.path().display().to_string();
+    let arguments = ["run", "--config", config.to_str().unwrap(), "--workspace", &workspace];
+    let answer = Answer::of(attack.brigade(&arguments));
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert_eq!(attack.output(2), "ran");
+    let next = Answer::of(attack.brigade(&arguments));
+    let error = format!("cannot use {}: it is a symbolic link", attack.place.join("brigade.toml").display());
+    assert!(next.code == Some(2) && next.err.contains(&error) && next.err.contains("remove the link"), "{next:?}");
 }
 
 #[test]

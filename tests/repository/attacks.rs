@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use brigade::ports::{MergeTry, Repository, Worktree};
+use brigade::stores::git::{DriverOptions, GitRepository};
 
 use super::place::{Place, edit, put, task};
 
@@ -157,4 +158,54 @@ async fn replaced_objects_and_brigades_own_files_are_not_merged() {
         assert!(text.contains(".agent/state.json"), "{text}");
     }
     assert!(!place.git(&["ls-tree", "-r", "--name-only", "main"]).contains(".agent"));
+}
+
+fn make_pipe(path: &Path) {
+    let _ = fs::remove_file(path);
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[tokio::test]
+async fn special_file_in_a_worktree_is_named() {
+    let place = Place::new().await;
+    for (id, name) in ["f.txt", ".gitignore", ".gitattributes", "a/.gitignore"].into_iter().enumerate() {
+        let worktree = place.provision(id as u64 + 1).await;
+        let path = worktree.root.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path.with_file_name("new.txt"), "new\n").unwrap();
+        make_pipe(&path);
+        let committed = place.repository.commit(&worktree, &task(id as u64 + 1), "Done.").await;
+        let said = committed.map_or_else(|error| error.to_string(), |inner| inner.unwrap_err());
+        assert!(said.contains(name) && said.contains("a pipe, not a plain file"), "{name}: {said}");
+    }
+    let worktree = place.provision(9).await;
+    fs::remove_file(worktree.root.join("f.txt")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(worktree.root.join("f.txt")).unwrap();
+    let said = place.repository.commit(&worktree, &task(9), "Done.").await.unwrap().unwrap_err();
+    assert!(said.contains("f.txt") && said.contains("a socket"), "{said}");
+}
+
+/// Git waits for a pipe in place of each of these files.
+#[tokio::test]
+async fn pipe_that_git_reads_is_named() {
+    let place = Place::new().await;
+    let outside = tempfile::tempdir().unwrap();
+    let included = outside.path().join("included");
+    fs::write(&included, "").unwrap();
+    place.git(&["config", "include.path", included.to_str().unwrap()]);
+    let object = place.git(&["rev-parse", "HEAD"]);
+    let object = place.path().join(".git/objects").join(&object[..2]).join(&object[2..]);
+    let files = [".git/index", ".git/config", ".git/HEAD", ".git/info/exclude", ".gitignore"];
+    for path in files.map(|name| place.path().join(name)).into_iter().chain([object, included]) {
+        let before = fs::read(&path);
+        make_pipe(&path);
+        let looked = GitRepository::uncommitted(place.path(), None, DriverOptions::default());
+        fs::remove_file(&path).unwrap();
+        if let Ok(before) = before {
+            fs::write(&path, before).unwrap();
+        }
+        let error = looked.unwrap_err();
+        assert!(error.to_string().contains(&format!("{} is a pipe", path.display())), "{}: {error}", path.display());
+    }
+    GitRepository::uncommitted(place.path(), None, DriverOptions::default()).unwrap();
 }

@@ -11,7 +11,7 @@ use brigade::sandbox::Level;
 use brigade::sandbox::filter::{DriverKind, DriverSandbox};
 use brigade::stores::git::{DriverOptions, GitRepository};
 
-use super::place::{Place, git, git_any, open, put, task, ten};
+use super::place::{Place, git, git_any, open, put, sandbox, task, ten};
 
 /// A place whose text files have the driver `x`, with these settings.
 async fn place_with(settings: &[(&str, &str)]) -> Place {
@@ -26,9 +26,7 @@ async fn place_with(settings: &[(&str, &str)]) -> Place {
 }
 
 fn is_confined() -> bool {
-    use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
-    let guard = [env!("CARGO_BIN_EXE_brigade").into(), GUARD_ARGUMENT.into()];
-    Sandbox::open(guard.into(), Path::new("/"), Vec::new()).unwrap().confinement().level == Level::Full
+    sandbox(Path::new("/")).confinement().level == Level::Full
 }
 
 #[tokio::test]
@@ -93,8 +91,11 @@ async fn driver_without_a_sandbox_is_an_error() {
     let look = || GitRepository::uncommitted(place.path(), None, DriverOptions::default());
     let error = look().unwrap_err().to_string();
     assert!(error.contains("cannot confine filters"), "{error}");
-    let drivers = DriverOptions { program: Some("/nonexistent/brigade".into()), ..DriverOptions::default() };
-    assert!(GitRepository::uncommitted(place.path(), None, drivers).is_err());
+    let program = Some("/nonexistent/brigade".into());
+    for sandbox in [None, Some(sandbox(place.path()))] {
+        let drivers = DriverOptions { program: program.clone(), sandbox };
+        assert!(GitRepository::uncommitted(place.path(), None, drivers).is_err());
+    }
     place.git(&["config", "--unset", "filter.x.clean"]);
     assert_eq!(look().unwrap(), Vec::<PathBuf>::new());
 }

@@ -11,6 +11,7 @@ use brigade::domain::time::UnixMs;
 use brigade::ports::{
     Assignment, Clock, Durability, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, Worktree,
 };
+use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
 use brigade::stores::fs::RealFileSystem;
 use brigade::stores::git::{GitOptions, GitRepository};
 
@@ -57,6 +58,12 @@ pub fn git_any(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text.trim_end().to_owned())
 }
 
+/// The sandbox of a launch in this folder.
+pub fn sandbox(folder: &Path) -> Sandbox {
+    let guard = [env!("CARGO_BIN_EXE_brigade").into(), GUARD_ARGUMENT.into()];
+    Sandbox::open(guard.into(), folder, Vec::new()).unwrap()
+}
+
 pub async fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
     let options = GitOptions {
         team: "crew".into(),
@@ -66,7 +73,7 @@ pub async fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
         clock: Arc::new(StillClock),
         durability: Durability::default(),
         program: Some(env!("CARGO_BIN_EXE_brigade").into()),
-        sandbox: None,
+        sandbox: sandbox(folder),
     };
     GitRepository::open(folder, options).await
 }

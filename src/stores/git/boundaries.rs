@@ -26,6 +26,7 @@ impl Inner {
             Vec::new()
         });
         rules.extend(included.iter().map(|file| PathRule::read_only(real(file))));
+        rules.extend(self.main.settings.persons_files().into_iter().map(PathRule::read_only));
         let Some(worktree) = worktree else { return rules };
         rules.extend([".agent", ".git"].map(|name| PathRule::read_only(worktree.root.join(name))));
         rules.push(PathRule::hidden(worktree.root.join(WORKTREE_LOCK_FILE)));

@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::branch::{Attached, in_the_middle};
 use super::index::reveal;
 use super::run::{At, path_of, pathspec, text_of};
 use super::{Inner, identity, small};
 use crate::domain::merge::{ATTEMPT_TRAILER, TASK_TRAILER, TEAMMATE_TRAILER};
+use crate::platform::reading::{self, Accept};
 use crate::ports::{Assignment, RepositoryError, Worktree};
 
 /// The most commits of one branch.
@@ -42,6 +43,9 @@ impl Inner {
         if !state.unmerged.is_empty() {
             let files = named(&state.unmerged);
             return Ok(Err(format!("conflicts are not resolved in {files}: resolve each, then git add it")));
+        }
+        if let Some(why) = state.unreadable {
+            return Ok(Err(format!("your worktree cannot be committed: {why}")));
         }
         let merged: Vec<String> = small::text(&at.git_dir.join("MERGE_HEAD"))
             .map(|heads| heads.lines().map(|head| head.trim().to_owned()).collect())
@@ -130,17 +134,35 @@ struct State {
     is_dirty: bool,
     /// The files in conflict.
     unmerged: Vec<PathBuf>,
+    /// Why a file cannot be committed: it is a pipe, a socket or a device, or may not be read.
+    unreadable: Option<String>,
 }
 
 impl State {
     fn of(at: &At) -> Result<Self, RepositoryError> {
-        // `u <XY> <sub> <m1> <m2> <m3> <mW> <h1> <h2> <h3> <path>`; see git-status(1), Porcelain Format Version 2.
-        const PATH_FIELD: usize = 10;
+        // `u <XY> <sub> <m1> <m2> <m3> <mW> <h1> <h2> <h3> <path>` and `1 <XY> <sub> <mH> <mI> <mW> <hH> <hI> <path>`; see git-status(1),
+        // Porcelain Format Version 2.
+        const FIELDS_BEFORE_PATH: [(&[u8], usize); 3] = [(b"u ", 10), (b"1 ", 8), (b"? ", 1)];
         let said = at.git(["status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
-        let unmerged = said.fields().filter(|entry| entry.starts_with(b"u "));
-        let path = |entry: &[u8]| entry.splitn(PATH_FIELD + 1, |byte| *byte == b' ').nth(PATH_FIELD).map(path_of);
-        Ok(Self { is_dirty: said.fields().next().is_some(), unmerged: unmerged.filter_map(path).collect() })
+        let path = |entry: &[u8]| {
+            let (_, count) = FIELDS_BEFORE_PATH.iter().find(|(start, _)| entry.starts_with(start))?;
+            entry.splitn(count + 1, |byte| *byte == b' ').nth(*count).map(path_of)
+        };
+        let unmerged = said.fields().filter(|entry| entry.starts_with(b"u ")).filter_map(path).collect();
+        let unreadable = said.fields().filter_map(path).find_map(|path| unreadable(&at.work_tree, &path));
+        Ok(Self { is_dirty: said.fields().next().is_some(), unmerged, unreadable })
     }
+}
+
+/// Why a file cannot be committed, where it is there and is neither a folder nor a link.
+fn unreadable(work_tree: &Path, path: &Path) -> Option<String> {
+    let file = work_tree.join(path);
+    let kind = file.symlink_metadata().ok()?.file_type();
+    if kind.is_dir() || kind.is_symlink() {
+        return None;
+    }
+    let error = reading::open(&file, Accept::FilesHere).err()?;
+    Some(format!("{}: {error}", text_of(path)))
 }
 
 /// Files in a text.

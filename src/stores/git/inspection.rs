@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::run::{git, text_of};
+use super::run::{git, git_in};
 
 /// The state of git in a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +22,7 @@ pub enum Inspection {
 pub fn inspect(workspace: &Path, run_time_file: &str) -> Inspection {
     let Ok(version) = git(["--version"]).ok() else { return Inspection::NoGit };
     let version = version.line();
-    let place = text_of(workspace);
-    let is_ok = |arguments: &[&str]| git(["-C", &place].iter().chain(arguments)).ok().is_ok();
+    let is_ok = |arguments: &[&str]| git_in(workspace, arguments).ok().is_ok();
     if !is_ok(&["rev-parse", "--is-inside-work-tree"]) {
         return Inspection::NoRepository(version);
     }

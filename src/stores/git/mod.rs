@@ -16,6 +16,7 @@ pub mod inspection;
 pub mod leftovers;
 mod merges;
 mod objects;
+mod pipes;
 mod removal;
 mod run;
 mod settings;
@@ -44,7 +45,7 @@ use crate::ports::{
 use crate::sandbox::Sandbox;
 use crate::stores::file::worktree::WorktreeStore;
 use crate::stores::fs::FileSystem;
-use run::{At, git, text_of};
+use run::{At, git, git_in, text_of};
 pub use settings::DriverOptions;
 use settings::Settings;
 use worktrees::failed;
@@ -116,8 +117,8 @@ pub struct GitOptions {
     pub durability: Durability,
     /// A program that calls [`crate::sandbox::run_if_asked`]: it confines filters and merge drivers.
     pub program: Option<PathBuf>,
-    /// The sandbox of the launch. Without one, the first filter or merge driver opens its own.
-    pub sandbox: Option<Sandbox>,
+    /// The sandbox of the launch.
+    pub sandbox: Sandbox,
 }
 
 impl GitRepository {
@@ -127,7 +128,7 @@ impl GitRepository {
     /// [`RepositoryError`]: git is missing or too old, there is no repository or no commit, or no branch is checked out.
     pub async fn open(workspace: &Path, options: GitOptions) -> Result<Self, RepositoryError> {
         let (workspace, wanted) = (workspace.to_owned(), options.into);
-        let drivers = DriverOptions { program: options.program, sandbox: options.sandbox };
+        let drivers = DriverOptions { program: options.program, sandbox: Some(options.sandbox) };
         let (main, into) = off_the_runtime(move || usable(&workspace, wanted, drivers)).await?;
         // A worktree's state is made anew where a power cut takes it.
         let states = WorktreeStore::new(options.files, Durability::Process, Arc::clone(&options.clock));
@@ -288,8 +289,8 @@ fn check_version() -> Result<(), RepositoryError> {
 /// The person's checkout: `workspace` must be the top folder of a repository's working tree.
 fn find(workspace: &Path, drivers: DriverOptions) -> Result<At, RepositoryError> {
     let place = text_of(workspace);
-    let arguments = ["-C", place.as_str(), "rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir"];
-    let said = git(arguments.iter().chain(&["--show-toplevel"])).run()?;
+    let arguments = ["rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir", "--show-toplevel"];
+    let said = git_in(workspace, arguments).run()?;
     let text = said.line();
     let lines: Vec<&str> = text.lines().collect();
     let [git_dir, common_dir, top] = lines[..] else {

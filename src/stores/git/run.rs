@@ -11,10 +11,12 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::pipes::{find_pipe, folders_of};
 use super::settings::Settings;
 use super::worktrees::failed;
 use crate::platform::terminal::with_stops_blocked;
@@ -25,6 +27,8 @@ use crate::sandbox::environment;
 const OTHERS_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long that is done without a word.
 const OTHERS_TIME_UNSAID: Duration = Duration::from_secs(1);
+/// How long a call takes before pipes are looked for that it may wait for; the next look comes after twice that time.
+const LOOK_TIME: Duration = Duration::from_secs(2);
 /// How long one call may take. The longest is a checkout.
 const TIME_MAX: Duration = Duration::from_secs(600);
 /// The most of its output that is taken, in bytes; more is an error.
@@ -134,6 +138,8 @@ impl Said {
 /// A call to be made.
 pub(super) struct Call<'a> {
     at: Option<&'a At>,
+    /// The folder in which git finds the repository itself.
+    folder: Option<PathBuf>,
     arguments: Vec<OsString>,
     input: Vec<u8>,
     variables: Vec<(&'static str, String)>,
@@ -144,7 +150,12 @@ pub(super) struct Call<'a> {
 /// `git` with these arguments, in no repository that is named.
 pub(super) fn git<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Call<'static> {
     let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
-    Call { at: None, arguments, input: Vec::new(), variables: Vec::new(), is_by_files: false }
+    Call { at: None, folder: None, arguments, input: Vec::new(), variables: Vec::new(), is_by_files: false }
+}
+
+/// `git` with these arguments, in the repository that it finds from `folder` on.
+pub(super) fn git_in<A: AsRef<OsStr>>(folder: &Path, arguments: impl IntoIterator<Item = A>) -> Call<'static> {
+    Call { folder: Some(folder.to_owned()), ..git(arguments) }
 }
 
 impl At {
@@ -263,6 +274,9 @@ impl Call<'_> {
                 command.envs(at.settings.variables(at)?);
             }
         }
+        if let Some(folder) = &self.folder {
+            command.arg("-C").arg(folder);
+        }
         for setting in SETTINGS {
             command.args(["-c", setting]);
         }
@@ -272,6 +286,18 @@ impl Call<'_> {
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         Ok(command)
+    }
+
+    /// A pipe that keeps git from going on.
+    fn pipe(&self) -> Option<PathBuf> {
+        match (self.at, &self.folder) {
+            (Some(at), _) => find_pipe(&[at.git_dir.clone(), at.common_dir.clone()], &at.work_tree),
+            (None, Some(folder)) => {
+                let (git_folder, top) = folders_of(folder);
+                find_pipe(&[git_folder], &top)
+            }
+            (None, None) => None,
+        }
     }
 
     /// Makes the call, whatever its exit code is.
@@ -315,7 +341,7 @@ impl Call<'_> {
                 let _ = child.wait();
                 format!("cannot start a thread: {error}")
             })?;
-            Ok::<_, String>((wait(&mut child, &all_is_said)?, out.join(), err.join()))
+            Ok::<_, String>((wait(&mut child, &all_is_said, || self.pipe())?, out.join(), err.join()))
         });
         match outcome {
             Ok((code, Ok(Some(out)), Ok(err))) => {
@@ -375,9 +401,22 @@ fn end_of(bytes: &[u8]) -> String {
 }
 
 /// Waits for its end, which comes at once when it has closed its output.
-fn wait(child: &mut Child, all_is_said: &mpsc::Receiver<()>) -> Result<i32, String> {
+fn wait(
+    child: &mut Child,
+    all_is_said: &mpsc::Receiver<()>,
+    pipe: impl Fn() -> Option<PathBuf>,
+) -> Result<i32, String> {
     let (began, mut pause) = (Instant::now(), PAUSE_MIN);
-    let _ = all_is_said.recv_timeout(TIME_MAX);
+    let mut time = LOOK_TIME;
+    while all_is_said.recv_timeout(time) == Err(RecvTimeoutError::Timeout) && began.elapsed() < TIME_MAX {
+        if let Some(pipe) = pipe() {
+            // It may have ended just now.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("{} is a pipe, not a plain file, and git waits for it: remove it", pipe.display()));
+        }
+        time = (time * 2).min(TIME_MAX.saturating_sub(began.elapsed()));
+    }
     loop {
         match child.try_wait() {
             // It answered nothing: no code of its own may be taken for an answer.

@@ -18,8 +18,7 @@ use crate::domain::access::PathRule;
 use crate::platform::stamp_of;
 use crate::ports::RepositoryError;
 use crate::sandbox::filter::{DriverKind, DriverSandbox};
-use crate::sandbox::protected::home_rules;
-use crate::sandbox::{GUARD_ARGUMENT, Level, Sandbox};
+use crate::sandbox::{Level, Sandbox};
 use crate::stores::fs::Stamp;
 
 /// The sections that Brigade's calls of git depend on. Others stay in their files; of the person's files they are not read at all.
@@ -51,6 +50,8 @@ const SECTIONS: [&str; 22] = [
 const OF_THE_FILE: [&str; 3] = ["core.bare", "core.repositoryformatversion", "core.worktree"];
 /// What git must not take from a repository.
 const PROTECTED_SECTION: &str = "safe";
+/// The person's files that git reads besides settings: the setting that names one, and its name in the folder of the person's settings.
+const PERSONS_FILES: [(&str, &str); 2] = [("core.attributesfile", "attributes"), ("core.excludesfile", "ignore")];
 /// The most that all settings may come to, in bytes; the system bounds a program's environment.
 const BYTES_MAX: usize = 512 * 1024;
 /// The most worktrees with settings of their own that are remembered.
@@ -58,12 +59,12 @@ const LISTINGS_MAX: usize = 100;
 /// Listings in a row that may each meet other files.
 const TRIES_MAX: usize = 3;
 
-/// What confines filters and merge drivers.
+/// What confines filters and merge drivers. Without both, every driver fails.
 #[derive(Debug, Clone, Default)]
 pub struct DriverOptions {
-    /// A program that calls [`crate::sandbox::run_if_asked`]; see [`crate::sandbox::filter::own_program_path`]. Without one, every driver fails.
+    /// A program that calls [`crate::sandbox::run_if_asked`]; see [`crate::sandbox::filter::own_program_path`].
     pub program: Option<PathBuf>,
-    /// The sandbox of the launch. Without one, the first driver opens its own.
+    /// The sandbox of the launch.
     pub sandbox: Option<Sandbox>,
 }
 
@@ -74,7 +75,6 @@ pub(super) struct Settings {
     /// The person's checkout.
     work_tree: PathBuf,
     options: DriverOptions,
-    level: OnceLock<Level>,
     /// The system's and the person's.
     outer: OnceLock<Vec<Setting>>,
     /// The repository's, by the folder of the checkout that has some of its own.
@@ -155,7 +155,6 @@ impl Settings {
             common_dir: common_dir.to_owned(),
             work_tree: work_tree.to_owned(),
             options,
-            level: OnceLock::new(),
             outer: OnceLock::new(),
             listings: Mutex::default(),
         })
@@ -172,6 +171,13 @@ impl Settings {
     /// Included files outside of the repository and the workspace: commands must not write them.
     pub(super) fn included(&self, at: &At) -> Result<Vec<PathBuf>, RepositoryError> {
         Ok(self.listing(at)?.included.clone())
+    }
+
+    /// The person's files that git reads besides settings: commands must not write them.
+    pub(super) fn persons_files(&self) -> Vec<PathBuf> {
+        let outer = self.outer.get().into_iter().flatten();
+        let files = outer.filter(|setting| PERSONS_FILES.iter().any(|(key, _)| key.as_bytes() == setting.key));
+        files.map(|setting| path_of(setting.text())).filter(|path| path.is_file()).collect()
     }
 
     /// What git said, with each driver's own command in place of the one that replaces it.
@@ -209,7 +215,8 @@ impl Settings {
             let of_repository = parse(&said, &["local", "worktree"]);
             let outer = self.outer.get_or_init(|| {
                 let is_needed = |setting: &Setting| SECTIONS.iter().any(|known| known.as_bytes() == setting.section());
-                parse(&said, &["system", "global"]).into_iter().filter(is_needed).collect()
+                let outer = parse(&said, &["system", "global"]).into_iter().filter(is_needed);
+                with_persons_files(outer.collect())
             });
             let includes: Vec<_> = of_repository.iter().filter_map(Setting::include).collect();
             let is_conditional = includes.iter().any(|(path, is_conditional)| *is_conditional || path.is_none());
@@ -269,7 +276,7 @@ impl Settings {
         let all: Vec<&Setting> = outer.iter().chain(of_repository).filter(is_needed).filter(is_movable).collect();
         let drivers = Drivers::of(&all);
         let replaced =
-            if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.sandbox()?, &self.common_dir) };
+            if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.sandbox(), &self.common_dir) };
         let pairs = all.iter().map(|setting| (setting.key.as_slice(), setting.text()));
         let pairs = pairs.chain(replaced.iter().map(|replaced| (replaced.key.as_slice(), replaced.value.as_slice())));
         let mut variables: Variables =
@@ -288,35 +295,17 @@ impl Settings {
         Ok((variables, replaced))
     }
 
-    /// Where drivers run: they write nothing of the repository or the workspace.
-    fn sandbox(&self) -> Result<DriverSandbox, RepositoryError> {
-        let program = self.options.program.clone();
+    /// Where drivers run: they write nothing of the repository or the workspace, nor what the launch's commands do not write.
+    fn sandbox(&self) -> DriverSandbox {
         let own = [&self.common_dir, &self.work_tree].into_iter().cloned().chain(alternates(&self.common_dir));
-        let mut rules: Vec<PathRule> =
-            own.map(|path| PathRule::read_only(path.canonicalize().unwrap_or(path))).collect();
-        let level = match (&self.options.sandbox, &program) {
-            (Some(sandbox), _) => {
-                rules.extend_from_slice(sandbox.rules());
-                sandbox.confinement().level
-            }
-            // Without a program every driver fails.
-            (None, None) => Level::Full,
-            (None, Some(program)) => {
-                rules.extend(home_rules(&self.work_tree, &[]));
-                self.own_level(program)?
-            }
+        let own = own.map(|path| PathRule::read_only(path.canonicalize().unwrap_or(path)));
+        let (level, launch) = match &self.options.sandbox {
+            Some(sandbox) => (sandbox.confinement().level, sandbox.rules()),
+            None => (Level::Full, [].as_slice()),
         };
-        Ok(DriverSandbox { program, level, rules, scratch: WORKTREES_FOLDER.into() })
-    }
-
-    fn own_level(&self, program: &Path) -> Result<Level, RepositoryError> {
-        if let Some(level) = self.level.get() {
-            return Ok(*level);
-        }
-        let guard = Arc::from([program.as_os_str().to_owned(), GUARD_ARGUMENT.into()]);
-        let sandbox =
-            Sandbox::open(guard, &self.work_tree, Vec::new()).map_err(|error| unusable(&error.to_string()))?;
-        Ok(*self.level.get_or_init(|| sandbox.confinement().level))
+        let program = self.options.program.clone().filter(|_| self.options.sandbox.is_some());
+        let rules = own.chain(launch.iter().cloned()).collect();
+        DriverSandbox { program, level, rules, scratch: WORKTREES_FOLDER.into() }
     }
 }
 
@@ -431,6 +420,34 @@ fn parse(said: &Said, scopes: &[&str]) -> Vec<Setting> {
         settings.push(Setting { file, key: key.to_vec(), value });
     }
     settings
+}
+
+/// The settings of the system and the person, which name the person's files by their real paths. One that does not exist is none: a
+/// command could make it.
+fn with_persons_files(mut outer: Vec<Setting>) -> Vec<Setting> {
+    for (key, name) in PERSONS_FILES {
+        let named = outer.iter().rfind(|setting| setting.key == key.as_bytes()).map(|setting| setting.text().to_vec());
+        let path = match &named {
+            Some(text) => text.strip_prefix(b"~/").map_or_else(
+                || Some(path_of(text)).filter(|path| path.is_absolute()),
+                |rest| Some(std::env::home_dir()?.join(path_of(rest))),
+            ),
+            None => persons_file(name),
+        };
+        // Only git knows where a path leads that is relative.
+        let Some(path) = path else { continue };
+        let file = path.canonicalize().ok().filter(|file| file.is_file()).unwrap_or_else(|| "/dev/null".into());
+        outer.retain(|setting| setting.key != key.as_bytes());
+        let value = file.into_os_string().into_encoded_bytes();
+        outer.push(Setting { file: path, key: key.into(), value: Some(value) });
+    }
+    outer
+}
+
+/// A file in the folder of the person's settings; see git-config(1), FILES.
+pub(super) fn persons_file(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("XDG_CONFIG_HOME").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    Some(folder.or_else(|| Some(std::env::home_dir()?.join(".config")))?.join("git").join(name))
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::GitRepository;
-use super::run::{git, path_of, text_of};
+use super::run::{git_in, path_of};
 use crate::ports::RepositoryError;
 
 impl GitRepository {
@@ -16,9 +16,8 @@ impl GitRepository {
         if !folder.ancestors().any(|folder| folder.join(".git").symlink_metadata().is_ok()) {
             return Ok(Vec::new());
         }
-        let place = text_of(folder);
         let specs = names.iter().map(|name| format!(":(icase,literal){name}"));
-        let arguments = ["-C", &place, "ls-files", "-z", "--cached", "--"].map(str::to_owned);
-        Ok(git(arguments.into_iter().chain(specs)).ok()?.fields().map(path_of).collect())
+        let arguments = ["ls-files", "-z", "--cached", "--"].map(str::to_owned);
+        Ok(git_in(folder, arguments.into_iter().chain(specs)).ok()?.fields().map(path_of).collect())
     }
 }

@@ -1,0 +1,86 @@
+//! Pipes in place of files that git reads. Git waits until somebody writes to one, and commands of teammates can make one. Nothing is
+//! searched while git answers: a call that goes on for long is looked at.
+
+use std::ffi::OsStr;
+use std::fs::{self, FileType};
+use std::path::{Path, PathBuf};
+
+use super::settings::persons_file;
+use super::{WORKTREES_FOLDER, small};
+
+/// The most entries of folders that are looked at.
+const ENTRIES_MAX: usize = 200_000;
+/// The person's files that git reads, in the folder of the person's settings; see git-config(1), FILES.
+const PERSONS_FILES: [&str; 3] = ["config", "attributes", "ignore"];
+
+/// The first pipe that git may wait for: among the person's files, in these git folders, or in place of a `.gitignore` or `.gitattributes`.
+pub(super) fn find_pipe(git_folders: &[PathBuf], work_tree: &Path) -> Option<PathBuf> {
+    let global = std::env::home_dir().map(|home| home.join(".gitconfig"));
+    let persons: Vec<PathBuf> = global.into_iter().chain(PERSONS_FILES.into_iter().filter_map(persons_file)).collect();
+    let configs = git_folders.iter().flat_map(|folder| ["config", "config.worktree"].map(|name| folder.join(name)));
+    let included: Vec<PathBuf> = configs.chain(persons.clone()).flat_map(|config| included_by(&config)).collect();
+    let mut entries_left = ENTRIES_MAX;
+    persons
+        .into_iter()
+        .chain(included)
+        .find(|path| is_pipe(path))
+        .or_else(|| git_folders.iter().find_map(|folder| pipe_in(folder, |_| true, &mut entries_left)))
+        .or_else(|| pipe_in(work_tree, |name| name.as_encoded_bytes().starts_with(b".git"), &mut entries_left))
+}
+
+/// The git folder and the top folder of the repository that `folder` is in.
+pub(super) fn folders_of(folder: &Path) -> (PathBuf, PathBuf) {
+    let top = folder.ancestors().find(|top| top.join(".git").symlink_metadata().is_ok()).unwrap_or(folder);
+    (top.join(".git"), top.to_owned())
+}
+
+/// The files that a file of settings may include: all values of the name `path`; see git-config(1), Includes.
+fn included_by(config: &Path) -> Vec<PathBuf> {
+    let text = small::text(config).unwrap_or_default();
+    let values = text.lines().filter_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        let name = name.rsplit(']').next().unwrap_or(name).trim();
+        name.eq_ignore_ascii_case("path").then(|| value.trim().trim_matches('"'))
+    });
+    let whole = |value: &str| match value.strip_prefix("~/") {
+        Some(rest) => std::env::home_dir().unwrap_or_default().join(rest),
+        None => config.parent().unwrap_or(config).join(value),
+    };
+    values.map(whole).collect()
+}
+
+fn pipe_in(top: &Path, is_read: impl Fn(&OsStr) -> bool, entries_left: &mut usize) -> Option<PathBuf> {
+    if is_pipe(top) {
+        return Some(top.to_owned());
+    }
+    let mut folders = vec![top.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            *entries_left = entries_left.checked_sub(1)?;
+            let (name, path) = (entry.file_name(), entry.path());
+            if is_read(&name) && is_pipe(&path) {
+                return Some(path);
+            }
+            // Git folders are looked at by themselves, and git does not see the worktrees.
+            let is_other = name == ".git" || name == WORKTREES_FOLDER;
+            if !is_other && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push(path);
+            }
+        }
+    }
+    None
+}
+
+fn is_pipe(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| is_pipe_kind(metadata.file_type()))
+}
+
+#[cfg(unix)]
+fn is_pipe_kind(kind: FileType) -> bool {
+    std::os::unix::fs::FileTypeExt::is_fifo(&kind)
+}
+
+#[cfg(not(unix))]
+fn is_pipe_kind(_: FileType) -> bool {
+    false
+}
