@@ -105,7 +105,7 @@ fn pipe_in_place_of_a_file_fails_its_task_alone() {
     assert_eq!([1, 2].map(|id| place.task(id)["status"].clone()), ["failed", "completed"], "{run:?}");
     assert_eq!(place.read("y.txt"), "y\n");
     let said = place.task(1).to_string();
-    assert!(said.contains("log.txt: it is a pipe") && said.contains("put a file in its place"), "{said}");
+    assert!(said.contains("log.txt: it is a pipe, not a plain file: remove it (rm)"), "{said}");
 }
 
 #[test]
