@@ -207,6 +207,7 @@ fn git(workspace: &Path) -> Finding {
             format!("{version}; run-time files are not ignored"),
             "add /.tasks/, /.team/ and /agent_state.json to .gitignore",
         ),
+        Inspection::Failed(reason) => warn("git", reason, "teammates with isolation cannot work until that is mended"),
         Inspection::Good(version) => ok("git", version),
     }
 }

@@ -55,7 +55,7 @@ pub struct Running {
     pub lead: Option<LeadProcess>,
     /// The ids of all workers that live.
     pub workers: Vec<String>,
-    /// The mark of the team's commands, for one of them that sees no workers: see [`WORKER_VARIABLE`].
+    /// The mark of the team's commands, for one of them that sees no workers: see [`crate::sandbox::WORKER_VARIABLE`].
     pub hidden_workers: Option<String>,
     /// The lock of the lead, where a process holds it that no record names as a lead: that process, where the system tells it.
     pub stray: Option<StrayLock>,

@@ -20,7 +20,8 @@ pub(super) fn rules(workspace: &Path) -> Vec<PathRule> {
     let mut folders = vec![tmux_folder.join(format!("tmux-{}", geteuid().as_raw()))];
     folders.extend(variable("SCREENDIR").map(PathBuf::from));
     folders.extend(variable("HOME").map(|home| PathBuf::from(home).join(".screen")));
-    for parent in [PathBuf::from("/run/screen"), Path::new(TEMPORARY).join("screens")] {
+    let temporary = Path::new(TEMPORARY);
+    for parent in [PathBuf::from("/run/screen"), temporary.join("screens"), temporary.join("uscreens")] {
         let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
         folders.extend(entries.map(|entry| entry.path()));
     }

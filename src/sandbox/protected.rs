@@ -25,7 +25,8 @@ fn search_path_below(path: &OsStr, home: &Path) -> (OsString, Vec<PathBuf>) {
     let (mut folders, mut in_home) = (Vec::new(), Vec::new());
     for folder in std::env::split_paths(path) {
         let real = RealPath::of(&folder).end;
-        if !folder.is_absolute() || !real.starts_with(home) {
+        let is_in_home = real.starts_with(home);
+        if !folder.is_absolute() || !(is_in_home || folder.starts_with(home)) {
             // Outside the home folder it stays as the person wrote it.
             folders.push(folder);
             continue;
@@ -33,7 +34,9 @@ fn search_path_below(path: &OsStr, home: &Path) -> (OsString, Vec<PathBuf>) {
         if real.is_dir() {
             folders.push(real.clone());
         }
-        in_home.push(real);
+        if is_in_home {
+            in_home.push(real);
+        }
     }
     // No folder has a separator in its name: all came from a PATH.
     (std::env::join_paths(&folders).unwrap_or_else(|_| path.to_owned()), in_home)

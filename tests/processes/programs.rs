@@ -282,6 +282,16 @@ fn doctor_runs_nothing_of_the_folder_it_checks() {
     assert_eq!(setup.ran(), BTreeSet::new());
 }
 
+#[test]
+fn doctor_names_a_pipe_that_git_waits_for() {
+    let setup = Setup::new("");
+    let config = setup.home.path().join(".gitconfig");
+    let _ = fs::remove_file(&config);
+    assert!(Command::new("mkfifo").arg(&config).status().unwrap().success());
+    let doctor = setup.brigade(&["doctor"]);
+    assert!(doctor.out.contains(".gitconfig is a"), "{doctor:?}");
+}
+
 /// A launch looks for files that are not committed, and so runs a filter, before any task.
 #[test]
 fn filter_at_launch_cannot_write_the_config() {

@@ -185,6 +185,16 @@ async fn special_file_in_a_worktree_is_named() {
     assert!(said.contains("f.txt") && said.contains("a socket"), "{said}");
 }
 
+/// Git starts another git to check out the files, and that one waits for the pipe.
+#[tokio::test]
+async fn pipe_that_a_git_of_git_reads_is_named() {
+    let place = Place::new().await;
+    let path = place.path().join(".git/info/attributes");
+    make_pipe(&path);
+    let error = place.repository.provision(&task(1)).await.unwrap_err();
+    assert!(error.to_string().contains(&format!("{} is a pipe", path.display())), "{error}");
+}
+
 /// Git waits for a pipe in place of each of these files.
 #[tokio::test]
 async fn pipe_that_git_reads_is_named() {

@@ -82,7 +82,7 @@ impl Screen {
         self.texts.try_send(Text::Flush(done)).is_ok() && printed.recv_timeout(END_TIMEOUT).is_ok()
     }
 
-    /// Prints nothing while the result lives. Returns when everything before is printed, or after [`END_TIMEOUT`].
+    /// Prints nothing while the result lives. Returns when everything before is printed, or after two seconds.
     ///
     /// A line editor that stops reading takes no more text. A text that is being handed to it at that moment waits for the next line.
     pub fn pause(&self) -> Pause {

@@ -13,6 +13,8 @@ pub enum Inspection {
     NoRepository(String),
     /// Git would commit run-time files.
     NotIgnored(String),
+    /// Git gives no answer, for this reason.
+    Failed(String),
     /// Nothing is amiss.
     Good(String),
 }
@@ -22,12 +24,15 @@ pub enum Inspection {
 pub fn inspect(workspace: &Path, run_time_file: &str) -> Inspection {
     let Ok(version) = git(["--version"]).ok() else { return Inspection::NoGit };
     let version = version.line();
-    let is_ok = |arguments: &[&str]| git_in(workspace, arguments).ok().is_ok();
-    if !is_ok(&["rev-parse", "--is-inside-work-tree"]) {
-        return Inspection::NoRepository(version);
+    let is_ok = |arguments: &[&str]| git_in(workspace, arguments).run().map(|said| said.code == 0);
+    match is_ok(&["rev-parse", "--is-inside-work-tree"]) {
+        Err(error) => return Inspection::Failed(error.to_string()),
+        Ok(false) => return Inspection::NoRepository(version),
+        Ok(true) => {}
     }
-    if !is_ok(&["check-ignore", "-q", run_time_file]) {
-        return Inspection::NotIgnored(version);
+    match is_ok(&["check-ignore", "-q", run_time_file]) {
+        Err(error) => Inspection::Failed(error.to_string()),
+        Ok(false) => Inspection::NotIgnored(version),
+        Ok(true) => Inspection::Good(version),
     }
-    Inspection::Good(version)
 }

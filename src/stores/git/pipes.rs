@@ -14,7 +14,7 @@ const ENTRIES_MAX: usize = 200_000;
 const PERSONS_FILES: [&str; 3] = ["config", "attributes", "ignore"];
 
 /// The first pipe that git may wait for: among the person's files, in these git folders, or in place of a `.gitignore` or `.gitattributes`.
-pub(super) fn find_pipe(git_folders: &[PathBuf], work_tree: &Path) -> Option<PathBuf> {
+pub(super) fn find_pipe(git_folders: &[PathBuf], work_tree: Option<&Path>) -> Option<PathBuf> {
     let global = std::env::home_dir().map(|home| home.join(".gitconfig"));
     let persons: Vec<PathBuf> = global.into_iter().chain(PERSONS_FILES.into_iter().filter_map(persons_file)).collect();
     let configs = git_folders.iter().flat_map(|folder| ["config", "config.worktree"].map(|name| folder.join(name)));
@@ -25,7 +25,7 @@ pub(super) fn find_pipe(git_folders: &[PathBuf], work_tree: &Path) -> Option<Pat
         .chain(included)
         .find(|path| is_pipe(path))
         .or_else(|| git_folders.iter().find_map(|folder| pipe_in(folder, |_| true, &mut entries_left)))
-        .or_else(|| pipe_in(work_tree, |name| name.as_encoded_bytes().starts_with(b".git"), &mut entries_left))
+        .or_else(|| pipe_in(work_tree?, |name| name.as_encoded_bytes().starts_with(b".git"), &mut entries_left))
 }
 
 /// The git folder and the top folder of the repository that `folder` is in.

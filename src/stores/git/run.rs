@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use super::pipes::{find_pipe, folders_of};
 use super::settings::Settings;
 use super::worktrees::failed;
+use crate::platform::processes::{self, GroupSignal};
 use crate::platform::terminal::with_stops_blocked;
 use crate::ports::RepositoryError;
 use crate::sandbox::environment;
@@ -276,6 +277,9 @@ impl Call<'_> {
         }
         if let Some(folder) = &self.folder {
             command.arg("-C").arg(folder);
+        } else if self.at.is_none() {
+            // It needs no settings, and could wait for a pipe in their place.
+            command.envs([("GIT_CONFIG_GLOBAL", "/dev/null"), ("GIT_CONFIG_NOSYSTEM", "1")]);
         }
         for setting in SETTINGS {
             command.args(["-c", setting]);
@@ -291,12 +295,12 @@ impl Call<'_> {
     /// A pipe that keeps git from going on.
     fn pipe(&self) -> Option<PathBuf> {
         match (self.at, &self.folder) {
-            (Some(at), _) => find_pipe(&[at.git_dir.clone(), at.common_dir.clone()], &at.work_tree),
+            (Some(at), _) => find_pipe(&[at.git_dir.clone(), at.common_dir.clone()], Some(&at.work_tree)),
             (None, Some(folder)) => {
                 let (git_folder, top) = folders_of(folder);
-                find_pipe(&[git_folder], &top)
+                find_pipe(&[git_folder], Some(&top))
             }
-            (None, None) => None,
+            (None, None) => find_pipe(&[], None),
         }
     }
 
@@ -336,9 +340,7 @@ impl Call<'_> {
                 Ok((out, err))
             };
             let (out, err) = start().map_err(|error: io::Error| {
-                // It may have ended just now.
-                let _ = child.kill();
-                let _ = child.wait();
+                end(&mut child);
                 format!("cannot start a thread: {error}")
             })?;
             Ok::<_, String>((wait(&mut child, &all_is_said, || self.pipe())?, out.join(), err.join()))
@@ -400,6 +402,15 @@ fn end_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(STDERR_BYTES_MAX)..]).into_owned()
 }
 
+/// Ends git and the gits that it started, which have its output open too.
+fn end(child: &mut Child) {
+    // It may have ended just now.
+    let group = i32::try_from(child.id()).unwrap_or(0);
+    let _ = processes::signal_group(group, GroupSignal::Kill);
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
 /// Waits for its end, which comes at once when it has closed its output.
 fn wait(
     child: &mut Child,
@@ -410,9 +421,7 @@ fn wait(
     let mut time = LOOK_TIME;
     while all_is_said.recv_timeout(time) == Err(RecvTimeoutError::Timeout) && began.elapsed() < TIME_MAX {
         if let Some(pipe) = pipe() {
-            // It may have ended just now.
-            let _ = child.kill();
-            let _ = child.wait();
+            end(child);
             return Err(format!("{} is a pipe, not a plain file, and git waits for it: remove it", pipe.display()));
         }
         time = (time * 2).min(TIME_MAX.saturating_sub(began.elapsed()));
@@ -422,9 +431,7 @@ fn wait(
             // It answered nothing: no code of its own may be taken for an answer.
             Ok(Some(status)) => return status.code().ok_or_else(|| "it was killed".to_owned()),
             Ok(None) if began.elapsed() > TIME_MAX => {
-                // It may have ended just now.
-                let _ = child.kill();
-                let _ = child.wait();
+                end(child);
                 return Err(format!("it took longer than {} s", TIME_MAX.as_secs()));
             }
             Ok(None) => thread::sleep(pause),
