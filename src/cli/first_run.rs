@@ -77,7 +77,7 @@ pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> Cl
     if is_known || !TrackedTasks::of(&workspace).has(task.id) {
         return Ok(());
     }
-    let command = cut(&one_line(verify), VERIFY_COLUMNS_MAX);
+    let command = cut(&on_one_line(verify), VERIFY_COLUMNS_MAX);
     let text = format!("git tracks {}, and its verify command runs now: {command}", task.id);
     context.note(&format!("{} {text}", paint(WARN, "first run:")));
     if context.output.json || !may_ask() || is_agreed(context, "Run this command? [y/N]")? {
@@ -171,15 +171,21 @@ impl Tracked {
             lines.push(format!("{}:", count(self.commands.len(), "command")));
         }
         let named = self.commands.iter().take(COMMANDS_MAX);
-        lines.extend(named.map(|command| format!("  {}", cut(&one_line(command), COMMAND_COLUMNS_MAX))));
+        lines.extend(named.map(|command| format!("  {}", cut(&on_one_line(command), COMMAND_COLUMNS_MAX))));
         let left = self.commands.len().saturating_sub(COMMANDS_MAX);
         if left > 0 {
-            lines.push(format!("  and {left} more"));
+            lines.push(format!("  and {left} more: read the files above before you agree"));
         }
         let addresses = self.addresses.iter().map(|address| one_line(address));
         lines.extend(addresses.map(|address| format!("models at {address}, which get the provider's key")));
         lines
     }
+}
+
+/// A command on one line, with a sign where a line ends: as a space, the end of a comment would not be seen.
+fn on_one_line(command: &str) -> String {
+    let lines: Vec<String> = command.lines().map(one_line).collect();
+    lines.join(" ⏎ ")
 }
 
 /// The files below the board that git tracks; `None` where git does not say, and all of them may be tracked.

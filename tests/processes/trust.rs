@@ -191,11 +191,18 @@ fn first_run_names_what_a_clone_brings() {
 #[test]
 fn first_run_names_five_commands_and_counts_more() {
     let place = clone();
-    let block = |number: usize| format!("## Task {number}\n```sh\ntouch ran{number}\n```\n");
+    let block = |number: usize| format!("## Task {number}\n```sh\ntouch ran{number} # and\ntrue\n```\n");
     place.write("clone/plan.md", &(0..7).map(block).collect::<String>());
     let answer = at(&place, "clone", &["run"]);
-    assert_eq!(answer.err.lines().filter(|line| line.starts_with("    touch ")).count(), 5, "{answer:?}");
-    assert!(answer.err.contains("  8 commands:\n") && answer.err.contains("    and 3 more\n"), "{answer:?}");
+    assert_eq!(
+        answer.err.lines().filter(|line| line.starts_with("    touch ") && line.ends_with(" # and ⏎ true")).count(),
+        4,
+        "{answer:?}"
+    );
+    assert!(
+        answer.err.contains("  8 commands:\n") && answer.err.contains("    and 3 more: read the files above"),
+        "{answer:?}"
+    );
 }
 
 #[test]

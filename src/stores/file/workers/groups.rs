@@ -35,6 +35,18 @@ pub(super) fn end_groups(record: &WorkerRecord) {
         tracing::warn!(group, worker = record.worker, "a command of a dead worker has not ended");
     }
     end_guards(record);
+    end_orphans(record);
+}
+
+/// Kills what left its group and lost its guard. A worker whose process lives has commands with the same mark.
+fn end_orphans(record: &WorkerRecord) {
+    if !is_of_this_boot(record) || process_lives(record) {
+        return;
+    }
+    let is_orphan = |pid| processes::process(pid).is_some_and(|process| is_started_by(&process, record));
+    for pid in processes::kill_orphans(None, is_orphan, KILL_TIME) {
+        tracing::warn!(pid, worker = record.worker, "a process of a dead worker's command has not ended");
+    }
 }
 
 /// Ends the guards that are still there, with all they have started: a guard that lives has let its command go by now, unless
@@ -197,6 +209,27 @@ mod tests {
         end_groups(&with(GuardProcess { pid, started_ms }));
         assert!(!guard.wait().unwrap().success());
         assert!(processes::process(child.pid).is_none_or(|child| child.has_ended), "its child is left");
+    }
+
+    #[test]
+    fn process_that_left_its_group_is_ended() {
+        // Its parent ends, so that it is below no process of ours.
+        let folder = tempfile::tempdir().unwrap();
+        let pid_file = folder.path().join("pid");
+        let command =
+            format!("setsid sh -c 'echo $$ >{0}.new; mv {0}.new {0}; sleep 300' & wait $!", pid_file.display());
+        let mut shell = group_of(&format!("({command}) & sleep 0.01"));
+        let began = Instant::now();
+        while !pid_file.exists() {
+            assert!(began.elapsed() < Duration::from_secs(60), "it does not start");
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        let _ = processes::signal_group(id(&shell), GroupSignal::Kill);
+        shell.wait().unwrap();
+        let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+        assert!(processes::process(pid).is_some_and(|process| !process.has_ended));
+        end_groups(&record(2_000_000_000, processes::uptime_ms()));
+        assert!(processes::process(pid).is_none_or(|process| process.has_ended), "{pid} is left");
     }
 
     #[test]
