@@ -87,14 +87,14 @@ pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> Cl
         .hint(format!("brigade tasks show {} shows the whole command", task.id.0)))
 }
 
-/// Whether a person sits at the terminal and can answer a question.
+/// Returns true if a person at the terminal can answer a question.
 pub(super) fn may_ask() -> bool {
     let is_at_terminal = io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal();
     // In the background of a shell the terminal is the shell's.
     is_at_terminal && terminal::is_ours() && !is_ci()
 }
 
-/// Whether this runs as continuous integration, where nobody answers, whatever its terminal is.
+/// Returns true in continuous integration, where no person answers, even at a terminal.
 fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !["", "0", "false"].iter().any(|no| value == *no))
 }
@@ -107,7 +107,7 @@ fn is_agreed(context: &Context, question: &str) -> CliResult<bool> {
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
-/// Whether no team of this user ran here before. Every launch writes `.team/FORMAT`; where git tracks something in `.team`, that file
+/// Returns true if no team of this user ran here before. Every launch writes `.team/FORMAT`; where git tracks something in `.team`, that file
 /// may have come with a clone.
 fn is_first(workspace: &Path) -> bool {
     let has_run = workspace.join(TEAM_FOLDER).join(FORMAT_FILE).is_file();
@@ -115,7 +115,7 @@ fn is_first(workspace: &Path) -> bool {
     !has_run || GitRepository::tracked(workspace, &[TEAM_FOLDER]).map_or(true, |tracked| !tracked.is_empty())
 }
 
-/// Whether git tracks this file; true where git does not say.
+/// Returns true if git tracks this file, or does not say.
 fn is_tracked(file: &Path) -> bool {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
         return true;

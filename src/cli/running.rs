@@ -21,13 +21,13 @@ pub struct LeadProcess {
     pub team: String,
     /// Its number.
     pub pid: u32,
-    /// Whether that number is certainly the lead's: then it may be signalled. Where the system tells no start times it is taken to be.
+    /// True if that number is certainly the lead's: then it may be signalled. Where the system tells no start times it is taken to be.
     pub is_certain: bool,
     /// The machine it runs on, where its record says so.
     pub host: Option<String>,
     /// Its last sign of life, where anything says so.
     pub heartbeat: Option<UnixMs>,
-    /// Whether it is suspended, where the system says so.
+    /// True if the system says that it is suspended.
     pub is_suspended: bool,
 }
 
@@ -35,7 +35,7 @@ pub struct LeadProcess {
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 impl LeadProcess {
-    /// That it does not go on, where that can be told: it is suspended, or has given no sign of life for too long.
+    /// The reason why it does not go on, if known: it is suspended, or has given no sign of life for too long.
     #[must_use]
     pub fn stillness(&self, now: UnixMs) -> Option<Stillness> {
         if self.is_suspended {
@@ -46,7 +46,7 @@ impl LeadProcess {
     }
 }
 
-/// What runs in a workspace, and what its state file says.
+/// The team that runs in a workspace, and the contents of its state file.
 #[derive(Debug, Clone, Default)]
 pub struct Running {
     /// The team that runs.
@@ -59,7 +59,7 @@ pub struct Running {
     pub hidden_workers: Option<String>,
     /// The lock of the lead, where a process holds it that no record names as a lead: that process, where the system tells it.
     pub stray: Option<StrayLock>,
-    /// What the person wants.
+    /// The desired state.
     pub desired: Option<Mode>,
     /// The state file.
     pub state: Option<SharedState>,

@@ -123,7 +123,7 @@ impl Isolated {
         (team.isolation == Isolation::Worktree).then_some(isolated)
     }
 
-    /// What the person has in the checkout that is not committed, and what that means, where there is any. Filters run in the sandbox
+    /// Names the uncommitted files of the person's checkout, if any, and the consequence. Filters run in the sandbox
     /// of the launch.
     #[must_use]
     pub fn uncommitted(&self, sandbox: Sandbox) -> Option<String> {

@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 use super::protected::is_home_or_above;
 use crate::domain::access::PathRule;
 
-/// Where tmux and screen put their folders, whatever `TMPDIR` says.
+/// The parent of the folders of tmux and screen, regardless of `TMPDIR`.
 const TEMPORARY: &str = "/tmp";
 
 /// Rules that hide the sockets of tmux and screen that are there at launch. See tmux(1), screen(1).
@@ -46,7 +46,7 @@ fn real(path: &Path) -> Option<PathBuf> {
     Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
 
-/// Whether this user owns it. Another user could put a link into a folder that both may write.
+/// Returns true if this user owns it. Another user could put a link into a folder that both may write.
 fn is_own(path: &Path, is_kind: impl Fn(&std::fs::FileType) -> bool) -> bool {
     let metadata = path.symlink_metadata().ok();
     metadata.is_some_and(|about| is_kind(&about.file_type()) && about.uid() == geteuid().as_raw())

@@ -69,7 +69,7 @@ fn enter_as_nobody_special(wanted: UnshareFlags) -> io::Result<()> {
 /// Keeps commands from control group namespaces: they could mount a control group file system there, and kill Brigade through it. See
 /// cgroup_namespaces(7). A limit holds for all namespaces inside of this user namespace.
 fn forbid_control_group_namespaces() {
-    // Where the file is missing or read-only, commands are confined otherwise as before.
+    // If the file is missing or read-only, commands are confined in all other respects.
     let _ = fs::write("/proc/sys/user/max_cgroup_namespaces", "0");
 }
 

@@ -115,7 +115,7 @@ impl OwnLock {
 /// The time that a process waits for locks: [`LOCK_WAIT_MAX`] for each, or for all of them together.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
-    /// Whether the first lock that is refused is the last one that is waited for.
+    /// True if no lock is waited for after the first refused one.
     is_limited: AtomicBool,
     is_over: AtomicBool,
 }
@@ -176,7 +176,7 @@ fn wait_aside(mut lock: LockFile) -> io::Result<Receiver<LockFile>> {
     Ok(receiver)
 }
 
-/// Whether `file` still is what lies at `path`: a lock on a file that somebody removed keeps nobody out.
+/// Returns true if `file` still lies at `path`: a lock on a removed file excludes no other process.
 pub(super) fn is_still(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else {
         return false;

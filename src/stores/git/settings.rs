@@ -59,7 +59,7 @@ const LISTINGS_MAX: usize = 100;
 /// Listings in a row that may each meet other files.
 const TRIES_MAX: usize = 3;
 
-/// What confines filters and merge drivers. Without both, every driver fails.
+/// The sandbox of filters and merge drivers. Without both, every driver fails.
 #[derive(Debug, Clone, Default)]
 pub struct DriverOptions {
     /// A program that calls [`crate::sandbox::run_if_asked`]; see [`crate::sandbox::filter::own_program_path`].
@@ -295,7 +295,7 @@ impl Settings {
         Ok((variables, replaced))
     }
 
-    /// Where drivers run: they write nothing of the repository or the workspace, nor what the launch's commands do not write.
+    /// The sandbox of drivers: they cannot write the repository, the workspace, or paths that commands of the launch cannot write.
     fn sandbox(&self) -> DriverSandbox {
         let own = [&self.common_dir, &self.work_tree].into_iter().cloned().chain(alternates(&self.common_dir));
         let own = own.map(|path| PathRule::read_only(path.canonicalize().unwrap_or(path)));

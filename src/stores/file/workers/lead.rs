@@ -53,7 +53,7 @@ impl Leader {
         Self { team: "unknown".to_owned(), pid: 0, started_ms: 0, boot: String::new() }
     }
 
-    /// Whether the record names no process: the lock is held, and nothing says who leads.
+    /// Returns true if the record names no process: the lock is held, and the leader is unknown.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         self.pid == 0
@@ -141,7 +141,7 @@ pub fn who_leads(files: &dyn FileSystem, workspace: &Path) -> StoreResult<Option
     Ok(leads.then_some(leader))
 }
 
-/// Whether somebody holds a lock. A user who may not open its file is told by the system's list of locks, where there is one.
+/// Returns true if the lock is held. The system's list of locks answers for a user who may not open its file.
 fn is_held(files: &dyn FileSystem, lock: &Path) -> StoreResult<bool> {
     match files.hold(lock) {
         Ok(held) => Ok(held.is_none()),

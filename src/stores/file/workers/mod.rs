@@ -332,7 +332,7 @@ impl Inner {
         self.find_dead(id)?.map(|held| self.bury(id, held)).transpose()
     }
 
-    /// Whether a worker lives, for display.
+    /// Returns true if a worker lives, for display.
     fn seems_to_live(&self, id: &str) -> bool {
         if self.known_record(id).is_some_and(|record| groups::process_lives(&record)) {
             return true;
@@ -346,7 +346,7 @@ impl Inner {
         }
     }
 
-    /// Whether a worker lives by its id and its record alone, where its lock cannot be tried: its process runs on this machine, or a
+    /// Returns true if a worker lives by its id and its record alone, for a lock that cannot be tried: its process runs on this machine, or a
     /// worker of another machine gave a sign of life just now.
     fn lives_by_record(&self, id: &str) -> bool {
         let is_fresh = |record: WorkerRecord| {
@@ -435,7 +435,7 @@ impl Drop for Inner {
     }
 }
 
-/// Whether the reason is the file itself, which no second try makes better.
+/// Returns true if the reason is the file itself, which a retry does not change.
 fn is_odd(error: &StoreError) -> bool {
     use io::ErrorKind::{FileTooLarge, InvalidInput, IsADirectory, NotADirectory, PermissionDenied};
     let StoreError::Io { source, .. } = error else { return false };
