@@ -188,7 +188,7 @@ fn variables(context: &Context) -> Vec<Finding> {
     config.unknown_variables().into_iter().map(finding).collect()
 }
 
-/// Whether a control file is a symbolic link, which no launch takes.
+/// Reports a control file that is a symbolic link, which a launch refuses.
 fn links(workspace: &Path) -> Option<Finding> {
     let error = refuse_links(workspace).err()?;
     Some(fail("control files", error.to_string(), "remove the link"))

@@ -171,7 +171,7 @@ pub fn renames_after_bytes(_: &Path) -> bool {
     false
 }
 
-/// Whether both belong to the same user: not known here.
+/// Returns true if both belong to the same user, which is not known here.
 #[must_use]
 pub fn has_same_owner(_: &std::fs::Metadata, _: &std::fs::Metadata) -> bool {
     false

@@ -13,9 +13,9 @@ use std::time::Duration;
 const STACK_BYTES: usize = 8 << 20;
 /// Threads of a runtime beside its workers: blocking calls, file events, the terminal, the pipes of a git.
 const SPARE_COUNT: usize = 8;
-/// How long a thread for blocking calls is kept without work: it serves the next ones where the system gives no new thread.
+/// The time for which a thread for blocking calls is kept without work. It serves later calls if the system gives no new thread.
 const BLOCKING_THREAD_KEEP_ALIVE: Duration = Duration::from_secs(60 * 60);
-/// How long the first of these threads may take to start.
+/// The time that the first of these threads may take to start.
 const FIRST_THREAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Threads that a command without a team needs: blocking calls.
 const COMMAND_COUNT: usize = 2;
@@ -42,7 +42,7 @@ pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = build(builder.worker_threads(workers).thread_keep_alive(BLOCKING_THREAD_KEEP_ALIVE))?;
     // Makes the first of the threads that blocking calls share. Where the system gives no further one, they wait for it;
-    // without any, tokio lets them wait for ever.
+    // without any, tokio lets them wait forever.
     let first = async { tokio::time::timeout(FIRST_THREAD_TIMEOUT, tokio::task::spawn_blocking(|| ())).await };
     match runtime.block_on(first) {
         Ok(_) => Ok(runtime),

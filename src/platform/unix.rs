@@ -207,7 +207,7 @@ pub fn is_trusted_owner(metadata: &std::fs::Metadata) -> bool {
     [rustix::process::geteuid().as_raw(), 0].contains(&metadata.uid())
 }
 
-/// Whether both belong to the same user.
+/// Returns true if both belong to the same user.
 #[must_use]
 pub fn has_same_owner(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
     a.uid() == b.uid()

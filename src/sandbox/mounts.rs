@@ -227,7 +227,7 @@ fn make_read_only(path: &Path) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Whether a file or folder is there.
+/// Returns true if a file or folder exists.
 ///
 /// # Errors
 /// A symbolic link is there, or the system does not say. A path that cannot be reached could be reached once a folder's mode is changed.

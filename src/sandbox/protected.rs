@@ -135,7 +135,7 @@ fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
     rules
 }
 
-/// Whether a folder is the home folder or has it in it, so that it cannot be read-only.
+/// Returns true if a folder is the home folder or contains it, so that it cannot be read-only.
 pub(super) fn is_home_or_above(folder: &Path) -> bool {
     folder.parent().is_none() || home().is_some_and(|home| home.starts_with(folder))
 }
@@ -146,7 +146,7 @@ const LINKS_MAX: usize = 40;
 /// A path with its symbolic links followed, also where its last parts do not exist.
 #[derive(Debug, PartialEq, Eq)]
 struct RealPath {
-    /// Where it ends.
+    /// The path without symbolic links.
     end: PathBuf,
     /// The links on the way, each without links above it.
     links: Vec<PathBuf>,

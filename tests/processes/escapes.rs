@@ -30,7 +30,7 @@ fn as_user() -> String {
     if is_root { format!("setpriv --reuid={USER} --regid={USER} --clear-groups") } else { String::new() }
 }
 
-/// Whether commands of root and of the ordinary user are confined here.
+/// Returns true if commands of root and of the ordinary user are confined here.
 fn is_confined(attack: &Attack) -> bool {
     let script = format!("exec {} unshare -Urm true", as_user());
     attack.is_confined() && Command::new("sh").args(["-c", &script]).status().is_ok_and(|status| status.success())

@@ -140,7 +140,7 @@ impl Patience {
     }
 }
 
-/// How a try for a lock came out.
+/// The outcome of one try for a lock.
 enum Try {
     /// It was free, and the critical section ran.
     Ran,

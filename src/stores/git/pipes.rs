@@ -1,4 +1,4 @@
-//! Pipes in place of files that git reads. Git waits until somebody writes to one, and commands of teammates can make one. Nothing is
+//! Pipes in place of files that git reads. Git waits until a process writes to one, and commands of teammates can make one. Nothing is
 //! searched while git answers: a call that goes on for long is looked at.
 
 use std::ffi::OsStr;

@@ -28,7 +28,7 @@ use crate::sandbox::environment;
 const OTHERS_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long that is done without a word.
 const OTHERS_TIME_UNSAID: Duration = Duration::from_secs(1);
-/// How long a call takes before pipes are looked for that it may wait for; the next look comes after twice that time.
+/// The time after which a call is searched for pipes that it may wait for. The next search comes after twice that time.
 const LOOK_TIME: Duration = Duration::from_secs(2);
 /// How long one call may take. The longest is a checkout.
 const TIME_MAX: Duration = Duration::from_secs(600);

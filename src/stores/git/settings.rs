@@ -50,7 +50,7 @@ const SECTIONS: [&str; 22] = [
 const OF_THE_FILE: [&str; 3] = ["core.bare", "core.repositoryformatversion", "core.worktree"];
 /// What git must not take from a repository.
 const PROTECTED_SECTION: &str = "safe";
-/// The person's files that git reads besides settings: the setting that names one, and its name in the folder of the person's settings.
+/// The person's files, other than settings, that git reads: the setting that names one, and its name in the folder of the person's settings.
 const PERSONS_FILES: [(&str, &str); 2] = [("core.attributesfile", "attributes"), ("core.excludesfile", "ignore")];
 /// The most that all settings may come to, in bytes; the system bounds a program's environment.
 const BYTES_MAX: usize = 512 * 1024;
@@ -173,7 +173,7 @@ impl Settings {
         Ok(self.listing(at)?.included.clone())
     }
 
-    /// The person's files that git reads besides settings: commands must not write them.
+    /// The person's files, other than settings, that git reads: commands must not write them.
     pub(super) fn persons_files(&self) -> Vec<PathBuf> {
         let outer = self.outer.get().into_iter().flatten();
         let files = outer.filter(|setting| PERSONS_FILES.iter().any(|(key, _)| key.as_bytes() == setting.key));
