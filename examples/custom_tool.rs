@@ -1,7 +1,7 @@
-//! A tool of your own beside Brigade's. Here a scripted model calls it; any other reads its description and schema alike.
+//! Adds a custom tool to Brigade's tools. Here a scripted model calls it. Other models get the same description and schema.
 //!
 //!     cargo run --locked --example custom_tool            # in a new folder
-//!     cargo run --locked --example custom_tool -- FOLDER  # in this one
+//!     cargo run --locked --example custom_tool -- FOLDER  # in FOLDER
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -18,7 +18,7 @@ use brigade::team::spec::TeamSpec;
 use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
 
-/// Says what stands on the thermometer.
+/// Reads the temperature of a room.
 struct Thermometer;
 
 #[async_trait]
@@ -29,7 +29,7 @@ impl Tool for Thermometer {
             description: "Reads the temperature of a room, in degrees Celsius. Rooms: kitchen, attic.".to_owned(),
             input_schema: json!({
                 "type": "object",
-                "properties": { "room": { "type": "string", "description": "Which room" } },
+                "properties": { "room": { "type": "string", "description": "The room" } },
                 "required": ["room"],
             }),
         }
@@ -43,8 +43,8 @@ impl Tool for Thermometer {
         let degrees = match input["room"].as_str() {
             Some("kitchen") => 21,
             Some("attic") => 9,
-            // The model reads this as an error result, and may try again.
-            _ => return Err(ToolError::Mendable("there is no such room: kitchen or attic".to_owned())),
+            // The model gets this as an error result and can try again.
+            _ => return Err(ToolError::Recoverable("unknown room; the rooms are kitchen and attic".to_owned())),
         };
         println!("{} reads the thermometer: {degrees} °C", context.name);
         Ok(ToolOutput::text(format!("{degrees} °C")))
@@ -66,7 +66,7 @@ async fn work() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args_os().nth(1).map_or_else(new_folder, PathBuf::from);
     fs::create_dir_all(&folder)?;
 
-    // Where models come from can be your own too; without this line the config's providers are used.
+    // `models` replaces the providers. Without it, each member uses the provider of its `ModelSpec`.
     let script: Script = serde_json::from_str(SCRIPT)?;
     let model: Arc<dyn ModelClient> = Arc::new(Scripted::new(script));
     let connect = Arc::new(move |_: &ModelSpec| Ok(Arc::clone(&model)));

@@ -1,8 +1,8 @@
-//! A goal becomes tasks that wait for each other: the lead plans, two teammates work, the lead looks and reports. The lead here
-//! follows a script; give it a model that thinks (`ModelSpec::new("anthropic", "…")`) and it plans by itself.
+//! A goal becomes tasks with dependencies: the lead plans, two teammates work, and the lead checks and reports. Here the lead
+//! follows a script. With an LLM (`ModelSpec::new("anthropic", "…")`) it plans on its own.
 //!
 //!     cargo run --locked --example goal            # in a new folder
-//!     cargo run --locked --example goal -- FOLDER  # in this one
+//!     cargo run --locked --example goal -- FOLDER  # in FOLDER
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -14,8 +14,8 @@ use brigade::embed::{self, Team};
 use brigade::ports::ModelSpec;
 use brigade::team::spec::TeamSpec;
 
-/// What the lead says when it is handed the goal, and when it is asked for the report. Calls of one answer are numbered in
-/// order, so the third task can name the first two.
+/// The lead's answers to the goal and to the request for the report. The tasks of one answer are numbered in order, so the third
+/// task can name the first two.
 const LEAD: &str = r#"{
     "goal": [
         { "say": "I plan three tasks.", "call": [

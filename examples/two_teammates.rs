@@ -1,7 +1,7 @@
-//! Two teammates work off a plan of commands. No key and no network: the provider `runbook` runs the `sh` blocks of a task.
+//! Two teammates execute a plan of commands, without a key or a network: the provider `runbook` runs the `sh` blocks of a task.
 //!
 //!     cargo run --locked --example two_teammates            # in a new folder
-//!     cargo run --locked --example two_teammates -- FOLDER  # in this one
+//!     cargo run --locked --example two_teammates -- FOLDER  # in FOLDER
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -9,7 +9,7 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-use brigade::domain::event::Fact;
+use brigade::domain::event::EventKind;
 use brigade::embed::{self, Team};
 use brigade::ports::ModelSpec;
 use brigade::team::spec::TeamSpec;
@@ -53,13 +53,13 @@ async fn work() -> Result<(), Box<dyn Error>> {
         .with_member("ben", "gardener", runbook)?;
     let mut team = Team::new(spec).plan("garden", PLAN)?.launch(&folder).await?;
 
-    // Everything that happens is an event; who asks first gets all of them.
+    // The first receiver gets all events from the start.
     let mut events = team.events();
     let outcome = team.wait().await?;
     while let Ok(event) = events.try_recv() {
-        match &event.fact {
-            Fact::TaskClaimed { task, teammate, .. } => println!("{teammate} claims {task}"),
-            Fact::TaskCompleted { task, evidence, .. } => println!("{task} is done: {evidence}"),
+        match &event.kind {
+            EventKind::TaskClaimed { task, teammate, .. } => println!("{teammate} claims {task}"),
+            EventKind::TaskCompleted { task, evidence, .. } => println!("{task} is done: {evidence}"),
             _ => {}
         }
     }

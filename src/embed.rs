@@ -1,4 +1,4 @@
-//! A team in a folder, for any program: adapters put together around a [`TeamSpec`]. The command line launches this way too.
+//! Runs a team in a folder, from any program: connects the adapters to a [`TeamSpec`]. The command line uses it too.
 //!
 //! ```no_run
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -10,7 +10,9 @@
 //! }
 //! ```
 //!
-//! The examples of the repository show more. It knows nothing of terminals: what a team does is heard from its [`TeamHandle`].
+//! The folder `examples` of the repository has more. This module uses no terminal: a [`TeamHandle`] reports the team's events.
+
+#![warn(missing_docs)]
 
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
@@ -18,34 +20,34 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::config::problem::ConfigError;
-use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags};
+use crate::config::diagnostics::ConfigError;
+use crate::config::{CONFIG_FILE, Config, Durability, Environment, TeamFlags};
 use crate::domain::access::PathRule;
 use crate::domain::plan::{self, PLAN_BYTES_MAX, PlanErrors};
 use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
 use crate::domain::time::UnixMs;
 use crate::models;
-use crate::platform::reading::{self, Accept};
+use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::threads;
 use crate::ports::{Clock, Repository, StoreError, Stores};
-use crate::sandbox::protected::{home_rules, make_home_folders};
+use crate::sandbox::protected::{create_home_folders, home_rules};
 use crate::sandbox::{self, Sandbox, SandboxError};
 use crate::stores::file::links::refuse_link;
 use crate::stores::file::{LOCK_FILES, WORKERS_FOLDER};
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::{GitOptions, GitRepository};
-use crate::stores::open::{OpenOptions, Purpose, Workspace, open};
+use crate::stores::workspace::{OpenMode, OpenOptions, Workspace, open};
 use crate::team::handle::TeamHandle;
-use crate::team::members::Connect;
 use crate::team::spec::{Isolation, TeamSpec};
-use crate::team::{self, LaunchError, Start};
+use crate::team::supervisor::ModelConnector;
+use crate::team::{self, LaunchError, StartOptions};
 use crate::tools::{self, Tool};
 
-/// Brigade's own files in a workspace.
+/// Brigade's files in a workspace.
 const CONTROL_FILES: [&str; 4] = ["agent_state.json", ".tasks", ".team", CONFIG_FILE];
 
-/// Folders whose files become the state file while commands run: see `stores::file::shared`.
+/// Folders with files that can become the state file while commands run; see `stores::file::exchange_file`.
 const STATE_FILE_FOLDERS: [&str; 2] = [".team/spare", ".team/aside"];
 
 /// The system's clock.
@@ -58,76 +60,76 @@ impl Clock for SystemClock {
     }
 }
 
-/// Why a team cannot be launched.
+/// The reason why a team cannot be launched.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
-    /// The config is wrong.
+    /// The config is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The plan cannot be read.
+    /// The plan, the config or the folder cannot be read.
     #[error("cannot read {}: {reason}", path.display())]
     Unreadable {
-        /// Its file.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         reason: String,
     },
-    /// The plan's text is no plan: with its file's name before each line.
+    /// The plan is invalid. Each line of the text begins with the name of its file.
     #[error("{0}")]
     Plan(String),
-    /// The folder cannot be used, or another process leads it.
+    /// The folder cannot be used, or another process leads a team in it.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The team cannot be launched.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// Two tools of one name: a model could not tell them apart.
-    #[error("there are two tools of the name `{0}`")]
-    ToolTwice(String),
-    /// Commands could not be guarded by this program.
-    #[error("commands cannot be guarded: {0}")]
+    /// Two tools have the same name.
+    #[error("two tools have the name `{0}`")]
+    DuplicateTool(String),
+    /// This program cannot guard commands.
+    #[error("cannot guard commands: {0}")]
     Guard(String),
     /// Commands cannot be confined.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
 }
 
-/// Does `work` on a runtime of its own: all that a `main` which launches teams has to do.
+/// Runs `work` on a new runtime. Call this first in `main`.
 ///
-/// Commands of members run under a guard, which is this very program, started again. It has to become the guard before it does
-/// anything else, so call this, or [`sandbox::run_if_asked`], first.
+/// Members' commands run under a guard process. The guard is this program, started again, and it must become the guard before it
+/// does anything else. Without this function, call [`sandbox::run_if_guard`] first in `main`.
 ///
 /// # Errors
-/// The system gives no threads or no event queue.
+/// The system provides no threads or no event queue.
 pub fn run<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
-    sandbox::run_if_asked();
+    sandbox::run_if_guard();
     Ok(threads::runtime()?.block_on(work))
 }
 
-/// Makes a tool for one member.
+/// Builds a tool for one member.
 type MakeTool = Arc<dyn Fn() -> Arc<dyn Tool> + Send + Sync>;
 
-/// A team, and all that is to be known about how it runs. By default it runs one session, on files, with Brigade's own
-/// providers and tools.
+/// A team and its launch options. By default it runs one session, stores everything in files, and uses Brigade's providers and
+/// tools.
 #[derive(Clone)]
 pub struct Team {
     spec: TeamSpec,
-    start: Start,
+    start: StartOptions,
     durability: Durability,
     control_files: Vec<PathBuf>,
-    /// The config file as it was named.
+    /// The path of the config file, as the person named it.
     config: Option<PathBuf>,
-    connect: Connect,
+    connect: ModelConnector,
     tools: Vec<MakeTool>,
 }
 
 impl Team {
-    /// The team of this specification.
+    /// Creates a team from `spec`.
     #[must_use]
     pub fn new(spec: TeamSpec) -> Self {
         Self {
             spec,
-            start: Start { mode: Some(Mode::RunOnce), one_session: true, ..Start::default() },
+            start: StartOptions { mode: Some(Mode::RunOnce), one_session: true, ..StartOptions::default() },
             durability: Durability::default(),
             control_files: Vec::new(),
             config: None,
@@ -136,91 +138,90 @@ impl Team {
         }
     }
 
-    /// The team `name` of a config file, or its only one. No variables and no user's file count: what the file says holds.
+    /// Loads the team `name` from a config file, or its only team. Environment variables and the user's config have no effect.
     ///
     /// # Errors
-    /// [`EmbedError::Config`].
+    /// [`EmbedError::Unreadable`] and [`EmbedError::Config`].
     pub fn of_config(file: &Path, name: Option<&str>) -> Result<Self, EmbedError> {
         let unreadable =
             |error: std::io::Error| EmbedError::Unreadable { path: file.into(), reason: error.to_string() };
         let named = std::path::absolute(file).map_err(unreadable)?;
         let file = file.canonicalize().map_err(unreadable)?;
         let current_folder = file.parent().map(Path::to_owned).unwrap_or_default();
-        let config = Config::load(Some(&file), Surroundings { current_folder, ..Surroundings::default() })?;
+        let config = Config::load(Some(&file), Environment { current_folder, ..Environment::default() })?;
         let resolved = config.team(&config.select(name)?, &TeamFlags::default())?;
         Ok(Self { durability: resolved.durability, config: Some(named), ..Self::new(resolved.spec) })
     }
 
-    /// The same, with a goal for its lead.
+    /// Sets the lead's goal.
     #[must_use]
     pub fn goal(mut self, goal: impl Into<String>) -> Self {
         self.spec.goal = Some(goal.into());
         self
     }
 
-    /// The same, with the tasks of a plan in Markdown. `name` tells them from those of other plans: launching again adds
-    /// none of them twice.
+    /// Adds the tasks of a plan in Markdown. `name` distinguishes them from tasks of other plans: another launch adds no task
+    /// again.
     ///
     /// # Errors
     /// [`EmbedError::Plan`].
     pub fn plan(mut self, name: &str, text: &str) -> Result<Self, EmbedError> {
-        self.start.plan.extend(plan::parse(name, text).map_err(|errors| of_plan(name, &errors))?);
+        self.start.plan.extend(plan::parse(name, text).map_err(|errors| plan_error(name, &errors))?);
         Ok(self)
     }
 
-    /// The same, begun otherwise: with other tasks, in another mode, for longer than one session.
+    /// Replaces the start options: the tasks, the mode, and if the team stops after one session.
     #[must_use]
-    pub fn start(self, start: Start) -> Self {
+    pub fn start(self, start: StartOptions) -> Self {
         Self { start, ..self }
     }
 
-    /// The same, with one more tool for every member, the lead too. What it says is bounded and made harmless as what all
-    /// tools say.
+    /// Adds a tool for every member, the lead too. Its output is bounded and escaped, as that of all tools.
     #[must_use]
     pub fn tool<T: Tool + 'static>(mut self, make: impl Fn() -> T + Send + Sync + 'static) -> Self {
-        self.tools.push(Arc::new(move || tools::guarded(Arc::new(make()))));
+        self.tools.push(Arc::new(move || tools::sanitized(Arc::new(make()))));
         self
     }
 
-    /// The same, its models reached by `connect` instead of the PROVIDERS table.
+    /// Connects to models by `connect` instead of the `PROVIDERS` table.
     #[must_use]
-    pub fn models(self, connect: Connect) -> Self {
+    pub fn models(self, connect: ModelConnector) -> Self {
         Self { connect, ..self }
     }
 
-    /// The same, with what its accepted work survives.
+    /// Sets the failures that accepted work survives.
     #[must_use]
     pub fn durability(self, durability: Durability) -> Self {
         Self { durability, ..self }
     }
 
-    /// The same, with more that no tool of a member may write, absolute or relative to the workspace.
+    /// Sets additional paths that no member's tool can write, absolute or relative to the workspace.
     #[must_use]
     pub fn control_files(self, control_files: Vec<PathBuf>) -> Self {
         Self { control_files, ..self }
     }
 
-    /// The same, read from this config file, which the person named. It may be a link; a config that nobody named may not.
+    /// Sets the config file that the person named. It can be a link. Without it, the config in the folder must not be a link.
     #[must_use]
     pub fn config_file(self, config: Option<PathBuf>) -> Self {
         Self { config, ..self }
     }
 
-    /// Opens the folder to lead it: nobody else can until what this returns is dropped. Nothing is launched yet.
+    /// Opens the folder as its leader, and launches nothing. No other process can lead a team there until the result is dropped.
     ///
     /// # Errors
     /// See [`EmbedError`].
     pub async fn open(mut self, folder: &Path) -> Result<OpenTeam, EmbedError> {
-        if !sandbox::was_asked() {
-            let why = "let main call brigade::embed::run, or brigade::sandbox::run_if_asked, first";
-            return Err(EmbedError::Guard(why.to_owned()));
+        if !sandbox::is_guard_ready() {
+            let reason = "call brigade::embed::run or brigade::sandbox::run_if_guard first in main";
+            return Err(EmbedError::Guard(reason.to_owned()));
         }
         let unusable =
             |error: std::io::Error| EmbedError::Unreadable { path: folder.into(), reason: error.to_string() };
         let folder = folder.canonicalize().map_err(unusable)?;
         self.check_tools()?;
         if let (Some(plan), true) = (&self.spec.plan, self.start.plan.is_empty()) {
-            self.start.plan = read_plan(plan, &folder, Accept::FilesWithin(&folder))?;
+            self.start.plan = read_plan(plan, &folder, AllowedKinds::FilesWithin(&folder))?;
         }
         let config = folder.join(CONFIG_FILE);
         let real_folder = |path: &Path| path.parent().and_then(|folder| folder.canonicalize().ok());
@@ -228,16 +229,16 @@ impl Team {
         if !self.config.as_ref().is_some_and(is_named) {
             refuse_link(&config)?;
         }
-        // Its prompts lie beside what it leads to.
+        // If the config is a link, the prompts are next to its target.
         let real_config = self.config.as_ref().and_then(|config| config.canonicalize().ok());
         let configs: Vec<PathBuf> = self.config.iter().cloned().chain(real_config).collect();
-        let own = control_files(&folder, &configs, self.spec.plan.as_deref());
+        let default_files = control_files(&folder, &configs, self.spec.plan.as_deref());
         self.control_files
-            .extend(own.into_iter().filter(|path| !self.control_files.contains(path)).collect::<Vec<_>>());
-        let purpose = Purpose::Lead { team: self.spec.name.to_string() };
-        let options = OpenOptions { purpose, durability: self.durability, clock: Arc::new(SystemClock) };
+            .extend(default_files.into_iter().filter(|path| !self.control_files.contains(path)).collect::<Vec<_>>());
+        let mode = OpenMode::Lead { team: self.spec.name.to_string() };
+        let options = OpenOptions { mode, durability: self.durability, clock: Arc::new(SystemClock) };
         let mut workspace = open(&folder, options).await?;
-        workspace.warnings.extend(make_home_folders(&folder, &self.spec.writable));
+        workspace.warnings.extend(create_home_folders(&folder, &self.spec.writable));
         let sandbox = sandbox(&folder, &self.control_files, &self.spec.writable)?;
         Ok(OpenTeam { team: self, workspace, sandbox, folder })
     }
@@ -245,19 +246,19 @@ impl Team {
     /// Launches the team in this folder.
     ///
     /// # Errors
-    /// See [`EmbedError`]. Nothing was started then.
+    /// See [`EmbedError`]. After an error, nothing runs.
     pub async fn launch(self, folder: &Path) -> Result<RunningTeam, EmbedError> {
         self.open(folder).await?.launch().await
     }
 
     fn check_tools(&self) -> Result<(), EmbedError> {
-        let own = self.tools.iter().map(|make| make());
+        let custom = self.tools.iter().map(|make| make());
         for is_lead in [false, true] {
             let mut names = BTreeSet::new();
-            for tool in tools::table::tools_of(is_lead).into_iter().chain(own.clone()) {
+            for tool in tools::table::tools_for(is_lead).into_iter().chain(custom.clone()) {
                 let name = tool.spec().name;
                 if !names.insert(name.clone()) {
-                    return Err(EmbedError::ToolTwice(name));
+                    return Err(EmbedError::DuplicateTool(name));
                 }
             }
         }
@@ -265,7 +266,7 @@ impl Team {
     }
 }
 
-/// A team in a folder that nobody else leads.
+/// A team that leads its folder, but does not run yet.
 pub struct OpenTeam {
     team: Team,
     workspace: Workspace,
@@ -274,33 +275,33 @@ pub struct OpenTeam {
 }
 
 impl OpenTeam {
-    /// What the person should know: no file events, locks that are not to be trusted.
+    /// Warnings for the person, such as missing file events or unreliable locks.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.workspace.warnings
     }
 
-    /// The folder's stores.
+    /// The stores of the folder.
     #[must_use]
     pub fn stores(&self) -> &Stores {
         &self.workspace.stores
     }
 
-    /// The sandbox of its commands.
+    /// The sandbox of the team's commands.
     #[must_use]
     pub fn sandbox(&self) -> &Sandbox {
         &self.sandbox
     }
 
-    /// Launches it.
+    /// Launches the team.
     ///
     /// # Errors
-    /// [`EmbedError::Launch`]. Nothing was started then.
+    /// [`EmbedError::Launch`]. After an error, nothing runs.
     pub async fn launch(self) -> Result<RunningTeam, EmbedError> {
         let Self { team, workspace, sandbox, folder } = self;
-        let own = team.tools;
+        let custom = team.tools;
         let repository = repository(&team.spec, &folder, &team.control_files, team.durability, &sandbox).await?;
-        let surroundings = team::Surroundings {
+        let dependencies = team::TeamDependencies {
             stores: workspace.stores.clone(),
             clock: Arc::new(SystemClock),
             control_files: team.control_files.into(),
@@ -309,29 +310,29 @@ impl OpenTeam {
             connect: team.connect,
             count_tokens: models::tokens::count,
             repository,
-            tools_of: Arc::new(move |is_lead| {
-                tools::table::tools_of(is_lead).into_iter().chain(own.iter().map(|make| make())).collect()
+            tool_factory: Arc::new(move |is_lead| {
+                tools::table::tools_for(is_lead).into_iter().chain(custom.iter().map(|make| make())).collect()
             }),
         };
-        let handle = team::launch(team.spec, team.start, surroundings).await?;
+        let handle = team::launch(team.spec, team.start, dependencies).await?;
         Ok(RunningTeam { handle, workspace })
     }
 }
 
-/// A team at work: a [`TeamHandle`] that holds its folder. Wait for it before this is dropped.
+/// A running team: a [`TeamHandle`] that keeps its folder open. Wait for the team's end before you drop it.
 pub struct RunningTeam {
     handle: TeamHandle,
     workspace: Workspace,
 }
 
 impl RunningTeam {
-    /// What the person should know; see [`OpenTeam::warnings`].
+    /// Warnings for the person; see [`OpenTeam::warnings`].
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.workspace.warnings
     }
 
-    /// The folder's stores, to look at board, mail and transcripts with.
+    /// The stores of the folder, to read board, mail and transcripts.
     #[must_use]
     pub fn stores(&self) -> &Stores {
         &self.workspace.stores
@@ -376,8 +377,8 @@ async fn repository(
     Ok(Some(Arc::new(GitRepository::open(folder, options).await?)))
 }
 
-/// The sandbox of commands in `workspace`: these control files, the user's config and the programs of the home folder are read-only
-/// there, but for folders in `writable`; lock files are hidden. It blocks for some milliseconds.
+/// Opens the sandbox of commands in `workspace`. The control files, the user's config and the programs of the home folder are
+/// read-only, except the folders in `writable`. Lock files are hidden. Blocks for some milliseconds.
 ///
 /// # Errors
 /// [`SandboxError`]: a path that exists cannot be protected, or the guard cannot be started.
@@ -385,58 +386,58 @@ pub fn sandbox(workspace: &Path, control_files: &[PathBuf], writable: &[PathBuf]
     let guard = sandbox::own_guard().map_err(|error| SandboxError::Guard(error.to_string()))?;
     let mut rules: Vec<PathRule> =
         STATE_FILE_FOLDERS.iter().map(|folder| PathRule::read_only_files(workspace.join(folder))).collect();
-    // A config that the person named may be a link; every other control file was refused as one.
+    // A config that the person named can be a link. `open` has refused every other control file that is one.
     let real = |file: PathBuf| file.canonicalize().unwrap_or(file);
     let controls = control_files.iter().map(|file| real(workspace.join(file)));
-    // A link that leads nowhere can be the user's config only, which the rules for the home folder protect. A config that does not exist
-    // is not this launch's: a link that a command makes there keeps no command from running, and the next launch refuses it.
+    // A link without a target can only be the user's config, which the rules for the home folder protect. A missing config is not
+    // protected: if a command creates a link there, commands still run, and the next launch refuses the link.
     let is_own = |file: &PathBuf| file.starts_with(workspace) && !file.ends_with(CONFIG_FILE);
     let is_protected = |file: &PathBuf| !file.is_symlink() && (file.exists() || is_own(file));
     rules.extend(controls.filter(is_protected).map(PathRule::read_only));
     let locks = LOCK_FILES.iter().chain([&WORKERS_FOLDER]);
     rules.extend(locks.map(|path| PathRule::hidden(workspace.join(path))));
     rules.extend(home_rules(workspace, writable));
-    let mut known = BTreeSet::new();
-    rules.retain(|rule| known.insert(rule.path.clone()));
+    let mut seen = BTreeSet::new();
+    rules.retain(|rule| seen.insert(rule.path.clone()));
     Sandbox::open(guard, workspace, rules)
 }
 
-/// What no tool of a member may write: Brigade's own files in the workspace, relative to it, and what says how the team
-/// runs, wherever it lies. Of the latter, a plan and prompts inside the workspace are its contents like any other file.
+/// The paths that no member's tool can write: Brigade's files in the workspace, relative to it, and the configs, and a plan
+/// and prompts outside the workspace. Members may write a plan or prompts inside it.
 #[must_use]
 pub fn control_files(workspace: &Path, configs: &[PathBuf], plan: Option<&Path>) -> Vec<PathBuf> {
-    let whole = |path: PathBuf| path.canonicalize().unwrap_or(path);
-    let inside = |path: &Path| path.strip_prefix(workspace).ok().map(Path::to_owned);
+    let canonical = |path: PathBuf| path.canonicalize().unwrap_or(path);
+    let relative = |path: &Path| path.strip_prefix(workspace).ok().map(Path::to_owned);
     let mut controls: Vec<PathBuf> = CONTROL_FILES.map(PathBuf::from).into();
     for config in configs {
-        let prompts = config.parent().map(|folder| whole(folder.join("prompts")));
-        let config = whole(config.clone());
-        controls.push(inside(&config).unwrap_or(config));
-        controls.extend(prompts.filter(|prompts| inside(prompts).is_none()));
+        let prompts = config.parent().map(|folder| canonical(folder.join("prompts")));
+        let config = canonical(config.clone());
+        controls.push(relative(&config).unwrap_or(config));
+        controls.extend(prompts.filter(|prompts| relative(prompts).is_none()));
     }
-    controls.extend(plan.map(|plan| whole(plan.to_owned())).filter(|plan| inside(plan).is_none()));
-    // A folder that has the workspace in it cannot be read-only.
+    controls.extend(plan.map(|plan| canonical(plan.to_owned())).filter(|plan| relative(plan).is_none()));
+    // A folder that contains the workspace cannot be read-only.
     controls.retain(|path| !workspace.starts_with(path));
-    let mut known = BTreeSet::new();
-    controls.retain(|path| known.insert(path.clone()));
+    let mut seen = BTreeSet::new();
+    controls.retain(|path| seen.insert(path.clone()));
     controls
 }
 
-/// The tasks of a plan file. What tells them from those of others is its path in the workspace, or its whole path where it
-/// lies outside.
+/// Reads the tasks of a plan file. Its path in the workspace, or its full path outside, distinguishes them from tasks of other
+/// plans.
 ///
 /// # Errors
 /// [`EmbedError::Unreadable`] and [`EmbedError::Plan`].
-pub fn read_plan(path: &Path, workspace: &Path, accept: Accept<'_>) -> Result<Vec<NewTask>, EmbedError> {
+pub fn read_plan(path: &Path, workspace: &Path, accept: AllowedKinds<'_>) -> Result<Vec<NewTask>, EmbedError> {
     let text = reading::read_text(path, accept, PLAN_BYTES_MAX as u64)
         .map_err(|error| EmbedError::Unreadable { path: path.to_owned(), reason: error.to_string() })?;
-    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let name = whole.strip_prefix(workspace).unwrap_or(&whole).to_string_lossy();
-    let shown = path.file_name().unwrap_or_default().to_string_lossy();
-    plan::parse(&name, &text).map_err(|errors| of_plan(&shown, &errors))
+    let canonical = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = canonical.strip_prefix(workspace).unwrap_or(&canonical).to_string_lossy();
+    let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+    plan::parse(&name, &text).map_err(|errors| plan_error(&file_name, &errors))
 }
 
-fn of_plan(name: &str, errors: &PlanErrors) -> EmbedError {
+fn plan_error(name: &str, errors: &PlanErrors) -> EmbedError {
     let lines: Vec<String> = errors.0.iter().map(|error| format!("{name}, {error}")).collect();
     EmbedError::Plan(lines.join("\n"))
 }

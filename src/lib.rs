@@ -1,4 +1,23 @@
 //! Brigade launches a named team of LLM agents from one config file.
+//!
+//! To run a team from another program, start at [`embed`]. The program `brigade` does the same through [`cli`].
+//!
+//! | module | content |
+//! |---|---|
+//! | [`cli`] | the commands: checks, runs and prints what a person types |
+//! | [`config`] | files, variables and flags, turned into a checked team |
+//! | [`embed`] | a team in a folder: connects stores, providers, tools and clock |
+//! | [`ui`] | data as text for people |
+//! | [`team`] | the lead, the teammates and their turns |
+//! | [`tools`] | the tools of models |
+//! | [`models`] | the providers: how a model is reached |
+//! | [`stores`] | task board, mail, transcripts, state, event log and git |
+//! | [`sandbox`] | confined commands and their guard process |
+//! | [`ports`] | traits for what the team needs from outside |
+//! | [`domain`] | pure decisions and file formats |
+//! | [`platform`] | differences between operating systems |
+//!
+//! `ARCHITECTURE.md` has the invariants, the file formats and the decisions.
 pub mod cli;
 pub mod config;
 pub mod domain;

@@ -1,6 +1,6 @@
-//! What every task board does, whatever it keeps its tasks in; and what the one made of files does besides.
+//! The contract of every task board, and tests of the board on files only.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic as the tests do")]
+#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use brigade::domain::change::{Actor, ActorKind, Change, TaskEdit};
-use brigade::domain::graph::{Blocker, BlockerState, Obstacle};
+use brigade::domain::dependencies::{Blocker, BlockerState, ClaimObstacle};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
-use brigade::ports::{Board, Claimant, Clock, LostClaims, StoreChange, StoreError};
+use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
+use brigade::ports::{Board, Claimant, Clock, ReclaimRequest, StoreChange, StoreError};
+use brigade::stores::board_engine::{SUBJECT_CHARS_MAX, TASK_BYTES_MAX};
 use brigade::stores::file::Durability;
 use brigade::stores::file::board::FileBoard;
-use brigade::stores::fs::{FileSystem, HeldLock, RealFileSystem, Stamp};
+use brigade::stores::fs::{FileStamp, FileSystem, HeldLock, RealFileSystem};
 use brigade::stores::memory::board::MemoryBoard;
-use brigade::stores::rules::{SUBJECT_CHARS_MAX, TASK_BYTES_MAX};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 
@@ -36,7 +36,7 @@ impl TestClock {
     }
 }
 
-/// A board, and what a test does to its surroundings.
+/// A board, and controls of its clock and folder.
 struct World {
     board: Arc<dyn Board>,
     clock: Arc<TestClock>,
@@ -44,14 +44,14 @@ struct World {
     folder: Option<TempDir>,
 }
 
-/// The operating system's files, without any watch on them.
+/// The operating system's files without folder watches.
 struct Unwatched(RealFileSystem);
 
 #[rustfmt::skip]
 impl FileSystem for Unwatched {
     fn list(&self, folder: &std::path::Path) -> std::io::Result<Vec<String>> { self.0.list(folder) }
-    fn stamp(&self, path: &std::path::Path) -> std::io::Result<Stamp> { self.0.stamp(path) }
-    fn read(&self, path: &std::path::Path, offset: u64, max: u64) -> std::io::Result<(Vec<u8>, Stamp)> { self.0.read(path, offset, max) }
+    fn stamp(&self, path: &std::path::Path) -> std::io::Result<FileStamp> { self.0.stamp(path) }
+    fn read(&self, path: &std::path::Path, offset: u64, max: u64) -> std::io::Result<(Vec<u8>, FileStamp)> { self.0.read(path, offset, max) }
     fn create_folder(&self, folder: &std::path::Path) -> std::io::Result<()> { self.0.create_folder(folder) }
     fn write(&self, path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> { self.0.write(path, bytes) }
     fn append(&self, path: &std::path::Path, bytes: &[u8]) -> std::io::Result<u64> { self.0.append(path, bytes) }
@@ -107,7 +107,7 @@ impl World {
         fs::read_to_string(self.path().join(name)).unwrap()
     }
 
-    /// A second process, as far as the board can tell.
+    /// A board on the same folder with its own cache, as a second process has.
     fn other(&self) -> FileBoard {
         let files = Arc::new(RealFileSystem::default());
         let root = self.folder.as_ref().unwrap().path();
@@ -136,7 +136,7 @@ fn holder(task: &Task) -> Actor {
 }
 
 fn complete() -> Change {
-    Change::Complete(TaskResult::said("done", ""))
+    Change::Complete(TaskResult::new("done", ""))
 }
 
 fn fail(reason: &str) -> Change {
@@ -164,7 +164,6 @@ fn edit(edit: TaskEdit) -> Change {
     Change::Edit(edit)
 }
 
-/// Runs each contract test against every kind of board.
 macro_rules! contract {
     ($($test:ident),* $(,)?) => {
         mod memory { $( #[tokio::test] async fn $test() { super::$test(super::in_memory()).await } )* }
@@ -175,27 +174,27 @@ macro_rules! contract {
 }
 
 contract!(
-    created_tasks_are_numbered_and_announced,
-    a_call_that_is_refused_creates_nothing,
-    tasks_of_one_call_may_wait_for_each_other,
-    what_comes_from_a_known_source_is_not_created_twice,
-    the_best_claimable_task_is_claimed,
-    only_who_is_fit_claims,
-    a_claim_by_number_says_what_is_in_the_way,
-    completing_lets_the_others_go_ahead_and_reopening_holds_them_again,
-    a_failed_blocker_blocks_until_it_is_done,
-    a_holder_that_lost_its_claim_changes_nothing,
-    attempts_run_out,
-    dependencies_are_edited_with_their_mirrors,
-    a_teammate_cannot_make_others_wait,
-    a_deleted_task_hinders_nobody_and_its_number_is_gone,
-    claims_of_dead_workers_are_taken_back,
-    leases_run_out_and_are_renewed,
-    what_is_too_large_is_refused,
-    a_view_stays_as_it_was,
+    created_tasks_get_numbers_and_change_notice,
+    refused_create_call_creates_no_task,
+    tasks_of_one_call_may_depend_on_each_other,
+    task_of_known_source_is_not_created_twice,
+    claim_next_takes_highest_priority_then_lowest_id,
+    claim_needs_capabilities_and_matching_owner,
+    claim_by_id_error_names_obstacle,
+    completion_unblocks_and_reopen_blocks_again,
+    failed_blocker_blocks_until_completed,
+    stale_holder_cannot_change_task,
+    task_fails_after_max_attempts,
+    dependency_edit_updates_blocks_and_blocked_by,
+    teammate_cannot_block_tasks_of_others,
+    deleted_task_unblocks_and_its_id_is_not_reused,
+    claim_of_dead_worker_is_reclaimed,
+    lease_is_renewed_and_reclaimed_after_expiry,
+    task_over_size_limit_is_refused,
+    board_view_is_an_immutable_snapshot,
 );
 
-async fn created_tasks_are_numbered_and_announced(mut world: World) {
+async fn created_tasks_get_numbers_and_change_notice(mut world: World) {
     let made = world.create(vec![task("one"), task("two")]).await;
     assert_eq!(made.iter().map(|task| task.id).collect::<Vec<_>>(), ids(&[1, 2]));
     assert_eq!((made[0].subject.as_str(), made[0].status), ("one", TaskStatus::Pending));
@@ -209,13 +208,13 @@ async fn created_tasks_are_numbered_and_announced(mut world: World) {
     assert_eq!(world.create(vec![]).await, vec![]);
 }
 
-async fn a_call_that_is_refused_creates_nothing(world: World) {
+async fn refused_create_call_creates_no_task(world: World) {
     world.create(vec![task("one")]).await;
     let waits_for = |index| NewTask { blocked_by_new: vec![index], ..task("x") };
     for (tasks, reason) in [
         (vec![task("fine"), after("x", &[99])], "no such task"),
-        (vec![waits_for(1), waits_for(0)], "circle"),
-        (vec![waits_for(0)], "circle"),
+        (vec![waits_for(1), waits_for(0)], "cycle"),
+        (vec![waits_for(0)], "cycle"),
         (vec![task("fine"), waits_for(7)], "waits for task 7"),
         (vec![after("x", &[2])], "no such task"),
         (vec![task("fine"), task("two\nlines")], "one line"),
@@ -223,13 +222,13 @@ async fn a_call_that_is_refused_creates_nothing(world: World) {
         (vec![task(&"é".repeat(SUBJECT_CHARS_MAX + 1))], "at most 500 characters"),
     ] {
         let error = world.board.create(&lead(), tasks, false).await.unwrap_err().to_string();
-        assert!(error.contains(reason), "{error} should say {reason}");
+        assert!(error.contains(reason), "{error} does not contain {reason}");
     }
     assert_eq!(world.board.view().await.unwrap().tasks.len(), 1);
     world.create(vec![task(&"é".repeat(SUBJECT_CHARS_MAX))]).await;
 }
 
-async fn tasks_of_one_call_may_wait_for_each_other(world: World) {
+async fn tasks_of_one_call_may_depend_on_each_other(world: World) {
     world.create(vec![task("one")]).await;
     let made = world
         .create(vec![NewTask { blocked_by: ids(&[1]), blocked_by_new: vec![1], ..task("last") }, task("first")])
@@ -242,12 +241,12 @@ async fn tasks_of_one_call_may_wait_for_each_other(world: World) {
         assert_eq!(claimed.id, TaskId(expected));
         world.complete(&claimed).await;
     }
-    // Nobody waits for what is done, but it is known whom it would hold up.
+    // No open task waits for a completed one, but the board knows which tasks it would block.
     assert_eq!(world.create(vec![after("late", &[1])]).await[0].blocked_by, ids(&[]));
     assert_eq!(world.board.get(TaskId(1)).await.unwrap().blocks, ids(&[2, 4]));
 }
 
-async fn what_comes_from_a_known_source_is_not_created_twice(world: World) {
+async fn task_of_known_source_is_not_created_twice(world: World) {
     let from = |subject: &str, source: &str| NewTask { source: Some(source.into()), ..task(subject) };
     let plan = || vec![from("a", "plan#a"), NewTask { blocked_by_new: vec![0], ..from("b", "plan#b") }];
     let first = world.board.create(&lead(), plan(), true).await.unwrap();
@@ -263,7 +262,7 @@ async fn what_comes_from_a_known_source_is_not_created_twice(world: World) {
     assert_eq!(world.board.create(&lead(), plan(), false).await.unwrap()[1].id, TaskId(5));
 }
 
-async fn the_best_claimable_task_is_claimed(world: World) {
+async fn claim_next_takes_highest_priority_then_lowest_id(world: World) {
     let with = |subject: &str, priority| NewTask { priority, ..task(subject) };
     let mut tasks: Vec<NewTask> = (1..=10).map(|_| with("plain", 0)).collect();
     tasks.push(with("urgent", 5));
@@ -279,10 +278,10 @@ async fn the_best_claimable_task_is_claimed(world: World) {
         assert_eq!(claimed.claim.as_ref().unwrap().expires, None);
         order.push(claimed.id.0);
     }
-    assert_eq!(order, [11, 12, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13], "numbers count as numbers");
+    assert_eq!(order, [11, 12, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13], "ids are ordered as numbers");
 }
 
-async fn only_who_is_fit_claims(world: World) {
+async fn claim_needs_capabilities_and_matching_owner(world: World) {
     let requires = |needs: &[&str]| NewTask { requires: needs.iter().map(|n| (*n).to_owned()).collect(), ..task("x") };
     world.create(vec![requires(&["rust", "go"]), requires(&["docs"]), task("kept"), task("anyone's")]).await;
     let keep = edit(TaskEdit { owner: Some("carol".into()), ..TaskEdit::default() });
@@ -297,7 +296,7 @@ async fn only_who_is_fit_claims(world: World) {
     assert_eq!(claim("carol", &["docs"]).await, Some(2));
 }
 
-async fn a_claim_by_number_says_what_is_in_the_way(world: World) {
+async fn claim_by_id_error_names_obstacle(world: World) {
     world
         .create(vec![task("one"), after_new("two", 0), NewTask { requires: vec!["rust".into()], ..task("three") }])
         .await;
@@ -307,19 +306,19 @@ async fn a_claim_by_number_says_what_is_in_the_way(world: World) {
         Err(other) => panic!("{other}"),
     };
     let pending = Blocker { id: TaskId(1), state: BlockerState::Unfinished(TaskStatus::Pending) };
-    assert_eq!(obstacle(2, "alice").await, Some(Obstacle::Blocked(vec![pending])));
-    assert_eq!(obstacle(3, "alice").await, Some(Obstacle::Unfit(vec!["rust".into()])));
+    assert_eq!(obstacle(2, "alice").await, Some(ClaimObstacle::Blocked(vec![pending])));
+    assert_eq!(obstacle(3, "alice").await, Some(ClaimObstacle::MissingCapability(vec!["rust".into()])));
     assert_eq!(obstacle(1, "alice").await, None);
-    assert_eq!(obstacle(1, "bob").await, Some(Obstacle::Held { owner: "alice".into(), foreign: false }));
+    assert_eq!(obstacle(1, "bob").await, Some(ClaimObstacle::Held { owner: "alice".into(), foreign: false }));
     let held = world.board.get(TaskId(1)).await.unwrap();
     let held = world.board.change(held.id, fail("no luck"), &holder(&held)).await.unwrap();
-    assert_eq!(obstacle(1, "bob").await, held.not_before.map(Obstacle::BacksOff));
+    assert_eq!(obstacle(1, "bob").await, held.not_before.map(ClaimObstacle::RetryAfter));
     assert_eq!(world.claim("bob").await, None);
     world.clock.advance(Duration::from_millis(1001));
     let again = world.claim("bob").await.unwrap();
     assert_eq!((again.id, again.attempt, again.not_before), (TaskId(1), 2, None));
     world.complete(&again).await;
-    assert_eq!(obstacle(1, "bob").await, Some(Obstacle::Over(TaskStatus::Completed)));
+    assert_eq!(obstacle(1, "bob").await, Some(ClaimObstacle::Finished(TaskStatus::Completed)));
     let missing = world.board.claim(TaskId(9), &claimant("bob", &[])).await;
     assert!(matches!(missing, Err(StoreError::NoTask(TaskId(9)))));
 }
@@ -328,7 +327,7 @@ fn after_new(subject: &str, index: usize) -> NewTask {
     NewTask { blocked_by_new: vec![index], ..task(subject) }
 }
 
-async fn completing_lets_the_others_go_ahead_and_reopening_holds_them_again(world: World) {
+async fn completion_unblocks_and_reopen_blocks_again(world: World) {
     world.create(vec![task("one"), after_new("two", 0), after_new("three", 0)]).await;
     let one = world.claim("alice").await.unwrap();
     assert_eq!(world.claim("bob").await, None);
@@ -339,7 +338,7 @@ async fn completing_lets_the_others_go_ahead_and_reopening_holds_them_again(worl
     let two = world.claim("bob").await.unwrap();
     let reopened = world.board.change(TaskId(1), Change::Reopen, &lead()).await.unwrap();
     assert_eq!((reopened.status, reopened.owner), (TaskStatus::Pending, None));
-    // Only who has not begun waits again.
+    // Only a task that is not started waits again.
     assert_eq!(world.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[]));
     assert_eq!(world.board.get(TaskId(3)).await.unwrap().blocked_by, ids(&[1]));
     assert_eq!(world.claim("carol").await.unwrap().id, TaskId(1));
@@ -347,7 +346,7 @@ async fn completing_lets_the_others_go_ahead_and_reopening_holds_them_again(worl
     world.complete(&two).await;
 }
 
-async fn a_failed_blocker_blocks_until_it_is_done(world: World) {
+async fn failed_blocker_blocks_until_completed(world: World) {
     world.create(vec![task("one"), after_new("two", 0)]).await;
     let one = world.claim("alice").await.unwrap();
     let end = Change::Fail { reason: "hopeless".into(), is_final: true };
@@ -362,10 +361,11 @@ async fn a_failed_blocker_blocks_until_it_is_done(world: World) {
     assert_eq!(world.claim("bob").await.unwrap().id, TaskId(2));
 }
 
-async fn a_holder_that_lost_its_claim_changes_nothing(world: World) {
+async fn stale_holder_cannot_change_task(world: World) {
     world.create(vec![task("one")]).await;
     let first = world.claim("alice").await.unwrap();
-    let gone = LostClaims { live_workers: Some(HashSet::new()), reason: "gone".into(), ..LostClaims::default() };
+    let gone =
+        ReclaimRequest { live_workers: Some(HashSet::new()), reason: "gone".into(), ..ReclaimRequest::default() };
     world.board.reclaim(&gone).await.unwrap();
     let second = world.claim("alice").await.unwrap();
     assert_eq!(second.attempt, 2);
@@ -377,13 +377,13 @@ async fn a_holder_that_lost_its_claim_changes_nothing(world: World) {
     world.complete(&second).await;
 }
 
-async fn attempts_run_out(world: World) {
+async fn task_fails_after_max_attempts(world: World) {
     world.create(vec![NewTask { max_attempts: Some(2), ..task("hard") }]).await;
     for attempt in 1..=2 {
         world.clock.advance(Duration::from_secs(100));
         let held = world.claim("alice").await.unwrap();
         assert_eq!(held.attempt, attempt);
-        // Giving back does not count.
+        // A release is not counted as a failure.
         world
             .board
             .change(held.id, Change::Release { reason: String::new(), counts: false }, &holder(&held))
@@ -404,7 +404,7 @@ async fn attempts_run_out(world: World) {
     assert_eq!(world.claim("bob").await, None);
 }
 
-async fn dependencies_are_edited_with_their_mirrors(world: World) {
+async fn dependency_edit_updates_blocks_and_blocked_by(world: World) {
     world.create(vec![task("one"), task("two"), task("three"), task("four")]).await;
     let wait = |blockers: &[u64]| edit(TaskEdit { add_blocked_by: ids(blockers), ..TaskEdit::default() });
     let two = world.board.change(TaskId(2), wait(&[1, 3]), &lead()).await.unwrap();
@@ -429,7 +429,7 @@ async fn dependencies_are_edited_with_their_mirrors(world: World) {
     assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2));
 }
 
-async fn a_teammate_cannot_make_others_wait(world: World) {
+async fn teammate_cannot_block_tasks_of_others(world: World) {
     world.create(vec![task("the lead's")]).await;
     let bob = Actor::new("bob", ActorKind::Teammate);
     let own = world.board.create(&bob, vec![task("bob's")], false).await.unwrap().remove(0);
@@ -440,7 +440,7 @@ async fn a_teammate_cannot_make_others_wait(world: World) {
     assert!(world.board.delete(own.id, &bob).await.is_err());
 }
 
-async fn a_deleted_task_hinders_nobody_and_its_number_is_gone(world: World) {
+async fn deleted_task_unblocks_and_its_id_is_not_reused(world: World) {
     world.create(vec![task("one"), after_new("two", 0), task("three")]).await;
     assert_eq!(world.board.delete(TaskId(1), &lead()).await.unwrap().subject, "one");
     assert!(matches!(world.board.get(TaskId(1)).await, Err(StoreError::NoTask(_))));
@@ -456,21 +456,21 @@ async fn a_deleted_task_hinders_nobody_and_its_number_is_gone(world: World) {
     assert_eq!(world.create(vec![task("four")]).await[0].id, TaskId(4));
 }
 
-async fn claims_of_dead_workers_are_taken_back(world: World) {
+async fn claim_of_dead_worker_is_reclaimed(world: World) {
     world.create(vec![task("one"), task("two"), task("three"), after("four", &[])]).await;
     world.claim("alice").await.unwrap();
     world.claim("bob").await.unwrap();
     let lease =
         Claimant { lease: Some(Duration::from_secs(60)), worker: "lease:carol".into(), ..claimant("carol", &[]) };
     world.board.claim_next(&lease).await.unwrap().unwrap();
-    // A clock that jumps takes nothing from a living worker, and a survey of workers nothing from a lease.
+    // A clock jump takes no task from a living worker, and a survey of workers ends no lease.
     world.clock.advance(Duration::from_secs(30));
     let live = |names: &[&str]| Some(names.iter().map(|name| format!("worker-of-{name}")).collect::<HashSet<_>>());
-    let lost = |live_workers, counts| LostClaims {
+    let lost = |live_workers, counts| ReclaimRequest {
         live_workers,
         counts,
         reason: "its worker died".into(),
-        ..LostClaims::default()
+        ..ReclaimRequest::default()
     };
     assert_eq!(world.board.reclaim(&lost(None, true)).await.unwrap(), vec![]);
     assert_eq!(world.board.reclaim(&lost(live(&["alice", "bob"]), true)).await.unwrap(), vec![]);
@@ -479,13 +479,13 @@ async fn claims_of_dead_workers_are_taken_back(world: World) {
     assert_eq!((taken[0].owner.as_str(), taken[0].reason.as_str()), ("bob", "its worker died"));
     assert_eq!((taken[0].task.id, taken[0].task.failures, &taken[0].task.claim), (TaskId(2), 1, &None));
     assert_eq!((taken[0].task.status, &taken[0].task.owner), (TaskStatus::Pending, &None));
-    let one = LostClaims { claims: vec![(TaskId(1), 1), (TaskId(3), 9)], ..lost(live(&["alice"]), false) };
+    let one = ReclaimRequest { claims: vec![(TaskId(1), 1), (TaskId(3), 9)], ..lost(live(&["alice"]), false) };
     let taken = world.board.reclaim(&one).await.unwrap();
     assert_eq!(taken.iter().map(|one| (one.task.id.0, one.task.failures)).collect::<Vec<_>>(), [(1, 0)]);
     assert_eq!(world.claim("dave").await.unwrap().attempt, 2);
 }
 
-async fn leases_run_out_and_are_renewed(world: World) {
+async fn lease_is_renewed_and_reclaimed_after_expiry(world: World) {
     world.create(vec![task("one")]).await;
     let lease =
         Claimant { lease: Some(Duration::from_secs(60)), worker: "lease:carol".into(), ..claimant("carol", &[]) };
@@ -493,11 +493,12 @@ async fn leases_run_out_and_are_renewed(world: World) {
     assert_eq!(held.claim.as_ref().unwrap().expires, Some(UnixMs(world.clock.now().0 + 60_000)));
     let longer = Change::Renew { expires: UnixMs(world.clock.now().0 + 90_000) };
     world.board.change(held.id, longer, &holder(&held)).await.unwrap();
-    let nothing = LostClaims { live_workers: Some(HashSet::new()), reason: "x".into(), ..LostClaims::default() };
+    let nothing =
+        ReclaimRequest { live_workers: Some(HashSet::new()), reason: "x".into(), ..ReclaimRequest::default() };
     world.clock.advance(Duration::from_secs(89));
     assert_eq!(world.board.reclaim(&nothing).await.unwrap(), vec![]);
     world.clock.advance(Duration::from_secs(2));
-    // Late, but before anybody took it back.
+    // Late, but before another claimer took it.
     let late = world.board.get(held.id).await.unwrap();
     assert_eq!(late.status, TaskStatus::InProgress);
     let taken = world.board.reclaim(&nothing).await.unwrap();
@@ -505,20 +506,20 @@ async fn leases_run_out_and_are_renewed(world: World) {
     assert!(world.board.change(held.id, complete(), &holder(&held)).await.is_err());
 }
 
-async fn what_is_too_large_is_refused(world: World) {
+async fn task_over_size_limit_is_refused(world: World) {
     let huge = NewTask { description: "x".repeat(TASK_BYTES_MAX), ..task("huge") };
     let error = world.board.create(&lead(), vec![task("small"), huge], false).await.unwrap_err();
     assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
     assert!(world.board.view().await.unwrap().tasks.is_empty());
     world.create(vec![task("one")]).await;
     let held = world.claim("alice").await.unwrap();
-    let result = TaskResult::said("x".repeat(TASK_BYTES_MAX), "");
+    let result = TaskResult::new("x".repeat(TASK_BYTES_MAX), "");
     let error = world.board.change(held.id, Change::Complete(result), &holder(&held)).await.unwrap_err();
     assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
     assert_eq!(world.board.get(held.id).await.unwrap(), held);
 }
 
-async fn a_view_stays_as_it_was(world: World) {
+async fn board_view_is_an_immutable_snapshot(world: World) {
     let empty = world.board.view().await.unwrap();
     world.create(vec![task("one")]).await;
     let one = world.board.view().await.unwrap();
@@ -531,7 +532,7 @@ async fn a_view_stays_as_it_was(world: World) {
     assert_eq!(world.board.view().await.unwrap().revision, claimed.revision);
 }
 
-/// What other programs do to the files, as the tutorial's agent does: no locks, in place.
+/// Writes by other programs, as the tutorial's agent makes them: without locks, in place.
 mod others {
     use super::*;
 
@@ -542,7 +543,7 @@ mod others {
     }
 
     #[tokio::test]
-    async fn their_tasks_are_seen_at_once_and_count_for_numbers() {
+    async fn task_file_of_other_program_is_seen_and_counted() {
         for world in [in_files(), in_unwatched_files()] {
             world.write("task_900.json", &with(900, "pending", ""));
             assert_eq!(world.board.view().await.unwrap().tasks.len(), 1);
@@ -556,13 +557,13 @@ mod others {
     }
 
     #[tokio::test]
-    async fn their_completions_let_ours_go_ahead_and_their_claims_are_left_alone() {
+    async fn foreign_claim_is_kept_and_completion_unblocks() {
         for world in [in_files(), in_unwatched_files()] {
             world.create(vec![task("one"), after_new("two", 0)]).await;
             let theirs = world.read("task_1.json").replace("\"pending\"", "\"in_progress\"").replace("null", "\"bob\"");
             world.write("task_1.json", &theirs);
             assert_eq!(world.claim("alice").await, None);
-            let everyone_died = LostClaims { live_workers: Some(HashSet::new()), ..LostClaims::default() };
+            let everyone_died = ReclaimRequest { live_workers: Some(HashSet::new()), ..ReclaimRequest::default() };
             assert_eq!(world.board.reclaim(&everyone_died).await.unwrap(), vec![]);
             let view = world.board.view().await.unwrap();
             assert!(view.tasks[&TaskId(1)].is_foreign());
@@ -572,12 +573,12 @@ mod others {
     }
 
     #[tokio::test]
-    async fn a_task_is_read_again_before_it_is_taken() {
+    async fn task_file_is_reread_before_claim() {
         let world = in_files();
         world.create(vec![task("one"), task("two")]).await;
         world.board.view().await.unwrap();
         world.write("task_1.json", r#"{"id": 1, "subject"#);
-        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2), "one is just being written");
+        assert_eq!(world.claim("alice").await.unwrap().id, TaskId(2), "one file is just being written");
         world.write("task_1.json", MINIMAL);
         assert_eq!(world.claim("alice").await.unwrap().id, TaskId(1));
         assert!(world.read("task_1.json").contains("\"attempt\": 1"));
@@ -585,7 +586,7 @@ mod others {
     }
 
     #[tokio::test]
-    async fn their_fields_survive_every_change() {
+    async fn foreign_fields_survive_task_changes() {
         let world = in_files();
         let theirs = MINIMAL.replace('}', r#", "x": 1.50, "created_at": 1763688000.25}"#);
         world.write("task_1.json", &theirs);
@@ -597,31 +598,30 @@ mod others {
     }
 
     #[tokio::test]
-    async fn a_program_that_prunes_nothing_is_made_up_for_when_the_board_is_opened() {
+    async fn board_open_removes_completed_blockers() {
         let world = in_files();
         world.write("task_1.json", &with(1, "completed", ""));
         world.write("task_2.json", &with(2, "pending", "1, 3"));
         world.write("task_3.json", &with(3, "pending", ""));
         world.other();
         assert_eq!(world.board.get(TaskId(2)).await.unwrap().blocked_by, ids(&[3]));
-        assert_eq!(world.read("task_3.json"), with(3, "pending", ""), "and nothing else is written");
+        assert_eq!(world.read("task_3.json"), with(3, "pending", ""), "no other file is written");
     }
 
     #[tokio::test]
-    async fn a_circle_they_made_is_never_claimed_and_never_hangs() {
+    async fn foreign_dependency_cycle_is_never_claimed() {
         let world = in_files();
         for (id, blocker) in [(1, "2"), (2, "1"), (3, "3"), (4, "99")] {
             world.write(&format!("task_{id}.json"), &with(id, "pending", blocker));
         }
         assert_eq!(world.claim("alice").await, None);
         assert_eq!(world.create(vec![after("five", &[1])]).await[0].id, TaskId(5));
-        // A number somebody waits for already may close a circle.
+        // A new id that an open task already waits for may close a cycle.
         let error = world.board.create(&lead(), vec![after("x", &[4])], false).await.map(|made| made[0].id);
         assert_eq!(error.unwrap(), TaskId(6));
     }
 }
 
-/// Files that are no tasks.
 mod spoiled {
     use super::*;
 
@@ -634,7 +634,7 @@ mod spoiled {
     }
 
     #[tokio::test]
-    async fn they_are_named_at_once_skipped_and_block_who_waits_for_them() {
+    async fn malformed_task_is_reported_skipped_and_blocks() {
         for world in [in_files(), in_unwatched_files()] {
             world.create(vec![task("one"), after_new("two", 0), task("three")]).await;
             world.write("task_1.json", "");
@@ -644,7 +644,7 @@ mod spoiled {
             fs::create_dir(world.path().join("task_10.json")).unwrap();
             let view = world.board.view().await.unwrap();
             let reasons: Vec<String> =
-                view.spoiled.iter().map(|file| format!("{}: {}", file.file, file.reason)).collect();
+                view.invalid_files.iter().map(|file| format!("{}: {}", file.file, file.reason)).collect();
             for expected in [
                 "task_1.json: not a JSON",
                 "task_7.json: its id is 8",
@@ -654,17 +654,17 @@ mod spoiled {
             ] {
                 assert!(reasons.iter().any(|reason| reason.starts_with(expected)), "{expected} in {reasons:?}");
             }
-            assert!(matches!(world.board.get(TaskId(7)).await, Err(StoreError::Spoiled { .. })));
+            assert!(matches!(world.board.get(TaskId(7)).await, Err(StoreError::InvalidTaskFile { .. })));
             assert_eq!(world.claim("alice").await.unwrap().id, TaskId(3));
             assert_eq!(world.claim("alice").await, None);
-            assert!(!world.path().join(".spoiled").exists(), "somebody may be writing them");
+            assert!(!world.path().join(".spoiled").exists(), "another program may be writing them");
             assert_eq!(world.create(vec![task("more")]).await[0].id, TaskId(11));
         }
     }
 
     #[cfg(unix)]
     #[tokio::test]
-    async fn they_are_moved_once_they_stay_the_same_and_never_over_each_other() {
+    async fn unchanged_malformed_file_is_quarantined() {
         let world = in_files();
         world.create(vec![task("one"), task("two")]).await;
         fs::create_dir(world.path().join(".spoiled")).unwrap();
@@ -676,7 +676,7 @@ mod spoiled {
         let end = std::time::Instant::now() + Duration::from_secs(30);
         while names(&world).len() < 3 {
             assert!(std::time::Instant::now() < end, "not moved: {:?}", names(&world));
-            // Somebody goes on writing this one, so that it never stays the same.
+            // Another program keeps writing this file, so that it never stays the same.
             let more = world.read("task_6.json") + "t";
             world.write("task_6.json", &more);
             world.board.view().await.unwrap();
@@ -691,17 +691,17 @@ mod spoiled {
         fs::remove_dir(world.path().join("task_7.json")).unwrap();
         fs::remove_file(world.path().join("task_6.json")).unwrap();
         fs::remove_file(world.path().join(".highwatermark")).unwrap();
-        assert_eq!(world.create(vec![task("new")]).await[0].id, TaskId(9), "what was moved keeps its number");
+        assert_eq!(world.create(vec![task("new")]).await[0].id, TaskId(9), "a moved file keeps its id reserved");
     }
 
     #[tokio::test]
-    async fn a_spoiled_file_with_a_huge_number_is_in_nobodys_way() {
+    async fn malformed_file_with_huge_id_is_ignored_for_ids() {
         let world = in_files();
         world.create(vec![task("one")]).await;
         world.write("task_9007199254740991.json", "{");
         assert_eq!(world.create(vec![task("two")]).await[0].id, TaskId(2));
         assert_eq!(world.other().create(&lead(), vec![task("three")], false).await.unwrap()[0].id, TaskId(3));
-        // Moved away it counts no more than before; one that could have been given does.
+        // A moved file counts no more than before, except if its id could have been assigned.
         fs::create_dir_all(world.path().join(".spoiled")).unwrap();
         fs::rename(
             world.path().join("task_9007199254740991.json"),
@@ -714,7 +714,7 @@ mod spoiled {
     }
 
     #[tokio::test]
-    async fn a_process_that_looks_once_moves_away_what_was_spoiled_long_ago() {
+    async fn old_malformed_file_is_quarantined_at_first_read() {
         let world = in_files();
         world.create(vec![task("one")]).await;
         world.write("task_5.json", "{");
@@ -723,11 +723,11 @@ mod spoiled {
         fs::File::options().write(true).open(world.path().join("task_5.json")).unwrap().set_modified(long_ago).unwrap();
         world.other().create(&lead(), vec![task("two")], false).await.unwrap();
         assert!(world.path().join(".spoiled/task_5.json").exists());
-        assert!(world.path().join("task_6.json").exists(), "somebody may be writing it");
+        assert!(world.path().join("task_6.json").exists(), "another program may be writing it");
     }
 
     #[tokio::test]
-    async fn a_deleted_number_is_not_given_again_whatever_the_watermark_says() {
+    async fn deleted_id_is_not_reused_with_bad_watermark() {
         for spoiled in ["1", "x", "folder"] {
             let world = in_files();
             world.create(vec![task("one"), task("two"), task("three")]).await;
@@ -747,7 +747,7 @@ mod spoiled {
 
     #[cfg(unix)]
     #[tokio::test]
-    async fn what_is_called_like_a_record_and_is_none_is_in_nobodys_way() {
+    async fn fake_batch_record_blocks_no_create() {
         let world = in_files();
         let pipe = world.path().join(".batch-90-91");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -757,7 +757,7 @@ mod spoiled {
     }
 
     #[tokio::test]
-    async fn a_lost_or_spoiled_watermark_is_made_up_from_the_files() {
+    async fn bad_watermark_is_rebuilt_from_task_files() {
         for spoiled in ["", "x", "-1", "99999999999999999999", "9007199254740991", "1"] {
             let world = in_files();
             world.create(vec![task("one"), task("two")]).await;
@@ -773,7 +773,7 @@ mod shared {
     use super::*;
 
     #[tokio::test]
-    async fn what_one_process_does_the_other_sees() {
+    async fn board_change_is_visible_to_other_process() {
         let world = in_files();
         let other = world.other();
         world.create(vec![task("one"), after_new("two", 0)]).await;
@@ -788,7 +788,7 @@ mod shared {
     }
 
     #[tokio::test]
-    async fn a_folder_that_was_replaced_is_found_again() {
+    async fn replaced_tasks_folder_is_read_again() {
         let world = in_files();
         world.create(vec![task("one"), task("two")]).await;
         let path = world.path();
@@ -802,10 +802,10 @@ mod shared {
     }
 
     #[tokio::test]
-    async fn looking_makes_nothing_and_changes_nothing() {
+    async fn read_only_board_writes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let files: Arc<dyn FileSystem> = Arc::new(RealFileSystem::default());
-        let looker = FileBoard::look(Arc::clone(&files), folder.path(), clock());
+        let looker = FileBoard::open_read_only(Arc::clone(&files), folder.path(), clock());
         assert!(looker.view().await.unwrap().tasks.is_empty());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         let writer =
@@ -818,7 +818,7 @@ mod shared {
     }
 
     #[tokio::test]
-    async fn a_board_that_cannot_be_locked_is_still_read() {
+    async fn board_without_lock_is_readable() {
         let folder = tempfile::tempdir().unwrap();
         let tasks = folder.path().join(".tasks");
         fs::create_dir_all(tasks.join(".lock")).unwrap();
@@ -833,7 +833,7 @@ mod shared {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_claim_that_nobody_waits_for_any_more_is_given_back() {
+    async fn cancelled_claim_is_released() {
         let world = in_files();
         world.create(vec![task("one")]).await;
         let files = RealFileSystem::default();
@@ -866,9 +866,9 @@ mod shared {
         }
     }
 
-    /// Eight claimers in four processes, as far as the files can tell, drain a board whose tasks wait for each other.
+    /// Eight claimers on four boards claim all tasks of a board with dependencies.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn many_claimers_take_each_task_once_and_in_order() {
+    async fn concurrent_claimers_take_each_task_once() {
         const TASKS: usize = 500;
         let world = in_files();
         let tasks = (0..TASKS).map(|index| {
@@ -889,7 +889,7 @@ mod shared {
         let all = claims.len();
         claims.sort_unstable();
         claims.dedup();
-        assert_eq!(claims.len(), all, "an attempt was handed out twice");
+        assert_eq!(claims.len(), all, "an attempt was granted twice");
         let view = world.board.view().await.unwrap();
         assert!(view.tasks.values().all(|task| task.status == TaskStatus::Completed && task.blocked_by.is_empty()));
         let attempts: u32 = view.tasks.values().map(|task| task.attempt).sum();
@@ -907,7 +907,7 @@ mod shared {
                 continue;
             };
             claims.lock().unwrap().push((held.id, held.attempt));
-            // Now and then somebody gives up, and somebody else goes on.
+            // Sometimes a claimer releases a task, and another one claims it.
             let gives_up = held.id.0.is_multiple_of(13) && held.attempt == 1;
             let release = Change::Release { reason: String::new(), counts: false };
             let change = if gives_up { release } else { complete() };

@@ -1,13 +1,13 @@
-//! The contract samples: what is read from one and written back is the same, but for what was changed.
+//! The contract samples: a sample that is read and written back differs only in the changed fields.
 
-use brigade::domain::change::{Actor, Change, change};
 use brigade::domain::event::Event;
 use brigade::domain::message::{Message, MessageType};
-use brigade::domain::record::{MemberStatus, RosterMember, WorkerRecord, merge_roster, read_roster};
+use brigade::domain::records::{MemberStatus, RosterMember, WorkerRecord, merge_roster, read_roster};
 use brigade::domain::state::{Mode, SharedState, StateReport, StateUpdate, TeammateReports};
 use brigade::domain::task::{Task, TaskId, TaskResult};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Entry, Record};
+use brigade::domain::transition::{Actor, Change, change};
 use serde_json::Value;
 
 fn sample(name: &str) -> String {
@@ -20,7 +20,7 @@ fn value(text: &str) -> Value {
 }
 
 #[test]
-fn tasks_are_written_back_as_they_were_read() {
+fn task_sample_files_round_trip() {
     for (name, id) in
         [("task_minimal.json", 12), ("task_full.json", 3), ("task_claimed.json", 4), ("task_foreign_fields.json", 7)]
     {
@@ -28,12 +28,12 @@ fn tasks_are_written_back_as_they_were_read() {
         let task = Task::parse(TaskId(id), text.as_bytes()).unwrap();
         if name == "task_foreign_fields.json" {
             assert!(task.is_foreign());
-            // Its own tool left `blocks` out; ours says it.
+            // The sample's program omits `blocks`; Brigade writes it.
             let written = value(&task.to_file());
             for (field, kept) in value(&text).as_object().unwrap() {
                 assert_eq!(written[field], *kept, "{field}");
             }
-            assert!(task.to_file().contains("1763688012.5"), "numbers keep their spelling");
+            assert!(task.to_file().contains("1763688012.5"), "numbers keep their text");
         } else {
             assert_eq!(task.to_file(), text, "{name}");
         }
@@ -41,9 +41,9 @@ fn tasks_are_written_back_as_they_were_read() {
 }
 
 #[test]
-fn a_claimed_task_is_completed_in_place() {
+fn sample_claimed_task_can_be_completed() {
     let task = Task::parse(TaskId(4), sample("task_claimed.json").as_bytes()).unwrap();
-    let result = TaskResult::said("done", "verify exited 0");
+    let result = TaskResult::new("done", "verify exited 0");
     let done = change(&task, &Change::Complete(result), &Actor::holder("bob", 1), UnixMs(1_763_688_009_000)).unwrap();
     let written = value(&done.to_file());
     assert_eq!(written["status"], "completed");
@@ -53,7 +53,7 @@ fn a_claimed_task_is_completed_in_place() {
 }
 
 #[test]
-fn the_tutorials_roster_keeps_its_members() {
+fn sample_roster_keeps_members_when_merged() {
     let text = sample("roster.json");
     let bob = RosterMember { name: "bob".into(), role: "tester".into(), status: MemberStatus::Working };
     let merged = merge_roster(Some(text.as_bytes()), "my-team", &[bob]).unwrap();
@@ -63,7 +63,7 @@ fn the_tutorials_roster_keeps_its_members() {
 }
 
 #[test]
-fn the_tutorials_mail_is_read() {
+fn sample_inbox_message_types_are_parsed() {
     let kinds: Vec<MessageType> =
         sample("inbox.jsonl").lines().map(|line| Message::parse(line.as_bytes()).unwrap().kind).collect();
     use MessageType::{Broadcast, Message as Plain, PlanApprovalResponse, ShutdownRequest};
@@ -71,7 +71,7 @@ fn the_tutorials_mail_is_read() {
 }
 
 #[test]
-fn transcripts_events_and_workers_are_written_as_they_were_read() {
+fn transcript_event_worker_samples_round_trip() {
     for line in sample("transcript.jsonl").lines() {
         let record = Record::parse(line.as_bytes()).unwrap();
         assert_eq!(value(&record.to_line()), value(line));
@@ -88,13 +88,13 @@ fn transcripts_events_and_workers_are_written_as_they_were_read() {
 }
 
 #[test]
-fn the_state_file_is_read_merged_and_written() {
+fn state_file_samples_are_read_and_merged() {
     let text = sample("agent_state_team.json");
     let state = SharedState::parse(text.as_bytes()).unwrap();
     let rows: TeammateReports = serde_json::from_value(value(&text)["teammates"].clone()).unwrap();
     let report =
         StateReport { team: "my-team".into(), current: Some(Mode::RunOnce), teammates: rows.into(), lead: None };
-    assert!(state.carries(&report));
+    assert!(state.contains_report(&report));
     let at = UnixMs::from_iso("2025-11-21T09:15:02.118Z").unwrap();
     let merged = state.merge(&StateUpdate { report: Some(report), desired: None }, at);
     assert_eq!(merged.to_file(), text);

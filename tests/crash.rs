@@ -1,28 +1,29 @@
-//! Kills, power cuts and full disks at every call of every operation of the board: what was accepted stays, what was not is wholly
-//! there or wholly not, the order holds, no number is used twice, nothing is left lying about.
+//! Kills, power cuts and full disks at every call of every board operation: accepted changes stay, other changes are
+//! complete or absent, the order holds, no id is used twice, no temporary file is left.
 //!
-//! Every case runs over a simulated disk; kills also over real files. A failure names the scenario, the call and the seed.
+//! Every case runs on a simulated disk; kills also run on real files. A failure names the scenario, the call and the
+//! seed.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic as the tests do")]
+#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use brigade::domain::change::{Actor, ActorKind, Change, TaskEdit};
-use brigade::domain::document::Document;
+use brigade::domain::json_document::Document;
 use brigade::domain::task::{NewTask, Task, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
-use brigade::ports::{Claimant, Clock, LostClaims, StoreResult};
+use brigade::domain::transition::{Actor, ActorKind, Change, TaskEdit};
+use brigade::ports::{Claimant, Clock, ReclaimRequest, StoreResult};
 use brigade::stores::file::Durability;
 use brigade::stores::file::board::BoardFiles;
-use brigade::stores::fs::dying::{DyingFileSystem, Fate};
+use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 use brigade::stores::fs::simulated::{DiskOptions, SimulatedDisk};
 use brigade::stores::fs::{FileSystem, RealFileSystem};
 use tokio::sync::broadcast;
 
-/// More calls than any scenario makes: a loop that gets here does not end.
+/// A limit above the calls of every scenario: a loop that reaches it never ends.
 const CALLS_MAX: u64 = 2_000;
 /// Power cuts tried at each call.
 const SEEDS: u64 = 8;
@@ -61,15 +62,15 @@ fn waiting(subject: &str, blockers: &[u64]) -> NewTask {
 }
 
 fn done() -> Change {
-    Change::Complete(TaskResult::said("done", ""))
+    Change::Complete(TaskResult::new("done", ""))
 }
 
 type Tasks = BTreeMap<TaskId, Task>;
 
-/// The tasks as far as calls decide them: not when they were last written, and how.
+/// The tasks without the fields that do not depend on the calls: the time and the text of the last write.
 fn tasks_of(board: &BoardFiles) -> Tasks {
     let view = board.view().unwrap();
-    assert_eq!(view.spoiled, vec![], "no file is half written");
+    assert_eq!(view.invalid_files, vec![], "no file is half written");
     let plain = |task: &Task| Task { updated_at: None, document: Document::default(), ..task.clone() };
     view.tasks.iter().map(|(id, task)| (*id, plain(task))).collect()
 }
@@ -80,13 +81,13 @@ fn without_mirrors(tasks: &Tasks) -> Tasks {
 
 type Act = fn(&BoardFiles) -> StoreResult<()>;
 
-/// One operation, on the board that `prepare` makes.
+/// One operation on the board that `prepare` makes.
 struct Scenario {
     name: &'static str,
     act: Act,
-    /// Whether what it did survives a power cut once it returned.
+    /// True if its effect survives a power cut after its return.
     is_durable: bool,
-    /// Who must not go ahead of whom, unless the first is gone.
+    /// Pairs of tasks: the second one may start only after the first one is done or deleted.
     order: &'static [(u64, u64)],
 }
 
@@ -126,12 +127,13 @@ const SCENARIOS: &[Scenario] = &[
         } },
     Scenario { name: "reclaim", is_durable: false, order: &[(1, 2)],
         act: |board| {
-            let lost = LostClaims { live_workers: Some(["w-carol".to_owned()].into()), counts: true, reason: "died".into(), ..LostClaims::default() };
+            let lost = ReclaimRequest { live_workers: Some(["w-carol".to_owned()].into()), counts: true, reason: "died".into(), ..ReclaimRequest::default() };
             board.reclaim(&lost).map(drop)
         } },
 ];
 
-/// 1 is alice's, 2 and 3 wait for it; 5 waits for 4; 6 is completed and 7 waited for it; 8 is carol's; 9 is free, the last one.
+/// Task 1 is alice's, 2 and 3 wait for it; 5 waits for 4; 6 is completed and 7 waited for it; 8 is carol's; 9 is free,
+/// the last one.
 fn prepare(files: Arc<dyn FileSystem>, root: &Path) {
     let board = open(files, root, Durability::Process).unwrap();
     let all = vec![
@@ -158,27 +160,27 @@ fn simulated(options: DiskOptions) -> (SimulatedDisk, PathBuf) {
     let (disk, root) = (SimulatedDisk::new(options), PathBuf::from("/work"));
     disk.create_folder(&root).unwrap();
     prepare(Arc::new(disk.clone()), &root);
-    disk.settle();
+    disk.make_all_durable();
     (disk, root)
 }
 
-/// Opens the board with `files` and does `act`, as a process whose files have a `fate`. Says how many calls it took, and whether
-/// it was told that all is done.
-fn live(
+/// Opens the board with `files` and runs `act` as a process with this fault. Returns the number of calls, and true if
+/// the process learned that all is done.
+fn run_process(
     files: Arc<dyn FileSystem>,
     root: &Path,
     durability: Durability,
     act: Act,
-    fate: Fate,
-) -> (Arc<DyingFileSystem>, bool) {
-    let dying = Arc::new(DyingFileSystem::new(files, fate));
+    fate: CallFault,
+) -> (Arc<FaultyFileSystem>, bool) {
+    let dying = Arc::new(FaultyFileSystem::new(files, fate));
     let is_done = open(dying.clone(), root, durability).and_then(|board| act(&board)).is_ok();
-    // The dead are told nothing.
-    let is_told = is_done && !dying.is_struck();
+    // A killed process learns nothing.
+    let is_told = is_done && !dying.has_failed();
     (dying, is_told)
 }
 
-/// What must hold on the board, whatever happened, once it is opened again.
+/// Checks the board after it is opened again.
 fn check(
     files: Arc<dyn FileSystem>,
     root: &Path,
@@ -197,7 +199,7 @@ fn check(
         .collect();
     assert_eq!(leftovers, Vec::<String>::new(), "{case}: leftovers");
     match expected.outcome {
-        Outcome::After => assert_eq!(tasks, expected.after, "{case}: what was accepted is there"),
+        Outcome::After => assert_eq!(tasks, expected.after, "{case}: an accepted change is missing"),
         Outcome::Either => {
             for (id, task) in &without_mirrors(&tasks) {
                 let is_one = |tasks: &Tasks| without_mirrors(tasks).get(id) == Some(task);
@@ -214,26 +216,26 @@ fn check(
         }
     }
     check_order(&tasks, scenario.order, case);
-    check_goes_on(&board, expected, case);
+    check_still_works(&board, expected, case);
 }
 
-/// Nobody may begin who was to wait for somebody that is not done.
+/// A task may not start before the tasks it waits for are done.
 fn check_order(tasks: &Tasks, order: &[(u64, u64)], case: &str) {
     let is_done = |id: &TaskId| tasks.get(id).is_none_or(|task| task.status == TaskStatus::Completed);
     for (first, then) in order {
         if let Some(task) = tasks.get(&TaskId(*then)) {
             let may_begin = task.status == TaskStatus::Pending && task.blocked_by.iter().all(is_done);
-            assert!(!may_begin || is_done(&TaskId(*first)), "{case}: {then} may begin before {first} is done");
+            assert!(!may_begin || is_done(&TaskId(*first)), "{case}: {then} may start before {first} is done");
         }
     }
 }
 
-/// The board works: numbers are new, and each task goes to one.
-fn check_goes_on(board: &BoardFiles, expected: &Expected, case: &str) {
+/// Checks that the board still works: new ids, and each task goes to one claimer.
+fn check_still_works(board: &BoardFiles, expected: &Expected, case: &str) {
     let made = board.create(&lead(), vec![task("more")], false).unwrap_or_else(|error| panic!("{case}: {error}"));
     let known = expected.before.keys().chain(expected.after.keys()).max().unwrap();
     let is_one_of_after = expected.after.contains_key(&made[0].id) && !expected.before.contains_key(&made[0].id);
-    assert!(made[0].id > *known || is_one_of_after, "{case}: {} was used before {known}", made[0].id);
+    assert!(made[0].id > *known || is_one_of_after, "{case}: id {} was used before {known}", made[0].id);
     let mut claimed = Vec::new();
     for name in ["dave", "erin"].iter().cycle() {
         match board.claim_next(&claimant(name)).unwrap() {
@@ -248,7 +250,7 @@ fn check_goes_on(board: &BoardFiles, expected: &Expected, case: &str) {
 }
 
 enum Outcome {
-    /// All of it is there.
+    /// The whole change is present.
     After,
     /// Each task is as before or as after.
     Either,
@@ -264,14 +266,14 @@ struct Expected {
     before: Tasks,
     after: Tasks,
     outcome: Outcome,
-    /// The first calls, changes and writes that are the operation's own; those before are the opening's, which has a scenario
-    /// of its own.
+    /// The first calls, changes and writes of the operation itself. Those before belong to the opening, which has a
+    /// separate scenario.
     first: First,
 }
 
-/// What the scenario leads to where nothing goes wrong.
+/// The result of the scenario without a fault.
 fn expected(disk: &SimulatedDisk, root: &Path, durability: Durability, scenario: &Scenario) -> Expected {
-    let files = Arc::new(DyingFileSystem::new(Arc::new(disk.fork()), Fate::Lives));
+    let files = Arc::new(FaultyFileSystem::new(Arc::new(disk.fork()), CallFault::None));
     let board = open(files.clone(), root, durability).unwrap();
     let first = match scenario.name {
         "open" => First { call: 1, change: 1, write: 1 },
@@ -287,19 +289,19 @@ fn each_durability() -> [Durability; 2] {
 }
 
 #[test]
-fn a_process_killed_at_any_call_leaves_the_old_or_the_new() {
+fn kill_at_any_call_leaves_old_or_new_board() {
     let (disk, root) = simulated(DiskOptions::default());
     for durability in each_durability() {
         for scenario in SCENARIOS {
             let mut expected = expected(&disk, &root, durability, scenario);
-            for make in [Fate::DiesAt as fn(u64) -> Fate, Fate::DiesInside] {
+            for make in [CallFault::CrashBefore as fn(u64) -> CallFault, CallFault::CrashDuring] {
                 for n in expected.first.change..CALLS_MAX {
                     let disk: Arc<dyn FileSystem> = Arc::new(disk.fork());
-                    let (dying, is_told) = live(Arc::clone(&disk), &root, durability, scenario.act, make(n));
+                    let (dying, is_told) = run_process(Arc::clone(&disk), &root, durability, scenario.act, make(n));
                     expected.outcome = if is_told { Outcome::After } else { Outcome::Either };
                     let case = format!("{} {durability:?} {:?}", scenario.name, make(n));
                     check(disk, &root, durability, scenario, &expected, &case);
-                    if !dying.is_struck() {
+                    if !dying.has_failed() {
                         break;
                     }
                     assert!(n + 1 < CALLS_MAX, "{case} does not end");
@@ -310,7 +312,7 @@ fn a_process_killed_at_any_call_leaves_the_old_or_the_new() {
 }
 
 #[test]
-fn so_it_does_over_real_files_and_their_watches() {
+fn kill_at_any_call_on_real_files_is_atomic() {
     let (disk, simulated_root) = simulated(DiskOptions::default());
     for durability in each_durability() {
         for scenario in SCENARIOS {
@@ -319,12 +321,12 @@ fn so_it_does_over_real_files_and_their_watches() {
                 let folder = tempfile::tempdir().unwrap();
                 let files: Arc<dyn FileSystem> = Arc::new(RealFileSystem::default());
                 copy_board(&disk, &simulated_root, folder.path());
-                let fate = Fate::DiesInside(n);
-                let (dying, is_told) = live(Arc::clone(&files), folder.path(), durability, scenario.act, fate);
+                let fate = CallFault::CrashDuring(n);
+                let (dying, is_told) = run_process(Arc::clone(&files), folder.path(), durability, scenario.act, fate);
                 expected.outcome = if is_told { Outcome::After } else { Outcome::Either };
                 let case = format!("{} {durability:?} on real files, killed inside change {n}", scenario.name);
                 check(files, folder.path(), Durability::Process, scenario, &expected, &case);
-                if !dying.is_struck() {
+                if !dying.has_failed() {
                     break;
                 }
             }
@@ -341,15 +343,20 @@ fn copy_board(disk: &SimulatedDisk, from: &Path, to: &Path) {
 }
 
 #[test]
-fn what_was_accepted_survives_a_power_cut_at_any_call() {
+fn accepted_change_survives_power_cut_at_any_call() {
     for renames_after_bytes in [true, false] {
         let (disk, root) = simulated(DiskOptions { renames_after_bytes, ..DiskOptions::default() });
         for scenario in SCENARIOS {
             let mut expected = expected(&disk, &root, Durability::Power, scenario);
             for n in expected.first.change..CALLS_MAX {
                 let disk = disk.fork();
-                let (dying, is_told) =
-                    live(Arc::new(disk.clone()), &root, Durability::Power, scenario.act, Fate::DiesAt(n));
+                let (dying, is_told) = run_process(
+                    Arc::new(disk.clone()),
+                    &root,
+                    Durability::Power,
+                    scenario.act,
+                    CallFault::CrashBefore(n),
+                );
                 let is_promised = is_told && scenario.is_durable;
                 expected.outcome = if is_promised { Outcome::After } else { Outcome::Either };
                 for seed in 0..SEEDS {
@@ -357,7 +364,7 @@ fn what_was_accepted_survives_a_power_cut_at_any_call() {
                     let after = Arc::new(disk.fork().crash(seed * 1_000 + n * u64::from(seed > 1) + seed % 2));
                     check(after, &root, Durability::Power, scenario, &expected, &case);
                 }
-                if !dying.is_struck() {
+                if !dying.has_failed() {
                     break;
                 }
             }
@@ -366,14 +373,14 @@ fn what_was_accepted_survives_a_power_cut_at_any_call() {
 }
 
 #[test]
-fn a_full_disk_refuses_wholly_and_the_board_is_still_read() {
+fn full_disk_refuses_change_and_keeps_board_readable() {
     let (disk, root) = simulated(DiskOptions::default());
     for durability in each_durability() {
         for scenario in SCENARIOS {
             let mut expected = expected(&disk, &root, durability, scenario);
             for n in expected.first.write..CALLS_MAX {
                 let disk: Arc<dyn FileSystem> = Arc::new(disk.fork());
-                let dying = Arc::new(DyingFileSystem::new(Arc::clone(&disk), Fate::DiskFullFrom(n)));
+                let dying = Arc::new(FaultyFileSystem::new(Arc::clone(&disk), CallFault::DiskFullFrom(n)));
                 let board = open(dying.clone(), &root, durability).unwrap();
                 let outcome = (scenario.act)(&board);
                 let case = format!("{} {durability:?}, disk full from write {n}", scenario.name);
@@ -385,14 +392,18 @@ fn a_full_disk_refuses_wholly_and_the_board_is_still_read() {
                         assert!(error.contains(".tasks/") && error.contains("storage space"), "{case}: {error}");
                         let is_one_step = scenario.name != "create after a delete" && scenario.name != "reopen";
                         if is_one_step {
-                            assert_eq!(tasks, without_mirrors(&expected.before), "{case}: refused is wholly not done");
+                            assert_eq!(
+                                tasks,
+                                without_mirrors(&expected.before),
+                                "{case}: a refused change is partly done"
+                            );
                         }
                         expected.outcome = Outcome::Either;
                     }
                 }
                 drop(board);
                 check(disk, &root, durability, scenario, &expected, &case);
-                if !dying.is_struck() {
+                if !dying.has_failed() {
                     break;
                 }
             }
@@ -401,14 +412,14 @@ fn a_full_disk_refuses_wholly_and_the_board_is_still_read() {
 }
 
 #[test]
-fn a_call_that_fails_once_leaves_a_board_that_works() {
+fn board_works_after_any_single_failed_call() {
     let (disk, root) = simulated(DiskOptions::default());
     for durability in each_durability() {
         for scenario in SCENARIOS {
             let expected = expected(&disk, &root, durability, scenario);
             for n in expected.first.call..CALLS_MAX {
                 let disk: Arc<dyn FileSystem> = Arc::new(disk.fork());
-                let dying = Arc::new(DyingFileSystem::new(Arc::clone(&disk), Fate::FailsAt(n)));
+                let dying = Arc::new(FaultyFileSystem::new(Arc::clone(&disk), CallFault::FailsAt(n)));
                 let case = format!("{} {durability:?}, call {n} fails", scenario.name);
                 if let Ok(board) = open(dying.clone(), &root, durability) {
                     let _ = (scenario.act)(&board);
@@ -416,11 +427,11 @@ fn a_call_that_fails_once_leaves_a_board_that_works() {
                     let other = open(Arc::clone(&disk), &root, durability).unwrap();
                     let there = other.view().unwrap();
                     let again = board.view().unwrap();
-                    assert_eq!(again.tasks, there.tasks, "{case}: a running board sees what a new one sees");
+                    assert_eq!(again.tasks, there.tasks, "{case}: a running board and a new one differ");
                     assert!(again.revision >= seen.revision);
                 }
                 check(disk, &root, durability, scenario, &expected, &case);
-                if !dying.is_struck() {
+                if !dying.has_failed() {
                     break;
                 }
             }
@@ -428,7 +439,7 @@ fn a_call_that_fails_once_leaves_a_board_that_works() {
     }
 }
 
-/// Only a dependency that is taken away needs its blocker to be durable; mirrors that are lacking need no sync for each file.
+/// Only removing a dependency needs a durable blocker. Repairing missing mirrors needs no sync for each file.
 #[test]
 fn board_open_without_mirrors_syncs_no_task() {
     const COUNT: u64 = 50;
@@ -440,9 +451,8 @@ fn board_open_without_mirrors_syncs_no_task() {
         let text = format!(r#"{{"id":{id},"subject":"s","status":"pending","blockedBy":[{blocker}],"updatedAt":1}}"#);
         disk.write(&folder.join(format!("task_{id}.json")), text.as_bytes()).unwrap();
     }
-    let files = Arc::new(DyingFileSystem::new(Arc::new(disk), Fate::Lives));
+    let files = Arc::new(FaultyFileSystem::new(Arc::new(disk), CallFault::None));
     let board = open(Arc::clone(&files) as Arc<dyn FileSystem>, &root, Durability::Power).unwrap();
     assert!(tasks_of(&board).values().all(|task| task.id.0 == COUNT || task.blocks == [TaskId(task.id.0 + 1)]));
-    // A write and a rename for each task.
     assert!(files.changes() <= 2 * COUNT + 5, "{} changes", files.changes());
 }

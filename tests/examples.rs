@@ -1,6 +1,6 @@
-//! The examples that need no key do what they say: each is run as its first lines tell, in a folder of its own.
+//! The examples that need no key: each runs as its first lines say, in a separate folder.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail as tests do")]
+#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs an example in `folder`; what it printed.
+/// Runs an example in `folder` and returns its output.
 fn run(example: &str, folder: &Path) -> String {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["run", "--quiet", "--locked", "--example", example]);
@@ -30,7 +30,7 @@ fn read(folder: &Path, file: &str) -> String {
     fs::read_to_string(folder.join(file)).unwrap()
 }
 
-/// The status and the blockers of each task that the board in `folder` was left with.
+/// The status and the blockers of each task on the board in `folder`.
 fn tasks(folder: &Path) -> Vec<String> {
     let task = |number: usize| {
         let text = fs::read_to_string(folder.join(format!(".tasks/task_{number}.json"))).ok()?;
@@ -41,7 +41,7 @@ fn tasks(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn two_teammates_work_off_a_plan() {
+fn example_two_teammates_completes_plan() {
     let folder = tempfile::tempdir().unwrap();
     let printed = run("two_teammates", folder.path());
     assert_eq!(read(folder.path(), "report.txt"), "3 trees.\nThe pond is 3 m deep.\n");
@@ -54,34 +54,37 @@ fn two_teammates_work_off_a_plan() {
 }
 
 #[test]
-fn a_tool_of_ones_own_is_called() {
+fn example_custom_tool_is_called() {
     let folder = tempfile::tempdir().unwrap();
     let printed = run("custom_tool", folder.path());
     assert_eq!(read(folder.path(), "attic.txt"), "9 °C in the attic\n");
     assert_eq!(tasks(folder.path()), ["completed"]);
     assert!(printed.contains("ada reads the thermometer: 9 °C"), "{printed}");
     let transcript = read(folder.path(), ".team/transcripts/ada.jsonl");
-    assert!(transcript.contains("there is no such room"), "a wrong call is an error result: {transcript}");
+    assert!(transcript.contains("unknown room"), "an invalid call is an error result: {transcript}");
 }
 
 #[test]
-fn a_goal_becomes_tasks_that_wait_for_each_other() {
+fn example_goal_becomes_dependent_tasks() {
     let folder = tempfile::tempdir().unwrap();
     let printed = run("goal", folder.path());
     assert_eq!(read(folder.path(), "cake.txt"), "base\ncream\n");
     assert_eq!(tasks(folder.path()), ["completed"; 3]);
     assert!(printed.contains("The cake is ready"), "{printed}");
     let events = read(folder.path(), ".team/events.jsonl");
-    let place = |what: &str, task: u64| {
+    let workspace = |what: &str, task: u64| {
         let at =
             |line: &str| line.contains(&format!("\"kind\":\"{what}\"")) && line.contains(&format!("\"task\":{task},"));
         events.lines().position(at).unwrap_or_else(|| panic!("{what} {task}: {events}"))
     };
-    assert!(place("task_claimed", 3) > place("task_completed", 1).max(place("task_completed", 2)), "{events}");
+    assert!(
+        workspace("task_claimed", 3) > workspace("task_completed", 1).max(workspace("task_completed", 2)),
+        "{events}"
+    );
 }
 
 #[test]
-fn a_team_comes_from_a_config_file() {
+fn example_from_config_completes_tasks() {
     let folder = tempfile::tempdir().unwrap();
     let printed = run("from_config", folder.path());
     assert_eq!(read(folder.path(), "census.txt"), "3 cats\n1 dog\n");
@@ -90,7 +93,7 @@ fn a_team_comes_from_a_config_file() {
 }
 
 #[test]
-fn the_configs_of_the_other_examples_are_right() {
+fn example_configs_are_valid() {
     for folder in ["real-key", "local-server"] {
         let config = root().join("examples").join(folder).join("brigade.toml");
         let mut brigade = Command::new(env!("CARGO_BIN_EXE_brigade"));

@@ -1,4 +1,4 @@
-//! Commands under the guard, with real processes: that nothing outlives its reason to run, and nothing starts unrecorded.
+//! Commands under the guard, with real processes: none outlives its claim, and none starts unrecorded.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test")]
 
@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use brigade::domain::access::PathRule;
-use brigade::domain::record::RunningCommand;
+use brigade::domain::records::RunningCommand;
 use brigade::domain::task::TaskId;
 use brigade::platform::processes;
 use brigade::ports::StoreResult;
 use brigade::sandbox::{self, CONFINEMENT_VARIABLE, CommandExit, GUARD_ARGUMENT, Level, Sandbox, SandboxError};
-use brigade::tools::command::{CommandOutcome, CommandSetting, Ending, Holding, run};
+use brigade::tools::command_runner::{CommandClaim, CommandContext, CommandEnd, CommandOutcome, run};
 use brigade::tools::{CommandRegistry, ToolError};
 use tokio::sync::watch;
 
 const LONG: Duration = Duration::from_secs(60);
-/// How long a condition may take to come true before a test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit for a condition.
+const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Writes down what is recorded, and where the file of a command's first act stood then.
+/// Records the call, and the state of the command's first file at that time.
 #[derive(Default)]
 struct Record {
     commands: Mutex<Vec<(RunningCommand, &'static str)>>,
-    /// Where the guard's process id goes.
+    /// The file for the guard's process id.
     guard: Option<PathBuf>,
     begun: Option<PathBuf>,
     had_begun_when_recorded: Mutex<bool>,
@@ -35,7 +35,7 @@ struct Record {
 #[async_trait]
 impl CommandRegistry for Record {
     async fn started(&self, command: RunningCommand) -> StoreResult<()> {
-        // Long enough for a command to begin, were it not held back.
+        // Long enough for a command to start if it were not held back.
         tokio::time::sleep(Duration::from_millis(30)).await;
         if let Some(begun) = &self.begun {
             *self.had_begun_when_recorded.lock().unwrap() = begun.exists();
@@ -64,8 +64,8 @@ impl Record {
 
 struct Bench {
     folder: tempfile::TempDir,
-    setting: CommandSetting,
-    holding: watch::Sender<Holding>,
+    setting: CommandContext,
+    holding: watch::Sender<CommandClaim>,
     record: Arc<Record>,
 }
 
@@ -80,7 +80,6 @@ fn sandbox(folder: &Path, files: &[&str]) -> Result<Sandbox, SandboxError> {
     Sandbox::open(guard_of_brigade(), &folder, rules)
 }
 
-/// The level of confinement that this system has.
 fn level() -> Level {
     sandbox(&std::env::temp_dir(), &[]).unwrap().confinement().level
 }
@@ -93,8 +92,12 @@ fn bench() -> Bench {
     Bench { folder, setting, holding, record }
 }
 
-fn setting(folder: &Path, commands: Arc<dyn CommandRegistry>, holding: watch::Receiver<Holding>) -> CommandSetting {
-    CommandSetting {
+fn setting(
+    folder: &Path,
+    commands: Arc<dyn CommandRegistry>,
+    holding: watch::Receiver<CommandClaim>,
+) -> CommandContext {
+    CommandContext {
         must_be_confined: false,
         workspace: folder.to_owned(),
         sandbox: sandbox(folder, &[".tasks", ".team", "agent_state.json", "brigade.toml"]).unwrap(),
@@ -102,11 +105,11 @@ fn setting(folder: &Path, commands: Arc<dyn CommandRegistry>, holding: watch::Re
         commands,
         output_bytes_max: 10_000,
         team: "t".into(),
-        // By this the processes of a test's commands are known.
+        // The processes of a test's commands are recognized by this name.
         teammate: folder.file_name().unwrap().to_string_lossy().into_owned(),
-        holding,
+        claim: holding,
         variables: Vec::new(),
-        is_noise: |_| false,
+        is_ignored_line: |_| false,
     }
 }
 
@@ -119,7 +122,7 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// The living processes of its commands, as this process numbers them: theirs may be other numbers.
+    /// The running processes of its commands by their ids in this process namespace; theirs may differ.
     fn processes(&self) -> Vec<i32> {
         let mark = format!("BRIGADE_TEAMMATE={}\0", self.setting.teammate);
         let all = std::fs::read_dir("/proc").into_iter().flatten();
@@ -132,10 +135,9 @@ impl Bench {
     }
 
     async fn has_begun(&self) {
-        eventually("the command has begun", || self.path("begun").exists()).await;
+        eventually("the command has started", || self.path("begun").exists()).await;
     }
 
-    /// The process id that is written into a file.
     async fn pid_in(&self, name: &str) -> i32 {
         let path = self.path(name);
         eventually("a process id is written", || std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n')))
@@ -146,7 +148,7 @@ impl Bench {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn guards_and_commands_carry_their_workers_mark() {
+async fn guard_and_command_carry_worker_mark() {
     let bench = bench();
     let command = run("touch begun; exec sleep 300", LONG, &bench.setting);
     let look = async {
@@ -154,14 +156,14 @@ async fn guards_and_commands_carry_their_workers_mark() {
         let recorded = bench.record.commands.lock().unwrap()[0].0;
         let mark = processes::own_mark();
         for pid in [recorded.guard.pid, recorded.group] {
-            assert!(sandbox::is_of_worker(pid, &mark), "{pid}");
-            assert!(!sandbox::is_of_worker(pid, "1-1") && !sandbox::is_of_worker(pid, ""), "{pid}");
+            assert!(sandbox::is_started_by_worker(pid, &mark), "{pid}");
+            assert!(!sandbox::is_started_by_worker(pid, "1-1") && !sandbox::is_started_by_worker(pid, ""), "{pid}");
         }
         let commands = bench.processes();
-        assert!(commands.iter().any(|pid| sandbox::is_of_worker(*pid, &mark)), "{commands:?}");
+        assert!(commands.iter().any(|pid| sandbox::is_started_by_worker(*pid, &mark)), "{commands:?}");
         assert!(
-            !sandbox::is_of_worker(i32::try_from(std::process::id()).unwrap(), &mark),
-            "the worker itself is no command"
+            !sandbox::is_started_by_worker(i32::try_from(std::process::id()).unwrap(), &mark),
+            "the worker itself counts as a command"
         );
     };
     tokio::select! {
@@ -173,12 +175,12 @@ async fn guards_and_commands_carry_their_workers_mark() {
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "in vain waited until {what}");
+        assert!(begun.elapsed() < WAIT_TIME_MAX, "timed out waiting until {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// Whether a process runs; a zombie that only waits to be reaped does not.
+/// Returns true if a process runs; a zombie does not count.
 fn is_alive(pid: i32) -> bool {
     if cfg!(target_os = "linux") {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -193,25 +195,25 @@ fn kill(pid: i32) {
 }
 
 #[tokio::test]
-async fn output_comes_interleaved_and_the_exit_status_is_handed_on() {
+async fn command_output_is_interleaved_with_exit_status() {
     let bench = bench();
     let outcome = bench.run("echo one; echo two >&2; echo three; exit 7").await;
     assert_eq!(outcome.output, "one\ntwo\nthree\n");
-    assert_eq!(outcome.ending, Ending::Ended(CommandExit::Code(7)));
-    assert_eq!(bench.run("kill -SEGV $$").await.ending, Ending::Ended(CommandExit::Signal(11)));
+    assert_eq!(outcome.end, CommandEnd::Ended(CommandExit::Code(7)));
+    assert_eq!(bench.run("kill -SEGV $$").await.end, CommandEnd::Ended(CommandExit::Signal(11)));
     assert_eq!(bench.run("kill -KILL $$").await.ending_text(), "ended by signal 9 (SIGKILL)");
-    assert_eq!(bench.run("exec true").await.ending, Ending::Ended(CommandExit::Code(0)));
+    assert_eq!(bench.run("exec true").await.end, CommandEnd::Ended(CommandExit::Code(0)));
 }
 
 #[tokio::test]
-async fn a_group_is_recorded_before_its_command_begins_and_until_it_has_ended() {
+async fn process_group_is_recorded_while_command_runs() {
     let bench = bench();
     let running = tokio::spawn({
         let setting = bench.setting.clone();
         async move { run("touch begun; while ! [ -e go ]; do sleep 0.01; done", LONG, &setting).await }
     });
     bench.has_begun().await;
-    assert!(!*bench.record.had_begun_when_recorded.lock().unwrap(), "the command began before it was recorded");
+    assert!(!*bench.record.had_begun_when_recorded.lock().unwrap(), "the command started before it was recorded");
     let command = bench.record.commands.lock().unwrap()[0].0;
     assert!(processes::group_exists(command.group), "{command:?}");
     if cfg!(target_os = "linux") {
@@ -225,19 +227,19 @@ async fn a_group_is_recorded_before_its_command_begins_and_until_it_has_ended() 
 }
 
 #[tokio::test]
-async fn commands_have_no_input_and_no_terminal_and_know_what_they_run_for() {
+async fn command_has_task_variables_and_no_terminal() {
     let bench = bench();
     bench.holding.send_replace(Some((TaskId(3), 2)));
     assert_eq!(bench.run("cat; echo end").await.output, "end\n");
     let outcome = bench.run("echo $BRIGADE_TEAM $BRIGADE_TEAMMATE $BRIGADE_TASK $BRIGADE_ATTEMPT $TERM $PAGER").await;
     assert_eq!(outcome.output, format!("t {} 3 2 dumb cat\n", bench.setting.teammate));
-    assert_ne!(bench.run("true </dev/tty").await.ending, Ending::Ended(CommandExit::Code(0)));
+    assert_ne!(bench.run("true </dev/tty").await.end, CommandEnd::Ended(CommandExit::Code(0)));
     bench.holding.send_replace(None);
     assert_eq!(bench.run("echo ${BRIGADE_TASK-none}").await.output, "none\n");
 }
 
 #[tokio::test]
-async fn a_lost_claim_ends_the_command_within_a_second() {
+async fn lost_claim_ends_running_command() {
     let bench = bench();
     bench.holding.send_replace(Some((TaskId(3), 2)));
     let command = "sh -c 'trap \"\" TERM; touch begun; while :; do sleep 0.05; done' & sleep 5; touch x";
@@ -249,7 +251,7 @@ async fn a_lost_claim_ends_the_command_within_a_second() {
     let lost_at = Instant::now();
     bench.holding.send_replace(Some((TaskId(3), 3)));
     let error = running.await.unwrap().unwrap_err();
-    // It would have slept for five.
+    // The command would have slept for five seconds.
     assert!(lost_at.elapsed() < Duration::from_secs(4), "it took {:?}", lost_at.elapsed());
     assert!(matches!(&error, ToolError::ClaimLost(text) if text.contains("#3")), "{error:?}");
     assert_eq!(bench.processes(), [0; 0]);
@@ -257,32 +259,32 @@ async fn a_lost_claim_ends_the_command_within_a_second() {
 }
 
 #[tokio::test]
-async fn time_that_is_over_ends_the_command_and_keeps_its_output() {
+async fn command_timeout_ends_command_and_keeps_output() {
     let bench = bench();
     let command = "trap '' TERM; echo working; while :; do sleep 0.05; done";
     let outcome = run(command, Duration::from_millis(300), &bench.setting).await.unwrap();
-    assert_eq!(outcome.ending, Ending::TimedOut);
+    assert_eq!(outcome.end, CommandEnd::TimedOut);
     assert_eq!(outcome.output, "working\n");
     assert_eq!(bench.record.stages(), ["started", "ended"]);
 }
 
 #[tokio::test]
-async fn a_dropped_call_ends_the_command_and_its_record() {
+async fn dropped_call_ends_command_and_its_record() {
     let bench = bench();
     let running = tokio::spawn({
         let setting = bench.setting.clone();
         async move { run("touch begun; sleep 300", LONG, &setting).await }
     });
     bench.has_begun().await;
-    assert!(!cfg!(target_os = "linux") || !bench.processes().is_empty(), "its processes are not seen");
+    assert!(!cfg!(target_os = "linux") || !bench.processes().is_empty(), "its processes are not found");
     running.abort();
-    eventually("the command is gone", || bench.processes().is_empty()).await;
+    eventually("the command has ended", || bench.processes().is_empty()).await;
     eventually("its end is recorded", || bench.record.stages() == ["started", "ended"]).await;
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn what_a_command_leaves_in_the_background_is_ended_and_holds_nothing_up() {
+async fn background_processes_end_with_their_command() {
     let bench = bench();
     let command = "sleep 300 & echo $! >a; setsid sh -c 'trap \"\" TERM; echo $$ >b; while :; do sleep 0.05; done' & \
                    (setsid sleep 300 & echo $! >c) ; while ! [ -s b ]; do sleep 0.01; done; echo done";
@@ -292,27 +294,27 @@ async fn what_a_command_leaves_in_the_background_is_ended_and_holds_nothing_up()
 }
 
 #[tokio::test]
-async fn endless_output_is_read_on_and_kept_within_bounds() {
+async fn endless_output_is_bounded() {
     let bench = bench();
     let outcome = bench.run("echo first; head -c 1000000000 /dev/zero | tr '\\0' x; echo; echo last").await;
     assert!(outcome.output.starts_with("first\n") && outcome.output.ends_with("\nlast\n"));
     assert!(outcome.output.len() < 10_100, "{}", outcome.output.len());
     assert!(outcome.output.contains("bytes left out"));
     let endless = run("yes", Duration::from_millis(300), &bench.setting).await.unwrap();
-    assert_eq!(endless.ending, Ending::TimedOut);
+    assert_eq!(endless.end, CommandEnd::TimedOut);
 }
 
 #[tokio::test]
-async fn a_command_that_closes_its_output_is_waited_for() {
+async fn command_with_closed_output_is_waited_for() {
     let bench = bench();
     let outcome = bench.run("exec >&- 2>&-; sleep 0.2; touch begun; exit 4").await;
-    assert_eq!(outcome.ending, Ending::Ended(CommandExit::Code(4)));
+    assert_eq!(outcome.end, CommandEnd::Ended(CommandExit::Code(4)));
     assert!(bench.path("begun").exists());
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_small_fork_bomb_in_sessions_of_its_own_is_ended_wholly() {
+async fn fork_bomb_in_own_sessions_is_killed() {
     let bench = bench();
     std::fs::write(
         bench.path("bomb.sh"),
@@ -325,28 +327,28 @@ async fn a_small_fork_bomb_in_sessions_of_its_own_is_ended_wholly() {
         async move { run("sh bomb.sh 3 & sleep 300", LONG, &setting).await }
     });
     let pids = || std::fs::read_to_string(bench.path("pids")).unwrap_or_default();
-    eventually("all of the bomb has started", || pids().lines().count() == 40).await;
+    eventually("the whole fork bomb has started", || pids().lines().count() == 40).await;
     running.abort();
-    eventually("nothing of it is left", || bench.processes().is_empty()).await;
+    eventually("no process of it is left", || bench.processes().is_empty()).await;
     assert_eq!(pids().lines().count(), 40);
 }
 
 #[tokio::test]
-async fn a_command_that_cannot_be_started_says_why() {
+async fn unstartable_command_error_names_reason() {
     let bench = bench();
-    for (command, reason) in [("x".repeat(200_000), "too long"), ("a\0b".to_owned(), "NUL")] {
+    for (command, reason) in [("x".repeat(200_000), "the limit is"), ("a\0b".to_owned(), "NUL")] {
         match run(&command, LONG, &bench.setting).await {
-            Err(ToolError::Mendable(text)) => assert!(text.contains(reason), "{text}"),
+            Err(ToolError::Recoverable(text)) => assert!(text.contains(reason), "{text}"),
             other => panic!("{other:?}"),
         }
     }
     let mut setting = bench.setting.clone();
     setting.workspace = bench.path("nowhere");
-    assert!(matches!(run("true", LONG, &setting).await, Err(ToolError::Mendable(_))));
+    assert!(matches!(run("true", LONG, &setting).await, Err(ToolError::Recoverable(_))));
 }
 
-/// Not a test of its own: the worker of the next tests. It runs a command in the folder it is given, writes down how that came
-/// out, and lives on.
+/// Not a test: the worker process of the next tests. It runs a command in the given folder, writes down the result, and
+/// keeps running.
 #[tokio::test]
 async fn helper_worker() {
     let Some(folder) = std::env::var_os("BRIGADE_GUARD_TEST_FOLDER") else { return };
@@ -361,7 +363,7 @@ async fn helper_worker() {
     std::future::pending().await
 }
 
-/// A worker in a process of its own; it is killed with the value.
+/// A worker in a separate process, killed when the value is dropped.
 struct Worker(std::process::Child);
 
 impl Worker {
@@ -391,29 +393,29 @@ impl Drop for Worker {
     }
 }
 
-/// All ways to confine commands; those the system refuses come out as the next weaker one.
+/// All settings of confinement. The system may refuse one; the next weaker one is then used.
 const CONFINEMENTS: [&str; 3] = ["", "mounts", "off"];
 
-/// What goes on in sessions of its own, and will not end when asked to.
+/// Processes in new sessions that ignore requests to end.
 const STUBBORN: &str = "setsid sleep 300 & (setsid sh -c 'trap \"\" TERM HUP; touch begun; \
                         while :; do echo x >>beats; sleep 0.05; done' &) ; sleep 300";
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_killed_worker_leaves_no_orphan() {
+async fn killed_worker_leaves_no_orphan() {
     for confinement in CONFINEMENTS {
         let bench = bench();
         let mut worker = Worker::start(&bench, confinement, LONG, STUBBORN);
         bench.has_begun().await;
         let guard = bench.pid_in("guard").await;
         worker.kill();
-        eventually("all are gone", || bench.processes().is_empty() && !is_alive(guard)).await;
+        eventually("all processes have ended", || bench.processes().is_empty() && !is_alive(guard)).await;
     }
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_killed_guard_takes_its_command_with_it() {
+async fn killed_guard_ends_its_command() {
     let bench = bench();
     let command = if level() == Level::Full { STUBBORN } else { "sleep 300 & touch begun; wait" };
     let running = tokio::spawn({
@@ -423,13 +425,13 @@ async fn a_killed_guard_takes_its_command_with_it() {
     bench.has_begun().await;
     kill(bench.pid_in("guard").await);
     let error = running.await.unwrap().unwrap_err();
-    assert!(matches!(&error, ToolError::Mendable(text) if text.contains("guard was killed")), "{error:?}");
-    eventually("all are gone", || bench.processes().is_empty()).await;
+    assert!(matches!(&error, ToolError::Recoverable(text) if text.contains("guard was killed")), "{error:?}");
+    eventually("all processes have ended", || bench.processes().is_empty()).await;
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_command_dies_with_its_guard_though_nobody_looks() {
+async fn command_ends_with_guard_if_worker_is_suspended() {
     use rustix::process::{Pid, Signal, kill_process};
     let bench = bench();
     let command = if level() == Level::Full { STUBBORN } else { "touch begun; exec sleep 300" };
@@ -438,22 +440,22 @@ async fn a_command_dies_with_its_guard_though_nobody_looks() {
     let pid = Pid::from_raw(i32::try_from(worker.0.id()).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     kill(bench.pid_in("guard").await);
-    eventually("all are gone", || bench.processes().is_empty()).await;
+    eventually("all processes have ended", || bench.processes().is_empty()).await;
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_command_that_stops_its_guard_is_ended_all_the_same() {
+async fn command_suspending_its_guard_is_ended() {
     for confinement in CONFINEMENTS {
         let bench = bench();
         let command = format!("kill -STOP $PPID; {STUBBORN}");
         let mut worker = Worker::start(&bench, confinement, Duration::from_millis(400), &command);
         let guard = bench.pid_in("guard").await;
-        eventually("it is over", || bench.path("outcome").exists()).await;
-        // What is said is so at that moment.
+        eventually("the command has ended", || bench.path("outcome").exists()).await;
+        // The answer holds at the time it is given.
         assert_eq!(bench.processes(), [0; 0], "{confinement}");
         let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
-        assert_eq!(outcome, "timed out: the command and all it had started were ended", "{confinement}");
+        assert_eq!(outcome, "timed out: the command and all its processes were ended", "{confinement}");
         assert!(bench.path("begun").exists() && !is_alive(guard), "{confinement}");
         worker.kill();
     }
@@ -461,12 +463,12 @@ async fn a_command_that_stops_its_guard_is_ended_all_the_same() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn guard_killed_by_its_command_leaves_nothing() {
+async fn guard_killed_by_its_command_leaves_no_orphan() {
     for confinement in ["mounts", "off"] {
         let bench = bench();
         let command = "sleep 300 & (setsid sleep 300 &); touch begun; kill -KILL $PPID; sleep 300";
         let mut worker = Worker::start(&bench, confinement, LONG, command);
-        eventually("it is over", || bench.path("outcome").exists()).await;
+        eventually("the command has ended", || bench.path("outcome").exists()).await;
         let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
         assert!(bench.path("begun").exists() && outcome.contains("its guard was killed"), "{confinement}: {outcome}");
         assert_eq!(bench.processes(), [0; 0], "{confinement}");
@@ -494,25 +496,25 @@ fn writable_rule_for_a_link_is_refused() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_verdict_cannot_be_forged() {
+async fn command_cannot_forge_its_exit_status() {
     for confinement in CONFINEMENTS {
         let bench = bench();
         let command = "for process in $PPID 1; do for file in 1 2 3 4 5; do \
                        (echo 'exit 0' >/proc/$process/fd/$file) 2>/dev/null; done; done; touch begun; sleep 0.5; exit 3";
         let mut worker = Worker::start(&bench, confinement, LONG, command);
-        eventually("it is over", || bench.path("outcome").exists()).await;
+        eventually("the command has ended", || bench.path("outcome").exists()).await;
         let outcome = std::fs::read_to_string(bench.path("outcome")).unwrap();
         assert!(bench.path("begun").exists(), "{confinement}: {outcome}");
         let is_seen_through = outcome.contains("was not its guard's");
         assert!(outcome == "exit status 3" || is_seen_through, "{confinement}: {outcome}");
-        assert!(confinement == "off" || !is_seen_through, "{confinement}: it reached its guard");
+        assert!(confinement == "off" || !is_seen_through, "{confinement}: the command reached its guard");
         worker.kill();
     }
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_command_sees_no_process_but_its_own() {
+async fn command_sees_only_its_own_processes() {
     if level() != Level::Full {
         return;
     }
@@ -525,16 +527,16 @@ async fn a_command_sees_no_process_but_its_own() {
     let outcome =
         bench.run("umount /proc; mount -t proc proc /proc; kill -KILL 1; kill -STOP 1; cat /proc/1/mem").await;
     assert!(!outcome.is_success(), "{}", outcome.output);
-    // What commands are used for works as ever.
+    // Commands work as usual.
     let command = "set -e; ps >/dev/null; test -r /proc/self/stat; test $$ = $(cut -d' ' -f1 /proc/$$/stat); \
                    git init -q . && git status -s >/dev/null; printf 'all:\\n\\techo made\\n' >Makefile; \
                    if command -v make >/dev/null; then make -s -j2; else echo made; fi; sleep 0.1 & wait; kill -TERM $$";
     let outcome = bench.run(command).await;
-    assert_eq!((outcome.output.as_str(), outcome.ending), ("made\n", Ending::Ended(CommandExit::Signal(15))));
+    assert_eq!((outcome.output.as_str(), outcome.end), ("made\n", CommandEnd::Ended(CommandExit::Signal(15))));
 }
 
 #[tokio::test]
-async fn no_two_commands_at_a_time_have_the_same_number() {
+async fn concurrent_commands_have_distinct_pids() {
     let bench = bench();
     let command = "echo $$; echo $$ >>numbers; while [ $(wc -l <numbers) -lt 8 ]; do sleep 0.02; done";
     let running: Vec<_> = (0..8)
@@ -552,13 +554,13 @@ async fn no_two_commands_at_a_time_have_the_same_number() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn commands_that_name_files_by_their_process_number_do_not_name_the_same() {
+async fn consecutive_commands_have_distinct_pids() {
     let bench = bench();
     let mut numbers = std::collections::BTreeSet::new();
     for _ in 0..5 {
         numbers.insert(bench.run("echo $$").await.output);
     }
-    // Two may meet by chance among some thousands of numbers, not five.
+    // Two processes may share one of some thousands of ids by chance, five may not.
     assert!(numbers.len() >= 3, "{numbers:?}");
 }
 
@@ -573,7 +575,7 @@ fn protected_path_missing_keeps_the_level() {
 }
 
 #[tokio::test]
-async fn confined_commands_see_control_files_read_only_and_all_else_as_ever() {
+async fn confined_command_sees_control_files_read_only() {
     if level() == Level::Off {
         println!("skipped: commands are not confined here");
         return;
@@ -586,16 +588,16 @@ async fn confined_commands_see_control_files_read_only_and_all_else_as_ever() {
         ["echo x >.tasks/task_1.json", "touch .tasks/new", "rm -rf .tasks", "mv .tasks other", "echo >>brigade.toml"]
     {
         let outcome = bench.run(command).await;
-        assert!(!outcome.is_success(), "`{command}` should fail: {}", outcome.output);
+        assert!(!outcome.is_success(), "`{command}` did not fail: {}", outcome.output);
     }
-    // Nor is another folder put in the place of one above.
+    // No other folder is put in the place of a parent folder either.
     let outcome =
         bench.run("w=$PWD; cd /; mv \"$w\" \"$w.old\" || mv \"$(dirname \"$w\")\" \"$(dirname \"$w\").old\"").await;
     assert!(!outcome.is_success() && bench.path(".tasks").exists(), "{}", outcome.output);
     let outcome = bench.run("umount .tasks; mount -o remount,bind,rw .tasks; echo x >.tasks/task_1.json").await;
     assert!(!outcome.is_success(), "the mount was undone: {}", outcome.output);
     assert_eq!(std::fs::read_to_string(bench.path(".tasks/task_1.json")).unwrap(), "{}");
-    // Outside, nothing is mounted.
+    // Outside the sandbox, nothing is mounted.
     std::fs::write(bench.path(".tasks/task_1.json"), "{ }").unwrap();
     let outcome =
         bench.run("cat .tasks/task_1.json; id -u; id -g; echo $HOME; touch mine; git init -q . && git status -s").await;

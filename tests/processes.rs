@@ -1,5 +1,5 @@
-//! Brigade as real processes, attacked from outside: killed, starved, raced, fed rubbish. Each test is one attack on one
-//! promise; it starts the real program on real files and waits for conditions, never for a time.
+//! Brigade as real processes, attacked from outside. Each test attacks one promise. It starts the real program on real
+//! files, and waits for conditions, never for a fixed time.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,7 +7,7 @@
     clippy::panic,
     clippy::print_stderr,
     clippy::print_stdout,
-    reason = "what fails in a test is to stop it, and a skipped one says so"
+    reason = "a failure must stop the test, and a skipped test prints a notice"
 )]
 
 #[path = "processes/approvals.rs"]

@@ -1,11 +1,11 @@
-//! The repository port on real git: worktrees edited behind the team's back, branches made to conflict with every line counted
-//! afterwards, and what a kill leaves at each step.
+//! The repository port on real git: worktrees that others edit, conflicting branches with every line counted, and the
+//! state after a kill at each step.
 
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "the helpers of tests may panic as the tests do, and a skipped one says so"
+    reason = "test helpers may panic, and a skipped test prints a notice"
 )]
 
 #[path = "repository/attacks.rs"]
@@ -14,6 +14,8 @@ mod attacks;
 mod checkout;
 #[path = "repository/drivers.rs"]
 mod drivers;
+#[path = "repository/harness.rs"]
+mod harness;
 #[path = "repository/hidden.rs"]
 mod hidden;
 #[path = "repository/layouts.rs"]
@@ -22,7 +24,7 @@ mod layouts;
 mod lines;
 #[path = "repository/merges.rs"]
 mod merges;
-#[path = "repository/place.rs"]
-mod place;
+#[path = "repository/reviews.rs"]
+mod reviews;
 #[path = "repository/worktrees.rs"]
 mod worktrees;

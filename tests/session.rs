@@ -1,9 +1,9 @@
-//! The interactive session on a pseudo-terminal, as a person sees it: what the program prints is drawn by a terminal emulator.
+//! The interactive session on a pseudo-terminal, as a person sees it. A terminal emulator draws the program's output.
 //!
-//! The program gets a terminal of its own; what is typed goes in on the other side. Tests wait for what the screen shows.
+//! The program gets its own terminal; the tests type into the other side and wait for text on the screen.
 
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "what fails in a test is to stop it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure must stop the test")]
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -16,13 +16,12 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use serde_json::{Value, json};
 
-/// How long a condition may take on a slow, busy machine before the test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Lines that are kept above the screen.
+/// Time limit for a condition on a slow, busy machine.
+const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
+/// Lines kept above the screen.
 const SCROLLBACK: usize = 5_000;
 
-/// A person's terminal with the program in it.
-struct Seat {
+struct TestSession {
     folder: Option<tempfile::TempDir>,
     terminal: File,
     ours: File,
@@ -30,7 +29,7 @@ struct Seat {
     child: Child,
 }
 
-impl Seat {
+impl TestSession {
     /// A workspace with this plan and two runbook members, and `brigade up` on a terminal of this size.
     fn new(plan: &str, rows: u16, columns: u16, term: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -41,7 +40,7 @@ impl Seat {
         Self::at(folder, rows, columns, term)
     }
 
-    /// The same with ada behind a scripted model, and the lead too where there is a script for it.
+    /// The same, with scripted models for ada and, if given, the lead.
     fn scripted(ada: &Value, lead: Option<&Value>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let member = |name: &str, script: &Value| {
@@ -83,12 +82,11 @@ impl Seat {
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", "sh", "-i"]).current_dir(folder.path());
         command.env("P", env!("CARGO_BIN_EXE_brigade")).env("PS1", "$ ").env("XDG_CONFIG_HOME", folder.path());
-        let seat = Self::of(command, folder, 30, 100, "xterm-256color");
-        seat.until_line("$");
-        seat
+        let session = Self::of(command, folder, 30, 100, "xterm-256color");
+        session.wait_for_line("$");
+        session
     }
 
-    /// This command on a terminal of this size.
     fn of(mut command: Command, folder: tempfile::TempDir, rows: u16, columns: u16, term: &str) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).unwrap();
@@ -120,14 +118,14 @@ impl Seat {
         self.folder.as_ref().unwrap().path()
     }
 
-    /// Kills the program at once, and leaves its workspace.
+    /// Kills the program at once, and keeps its workspace.
     fn kill(mut self) -> tempfile::TempDir {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.folder.take().unwrap()
     }
 
-    /// The line with the cursor, as it is shown now.
+    /// The current line with the cursor.
     fn line(&self) -> String {
         let parser = self.screen();
         let screen = parser.screen();
@@ -135,16 +133,21 @@ impl Seat {
         screen.rows(0, screen.size().1.get()).nth(row).unwrap()
     }
 
-    fn until_line(&self, what: &str) {
+    fn wait_for_line(&self, what: &str) {
         let began = Instant::now();
         while !self.line().starts_with(what) {
-            assert!(began.elapsed() < PATIENCE, "the line never was {what:?}\n{}\n{}", self.line(), self.shown());
+            assert!(
+                began.elapsed() < WAIT_TIME_MAX,
+                "the line never became {what:?}\n{}\n{}",
+                self.line(),
+                self.shown()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// The event a replay of `last` events asks at, once it asks at one behind `before`.
-    fn stands_at(&self, last: usize, before: usize) -> usize {
+    /// The event number at which a replay of `last` events asks, after one greater than `before`.
+    fn replay_position(&self, last: usize, before: usize) -> usize {
         let began = Instant::now();
         loop {
             let asked = self.line();
@@ -152,7 +155,7 @@ impl Seat {
                 Some(at) if at > before => return at,
                 _ => {}
             }
-            assert!(began.elapsed() < PATIENCE, "it never moved on from event {before}\n{}", self.shown());
+            assert!(began.elapsed() < WAIT_TIME_MAX, "the replay stays at event {before}\n{}", self.shown());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -165,7 +168,7 @@ impl Seat {
         self.screen.lock().unwrap()
     }
 
-    /// All that was ever shown, lines joined where they were broken by the width.
+    /// All text that was ever shown; wrapped lines are joined.
     fn shown(&self) -> String {
         let mut parser = self.screen();
         let screen = parser.screen_mut();
@@ -192,14 +195,14 @@ impl Seat {
         text
     }
 
-    fn until(&self, what: &str, mut holds: impl FnMut(&str) -> bool) {
+    fn wait_until(&self, what: &str, mut holds: impl FnMut(&str) -> bool) {
         let began = Instant::now();
         loop {
             let shown = self.shown();
             if holds(&shown) {
                 return;
             }
-            assert!(began.elapsed() < PATIENCE, "this never came: {what}\n{shown}");
+            assert!(began.elapsed() < WAIT_TIME_MAX, "timed out waiting for: {what}\n{shown}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -216,13 +219,13 @@ impl Seat {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(began.elapsed() < PATIENCE, "it goes on:\n{}", self.shown());
+            assert!(began.elapsed() < WAIT_TIME_MAX, "the program did not end:\n{}", self.shown());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for TestSession {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -242,135 +245,168 @@ fn brigade(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Tasks that wait until a file `open` is there, and are done then.
-fn gated(count: usize) -> String {
+/// Tasks that wait for a file `open`, and are then done.
+fn tasks_waiting_for_file(count: usize) -> String {
     let wait = "while ! test -e open; do sleep 0.02; done";
     (1..=count).map(|id| format!("## Task {id}\n```sh\n{wait}; echo done\n```\n")).collect()
 }
 
 #[test]
-fn half_a_line_stays_whole_while_the_team_prints_more_than_two_hundred_lines() {
+fn typed_line_survives_team_output() {
     for (rows, columns) in [(24, 100), (10, 40)] {
-        let mut seat = Seat::new(&gated(75), rows, columns, "xterm-256color");
-        seat.until("the prompt", |shown| shown.contains("crew>"));
-        seat.until("the work has begun", |shown| shown.contains("claims #1"));
+        let mut session = TestSession::new(&tasks_waiting_for_file(75), rows, columns, "xterm-256color");
+        session.wait_until("the prompt", |shown| shown.contains("crew>"));
+        session.wait_until("the work has started", |shown| shown.contains("claims #1"));
         let first = "/tasks add 'Half of a line that is long enough ";
-        seat.type_in(first);
-        seat.until("it is echoed", |shown| shown.contains("long enough"));
-        fs::write(seat.path().join("open"), "").unwrap();
-        seat.until("all is printed", |shown| shown.matches("completes #").count() == 75);
+        session.type_in(first);
+        session.wait_until("the input is echoed", |shown| shown.contains("long enough"));
+        fs::write(session.path().join("open"), "").unwrap();
+        session.wait_until("all lines are printed", |shown| shown.matches("completes #").count() == 75);
         let typed = format!("crew> {first}");
-        seat.until("the line is as it was", |shown| shown.trim_end().ends_with(typed.trim_end()));
-        let shown = seat.shown();
+        session.wait_until("the line is unchanged", |shown| shown.trim_end().ends_with(typed.trim_end()));
+        let shown = session.shown();
         assert_eq!(shown.matches("Half of a line").count(), 1, "{shown}");
         assert!(shown.lines().count() > 200, "{shown}");
         for id in 1..=75 {
             assert_eq!(shown.matches(&format!("claims #{id} Task {id}\n")).count(), 1, "#{id}: {shown}");
         }
-        seat.type_in("to wrap around'\r");
-        seat.until("it is obeyed", |shown| shown.contains("added #76"));
+        session.type_in("to wrap around'\r");
+        session.wait_until("the team obeys", |shown| shown.contains("added #76"));
         let subject = "Half of a line that is long enough to wrap around";
-        assert!(seat.run(&["tasks", "show", "76"]).contains(subject));
-        seat.type_in("\u{4}");
-        assert_eq!(seat.code(), Some(130));
+        assert!(session.run(&["tasks", "show", "76"]).contains(subject));
+        session.type_in("\u{4}");
+        // The added task has nothing to run: it fails, unless the team stops before.
+        assert!(matches!(session.code(), Some(1 | 130)), "{}", session.shown());
     }
 }
 
 #[test]
-fn commands_and_messages_are_obeyed_and_what_is_wrong_is_said() {
-    let mut seat = Seat::new("## One\n```sh\ntrue\n```\n", 50, 120, "xterm");
-    seat.until("it is done", |shown| shown.contains("completes #1"));
+fn session_end_prints_last_lines_in_order() {
+    for end in ["\u{4}", "/quit\r", "q\r", "stop\r", "TERM", "stop by another"] {
+        for _ in 0..3 {
+            let mut session = TestSession::new("## One\n```sh\ntrue\n```\n", 24, 80, "xterm-256color");
+            session.wait_until("it is done", |shown| shown.contains("completes #1"));
+            session.wait_for_line("crew>");
+            match end {
+                "TERM" => {
+                    let kill = Command::new("kill").arg(session.child.id().to_string()).status();
+                    assert!(kill.unwrap().success());
+                }
+                "stop by another" => {
+                    session.run(&["stop"]);
+                }
+                typed => session.type_in(typed),
+            }
+            assert_eq!(session.code(), Some(0), "{end:?}: {}", session.shown());
+            let shown = session.shown();
+            let position = |text: &str| shown.rfind(text).unwrap_or_else(|| panic!("{end:?}: no {text:?} in {shown}"));
+            assert!(position("crew stopped: on request") < position("The task is done"), "{end:?}: {shown}");
+            assert!(position("\nstopping") < position("crew stopped"), "{end:?}: {shown}");
+            let last = &shown[position("\nstopping")..];
+            assert!(!last.contains("crew>"), "{end:?}: a prompt is left: {shown}");
+        }
+    }
+}
+
+#[test]
+fn session_runs_commands_and_reports_errors() {
+    let mut session = TestSession::new("## One\n```sh\ntrue\n```\n", 50, 120, "xterm");
+    session.wait_until("the tasks are done", |shown| shown.contains("completes #1"));
     for (typed, said) in [
         ("/tasks", "1  completed"),
-        ("/team", "crew runs (pid"),
+        ("/team", "crew is running (pid"),
         ("/why 1", "It is completed by"),
         ("/tsaks", "Did you mean /tasks?"),
-        ("/tasks sow", "unrecognized subcommand"),
+        ("/tasks sow", "unknown command `/tasks sow`"),
         ("/tasks show 77", "#77"),
         ("/state", "desired"),
         ("/log -n 20", "completes #1"),
         ("/help", "@NAME TEXT"),
-        ("hello", "answers nothing"),
+        ("hello", "the lead has no model"),
         ("@ada well done", "sent to ada"),
-        ("@nobody x", "there is nobody called `nobody`"),
+        ("@ghost x", "unknown recipient `ghost`"),
         ("@all well done", "sent to all 2 members"),
         ("/send human 'a question for the person'", "a question for the person"),
         ("/tasks add 'one that\\", "not closed"),
     ] {
-        let before = seat.shown().matches(said).count();
-        // Tab completes nothing here that would change the line.
-        seat.type_in(&format!("{typed}\r"));
-        seat.until(said, |shown| shown.matches(said).count() > before);
+        let before = session.shown().matches(said).count();
+        // Tab completes nothing here that changes the line.
+        session.type_in(&format!("{typed}\r"));
+        session.wait_until(said, |shown| shown.matches(said).count() > before);
     }
-    let teams = seat.shown().matches("crew runs (pid").count();
-    seat.type_in("/te\t\r");
-    seat.until("completed", |shown| shown.matches("crew runs (pid").count() > teams);
-    seat.until("the next prompt", |shown| shown.trim_end().ends_with("crew>"));
-    // Up brings the last line back.
-    seat.type_in("\u{1b}[A");
-    seat.until("history", |shown| shown.trim_end().ends_with("crew> /team"));
-    // With something typed it only does away with that.
-    seat.type_in("\u{3}");
-    seat.until("an empty line", |_| seat.line().trim_end() == "crew>");
-    seat.type_in("\u{3}");
-    seat.until("a hint", |shown| shown.contains("Ctrl-C once more"));
-    seat.type_in("\u{3}");
-    assert_eq!(seat.code(), Some(130));
-    assert!(seat.shown().contains("The one task is done"), "{}", seat.shown());
-    assert!(fs::read_to_string(seat.path().join(".team/history")).unwrap().contains("/why 1"));
+    let teams = session.shown().matches("crew is running (pid").count();
+    session.type_in("/te\t\r");
+    session.wait_until("completed", |shown| shown.matches("crew is running (pid").count() > teams);
+    session.wait_until("the next prompt", |shown| shown.trim_end().ends_with("crew>"));
+    // Up recalls the last line.
+    session.type_in("\u{1b}[A");
+    session.wait_until("history", |shown| shown.trim_end().ends_with("crew> /team"));
+    // With typed text it only clears the line.
+    session.type_in("\u{3}");
+    session.wait_until("an empty line", |_| session.line().trim_end() == "crew>");
+    session.type_in("\u{3}");
+    session.wait_until("a hint", |shown| shown.contains("Ctrl-C once more"));
+    session.type_in("\u{3}");
+    assert_eq!(session.code(), Some(0));
+    assert!(session.shown().contains("The task is done"), "{}", session.shown());
+    assert!(fs::read_to_string(session.path().join(".team/history")).unwrap().contains("/why 1"));
 }
 
 #[test]
-fn what_is_typed_ahead_is_obeyed_too() {
-    let mut seat = Seat::new("## One\n```sh\ntrue\n```\n", 50, 120, "xterm");
-    seat.until("it is done", |shown| shown.contains("completes #1"));
-    seat.type_in("/tasks add 'typed ahead'\r/why 1\r/state\r");
-    seat.until("the last of three", |shown| {
+fn session_runs_commands_typed_ahead() {
+    let mut session = TestSession::new("## One\n```sh\ntrue\n```\n", 50, 120, "xterm");
+    session.wait_until("the tasks are done", |shown| shown.contains("completes #1"));
+    session.type_in("/tasks add 'typed ahead'\r/why 1\r/state\r");
+    session.wait_until("the last of three", |shown| {
         shown.contains("desired continuous") && shown.contains("It is completed by")
     });
-    assert!(seat.run(&["tasks"]).contains("typed ahead"));
+    assert!(session.run(&["tasks"]).contains("typed ahead"));
 }
 
 #[test]
-fn the_terminal_is_as_it_was_afterwards_however_it_ends() {
+fn terminal_settings_are_restored_at_exit() {
     for end in ["\u{4}", "/quit\r", "TERM", "done"] {
-        let mut seat = Seat::new("## One\n```sh\ntrue\n```\n", 24, 80, "xterm");
-        let before = format!("{:?}", tcgetattr(&seat.terminal).unwrap());
-        seat.until("it is done", |shown| shown.contains("completes #1"));
-        seat.until("the prompt", |shown| shown.trim_end().ends_with("crew>"));
-        assert_ne!(format!("{:?}", tcgetattr(&seat.terminal).unwrap()), before, "a line is being edited");
+        let mut session = TestSession::new("## One\n```sh\ntrue\n```\n", 24, 80, "xterm");
+        let before = format!("{:?}", tcgetattr(&session.terminal).unwrap());
+        session.wait_until("the tasks are done", |shown| shown.contains("completes #1"));
+        session.wait_until("the prompt", |shown| shown.trim_end().ends_with("crew>"));
+        assert_ne!(
+            format!("{:?}", tcgetattr(&session.terminal).unwrap()),
+            before,
+            "the terminal is not in line-editing mode"
+        );
         match end {
             "TERM" => {
-                seat.type_in("half a line");
-                seat.until("it is echoed", |shown| shown.contains("half a line"));
-                let kill = Command::new("kill").arg(seat.child.id().to_string()).status();
+                session.type_in("half a line");
+                session.wait_until("the input is echoed", |shown| shown.contains("half a line"));
+                let kill = Command::new("kill").arg(session.child.id().to_string()).status();
                 assert!(kill.unwrap().success());
             }
             "done" => {
-                seat.run(&["stop"]);
+                session.run(&["stop"]);
             }
-            typed => seat.type_in(typed),
+            typed => session.type_in(typed),
         }
-        assert_eq!(seat.code(), Some(130), "{end:?}");
-        assert_eq!(format!("{:?}", tcgetattr(&seat.terminal).unwrap()), before, "{end:?}");
-        assert!(seat.shown().contains("The one task is done"), "{end:?}: {}", seat.shown());
+        assert_eq!(session.code(), Some(0), "{end:?}");
+        assert_eq!(format!("{:?}", tcgetattr(&session.terminal).unwrap()), before, "{end:?}");
+        assert!(session.shown().contains("The task is done"), "{end:?}: {}", session.shown());
     }
 }
 
 #[test]
-fn a_terminal_that_can_only_print_is_talked_to_line_by_line() {
-    let mut seat = Seat::new("## One\n```sh\ntrue\n```\n", 24, 80, "dumb");
-    seat.until("it is done", |shown| shown.contains("completes #1"));
-    seat.type_in("/tasks\n");
-    seat.until("the board", |shown| shown.contains("1  completed"));
-    seat.type_in("/quit\n");
-    assert_eq!(seat.code(), Some(130));
-    let raw = seat.shown();
+fn dumb_terminal_gets_line_based_session() {
+    let mut session = TestSession::new("## One\n```sh\ntrue\n```\n", 24, 80, "dumb");
+    session.wait_until("the tasks are done", |shown| shown.contains("completes #1"));
+    session.type_in("/tasks\n");
+    session.wait_until("the board", |shown| shown.contains("1  completed"));
+    session.type_in("/quit\n");
+    assert_eq!(session.code(), Some(0));
+    let raw = session.shown();
     assert!(!raw.contains('\u{1b}'), "{raw}");
 }
 
-/// A model that makes these calls at its first task, and reports it done.
-fn painter(first: &[(&str, Value)]) -> Value {
+/// A model that makes these calls at its first task, and completes it.
+fn model_with_calls(first: &[(&str, Value)]) -> Value {
     let calls: Vec<Value> = first.iter().map(|(tool, input)| json!({ "tool": tool, "input": input })).collect();
     let done = json!({ "task_id": "{{task}}", "status": "completed", "result": "painted" });
     json!({
@@ -385,100 +421,104 @@ fn asks(question: &str) -> (&'static str, Value) {
 }
 
 #[test]
-fn a_question_is_shown_as_it_comes_and_stands_on_the_empty_line_until_it_is_answered() {
-    let mut seat = Seat::scripted(&painter(&[asks("Which colour?\n1. red\n2. 漢字")]), None);
-    seat.until("the whole question", |shown| shown.contains("  1. red\n  2. 漢字\n  @ada TEXT answers"));
-    seat.until_line("crew? ada asks: Which colour? 1. red 2. 漢字 (Tab begins the answer)");
-    seat.type_in("x");
-    seat.until_line("crew? x");
-    assert_eq!(seat.line().trim_end(), "crew? x", "nothing of it is left behind what is typed");
-    seat.type_in("\u{7f}");
-    seat.until_line("crew? ada asks");
-    // Killed and begun again, it is not told again and still waits.
-    let mut seat = Seat::at(seat.kill(), 50, 120, "xterm-256color");
-    seat.until_line("crew? ada asks: Which colour?");
-    assert!(seat.shown().contains("ada asked: Which colour?") && !seat.shown().contains("@ada TEXT answers"));
-    seat.type_in("\t");
-    seat.until_line("crew? @ada");
-    seat.type_in("green, please\r");
-    seat.until("the answer", |shown| shown.contains("sent to ada"));
-    seat.until("it was read", |shown| shown.contains("says: I note that."));
-    seat.until_line("crew>");
-    assert_eq!(seat.line().trim_end(), "crew>");
-    assert!(seat.run(&["inbox", "--read"]).contains("Which colour?"));
+fn open_question_stays_on_prompt_until_answered() {
+    let mut session = TestSession::scripted(&model_with_calls(&[asks("Which colour?\n1. red\n2. 漢字")]), None);
+    session.wait_until("the whole question", |shown| shown.contains("  1. red\n  2. 漢字\n  @ada TEXT answers"));
+    session.wait_for_line("crew? ada asks: Which colour? 1. red 2. 漢字 (Tab starts the answer)");
+    session.type_in("x");
+    session.wait_for_line("crew? x");
+    assert_eq!(session.line().trim_end(), "crew? x", "a piece of it is left after the input");
+    session.type_in("\u{7f}");
+    session.wait_for_line("crew? ada asks");
+    // Killed and started again, the program does not repeat the message and still waits.
+    let mut session = TestSession::at(session.kill(), 50, 120, "xterm-256color");
+    session.wait_for_line("crew? ada asks: Which colour?");
+    assert!(session.shown().contains("ada asked: Which colour?") && !session.shown().contains("@ada TEXT answers"));
+    session.type_in("\t");
+    session.wait_for_line("crew? @ada");
+    session.type_in("green, please\r");
+    session.wait_until("the answer", |shown| shown.contains("sent to ada"));
+    session.wait_until("the mail is read", |shown| shown.contains("says: I note that."));
+    session.wait_for_line("crew>");
+    assert_eq!(session.line().trim_end(), "crew>");
+    assert!(session.run(&["inbox", "--read"]).contains("Which colour?"));
 }
 
 #[test]
-fn mail_that_came_while_nobody_was_there_is_shown_when_somebody_is() {
-    let mut seat = Seat::scripted(&painter(&[]), None);
-    seat.until("it is done", |shown| shown.contains("completes #1"));
-    let folder = seat.kill();
+fn mail_received_before_session_is_shown_at_start() {
+    let mut session = TestSession::scripted(&model_with_calls(&[]), None);
+    session.wait_until("the tasks are done", |shown| shown.contains("completes #1"));
+    let folder = session.kill();
     assert!(
         brigade(folder.path(), &["send", "human", "the roof leaks"]).stdin(Stdio::null()).status().unwrap().success()
     );
-    seat = Seat::at(folder, 50, 120, "xterm-256color");
-    seat.until("it is shown", |shown| shown.contains("  the roof leaks"));
-    seat.until("it is taken", |_| seat.run(&["inbox", "--json"]).contains("\"data\":[]"));
+    session = TestSession::at(folder, 50, 120, "xterm-256color");
+    session.wait_until("the text is shown", |shown| shown.contains("  the roof leaks"));
+    session.wait_until("the answer is accepted", |_| session.run(&["inbox", "--json"]).contains("\"data\":[]"));
 }
 
 #[test]
-fn under_a_lead_by_rule_a_plan_waits_for_the_person_who_answers_it_in_place() {
+fn plan_under_runbook_lead_is_answered_in_session() {
     let plan = "1. Sand.\n2. Paint.";
-    let mut seat = Seat::scripted(&painter(&[("plan_approval", json!({ "plan": plan }))]), None);
-    seat.until("the plan", |shown| shown.contains("  1. Sand.\n  2. Paint.\n"));
-    seat.until_line("crew? ada waits for plan ");
-    let listed: Value = serde_json::from_str(&seat.run(&["plan", "--json"])).unwrap();
+    let mut session = TestSession::scripted(&model_with_calls(&[("plan_approval", json!({ "plan": plan }))]), None);
+    session.wait_until("the plan", |shown| shown.contains("  1. Sand.\n  2. Paint.\n"));
+    session.wait_for_line("crew? ada waits for plan ");
+    let listed: Value = serde_json::from_str(&session.run(&["plan", "--json"])).unwrap();
     let id = listed["data"][0]["id"].as_str().unwrap().to_owned();
     assert_eq!((listed["data"][0]["to"].as_str(), listed["data"][0]["plan"].as_str()), (Some("human"), Some(plan)));
-    seat.type_in("/team\r");
-    seat.until("who waits for whom", |shown| shown.contains(&format!("a person (plan {id})")));
-    assert!(seat.run(&["team"]).contains(&format!("a person (plan {id})")));
-    seat.type_in("/plan approve nope\r");
-    seat.until("no such plan", |shown| shown.contains("there is no plan `nope`"));
-    seat.type_in(&format!("/plan reject {}\t--feedback 'sand twice'\r", &id[..3]));
-    seat.until("answered", |shown| shown.contains(&format!("ada is told: plan {id} is rejected")));
-    seat.until("it was read", |shown| shown.contains("says: I note that."));
-    seat.until_line("crew>");
-    let read = fs::read_to_string(seat.path().join(".team/transcripts/ada.jsonl")).unwrap();
+    session.type_in("/team\r");
+    session.wait_until("the dependencies", |shown| shown.contains(&format!("a person (plan {id})")));
+    assert!(session.run(&["team"]).contains(&format!("a person (plan {id})")));
+    session.type_in("/plan approve nope\r");
+    session.wait_until("no such plan", |shown| shown.contains("there is no plan `nope`"));
+    session.type_in(&format!("/plan reject {}\t--feedback 'sand twice'\r", &id[..3]));
+    session.wait_until("answered", |shown| shown.contains(&format!("plan {id} rejected; ada is notified")));
+    session.wait_until("the mail is read", |shown| shown.contains("says: I note that."));
+    session.wait_for_line("crew>");
+    let read = fs::read_to_string(session.path().join(".team/transcripts/ada.jsonl")).unwrap();
     assert!(read.contains("(approve: false): sand twice"), "{read}");
-    seat.type_in(&format!("/plan approve {id}\r"));
-    seat.until("once", |shown| shown.contains("answered already (rejected by human)"));
-    seat.type_in("/plan\r");
-    seat.until("none", |shown| shown.contains("no plan waits for an answer"));
+    session.type_in(&format!("/plan approve {id}\r"));
+    session.wait_until("once", |shown| shown.contains("already answered (rejected by human)"));
+    session.type_in("/plan\r");
+    session.wait_until("none", |shown| shown.contains("no plan waits for an answer"));
 }
 
 #[test]
-fn contexts_are_compacted_and_words_watched_as_asked() {
+fn session_compacts_and_watches_teammates() {
     let lead = json!({
         "goal": [{ "call": [{ "tool": "task_create", "input": { "subject": "Paint", "description": "", "requires": ["painter"] } }] }, { "say": "Planned." }],
         "mail": [{ "say": "I hear you." }],
         "report": [{ "say": "It is painted." }],
         "compact": [{ "say": "SUMMARY of the plan" }],
     });
-    let mut seat = Seat::scripted(&painter(&[]), Some(&lead));
-    seat.until("it is over", |shown| shown.contains("session 1 is over"));
+    let mut session = TestSession::scripted(&model_with_calls(&[]), Some(&lead));
+    session.wait_until("the command has ended", |shown| shown.contains("session 1 is over"));
     for (typed, said) in [
         ("/compact", "lead  context compacted"),
         ("/compact", "nothing to compact"),
         ("/compact ada", "ada   context compacted"),
-        ("/compact bob", "bob goes by rule (runbook)"),
-        ("/compact nobody", "there is nobody called `nobody`; there are: ada, bob, lead"),
-        ("/watch nobody", "there are: ada, bob\n"),
-        ("/watch ada", "the words of ada are shown as they come"),
+        ("/compact bob", "bob uses the `runbook` provider"),
+        ("/compact ghost", "there is no member `ghost`; members: ada, bob, lead"),
+        (
+            "/watch ghost",
+            "there is no teammate `ghost`; known: ada, bob
+",
+        ),
+        ("/watch ada", "the text of ada is shown as it is written"),
         ("@ada hello", "ada\n  I note that."),
-        ("/watch ada", "only the lead's words are shown"),
+        ("/watch ada", "only the lead's text is shown"),
         ("hello", "lead\n  I hear you."),
-        ("/log --follow", "is shown here anyway"),
+        ("/log --follow", "it shows new events already"),
     ] {
-        seat.until_line("crew>");
-        seat.type_in(&format!("{typed}\r"));
-        seat.until(&format!("{typed}: {said}"), |shown| shown.contains(said));
+        session.wait_for_line("crew>");
+        session.type_in(&format!("{typed}\r"));
+        session.wait_until(&format!("{typed}: {said}"), |shown| shown.contains(said));
     }
-    assert!(!seat.shown().contains("SUMMARY"), "a summary is for the model: {}", seat.shown());
+    assert!(!session.shown().contains("SUMMARY"), "a summary is shown to the person: {}", session.shown());
 }
 
 #[test]
-fn a_run_is_stepped_through_on_a_terminal() {
+fn replay_steps_through_run_on_terminal() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(
         folder.path().join("plan.md"),
@@ -490,103 +530,112 @@ fn a_run_is_stepped_through_on_a_terminal() {
     assert!(brigade(folder.path(), &["run"]).output().unwrap().status.success());
     let log = fs::read_to_string(folder.path().join(".team/events.jsonl")).unwrap();
     let last = log.lines().count();
-    let mut seat = Seat::with(folder, &["replay"], 40, 100, "xterm-256color");
-    seat.until("it begins where all is known", |shown| {
+    let mut session = TestSession::with(folder, &["replay"], 40, 100, "xterm-256color");
+    session.wait_until("the replay starts at a complete state", |shown| {
         shown.contains(&format!("of {last}, run 1 of crew")) && !shown.contains("not known:")
     });
-    let begun = seat.stands_at(last, 0);
-    seat.type_in("b\r");
-    seat.until("the first change of the board", |shown| shown.contains("#1 is on the board: Dig"));
+    let begun = session.replay_position(last, 0);
+    session.type_in("b\r");
+    session.wait_until("the first change of the board", |shown| shown.contains("#1 was added: Dig"));
     let plants = |shown: &str| shown.contains("#2 is in_progress (ada)") && shown.contains("in_progress  ada");
-    let begun = seat.stands_at(last, begun);
-    seat.type_in("#2\r");
-    let mut at = seat.stands_at(last, begun);
-    seat.until("what Enter does", |shown| shown.contains("Enter: `#2` again"));
-    while !plants(&seat.shown()) {
-        seat.type_in("\r");
-        at = seat.stands_at(last, at);
+    let begun = session.replay_position(last, begun);
+    session.type_in("#2\r");
+    let mut at = session.replay_position(last, begun);
+    session.wait_until("the hint for Enter", |shown| shown.contains("Enter: `#2` again"));
+    while !plants(&session.shown()) {
+        session.type_in("\r");
+        at = session.replay_position(last, at);
     }
-    seat.type_in("latest\r");
-    seat.until("the end", |shown| shown.contains("crew does not run") && shown.contains("2 tasks: 2 completed"));
-    seat.until_line(&format!("{last}/{last}> "));
-    seat.type_in("n\r");
-    seat.until("there is no more", |shown| shown.contains("this is the last event of the run"));
-    seat.type_in("p 3\r");
-    seat.until_line(&format!("{}/{last}> ", last - 3));
-    seat.type_in("wohin\r");
-    seat.until("it says what it takes", |shown| shown.contains("? says what else there is"));
-    seat.type_in("q\r");
-    assert_eq!(seat.code(), Some(0));
+    session.type_in("latest\r");
+    session
+        .wait_until("the end", |shown| shown.contains("crew is not running") && shown.contains("2 tasks: 2 completed"));
+    session.wait_for_line(&format!("{last}/{last}> "));
+    session.type_in("n\r");
+    session.wait_until("the end of the events", |shown| shown.contains("this is the last event of the run"));
+    session.type_in("p 3\r");
+    session.wait_for_line(&format!("{}/{last}> ", last - 3));
+    session.type_in("nowhere\r");
+    session.wait_until("the usage is shown", |shown| shown.contains("? shows the help"));
+    session.type_in("q\r");
+    assert_eq!(session.code(), Some(0));
 }
 
-/// The terminal is lent to one group of processes; the others must neither read it nor hang for want of it.
+/// The terminal belongs to one process group. The others must neither read it nor hang without it.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_team_in_the_background_of_a_shell_works_and_can_be_stopped() {
-    let mut seat = Seat::shell(&gated(2));
-    seat.type_in("$P up &\r");
-    seat.until("it says so", |shown| shown.contains("the team runs in the background"));
-    seat.until("it works", |shown| shown.contains("claims #1"));
-    assert!(seat.run(&["team"]).contains("runs (pid"));
-    assert!(seat.run(&["stop", "--now"]).contains("is stopped"));
-    // Suspended at half a line, it goes on without the terminal, and with it again.
-    seat.type_in("\r$P up\r");
-    seat.until_line("crew>");
-    seat.type_in("/why 1");
-    seat.until_line("crew> /why 1");
-    seat.type_in("\u{1a}");
-    seat.until("the shell has its terminal", |shown| shown.contains("Stopped"));
-    seat.type_in("bg\r");
-    seat.until("it goes on", |_| seat.run(&["team"]).contains("runs (pid"));
-    seat.type_in("echo $((6 * 7))\r");
-    seat.until("the shell works", |shown| shown.contains("\n42"));
-    fs::write(seat.path().join("open"), "").unwrap();
-    seat.until("the team works", |shown| shown.contains("completes #2"));
-    seat.type_in("fg\r");
-    seat.until_line("crew> /why 1");
-    seat.type_in("\r");
-    seat.until("it is obeyed", |shown| shown.contains("It is completed by"));
-    // Suspended once more, it is said to be, and hears that it is to stop all the same.
-    seat.until_line("crew>");
-    seat.type_in("\u{1a}");
-    seat.until("it is said", |_| seat.run(&["team"]).contains("is suspended"));
-    assert!(seat.run(&["stop"]).contains("is stopped"));
-    seat.until("it ends", |shown| shown.matches("crew stops: interrupted").count() == 2);
-    seat.type_in("echo $((6 * 9))\r");
-    seat.until("the shell has its terminal as it was", |shown| shown.contains("\n54"));
+fn background_job_team_works_and_can_be_stopped() {
+    let mut session = TestSession::shell(&tasks_waiting_for_file(2));
+    session.type_in("$P up &\r");
+    session.wait_until("the notice is shown", |shown| shown.contains("the team runs in the background"));
+    session.wait_until("the member works", |shown| shown.contains("claims #1"));
+    assert!(session.run(&["team"]).contains("is running (pid"));
+    assert!(session.run(&["stop", "--now"]).contains("is stopped"));
+    // Suspended in the middle of a line, it continues without the terminal, and later with it.
+    session.type_in("\r$P up\r");
+    session.wait_for_line("crew>");
+    session.type_in("/why 1");
+    session.wait_for_line("crew> /why 1");
+    session.type_in("\u{1a}");
+    session.wait_until("the shell has its terminal", |shown| shown.contains("Stopped"));
+    session.type_in("bg\r");
+    session.wait_until("the team continues", |_| session.run(&["team"]).contains("is running (pid"));
+    session.type_in("echo $((6 * 7))\r");
+    session.wait_until("the shell works", |shown| shown.contains("\n42"));
+    fs::write(session.path().join("open"), "").unwrap();
+    session.wait_until("the team works", |shown| shown.contains("completes #2"));
+    session.type_in("fg\r");
+    session.wait_for_line("crew> /why 1");
+    session.type_in("\r");
+    session.wait_until("the team obeys", |shown| shown.contains("It is completed by"));
+    // Suspended again, it says so, and still obeys a stop.
+    session.wait_for_line("crew>");
+    session.type_in("\u{1a}");
+    session.wait_until("the notice is printed", |_| session.run(&["team"]).contains("is suspended"));
+    assert!(session.run(&["stop"]).contains("is stopped"));
+    session.wait_until("the run ends", |shown| shown.matches("crew stopped: on request").count() == 2);
+    session.type_in("echo $((6 * 9))\r");
+    session.wait_until("the shell has its terminal as it was", |shown| shown.contains("\n54"));
 }
 
 #[test]
-fn a_paused_team_says_so_on_the_empty_line_until_it_is_to_go_on() {
-    let seat = Seat::new("## One\n```sh\ntrue\n```\n", 24, 100, "xterm-256color");
-    seat.until("it is done", |shown| shown.contains("completes #1"));
-    seat.run(&["state", "pause"]);
-    seat.until_line("crew> (paused: /state continuous lets the team work)");
-    let mut seat = Seat::at(seat.kill(), 24, 100, "xterm-256color");
-    seat.until_line("crew> (paused");
-    seat.until("why", |shown| shown.contains("agent_state.json says pause: `/state continuous` lets the team work"));
-    assert!(seat.shown().find("crew starts") < seat.shown().find("agent_state.json says"), "{}", seat.shown());
-    seat.type_in("/state continuous\r");
-    seat.until("it is obeyed", |shown| shown.contains("desired continuous, current"));
-    seat.until("it is no more said", |_| seat.line().trim_end() == "crew>");
+fn paused_team_is_shown_on_prompt() {
+    let session = TestSession::new("## One\n```sh\ntrue\n```\n", 24, 100, "xterm-256color");
+    session.wait_until("the tasks are done", |shown| shown.contains("completes #1"));
+    session.run(&["state", "pause"]);
+    session.wait_for_line("crew> (paused; /state continuous starts the team)");
+    let mut session = TestSession::at(session.kill(), 24, 100, "xterm-256color");
+    session.wait_for_line("crew> (paused");
+    session.wait_until("why", |shown| {
+        shown.contains("agent_state.json pauses the team; run `/state continuous` to continue")
+    });
+    assert!(
+        session.shown().find("crew starts") < session.shown().find("agent_state.json pauses"),
+        "{}",
+        session.shown()
+    );
+    session.type_in("/state continuous\r");
+    session.wait_until("it is obeyed", |shown| {
+        shown.contains("  state continuous") || shown.contains("desired state continuous")
+    });
+    session.wait_until("the notice is gone", |_| session.line().trim_end() == "crew>");
 }
 
 #[test]
-fn what_a_typed_command_brings_about_is_told_behind_its_answer() {
+fn command_effects_are_printed_after_its_answer() {
     let lead = json!({ "goal": [{ "say": "Planned." }], "mail": [{ "say": "I hear you." }], "report": [{ "say": "So it is." }] });
-    let mut seat = Seat::scripted(&painter(&[]), Some(&lead));
-    for session in 1..=5 {
-        seat.until("it is over", |shown| shown.contains(&format!("session {session} is over")));
-        seat.until_line("crew>");
-        seat.type_in("hello\r");
+    let mut session = TestSession::scripted(&model_with_calls(&[]), Some(&lead));
+    for number in 1..=5 {
+        session.wait_until("the command has ended", |shown| shown.contains(&format!("session {number} is over")));
+        session.wait_for_line("crew>");
+        session.type_in("hello\r");
     }
-    seat.until("the last is over", |shown| shown.contains("session 6 is over"));
-    let shown = seat.shown();
+    session.wait_until("the last session is over", |shown| shown.contains("session 6 is over"));
+    let shown = session.shown();
     let told: Vec<&str> =
         shown.lines().filter(|line| line.contains("sent to lead") || line.contains(" begins (")).collect();
     assert_eq!(told.len(), 11, "{shown}");
     let is_begin = |line: &&str| line.contains("begins");
-    assert!(told.iter().enumerate().all(|(place, line)| is_begin(line) == (place % 2 == 0)), "{shown}");
+    assert!(told.iter().enumerate().all(|(workspace, line)| is_begin(line) == (workspace % 2 == 0)), "{shown}");
 }
 
 fn git(folder: &Path, arguments: &[&str]) {
@@ -596,7 +645,7 @@ fn git(folder: &Path, arguments: &[&str]) {
 }
 
 #[test]
-fn verify_of_a_clone_asks_at_a_terminal() {
+fn verify_of_clone_asks_on_terminal() {
     for (typed, runs) in [("\r", false), ("n\r", false), ("y\r", true)] {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(".tasks")).unwrap();
@@ -606,19 +655,21 @@ fn verify_of_a_clone_asks_at_a_terminal() {
         git(folder.path(), &["add", "-A"]);
         let mut command = brigade(folder.path(), &["tasks", "complete", "1", "--force"]);
         command.env_remove("CI");
-        let mut seat = Seat::of(command, folder, 30, 120, "xterm-256color");
-        seat.until("it asks", |shown| shown.contains("runs now: touch verified") && shown.contains("[y/N]"));
-        assert!(!seat.path().join("verified").exists(), "it ran before the answer");
-        seat.type_in(typed);
-        assert_eq!(seat.code(), Some(if runs { 0 } else { 2 }), "{}", seat.shown());
-        assert_eq!(seat.path().join("verified").exists(), runs, "{}", seat.shown());
-        let task = fs::read_to_string(seat.path().join(".tasks/task_1.json")).unwrap();
+        let mut session = TestSession::of(command, folder, 30, 120, "xterm-256color");
+        session.wait_until("the program asks", |shown| {
+            shown.contains("runs now: touch verified") && shown.contains("[y/N]")
+        });
+        assert!(!session.path().join("verified").exists(), "the command ran before the answer");
+        session.type_in(typed);
+        assert_eq!(session.code(), Some(if runs { 0 } else { 2 }), "{}", session.shown());
+        assert_eq!(session.path().join("verified").exists(), runs, "{}", session.shown());
+        let task = fs::read_to_string(session.path().join(".tasks/task_1.json")).unwrap();
         assert_eq!(task.contains("completed"), runs, "{task}");
     }
 }
 
 #[test]
-fn first_run_of_a_clone_asks_at_a_terminal() {
+fn first_run_of_clone_asks_on_terminal() {
     for (arguments, typed, runs) in [
         (["up"], "\r", false),
         (["up"], "no\r", false),
@@ -635,18 +686,18 @@ fn first_run_of_a_clone_asks_at_a_terminal() {
         git(folder.path(), &["add", "-A"]);
         let mut command = brigade(folder.path(), &arguments);
         command.env_remove("CI");
-        let mut seat = Seat::of(command, folder, 30, 120, "xterm-256color");
-        seat.until("it asks", |shown| shown.contains("plan.md (1 task)") && shown.contains("[y/N]"));
-        assert!(seat.shown().contains("touch ran"), "{}", seat.shown());
-        seat.type_in(typed);
+        let mut session = TestSession::of(command, folder, 30, 120, "xterm-256color");
+        session.wait_until("the program asks", |shown| shown.contains("plan.md (1 task)") && shown.contains("[y/N]"));
+        assert!(session.shown().contains("touch ran"), "{}", session.shown());
+        session.type_in(typed);
         if runs {
-            seat.until("it works", |_| seat.path().join("ran").exists());
-            seat.until("the session begins after the answer", |shown| shown.contains("completes #1"));
+            session.wait_until("the member works", |_| session.path().join("ran").exists());
+            session.wait_until("the session starts after the answer", |shown| shown.contains("completes #1"));
             continue;
         }
-        assert_eq!(seat.code(), Some(2), "{}", seat.shown());
-        let mut left: Vec<_> = fs::read_dir(seat.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(session.code(), Some(2), "{}", session.shown());
+        let mut left: Vec<_> = fs::read_dir(session.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, [".git", "brigade.toml", "plan.md"], "nothing was written");
+        assert_eq!(left, [".git", "brigade.toml", "plan.md"], "a file was written");
     }
 }

@@ -1,6 +1,6 @@
-//! The stores against what the contracts say: outside writers without locks, crashes at every call, many at once.
+//! The contracts of the stores: outside writers without locks, crashes at every call, concurrent processes.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "the helpers of tests may panic as the tests do")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 #[path = "stores/crash.rs"]
 mod crash;

@@ -1,4 +1,4 @@
-//! Claims: how many a second by eight claimers beside the bare loop, and how long one takes on a large board.
+//! Claims: the rate of eight claimers compared with a bare loop, and the time of one claim on a large board.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,25 +7,24 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use brigade::domain::change::{Actor, Change};
+use brigade::domain::transition::{Actor, Change};
 use brigade::ports::{Claimant, Durability};
 use brigade::stores::file::board::BoardFiles;
 use serde_json::{Value, json};
 
-use super::child::{Player, ready, say};
-use super::place::{Place, mostly_closed, now_ns, open_board, pending};
+use super::child_process::{ChildProcess, ready, say};
 use super::report::{ROUNDS, Report, Target, figure, median, ms};
+use super::workspace::{TestWorkspace, mostly_closed, now_ns, open_board, pending};
 
 const TASKS: u64 = 2000;
 const PROCESSES: usize = 4;
 const CLAIMERS_PER_PROCESS: usize = 2;
-/// Claims of one round of [`measure_one`], and the pause between two: the outsider edits meanwhile.
+/// Claims in one round of [`measure_one`]. The outsider edits files in the pause between two rounds.
 const CLAIMS_PER_ROUND: usize = 100;
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often the outsider edits a file.
+/// The interval between two edits of the outsider.
 const EDIT_EVERY: Duration = Duration::from_millis(100);
 
-/// A claimant without anything special.
 pub fn claimant(name: &str) -> Claimant {
     Claimant { name: name.to_owned(), capabilities: vec!["coder".to_owned()], worker: "w1".to_owned(), lease: None }
 }
@@ -49,14 +48,14 @@ pub fn measure_rate(report: &mut Report) {
     );
 }
 
-/// Claims a second of all claimers in this role on a fresh board, each task by one of them.
+/// Claims per second by all claimers in this role on a new board. Each task is claimed once.
 fn rate(role: &str) -> f64 {
-    let place = Place::with_board(pending(TASKS));
-    let mut players: Vec<Player> =
-        (0..PROCESSES).map(|_| Player::ready(role, place.path(), CLAIMERS_PER_PROCESS)).collect();
-    players.iter_mut().for_each(|player| player.tell("go"));
-    let told: Vec<Value> = players.iter_mut().map(Player::hear_json).collect();
-    players.into_iter().for_each(Player::dismiss);
+    let workspace = TestWorkspace::with_board(pending(TASKS));
+    let mut players: Vec<ChildProcess> =
+        (0..PROCESSES).map(|_| ChildProcess::ready(role, workspace.path(), CLAIMERS_PER_PROCESS)).collect();
+    players.iter_mut().for_each(|player| player.send_line("go"));
+    let told: Vec<Value> = players.iter_mut().map(ChildProcess::read_json).collect();
+    players.into_iter().for_each(ChildProcess::finish);
     let claimed: Vec<u64> =
         told.iter().flat_map(|one| one["ids"].as_array().unwrap()).map(|id| id.as_u64().unwrap()).collect();
     let different: HashSet<u64> = claimed.iter().copied().collect();
@@ -66,7 +65,7 @@ fn rate(role: &str) -> f64 {
     claimed.len() as f64 * 1e9 / took_ns as f64
 }
 
-/// A child: claims with so many threads over one open board until nothing is claimable.
+/// A child: claims with this many threads on one open board until no task is claimable.
 pub fn claim_all(workspace: &Path, threads: usize) {
     let board = open_board(workspace, Durability::Process);
     compete(threads, |number| {
@@ -79,7 +78,7 @@ pub fn claim_all(workspace: &Path, threads: usize) {
     });
 }
 
-/// A child: the bare loop, which does for a claim what has to be done and nothing else: lock, read, write, rename.
+/// A child: the bare loop, which does only the necessary steps of a claim: lock, read, write, rename.
 pub fn claim_all_bare(workspace: &Path, threads: usize) {
     let folder = workspace.join(".tasks");
     compete(threads, |number| {
@@ -119,7 +118,7 @@ fn claim_bare(folder: &Path, id: u64, me: &str) -> bool {
     true
 }
 
-/// Waits for the word, has so many threads claim, and tells when they began and ended, and what they got.
+/// Waits for the start line, claims in this many threads, and reports start, end and the claimed tasks.
 fn compete(threads: usize, claim: impl Fn(usize) -> Vec<u64> + Sync) {
     ready();
     let begin = now_ns();
@@ -133,9 +132,9 @@ fn compete(threads: usize, claim: impl Fn(usize) -> Vec<u64> + Sync) {
 
 pub fn measure_one(report: &mut Report) {
     let boards = [10_000, 100].map(|tasks| {
-        let place = Place::with_board(mostly_closed(tasks));
-        let outsider = Player::ready("edit", place.path(), usize::try_from(tasks).unwrap());
-        (place.open_board(Durability::Process), outsider, place)
+        let workspace = TestWorkspace::with_board(mostly_closed(tasks));
+        let outsider = ChildProcess::ready("edit", workspace.path(), usize::try_from(tasks).unwrap());
+        (workspace.open_board(Durability::Process), outsider, workspace)
     });
     let (mut large, mut small, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -144,19 +143,19 @@ pub fn measure_one(report: &mut Report) {
         small.push(its);
         ratios.push(ours / its);
     }
-    boards.into_iter().for_each(|(_, outsider, _)| outsider.dismiss());
+    boards.into_iter().for_each(|(_, outsider, _)| outsider.finish());
     let small = format!("100 tasks: {}", figure(median(&small), "ms"));
     report.add("claim p50, 10,000 tasks, an outsider editing 10 files/s", median(&large), "ms", Target::Nothing, small);
     report.add("the same, as a multiple of 100 tasks", median(&ratios), "times", Target::AtMost(2.0), "");
 }
 
-/// How long claims take, each given back before the next.
+/// Times of claims, in milliseconds; each claim is released before the next.
 fn claim_times(board: &BoardFiles) -> Vec<f64> {
     let who = claimant("alice");
     let one = |_| {
         thread::sleep(PAUSE);
         let began = Instant::now();
-        let task = board.claim_next(&who).unwrap().expect("one is claimable");
+        let task = board.claim_next(&who).unwrap().expect("a task is claimable");
         let time = ms(began.elapsed());
         let release = Change::Release { reason: String::new(), counts: false };
         board.change(task.id, &release, &Actor::holder("alice", task.attempt)).unwrap();
@@ -165,7 +164,7 @@ fn claim_times(board: &BoardFiles) -> Vec<f64> {
     (0..CLAIMS_PER_ROUND).map(one).collect()
 }
 
-/// A child: another program that now and then writes one of the tasks nobody claims, without our locks, until it is dismissed.
+/// A child: writes unclaimed tasks at intervals, without locks, until its pipe is closed.
 pub fn edit_at_random(workspace: &Path, tasks: usize) {
     let folder = workspace.join(".tasks");
     thread::spawn(move || {
@@ -184,5 +183,5 @@ pub fn edit_at_random(workspace: &Path, tasks: usize) {
         }
     });
     ready();
-    while super::child::heard().is_some() {}
+    while super::child_process::next_line().is_some() {}
 }

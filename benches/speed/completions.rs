@@ -1,24 +1,24 @@
-//! Completions that survive a power cut: many at once share the disk's work, one at a time cannot.
+//! Completions that survive a power cut: concurrent ones share disk syncs.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::thread;
 use std::time::Instant;
 
-use brigade::domain::change::{Actor, Change};
 use brigade::domain::task::{Task, TaskResult};
+use brigade::domain::transition::{Actor, Change};
 use brigade::ports::Durability;
 use brigade::stores::file::board::BoardFiles;
 
 use super::claims::claimant;
-use super::place::{Place, pending};
 use super::report::{ROUNDS, Report, Target, figure, median};
+use super::workspace::{TestWorkspace, pending};
 
 const AT_ONCE: usize = 32;
-/// Completions of one round: each of many at once, and one at a time.
+/// Completions in one round: of each of many threads, and of a single thread.
 const EACH: usize = 8;
 const ALONE: usize = 48;
-/// Syncs of one round of the bare limit.
+/// Syncs in one round of the bare limit.
 const SYNCS: usize = 48;
 
 pub fn measure(report: &mut Report) {
@@ -36,10 +36,10 @@ pub fn measure(report: &mut Report) {
     report.add("the same, as a multiple of one at a time", median(&ratios), "times", Target::AtLeast(2.0), "");
 }
 
-/// Completions a second by so many threads, each completing so many claimed tasks one after the other.
+/// Completions per second by this many threads. Each thread completes this many claimed tasks in sequence.
 fn rate(threads: usize, each: usize) -> f64 {
-    let place = Place::with_board(pending((threads * each) as u64));
-    let board = place.open_board(Durability::Power);
+    let workspace = TestWorkspace::with_board(pending((threads * each) as u64));
+    let board = workspace.open_board(Durability::Power);
     let who = claimant("alice");
     let mut claimed: Vec<Task> = Vec::new();
     while let Some(task) = board.claim_next(&who).unwrap() {
@@ -56,21 +56,21 @@ fn rate(threads: usize, each: usize) -> f64 {
 }
 
 fn complete(board: &BoardFiles, task: &Task) {
-    let result = TaskResult::said("done", "");
+    let result = TaskResult::new("done", "");
     board.change(task.id, &Change::Complete(result), &Actor::holder("alice", task.attempt)).unwrap();
 }
 
-/// How often a second a file is replaced durably by a bare loop.
+/// Durable file replacements per second in a bare loop.
 fn rate_of_syncs() -> f64 {
-    let place = Place::new();
-    let folder = File::open(place.path()).unwrap();
+    let workspace = TestWorkspace::new();
+    let folder = File::open(workspace.path()).unwrap();
     let began = Instant::now();
     for number in 0..SYNCS {
-        let temporary = place.join("temporary");
+        let temporary = workspace.join("temporary");
         let mut file = File::create(&temporary).unwrap();
         file.write_all(&[b'x'; 600]).unwrap();
         file.sync_data().unwrap();
-        fs::rename(&temporary, place.join(&format!("{number}"))).unwrap();
+        fs::rename(&temporary, workspace.join(&format!("{number}"))).unwrap();
         folder.sync_all().unwrap();
     }
     SYNCS as f64 / began.elapsed().as_secs_f64()

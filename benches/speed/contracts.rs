@@ -1,5 +1,5 @@
-//! What the contracts promise within a time, which no test asserts because a busy machine may take longer: stale reports are
-//! put right within 100 ms, and no command outlives its claim or its lead by a second.
+//! Times that the contracts promise and that no test asserts, because a busy machine may take longer: stale reports are
+//! corrected within 100 ms, and a command ends within a second after its claim or its lead is lost.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::place::{Place, Process, wait_until};
 use super::report::{Report, Target, median, ms};
 use super::sessions::diligent;
+use super::workspace::{Process, TestWorkspace, wait_until};
 
-/// How often somebody puts a stale report back.
+/// Stale reports that are written.
 const STALE: usize = 20;
-/// How often a command is made to end.
+/// Commands that are ended.
 const ENDED: usize = 5;
 
 pub fn measure(report: &mut Report) {
@@ -40,26 +40,26 @@ fn beside(times: &[f64]) -> String {
     format!("{} times, median {}", times.len(), super::report::figure(median(times), "ms"))
 }
 
-/// How long what an outsider puts back stands, in milliseconds: written by renaming and in place, turn by turn.
+/// The time until a stale report is corrected, in milliseconds. Reports are written by a rename and in place, in turn.
 fn stale_reports() -> Vec<f64> {
-    let place = Place::new();
-    place.write_team(3, &diligent(), "");
-    let _up = place.start(&["up", "--headless"]);
-    let path = place.join("agent_state.json");
+    let workspace = TestWorkspace::new();
+    workspace.write_team(3, &diligent(), "");
+    let _up = workspace.start(&["up", "--headless"]);
+    let path = workspace.join("agent_state.json");
     wait_until("the team is up", || state(&path).is_some_and(|state| state["current_state"] == "continuous"));
     let one = |round| {
         thread::sleep(Duration::from_millis(100 + fastrand::u64(..300)));
-        let mut stale = state(&path).expect("it is whole while nobody writes in place");
+        let mut stale = state(&path).expect("the file is complete while no process writes in place");
         stale["current_state"] = json!("run_cleanup");
         stale["teammates"]["m1"]["phase"] = json!("work");
         let text = serde_json::to_string_pretty(&stale).unwrap() + "\n";
         if round % 2 == 0 {
-            fs::write(place.join("state.new"), text).unwrap();
-            fs::rename(place.join("state.new"), &path).unwrap();
+            fs::write(workspace.join("state.new"), text).unwrap();
+            fs::rename(workspace.join("state.new"), &path).unwrap();
         } else {
             fs::write(&path, text).unwrap();
         }
-        ms(wait_until("the report is right again", || {
+        ms(wait_until("the report is corrected", || {
             state(&path).is_some_and(|state| {
                 state["current_state"] == "continuous" && state["teammates"]["m1"]["phase"] != "work"
             })
@@ -72,23 +72,24 @@ fn state(path: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// A command that would go on for long. The fraction tells it from the commands of others.
+/// A command that runs for long. The fraction distinguishes it from other commands.
 fn long_command() -> Vec<String> {
     vec!["sleep".to_owned(), format!("1000.{}", std::process::id())]
 }
 
-/// A team whose one member runs that command, and the number of its process.
-pub fn team_with_command() -> (Place, Process, u32) {
-    let place = Place::new();
+/// A team whose one member runs that command, and the id of the command's process.
+pub fn team_with_command() -> (TestWorkspace, Process, u32) {
+    let workspace = TestWorkspace::new();
     let input = json!({ "command": format!("exec {}", long_command().join(" ")), "timeout": 1000 });
-    place.write_team(1, &json!({ "task": [{ "call": [{ "tool": "bash", "input": input }] }] }), "");
-    place.write("plan.md", "## Wait for long\n");
-    let up = place.start(&["up", "--headless", "--plan", "plan.md"]);
+    workspace.write_team(1, &json!({ "task": [{ "call": [{ "tool": "bash", "input": input }] }] }), "");
+    workspace.write("plan.md", "## Wait for long\n");
+    let up = workspace.start(&["up", "--headless", "--plan", "plan.md"]);
     let command = command_that_runs();
-    (place, up, command)
+    (workspace, up, command)
 }
 
-/// Waits for the command to run. It cannot say its number: in its own process namespace that is another.
+/// Waits for the command and returns its process id. The command itself would report an id of its own process
+/// namespace.
 pub fn command_that_runs() -> u32 {
     let wanted = long_command().join("\0") + "\0";
     let is_it = |number: &u32| fs::read_to_string(format!("/proc/{number}/cmdline")).is_ok_and(|line| line == wanted);
@@ -102,35 +103,35 @@ pub fn command_that_runs() -> u32 {
     found.unwrap()
 }
 
-fn lives(process: u32) -> bool {
-    // One that ended and was not waited for is a zombie.
+fn is_running(process: u32) -> bool {
+    // An ended process that was not reaped is a zombie.
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// From the start of the command that takes the claim away until the work on it has ended.
+/// The time from the command that takes the claim away to the end of the work on it.
 fn commands_of_lost_claims() -> Vec<f64> {
-    let (place, _up, mut command) = team_with_command();
+    let (workspace, _up, mut command) = team_with_command();
     let mut times = Vec::new();
     for _ in 0..ENDED {
-        assert!(lives(command));
+        assert!(is_running(command));
         let began = Instant::now();
-        place.time_of(&["tasks", "release", "1", "--force", "--reason", "somebody else does it"]);
-        wait_until("the command ends", || !lives(command));
+        workspace.time_of(&["tasks", "release", "1", "--force", "--reason", "another worker does it"]);
+        wait_until("the command ends", || !is_running(command));
         times.push(ms(began.elapsed()));
-        // It is claimed again, and the next command runs.
+        // The task is claimed again, and the next command runs.
         command = command_that_runs();
     }
     times
 }
 
-/// From the death of the lead until its command has ended.
+/// The time from the lead's death to the end of its command.
 fn command_of_a_killed_lead() -> f64 {
     let (_place, mut up, command) = team_with_command();
-    assert!(lives(command));
+    assert!(is_running(command));
     let began = Instant::now();
     up.0.kill().unwrap();
     up.wait();
-    wait_until("the command ends", || !lives(command));
+    wait_until("the command ends", || !is_running(command));
     ms(began.elapsed())
 }

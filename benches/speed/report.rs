@@ -1,20 +1,20 @@
-//! What was found: medians, percentiles, the table and the file. It knows nothing of what is measured.
+//! Results: medians, percentiles, the table and the JSON file.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// How often what is compared is measured.
+/// Rounds of a comparison.
 pub const ROUNDS: usize = 5;
 
-/// What a figure has to be.
+/// The limit of a figure.
 #[derive(Debug, Clone, Copy)]
 pub enum Target {
     AtMost(f64),
     Below(f64),
     AtLeast(f64),
-    /// It stands beside another figure, and has nothing to reach.
+    /// For comparison only, without a limit.
     Nothing,
 }
 
@@ -38,21 +38,21 @@ impl Target {
     }
 }
 
-struct Finding {
+struct Figure {
     row: &'static str,
     what: String,
     measured: f64,
     unit: &'static str,
     target: Target,
-    /// What it is compared with in the same run: the bare limit, or the smaller case.
+    /// The figure of the same run that it is compared with: the bare limit, or the smaller case.
     beside: String,
 }
 
-/// All findings of a run.
+/// The results of a run.
 #[derive(Default)]
 pub struct Report {
     row: &'static str,
-    findings: Vec<Finding>,
+    findings: Vec<Figure>,
 }
 
 impl Report {
@@ -60,7 +60,7 @@ impl Report {
         self.row = row;
     }
 
-    /// Takes in a figure. `beside` says what it was compared with in the same run.
+    /// Adds a figure. `beside` names the figure of the same run that it is compared with.
     pub fn add(
         &mut self,
         what: impl Into<String>,
@@ -70,10 +70,10 @@ impl Report {
         beside: impl Into<String>,
     ) {
         let (what, beside) = (what.into(), beside.into());
-        self.findings.push(Finding { row: self.row, what, measured, unit, target, beside });
+        self.findings.push(Figure { row: self.row, what, measured, unit, target, beside });
     }
 
-    /// Prints the table and writes the file; one with some of the rows only goes beside the whole one.
+    /// Prints the table and writes the file. A partial run is written to a separate file.
     pub fn close(&self, is_whole: bool) {
         println!("{}", self.table());
         let folder = target_folder().join("bench");
@@ -129,7 +129,7 @@ impl Report {
     }
 }
 
-/// A figure with its unit, as precise as it is worth.
+/// A figure with its unit, rounded to a useful precision.
 pub fn figure(value: f64, unit: &str) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 => 0,
@@ -139,24 +139,23 @@ pub fn figure(value: f64, unit: &str) -> String {
     format!("{value:.digits$} {unit}").trim_end().to_owned()
 }
 
-/// The middle one.
 pub fn median(values: &[f64]) -> f64 {
     percentile(values, 50)
 }
 
-/// The value that so many of a hundred do not exceed.
+/// The value that this many of a hundred values do not exceed.
 pub fn percentile(values: &[f64], hundredths: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let place = (sorted.len() * hundredths).div_ceil(100).saturating_sub(1);
-    sorted.get(place).copied().unwrap_or(f64::NAN)
+    let workspace = (sorted.len() * hundredths).div_ceil(100).saturating_sub(1);
+    sorted.get(workspace).copied().unwrap_or(f64::NAN)
 }
 
 pub fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// Where cargo builds to.
+/// The build folder of cargo.
 fn target_folder() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_owned()
 }

@@ -1,4 +1,4 @@
-//! A team that was killed at work, launched again: from the start of the process until a model is asked.
+//! A killed team that is launched again: the time from the process start to the first model request.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-use brigade::domain::event::{Event, Fact};
+use brigade::domain::event::{Event, EventKind};
 use brigade::domain::task::TaskId;
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role, Usage};
@@ -17,28 +17,29 @@ use brigade::stores::file::transcripts::FileTranscripts;
 use brigade::stores::fs::RealFileSystem;
 use serde_json::json;
 
-use super::crew::member_name;
-use super::place::{PATIENCE, Place, pending};
 use super::report::{ROUNDS, Report, Target, figure, median, ms};
+use super::team::member_name;
+use super::workspace::{TestWorkspace, WAIT_TIME_MAX, pending};
 
 const TEAMMATES: usize = 50;
 const TASKS: u64 = 500;
 const EVENTS: usize = 10_000;
-/// Turns in each transcript: a call of a tool and its result.
+/// Turns in each transcript; each is a tool call and its result.
 const TURNS: usize = 100;
-/// The text of a result.
+/// The size of a tool result.
 const RESULT_BYTES: usize = 1500;
 
 pub fn measure(report: &mut Report) {
     let requests = Requests::listen();
-    let place = Place::with_board(pending(TASKS));
-    write_config(&place, &requests.address);
-    let transcripts = write_transcripts(&place);
-    // The first launch leaves what every further one takes up: it is killed while all wait for their models.
+    let workspace = TestWorkspace::with_board(pending(TASKS));
+    write_config(&workspace, &requests.address);
+    let transcripts = write_transcripts(&workspace);
+    // The first launch prepares the state that every further launch resumes. It is killed while all members wait for
+    // their models.
     let (mut first, mut all) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         let began = Instant::now();
-        let mut process = place.start(&["up", "bench", "--headless"]);
+        let mut process = workspace.start(&["up", "bench", "--headless"]);
         let times: Vec<Instant> = (0..TEAMMATES).map(|_| requests.next()).collect();
         if round > 0 {
             first.push(ms(times[0] - began));
@@ -47,44 +48,44 @@ pub fn measure(report: &mut Report) {
         process.0.kill().unwrap();
         process.wait();
         requests.forget();
-        grow_log(&place);
+        grow_log(&workspace);
     }
     let beside = format!("the last of {TEAMMATES}: {}; {transcripts} MB of transcripts", figure(median(&all), "ms"));
     let what = format!("killed with {TEAMMATES} at work, {EVENTS} events: up to the first request");
     report.add(what, median(&first), "ms", Target::Below(1000.0), beside);
 }
 
-/// A model server that takes requests and never answers.
+/// A model server that accepts requests and never answers.
 struct Requests {
     address: String,
-    heard: Receiver<Instant>,
+    arrivals: Receiver<Instant>,
 }
 
 impl Requests {
     fn listen() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (sender, heard) = channel();
+        let (sender, arrivals) = channel();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let sender = sender.clone();
-                std::thread::spawn(move || read_on(stream, || sender.send(Instant::now()).unwrap()));
+                std::thread::spawn(move || read_to_end(stream, || sender.send(Instant::now()).unwrap()));
             }
         });
-        Self { address, heard }
+        Self { address, arrivals }
     }
 
     fn next(&self) -> Instant {
-        self.heard.recv_timeout(PATIENCE).expect("a request comes")
+        self.arrivals.recv_timeout(WAIT_TIME_MAX).expect("a request arrives")
     }
 
     fn forget(&self) {
-        while self.heard.try_recv().is_ok() {}
+        while self.arrivals.try_recv().is_ok() {}
     }
 }
 
-/// Reads what comes until the other side is gone; says so once the first of it is there.
-fn read_on(mut stream: TcpStream, begins: impl FnOnce()) {
+/// Reads until the other side closes; calls `begins` after the first bytes.
+fn read_to_end(mut stream: TcpStream, begins: impl FnOnce()) {
     let mut bytes = [0; 64 * 1024];
     let mut begins = Some(begins);
     while matches!(stream.read(&mut bytes), Ok(1..)) {
@@ -94,7 +95,7 @@ fn read_on(mut stream: TcpStream, begins: impl FnOnce()) {
     }
 }
 
-fn write_config(place: &Place, address: &str) {
+fn write_config(workspace: &TestWorkspace, address: &str) {
     let members: String = (0..TEAMMATES)
         .map(|number| {
             format!(
@@ -103,12 +104,12 @@ fn write_config(place: &Place, address: &str) {
             )
         })
         .collect();
-    place.write("brigade.toml", &format!("[teams.bench]\n{members}"));
+    workspace.write("brigade.toml", &format!("[teams.bench]\n{members}"));
 }
 
-/// What each teammate was told and did before; says how much that is.
-fn write_transcripts(place: &Place) -> usize {
-    let folder = place.join(TEAM_FOLDER);
+/// Writes the transcript of each teammate. Returns the number of bytes.
+fn write_transcripts(workspace: &TestWorkspace) -> usize {
+    let folder = workspace.join(TEAM_FOLDER);
     let transcripts = FileTranscripts::new(Arc::new(RealFileSystem::default()), Durability::Process, &folder);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut bytes = 0;
@@ -133,21 +134,21 @@ fn turn(number: usize) -> [Record; 2] {
         .map(|message| Record { at: UnixMs(1_763_688_000_000), entry: Entry::Message(message) })
 }
 
-/// Brings the log of the run that was killed to [`EVENTS`] events.
-fn grow_log(place: &Place) {
-    let path = place.join(TEAM_FOLDER).join("events.jsonl");
+/// Extends the log of the killed run to [`EVENTS`] events.
+fn grow_log(workspace: &TestWorkspace) {
+    let path = workspace.join(TEAM_FOLDER).join("events.jsonl");
     let there = std::fs::read_to_string(&path).unwrap().lines().count();
     let mut text = String::new();
     for seq in there + 1..=EVENTS {
         let teammate = member_name(seq % TEAMMATES);
-        let fact = Fact::ToolStarted {
+        let fact = EventKind::ToolStarted {
             teammate,
             task: Some(TaskId(seq as u64 % TASKS + 1)),
             tool: "bash".to_owned(),
             call: format!("toolu_{seq}"),
             about: "cargo test --test board".to_owned(),
         };
-        text += &Event { v: 1, seq: seq as u64, at: UnixMs(1_763_688_000_000), fact }.to_line();
+        text += &Event { v: 1, seq: seq as u64, at: UnixMs(1_763_688_000_000), kind: fact }.to_line();
         text.push('\n');
     }
     OpenOptions::new().append(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Whole sessions of the program: a small one to its end, and the way to the first request on a large board.
+//! Whole sessions of the program: a small one to its end, and the time to the first request on a large board.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::place::{Place, Process, mostly_closed, time_of};
 use super::report::{ROUNDS, Report, Target, figure, median, ms};
+use super::workspace::{Process, TestWorkspace, mostly_closed, time_of};
 
-/// The script of a model that does each task at once.
+/// The script of a model that completes each task with its first answer.
 pub fn diligent() -> Value {
     let input = json!({ "task_id": "{{task}}", "status": "completed", "result": "done" });
     json!({ "task": [{ "call": [{ "tool": "task_update", "input": input }] }] })
@@ -29,15 +29,15 @@ pub fn measure_session(report: &mut Report) {
     }
 }
 
-/// How long a session with so many tasks takes from start to end of the process.
+/// The time of a session with this many tasks, from start to end of the process.
 fn session(durability: &str, tasks: usize) -> Duration {
-    let place = Place::new();
-    place.write_team(3, &diligent(), &format!("durability = \"{durability}\""));
+    let workspace = TestWorkspace::new();
+    workspace.write_team(3, &diligent(), &format!("durability = \"{durability}\""));
     let plan: String = (1..=tasks).map(|number| format!("## Task {number}\n")).collect();
-    place.write("plan.md", &plan);
+    workspace.write("plan.md", &plan);
     let arguments: &[&str] = if tasks > 0 { &["run", "bench", "--plan", "plan.md"] } else { &["run", "bench"] };
-    let time = time_of(&mut place.brigade(arguments));
-    let done = std::fs::read_dir(place.join(".tasks")).unwrap().flatten();
+    let time = time_of(&mut workspace.brigade(arguments));
+    let done = std::fs::read_dir(workspace.join(".tasks")).unwrap().flatten();
     let is_task = |name: &str| name.starts_with("task_");
     let files: Vec<_> = done.filter(|entry| is_task(&entry.file_name().to_string_lossy())).collect();
     assert_eq!(files.len(), tasks);
@@ -49,24 +49,24 @@ fn session(durability: &str, tasks: usize) -> Duration {
 
 pub fn measure_start(report: &mut Report) {
     let cases = [10_000, 100].map(|tasks| {
-        let place = Place::with_board(mostly_closed(tasks));
-        place.write_team(3, &diligent(), "");
-        place
+        let workspace = TestWorkspace::with_board(mostly_closed(tasks));
+        workspace.write_team(3, &diligent(), "");
+        workspace
     });
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
-        for (place, times) in cases.iter().zip(&mut times) {
-            times.push(ms(time_to_first_request(place)));
+        for (workspace, times) in cases.iter().zip(&mut times) {
+            times.push(ms(time_to_first_request(workspace)));
         }
     }
     let small = format!("100 tasks: {}", figure(median(&times[1]), "ms"));
     report.add("cold start to the first request, 10,000 tasks", median(&times[0]), "ms", Target::Below(300.0), small);
 }
 
-/// From the start of the process until it says that a turn began; it is killed then.
-fn time_to_first_request(place: &Place) -> Duration {
+/// The time from the process start to the message that a turn began. The process is then killed.
+fn time_to_first_request(workspace: &TestWorkspace) -> Duration {
     let began = Instant::now();
-    let mut command = place.brigade(&["run", "bench", "--output-format", "stream-json"]);
+    let mut command = workspace.brigade(&["run", "bench", "--output-format", "stream-json"]);
     let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
     let first = lines.map(Result::unwrap).find(|line| line.contains("\"turn_started\""));

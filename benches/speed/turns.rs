@@ -1,4 +1,4 @@
-//! The overhead of a turn: from the model's answer to its next request, less what the tools took, which is nothing here.
+//! The overhead of a turn: the time from the model's answer to its next request. The tools take no time here.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -7,21 +7,20 @@ use std::time::{Duration, Instant};
 use brigade::ports::{Durability, ModelRequest};
 use brigade::team::spec::Limits;
 
-use super::crew::{Brain, Crew, NOTHING, call, complete, new_task};
-use super::place::{Place, pending};
 use super::report::{ROUNDS, Report, Target, figure, median, ms, percentile};
+use super::team::{FnModel, NOTHING, TeamSetup, call, complete, new_task};
+use super::workspace::{TestWorkspace, pending};
 
-/// How long each round goes on once everybody works.
+/// The measured time of a round, after all members started.
 const ROUND: Duration = Duration::from_millis(1200);
-/// How long the first turns, which all begin at once, are not counted.
+/// The time that is not measured at the start of a round, when all first turns begin at once.
 const WARM_UP: Duration = Duration::from_millis(600);
-/// Turns a task takes.
 const TURNS_PER_TASK: usize = 40;
 
-/// The cases: teammates, and what their model takes. Together they ask for about as many turns a second.
+/// The cases: the number of teammates and the delay of their model. Both request about as many turns per second.
 const CASES: [(usize, Duration); 2] = [(3, Duration::from_millis(20)), (100, Duration::from_millis(600))];
 
-/// When answers were handed over, and what came after them.
+/// The times at which answers were returned, and the overheads after them.
 #[derive(Default)]
 struct Times {
     answered: HashMap<String, Instant>,
@@ -54,12 +53,12 @@ pub fn measure(report: &mut Report) {
     }
 }
 
-/// The overheads of the turns of one round, in milliseconds.
+/// The turn overheads of one round, in milliseconds.
 async fn round(members: usize, time: Duration, durability: Durability) -> Vec<f64> {
-    let place = Place::with_board(pending(members as u64 * 20));
+    let workspace = TestWorkspace::with_board(pending(members as u64 * 20));
     let times = Arc::new(Mutex::new(Times::default()));
     let (thinking, answering) = (Arc::clone(&times), Arc::clone(&times));
-    let think = move |request: &ModelRequest| {
+    let respond = move |request: &ModelRequest| {
         let now = Instant::now();
         let mut times = thinking.lock().unwrap();
         let who = request.teammate.to_string();
@@ -74,25 +73,25 @@ async fn round(members: usize, time: Duration, durability: Durability) -> Vec<f6
             (TURNS_PER_TASK.., Some(task)) => complete(task),
             _ => call(NOTHING, serde_json::json!({})),
         };
-        // Models do not answer in step.
+        // Random delays keep the models out of step.
         (response, time.mul_f64(0.5 + fastrand::f64()))
     };
     let answered = move |who: &str| {
         answering.lock().unwrap().answered.insert(who.to_owned(), Instant::now());
     };
-    let model = Arc::new(Brain { think, answered });
-    let crew = Crew { workspace: place.path(), members, durability, limits: Limits::default(), model };
+    let model = Arc::new(FnModel { respond, answered });
+    let crew = TeamSetup { workspace: workspace.path(), members, durability, limits: Limits::default(), model };
     let crewed = crew.launch().await;
     tokio::time::sleep(WARM_UP).await;
     times.lock().unwrap().overheads.clear();
     tokio::time::sleep(ROUND).await;
     let overheads = std::mem::take(&mut times.lock().unwrap().overheads);
     crewed.stop().await;
-    assert!(overheads.len() > 50, "there were turns: {}", overheads.len());
+    assert!(overheads.len() > 50, "too few turns: {}", overheads.len());
     overheads
 }
 
-/// The task at hand: the last that was handed out.
+/// The last task that was assigned.
 fn task_of(request: &ModelRequest) -> Option<u64> {
     let texts = request.messages.iter().rev().flat_map(|message| message.content.iter().rev());
     texts

@@ -1,4 +1,4 @@
-//! Worktrees and merges: on a repository of this project's size, and beside the same steps by git alone.
+//! Worktrees and merges on a repository of this project's size, compared with the same steps by git alone.
 
 use std::fs;
 use std::path::Path;
@@ -7,46 +7,48 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use brigade::domain::task::TaskId;
-use brigade::ports::{Assignment, Durability, Merge, MergeTry, Provision, Publish, Repository, Worktree};
+use brigade::ports::{
+    Assignment, Durability, Merge, MergeOutcome, PublishOutcome, Repository, Worktree, WorktreeOutcome,
+};
 use brigade::sandbox::Sandbox;
 use brigade::stores::fs::RealFileSystem;
 use brigade::stores::git::{GitOptions, GitRepository};
 
-use super::place::{Place, SystemClock};
 use super::report::{Report, Target, figure, median, ms};
+use super::workspace::{SystemClock, TestWorkspace};
 
-/// How often each is measured.
+/// Repetitions of each measurement.
 const TIMES: u64 = 11;
-/// What a merge is verified with: as long as a quick test.
+/// The verify command of a merge, as long as a quick test.
 const VERIFY: &str = "sleep 1";
-/// The folders of this project that the repository holds.
+/// The folders of this project that are copied into the repository.
 const FOLDERS: [&str; 4] = ["src", "tests", "benches", "prompts"];
 
 pub fn measure(report: &mut Report) {
-    let place = Place::new();
+    let workspace = TestWorkspace::new();
     let files: usize = FOLDERS
         .iter()
-        .map(|folder| copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &place.join(folder)))
+        .map(|folder| copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &workspace.join(folder)))
         .sum();
-    git(place.path(), &["init", "-q", "-b", "main", "."]);
-    git(place.path(), &["config", "user.name", "Bench"]);
-    git(place.path(), &["config", "user.email", "bench@example.invalid"]);
-    git(place.path(), &["add", "-A"]);
-    git(place.path(), &["commit", "-q", "-m", "Begin"]);
+    git(workspace.path(), &["init", "-q", "-b", "main", "."]);
+    git(workspace.path(), &["config", "user.name", "Bench"]);
+    git(workspace.path(), &["config", "user.email", "bench@example.invalid"]);
+    git(workspace.path(), &["add", "-A"]);
+    git(workspace.path(), &["commit", "-q", "-m", "Begin"]);
     let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
     let (mut made, mut bare_made, mut merged, mut bare_merged) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for number in 1..=TIMES {
         let began = Instant::now();
-        let bare = bare_worktree(place.path(), number);
+        let bare = bare_worktree(workspace.path(), number);
         bare_made.push(ms(began.elapsed()));
         let began = Instant::now();
-        let (repository, worktree) = runtime.block_on(provision(place.path(), number));
+        let (repository, worktree) = runtime.block_on(provision(workspace.path(), number));
         made.push(ms(began.elapsed()));
-        for root in [place.path().join(&bare), worktree.root.clone()] {
+        for root in [workspace.path().join(&bare), worktree.root.clone()] {
             fs::write(root.join(format!("new-{number}-{}", root.ends_with(&bare))), "one\n").unwrap();
         }
         let began = Instant::now();
-        bare_merge(place.path(), &bare, number);
+        bare_merge(workspace.path(), &bare, number);
         bare_merged.push(ms(began.elapsed()));
         let began = Instant::now();
         runtime.block_on(merge(&repository, &worktree, number));
@@ -83,7 +85,8 @@ fn bare_worktree(root: &Path, number: u64) -> String {
     path
 }
 
-/// What a script would do: commit, merge in a worktree of its own, verify, move the branch and the checkout, tidy up.
+/// The same steps as a script: commit, merge in a separate worktree, verify, move the branch and the checkout, clean
+/// up.
 fn bare_merge(root: &Path, path: &str, number: u64) {
     let (worktree, branch, scratch) = (root.join(path), format!("bare-{number}"), root.join(".bare/scratch"));
     git(&worktree, &["add", "-A"]);
@@ -128,8 +131,8 @@ async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
     };
     let repository = GitRepository::open(root, options).await.unwrap();
     match repository.provision(&assignment(number)).await.unwrap() {
-        Provision::Ready(worktree) => (repository, worktree),
-        other @ Provision::Merged { .. } => panic!("{other:?}"),
+        WorktreeOutcome::Ready(worktree) => (repository, worktree),
+        other @ WorktreeOutcome::Merged { .. } => panic!("{other:?}"),
     }
 }
 
@@ -137,10 +140,10 @@ async fn merge(repository: &GitRepository, worktree: &Worktree, number: u64) {
     let assignment = assignment(number);
     let commit = repository.commit(worktree, &assignment, "Work.").await.unwrap().unwrap();
     let merge: Merge = match repository.merge(worktree, &assignment, "Work.", &commit).await.unwrap() {
-        MergeTry::Made(merge) => merge,
+        MergeOutcome::Made(merge) => merge,
         other => panic!("{other:?}"),
     };
     verify(&repository.check_out(&merge).await.unwrap());
-    assert_eq!(repository.publish(&merge, &assignment).await.unwrap(), Publish::Done(None));
+    assert_eq!(repository.publish(&merge, &assignment).await.unwrap(), PublishOutcome::Done(None));
     assert_eq!(repository.clear(worktree, &assignment).await.unwrap(), None);
 }

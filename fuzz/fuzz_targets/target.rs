@@ -1,8 +1,8 @@
-//! libFuzzer on one target of `tests/parsers/targets.rs`: the one this program is called like.
+//! Runs libFuzzer on one target of `tests/parsers/targets.rs`: the one with the name of this program.
 
 #![no_main]
 
-#[allow(dead_code, reason = "the samples are for tests; a corpus is begun with `tests/contracts`")]
+#[allow(dead_code, reason = "only the tests use the samples; start a corpus with `tests/contracts`")]
 #[path = "../../tests/parsers/targets.rs"]
 mod targets;
 

@@ -1,62 +1,92 @@
-//! `brigade plan` and `brigade review`: what waits to be approved, shown and answered. They differ in what they are about.
+//! `brigade plan` and `brigade review`: list, show and answer the plans and the work that wait for approval.
 
 use clap::Subcommand;
 
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
-use crate::config::problem::nearest;
+use super::pager;
+use crate::config::diagnostics::nearest;
+use crate::domain::approval::{Approvals, Request, RequestError, RequestKind};
 use crate::domain::name::HUMAN;
-use crate::domain::request::{Request, RequestBook, RequestError, RequestKind};
 use crate::domain::state::Mode;
 use crate::ports::{StoreError, Stores};
-use crate::stores::open::Purpose;
-use crate::tools::answers::{self, Answerer, Asked};
-use crate::ui::approvals;
-use crate::ui::text::one_line;
+use crate::stores::git::GitRepository;
+use crate::stores::workspace::OpenMode;
+use crate::tools::approval_answers::{self, ApprovalRef, Responder};
+use crate::ui::text::{one_line, printable};
+use crate::ui::{approvals, review};
 
-/// Show the plans that wait for an answer, and answer them
+/// Lines of a review that a session prints.
+const SESSION_LINES_MAX: usize = 200;
+/// The widest summary of changed files, in columns, and the spaces before it.
+const SUMMARY_WIDTH_MAX: usize = 120;
+const SUMMARY_INDENT: usize = 2;
+
+/// List, show and answer plans
 ///
-/// A teammate hands in a plan before work that is large or hard to undo. The lead answers it; a person may too, and has to where the
-/// lead goes by rule. An answer is given once.
+/// A teammate hands in a plan before work that is large or hard to undo. The lead answers it. A person may answer too, and must if the
+/// lead has no model. A plan is answered once.
 #[derive(Debug, clap::Args)]
 pub struct Plan {
     #[command(subcommand)]
-    command: Option<ApprovalCommand>,
+    command: Option<PlanCommand>,
 }
 
-/// Show the work that waits to be approved, and approve it or send it back
+/// List, show and answer reviews of finished work
 ///
-/// In a team with `review` a task is completed only once somebody else approved what was done. Who that is, is said beside it; a
-/// person may answer too. An answer is given once.
+/// In a team with `review`, a task is completed only after its work is approved. The list names the reviewer; a person may always answer.
+/// A review is answered once.
 #[derive(Debug, clap::Args)]
 pub struct Review {
     #[command(subcommand)]
-    command: Option<ApprovalCommand>,
+    command: Option<ReviewCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-enum ApprovalCommand {
-    /// List what waits for an answer
+enum PlanCommand {
+    /// List the plans without an answer
     List,
-    /// Show one, answered or not
+    /// Show a plan
     Show {
-        /// Which [default: the one that waits]
+        /// The plan's id [default: the only one waiting]
         id: Option<String>,
     },
+    #[command(flatten)]
+    Answer(AnswerCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum ReviewCommand {
+    /// List the reviews without an answer
+    List,
+    /// Show the work to review and its diff
+    Show {
+        /// The review's id [default: the only one waiting]
+        id: Option<String>,
+        /// Show only the changed lines per file
+        #[arg(long)]
+        stat: bool,
+    },
+    #[command(flatten)]
+    Answer(AnswerCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum AnswerCommand {
     /// Approve it
     Approve {
-        /// Which [default: the one that waits]
+        /// The id [default: the only one waiting]
         id: Option<String>,
-        /// What to mind
+        /// A comment for the author
         #[arg(long, value_name = "TEXT")]
         feedback: Option<String>,
     },
-    /// Send it back
+    /// Reject it, so that the author changes it
     Reject {
-        /// Which [default: the one that waits]
+        /// The id [default: the only one waiting]
         id: Option<String>,
-        /// What to change
+        /// The changes to make
         #[arg(long, value_name = "TEXT")]
         feedback: Option<String>,
     },
@@ -66,9 +96,14 @@ impl Plan {
     /// Shows or answers plans.
     ///
     /// # Errors
-    /// No such plan, one that is answered already, or several where none is named.
+    /// There is no such plan, it is answered already, or several wait and none is named.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        run(context, RequestKind::PlanApproval, self.command).await
+        let kind = RequestKind::PlanApproval;
+        match self.command {
+            None | Some(PlanCommand::List) => list(context, kind).await,
+            Some(PlanCommand::Show { id }) => show_plan(context, id.as_deref()).await,
+            Some(PlanCommand::Answer(command)) => command.run(context, kind).await,
+        }
     }
 }
 
@@ -78,49 +113,113 @@ impl Review {
     /// # Errors
     /// As [`Plan::run`].
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        run(context, RequestKind::Review, self.command).await
+        let kind = RequestKind::Review;
+        match self.command {
+            None | Some(ReviewCommand::List) => list(context, kind).await,
+            Some(ReviewCommand::Show { id, stat }) => show_review(context, id.as_deref(), stat).await,
+            Some(ReviewCommand::Answer(command)) => command.run(context, kind).await,
+        }
     }
 }
 
-async fn run(context: &Context, kind: RequestKind, command: Option<ApprovalCommand>) -> CliResult<Answer> {
-    match command.unwrap_or(ApprovalCommand::List) {
-        ApprovalCommand::List => list(context, kind).await,
-        ApprovalCommand::Show { id } => show(context, kind, id.as_deref()).await,
-        ApprovalCommand::Approve { id, feedback } => {
-            answer(context, kind, id.as_deref(), true, feedback.as_deref()).await
-        }
-        ApprovalCommand::Reject { id, feedback } => {
-            answer(context, kind, id.as_deref(), false, feedback.as_deref()).await
-        }
+impl AnswerCommand {
+    async fn run(self, context: &Context, kind: RequestKind) -> CliResult<Answer> {
+        let (id, approve, feedback) = match self {
+            Self::Approve { id, feedback } => (id, true, feedback),
+            Self::Reject { id, feedback } => (id, false, feedback),
+        };
+        answer(context, kind, id.as_deref(), approve, feedback.as_deref()).await
     }
 }
 
 async fn list(context: &Context, kind: RequestKind) -> CliResult<Answer> {
-    let book = context.stores(Purpose::Look).await?.requests.all().await?;
+    let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
     let open: Vec<&Request> = book.open(kind).collect();
     let (now, columns) = (context.now(), context.output.columns);
     let answer = context.output.answer(&open, || approvals::list(&open, now, columns))?;
     let noun = kind.noun();
     Ok(match open.as_slice() {
         [] => answer.note(format!("no {noun} waits for an answer")),
-        [_] => answer.note(format!(
-            "brigade {noun} show shows it, brigade {noun} approve or brigade {noun} reject --feedback TEXT answers it"
-        )),
-        _ => answer.note(format!(
-            "brigade {noun} show ID shows one, brigade {noun} approve ID or brigade {noun} reject ID --feedback TEXT answers it"
-        )),
+        [first, ..] => {
+            let id = one_line(&first.id);
+            let answer = answer.note(format!("show:    brigade {noun} show {id}"));
+            how_to_answer(answer, kind, &id)
+        }
     })
 }
 
-async fn show(context: &Context, kind: RequestKind, id: Option<&str>) -> CliResult<Answer> {
-    let book = context.stores(Purpose::Look).await?.requests.all().await?;
+async fn show_plan(context: &Context, id: Option<&str>) -> CliResult<Answer> {
+    let kind = RequestKind::PlanApproval;
+    let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
     let request = find(&book, kind, id)?;
-    let (now, columns) = (context.now(), context.output.columns);
-    let answer = context.output.answer(request, || approvals::whole(request, now, columns))?;
+    let output = context.output;
+    let text = || approvals::card(request, context.now(), output.columns, output.renders_markdown());
+    let answer = output.answer(request, text)?;
     Ok(match request.is_open_approval() {
-        true => answer.note(approvals::how_to_answer(kind, &request.id)),
+        true => how_to_answer(answer, kind, &one_line(&request.id)),
         false => answer,
     })
+}
+
+async fn show_review(context: &Context, id: Option<&str>, is_summary: bool) -> CliResult<Answer> {
+    let kind = RequestKind::Review;
+    let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+    let request = find(&book, kind, id)?;
+    let output = context.output;
+    let mut answer = output.answer(request, || {
+        let card = review::card(request, context.now(), output.columns, output.renders_markdown());
+        format!("{card}\n{}", changes(context, request, is_summary))
+    })?;
+    if context.is_in_session() {
+        answer.text = first_lines(&answer.text, &one_line(&request.id));
+    } else if pager::page(&answer.text, &output) {
+        answer.text = String::new();
+    }
+    Ok(match request.is_open_approval() {
+        true => how_to_answer(answer, kind, &one_line(&request.id)),
+        false => answer,
+    })
+}
+
+/// The diff of the work, or the reason why there is none.
+fn changes(context: &Context, request: &Request, is_summary: bool) -> String {
+    let Some(commit) = request.about.as_ref().and_then(|about| about.commit.as_deref()) else {
+        return "no diff: the team works in the workspace itself, without worktrees. See its changes with: git diff\n"
+            .to_owned();
+    };
+    let running = context.running_team().ok().and_then(|running| running.lead).map(|lead| lead.team);
+    let team = context.team_if_valid(running.as_deref()).or_else(|| context.team_if_valid(None));
+    let into = team.and_then(|team| team.merge_into);
+    let diff = |summary_columns| {
+        let workspace = context.workspace()?;
+        let diff = GitRepository::review_diff(&workspace, into.clone(), commit, summary_columns);
+        diff.map_err(|error| CliError::refused(error.to_string()))
+    };
+    let columns = context.output.columns.saturating_sub(SUMMARY_INDENT).clamp(20, SUMMARY_WIDTH_MAX);
+    let text = diff(Some(columns)).and_then(|summary| {
+        if summary.trim().is_empty() {
+            return Ok("no file was changed\n".to_owned());
+        }
+        let summary = review::diff_summary(&summary);
+        Ok(if is_summary { summary } else { format!("{summary}\n{}", review::diff(&diff(None)?)) })
+    });
+    text.unwrap_or_else(|error: CliError| format!("{}\n", printable(&error.message)))
+}
+
+/// The start of a text for the screen of a session, which has no pager.
+fn first_lines(text: &str, id: &str) -> String {
+    let count = text.lines().count();
+    if count <= SESSION_LINES_MAX {
+        return text.to_owned();
+    }
+    let start: String = text.split_inclusive('\n').take(SESSION_LINES_MAX).collect();
+    format!("{start}… {} more lines: in another terminal, brigade review show {id}\n", count - SESSION_LINES_MAX)
+}
+
+fn how_to_answer(answer: Answer, kind: RequestKind, id: &str) -> Answer {
+    let noun = kind.noun();
+    let answer = answer.note(format!("approve: brigade {noun} approve {id}"));
+    answer.note(format!("reject:  brigade {noun} reject {id} --feedback TEXT"))
 }
 
 async fn answer(
@@ -130,52 +229,55 @@ async fn answer(
     approve: bool,
     feedback: Option<&str>,
 ) -> CliResult<Answer> {
-    let stores = context.stores(Purpose::Act).await?;
+    let stores = context.stores(OpenMode::Write).await?;
     let book = stores.requests.all().await?;
     let id = find(&book, kind, id)?.id.clone();
     let feedback = feedback.map(str::trim).filter(|feedback| !feedback.is_empty());
     let now = context.now();
-    let compose = |request: &Request| answers::reply(request, HUMAN, approve, feedback, now);
-    // Another terminal of the same person is somebody else here.
+    let compose = |request: &Request| approval_answers::answer_message(request, HUMAN, approve, feedback, now);
+    // Two terminals of the same person are two responders.
     let process = format!("{HUMAN} {}", std::process::id());
-    let by = Answerer { name: HUMAN, process: &process };
-    let asked = Asked { id: &id, kind };
-    let given = answers::answer(&stores, by, now, asked, approve, compose).await;
+    let by = Responder { name: HUMAN, process: &process };
+    let asked = ApprovalRef { id: &id, kind };
+    let given = approval_answers::send_answer(&stores, by, now, asked, approve, compose).await;
     let given = given.map_err(|error| refused(error, kind))?;
     let from = one_line(&given.request.from);
     let word = if approve { "approved" } else { "rejected" };
     let data =
         serde_json::json!({ "id": id, "from": given.request.from, "approve": approve, "message": given.message });
-    let answer = context.output.answer(&data, || format!("{from} is told: {} {id} is {word}\n", kind.noun()))?;
-    told_when(context, &stores, answer).await
+    let mut answer = context.output.answer(&data, || format!("{} {id} {word}; {from} is notified\n", kind.noun()))?;
+    if !approve && feedback.is_none() {
+        answer = answer.note(format!("no reason given; to tell {from} what to change: brigade send {from} TEXT"));
+    }
+    note_delivery(context, &stores, answer).await
 }
 
-/// Says when whoever handed it in gets to read the answer, unless that is now.
-async fn told_when(context: &Context, stores: &Stores, answer: Answer) -> CliResult<Answer> {
-    let is_running = context.who_runs().is_ok_and(|running| running.lead.is_some());
+/// Adds when the author reads the answer, unless that is now.
+async fn note_delivery(context: &Context, stores: &Stores, answer: Answer) -> CliResult<Answer> {
+    let is_running = context.running_team().is_ok_and(|running| running.lead.is_some());
     let desired = stores.state.read().await.ok().flatten().map(|state| state.desired);
     Ok(match (is_running, desired) {
-        (false, _) => answer.note("no team runs: it is delivered when one does"),
+        (false, _) => answer.note("no team runs: the answer is delivered at the next launch"),
         (true, Some(Mode::Pause)) => {
-            answer.note("the team pauses: it is read when it goes on (brigade state continuous)")
+            answer.note("the team is paused: the answer is read after brigade state continuous")
         }
         (true, _) => answer,
     })
 }
 
 fn refused(error: StoreError, kind: RequestKind) -> CliError {
-    let is_answered = matches!(&error, StoreError::Request(RequestError::Answered { .. }));
+    let is_answered = matches!(&error, StoreError::Request(RequestError::AlreadyAnswered { .. }));
     let is_busy = matches!(&error, StoreError::Request(RequestError::BeingAnswered { .. }));
     let error = CliError::from(error);
     match (is_answered, is_busy) {
-        (true, _) => error.hint("brigade send NAME TEXT tells the teammate something else"),
-        (_, true) => error.hint(format!("brigade {} shows in a moment what came of it", kind.noun())),
+        (true, _) => error.hint("to write to the teammate instead: brigade send NAME TEXT"),
+        (_, true) => error.hint(format!("to see the answer in a moment: brigade {} show", kind.noun())),
         _ => error,
     }
 }
 
-/// The request that is meant: the one of this id, or the only one that waits.
-fn find<'a>(book: &'a RequestBook, kind: RequestKind, id: Option<&str>) -> CliResult<&'a Request> {
+/// The request with this id, or the only one that waits.
+fn find<'a>(book: &'a Approvals, kind: RequestKind, id: Option<&str>) -> CliResult<&'a Request> {
     let noun = kind.noun();
     let open: Vec<&Request> = book.open(kind).collect();
     let named = |requests: &[&Request]| {
@@ -187,7 +289,11 @@ fn find<'a>(book: &'a RequestBook, kind: RequestKind, id: Option<&str>) -> CliRe
         return match open.as_slice() {
             [] => Err(CliError::refused(format!("no {noun} waits for an answer"))),
             [request] => Ok(request),
-            several => Err(CliError::usage(format!("which {noun}? {} wait: {}", several.len(), named(several)))),
+            several => {
+                let message = format!("cannot choose a {noun}: {} wait: {}", several.len(), named(several));
+                let first = one_line(&several[0].id);
+                Err(CliError::usage(message).hint(format!("brigade {noun} show {first}")))
+            }
         };
     };
     let is_it = |request: &&Request| request.kind == kind && request.id == id;
@@ -198,6 +304,6 @@ fn find<'a>(book: &'a RequestBook, kind: RequestKind, id: Option<&str>) -> CliRe
     Err(match (nearest(id, open.iter().map(|request| request.id.as_str())), open.as_slice()) {
         (Some(meant), _) => error.hint(format!("did you mean `{meant}`?")),
         (None, []) => error.hint(format!("no {noun} waits for an answer")),
-        (None, several) => error.hint(format!("these wait: {}", named(several))),
+        (None, several) => error.hint(format!("waiting: {}", named(several))),
     })
 }

@@ -8,45 +8,45 @@ use super::context::{Context, shown};
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::output::Answer;
-use crate::domain::graph::TaskLookup;
+use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::TaskId;
 use crate::ports::Board as _;
 use crate::stores::file::TEAM_FOLDER;
-use crate::stores::file::board::{BOARD_FOLDER, SPOILED_FOLDER};
+use crate::stores::file::board::{BOARD_FOLDER, QUARANTINE_FOLDER};
 use crate::stores::file::state::STATE_FILE;
-use crate::stores::file::workers::Incarnation;
-use crate::stores::file::workers::lead::occupy;
+use crate::stores::file::workers::ProcessId;
+use crate::stores::file::workers::leader_lock::acquire_leader_lock;
 use crate::stores::fs::RealFileSystem;
 use crate::stores::git::GitRepository;
-use crate::stores::git::leftovers::Leftover;
-use crate::stores::open::Purpose;
+use crate::stores::git::orphans::Leftover;
+use crate::stores::workspace::OpenMode;
 use crate::ui::style::{DIM, paint};
 use crate::ui::text::{bytes, count, one_line};
 
-/// Files that are looked at; a workspace with more is cleaned in several goes.
+/// The most files of one run.
 const ENTRIES_MAX: usize = 100_000;
 
-/// The name under which a workspace is held while it is cleaned, so that no team starts meanwhile.
+/// The holder's name of the leader lock during the cleaning: no team can start meanwhile.
 const CLEANER: &str = "brigade-clean";
 
-/// List old run-time files, and remove them with --yes
+/// List old run-time files, or remove them with --yes
 ///
-/// Records of workers that are gone (commands they left running are ended), rotated logs, and files set aside because they
-/// could not be read. What is left of tasks that are gone in the repository is named. Tasks, mail that waits, the present log and transcripts stay, unless asked for.
+/// These are records of dead workers, rotated logs, and invalid files that were set aside. With --yes it also ends commands that
+/// dead workers left running. Worktrees and branches of deleted tasks are named. Tasks, unread mail, the current log and transcripts stay.
 #[derive(Debug, clap::Args)]
 pub struct Clean {
-    /// Remove them
+    /// Remove the files
     #[arg(long, short)]
     yes: bool,
-    /// The transcripts too, and mail that was on its way into them: teammates will remember nothing
+    /// Also the transcripts and mail in delivery: teammates forget everything
     #[arg(long)]
     all: bool,
-    /// The task board too: all its tasks are gone then
+    /// Also the task board with all its tasks
     #[arg(long)]
     board: bool,
 }
 
-/// Something that would be removed.
+/// A file to remove.
 #[derive(Debug, serde::Serialize)]
 struct Item {
     #[serde(serialize_with = "crate::config::path_as_text")]
@@ -55,23 +55,24 @@ struct Item {
 }
 
 impl Clean {
-    /// Lists or removes.
+    /// Lists or removes the files.
     ///
     /// # Errors
-    /// A team runs, or the system would not.
+    /// A team runs, or a file cannot be removed.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let workspace = context.workspace()?;
-        let running = context.who_runs()?;
+        let running = context.running_team()?;
         if let Some(lead) = &running.lead {
-            let message = format!("team {} (pid {}) runs in this workspace", one_line(&lead.team), lead.pid);
+            let message = format!("cannot clean: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
             return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("brigade stop"));
         }
         let items = self.items(&workspace, &running.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
         if self.yes && !items.is_empty() {
-            let held = occupy(Arc::new(RealFileSystem::default()), &workspace, &Incarnation::own(), CLEANER)?;
-            let stores = context.stores(Purpose::Act).await?;
-            stores.workers.survey().await?;
+            let held =
+                acquire_leader_lock(Arc::new(RealFileSystem::default()), &workspace, &ProcessId::own(), CLEANER)?;
+            let stores = context.stores(OpenMode::Write).await?;
+            stores.workers.reap_dead_workers().await?;
             for item in &items {
                 remove(&item.path)?;
             }
@@ -94,16 +95,15 @@ impl Clean {
         })
     }
 
-    /// What is left in the repository, if it is one, of tasks that are gone.
+    /// The worktrees and branches of deleted tasks; none without a repository.
     async fn leftovers(&self, context: &Context, workspace: &Path) -> CliResult<Vec<Leftover>> {
-        let view = context.board_to_look_at()?.view().await?;
-        let is_gone_now = self.board;
-        let is_there = |task: TaskId| !is_gone_now && (view.tasks.contains_key(&task) || view.is_spoiled(task));
-        // Without a repository there is nothing of the kind.
+        let view = context.board_read_only()?.view().await?;
+        let is_board_removed = self.board && self.yes;
+        let is_there = |task: TaskId| !is_board_removed && (view.tasks.contains_key(&task) || view.is_invalid(task));
         Ok(GitRepository::leftovers(workspace, is_there).unwrap_or_default())
     }
 
-    /// The flags that say what is to be removed, as they were typed.
+    /// The given options that select files, for the hint.
     fn flags(&self) -> String {
         let flags = [(self.all, " --all"), (self.board, " --board")];
         flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect()
@@ -122,7 +122,7 @@ impl Clean {
         add(&team.join("inbox/.spoiled"), &|_| true);
         add(&team.join("transcripts/.spoiled"), &|_| true);
         add(&team, &|name| is_malformed(name) || is_rotated(name));
-        add(&tasks.join(SPOILED_FOLDER), &|_| true);
+        add(&tasks.join(QUARANTINE_FOLDER), &|_| true);
         add(workspace, &|name| name.starts_with(STATE_FILE) && is_malformed(name));
         if self.all {
             add(&team.join("transcripts"), &|_| true);
@@ -135,17 +135,17 @@ impl Clean {
     }
 }
 
-/// What is left of a task, and how it is removed.
+/// The line about a deleted task's worktree and branch, with the commands that remove them.
 fn of_leftover(left: &Leftover) -> String {
     let places = [left.folder.clone(), left.branch.as_ref().map(|branch| format!("branch {branch}"))];
     let places = places.into_iter().flatten().collect::<Vec<_>>().join(", ");
     let folder = left.folder.as_ref().map(|folder| format!("git worktree remove --force {folder}"));
     let branch = left.branch.as_ref().map(|branch| format!("git branch -D {branch}"));
     let how = [folder, branch].into_iter().flatten().collect::<Vec<_>>().join(" && ");
-    one_line(&format!("work of {} stays in the repository: {places} (to drop it: {how})", left.task))
+    one_line(&format!("work of deleted {} is still in the repository: {places} (remove it: {how})", left.task))
 }
 
-/// Plain files of a folder whose names are wanted; nothing where there is no such folder.
+/// Adds the plain files of a folder whose names are wanted. A missing folder has none.
 fn list(folder: &Path, wanted: &dyn Fn(&str) -> bool, items: &mut Vec<Item>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let mut found: Vec<Item> = entries

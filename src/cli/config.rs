@@ -7,11 +7,11 @@ use serde_json::Value;
 use super::context::{Context, shown};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
-use crate::config::{Resolved, Shown, Source, TeamFlags, schema};
-use crate::ui::style::{BOLD, DIM, PLAIN, WARN};
+use crate::config::{Resolved, ShownValue, Source, TeamFlags, schema};
+use crate::ui::style::{BOLD, DIM, PLAIN};
 use crate::ui::table::{Cell, Column, Table};
 
-/// See the config, and where each value comes from
+/// Show the config and the source of each value
 #[derive(Debug, clap::Args)]
 pub struct ConfigCommand {
     #[command(subcommand)]
@@ -20,14 +20,14 @@ pub struct ConfigCommand {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
-    /// Print each value of a team and its source
+    /// Show each value of a team and its source
     ///
     /// The strongest source wins: flag, environment variable, brigade.toml, the user's config.toml, default. The user's
-    /// config.toml gives defaults to the teams that brigade.toml names, and adds none. The variables are
+    /// config.toml gives defaults to the teams in brigade.toml and adds no teams. The variables are
     /// BRIGADE_GOAL, BRIGADE_PLAN, BRIGADE_DONE_WHEN, BRIGADE_PROVIDER, BRIGADE_MODEL, BRIGADE_BASE_URL (the lead's),
     /// BRIGADE_DURABILITY, and for each limit its key: BRIGADE_TURNS_MAX.
     Show {
-        /// The team [default: all of them]
+        /// The team [default: all teams]
         team: Option<String>,
     },
     /// Print the JSON Schema of brigade.toml
@@ -38,14 +38,14 @@ impl ConfigCommand {
     /// Shows the config or its schema.
     ///
     /// # Errors
-    /// There is no config, or things are wrong in it.
+    /// The config does not exist or is invalid.
     pub fn run(self, context: &Context) -> CliResult<Answer> {
         match self.command {
             Subcommand::Show { team } => show(context, team.as_deref()),
             Subcommand::Schema => {
                 let text = schema::text();
                 let schema: Value = serde_json::from_str(&text)
-                    .map_err(|error| CliError::refused(format!("the schema is no JSON: {error}")))?;
+                    .map_err(|error| CliError::refused(format!("cannot print the schema: {error}")))?;
                 context.output.answer(&schema, || text)
             }
         }
@@ -66,11 +66,7 @@ fn show(context: &Context, team: Option<&str>) -> CliResult<Answer> {
         teams.push(config.team(name, &TeamFlags::default())?);
     }
     let data: Vec<Value> = teams.iter().map(as_json).collect();
-    let answer = context.output.answer(&data, || as_text(&teams, context))?;
-    Ok(config.unknown_variables().into_iter().fold(answer, |answer, (name, meant)| {
-        let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
-        answer.note(format!("{} {name} is set, and is no setting{meant}", crate::ui::style::paint(WARN, "warning:")))
-    }))
+    context.output.answer(&data, || as_text(&teams, context))
 }
 
 fn as_json(team: &Resolved) -> Value {
@@ -91,7 +87,7 @@ fn as_text(teams: &[Resolved], context: &Context) -> String {
     out
 }
 
-fn row(value: &Shown, context: &Context) -> Vec<Cell> {
+fn row(value: &ShownValue, context: &Context) -> Vec<Cell> {
     let text = match &value.value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),

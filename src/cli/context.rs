@@ -1,4 +1,4 @@
-//! What commands share: where the workspace is, its config, its stores, the time.
+//! The context of a command: the workspace, its config, its stores and the clock.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Global;
+use super::commands::workspace_commands;
 use super::error::{CliError, CliResult};
 use super::output::Output;
 use super::running::{Running, heartbeat_in};
-use super::session::line::as_typed;
-use super::session::screen::Screen;
-use crate::config::problem::ConfigError;
+use super::session::line::as_slash_command;
+use super::session::screen::Printer;
+use crate::config::diagnostics::ConfigError;
 use crate::config::search::{check_owner, find_folder_upwards, find_upwards};
-use crate::config::{CONFIG_FILE, Config, Durability, Surroundings, TeamFlags};
+use crate::config::{CONFIG_FILE, Config, Durability, Environment, TeamFlags, UnknownVariable, VARIABLE_PREFIX};
 use crate::domain::name::Name;
 use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
@@ -27,79 +28,81 @@ use crate::stores::file::format::check_format;
 use crate::stores::file::links::refuse_links;
 use crate::stores::file::workers::FileWorkers;
 use crate::stores::fs::RealFileSystem;
-use crate::stores::open::{OpenOptions, Purpose, open_with};
-use crate::team::patience::too_little_room;
+use crate::stores::workspace::{OpenMode, OpenOptions, open_with};
+use crate::team::retry_on_full::low_disk_reason;
 use crate::team::spec::{MemberSpec, TeamSpec};
-use crate::ui::text::with_flags;
-use crate::ui::why::Candidate;
+use crate::ui::style::{WARN, paint};
+use crate::ui::text::{GlobalFlags, one_line, with_global_flags};
+use crate::ui::why::ClaimCandidate;
 
-/// What a command is given.
+/// The global flags, the environment and the output of one command.
 #[derive(Debug, Clone)]
 pub struct Context {
     global: Global,
-    surroundings: Surroundings,
-    /// Where its words go.
+    surroundings: Environment,
+    /// The output of the command.
     pub output: Output,
-    /// The session it is given in.
-    screen: Option<Screen>,
+    /// The terminal of the session, for a command that was typed in one.
+    screen: Option<Printer>,
     files: RealFileSystem,
 }
 
 impl Context {
-    /// Takes in the flags, and what surrounds the process.
+    /// Reads the current folder, the path of the user's config and the `BRIGADE_` variables.
     ///
     /// # Errors
-    /// The current folder is gone.
+    /// The current folder does not exist.
     pub fn new(global: Global, output: Output) -> CliResult<Self> {
         let current_folder = std::env::current_dir()
-            .map_err(|error| CliError::usage(format!("the current folder cannot be used: {error}")))?;
+            .map_err(|error| CliError::usage(format!("cannot use the current folder: {error}")))?;
         let variables: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
-            .filter(|(name, _)| name.starts_with("BRIGADE_"))
+            .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX))
             .collect();
-        let surroundings = Surroundings { current_folder, user_file: user_config_file(), variables };
+        let surroundings = Environment { current_folder, user_file: user_config_file(), variables };
         Ok(Self { global, surroundings, output, screen: None, files: RealFileSystem::for_command() })
     }
 
-    /// The same for a command within a session: as wide as the terminal is now, and what is hinted at is typed there.
+    /// Returns a context for a command in a session. It uses the current width of the terminal, and hints show slash commands.
     #[must_use]
-    pub fn in_session(&self, screen: &Screen) -> Self {
-        let (output, screen) = (Output::new(false, self.output.color), Some(screen.clone()));
+    pub fn in_session(&self, screen: &Printer) -> Self {
+        let output = Output::new(false, self.output.color);
+        let screen = Some(screen.clone());
         Self { output, screen, files: RealFileSystem::default(), ..self.clone() }
     }
 
-    /// The same for one more command.
+    /// Returns a context for the next command, with this output.
     #[must_use]
     pub fn for_next_command(&self, output: Output) -> Self {
         Self { output, files: RealFileSystem::for_command(), ..self.clone() }
     }
 
-    /// Why no work is taken in the workspace, where too little is free on its disk for this team.
+    /// The reason why the team takes no work, if its disk has too little free space.
     #[must_use]
     pub fn too_little_room(&self, team: Option<&TeamSpec>) -> Option<String> {
         let limits = team.map(|team| team.limits.clone()).unwrap_or_default();
-        too_little_room(&self.workspace().ok()?, limits.free_bytes_min)
+        low_disk_reason(&self.workspace().ok()?, limits.free_bytes_min)
     }
 
-    /// Whether it is for a command within a session.
+    /// Returns true for a command in a session.
     #[must_use]
     pub fn is_in_session(&self) -> bool {
         self.screen.is_some()
     }
 
-    /// Prints at once what has to be read.
+    /// Prints a text immediately. A closed pipe is an error, because the text would be lost.
     ///
     /// # Errors
-    /// Nobody can have read it.
-    pub fn print_whole(&self, text: &str) -> io::Result<()> {
+    /// Stdout or the terminal cannot be written.
+    pub fn print_required(&self, text: &str) -> io::Result<()> {
         match &self.screen {
             Some(screen) if screen.print_and_wait(text) => Ok(()),
-            Some(_) => Err(io::Error::other("the terminal takes nothing")),
-            None => self.output.print_whole(text),
+            Some(_) => Err(io::Error::other("the terminal does not accept output")),
+            None => self.output.print_required(text),
         }
     }
 
-    /// Says something besides the answer.
+    /// Prints a line to stderr, or to the screen of the session. It is not part of the answer.
     pub fn note(&self, text: &str) {
         match &self.screen {
             Some(screen) => screen.print(text),
@@ -107,28 +110,42 @@ impl Context {
         }
     }
 
-    /// Now.
+    /// Warnings about variables that may be misspelt settings. In a session there are none: the launch has checked the variables.
+    #[must_use]
+    pub fn variable_warnings(&self) -> Vec<String> {
+        if self.is_in_session() {
+            return Vec::new();
+        }
+        let warning = |unknown: UnknownVariable| {
+            let meant = unknown.meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+            format!("{} unknown variable `{}`{meant}", paint(WARN, "warning:"), one_line(&unknown.name))
+        };
+        self.surroundings.unknown_variables().into_iter().map(warning).collect()
+    }
+
+    /// The current time.
     #[must_use]
     pub fn now(&self) -> UnixMs {
         SystemClock.now()
     }
 
-    /// The current folder.
+    /// The current folder of the process.
     #[must_use]
     pub fn current_folder(&self) -> &Path {
         &self.surroundings.current_folder
     }
 
-    /// What surrounds the process.
+    /// The current folder, the user's config file and the variables of the process.
     #[must_use]
-    pub fn surroundings(&self) -> &Surroundings {
+    pub fn surroundings(&self) -> &Environment {
         &self.surroundings
     }
 
-    /// The config file: the one that was named, or the nearest upwards, from the workspace where one was named.
+    /// The config file: the one from `--config`, or the nearest one upwards. The search starts in the folder from `--workspace`, then in
+    /// the current folder.
     ///
     /// # Errors
-    /// Another user could have put the nearest one there; see [`check_owner`].
+    /// Another user could have created the nearest file; see [`check_owner`].
     pub fn config_file(&self) -> CliResult<Option<PathBuf>> {
         if let Some(named) = self.named_config() {
             return Ok(Some(named));
@@ -140,7 +157,7 @@ impl Context {
         })
     }
 
-    /// The config file that was named.
+    /// The config file from `--config`.
     #[must_use]
     pub fn named_config(&self) -> Option<PathBuf> {
         let named = self.global.config.as_ref().filter(|path| !path.as_os_str().is_empty())?;
@@ -152,64 +169,68 @@ impl Context {
         Some(self.current_folder().join(named))
     }
 
-    /// The flags that name config and workspace, as they were given: hints carry them, to work where they are read.
+    /// The flags `--config` and `--workspace` as they were typed. Hints repeat them.
     #[must_use]
-    pub fn flags(&self) -> String {
+    pub fn flags(&self) -> GlobalFlags {
         let named = [("--config", &self.global.config), ("--workspace", &self.global.workspace)];
-        let flag = |(flag, path): (&str, &Option<PathBuf>)| {
-            let path = path.as_ref().filter(|path| !path.as_os_str().is_empty())?.to_string_lossy().into_owned();
-            Some(format!("{flag} {}", shlex::try_quote(&path).ok()?))
-        };
-        named.into_iter().filter_map(flag).collect::<Vec<_>>().join(" ")
+        let mut flags = Vec::new();
+        for (flag, path) in named {
+            let Some(path) = path.as_ref().filter(|path| !path.as_os_str().is_empty()) else { continue };
+            if let Ok(path) = shlex::try_quote(&path.to_string_lossy()) {
+                flags.push(format!("{flag} {path}"));
+            }
+        }
+        GlobalFlags { flags: flags.join(" "), commands: workspace_commands() }
     }
 
-    /// A hint with those flags; in a session, with the commands as they are typed there.
+    /// Returns a hint with these flags; in a session, with slash commands.
     #[must_use]
     pub fn hint(&self, text: &str) -> String {
-        if self.screen.is_some() { as_typed(text) } else { with_flags(text, &self.flags()) }
+        if self.screen.is_some() { as_slash_command(text) } else { with_global_flags(text, &self.flags()) }
     }
 
-    /// The workspace: the one that was named, the config's folder, or where there is no config the nearest one upwards that has a
-    /// board or a team's files.
+    /// The workspace: the folder from `--workspace`, else the folder of the config. Without a config it is the nearest folder upwards
+    /// that has a board or the files of a team.
     ///
     /// # Errors
-    /// There is neither, or it is no folder.
+    /// No workspace was found, or it is not a folder.
     pub fn workspace(&self) -> CliResult<PathBuf> {
         let folder = match (self.named_workspace(), self.named_config()) {
             (Some(folder), _) => Some(folder),
             (None, Some(file)) if !file.metadata().is_ok_and(|there| !there.is_dir()) => {
                 let named = self.global.config.as_deref().unwrap_or(&file).display();
-                return Err(CliError::usage(format!("there is no config file {named}")));
+                return Err(CliError::usage(format!("cannot find the config file {named}")));
             }
             (None, Some(file)) => file.parent().map(Path::to_owned),
             (None, None) => self.found_workspace()?,
         };
         let Some(folder) = folder else {
             let message = format!("no {CONFIG_FILE} in {} or any folder above it", self.current_folder().display());
-            let hint = "run `brigade init` to begin here, or say where: --workspace DIR, --config FILE";
+            let hint = "run `brigade init` to start here, or pass --workspace DIR or --config FILE";
             return Err(CliError::usage(message).hint(hint));
         };
         let shown = folder.display();
         match folder.canonicalize() {
             Ok(folder) if folder.is_dir() => Ok(folder),
-            Ok(_) => Err(CliError::usage(format!("the workspace {shown} is not a folder"))),
-            Err(error) => Err(CliError::usage(format!("the workspace {shown} cannot be used: {error}"))),
+            Ok(_) => Err(CliError::usage(format!("cannot use the workspace {shown}: it is not a folder"))),
+            Err(error) => Err(CliError::usage(format!("cannot use the workspace {shown}: {error}"))),
         }
     }
 
-    /// The workspace that is found upwards; its board must be as trusted as its config.
+    /// The nearest workspace upwards. The owner of its board is checked like the owner of its config.
     fn found_workspace(&self) -> CliResult<Option<PathBuf>> {
-        let (here, boards) = (self.current_folder(), [BOARD_FOLDER, TEAM_FOLDER]);
+        let here = self.current_folder();
+        let boards = [BOARD_FOLDER, TEAM_FOLDER];
         let Some(file) = find_upwards(here)? else { return Ok(find_folder_upwards(here, &boards)?) };
         let folder = file.parent().unwrap_or(here);
         boards.iter().try_for_each(|name| check_owner(&folder.join(name), here))?;
         Ok(Some(folder.to_owned()))
     }
 
-    /// What no tool of a member may write; see [`embed::control_files`].
+    /// The files that no tool of a member may write; see [`embed::control_files`].
     ///
     /// # Errors
-    /// There is no workspace.
+    /// The workspace does not exist.
     pub fn control_files(&self, plan: Option<&Path>) -> CliResult<Vec<PathBuf>> {
         let workspace = self.workspace()?;
         let configs: Vec<PathBuf> =
@@ -220,7 +241,7 @@ impl Context {
     /// The sandbox of commands in the workspace.
     ///
     /// # Errors
-    /// There is no workspace, or a control file cannot be protected.
+    /// The workspace does not exist, or a control file cannot be protected.
     pub fn sandbox(&self, team: Option<&TeamSpec>) -> CliResult<Sandbox> {
         let control_files = self.control_files(team.and_then(|team| team.plan.as_deref()))?;
         let writable = team.map(|team| team.writable.as_slice()).unwrap_or_default();
@@ -228,21 +249,21 @@ impl Context {
             .map_err(|error| CliError::refused(error.to_string()))
     }
 
-    /// Where a new config goes: the workspace that was named, which is made where it is missing, or the current folder.
+    /// The folder for a new config: the one from `--workspace`, or the current folder. A missing folder is created.
     ///
     /// # Errors
-    /// The folder cannot be made.
+    /// The folder cannot be created.
     pub fn new_workspace(&self) -> CliResult<PathBuf> {
         let folder = self.named_workspace().unwrap_or_else(|| self.current_folder().to_owned());
         std::fs::create_dir_all(&folder)
-            .map_err(|error| CliError::usage(format!("{} cannot be used: {error}", folder.display())))?;
+            .map_err(|error| CliError::usage(format!("cannot use {}: {error}", folder.display())))?;
         Ok(folder)
     }
 
-    /// The config.
+    /// Loads the config.
     ///
     /// # Errors
-    /// There is none, or things are wrong in it.
+    /// The config does not exist or is invalid.
     pub fn config(&self) -> CliResult<Config> {
         let file = self.config_file()?;
         if file.is_none() && self.surroundings.user_file.as_deref().is_none_or(|path| !path.is_file()) {
@@ -258,95 +279,98 @@ impl Context {
         load(file, self.surroundings.clone())
     }
 
-    /// The config, for commands that do their work without it too.
+    /// The config, for commands that also work without a valid one.
     #[must_use]
     pub fn config_if_valid(&self) -> Option<Config> {
         self.load(self.config_file().ok()?.as_deref()).ok()
     }
 
-    /// The board, to look at: nothing is made or mended.
+    /// Opens the board read-only: it creates and repairs nothing.
     ///
     /// # Errors
-    /// There is no workspace, or a newer Brigade's files are in it.
-    pub fn board_to_look_at(&self) -> CliResult<FileBoard> {
-        let (files, workspace) = (Arc::new(self.files.clone()), self.workspace()?);
+    /// The workspace does not exist, or a newer version of Brigade has written its files.
+    pub fn board_read_only(&self) -> CliResult<FileBoard> {
+        let files = Arc::new(self.files.clone());
+        let workspace = self.workspace()?;
         check_format(&*files, &workspace.join(TEAM_FOLDER))?;
-        Ok(FileBoard::look(files, &workspace, Arc::new(SystemClock)))
+        Ok(FileBoard::open_read_only(files, &workspace, Arc::new(SystemClock)))
     }
 
-    /// The board, to work on.
+    /// Opens the board for changes.
     ///
     /// # Errors
-    /// There is no workspace, or the board cannot be opened.
+    /// The workspace does not exist, or the board cannot be opened.
     pub fn board(&self) -> CliResult<Arc<dyn Board>> {
         let (changes, _) = tokio::sync::broadcast::channel(1);
-        let (files, workspace) = (Arc::new(self.files.clone()), self.workspace()?);
+        let files = Arc::new(self.files.clone());
+        let workspace = self.workspace()?;
         refuse_links(&workspace)?;
         check_format(&*files, &workspace.join(TEAM_FOLDER))?;
         let durability = self.durability();
         Ok(Arc::new(FileBoard::open(files, &workspace, durability, Arc::new(SystemClock), changes)?))
     }
 
-    /// All stores of the workspace, to act by hand or to look. Call it within the runtime.
+    /// Opens all stores of the workspace. It must be called in the runtime.
     ///
     /// # Errors
-    /// There is no workspace, or one cannot be opened.
-    pub async fn stores(&self, purpose: Purpose) -> CliResult<Stores> {
-        let (durability, clock) = (self.durability(), Arc::new(SystemClock));
-        let options = OpenOptions { purpose, durability, clock };
+    /// The workspace does not exist, or a store cannot be opened.
+    pub async fn stores(&self, purpose: OpenMode) -> CliResult<Stores> {
+        let options = OpenOptions { mode: purpose, durability: self.durability(), clock: Arc::new(SystemClock) };
         Ok(open_with(self.files.clone(), &self.workspace()?, options).await?.stores)
     }
 
-    /// The workers of the workspace, looked at from outside.
+    /// Opens the worker records of the workspace read-only.
     ///
     /// # Errors
-    /// There is no workspace.
+    /// The workspace does not exist.
     pub fn workers(&self) -> CliResult<FileWorkers> {
         let files = Arc::new(RealFileSystem::default());
-        Ok(FileWorkers::visit(files, Arc::new(SystemClock), &self.workspace()?.join(TEAM_FOLDER)))
+        Ok(FileWorkers::open_read_only(files, Arc::new(SystemClock), &self.workspace()?.join(TEAM_FOLDER)))
     }
 
-    /// The workers that live, where a claim of one stands on the board: they need not be asked for otherwise.
+    /// The ids of the live workers. `None` if they cannot be read, or if no worker has a claim: no caller needs them then.
     #[must_use]
     pub fn live_workers(&self, view: &BoardView) -> Option<HashSet<String>> {
         let has_worker = |task: &Task| task.claim.as_ref().is_some_and(|claim| claim.expires.is_none());
-        view.tasks.values().any(|task| has_worker(task)).then_some(())?;
-        let running = self.who_runs().ok()?;
+        if !view.tasks.values().any(|task| has_worker(task)) {
+            return None;
+        }
+        let running = self.running_team().ok()?;
         let Some(mark) = running.hidden_workers else { return Some(running.workers.into_iter().collect()) };
         let claims = view.tasks.values().filter_map(|task| task.claim.as_ref());
         Some(claims.map(|claim| claim.worker.clone()).filter(|worker| worker.starts_with(&mark)).collect())
     }
 
-    /// The team that runs here, if one does, and what the state file says.
+    /// The running team, if there is one, and the contents of the state file.
     ///
     /// # Errors
-    /// There is no workspace, or it cannot be read.
+    /// The workspace does not exist or cannot be read.
     pub async fn running(&self) -> CliResult<Running> {
-        let state = self.stores(Purpose::Look).await?.state.read().await?;
-        let mut running = self.who_runs()?;
+        let state = self.stores(OpenMode::ReadOnly).await?.state.read().await?;
+        let mut running = self.running_team()?;
         if let Some(lead) = &mut running.lead {
-            // The younger of what the state file and the worker's record say.
+            // The newer heartbeat counts: the state file has one, and the worker's record has one.
             lead.heartbeat = lead.heartbeat.max(state.as_ref().and_then(|state| heartbeat_in(state, &lead.team)));
         }
         Ok(Running { desired: state.as_ref().map(|state| state.desired), state, ..running })
     }
 
-    /// The team that runs here, if one does, without the state.
+    /// The running team, if there is one, without the state file.
     ///
     /// # Errors
-    /// There is no workspace, or it cannot be read.
-    pub fn who_runs(&self) -> CliResult<Running> {
+    /// The workspace does not exist or cannot be read.
+    pub fn running_team(&self) -> CliResult<Running> {
         let own_mark = self.surroundings.variables.get(WORKER_VARIABLE);
         Running::of(&self.workspace()?, &self.workers()?, own_mark.map(String::as_str))
     }
 
-    /// Opens the inboxes of the only team while none runs: mail may be sent before a team first does. A team that runs has
-    /// opened those of its members, and of those its lead took in besides. Returns the team.
+    /// Opens the inboxes of the config's only team if no team runs, because mail can be sent before the first launch. A running team has
+    /// opened the inboxes of its members, also of those that its lead added. Returns the team.
     ///
     /// # Errors
-    /// They cannot be opened.
+    /// The inboxes cannot be opened.
     pub async fn open_inboxes(&self, stores: &Stores) -> CliResult<Option<TeamSpec>> {
-        let running = self.who_runs()?;
+        let running = self.running_team()?;
         let team = self.team_if_valid(running.team.as_deref());
         if let Some(team) = team.as_ref().filter(|_| running.lead.is_none()) {
             stores.mailbox.open_inboxes(&member_names(team)).await?;
@@ -354,12 +378,30 @@ impl Context {
         Ok(team)
     }
 
-    /// What accepted work survives here; the stronger where the config does not say, or is wrong.
+    /// The names of the teammates: first the members in the config, then those in the roster, which also has members that a lead added.
+    pub async fn teammates(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        if let Some(config) = self.config_if_valid() {
+            for team in config.team_names() {
+                let Ok(team) = config.team(&team, &TeamFlags::default()) else { continue };
+                names.extend(team.spec.members.iter().map(|member| member.name.to_string()));
+            }
+        }
+        if let Ok(stores) = self.stores(OpenMode::ReadOnly).await {
+            let roster = stores.roster.read().await.unwrap_or_default();
+            names.extend(roster.into_iter().map(|member| member.name));
+        }
+        let mut known = HashSet::new();
+        names.retain(|name| !Name::new(name).is_ok_and(|name| name.is_reserved()) && known.insert(name.to_lowercase()));
+        names
+    }
+
+    /// The durability from the config, or the stronger one if the config is missing or invalid.
     fn durability(&self) -> Durability {
         self.config_if_valid().map_or(Durability::Power, |config| config.durability())
     }
 
-    /// The team that is meant, as far as the config says: the one of this name, or the only one.
+    /// The team with this name, or the only team of the config. `None` if the config is missing or invalid.
     #[must_use]
     pub fn team_if_valid(&self, name: Option<&str>) -> Option<TeamSpec> {
         let config = self.config_if_valid()?;
@@ -368,25 +410,25 @@ impl Context {
     }
 }
 
-/// Who could work on tasks in this team, were it launched.
+/// The members that could claim tasks if this team ran.
 #[must_use]
-pub fn candidates(team: &TeamSpec) -> Vec<Candidate> {
-    let candidate = |member: &MemberSpec| Candidate {
+pub fn candidates(team: &TeamSpec) -> Vec<ClaimCandidate> {
+    let candidate = |member: &MemberSpec| ClaimCandidate {
         name: member.name.to_string(),
-        capabilities: member.can_do(),
-        is_there: true,
+        capabilities: member.capabilities(),
+        is_reachable: true,
         waits_for: None,
     };
     team.members.iter().map(candidate).collect()
 }
 
-/// The names of a team's members.
+/// The names of a team's members, without the lead.
 #[must_use]
 pub fn member_names(team: &TeamSpec) -> Vec<Name> {
     team.members.iter().map(|member| member.name.clone()).collect()
 }
 
-/// A path as people read it: relative to the current folder where it is below that.
+/// A path as people read it: relative if it is below the current folder.
 #[must_use]
 pub fn shown(path: &Path, current_folder: &Path) -> String {
     match path.strip_prefix(current_folder) {

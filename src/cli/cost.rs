@@ -7,36 +7,36 @@ use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::output::Answer;
 use super::running::Running;
-use crate::domain::spend::{LedgerEntry, LedgerLine};
+use crate::domain::budget::{LedgerEntry, LedgerRecord};
 use crate::domain::state::SharedState;
-use crate::stores::file::workers::Incarnation;
-use crate::stores::file::workers::lead::occupy;
+use crate::stores::file::workers::ProcessId;
+use crate::stores::file::workers::leader_lock::acquire_leader_lock;
 use crate::stores::fs::RealFileSystem;
-use crate::stores::open::Purpose;
+use crate::stores::workspace::OpenMode;
 use crate::ui::cost::{CostView, render};
 use crate::ui::text::one_line;
 
-/// The name under which a workspace is held while its ledger is changed, so that no team starts meanwhile.
+/// The holder's name of the leader lock during a reset: no team can start meanwhile.
 const RESETTER: &str = "brigade-cost";
 
-/// Show what a team has used: tokens, and what they cost
+/// Show the tokens and dollars that a team has used
 ///
-/// It counts every request of every launch in this workspace, and is what the budget is held against. What tokens cost is
-/// known from `prices` in the config.
+/// It counts all requests of all launches in this workspace. The budget is compared with this count. The prices are in the
+/// config, under `prices`.
 #[derive(Debug, clap::Args)]
 pub struct Cost {
-    /// The team [default: the one that runs, or ran last]
+    /// The team [default: the running team, or the last one]
     team: Option<String>,
-    /// Begin to count anew, from nought; the team must not run
+    /// Reset the counters; the team must be stopped
     #[arg(long)]
     reset: bool,
 }
 
 impl Cost {
-    /// Shows what was used, or has it counted anew.
+    /// Shows the usage, or resets it.
     ///
     /// # Errors
-    /// There is no such team, or it runs.
+    /// The team does not exist, or it runs and `--reset` is given.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let running = context.running().await?;
         let said = running.state.as_ref().and_then(SharedState::team).filter(|_| self.team.is_none());
@@ -48,7 +48,7 @@ impl Cost {
         if self.reset {
             reset(context, &running, &team).await?;
         }
-        let book = context.stores(Purpose::Look).await?.ledger.read().await?;
+        let book = context.stores(OpenMode::ReadOnly).await?.ledger.read().await?;
         if spec.is_none() && !book.spent().keys().any(|account| account.team == team) {
             context.config()?.select(Some(&team))?;
         }
@@ -60,12 +60,13 @@ impl Cost {
 
 async fn reset(context: &Context, running: &Running, team: &str) -> CliResult<()> {
     if let Some(lead) = &running.lead {
-        let message = format!("team {} (pid {}) runs in this workspace", one_line(&lead.team), lead.pid);
+        let message = format!("cannot reset the counters: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
         return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("brigade stop"));
     }
-    let held = occupy(Arc::new(RealFileSystem::default()), &context.workspace()?, &Incarnation::own(), RESETTER)?;
-    let stores = context.stores(Purpose::Act).await?;
-    let line = LedgerLine::new(context.now(), LedgerEntry::Reset { team: team.to_owned() });
+    let held =
+        acquire_leader_lock(Arc::new(RealFileSystem::default()), &context.workspace()?, &ProcessId::own(), RESETTER)?;
+    let stores = context.stores(OpenMode::Write).await?;
+    let line = LedgerRecord::new(context.now(), LedgerEntry::Reset { team: team.to_owned() });
     stores.ledger.append(vec![line]).await?;
     drop(held);
     Ok(())

@@ -1,4 +1,4 @@
-//! `brigade doctor`: whether everything is there that a team needs, and what to do where it is not.
+//! `brigade doctor`: checks the requirements of a team and prints how to meet them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,8 +12,8 @@ use super::context::Context;
 use super::error::CliResult;
 use super::exit::Exit;
 use super::output::Answer;
-use crate::config::TeamFlags;
-use crate::domain::graph::{find_cycles, unfinished_blockers};
+use crate::config::{TeamFlags, UnknownVariable};
+use crate::domain::dependencies::{find_cycles, unfinished_blockers};
 use crate::domain::task::TaskId;
 use crate::embed;
 use crate::models;
@@ -27,22 +27,24 @@ use crate::stores::git::GitRepository;
 use crate::stores::git::inspection::{Inspection, inspect};
 use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
-use crate::ui::tasks::Look;
+use crate::ui::tasks::TaskViewContext;
 use crate::ui::text::{bytes, count, one_line, wrap};
-use crate::ui::why::mend;
+use crate::ui::why::restore_hint;
 
-/// How long a server may take to take a connection.
+/// The timeout of a connection to a server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Less free space than this is worth a warning.
+/// The most tasks in the command of a hint.
+const HINTED_MAX: usize = 10;
+/// Free space below this gives a warning, in bytes.
 const FREE_BYTES_WARN: u64 = 1024 * 1024 * 1024;
 
-/// Check that everything is there that a team needs
+/// Check locks, file events, confinement, disk, board and keys
 ///
-/// Exit code 1 when something fails.
+/// The exit code is 1 if a check fails.
 #[derive(Debug, clap::Args)]
 pub struct Doctor {}
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
@@ -51,7 +53,7 @@ enum Verdict {
     Fail,
 }
 
-/// One check that was made.
+/// A check and its result.
 #[derive(Debug, Clone, Serialize)]
 struct Finding {
     check: &'static str,
@@ -73,10 +75,10 @@ fn fail(check: &'static str, text: impl Into<String>, hint: impl Into<String>) -
 }
 
 impl Doctor {
-    /// Makes all checks.
+    /// Runs all checks.
     ///
     /// # Errors
-    /// None: what is wrong is found, not an error.
+    /// The answer cannot be written as JSON.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let mut findings = config(context);
         findings.extend(variables(context));
@@ -129,7 +131,7 @@ fn config(context: &Context) -> Vec<Finding> {
     let config = match context.config() {
         Ok(config) => config,
         Err(error) => {
-            let hint = error.hint.unwrap_or_else(|| "brigade config show says the same with lines".to_owned());
+            let hint = error.hint.unwrap_or_else(|| "brigade config show".to_owned());
             return vec![fail("config", error.message, hint)];
         }
     };
@@ -144,12 +146,12 @@ fn config(context: &Context) -> Vec<Finding> {
             findings.extend(isolation_of(name, &team.spec, context));
             findings
         }
-        Err(error) => vec![fail("config", error.to_string(), format!("team {name} cannot be launched"))],
+        Err(error) => vec![fail("config", error.to_string(), format!("team {name} cannot start"))],
     };
     names.iter().flat_map(check).collect()
 }
 
-/// What is wrong with the members' models, each trouble once: nothing is sent anywhere.
+/// The errors in the members' model settings, each once. It sends no requests.
 fn models_of(team: &str, spec: &TeamSpec) -> Vec<Finding> {
     let mut troubles: Vec<(String, &str)> = Vec::new();
     for member in std::iter::once(&spec.lead).chain(&spec.members) {
@@ -160,32 +162,29 @@ fn models_of(team: &str, spec: &TeamSpec) -> Vec<Finding> {
         }
     }
     let finding = |(trouble, member): (String, &str)| {
-        fail("model", format!("member `{member}`: {trouble}"), format!("team {team} cannot be launched"))
+        fail("model", format!("member `{member}`: {trouble}"), format!("team {team} cannot start"))
     };
     troubles.into_iter().map(finding).collect()
 }
 
-/// Whether each task can have a worktree, where a team wants that.
+/// Checks that tasks can have worktrees, if the team uses isolation.
 fn isolation_of(team: &str, spec: &TeamSpec, context: &Context) -> Option<Finding> {
     let workspace = context.workspace().ok().filter(|_| spec.isolation == Isolation::Worktree)?;
-    Some(match GitRepository::check(&workspace, spec.merge_into.clone()) {
-        Ok(into) => match GitRepository::behind(&workspace, spec.merge_into.clone()) {
+    Some(match GitRepository::target_branch(&workspace, spec.merge_into.clone()) {
+        Ok(into) => match GitRepository::checkout_problem(&workspace, spec.merge_into.clone()) {
             Ok(Some(why)) => warn("isolation", why, ""),
             _ => ok("isolation", format!("team {team}: a worktree for each task, merged into {into}")),
         },
-        Err(error) => fail("isolation", error.to_string(), format!("team {team} cannot be launched")),
+        Err(error) => fail("isolation", error.to_string(), format!("team {team} cannot start")),
     })
 }
 
 fn variables(context: &Context) -> Vec<Finding> {
-    let Some(config) = context.config_if_valid() else {
-        return Vec::new();
+    let finding = |unknown: UnknownVariable| {
+        let hint = unknown.meant.map(|meant| format!("did you mean `{meant}`?")).unwrap_or_default();
+        warn("environment", format!("unknown variable `{}`", unknown.name), hint)
     };
-    let finding = |(name, meant): (String, Option<&'static str>)| {
-        let hint = meant.map(|meant| format!("did you mean {meant}?")).unwrap_or_default();
-        warn("environment", format!("{name} is set, and is no setting"), hint)
-    };
-    config.unknown_variables().into_iter().map(finding).collect()
+    context.surroundings().unknown_variables().into_iter().map(finding).collect()
 }
 
 /// Reports a control file that is a symbolic link, which a launch refuses.
@@ -196,23 +195,21 @@ fn links(workspace: &Path) -> Option<Finding> {
 
 fn git(workspace: &Path) -> Finding {
     match inspect(workspace, ".team/x") {
-        Inspection::NoGit => warn("git", "not found", "teammates work without it, but nothing can be undone"),
-        Inspection::NoRepository(version) => warn(
-            "git",
-            format!("{version}; the workspace is in no repository"),
-            "git init, so that changes can be seen and undone",
-        ),
+        Inspection::NoGit => warn("git", "not found", "install git: without it changes cannot be undone"),
+        Inspection::NoRepository(version) => {
+            warn("git", format!("{version}; the workspace is not in a repository"), "git init")
+        }
         Inspection::NotIgnored(version) => warn(
             "git",
             format!("{version}; run-time files are not ignored"),
             "add /.tasks/, /.team/ and /agent_state.json to .gitignore",
         ),
-        Inspection::Failed(reason) => warn("git", reason, "teammates with isolation cannot work until that is mended"),
+        Inspection::Failed(reason) => warn("git", reason, "correct this: teammates with isolation need git"),
         Inspection::Good(version) => ok("git", version),
     }
 }
 
-/// A folder of the checks' own in the workspace, removed when they are over.
+/// A temporary folder in the workspace. Dropping it removes the folder.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -225,27 +222,23 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // An empty folder left behind does no harm, and there is nobody to tell.
+        // A leftover folder does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Whether locks keep others out here, and files can be swapped.
+/// Checks locks and the atomic exchange of files.
 fn file_system(workspace: &Path) -> Vec<Finding> {
     let scratch = match Scratch::new(workspace, "files") {
         Ok(scratch) => scratch,
         Err(error) => {
-            return vec![fail("workspace", format!("cannot be written to: {error}"), "check its owner and mode")];
+            return vec![fail("workspace", format!("cannot write: {error}"), "check its owner and mode")];
         }
     };
     let mut findings = vec![locks(&scratch.0), exchange(&scratch.0)];
     if let Some(kind) = platform::network_file_system(workspace) {
-        let text = format!("the workspace is on {kind}: locks and file events there are not to be trusted");
-        findings.push(warn(
-            "file system",
-            text,
-            "use a local disk; here, claims go by heartbeats, and changes by others are seen by polling",
-        ));
+        let text = format!("the workspace is on {kind}: its locks and file events are not reliable");
+        findings.push(warn("file system", text, "use a local disk; here Brigade uses heartbeats and polling"));
     }
     findings
 }
@@ -255,12 +248,12 @@ fn locks(folder: &Path) -> Finding {
     let (first, second) = (RealFileSystem::default(), RealFileSystem::default());
     let held = first.hold(&path);
     match (held, second.hold(&path)) {
-        (Ok(Some(_)), Ok(None)) => ok("locks", "a held lock keeps others out"),
+        (Ok(Some(_)), Ok(None)) => ok("locks", "a held lock excludes others"),
         (Ok(Some(_)), Ok(Some(_))) => {
-            fail("locks", "two held the same lock: this file system does not keep locks", "use a local disk")
+            fail("locks", "two holders of one lock: this file system does not support locks", "use a local disk")
         }
         (Err(error), _) | (_, Err(error)) => fail("locks", error.to_string(), "use a local disk"),
-        (Ok(None), _) => fail("locks", "a new lock cannot be taken", "use a local disk"),
+        (Ok(None), _) => fail("locks", "cannot take a new lock", "use a local disk"),
     }
 }
 
@@ -269,16 +262,16 @@ fn exchange(folder: &Path) -> Finding {
     let swapped = fs::write(&a, "a").and_then(|()| fs::write(&b, "b")).and_then(|()| platform::exchange(&a, &b));
     match swapped {
         Ok(()) if fs::read(&a).is_ok_and(|bytes| bytes == b"b") => ok("exchange", "files are swapped atomically"),
-        Ok(()) => fail("exchange", "the system said files were swapped, and they were not", "use a local disk"),
+        Ok(()) => fail("exchange", "the system reported a swap that did not happen", "use a local disk"),
         Err(error) => {
-            let text = format!("files cannot be swapped atomically ({error})");
-            warn("exchange", text, "a fast click in another program could be lost while the state file is written")
+            let text = format!("cannot swap files atomically ({error})");
+            warn("exchange", text, "a change by another program during a write of the state file can be lost")
         }
     }
 }
 
 async fn events(workspace: &Path) -> Finding {
-    let hint = "changes by other programs are seen by polling, every few seconds";
+    let hint = "Brigade polls for changes by other programs every few seconds";
     let scratch = match Scratch::new(workspace, "events") {
         Ok(scratch) => scratch,
         Err(error) => return fail("file events", error.to_string(), "check the workspace's owner and mode"),
@@ -286,72 +279,72 @@ async fn events(workspace: &Path) -> Finding {
     let folder = scratch.0.clone();
     let seen = tokio::task::spawn_blocking(move || event_arrives(&folder)).await;
     match seen {
-        Ok(Ok(true)) => ok("file events", "changes by other programs are seen at once"),
+        Ok(Ok(true)) => ok("file events", "changes by other programs are seen immediately"),
         Ok(Ok(false)) => warn("file events", "none arrived", hint),
         Ok(Err(error)) => warn("file events", error.to_string(), hint),
         Err(error) => warn("file events", error.to_string(), hint),
     }
 }
 
-/// Whether the system tells of a file that is written.
+/// Returns true if the system reports a written file.
 fn event_arrives(folder: &Path) -> std::io::Result<bool> {
     let Some(mut watch) = FolderWatch::start(folder) else {
         return Ok(false);
     };
     fs::write(folder.join("written"), "x")?;
     let mut seen = false;
-    // The event is in the queue before the write returns.
+    // The system queues the event before the write returns.
     watch.drain(&mut |name, _| seen |= name == "written");
     Ok(seen)
 }
 
 fn free_space(workspace: &Path, context: &Context) -> Finding {
     if let Some(trouble) = context.too_little_room(context.team_if_valid(None).as_ref()) {
-        return fail("free space", format!("no work is taken: {trouble}"), "make room on the disk");
+        return fail("free space", format!("the team takes no work: {trouble}"), "free space on the disk");
     }
     match platform::free_bytes(workspace) {
         Ok(free) if free < FREE_BYTES_WARN => warn(
             "free space",
             format!("{} left", bytes(free)),
-            "the team stops taking work when the disk is nearly full",
+            "free space on the disk: a team takes no work when the disk is nearly full",
         ),
         Ok(free) => ok("free space", format!("{} left", bytes(free))),
-        Err(error) => warn("free space", format!("not known: {error}"), ""),
+        Err(error) => warn("free space", format!("unknown: {error}"), ""),
     }
 }
 
 fn confinement(context: &Context) -> Finding {
     let sandbox = match context.workspace() {
         Ok(_) => context.sandbox(context.team_if_valid(None).as_ref()).map_err(|error| error.message),
-        // Without a workspace there is nothing to protect, but the level can be told.
+        // Without a workspace, doctor can only check the level.
         Err(_) => embed::sandbox(&std::env::temp_dir(), &[], &[]).map_err(|error| error.to_string()),
     };
     let confinement = match &sandbox {
         Ok(sandbox) => sandbox.confinement(),
-        Err(error) => return fail("commands", error.clone(), "no team can be launched before this is mended"),
+        Err(error) => return fail("commands", error.clone(), "correct this: no team can start until then"),
     };
     let reason = &confinement.reason;
     match confinement.level {
-        Level::Full => ok("commands", "they see the control files read-only, and no process but their own"),
+        Level::Full => ok("commands", "they see the control files read-only, and only their own processes"),
         Level::MountsOnly => {
             let text = format!("they see the control files read-only, but also other processes ({reason})");
-            warn("commands", text, "a command can signal Brigade; allow process namespaces to keep it from that")
+            warn("commands", text, "a command can signal Brigade; allow process namespaces to prevent this")
         }
         Level::Off => {
             let text = format!("they can write the control files ({reason})");
-            warn("commands", text, "teammates are told not to; allow user namespaces to keep them from it")
+            warn("commands", text, "their prompt forbids it; allow user namespaces to prevent it")
         }
     }
 }
 
-/// The models of all teams that can be launched, as far as the config says.
+/// The models of all teams with a valid config.
 fn specs(context: &Context) -> Vec<ModelSpec> {
     let Some(config) = context.config_if_valid() else { return Vec::new() };
     let teams = config.team_names().into_iter().filter_map(|name| config.team(&name, &TeamFlags::default()).ok());
     teams.flat_map(|team| team.spec.members.into_iter().chain([team.spec.lead])).map(|member| member.model).collect()
 }
 
-/// Whether the providers' keys are there: the variables' names only, never what they hold.
+/// Checks the providers' keys. The finding contains the names of variables, never their values.
 fn keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
     let names = |provider: &models::Provider| provider.keys.iter().copied();
     let set: Vec<&str> = models::PROVIDERS.iter().flat_map(names).filter(|name| is_set(name)).collect();
@@ -367,13 +360,13 @@ fn keys(specs: &[ModelSpec], is_set: impl Fn(&str) -> bool) -> Finding {
             let variables = provider.keys.join(" or ");
             warn("keys", format!("none set; the provider `{}` needs one", provider.name), format!("set {variables}"))
         }
-        Some(provider) => ok("keys", format!("none set; servers behind `{}` may do without", provider.name)),
+        Some(provider) => ok("keys", format!("none set; servers of `{}` may need none", provider.name)),
         None if used.is_empty() => ok("keys", "none set"),
         None => ok("keys", "none set, and none needed"),
     }
 }
 
-/// Whether the servers that settings name can be reached: a connection is made and closed, nothing is sent.
+/// Connects to the servers in the settings. It sends no data.
 fn servers(specs: &[ModelSpec]) -> Vec<Finding> {
     let server = |spec: &ModelSpec| {
         let provider = models::PROVIDERS.iter().find(|provider| provider.name == spec.provider)?;
@@ -381,8 +374,8 @@ fn servers(specs: &[ModelSpec]) -> Vec<Finding> {
     };
     let servers: BTreeSet<String> = specs.iter().filter_map(server).collect();
     let look = |server: String| match reach(&server) {
-        Ok(()) => ok("server", format!("{server} takes connections")),
-        Err(error) => warn("server", format!("{server} cannot be reached: {error}"), "start it, or mend base_url"),
+        Ok(()) => ok("server", format!("{server} accepts connections")),
+        Err(error) => warn("server", format!("cannot reach {server}: {error}"), "start it, or correct base_url"),
     };
     servers.into_iter().map(look).collect()
 }
@@ -398,27 +391,40 @@ fn reach(server: &str) -> std::io::Result<()> {
     Err(last)
 }
 
-/// Claims of workers that are gone.
+/// Reports the tasks of dead workers.
 fn abandoned(context: &Context, view: &BoardView) -> Option<Finding> {
     let live = context.live_workers(view);
-    let look = Look { view, live_workers: live.as_ref(), approvals: &[], now: context.now() };
+    let look = TaskViewContext { view, live_workers: live.as_ref(), approvals: &[], now: context.now() };
     let tasks = view.tasks.values().filter(|task| look.is_abandoned(task));
-    let named = tasks.map(|task| task.id.to_string()).collect::<Vec<_>>().join(", ");
-    let text = format!("in progress, and their worker is gone: {named}");
-    let hint = "the next `brigade up` or `brigade run` takes them back; or: brigade tasks release ID --force";
-    (!named.is_empty()).then(|| warn("board", text, hint))
+    let ids: Vec<TaskId> = tasks.map(|task| task.id).collect();
+    if ids.is_empty() {
+        return None;
+    }
+    let text = format!("in progress, but their worker is gone: {}", named(&ids));
+    let hint = format!("the next `brigade up` or `brigade run` reclaims them; or: {}", release_command(&ids));
+    Some(warn("board", text, hint))
 }
 
-/// Whether a lead that runs gives signs of life.
+fn named(ids: &[TaskId]) -> String {
+    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The command that releases these tasks, or the first of many.
+fn release_command(ids: &[TaskId]) -> String {
+    let numbers = ids.iter().take(HINTED_MAX).map(|id| id.0.to_string()).collect::<Vec<_>>().join(" ");
+    format!("brigade tasks release {numbers} --force")
+}
+
+/// Reports a lead without heartbeats.
 async fn lead(context: &Context) -> Option<Finding> {
     let lead = context.running().await.ok()?.lead?;
-    let stillness = lead.stillness(context.now())?;
-    let text = format!("team {} (pid {}) {}", one_line(&lead.team), lead.pid, stillness.says());
-    Some(warn("lead", text, stillness.remedy(lead.pid)))
+    let health = lead.health(context.now())?;
+    let text = format!("team {} (pid {}) {}", one_line(&lead.team), lead.pid, health.message());
+    Some(warn("lead", text, health.hint(lead.pid)))
 }
 
 async fn board(context: &Context) -> Vec<Finding> {
-    let (view, set_aside) = match context.board_to_look_at() {
+    let (view, set_aside) = match context.board_read_only() {
         Ok(board) => (board.view().await, board.set_aside()),
         Err(error) => return vec![fail("board", error.message, error.hint.unwrap_or_default())],
     };
@@ -427,14 +433,14 @@ async fn board(context: &Context) -> Vec<Finding> {
         Err(error) => return vec![fail("board", error.to_string(), "")],
     };
     let mut findings = Vec::new();
-    for spoiled in &view.spoiled {
-        let text = format!("{} is no task: {}", spoiled.file, spoiled.reason);
-        findings.push(warn("board", text, "mend it by hand; it blocks what waits for it"));
+    for spoiled in &view.invalid_files {
+        let text = format!("{} is not a valid task: {}", spoiled.file, spoiled.reason);
+        findings.push(warn("board", text, "repair it by hand; it blocks the tasks that wait for it"));
     }
     let is_missing = |id: &TaskId| !view.tasks.contains_key(id);
     for (id, place) in set_aside.iter().filter(|(id, _)| is_missing(id)) {
-        let text = format!("the file of {id} was no task, and was set aside as {place}");
-        findings.push(warn("board", text, mend(*id, place)));
+        let text = format!("the file of {id} was invalid and was set aside as {place}");
+        findings.push(warn("board", text, restore_hint(*id, place)));
     }
     findings.extend(abandoned(context, &view));
     let blockers_of = |id: TaskId| {
@@ -446,11 +452,10 @@ async fn board(context: &Context) -> Vec<Finding> {
         let hint = format!("brigade why {}", cycle.first().map_or(0, |id| id.0));
         findings.push(fail("board", format!("tasks wait for each other: {}", names.join(" -> ")), hint));
     }
-    let foreign: Vec<String> =
-        view.tasks.values().filter(|task| task.is_foreign()).map(|task| task.id.to_string()).collect();
+    let foreign: Vec<TaskId> = view.tasks.values().filter(|task| task.is_foreign()).map(|task| task.id).collect();
     if !foreign.is_empty() {
-        let text = format!("in progress for other programs, without a claim: {}", foreign.join(", "));
-        findings.push(warn("board", text, "brigade tasks release ID --force takes one back"));
+        let text = format!("in progress for other programs, without a claim: {}", named(&foreign));
+        findings.push(warn("board", text, release_command(&foreign)));
     }
     findings.push(ok("board", crate::ui::tasks::tally(&view)));
     findings
@@ -465,28 +470,28 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_missed_only_where_one_is_needed() {
-        let told = |specs: &[ModelSpec]| {
+    fn missing_key_is_warned_only_if_provider_needs_it() {
+        let checked = |specs: &[ModelSpec]| {
             let finding = keys(specs, |_| false);
             (finding.verdict, finding.text)
         };
-        assert_eq!(told(&[spec("runbook", None)]), (Verdict::Ok, "none set, and none needed".to_owned()));
-        let own = "none set; servers behind `anthropic` may do without".to_owned();
-        assert_eq!(told(&[spec("anthropic", Some("http://127.0.0.1:1"))]), (Verdict::Ok, own));
+        assert_eq!(checked(&[spec("runbook", None)]), (Verdict::Ok, "none set, and none needed".to_owned()));
+        let own = "none set; servers of `anthropic` may need none".to_owned();
+        assert_eq!(checked(&[spec("anthropic", Some("http://127.0.0.1:1"))]), (Verdict::Ok, own));
         let missed = "none set; the provider `anthropic` needs one".to_owned();
         assert_eq!(
-            told(&[spec("runbook", None), spec("anthropic", Some("https://api.anthropic.com"))]),
+            checked(&[spec("runbook", None), spec("anthropic", Some("https://api.anthropic.com"))]),
             (Verdict::Warn, missed)
         );
         assert_eq!(keys(&[], |name| name == "ANTHROPIC_API_KEY").text, "set: ANTHROPIC_API_KEY");
     }
 
     #[test]
-    fn a_server_is_reached_or_not() {
+    fn unreachable_server_is_warned() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let look = || servers(&[spec("anthropic", Some(&format!("http://{address}/v1")))]).remove(0);
-        assert_eq!((look().verdict, look().text), (Verdict::Ok, format!("{address} takes connections")));
+        assert_eq!((look().verdict, look().text), (Verdict::Ok, format!("{address} accepts connections")));
         drop(listener);
         assert_eq!(look().verdict, Verdict::Warn);
     }

@@ -1,62 +1,63 @@
-//! What a command says when it cannot do what it was asked: a message, a hint, an exit code.
+//! The error of a command: a message, a hint and an exit code.
 
 use serde_json::json;
 
 use super::exit::Exit;
 use crate::config::CONFIG_FILE;
-use crate::config::problem::ConfigError;
+use crate::config::diagnostics::ConfigError;
 use crate::domain::name::InvalidName;
 use crate::domain::plan::PlanErrors;
-use crate::domain::refusal::Refusal;
 use crate::domain::task::{TaskId, TaskStatus};
+use crate::domain::task_error::TaskError;
 use crate::embed::EmbedError;
 use crate::ports::StoreError;
 use crate::stores::fs::LockTimeout;
 use crate::team::LaunchError;
+use crate::ui::text::one_line;
 
-/// An error for the person at the terminal, or the program behind the pipe.
+/// An error for a person or for a program that reads JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CliError {
-    /// What is wrong.
+    /// The message, without the word "error".
     pub message: String,
-    /// What to do about it.
+    /// The next step, with the command to run.
     pub hint: Option<String>,
-    /// How the command ends.
+    /// The exit code.
     pub exit: Exit,
-    /// Tasks to which it was done before it stopped.
+    /// The tasks that were changed before the error.
     pub done: Vec<TaskId>,
 }
 
-/// What a command comes to.
+/// The result of a command.
 pub type CliResult<T> = Result<T, CliError>;
 
 impl CliError {
-    /// It was asked wrongly, or the config is wrong.
+    /// The command line or the config is invalid.
     #[must_use]
     pub fn usage(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None, exit: Exit::Usage, done: Vec::new() }
     }
 
-    /// It was refused, or the system would not.
+    /// The request is refused, or a system call failed.
     #[must_use]
     pub fn refused(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None, exit: Exit::Unfinished, done: Vec::new() }
     }
 
-    /// The system does not give what is needed to start at all: a thread, an event queue.
+    /// The command cannot start, because the system refuses a thread or an event queue.
     #[must_use]
     pub fn not_started(error: &std::io::Error) -> Self {
-        let hint = "raise the limits on processes (`ulimit -u`) and on open files (`ulimit -n`), or end other programs of this user";
+        let hint = "raise the limits for processes (`ulimit -u`) and open files (`ulimit -n`), or end other programs of this user";
         Self::refused(error.to_string()).hint(hint)
     }
 
-    /// The same, with what to do about it.
+    /// Adds a hint.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// The line for programs.
+    /// Returns the error as one line of JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut error = json!({ "message": self.message, "hint": self.hint, "code": self.exit as u8 });
@@ -100,28 +101,30 @@ impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
         let hint = match &error {
             StoreError::NotClaimable { id, .. } => Some(format!("brigade why {}", id.0)),
-            StoreError::NoTask(_) => Some("see `brigade tasks`".to_owned()),
-            StoreError::Spoiled { id, .. } => Some(format!("mend .tasks/{} by hand, or remove it", id.file_name())),
-            StoreError::UnknownBlocker { .. } => Some("tasks are named by their numbers: --after 3,4".to_owned()),
-            StoreError::Occupied { .. } => Some("`brigade stop` stops it, `brigade team` shows it".to_owned()),
+            StoreError::NoTask(_) => Some("brigade tasks".to_owned()),
+            StoreError::InvalidTaskFile { id, .. } => {
+                Some(format!("repair .tasks/{} by hand, or remove it", id.file_name()))
+            }
+            StoreError::UnknownBlocker { .. } => Some("pass task numbers, such as --after 3,4".to_owned()),
+            StoreError::AlreadyLed { .. } => Some("brigade team shows it, brigade stop stops it".to_owned()),
             StoreError::Refused(refusal) => refusal_hint(refusal),
             StoreError::Link(path, _) => Some(link_hint(path)),
             StoreError::Io { source, .. } if LockTimeout::in_error(source).is_some() => {
-                Some("end the process that holds it, or wait until it is done; `brigade stop` needs no lock".to_owned())
+                Some("end the process that holds the lock, or wait for it; brigade stop needs no lock".to_owned())
             }
-            StoreError::Io { source, .. } if is_not_writable(source) => {
-                Some("you may not write there: commands that a team runs see its control files read-only".to_owned())
-            }
+            StoreError::Io { source, .. } if is_not_writable(source) => Some(
+                "commands that a team runs cannot write its control files; run this one in another terminal".to_owned(),
+            ),
             _ => None,
         };
         let exit = match error {
-            StoreError::Occupied { .. } => Exit::Occupied,
+            StoreError::AlreadyLed { .. } => Exit::Occupied,
             StoreError::Link(..) => Exit::Usage,
             _ => Exit::Unfinished,
         };
         let message = match &error {
             StoreError::UnknownBlocker { task: TaskId(0), blocker } => {
-                format!("the new task cannot wait for {blocker}: there is no such task")
+                format!("cannot add the task: it waits for {blocker}, which does not exist")
             }
             other => other.to_string(),
         };
@@ -135,22 +138,22 @@ fn is_not_writable(error: &std::io::Error) -> bool {
 }
 
 fn link_hint(path: &str) -> String {
-    let other =
-        if path.ends_with(CONFIG_FILE) { ", or name the config with --config FILE --workspace DIR" } else { "" };
-    format!("remove the link (rm {path}){other}")
+    let other = if path.ends_with(CONFIG_FILE) { ", or pass --config FILE --workspace DIR" } else { "" };
+    format!("rm {path}{other}")
 }
 
-fn refusal_hint(refusal: &Refusal) -> Option<String> {
+fn refusal_hint(refusal: &TaskError) -> Option<String> {
     match refusal {
-        Refusal::Stale { task, status: TaskStatus::Pending, .. } => {
-            Some(format!("to work on it again: brigade tasks claim {} --as NAME", task.0))
+        TaskError::Stale { task, status: TaskStatus::Pending, .. } => {
+            Some(format!("claim it again: brigade tasks claim {}", task.0))
         }
-        Refusal::Stale { task, .. } => Some(format!("see who has it now: brigade tasks show {}", task.0)),
-        Refusal::NotHolder { task, .. } => Some(format!(
-            "its holder says --as NAME --attempt N; a person insists with --force: brigade tasks show {}",
-            task.0
+        TaskError::Stale { task, .. } => Some(format!("brigade tasks show {}", task.0)),
+        TaskError::NotHolder { task, owner, .. } => Some(format!(
+            "brigade tasks show {} shows the attempt that {} must pass; a person can add --force",
+            task.0,
+            one_line(owner)
         )),
-        Refusal::NeedsForce { .. } => Some("say --force to insist".to_owned()),
-        Refusal::WrongStatus { .. } | Refusal::NotAllowed { .. } => None,
+        TaskError::NeedsForce { .. } => Some("add --force to override the holder".to_owned()),
+        TaskError::WrongStatus { .. } | TaskError::NotAllowed { .. } => None,
     }
 }

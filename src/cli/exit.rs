@@ -1,23 +1,51 @@
-//! The exit codes, in one place.
+//! The exit codes and their meaning.
 
 use std::process::ExitCode;
 
-/// How a command ends, as the shell sees it.
+/// The exit code of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// It did what it was asked.
+    /// The command succeeded.
     Done = 0,
-    /// Tasks failed or are left blocked; or what was asked was refused.
+    /// Tasks failed or stay blocked, or the request was refused.
     Unfinished = 1,
-    /// It was asked in a way it does not understand, or the config is wrong.
+    /// The command line or the config is invalid.
     Usage = 2,
     /// The budget is spent.
     BudgetSpent = 3,
-    /// Another team holds the workspace.
+    /// Another team runs in the workspace.
     Occupied = 4,
-    /// It was interrupted.
+    /// The team was stopped with work pending.
     Interrupted = 130,
+}
+
+impl Exit {
+    /// All exit codes.
+    pub const ALL: [Self; 6] =
+        [Self::Done, Self::Unfinished, Self::Usage, Self::BudgetSpent, Self::Occupied, Self::Interrupted];
+
+    /// The meaning, for the help and the README.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Unfinished => "refused, or tasks failed or stay blocked",
+            Self::Usage => "usage or config error",
+            Self::BudgetSpent => {
+                "the budget does not cover the next request; nothing is lost, and a larger budget continues"
+            }
+            Self::Occupied => "another team runs in the workspace",
+            Self::Interrupted => "stopped with work pending",
+        }
+    }
+
+    /// The list of exit codes at the end of the help.
+    #[must_use]
+    pub fn help() -> String {
+        let rows = Self::ALL.map(|exit| format!("\n  {:<3}  {}", exit as u8, exit.meaning()));
+        "Exit codes:".to_owned() + &rows.concat()
+    }
 }
 
 impl From<Exit> for ExitCode {

@@ -1,5 +1,5 @@
-//! The first run of a workspace. A clone brings commands, a plan and tasks along. Brigade names them before it runs them for the
-//! first time, and asks a person at a terminal.
+//! The first run in a workspace. A clone can contain commands, a plan and tasks. Before Brigade runs them for the first time, it lists
+//! them and asks the person at the terminal.
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal as _};
@@ -20,27 +20,27 @@ use crate::team::spec::TeamSpec;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::{count, cut, one_line};
 
-/// The most commands that are named. The plan and the tasks have all of them.
+/// The most commands that are listed. The plan and the tasks contain all of them.
 const COMMANDS_MAX: usize = 5;
-/// The most columns of one of them.
+/// The widest listed command, in columns.
 const COMMAND_COLUMNS_MAX: usize = 90;
-/// The most columns of a `verify` command that is named alone.
+/// The widest `verify` command that is shown alone, in columns.
 const VERIFY_COLUMNS_MAX: usize = 500;
 
-/// The files that git tracks and a launch takes commands or addresses from.
+/// The commands and addresses that a launch takes from files that git tracks.
 #[derive(Debug, Default)]
 struct Tracked {
-    /// The plan and the tasks, in words.
+    /// The plan and the tasks, as lines for people.
     sources: Vec<String>,
     commands: BTreeSet<String>,
     /// The addresses of models that the config names.
     addresses: BTreeSet<String>,
 }
 
-/// Before the first launch, names the commands that git tracks, and asks the person where `may_ask` allows it.
+/// Before the first launch, lists the commands in tracked files. If `may_ask` is true, it asks the person.
 ///
 /// # Errors
-/// The person does not agree. Nothing was written then.
+/// The person does not agree. Then nothing was written.
 pub(super) fn confirm(
     context: &Context,
     workspace: &Path,
@@ -63,14 +63,14 @@ pub(super) fn confirm(
         return Ok(());
     }
     Err(CliError::usage("cannot launch the team: you did not answer yes")
-        .hint("read the files that are named, then launch again"))
+        .hint("read the listed files, then launch again"))
 }
 
-/// Before the first launch, names the `verify` command of a task that git tracks, and asks the person at a terminal. In a session a
-/// team runs, so the person has agreed.
+/// Before the first launch, shows the `verify` command of a task that git tracks, and asks the person at a terminal. In a session a
+/// team runs, so the person has already agreed.
 ///
 /// # Errors
-/// The person does not agree. Nothing was run or written then.
+/// The person does not agree. Then nothing was run or written.
 pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> CliResult<()> {
     let workspace = context.workspace()?;
     let is_known = context.is_in_session() || !is_first(&workspace);
@@ -90,16 +90,16 @@ pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> Cl
 /// Returns true if a person at the terminal can answer a question.
 pub(super) fn may_ask() -> bool {
     let is_at_terminal = io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal();
-    // In the background of a shell the terminal is the shell's.
-    is_at_terminal && terminal::is_ours() && !is_ci()
+    // A background job must not read the terminal, because it belongs to the shell.
+    is_at_terminal && terminal::is_in_foreground() && !is_ci()
 }
 
-/// Returns true in continuous integration, where no person answers, even at a terminal.
+/// Returns true in continuous integration. Even at a terminal no person answers there.
 fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !["", "0", "false"].iter().any(|no| value == *no))
 }
 
-/// Asks a question, and waits for the answer.
+/// Asks a question and waits for the answer. Only `y` and `yes` agree.
 fn is_agreed(context: &Context, question: &str) -> CliResult<bool> {
     context.note(question);
     let mut answer = String::new();
@@ -107,15 +107,15 @@ fn is_agreed(context: &Context, question: &str) -> CliResult<bool> {
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
 
-/// Returns true if no team of this user ran here before. Every launch writes `.team/FORMAT`; where git tracks something in `.team`, that file
-/// may have come with a clone.
+/// Returns true if no team of this user ran here before. Every launch writes `.team/FORMAT`. If git tracks files in `.team`, the file
+/// may have come with a clone and proves nothing.
 fn is_first(workspace: &Path) -> bool {
     let has_run = workspace.join(TEAM_FOLDER).join(FORMAT_FILE).is_file();
-    // Where git does not say, the file may have come with a clone.
+    // If git fails, the file may have come with a clone.
     !has_run || GitRepository::tracked(workspace, &[TEAM_FOLDER]).map_or(true, |tracked| !tracked.is_empty())
 }
 
-/// Returns true if git tracks this file, or does not say.
+/// Returns true if git tracks this file, or if git fails.
 fn is_tracked(file: &Path) -> bool {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
         return true;
@@ -143,7 +143,7 @@ impl Tracked {
         if tasks.is_none() {
             return Ok(tracked);
         }
-        let view = super::on_one_thread(async { Ok(context.board_to_look_at()?.view().await?) })?;
+        let view = super::on_one_thread(async { Ok(context.board_read_only()?.view().await?) })?;
         let open = view.tasks.values().filter(|task| task.status != TaskStatus::Completed && tasks.has(task.id));
         let mut number = 0;
         for task in open {
@@ -156,7 +156,7 @@ impl Tracked {
         Ok(tracked)
     }
 
-    /// Takes in the commands of a task.
+    /// Adds the commands of a task.
     fn take(&mut self, verify: Option<&str>, description: &str, runs_blocks: bool) {
         self.commands.extend(verify.map(str::to_owned));
         if runs_blocks {
@@ -164,7 +164,7 @@ impl Tracked {
         }
     }
 
-    /// One line for each source, each command and each address; empty where git tracks nothing.
+    /// One line for each source, command and address. Empty if git tracks none of them.
     fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.sources.iter().map(|source| one_line(source)).collect();
         if !self.commands.is_empty() {
@@ -182,13 +182,13 @@ impl Tracked {
     }
 }
 
-/// A command on one line, with a sign where a line ends: as a space, the end of a comment would not be seen.
+/// A command on one line. A sign marks each line break, because a space would hide the end of a comment.
 fn on_one_line(command: &str) -> String {
     let lines: Vec<String> = command.lines().map(one_line).collect();
     lines.join(" ⏎ ")
 }
 
-/// The files below the board that git tracks; `None` where git does not say, and all of them may be tracked.
+/// The files of the board that git tracks. `None` if git fails: then all files may be tracked.
 struct TrackedTasks(Option<Vec<PathBuf>>);
 
 impl TrackedTasks {
@@ -201,7 +201,7 @@ impl TrackedTasks {
     }
 
     fn has(&self, id: TaskId) -> bool {
-        // Git names a submodule by its folder alone.
+        // Git lists a submodule only by its folder.
         let names = [id.file_name(), BOARD_FOLDER.to_owned()];
         let is_named = |file: &PathBuf| {
             file.file_name().is_some_and(|file| names.iter().any(|name| file.eq_ignore_ascii_case(name)))

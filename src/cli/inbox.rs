@@ -3,40 +3,40 @@
 use serde_json::value::RawValue;
 use std::collections::HashSet;
 
-use super::asks::question_to_you;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
-use super::waiting::{Waiting, delivered, new_mail};
+use super::pending::{PendingForUser, delivered, new_mail};
+use super::reminders::Reminder;
+use crate::domain::approval::{Approvals, Request, RequestKind};
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::HUMAN;
-use crate::domain::questions::Questions;
-use crate::domain::request::{RequestBook, RequestKind};
+use crate::domain::pending_questions::Questions;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
 use crate::ports::{Delivery, Stores};
-use crate::stores::open::Purpose;
-use crate::ui::approvals;
+use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
-use crate::ui::text::{ago, indented, one_line};
+use crate::ui::text::{ago, one_line};
+use crate::ui::{approvals, markdown, review};
 
-/// Mail that was read before is shown up to this many messages.
+/// The most messages that `--read` shows.
 const READ_MAX: usize = 20;
-/// A message's lines begin behind so many spaces.
+/// Spaces before each line of a message.
 const INDENT: usize = 2;
 
-/// Show the mail that waits for somebody: a teammate, `lead`, or `human` for yours
+/// Show the mail of a member that is not read yet: yours, a teammate's or the lead's
 ///
-/// Looking takes nothing away. `--take` empties your own inbox once it is shown; `--read` shows again what was taken.
+/// Showing mail does not mark it as read. `--take` does that for your own mail; `--read` shows it again.
 #[derive(Debug, clap::Args)]
 pub struct Inbox {
-    /// Whose
+    /// The owner of the mail: a teammate, `lead`, or `human` for you
     #[arg(default_value = HUMAN)]
     name: String,
-    /// Empty the inbox of `human` once it is shown
+    /// Mark your mail as read after showing it
     #[arg(long)]
     take: bool,
-    /// Show the last mail that was read, instead
+    /// Show the last messages that you have read instead
     #[arg(long, conflicts_with = "take")]
     read: bool,
 }
@@ -45,13 +45,13 @@ impl Inbox {
     /// Shows the inbox.
     ///
     /// # Errors
-    /// Nobody of that name has one.
+    /// There is no inbox of that name, or the terminal does not take the mail; then it stays unread.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         if (self.take || self.read) && self.name != HUMAN {
-            let message = format!("the mail of {} is its own to take", one_line(&self.name));
-            return Err(CliError::usage(message).hint("only that of `human` is yours"));
+            let message = format!("cannot take the mail of {}: only its owner reads it", one_line(&self.name));
+            return Err(CliError::usage(message).hint("brigade inbox --take and --read are for your own mail"));
         }
-        let stores = context.stores(Purpose::Act).await?;
+        let stores = context.stores(OpenMode::Write).await?;
         let team = context.open_inboxes(&stores).await?;
         if self.read {
             return read_before(context, stores.transcripts.load(HUMAN).await?);
@@ -62,13 +62,13 @@ impl Inbox {
             true => stores.mailbox.take(HUMAN, &HashSet::new()).await?,
             false => stores.mailbox.peek(&self.name).await?,
         };
-        // What was taken may still lie there though a transcript has it: only that says what was delivered, or shown.
+        // A taken message may still be in the inbox. The transcript says which messages were delivered or shown.
         let shown = match deliveries.is_empty() {
             true => HashSet::new(),
             false => delivered(stores.transcripts.load(whose).await?),
         };
         if self.take {
-            // A command ends before the store can be sure that nobody writes into what it takes; a later one lets go of it.
+            // The store keeps taken mail until no other process can write to it. This removes the mail of earlier commands.
             stores.mailbox.settle(HUMAN, &shown).await?;
         }
         let new = new_mail(deliveries, &shown);
@@ -81,25 +81,29 @@ impl Inbox {
             if whose != HUMAN {
                 return Ok(answer);
             }
-            let answer = answer.note(paint(DIM, "brigade inbox --read shows what you have read"));
-            let asked = Waiting::of(&stores).await?.questions;
-            return Ok(asked
-                .iter()
-                .fold(answer, |answer, question| answer.note(context.hint(&question_to_you(question)))));
+            let mut answer = answer.note(paint(DIM, "brigade inbox --read shows the mail you have read"));
+            for question in &PendingForUser::of(&stores).await?.questions {
+                let reminder = Reminder::of_question(question);
+                answer = answer.note(context.hint(&reminder.line));
+                if let Some(text) = &reminder.text {
+                    answer = answer.note(body(context, text).trim_end());
+                }
+            }
+            return Ok(answer);
         }
         if self.take {
-            // Printed first, to a reader that is there: mail that was taken and never shown would be lost.
-            let unshown = |error| CliError::refused(format!("cannot write: {error}; the mail stays where it is"));
-            context.print_whole(&answer.text).map_err(unshown)?;
+            // Mail is marked as read only after it was printed to a reader that is there.
+            let unshown = |error| CliError::refused(format!("cannot print the mail: {error}; it stays unread"));
+            context.print_required(&answer.text).map_err(unshown)?;
             settle(&stores, &new, shown, context.now()).await?;
             return Ok(Answer { text: String::new(), ..answer });
         }
         let is_yours = whose == HUMAN;
-        Ok(if is_yours { answer.note(paint(DIM, "it waits until brigade inbox --take")) } else { answer })
+        Ok(if is_yours { answer.note(paint(DIM, "brigade inbox --take marks it as read")) } else { answer })
     }
 }
 
-/// The last mail that the person was shown.
+/// The last mail that the person has read.
 fn read_before(context: &Context, records: Vec<Record>) -> CliResult<Answer> {
     let told = records.into_iter().filter_map(|record| match record.entry {
         Entry::Message(message) if message.role == Role::User => Some(message.content),
@@ -115,28 +119,34 @@ fn read_before(context: &Context, records: Vec<Record>) -> CliResult<Answer> {
     Ok(if last.is_empty() { answer.note(paint(DIM, "no mail was read")) } else { answer })
 }
 
-/// Messages as an answer; to the person, who has a book of requests, also how what is asked is answered, or was.
-fn shown_as(context: &Context, messages: &[&Message], book: Option<&RequestBook>) -> CliResult<Answer> {
-    let columns = context.output.columns;
+/// The messages as an answer. Mail of the person comes with `book`: each request then shows its answer, or how to answer it.
+fn shown_as(context: &Context, messages: &[&Message], book: Option<&Approvals>) -> CliResult<Answer> {
     let text = || {
         let shown = |message: &&Message| {
             let how = book.and_then(|book| answered(message, book, context.now()).or_else(|| how_to_answer(message)));
             let how = how.map(|how| format!("  {}\n", paint(DIM, &context.hint(&how))));
-            as_text(message, context.now(), columns) + &how.unwrap_or_default()
+            let review = book.and_then(|book| review_of(message, book));
+            as_text(context, message, review) + &how.unwrap_or_default()
         };
         messages.iter().map(shown).collect()
     };
     context.output.answer(&as_json(messages), text)
 }
 
-/// How the request of a message was answered, where it was.
-fn answered(message: &Message, book: &RequestBook, now: UnixMs) -> Option<String> {
-    let id = message.request_id.as_ref()?;
-    let answer = book.requests.iter().find(|request| request.id == *id)?.answer.as_ref()?;
-    Some(format!("{} {}", answer.in_short(), ago(answer.at, now)))
+/// The review that a message asks for. Its message speaks to the agent that reviews; the person reads the report.
+fn review_of<'a>(message: &Message, book: &'a Approvals) -> Option<&'a Request> {
+    let id = message.request_id.as_ref().filter(|_| message.approve.is_none())?;
+    book.requests.iter().find(|request| request.id == *id && request.report.is_some())
 }
 
-/// How a person answers what asks for that.
+/// The answer to the request of a message, if there is one.
+fn answered(message: &Message, book: &Approvals, now: UnixMs) -> Option<String> {
+    let id = message.request_id.as_ref()?;
+    let answer = book.requests.iter().find(|request| request.id == *id)?.answer.as_ref()?;
+    Some(format!("{} {}", answer.summary(), ago(answer.at, now)))
+}
+
+/// The command that answers a message, if it asks for an answer.
 fn how_to_answer(message: &Message) -> Option<String> {
     match (message.kind, &message.request_id) {
         (MessageType::PlanApprovalRequest, Some(id)) => {
@@ -145,12 +155,14 @@ fn how_to_answer(message: &Message) -> Option<String> {
         (MessageType::Message, Some(id)) if message.approve.is_none() => {
             Some(approvals::how_to_answer(RequestKind::Review, &one_line(id)))
         }
-        _ if Questions::asks(message) => Some(format!("brigade send {} TEXT answers", one_line(&message.from))),
+        _ if Questions::is_question_to_person(message) => {
+            Some(format!("brigade send {} TEXT answers", one_line(&message.from)))
+        }
         _ => None,
     }
 }
 
-/// Notes in the transcript of `human` what was shown; what held it can go then.
+/// Records the messages in the transcript of `human`, then lets the mailbox delete them.
 async fn settle(stores: &Stores, new: &[Delivery], shown: HashSet<String>, now: UnixMs) -> CliResult<()> {
     let content = new.iter().map(|delivery| Block::text(delivery.message.to_line())).collect();
     let delivered: Vec<String> = new.iter().map(|delivery| delivery.key.clone()).collect();
@@ -161,13 +173,13 @@ async fn settle(stores: &Stores, new: &[Delivery], shown: HashSet<String>, now: 
     Ok(())
 }
 
-/// The messages as they stand in the file.
+/// The messages as they are in the file.
 fn as_json(messages: &[&Message]) -> Vec<Box<RawValue>> {
     messages.iter().filter_map(|message| RawValue::from_string(message.to_line()).ok()).collect()
 }
 
-fn as_text(message: &Message, now: UnixMs, columns: usize) -> String {
-    // Seconds of a few thousand years: a float holds their milliseconds.
+fn as_text(context: &Context, message: &Message, review: Option<&Request>) -> String {
+    // A float holds the milliseconds of some thousand years.
     let at = UnixMs((message.timestamp * 1000.0) as i64);
     let kind = match (message.kind, &message.request_id) {
         (MessageType::Message, Some(id)) if message.approve.is_none() => format!("asks for review {}, ", one_line(id)),
@@ -176,8 +188,21 @@ fn as_text(message: &Message, now: UnixMs, columns: usize) -> String {
         (kind, _) => format!("{}, ", kind.as_str().replace('_', " ")),
     };
     let from = if message.from.is_empty() { "?" } else { &message.from };
-    let about = format!("{kind}{}", ago(at, now));
+    let about = format!("{kind}{}", ago(at, context.now()));
     let heading = format!("{} {}\n", paint(BOLD, &one_line(from)), paint(DIM, &about));
     let text = message.plan.as_deref().unwrap_or(&message.content);
-    heading + &indented(text.trim_end(), columns, INDENT)
+    let Some(request) = review else { return heading + &body(context, text) };
+    let (columns, renders_markdown) = (context.output.columns, context.output.renders_markdown());
+    let title = format!("  {}\n", review::title(request));
+    let details = review::details(request, columns, renders_markdown);
+    let show = format!(
+        "  {}\n",
+        paint(DIM, &context.hint(&format!("brigade review show {} shows the diff", one_line(&request.id))))
+    );
+    format!("{heading}{title}{details}{show}")
+}
+
+/// The text of a message in full.
+fn body(context: &Context, text: &str) -> String {
+    markdown::body(text, context.output.columns, INDENT, context.output.renders_markdown())
 }

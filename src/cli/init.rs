@@ -8,13 +8,13 @@ use super::error::{CliError, CliResult};
 use super::output::Answer;
 use crate::config::CONFIG_FILE;
 use crate::domain::name::Name;
-use crate::platform::reading::{self, Accept};
+use crate::platform::reading::{self, AllowedKinds};
 use crate::team::spec::Prompts;
 use crate::ui::style::{BOLD, DIM, GOOD, WARN, paint};
 
-/// The longest .gitignore that is looked through, in bytes.
+/// The longest .gitignore that is read, in bytes.
 const IGNORE_BYTES_MAX: u64 = 1024 * 1024;
-/// Former versions of a file that are kept beside it, besides the first.
+/// The most numbered backups of a file.
 const BACKUPS_MAX: u32 = 1000;
 
 const CONFIG: &str = include_str!("init/brigade.toml");
@@ -22,22 +22,22 @@ const PLAN: &str = include_str!("init/plan.md");
 const CODER: &str = include_str!("init/coder.md");
 const PROMPTS_README: &str = include_str!("init/prompts.md");
 
-/// Run-time files that git is to ignore.
+/// The run-time files for .gitignore.
 const IGNORED: [&str; 3] = ["/.tasks/", "/.team/", "/agent_state.json"];
 
-/// Write a brigade.toml that works at once
+/// Write a working brigade.toml
 ///
-/// Besides, a small plan, prompts/ and the lines that keep run-time files out of git. The team needs no key: it uses the
-/// provider `runbook`, which runs the `sh` blocks of its tasks. Files that are there are kept.
+/// Also writes a small plan, prompts/ and .gitignore lines. The team needs no key: its provider `runbook` runs the `sh` blocks of
+/// its tasks. Existing files are kept.
 #[derive(Debug, clap::Args)]
 pub struct Init {
-    /// The team's name
+    /// The name of the team
     #[arg(default_value = "my-team")]
     team: String,
-    /// Write files anew that are there already; what differs is kept as NAME.bak
+    /// Overwrite existing files; changed ones are kept as NAME.bak
     #[arg(long)]
     force: bool,
-    /// Write the built-in prompts to prompts/ too, to change them
+    /// Also write the built-in prompts to prompts/, to edit them
     #[arg(long)]
     prompts: bool,
 }
@@ -46,14 +46,14 @@ impl Init {
     /// Writes the files.
     ///
     /// # Errors
-    /// There is a brigade.toml already, the name is none, or the system would not.
+    /// A brigade.toml exists, the name is invalid, or a file cannot be written.
     pub fn run(self, context: &Context) -> CliResult<Answer> {
         let team = Name::new(&self.team)?;
         let folder = context.new_workspace()?;
         let config = folder.join(CONFIG_FILE);
         if config.exists() && !self.force && !self.prompts {
-            let message = format!("{} is there already", super::context::shown(&config, context.current_folder()));
-            return Err(CliError::usage(message).hint("change it by hand, or write it anew with --force"));
+            let message = format!("{} already exists", super::context::shown(&config, context.current_folder()));
+            return Err(CliError::usage(message).hint("edit it, or overwrite it with brigade init --force"));
         }
         let prompts = Prompts::default();
         let mut files: Vec<(PathBuf, String)> = vec![
@@ -74,7 +74,7 @@ impl Init {
         for (path, text) in &files {
             let file = folder.join(path);
             let is_there = file.symlink_metadata().is_ok();
-            let there = || reading::read(&file, Accept::FilesWithin(&folder), text.len() as u64);
+            let there = || reading::read(&file, AllowedKinds::FilesWithin(&folder), text.len() as u64);
             let is_same = || there().is_ok_and(|bytes| bytes == text.as_bytes());
             if !is_there {
                 write(&file, text)?;
@@ -93,7 +93,7 @@ impl Init {
         if ignore(&folder)? {
             written.push(".gitignore".to_owned());
         }
-        // A folder's name may be no text, which JSON cannot say.
+        // JSON cannot hold a folder name that is not text.
         let folder = folder.to_string_lossy();
         let data =
             serde_json::json!({ "folder": folder, "written": written, "replaced": replaced, "kept": kept_files });
@@ -104,27 +104,27 @@ impl Init {
 fn said(written: &[String], replaced: &[Replaced], kept_files: &[String], team: &Name) -> String {
     let mut files: String = written.iter().map(|file| format!("  {} {file}\n", paint(GOOD, "wrote"))).collect();
     for Replaced { file, kept } in replaced {
-        files.push_str(&format!("  {} {file} (the former is {kept})\n", paint(WARN, "replaced")));
+        files.push_str(&format!("  {} {file} (the old one is {kept})\n", paint(WARN, "replaced")));
     }
     for file in kept_files {
-        files.push_str(&format!("  {} {file}, which was there\n", paint(DIM, "kept")));
+        files.push_str(&format!("  {} {file}, which existed\n", paint(DIM, "kept")));
     }
     format!(
-        "{files}\nSee the team work, without any key:\n  {}\nThen make plan.md and brigade.toml yours; {} checks them.\n",
+        "{files}\nRun the team, without a key:\n  {}\nThen edit plan.md and brigade.toml; {} checks them.\n",
         paint(BOLD, &format!("brigade run {team}")),
         paint(BOLD, "brigade doctor"),
     )
 }
 
-/// A file that was written anew.
+/// A file that was overwritten.
 #[derive(Debug, serde::Serialize)]
 struct Replaced {
     file: String,
-    /// The former one's name now.
+    /// The name of the backup.
     kept: String,
 }
 
-/// Gives what stands there a name of its own, `NAME.bak` or the first `NAME.bak.N` nothing has, and says which.
+/// Renames the file to `NAME.bak`, or to the first free `NAME.bak.N`. Returns the new name.
 fn keep(path: &Path) -> CliResult<String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let names =
@@ -136,7 +136,7 @@ fn keep(path: &Path) -> CliResult<String> {
             return Ok(kept);
         }
     }
-    Err(CliError::refused(format!("{} has {BACKUPS_MAX} former versions beside it", path.display()))
+    Err(CliError::refused(format!("cannot overwrite {}: it has {BACKUPS_MAX} backups", path.display()))
         .hint("remove some of them"))
 }
 
@@ -151,10 +151,10 @@ fn write(path: &Path, text: &str) -> CliResult<()> {
     fs::write(path, text).map_err(failed(path))
 }
 
-/// Adds the lines .gitignore lacks; whether there were any.
+/// Adds the missing lines to .gitignore. Returns whether there were any.
 fn ignore(folder: &Path) -> CliResult<bool> {
     let path = folder.join(".gitignore");
-    let old = match reading::read_text(&path, Accept::FilesWithin(folder), IGNORE_BYTES_MAX) {
+    let old = match reading::read_text(&path, AllowedKinds::FilesWithin(folder), IGNORE_BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         read => read.map_err(|error| CliError::refused(format!("cannot read {}: {error}", path.display())))?,
     };
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_are_ignored_already_are_not_added_again() {
+    fn init_adds_only_missing_gitignore_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".gitignore");
         fs::write(&path, "target\n.tasks/*\n/.team").unwrap();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_is_a_plan() {
+    fn sample_plan_of_init_parses() {
         assert!(crate::domain::plan::parse("plan.md", PLAN).unwrap().len() >= 3);
     }
 }

@@ -1,15 +1,16 @@
-//! From `up` and `run` to a team that can be launched: config, plan and flags, checked. Launching is the team's.
+//! The arguments of `brigade run` and `brigade up`, and the checks of config, plan and workspace before a launch.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::context::{Context, candidates};
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::first_run;
-use super::headless::{OutputFormat, Report};
+use super::output::Answer;
+use super::run_output::{OutputFormat, Report};
 use super::session::Session;
 use crate::config::settings::PROVIDER_DEFAULT;
 use crate::config::{Durability, TeamFlags};
@@ -22,91 +23,112 @@ use crate::team::spec::TeamSpec;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::one_line;
 
-/// Launches a team and says how the process ends.
-pub type Launcher = fn(Launch) -> CliResult<Exit>;
+/// Launches a team and returns the exit code of the process.
+pub type Launcher = fn(LaunchRequest) -> CliResult<Exit>;
 
-/// How long the team is to run.
+/// The lifetime of a launched team.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
     /// One session of this mode, then exit.
     Session(Mode),
-    /// As the state file says, beginning with this mode where one is named, with `continuous` where there is no file.
+    /// As the state file says. A mode given here is written to the file first; without a file it is `continuous`.
     Obey(Option<Mode>),
 }
 
-/// A team that is to be launched, and all that was said about how.
+/// A team to launch, with everything that the command line and the config say about the launch.
 #[derive(Debug)]
-pub struct Launch {
+pub struct LaunchRequest {
     /// The team.
     pub spec: TeamSpec,
     /// The tasks of its plan.
     pub plan: Vec<NewTask>,
-    /// The workspace: absolute, and there.
+    /// The workspace: an absolute path that exists.
     pub workspace: PathBuf,
-    /// What no tool of a member may write; see [`Context::control_files`].
+    /// Files that no tool of a member may write; see [`Context::control_files`].
     pub control_files: Vec<PathBuf>,
-    /// The config file that the person named.
+    /// The config file given with `--config`.
     pub named_config: Option<PathBuf>,
-    /// What accepted work survives.
+    /// The failures that accepted work survives.
     pub durability: Durability,
-    /// How long it runs.
+    /// The lifetime of the team.
     pub lifetime: Lifetime,
-    /// What a person who sits at a terminal and wants to talk to the team is given.
+    /// The interactive session; `None` when no person at a terminal steers the team.
     pub session: Option<Session>,
-    /// Shows what happens, where nobody does.
+    /// Prints what happens.
     pub report: Report,
 }
 
-/// What `up` and `run` have in common.
-#[derive(Debug)]
-pub struct Wanted {
-    /// The team.
+/// The arguments that `run` and `up` share.
+#[derive(Debug, clap::Args)]
+pub struct LaunchArguments {
+    /// The team [default: the only one in the config]
     pub team: Option<String>,
-    /// What flags say of it.
-    pub flags: TeamFlags,
-    /// How long it runs.
-    pub lifetime: Lifetime,
-    /// How what happens is shown.
-    pub format: Option<OutputFormat>,
-    /// Whether the terminal may be talked to.
-    pub may_interact: bool,
+    /// The goal of the team [default: the config's]
+    goal: Option<String>,
+    /// The same as GOAL
+    #[arg(long = "goal", value_name = "TEXT", hide = true, conflicts_with = "goal")]
+    goal_option: Option<String>,
+    /// A plan file to import tasks from
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// The mode to run in
+    #[arg(long, value_parser = mode_parser())]
+    pub mode: Option<Mode>,
+    /// Print events and read nothing from the terminal; `run` always does
+    #[arg(long)]
+    pub headless: bool,
+    /// The format of what is printed
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    output_format: Option<OutputFormat>,
 }
 
-impl Wanted {
-    /// Checks everything there is to check before a team is launched.
+impl LaunchArguments {
+    /// Checks everything and launches the team. `may_interact` allows an interactive session on a terminal.
     ///
     /// # Errors
-    /// What is wrong with the config, the plan or the workspace.
-    pub fn prepare(self, context: &Context) -> CliResult<Launch> {
+    /// The config, the plan or the workspace is invalid, or the team cannot be launched.
+    pub fn launch(
+        self,
+        context: &Context,
+        lifetime: Lifetime,
+        may_interact: bool,
+        launcher: Launcher,
+    ) -> CliResult<Answer> {
+        let exit = launcher(self.prepare(context, lifetime, may_interact)?)?;
+        Ok(Answer { text: String::new(), notes: Vec::new(), exit })
+    }
+
+    fn prepare(self, context: &Context, lifetime: Lifetime, may_interact: bool) -> CliResult<LaunchRequest> {
         let config = context.config()?;
+        config.check_variables()?;
         let name = config.select(self.team.as_deref())?;
-        let mut resolved = config.team(&name, &self.flags)?;
-        self.refuse_what_is_dropped(&resolved.spec)?;
+        let flags = TeamFlags { goal: self.goal.or(self.goal_option), plan: self.plan };
+        let mut resolved = config.team(&name, &flags)?;
+        check_lead_has_model(&resolved.spec, flags.goal.as_deref(), lifetime)?;
         let workspace = context.workspace()?;
         let read = |path: &PathBuf| read_plan(path, &workspace, resolved.accepts_for_plan());
         let plan = resolved.spec.plan.as_ref().map(read).transpose()?.unwrap_or_default();
-        // A pipe is read once, and nothing that stays.
+        // A pipe can be read only once.
         resolved.spec.plan = resolved.spec.plan.filter(|path| path.is_file());
         let control_files = context.control_files(resolved.spec.plan.as_deref())?;
         let named = |task: &NewTask| format!("line {}, {}", task.source_line.unwrap_or(0), task.subject);
         let tasks: Vec<_> = plan.iter().map(|task| (named(task), task.description.as_str())).collect();
         note_blocks(context, Some(&resolved.spec), &tasks);
-        let format = match self.format {
+        let format = match self.output_format {
             Some(format) => format,
             None if context.output.json => OutputFormat::Json,
             None => OutputFormat::Text,
         };
         let is_at_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-        // In the background of a shell the terminal is the shell's.
-        let has_terminal = format == OutputFormat::Text && is_at_terminal && terminal::is_ours();
+        // A background job of a shell must not read the terminal.
+        let has_terminal = format == OutputFormat::Text && is_at_terminal && terminal::is_in_foreground();
         let may_ask = format == OutputFormat::Text && first_run::may_ask();
         first_run::confirm(context, &workspace, &resolved.spec, &plan, may_ask)?;
-        let wants_to_talk = self.may_interact && format == OutputFormat::Text && is_at_terminal;
-        let is_interactive = self.may_interact && has_terminal;
-        if wants_to_talk && !is_interactive {
+        let is_interactive = may_interact && has_terminal;
+        if may_interact && format == OutputFormat::Text && is_at_terminal && !is_interactive {
             context.note("the team runs in the background: brigade team shows it, brigade stop stops it");
         }
-        Ok(Launch {
+        Ok(LaunchRequest {
             session: is_interactive.then(|| Session::new(context.clone(), name.clone())),
             report: Report::new(format, context.output, name, workspace.clone()).of(
                 candidates(&resolved.spec),
@@ -115,7 +137,7 @@ impl Wanted {
             ),
             spec: resolved.spec,
             durability: resolved.durability,
-            lifetime: self.lifetime,
+            lifetime,
             plan,
             workspace,
             control_files,
@@ -124,41 +146,28 @@ impl Wanted {
     }
 }
 
-impl Wanted {
-    /// A lead that goes by rule can use neither a goal nor a session that tidies up: nothing that was asked for is dropped in
-    /// silence.
-    fn refuse_what_is_dropped(&self, spec: &TeamSpec) -> CliResult<()> {
-        let mode = match self.lifetime {
-            Lifetime::Session(mode) => Some(mode),
-            Lifetime::Obey(mode) => mode,
-        };
-        let goal = self.flags.goal.as_deref().filter(|goal| !goal.trim().is_empty());
-        let is_cleanup = mode == Some(Mode::RunCleanup);
-        // A model that cannot be had is the launch's to name.
-        let goes_by_rule = || models::connect(&spec.lead.model).is_ok_and(|model| !model.thinks());
-        if (goal.is_none() && !is_cleanup) || !goes_by_rule() {
-            return Ok(());
-        }
-        let provider = &spec.lead.model.provider;
-        let think = "give the lead a model that thinks: provider and model in [teams.NAME.lead]";
-        let (text, hint) = match goal {
-            Some(goal) => (
-                format!(
-                    "the lead goes by rule (provider `{provider}`) and has no use for a goal: `{}`",
-                    one_line(goal)
-                ),
-                format!("leave it out to work on the plan and the board, or {think}"),
-            ),
-            None => (
-                format!("the lead goes by rule (provider `{provider}`) and cannot lead a session that tidies up"),
-                format!("put tasks on the board and use brigade run, or {think}"),
-            ),
-        };
-        Err(CliError::usage(text).hint(hint))
+/// Refuses a goal of the command line, or a cleanup session, for a lead without a model: it would be ignored.
+fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, lifetime: Lifetime) -> CliResult<()> {
+    let is_cleanup = matches!(lifetime, Lifetime::Session(Mode::RunCleanup) | Lifetime::Obey(Some(Mode::RunCleanup)));
+    let (action, otherwise) = match goal.filter(|goal| !goal.trim().is_empty()) {
+        Some(goal) => (format!("plan the goal `{}`", one_line(goal)), "leave the goal out"),
+        None if is_cleanup => ("lead a cleanup session".to_owned(), "use brigade run without a cleanup mode"),
+        None => return Ok(()),
+    };
+    if !lead_is_runbook(spec) {
+        return Ok(());
     }
+    let message = format!("cannot {action}: the lead's provider `{}` has no model", spec.lead.model.provider);
+    let table = format!("[teams.{}.lead]", one_line(spec.name.as_str()));
+    Err(CliError::usage(message).hint(format!("set provider and model in {table}, or {otherwise}")))
 }
 
-/// Says which blocks of a plan's tasks are not run, where a member would run the others.
+/// Returns false if the model cannot be connected: the launch reports that.
+fn lead_is_runbook(spec: &TeamSpec) -> bool {
+    models::connect(&spec.lead.model).is_ok_and(|model| !model.is_llm())
+}
+
+/// Warns about the code blocks of tasks that a `runbook` member skips.
 pub(in crate::cli) fn note_blocks(context: &Context, spec: Option<&TeamSpec>, tasks: &[(String, &str)]) {
     let runs_blocks = |spec: &TeamSpec| spec.members.iter().any(|member| member.model.provider == PROVIDER_DEFAULT);
     if context.output.json || !spec.is_some_and(runs_blocks) {
@@ -167,14 +176,24 @@ pub(in crate::cli) fn note_blocks(context: &Context, spec: Option<&TeamSpec>, ta
     for (name, description) in tasks {
         for language in runbook::blocks_not_run(description) {
             let shells = runbook::SHELLS.join(", ");
-            let text = format!("{name}: its `{language}` block is not run: only {shells}");
+            let text = format!("{name}: its `{language}` block is not run; blocks that run: {shells}");
             context.note(&format!("{} {}", paint(WARN, "warning:"), one_line(&text)));
         }
     }
 }
 
-/// Reads a mode.
+/// Parses a mode. The help lists every mode and its effect.
 #[must_use]
 pub fn mode_parser() -> impl TypedValueParser<Value = Mode> {
-    PossibleValuesParser::new(Mode::ALL.map(Mode::as_str)).map(|word| Mode::from_word(&word).unwrap_or(Mode::Pause))
+    let values = Mode::ALL.map(|mode| PossibleValue::new(mode.as_str()).help(effect(mode)));
+    PossibleValuesParser::new(values).map(|word| Mode::from_word(&word).unwrap_or(Mode::Pause))
+}
+
+fn effect(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Continuous => "Work until the goal is met or the team is stopped",
+        Mode::RunOnce => "Run one session, then pause",
+        Mode::RunCleanup => "Run one session led by prompts/cleanup.md, then pause",
+        Mode::Pause => "Finish running tasks and start no others",
+    }
 }

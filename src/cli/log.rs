@@ -10,8 +10,8 @@ use super::arguments::{number, task_id};
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
-use super::runs::{self, Instant, Run, RunChoice};
-use crate::domain::event::{Event, Fact, KINDS};
+use super::run_selection::{self, Instant, Run, RunChoice};
+use crate::domain::event::{Event, EventKind, KINDS};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::ports::Board as _;
@@ -20,52 +20,53 @@ use crate::ui::table::{Cell, Column, Table};
 use crate::ui::text::{ago, duration, one_line};
 use crate::ui::timeline::Timeline;
 
-/// How often a log that is followed is looked at.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// Names that are listed where one is not known.
+/// The interval between reads with `--follow`.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The most names that a note about an unknown name lists.
 const NAMES_MAX: usize = 20;
-/// The most events `-n` asks for.
+/// The largest value of `-n`.
 const COUNT_MAX: u64 = 1_000_000;
 
-/// Show what happened, from the event log
+/// Show events from the log
 ///
-/// Without --run or --since, in the newest run. With --json the events as they stand in the log; with --follow besides, a line each.
+/// Without --run or --since it shows the newest run. --json prints the stored events as one array; with --follow, one line each.
 #[derive(Debug, clap::Args)]
 pub struct Log {
-    /// Only the last so many lines; with --json, the last so many events
+    /// Only the last lines, from 1 to 1000000; with --json, events
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = number::<u64>(1..=COUNT_MAX))]
     last: Option<u64>,
-    /// Only those about this task
+    /// Only events about this task
     #[arg(long, value_name = "ID", value_parser = task_id)]
     task: Option<TaskId>,
-    /// Only those about this teammate
+    /// Only events about this teammate
     #[arg(long, value_name = "NAME")]
     teammate: Option<String>,
-    /// Only those of this kind, such as task_completed; repeat it for several
-    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(KINDS), hide_possible_values = true)]
+    /// Only events of this kind; can be repeated
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(KINDS))]
     kind: Vec<String>,
-    /// Only those since then, in all runs unless --run names one: 10m ago, 0:42 since the run began, or a time
+    /// Only events since this time, in all runs unless --run is given: `10m` (ago), `0:42` (into the run), or
+    /// `2026-01-31T12:00:00Z`
     #[arg(long, value_name = "TIME")]
     since: Option<Instant>,
-    /// Which run: 1 is the newest, 2 the one before; or all that are kept
+    /// The run: `latest`, `all`, or a number; 1 is the newest
     #[arg(long, value_name = "RUN")]
     run: Option<RunChoice>,
-    /// List the runs that are kept
+    /// List the runs in the log
     #[arg(long, conflicts_with_all = ["last", "task", "teammate", "kind", "since", "run", "follow"])]
     runs: bool,
-    /// Go on with what comes, until Ctrl-C
+    /// Wait for new events, until Ctrl-C
     #[arg(short, long)]
     follow: bool,
 }
 
 /// A run, for programs.
 #[derive(Serialize)]
-struct RunShown {
+struct RunSummary {
     run: usize,
     team: Option<String>,
     began: String,
     ended: Option<String>,
-    /// Its first and its last event that are kept.
+    /// The numbers of the first and last stored event.
     first: u64,
     last: u64,
     outcome: String,
@@ -75,23 +76,23 @@ impl Log {
     /// Shows the log.
     ///
     /// # Errors
-    /// There is no workspace or no such run, or the log cannot be read.
+    /// The workspace or the run does not exist, or the log cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         if self.follow && context.is_in_session() {
-            return Err(CliError::usage("what comes is shown here anyway").hint("brigade log -n 50 shows what came"));
+            return Err(CliError::usage("cannot follow the log in a session: it shows new events already")
+                .hint("brigade log -n 50"));
         }
         if self.runs {
             return list(context);
         }
         let choice = self.run.unwrap_or(if self.since.is_some() { RunChoice::All } else { RunChoice::Nth(1) });
         if self.follow && matches!(choice, RunChoice::Nth(nth) if nth > 1) {
-            return Err(CliError::usage("that run is over: nothing more comes")
-                .hint("brigade log --follow is about the newest"));
+            return Err(CliError::usage("cannot follow this run: it is over").hint("brigade log --follow"));
         }
-        let mut shown = Shown::new(&self, context, choice).await?;
-        let mut reader = runs::reader(context, choice)?;
+        let mut shown = LogView::new(&self, context, choice).await?;
+        let mut reader = run_selection::reader(context, choice)?;
         let events = match choice {
-            RunChoice::Nth(nth @ 2..) => runs::nth(context, nth)?.events,
+            RunChoice::Nth(nth @ 2..) => run_selection::nth(context, nth)?.events,
             _ => reader.read_new()?,
         };
         let mut events = shown.choose(events);
@@ -100,24 +101,27 @@ impl Log {
             let surplus = events.len().saturating_sub(last);
             events.drain(..surplus);
         }
-        // Many events have no line of their own, and some share one: lines are counted once they are made.
-        let lines = |shown: &mut Shown<'_>| last_lines(&shown.lines(&events), last).to_owned();
+        // Some events have no line and some share one, so lines are counted after rendering.
+        let lines = |shown: &mut LogView<'_>| last_lines(&shown.lines(&events), last).to_owned();
         if !self.follow {
             let chosen: Vec<&Event> = events.iter().map(|(_, event)| event).collect();
             let answer = context.output.answer(&chosen, || lines(&mut shown))?;
-            return Ok(if events.is_empty() { answer.note(paint(DIM, &shown.nothing())) } else { answer });
+            return Ok(if events.is_empty() { answer.note(paint(DIM, &shown.empty_note())) } else { answer });
         }
         let mut text = lines(&mut shown);
         loop {
-            context.output.print(&text).map_err(|error| CliError::refused(format!("cannot write: {error}")))?;
-            tokio::time::sleep(LOOK_INTERVAL).await;
+            context
+                .output
+                .print(&text)
+                .map_err(|error| CliError::refused(format!("cannot write the output: {error}")))?;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let new = reader.read_new()?;
             let events = shown.choose(new);
             text = shown.lines(&events);
         }
     }
 
-    fn is_wanted(&self, event: &Event, about: &About, since: Option<UnixMs>) -> bool {
+    fn matches(&self, event: &Event, about: &About, since: Option<UnixMs>) -> bool {
         since.is_none_or(|since| event.at >= since)
             && self.teammate.as_ref().is_none_or(|name| about.names.iter().any(|one| one.eq_ignore_ascii_case(name)))
             && self.task.is_none_or(|task| about.task == Some(task.0))
@@ -125,7 +129,7 @@ impl Log {
     }
 }
 
-/// What an event can be chosen by.
+/// The properties that events are chosen by.
 #[derive(Default)]
 struct About {
     kind: String,
@@ -134,7 +138,7 @@ struct About {
 }
 
 impl About {
-    fn of(fact: &Fact) -> Self {
+    fn of(fact: &EventKind) -> Self {
         let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(fact) else { return Self::default() };
         let text = |key: &str| fields.get(key).and_then(|value| value.as_str()).map(str::to_owned);
         Self {
@@ -145,41 +149,42 @@ impl About {
     }
 }
 
-/// What is shown, event by event: it knows where runs begin.
-struct Shown<'a> {
+/// Chooses and renders events, run by run.
+struct LogView<'a> {
     log: &'a Log,
     json: bool,
     now: UnixMs,
     columns: usize,
-    /// Whether runs are told apart: there may be several.
-    tells_runs: bool,
-    /// What tasks of before the log are about.
+    has_run_headings: bool,
+    /// The subjects of the tasks on the board.
     subjects: BTreeMap<TaskId, String>,
-    /// Who is in the teams, whether their beginning is shown or not.
+    /// The members of the teams in the log.
     names: BTreeSet<String>,
-    /// Who, and which tasks, the events are about, whether they are shown or not.
-    met: (BTreeSet<String>, BTreeSet<u64>),
+    /// The names and the tasks of all events, also of those that are not shown.
+    seen_names: BTreeSet<String>,
+    seen_tasks: BTreeSet<u64>,
     timeline: Timeline,
-    /// When the run began whose events are read, and the number of its last one.
+    /// The start of the current run, and the number of its last event.
     began: UnixMs,
     last_seq: Option<u64>,
-    /// How many runs began, and of which of them the last line was.
+    /// The number of runs so far, and the run of the last line.
     runs: usize,
     shown_run: usize,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> LogView<'a> {
     async fn new(log: &'a Log, context: &Context, choice: RunChoice) -> CliResult<Self> {
-        let view = context.board_to_look_at()?.view().await?;
+        let view = context.board_read_only()?.view().await?;
         Ok(Self {
             log,
             json: context.output.json,
             now: context.now(),
             columns: context.output.columns,
-            tells_runs: choice == RunChoice::All,
+            has_run_headings: choice == RunChoice::All,
             subjects: view.tasks.values().map(|task| (task.id, task.subject.clone())).collect(),
             names: BTreeSet::new(),
-            met: (BTreeSet::new(), BTreeSet::new()),
+            seen_names: BTreeSet::new(),
+            seen_tasks: BTreeSet::new(),
             timeline: Timeline::new(context.output.columns),
             began: UnixMs::default(),
             last_seq: None,
@@ -188,7 +193,7 @@ impl<'a> Shown<'a> {
         })
     }
 
-    /// The events that are wanted, each with the run it is of: when that began, and the how many-th it is.
+    /// Returns the chosen events, each with the start and the number of its run.
     fn choose(&mut self, events: Vec<Event>) -> Vec<((UnixMs, usize), Event)> {
         let mut chosen = Vec::new();
         for event in events {
@@ -197,25 +202,25 @@ impl<'a> Shown<'a> {
                 self.began = event.at;
             }
             self.last_seq = Some(event.seq);
-            if let Fact::TeamStarted { members, .. } = &event.fact {
+            if let EventKind::TeamStarted { members, .. } = &event.kind {
                 self.names.extend(members.iter().cloned());
             }
-            if let Fact::Team { anew: Some(team), .. } = &event.fact {
+            if let EventKind::Team { anew: Some(team), .. } = &event.kind {
                 self.began = team.started.unwrap_or(self.began);
             }
             let since = self.log.since.map(|since| since.time(self.began, self.now));
-            let about = About::of(&event.fact);
-            let is_wanted = self.log.is_wanted(&event, &about, since);
-            self.met.0.extend(about.names);
-            self.met.1.extend(about.task);
-            if is_wanted {
+            let about = About::of(&event.kind);
+            let is_match = self.log.matches(&event, &about, since);
+            self.seen_names.extend(about.names);
+            self.seen_tasks.extend(about.task);
+            if is_match {
                 chosen.push(((self.began, self.runs), event));
             }
         }
         chosen
     }
 
-    /// Lines for people; for programs that follow, the events as they stand in the file.
+    /// Returns lines for people, or the stored events as JSON lines.
     fn lines(&mut self, events: &[((UnixMs, usize), Event)]) -> String {
         let mut text = String::new();
         for ((began, run), event) in events {
@@ -228,7 +233,7 @@ impl<'a> Shown<'a> {
                 text += &self.timeline.finish();
                 self.begin(*began);
                 self.shown_run = *run;
-                if self.tells_runs {
+                if self.has_run_headings {
                     text += &paint(BOLD, &format!("run of {}, {}", began.to_iso(), ago(*began, self.now)));
                     text.push('\n');
                 }
@@ -238,43 +243,43 @@ impl<'a> Shown<'a> {
         text + &self.timeline.finish()
     }
 
-    /// Why there is nothing to show: also whether what was asked for is known at all.
-    fn nothing(&self) -> String {
+    /// The note for an empty result. It says if the name or the task is unknown.
+    fn empty_note(&self) -> String {
         if let Some(name) = &self.log.teammate {
-            let known: BTreeSet<&str> = self.names.iter().chain(&self.met.0).map(String::as_str).collect();
+            let known: BTreeSet<&str> = self.names.iter().chain(&self.seen_names).map(String::as_str).collect();
             if !known.is_empty() && !known.iter().any(|one| one.eq_ignore_ascii_case(name)) {
                 let known = known.into_iter().take(NAMES_MAX).collect::<Vec<_>>().join(", ");
                 let name = one_line(name);
-                return format!("nobody called `{name}` is in the log; these are: {}", one_line(&known));
+                return format!("no teammate `{name}` in the log; known: {}", one_line(&known));
             }
         }
         match self.log.task {
-            Some(task) if !self.met.1.contains(&task.0) && !self.subjects.contains_key(&task) => {
-                format!("there is no task {task}, neither in the log nor on the board")
+            Some(task) if !self.seen_tasks.contains(&task.0) && !self.subjects.contains_key(&task) => {
+                format!("task {task} is neither in the log nor on the board")
             }
-            _ => "nothing of that kind is in the log".to_owned(),
+            _ => "no event matches".to_owned(),
         }
     }
 
     fn begin(&mut self, began: UnixMs) {
         self.timeline = Timeline::new(self.columns);
         self.timeline.begin(began);
-        self.timeline.know(self.names.iter().map(String::as_str));
-        self.subjects.iter().for_each(|(task, subject)| self.timeline.learn(*task, subject));
+        self.timeline.add_members(self.names.iter().map(String::as_str));
+        self.subjects.iter().for_each(|(task, subject)| self.timeline.add_task(*task, subject));
     }
 }
 
-/// The last `count` lines of a text.
+/// Returns the last `count` lines of a text.
 fn last_lines(text: &str, count: usize) -> &str {
     let surplus = text.lines().count().saturating_sub(count);
     let begin = text.split_inclusive('\n').take(surplus).map(str::len).sum();
     &text[begin..]
 }
 
-/// Lists the runs that are kept.
+/// Lists the runs in the log.
 fn list(context: &Context) -> CliResult<Answer> {
-    let kept = runs::split(runs::reader(context, RunChoice::All)?.read_new()?);
-    let shown: Vec<RunShown> = kept.iter().rev().map(RunShown::of).collect();
+    let runs = run_selection::split(run_selection::reader(context, RunChoice::All)?.read_new()?);
+    let shown: Vec<RunSummary> = runs.iter().rev().map(RunSummary::of).collect();
     let now = context.now();
     let answer = context.output.answer(&shown, || {
         let mut table = Table::new(&[
@@ -285,7 +290,7 @@ fn list(context: &Context) -> CliResult<Answer> {
             Column::number("EVENTS"),
             Column::flexible("ENDED"),
         ]);
-        for run in kept.iter().rev() {
+        for run in runs.iter().rev() {
             let (first, last) = run.span();
             let took = run.events.last().map(|event| event.at.since(run.began())).unwrap_or_default();
             table.row(vec![
@@ -297,15 +302,15 @@ fn list(context: &Context) -> CliResult<Answer> {
                 Cell::new(&outcome(run), DIM),
             ]);
         }
-        if kept.is_empty() { String::new() } else { table.render(context.output.columns) }
+        if runs.is_empty() { String::new() } else { table.render(context.output.columns) }
     })?;
-    Ok(if shown.is_empty() { answer.note(paint(DIM, "no run has written a log yet")) } else { answer })
+    Ok(if shown.is_empty() { answer.note(paint(DIM, "the log is empty: no team has run yet")) } else { answer })
 }
 
-impl RunShown {
+impl RunSummary {
     fn of(run: &Run) -> Self {
         let (first, last) = run.span();
-        let ended = run.events.last().filter(|event| matches!(event.fact, Fact::TeamStopped { .. }));
+        let ended = run.events.last().filter(|event| matches!(event.kind, EventKind::TeamStopped { .. }));
         Self {
             run: run.number,
             team: run.team().map(str::to_owned),
@@ -318,10 +323,10 @@ impl RunShown {
     }
 }
 
-/// How a run ended, as far as its log knows.
+/// The reason why a run ended, from its last event.
 fn outcome(run: &Run) -> String {
-    match run.events.last().map(|event| &event.fact) {
-        Some(Fact::TeamStopped { reason, .. }) => one_line(reason),
+    match run.events.last().map(|event| &event.kind) {
+        Some(EventKind::TeamStopped { reason, .. }) => one_line(reason),
         _ if run.number == 1 => "it runs, or was killed".to_owned(),
         _ => "it was killed".to_owned(),
     }
@@ -332,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_lines_are_counted_as_printed() {
+    fn last_lines_returns_requested_count() {
         for (count, expected) in [(1, "c\n"), (2, "b\nc\n"), (3, "a\nb\nc\n"), (9, "a\nb\nc\n")] {
             assert_eq!(last_lines("a\nb\nc\n", count), expected);
         }

@@ -1,4 +1,4 @@
-//! The only place that prints: data on stdout, notes and errors on stderr, colours where they are wanted.
+//! The only module that prints: data on stdout, notes and errors on stderr.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
@@ -8,20 +8,20 @@ use serde::Serialize;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use crate::ui::style::{BAD, BOLD, paint};
-use crate::ui::text::{WIDTH_UNBOUNDED, harmless, harmless_json, wrap};
+use crate::ui::text::{WIDTH_UNBOUNDED, escape_json, printable, wrap};
 
-/// Terminals are never taken for narrower than this.
+/// The smallest assumed width of a terminal, in columns.
 const WIDTH_MIN: usize = 20;
 
-/// When to use colours.
+/// The choice of colours on the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Color {
-    /// On terminals, unless NO_COLOR is set.
+    /// On terminals, unless NO_COLOR is set
     #[default]
     Auto,
-    /// Always.
+    /// Always
     Always,
-    /// Never.
+    /// Never
     Never,
 }
 
@@ -45,37 +45,37 @@ impl Color {
     }
 }
 
-/// How and where output goes.
+/// The form of the output.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
-    /// Whether it is for programs.
+    /// True if the answer is JSON, for programs.
     pub json: bool,
-    /// When to use colours.
+    /// The choice of colours.
     pub color: Color,
-    /// How wide a line of stdout may be.
+    /// The most columns of a line on stdout.
     pub columns: usize,
 }
 
-/// What a command has to say.
+/// The answer of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// For stdout: text, or one line of JSON.
+    /// The text for stdout, or one line of JSON.
     pub text: String,
-    /// For stderr, a line each.
+    /// Lines for stderr.
     pub notes: Vec<String>,
-    /// How the command ends.
+    /// The exit code.
     pub exit: Exit,
 }
 
 impl Answer {
-    /// The same, with something to note besides; programs are not told.
+    /// Adds a note. With `--json` notes are not printed.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.notes.push(note.into());
         self
     }
 
-    /// The same, ending otherwise.
+    /// Sets the exit code.
     #[must_use]
     pub fn exit(self, exit: Exit) -> Self {
         Self { exit, ..self }
@@ -88,7 +88,7 @@ struct Envelope<T> {
     data: T,
 }
 
-/// The width lines may have: COLUMNS where it is set, the terminal's where there is one, else no real bound.
+/// The width of a line: COLUMNS if it is set, else the terminal's width, else [`WIDTH_UNBOUNDED`].
 fn columns() -> usize {
     let set = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<usize>().ok());
     let terminal = || {
@@ -99,40 +99,56 @@ fn columns() -> usize {
 }
 
 impl Output {
-    /// Output as the flags have it.
+    /// The output for these flags.
     #[must_use]
     pub fn new(json: bool, color: Color) -> Self {
         Self { json, color, columns: columns() }
     }
 
-    /// An answer with this data for programs, this text for people.
+    /// Returns true if stdout gets colours.
+    #[must_use]
+    pub fn has_colours(&self) -> bool {
+        match self.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => AutoStream::choice(&io::stdout()) != ColorChoice::Never,
+        }
+    }
+
+    /// Returns true if Markdown is rendered on stdout: on a terminal with colours. Otherwise texts are printed unchanged.
+    #[must_use]
+    pub fn renders_markdown(&self) -> bool {
+        io::stdout().is_terminal() && self.has_colours()
+    }
+
+    /// Returns an answer: `data` as JSON for programs, `text` for people.
     ///
     /// # Errors
-    /// When the data cannot be written as JSON.
+    /// The data cannot be written as JSON.
     pub fn answer<T: Serialize>(&self, data: &T, text: impl FnOnce() -> String) -> CliResult<Answer> {
         let text = if self.json {
             let line = serde_json::to_string(&Envelope { schema_version: 1, data });
             let line = line.map_err(|error| CliError::refused(format!("cannot write the answer as JSON: {error}")))?;
-            harmless_json(&line) + "\n"
+            escape_json(&line) + "\n"
         } else {
             text()
         };
         Ok(Answer { text, notes: Vec::new(), exit: Exit::Done })
     }
 
-    /// Prints to stdout at once. A reader that went away is no error: it has read what it wanted.
+    /// Prints to stdout immediately. A closed pipe is not an error: the reader has read enough.
     ///
     /// # Errors
-    /// What the system says otherwise.
+    /// Stdout cannot be written.
     pub fn print(&self, text: &str) -> io::Result<()> {
-        passed_over(self.print_whole(text))
+        ignore_closed_pipe(self.print_required(text))
     }
 
-    /// Prints to stdout at once what has to be read: a reader that went away is an error too.
+    /// Prints to stdout immediately. A closed pipe is an error, because the text would be lost.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn print_whole(&self, text: &str) -> io::Result<()> {
+    /// Stdout cannot be written.
+    pub fn print_required(&self, text: &str) -> io::Result<()> {
         let mut out = AutoStream::new(io::stdout().lock(), self.color.choice());
         out.write_all(text.as_bytes()).and_then(|()| out.flush())
     }
@@ -140,11 +156,11 @@ impl Output {
     /// Prints a line to stderr.
     pub fn note(&self, text: &str) {
         let mut out = AutoStream::new(io::stderr().lock(), self.color.choice());
-        // There is nobody left to tell when stderr is closed.
+        // If stderr is closed, the note is lost.
         let _ = writeln!(out, "{text}");
     }
 
-    /// Prints an answer and says how to end.
+    /// Prints an answer and returns the exit code.
     #[must_use]
     pub fn deliver(&self, answer: &Answer) -> Exit {
         if let Err(error) = self.print(&answer.text) {
@@ -156,33 +172,32 @@ impl Output {
         answer.exit
     }
 
-    /// Prints an error and says how to end.
+    /// Prints an error and returns its exit code.
     #[must_use]
     pub fn fail(&self, error: &CliError) -> Exit {
         self.note(self.render_error(error).trim_end_matches('\n'));
         error.exit
     }
 
-    /// An answer as one text with its notes, for a screen.
+    /// Returns the answer and its notes as one text, for a session.
     #[must_use]
     pub fn render(&self, answer: &Answer) -> String {
         let notes = answer.notes.iter().filter(|_| !self.json);
         notes.fold(answer.text.clone(), |text, note| text + &wrap(note, self.columns, 2) + "\n")
     }
 
-    /// An error as a text: lines for people, JSON for programs.
+    /// Returns the error as text: lines for people, JSON for programs.
     #[must_use]
     pub fn render_error(&self, error: &CliError) -> String {
         if self.json {
-            return error.to_json() + "\n";
+            return escape_json(&error.to_json()) + "\n";
         }
-        let hint = error.hint.as_ref().map(|hint| format!("{} {}\n", paint(BOLD, "hint:"), harmless(hint)));
-        format!("{} {}\n{}", paint(BAD, "error:"), harmless(&error.message), hint.unwrap_or_default())
+        let hint = error.hint.as_ref().map(|hint| format!("{} {}\n", paint(BOLD, "hint:"), printable(hint)));
+        format!("{} {}\n{}", paint(BAD, "error:"), printable(&error.message), hint.unwrap_or_default())
     }
 }
 
-/// The outcome, with a closed pipe taken for a success.
-fn passed_over(outcome: io::Result<()>) -> io::Result<()> {
+fn ignore_closed_pipe(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => other,

@@ -1,4 +1,4 @@
-//! The team that runs in a workspace, and the process that leads it, as a command sees them.
+//! The team that runs in a workspace, and the process of its lead, as a command sees them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,54 +10,56 @@ use crate::domain::time::UnixMs;
 use crate::platform;
 use crate::stores::file::TEAM_FOLDER;
 use crate::stores::file::workers::FileWorkers;
-use crate::stores::file::workers::lead::LOCK_FILE;
-use crate::stores::open::{leader, recorded_leader};
-use crate::ui::stillness::Stillness;
+use crate::stores::file::workers::leader_lock::LOCK_FILE;
+use crate::stores::workspace::{current_leader, recorded_leader};
+use crate::ui::lead_health::LeadHealth;
 
-/// The process that leads a team.
+/// The process of a team's lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeadProcess {
-    /// Its team.
+    /// The name of the team.
     pub team: String,
-    /// Its number.
+    /// The id of the process.
     pub pid: u32,
-    /// True if that number is certainly the lead's: then it may be signalled. Where the system tells no start times it is taken to be.
+    /// True if `pid` is certainly the lead's process, so that it may be signalled. On systems without start times of processes it is
+    /// always true.
     pub is_certain: bool,
-    /// The machine it runs on, where its record says so.
+    /// The machine that the lead runs on, if its record names one.
     pub host: Option<String>,
-    /// Its last sign of life, where anything says so.
+    /// The last heartbeat of the lead, if known.
     pub heartbeat: Option<UnixMs>,
-    /// True if the system says that it is suspended.
+    /// True if the system reports the process as suspended.
     pub is_suspended: bool,
 }
 
-/// A lead that gave no sign of life for longer than this is said to: it gives one every five seconds.
+/// The age of the last heartbeat after which a lead counts as silent. A lead writes one every five seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 impl LeadProcess {
-    /// The reason why it does not go on, if known: it is suspended, or has given no sign of life for too long.
+    /// The reason why the lead does not work, if known: its process is suspended, or its last heartbeat is too old.
     #[must_use]
-    pub fn stillness(&self, now: UnixMs) -> Option<Stillness> {
+    pub fn health(&self, now: UnixMs) -> Option<LeadHealth> {
         if self.is_suspended {
-            return Some(Stillness::Suspended);
+            return Some(LeadHealth::Suspended);
         }
         let silence = self.heartbeat.map(|heartbeat| now.since(heartbeat)).filter(|silence| *silence > SILENCE_MAX);
-        silence.map(Stillness::Silent)
+        silence.map(LeadHealth::Silent)
     }
 }
 
 /// The team that runs in a workspace, and the contents of its state file.
 #[derive(Debug, Clone, Default)]
 pub struct Running {
-    /// The team that runs.
+    /// The name of the team.
     pub team: Option<String>,
-    /// The process that leads it.
+    /// The process of its lead.
     pub lead: Option<LeadProcess>,
-    /// The ids of all workers that live.
+    /// The ids of all live workers.
     pub workers: Vec<String>,
-    /// The mark of the team's commands, for one of them that sees no workers: see [`crate::sandbox::WORKER_VARIABLE`].
+    /// The mark of the team's commands. It is set if this process is such a command and its sandbox hides the workers; see
+    /// [`crate::sandbox::WORKER_VARIABLE`].
     pub hidden_workers: Option<String>,
-    /// The lock of the lead, where a process holds it that no record names as a lead: that process, where the system tells it.
+    /// The lock of the lead, if a process holds it that no record names as a lead.
     pub stray: Option<StrayLock>,
     /// The desired state.
     pub desired: Option<Mode>,
@@ -65,7 +67,7 @@ pub struct Running {
     pub state: Option<SharedState>,
 }
 
-/// The lock of the lead in the hands of a process that is not known to lead.
+/// The lock of the lead, held by a process that is not known as a lead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StrayLock {
     path: PathBuf,
@@ -73,9 +75,9 @@ pub struct StrayLock {
 }
 
 impl StrayLock {
-    /// The holder and the lock, in words.
+    /// The holder and the lock as a sentence without a full stop.
     #[must_use]
-    pub fn says(&self) -> String {
+    pub fn message(&self) -> String {
         let path = self.path.display();
         match &self.holder {
             Some(holder) => format!("{holder} holds {path}, and no record names it as the lead of a team"),
@@ -83,7 +85,7 @@ impl StrayLock {
         }
     }
 
-    /// The way to release the lock.
+    /// The steps that release the lock.
     #[must_use]
     pub fn remedy(&self) -> String {
         match &self.holder {
@@ -96,21 +98,21 @@ impl StrayLock {
 }
 
 impl Running {
-    /// The team that runs in `workspace`, without the state. `own_mark` is the mark of the team whose command this process is, if it is
-    /// one.
+    /// The team that runs in `workspace`, without the state file. `own_mark` is set if this process is a command of a team: it is that
+    /// team's mark.
     ///
     /// # Errors
     /// The workspace cannot be read.
     pub fn of(workspace: &Path, workers: &FileWorkers, own_mark: Option<&str>) -> CliResult<Self> {
-        let living = workers.living()?;
-        let leader = match leader(workspace)? {
+        let living = workers.live_records()?;
+        let leader = match current_leader(workspace)? {
             Some(leader) if leader.is_unknown() => {
                 let path = workspace.join(TEAM_FOLDER).join(LOCK_FILE);
                 let stray = Some(StrayLock { holder: platform::lock_holder(&path), path });
                 let workers = living.into_iter().map(|worker| worker.worker).collect();
                 return Ok(Self { stray, workers, ..Self::default() });
             }
-            // A confined command of the team sees neither its lead's process nor the workers.
+            // A command in the team's sandbox sees neither the lead's process nor the workers.
             None => recorded_leader(workspace).filter(|leader| own_mark == Some(leader.mark().as_str())),
             known => known,
         };
@@ -121,7 +123,7 @@ impl Running {
             let is_here = record.is_some_and(|record| record.host == platform::host_name());
             let process = i32::try_from(leader.pid).ok().filter(|_| is_here).and_then(platform::processes::process);
             LeadProcess {
-                is_certain: leader.lives() == Some(true) || platform::processes::own_start_ms() == 0,
+                is_certain: leader.is_running() == Some(true) || platform::processes::own_start_ms() == 0,
                 is_suspended: process.is_some_and(|process| process.is_suspended),
                 host: record.map(|record| record.host.clone()),
                 heartbeat: record.map(|record| record.heartbeat),
@@ -135,7 +137,7 @@ impl Running {
     }
 }
 
-/// The last sign of life that a team's lead gave in the state file.
+/// The newest heartbeat of the team in the state file.
 pub(super) fn heartbeat_in(state: &SharedState, team: &str) -> Option<UnixMs> {
     let of_team = state.team();
     let teammates: BTreeMap<String, TeammateReport> = state.document.get("teammates").ok().flatten()?;

@@ -7,17 +7,17 @@ use super::output::Answer;
 use crate::config::settings::PROVIDER_DEFAULT;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, HUMAN};
-use crate::domain::questions;
+use crate::domain::pending_questions;
 use crate::domain::state::Mode;
 use crate::domain::transcript::{Entry, Record};
 use crate::ports::StoreError;
-use crate::stores::open::Purpose;
+use crate::stores::workspace::OpenMode;
 use crate::team::spec::TeamSpec;
 
-/// Write to a teammate, to `lead`, or to `all`, whether the team runs or not
+/// Send a message to a teammate, to `lead`, or to `all`, even if the team does not run
 #[derive(Debug, clap::Args)]
 pub struct Send {
-    /// To whom
+    /// The recipient: a member, `lead`, or `all`
     to: String,
     /// The text; `-` reads it from stdin
     #[arg(required = true, num_args = 1.., value_name = "TEXT")]
@@ -28,13 +28,13 @@ impl Send {
     /// Sends the message.
     ///
     /// # Errors
-    /// Nobody of that name, an inbox that is full, a text that is empty or too long.
+    /// There is no such recipient, the inbox is full, or the text is empty or too long.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let text = text_or_stdin(self.text.join(" "))?;
         if text.trim().is_empty() {
-            return Err(CliError::usage("there is nothing to send"));
+            return Err(CliError::usage("cannot send an empty message"));
         }
-        let stores = context.stores(Purpose::Act).await?;
+        let stores = context.stores(OpenMode::Write).await?;
         let team = context.open_inboxes(&stores).await?;
         let to_all = self.to.eq_ignore_ascii_case(ALL);
         let kind = if to_all { MessageType::Broadcast } else { MessageType::Message };
@@ -42,9 +42,8 @@ impl Send {
             _ if !to_all => vec![self.to.clone()],
             Some(team) => member_names(team).iter().map(ToString::to_string).collect(),
             None => {
-                return Err(
-                    CliError::usage("which team is `all`?").hint("the config names no single team: write to each")
-                );
+                return Err(CliError::usage("cannot send to `all`: the config does not have exactly one team")
+                    .hint("send to each teammate by name"));
             }
         };
         let mut sent = Vec::with_capacity(recipients.len());
@@ -53,10 +52,10 @@ impl Send {
             let id = stores.mailbox.send(&to, message).await.map_err(|error| unknown(error, &to))?;
             sent.push(serde_json::json!({ "to": to, "id": id }));
         }
-        // What a person wrote answers what they were asked. It is sent already: that this cannot be noted is no reason to fail.
-        let said = Record { at: context.now(), entry: Entry::Message(questions::said(&self.to, &text)) };
+        // The record answers open questions. The message is sent already, so an error here is only a warning.
+        let said = Record { at: context.now(), entry: Entry::Message(pending_questions::said(&self.to, &text)) };
         if let Err(error) = stores.transcripts.append(HUMAN, &[said], false).await {
-            tracing::warn!("cannot note what was sent: {error}");
+            tracing::warn!("cannot record the message as an answer: {error}");
         }
         let count = sent.len();
         let answer = context.output.answer(&sent, || {
@@ -67,23 +66,25 @@ impl Send {
             };
             format!("sent to {whom}\n")
         })?;
-        let answer = match reader_by_rule(&self.to, team.as_ref()) {
-            Some(who) => answer.note(format!("{who} goes by rule (runbook): it takes the mail and answers nothing")),
+        let answer = match reader_without_model(&self.to, team.as_ref()) {
+            Some(who) => {
+                answer.note(format!("{who} has no model (provider runbook): it reads the mail and cannot answer"))
+            }
             None => answer,
         };
         let running = context.running().await.unwrap_or_default();
         Ok(match (running.team, running.desired) {
-            (None, _) => answer.note("no team runs: it is delivered when one does"),
+            (None, _) => answer.note("no team runs: the message is delivered at the next launch"),
             (Some(_), Some(Mode::Pause)) => {
-                answer.note("the team pauses: it is read when it goes on (brigade state continuous)")
+                answer.note("the team is paused: the message is read after brigade state continuous")
             }
             (Some(_), _) => answer,
         })
     }
 }
 
-/// The recipient, where its provider does not think.
-fn reader_by_rule(to: &str, team: Option<&TeamSpec>) -> Option<String> {
+/// The recipient, if its provider has no model.
+fn reader_without_model(to: &str, team: Option<&TeamSpec>) -> Option<String> {
     let team = team?;
     let member = team.members.iter().chain([&team.lead]).find(|member| member.name.is_same(to))?;
     (member.model.provider == PROVIDER_DEFAULT).then(|| member.name.to_string())
@@ -94,7 +95,7 @@ fn unknown(error: StoreError, to: &str) -> CliError {
         StoreError::UnknownRecipient { known, .. } => known.clone(),
         _ => Vec::new(),
     };
-    let meant = crate::config::problem::nearest(to, known.iter().map(String::as_str)).map(str::to_owned);
+    let meant = crate::config::diagnostics::nearest(to, known.iter().map(String::as_str)).map(str::to_owned);
     let error = CliError::from(error);
     match meant {
         Some(meant) => error.hint(format!("did you mean `{meant}`?")),

@@ -1,6 +1,6 @@
 //! Signals that ask a team to stop: SIGINT, SIGTERM and SIGHUP; on other systems Ctrl-C.
 //!
-//! Asked a second time, the process ends within [`STOP_NOW_TIME_MAX`], whatever hangs in it: a store, a disk, the runtime's threads.
+//! After the second request the process ends within [`STOP_NOW_TIME_MAX`], even if a store, a disk or a thread of the runtime hangs.
 
 use std::future::pending;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use crate::platform::terminal::Terminal;
 
-/// Hears when a person wants the process suspended (Ctrl-Z), which does not suspend it by itself any more.
+/// Receives the requests to suspend the process (Ctrl-Z). The signal no longer suspends the process by itself.
 #[derive(Debug)]
 pub struct Suspensions {
     #[cfg(unix)]
@@ -37,7 +37,7 @@ impl Suspensions {
         Ok(Self {})
     }
 
-    /// Waits for the next.
+    /// Waits for the next request.
     pub async fn next(&mut self) {
         #[cfg(unix)]
         if self.signal.recv().await.is_some() {
@@ -47,32 +47,32 @@ impl Suspensions {
     }
 }
 
-/// Which signal came.
+/// The kind of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Ctrl-C, where nothing reads the terminal.
+    /// SIGINT: Ctrl-C while no prompt reads the terminal.
     Interrupt,
-    /// The process is to end: SIGTERM, SIGHUP.
+    /// SIGTERM or SIGHUP: the process must end.
     End,
 }
 
-/// The longest time from the second request to stop to the end of the process. Members that hang are ended after two seconds, so that
-/// a team whose stores answer is gone long before.
+/// The longest time from the second request to the end of the process. Members that hang are ended after two seconds, so a team with
+/// working stores ends much earlier.
 pub const STOP_NOW_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long the last words may take: nobody may read them.
-const LAST_WORDS_TIME: Duration = Duration::from_millis(200);
+/// The longest time to restore the terminal and write the last message, because stderr may have no reader.
+const EXIT_MESSAGE_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// The settings of the terminal before a session changed them.
 static TERMINAL: Mutex<Option<Terminal>> = Mutex::new(None);
 
-/// Keeps the settings of the terminal, for [`end_in_time`] to put them back.
+/// Saves the settings of the terminal, so that [`end_in_time`] can restore them.
 pub fn keep_terminal() {
-    *TERMINAL.lock().unwrap_or_else(PoisonError::into_inner) = Terminal::remember();
+    *TERMINAL.lock().unwrap_or_else(PoisonError::into_inner) = Terminal::save();
 }
 
-/// Ends the process with exit code 130 after [`STOP_NOW_TIME_MAX`], unless it has ended by then. It waits in a thread of its own, which
-/// needs no runtime and no store.
+/// Ends the process with exit code 130 after [`STOP_NOW_TIME_MAX`], unless it has ended by then. A separate thread waits; it needs no
+/// runtime and no store.
 pub fn end_in_time() {
     static IS_SET: Once = Once::new();
     IS_SET.call_once(|| {
@@ -80,28 +80,27 @@ pub fn end_in_time() {
             std::thread::sleep(STOP_NOW_TIME_MAX);
             std::thread::spawn(|| {
                 if let Some(terminal) = TERMINAL.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                    terminal.put_back();
+                    terminal.restore();
                 }
                 let seconds = STOP_NOW_TIME_MAX.as_secs();
-                let text = format!(
-                    "brigade: not all of the team had stopped within {seconds} s; the next launch takes up what it left\n"
-                );
+                let text =
+                    format!("brigade: the team did not stop within {seconds} s; the next launch continues its work\n");
                 let _ = std::io::stderr().write_all(text.as_bytes());
             });
-            std::thread::sleep(LAST_WORDS_TIME);
-            // Commands end with the process: their guards see that it is gone.
+            std::thread::sleep(EXIT_MESSAGE_TIME_MAX);
+            // Running commands end with the process: their guards notice its end.
             std::process::exit(i32::from(Exit::Interrupted as u8));
         });
     });
 }
 
-/// The signals that came, in their order.
+/// The received signals, in order.
 #[derive(Debug)]
 pub struct Signals(mpsc::UnboundedReceiver<Kind>);
 
 impl Signals {
-    /// Listens from now on, in a task of its own; the signals do nothing else any more. In a session Ctrl-C does not always ask the team
-    /// to stop: the session itself says there when it is asked for the second time.
+    /// Starts to listen in a separate task. The signals then have no other effect. In a session Ctrl-C does not always ask the team to
+    /// stop, so it is not counted here: the session calls [`end_in_time`] itself.
     ///
     /// # Errors
     /// The system refuses.
@@ -116,14 +115,14 @@ impl Signals {
                 if count == 2 {
                     end_in_time();
                 }
-                // A run that is over hears no more, and its end is still bounded.
+                // After the run the receiver is gone, and the time until the process ends is still limited.
                 let _ = signals.send(kind);
             }
         });
         Ok(Self(received))
     }
 
-    /// Waits for the next.
+    /// Waits for the next signal.
     pub async fn next(&mut self) -> Kind {
         match self.0.recv().await {
             Some(kind) => kind,
@@ -132,7 +131,7 @@ impl Signals {
     }
 }
 
-/// The system's signals.
+/// The signal handlers of the system.
 struct Source {
     #[cfg(unix)]
     kinds: [tokio::signal::unix::Signal; 3],

@@ -8,20 +8,20 @@ use super::launch::mode_parser;
 use super::output::Answer;
 use crate::domain::name::HUMAN;
 use crate::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
-use crate::stores::open::Purpose;
+use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::one_line;
 
-/// Show what the team is to do, or set it
+/// Show or set the desired state of the team
 ///
-/// continuous: a session whenever there is work. run_once: one session, then pause. run_cleanup: one session that tidies
-/// up, then pause. pause: nothing more is claimed; what is in progress runs to its end.
+/// continuous: a session whenever there is work. run_once: one session, then pause. run_cleanup: one session that tidies up, then
+/// pause. pause: the team claims no tasks, and finishes those in progress.
 #[derive(Debug, clap::Args)]
 pub struct State {
-    /// What it is to do
+    /// The desired state
     #[arg(value_parser = mode_parser())]
     mode: Option<Mode>,
-    /// Why, for others who look
+    /// The reason, for others
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, requires = "mode")]
     note: String,
 }
@@ -32,7 +32,7 @@ impl State {
     /// # Errors
     /// The state file cannot be read or written.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        let stores = context.stores(Purpose::Act).await?;
+        let stores = context.stores(OpenMode::Write).await?;
         let is_set = self.mode.is_some();
         let state = match self.mode {
             Some(mode) => {
@@ -42,18 +42,18 @@ impl State {
             None => stores.state.read().await?,
         };
         let Some(state) = state else {
-            let answer = context.output.answer(&(), || "nobody has said what the team is to do\n".to_owned())?;
-            return Ok(answer.note("brigade up sets `continuous`; or: brigade state MODE"));
+            let answer = context.output.answer(&(), || "no desired state is set\n".to_owned())?;
+            return Ok(answer.note("brigade up sets `continuous`; or: brigade state pause"));
         };
         let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), || text(&state))?;
-        let is_running = context.who_runs().is_ok_and(|running| running.team.is_some());
-        Ok(if is_set && !is_running { answer.note("no team runs: it is done when one does") } else { answer })
+        let is_running = context.running_team().is_ok_and(|running| running.team.is_some());
+        Ok(if is_set && !is_running { answer.note("no team runs; the next one obeys this state") } else { answer })
     }
 }
 
 fn text(state: &SharedState) -> String {
     let desired = match &state.unknown_desired {
-        Some(word) => format!("`{}`, which is no known word and counts as pause", one_line(word)),
+        Some(word) => format!("`{}` (unknown, treated as pause)", one_line(word)),
         None => state.desired.to_string(),
     };
     let by = if state.set_by.is_empty() { String::new() } else { format!(" by {}", one_line(&state.set_by)) };

@@ -2,37 +2,37 @@
 
 use std::collections::BTreeMap;
 
-use super::asks::question_to_you;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
+use super::pending::PendingForUser;
+use super::reminders::question_line;
 use super::running::Running;
-use super::waiting::Waiting;
 use crate::config::TeamFlags;
+use crate::domain::approval::Request;
 use crate::domain::name::LEAD;
-use crate::domain::questions::Question;
-use crate::domain::record::{MemberStatus, RosterMember};
-use crate::domain::request::Request;
+use crate::domain::pending_questions::Question;
+use crate::domain::records::{MemberStatus, RosterMember};
 use crate::domain::state::{SharedState, TeammateReport};
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::{Board as _, BoardView};
 use crate::stores::git::GitRepository;
-use crate::stores::open::Purpose;
+use crate::stores::workspace::OpenMode;
 use crate::team::spec::TeamSpec;
-use crate::ui::stillness::Stillness;
+use crate::ui::lead_health::LeadHealth;
 use crate::ui::style::{WARN, paint};
-use crate::ui::tasks::Look;
+use crate::ui::tasks::TaskViewContext;
 use crate::ui::team::{MemberView, TeamView, render};
 use crate::ui::text::one_line;
 
-/// Tasks that are named of those a killed team held; more are counted.
+/// The most tasks of a killed team that are named.
 const NAMED_MAX: usize = 5;
 
-/// Show the team: whether it runs, what it is to do, who is doing what
+/// Show the team: its state, its members and their work
 #[derive(Debug, clap::Args)]
 pub struct Team {
-    /// The team [default: the one that runs, or ran last]
+    /// The team [default: the running team, or the last one]
     team: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Team {
     /// Shows the team.
     ///
     /// # Errors
-    /// There is no such team.
+    /// The team does not exist.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let running = context.running().await?;
         let said: Option<String> = running.state.as_ref().and_then(SharedState::team).filter(|_| self.team.is_none());
@@ -52,42 +52,42 @@ impl Team {
         if spec.is_none() && self.team.is_some() && running.team.as_deref() != Some(&name) {
             context.config()?.select(Some(&name))?;
         }
-        let stores = context.stores(Purpose::Look).await?;
+        let stores = context.stores(OpenMode::ReadOnly).await?;
         let roster = stores.roster.read().await?;
-        let view = context.board_to_look_at()?.view().await?;
+        let view = context.board_read_only()?.view().await?;
         let now = context.now();
-        let waiting = Waiting::of(&stores).await?;
-        let stillness = running.lead.as_ref().and_then(|lead| lead.stillness(now));
+        let waiting = PendingForUser::of(&stores).await?;
+        let health = running.lead.as_ref().and_then(|lead| lead.health(now));
         let mut team = assemble(name, spec.as_ref(), &running, &roster, &view);
-        tell_who_asks(&mut team, &waiting);
-        if let Some(stillness) = stillness.filter(|_| team.running) {
-            (team.suspended, team.silent_ms) = (stillness == Stillness::Suspended, stillness.silent_ms());
+        print_waiting(&mut team, &waiting);
+        if let Some(health) = health.filter(|_| team.running) {
+            (team.suspended, team.silent_ms) = (health == LeadHealth::Suspended, health.silent_ms());
         }
         let answer = context.output.answer(&team, || render(&team, now, context.output.columns))?;
         let answer = waiting.for_you().sentences().into_iter().fold(answer, Answer::note);
         let killed = killed_at_work(context, &team, &view);
         let answer = killed.into_iter().fold(answer, |answer, killed| answer.note(context.hint(&killed)));
         let answer = asked(&waiting, &team).into_iter().fold(answer, |answer, asked| answer.note(context.hint(&asked)));
-        let parted = GitRepository::parted(&context.workspace()?);
+        let parted = GitRepository::detached_branch(&context.workspace()?);
         let answer = parted.into_iter().fold(answer, |answer, branch| {
             let branch = one_line(&branch);
             answer.note(format!(
-                "your checkout could not follow a merge and is on the branch {branch}, as it was: brigade doctor says how it comes back"
+                "your checkout could not follow a merge and is unchanged on branch {branch}: brigade doctor says how to update it"
             ))
         });
         let answer = match &running.stray {
-            Some(stray) => answer.note(format!("{} {}; {}", paint(WARN, "warning:"), stray.says(), stray.remedy())),
+            Some(stray) => answer.note(format!("{} {}; {}", paint(WARN, "warning:"), stray.message(), stray.remedy())),
             None => answer,
         };
         let trouble = context.too_little_room(spec.as_ref()).filter(|_| team.running);
         let answer = match trouble {
-            Some(trouble) => answer.note(format!("{} No work is taken: {trouble}.", paint(WARN, "warning:"))),
+            Some(trouble) => answer.note(format!("{} the team takes no work: {trouble}", paint(WARN, "warning:"))),
             None => answer,
         };
         let unknown = running.state.as_ref().and_then(|state| state.unknown_desired.clone());
         Ok(match unknown {
             Some(word) => answer.note(format!(
-                "{} desired_state `{}` is no known word: the team pauses",
+                "{} unknown desired_state `{}`, treated as pause: brigade state continuous",
                 paint(WARN, "warning:"),
                 one_line(&word)
             )),
@@ -96,59 +96,57 @@ impl Team {
     }
 }
 
-/// Who handed in a plan or work, or asked the person something waits for an answer.
-fn tell_who_asks(team: &mut TeamView, waiting: &Waiting) {
+/// Marks the members that wait for the answer to a plan, a review or a question.
+fn print_waiting(team: &mut TeamView, waiting: &PendingForUser) {
     let rows = team.lead.iter_mut().chain(&mut team.members);
     for member in rows.filter(|member| member.phase == "idle" || member.phase == "work") {
         let is_theirs = |from: &str| from.eq_ignore_ascii_case(&member.name);
-        // Who works goes on meanwhile, but for a plan or a review.
+        // A member at work does not wait for the answer to a question.
         let is_idle = member.phase == "idle";
         let question = waiting.questions.iter().find(|question| is_idle && is_theirs(&question.from));
         let question = question.map(|question| WaitingFor::Person(one_line(&question.text)));
-        // The state file says so of plans and reviews too, a moment later.
+        // The state file shows plans and reviews a moment later.
         let is_its = |request: &&Request| is_theirs(&request.from) && request.concerns(member.task);
-        let approval = waiting.approvals.iter().find(is_its).map(|request| WaitingFor::Other(request.who_answers()));
+        let approval = waiting.approvals.iter().find(is_its).map(|request| WaitingFor::Other(request.responder()));
         member.waiting_for = approval.or(question).or(member.waiting_for.take());
     }
 }
 
-/// What a team that was killed at work held then, and will take up.
+/// The tasks that a killed team held. The next launch continues them.
 fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
     let live_workers = context.live_workers(view);
-    let look = Look { view, live_workers: live_workers.as_ref(), approvals: &[], now: context.now() };
+    let look = TaskViewContext { view, live_workers: live_workers.as_ref(), approvals: &[], now: context.now() };
     let held = view.tasks.values().filter(|task| look.is_abandoned(task));
-    let held = held.map(|task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("nobody"))));
+    let held = held.map(|task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?"))));
     let held: Vec<String> = held.collect();
     let more = held.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let named = held[..held.len().min(NAMED_MAX)].join(", ");
     (!team.running && !held.is_empty())
-        .then(|| format!("it was killed at work: brigade up takes up {named}{more}, and what they had begun"))
+        .then(|| format!("the team was killed at work: brigade up continues {named}{more}"))
 }
 
-/// What the person is asked and has not answered, with how; also what the lead said to them without a message.
-fn asked(waiting: &Waiting, team: &TeamView) -> Vec<String> {
-    let by_mail = waiting.questions.iter().map(question_to_you);
+/// The person's open questions and how to answer them, also a question that the lead asked without a message.
+fn asked(waiting: &PendingForUser, team: &TeamView) -> Vec<String> {
+    let by_mail = waiting.questions.iter().map(question_line);
     let lead = team.lead.as_ref().filter(|_| !waiting.questions.iter().any(|question| question.from == LEAD));
     let said = match lead.and_then(|lead| lead.waiting_for.as_ref()) {
-        Some(WaitingFor::Person(text)) => {
-            Some(question_to_you(&Question { from: LEAD.to_owned(), text: text.clone() }))
-        }
+        Some(WaitingFor::Person(text)) => Some(question_line(&Question { from: LEAD.to_owned(), text: text.clone() })),
         _ => None,
     };
     by_mail.chain(said).collect()
 }
 
-/// The error of a command that does not know which team is meant.
+/// The error of a command that cannot choose a team.
 pub(super) fn which_team(context: &Context) -> CliError {
     let config = match context.config() {
         Ok(config) => config,
         Err(error) => return error,
     };
-    // A team that cannot be launched is none that could be meant.
+    // A team with an invalid config cannot be chosen.
     match config.select(None).and_then(|name| config.team(&name, &TeamFlags::default())) {
         Err(error) => error.into(),
-        Ok(_) => CliError::usage("which team?").hint("name one behind the command"),
+        Ok(_) => CliError::usage("cannot choose a team").hint("add the name of the team to the command"),
     }
 }
 
@@ -213,7 +211,7 @@ fn phase_of(status: MemberStatus, is_running: bool) -> &'static str {
     }
 }
 
-/// What the state file says of the members of this team.
+/// The state file's reports about the members of this team.
 pub(super) fn reports_of(state: &SharedState, team: &str) -> BTreeMap<String, TeammateReport> {
     if state.team().as_deref() != Some(team) {
         return BTreeMap::new();
@@ -221,7 +219,7 @@ pub(super) fn reports_of(state: &SharedState, team: &str) -> BTreeMap<String, Te
     state.document.get("teammates").ok().flatten().unwrap_or_default()
 }
 
-/// What the state file says of a member; of a team that does not run, only what is still true.
+/// Fills in a member's report from the state file; for a stopped team only usage and heartbeat.
 fn fill(member: &mut MemberView, report: &TeammateReport, is_running: bool, view: &BoardView) {
     member.role.clone_from(&report.role);
     member.tokens = report.tokens;

@@ -1,53 +1,26 @@
 //! `brigade up`.
 
-use std::path::PathBuf;
-
 use super::context::Context;
 use super::error::CliResult;
-use super::headless::OutputFormat;
-use super::launch::{Launcher, Lifetime, Wanted, mode_parser};
+use super::launch::{LaunchArguments, Launcher, Lifetime};
 use super::output::Answer;
-use crate::config::TeamFlags;
-use crate::domain::state::Mode;
 
-/// Launch a team, and keep it up until it is stopped
+/// Launch a team, and keep it running until it is stopped
 ///
-/// It does what agent_state.json says: `continuous` (where there is no file), `run_once`, `run_cleanup` or `pause`.
+/// The team follows agent_state.json. `--mode` sets the mode in it; without the file the mode is `continuous`.
 #[derive(Debug, clap::Args)]
 pub struct Up {
-    /// The team [default: the only one]
-    team: Option<String>,
-    /// What it is to reach
-    #[arg(long, value_name = "TEXT")]
-    goal: Option<String>,
-    /// A plan file to import tasks from
-    #[arg(long, value_name = "FILE")]
-    plan: Option<PathBuf>,
-    /// What it is to do: sets the desired state
-    #[arg(long, value_parser = mode_parser())]
-    mode: Option<Mode>,
-    /// Take no orders from the terminal; print what happens
-    #[arg(long)]
-    headless: bool,
-    /// How what happens is printed
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    output_format: Option<OutputFormat>,
+    #[command(flatten)]
+    arguments: LaunchArguments,
 }
 
 impl Up {
     /// Launches the team.
     ///
     /// # Errors
-    /// The config is wrong, or the team cannot be launched.
+    /// The config is invalid, or the team cannot be launched.
     pub fn run(self, context: &Context, launcher: Launcher) -> CliResult<Answer> {
-        let wanted = Wanted {
-            team: self.team,
-            flags: TeamFlags { goal: self.goal, plan: self.plan },
-            lifetime: Lifetime::Obey(self.mode),
-            format: self.output_format,
-            may_interact: !self.headless,
-        };
-        let exit = launcher(wanted.prepare(context)?)?;
-        Ok(Answer { text: String::new(), notes: Vec::new(), exit })
+        let (lifetime, may_interact) = (Lifetime::Obey(self.arguments.mode), !self.arguments.headless);
+        self.arguments.launch(context, lifetime, may_interact, launcher)
     }
 }

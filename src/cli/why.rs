@@ -4,45 +4,47 @@ use super::arguments::task_id;
 use super::context::{Context, candidates};
 use super::error::CliResult;
 use super::exit::Exit;
-
 use super::output::Answer;
+use super::pending::spent_budget;
 use super::running::Running;
 use super::team::reports_of;
-use super::waiting::spent_budget;
-use crate::domain::graph::TaskLookup;
-use crate::domain::task::TaskId;
+use crate::domain::dependencies::TaskLookup;
+use crate::domain::task::{Task, TaskId};
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::Board as _;
-use crate::stores::open::Purpose;
+use crate::stores::git::GitRepository;
+use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::{cut, one_line, wrap};
-use crate::ui::why::{Candidate, Reason, Situation, explain};
+use crate::ui::why::{ClaimCandidate, Reason, TaskContext, explain};
 
-/// Say why a task is not being worked on, and what to do about it
+/// Explain the state of a task, and what to do about it
+///
+/// For a task that waits or failed, it names the causes. For a completed task, it names the evidence and the commit.
 #[derive(Debug, clap::Args)]
 pub struct Why {
-    /// The task's number
+    /// The number of the task
     #[arg(value_parser = task_id)]
     id: TaskId,
 }
 
 impl Why {
-    /// Looks at everything that could be in the way.
+    /// Explains the task.
     ///
     /// # Errors
     /// There is no workspace, or it cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
-        let board = context.board_to_look_at()?;
-        let stores = context.stores(Purpose::Look).await?;
+        let board = context.board_read_only()?;
+        let stores = context.stores(OpenMode::ReadOnly).await?;
         let view = board.view().await?;
         let running = context.running().await?;
         let team = context.team_if_valid(running.team.as_deref()).or_else(|| context.team_if_valid(None));
         let candidates = present(team.as_ref().map(candidates).unwrap_or_default(), &running);
-        let situation = Situation {
+        let situation = TaskContext {
             view: &view,
             candidates,
             set_aside: board.set_aside(),
-            still: running.lead.as_ref().and_then(|lead| Some((lead.stillness(context.now())?, lead.pid))),
+            lead_health: running.lead.as_ref().and_then(|lead| Some((lead.health(context.now())?, lead.pid))),
             running: running.team,
             live_workers: context.live_workers(&view).unwrap_or_default(),
             approvals: stores.requests.all().await?.open_approvals().cloned().collect(),
@@ -51,7 +53,8 @@ impl Why {
                 (Some(team), Some(state)) => spent_budget(&stores, team, state).await?,
                 _ => None,
             },
-            no_room: context.too_little_room(team.as_ref()),
+            disk_shortage: context.too_little_room(team.as_ref()),
+            dropped: dropped(context, view.task(self.id)),
             now: context.now(),
         };
         let mut reasons = explain(self.id, &situation);
@@ -61,21 +64,33 @@ impl Why {
         let subject = view.tasks.get(&self.id).map(|task| task.subject.clone()).unwrap_or_default();
         let data = serde_json::json!({ "task": self.id, "subject": subject, "reasons": reasons });
         let answer = context.output.answer(&data, || text(self.id, &subject, &reasons, context.output.columns))?;
-        let is_there = view.tasks.contains_key(&self.id) || view.is_spoiled(self.id);
+        let is_there = view.tasks.contains_key(&self.id) || view.is_invalid(self.id);
         Ok(if is_there { answer } else { answer.exit(Exit::Unfinished) })
     }
 }
 
-/// The members as they are: of a team that runs, those it says are stopped are not there, and those its lead took in are.
-fn present(mut candidates: Vec<Candidate>, running: &Running) -> Vec<Candidate> {
+/// The reasons for removed lines in the merge of a completed task. They are extra information: an error only means that there are none.
+fn dropped(context: &Context, task: Option<&Task>) -> Vec<String> {
+    let commit = task.and_then(|task| task.result.as_ref()).and_then(|result| result.commit.as_deref());
+    let (Some(commit), Ok(workspace)) = (commit, context.workspace()) else { return Vec::new() };
+    GitRepository::dropped_line_reasons(&workspace, commit).unwrap_or_default()
+}
+
+/// The members as they are now: in a running team, without those that stopped and with those that its lead added.
+fn present(mut candidates: Vec<ClaimCandidate>, running: &Running) -> Vec<ClaimCandidate> {
     let (Some(team), Some(state)) = (&running.team, &running.state) else { return candidates };
     for (name, report) in reports_of(state, team) {
         let is_there = !report.is_gone();
         let waits_for = report.waiting_for.filter(|what| *what != WaitingFor::MailOrTask).map(|what| what.to_string());
         match candidates.iter_mut().find(|candidate| candidate.name == name) {
-            Some(candidate) => (candidate.is_there, candidate.waits_for) = (is_there, waits_for),
+            Some(candidate) => (candidate.is_reachable, candidate.waits_for) = (is_there, waits_for),
             None if is_there => {
-                candidates.push(Candidate { name, capabilities: vec![report.role], is_there, waits_for });
+                candidates.push(ClaimCandidate {
+                    name,
+                    capabilities: vec![report.role],
+                    is_reachable: is_there,
+                    waits_for,
+                });
             }
             None => {}
         }

@@ -1,5 +1,4 @@
-//! One config file: its text taken apart by the tables of settings, every value with the place it stands at. It knows
-//! nothing of other files, variables or flags.
+//! Parses one config file by the tables of settings. Every value keeps its position in the file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,81 +9,74 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{ConfigError, Problem, SourceFile, nearest};
-use super::settings::{self, Kind, LIMITS, NOT_ENFORCED, Setting};
-use crate::platform::reading::{self, Accept};
+use super::diagnostics::{ConfigError, InvalidValue, Problem, SourceFile, nearest};
+use super::settings::{self, LIMITS, NOT_ENFORCED, Setting, ValueKind};
+use crate::models::PROVIDER_ALIASES;
+use crate::platform::reading::{self, AllowedKinds};
 
-/// The largest config file that is read, in bytes.
+/// The maximum size of a config file in bytes.
 pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
 
 /// A value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// A text.
     Text(String),
-    /// Several.
     Words(Vec<String>),
-    /// A whole number.
     Integer(u64),
 }
 
-/// A value and the bytes of the file it stands in.
+/// A value and its position in the file, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Located {
-    /// The value.
+pub struct SpannedValue {
     pub value: Value,
-    /// Where it stands.
     pub span: Range<usize>,
 }
 
-/// Values by key; those of tables within under `table.key`.
-pub type Values = BTreeMap<String, Located>;
+/// Values by key. The keys of inner tables are `table.key`.
+pub type Values = BTreeMap<String, SpannedValue>;
 
 /// A team of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TeamTable {
-    /// Where its name stands.
+    /// The position of its name.
     pub span: Range<usize>,
-    /// Its values, those of the lead as `lead.…`, of the limits as `limits.…`.
+    /// Its values; those of the lead are `lead.…`, the limits `limits.…`.
     pub values: Values,
-    /// Its members, where the file says who they are.
+    /// `None` if the file does not list members.
     pub members: Option<Vec<MemberTable>>,
 }
 
 /// A member of a team of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberTable {
-    /// Where it stands.
     pub span: Range<usize>,
-    /// Its values.
     pub values: Values,
 }
 
-/// A file, taken apart.
+/// A parsed file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigFile {
-    /// The file.
     pub source: Arc<SourceFile>,
-    /// What stands outside of teams; the limits as `limits.…`.
+    /// The values outside of teams; the limits are `limits.…`.
     pub values: Values,
-    /// Its teams, in its order.
+    /// The teams, in the order of the file.
     pub teams: Vec<(String, TeamTable)>,
 }
 
-/// Reads and takes apart the file at `path`, which errors call `shown`.
+/// Reads and parses the file at `path`. Errors show the path `shown`.
 ///
 /// # Errors
-/// [`ConfigError`]: it cannot be read, or [`parse`] finds problems.
-pub fn read(path: &Path, shown: &Path, accept: Accept<'_>) -> Result<ConfigFile, ConfigError> {
+/// [`ConfigError`]: the file cannot be read, or [`parse`] finds problems.
+pub fn read(path: &Path, shown: &Path, accept: AllowedKinds<'_>) -> Result<ConfigFile, ConfigError> {
     let unreadable = |error: io::Error| ConfigError::Unreadable { path: shown.to_owned(), reason: error.to_string() };
     let text = reading::read_text(path, accept, CONFIG_BYTES_MAX).map_err(unreadable)?;
-    parse(SourceFile { path: path.to_owned(), shown: shown.to_owned(), text })
+    parse(SourceFile { path: path.to_owned(), display_path: shown.to_owned(), text })
 }
 
-/// Takes a file's text apart.
+/// Parses a file's text.
 ///
 /// # Errors
-/// [`ConfigError::Problems`]: all that is wrong with it.
+/// [`ConfigError::Problems`]: all problems of the file.
 pub fn parse(source: SourceFile) -> Result<ConfigFile, ConfigError> {
     let mut reader = Reader { source: &source, problems: Vec::new() };
     let mut values = Values::new();
@@ -116,9 +108,9 @@ type Entry<'a> = (&'a Spanned<std::borrow::Cow<'a, str>>, &'a Spanned<DeValue<'a
 impl Reader<'_> {
     fn file(&mut self, table: &DeTable<'_>, values: &mut Values, teams: &mut Vec<(String, TeamTable)>) {
         for (key, value) in table {
-            match self.find(key, settings::TOP, "at the top of the file") {
-                Some(Setting { kind: Kind::Named(inner), key: "prices", .. }) => self.prices(inner, value, values),
-                Some(Setting { kind: Kind::Named(_), .. }) => {
+            match self.find(key, settings::TOP_SETTINGS, "at the top of the file") {
+                Some(Setting { kind: ValueKind::Named(inner), key: "prices", .. }) => self.prices(inner, value, values),
+                Some(Setting { kind: ValueKind::Named(_), .. }) => {
                     for (name, team) in self.table(key.get_ref(), value).into_iter().flatten() {
                         teams.push((name.get_ref().to_string(), self.team((name, team))));
                     }
@@ -129,7 +121,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The prices of models, as `prices.MODEL.KEY`.
+    /// Adds the prices of models as `prices.MODEL.KEY`.
     fn prices(&mut self, settings: &[Setting], value: &Spanned<DeValue<'_>>, values: &mut Values) {
         for (model, price) in self.table("prices", value).into_iter().flatten() {
             let place = format!("in [prices.{:?}]", model.get_ref());
@@ -145,8 +137,8 @@ impl Reader<'_> {
         let mut team = TeamTable { span: name.span(), ..TeamTable::default() };
         let place = format!("in [teams.{}]", name.get_ref().escape_debug());
         for (key, value) in self.table(name.get_ref(), value).into_iter().flatten() {
-            match self.find(key, settings::TEAM, &place) {
-                Some(Setting { kind: Kind::Tables(members), .. }) => {
+            match self.find(key, settings::TEAM_SETTINGS, &place) {
+                Some(Setting { kind: ValueKind::Tables(members), .. }) => {
                     team.members = Some(self.members(name.get_ref(), members, value));
                 }
                 Some(setting) => self.value(setting, "", value, &mut team.values),
@@ -177,7 +169,7 @@ impl Reader<'_> {
         members
     }
 
-    /// The value as a table; a problem where it is none.
+    /// Returns the value as a table, or adds a problem.
     fn table<'v>(&mut self, key: &str, value: &'v Spanned<DeValue<'v>>) -> Option<&'v DeTable<'v>> {
         let table = value.get_ref().as_table();
         if table.is_none() {
@@ -187,7 +179,7 @@ impl Reader<'_> {
         table
     }
 
-    /// The setting of this key; a problem where there is none, or none that is enforced.
+    /// Returns the setting of this key, or adds a problem.
     fn find<'s>(
         &mut self,
         key: &Spanned<std::borrow::Cow<'_, str>>,
@@ -208,11 +200,11 @@ impl Reader<'_> {
             Some((_, why)) => self
                 .source
                 .problem(key.span(), format!("`{name}` is not enforced by this version: {why}"))
-                .hint("remove it: a setting that is not enforced is refused, so that nobody relies on it"),
+                .hint("remove it: Brigade refuses settings that it does not enforce"),
             None => {
                 let hint = match nearest(name, allowed.iter().copied()) {
                     Some(meant) => format!("did you mean `{meant}`?"),
-                    None => format!("there are: {}", allowed.join(", ")),
+                    None => format!("known keys: {}", allowed.join(", ")),
                 };
                 self.source.problem(key.span(), format!("unknown key `{}` {place}", name.escape_debug())).hint(hint)
             }
@@ -220,23 +212,25 @@ impl Reader<'_> {
         self.problems.push(problem);
     }
 
-    /// Puts the value of `setting`, or those of the table it is, into `values`.
+    /// Adds the value of `setting`, or those of its table, to `values`.
     fn value(&mut self, setting: &Setting, prefix: &str, value: &Spanned<DeValue<'_>>, values: &mut Values) {
         match setting.kind {
-            Kind::Table(inner) => {
+            ValueKind::Table(inner) => {
                 for (key, value) in self.table(setting.key, value).into_iter().flatten() {
                     if let Some(found) = self.find(key, inner, &format!("in `{}`", setting.key)) {
                         self.value(found, &format!("{}.", setting.key), value, values);
                     }
                 }
             }
-            Kind::Limits => self.limits(value, values),
+            ValueKind::Limits => self.limits(value, values),
             _ => match plain(setting, value.get_ref()) {
                 Ok(plain) => {
                     let key = format!("{prefix}{}", setting.key);
-                    values.insert(key, Located { value: plain, span: value.span() });
+                    values.insert(key, SpannedValue { value: plain, span: value.span() });
                 }
-                Err(message) => self.problems.push(self.source.problem(value.span(), message)),
+                Err(InvalidValue { message, hint }) => {
+                    self.problems.push(Problem { hint, ..self.source.problem(value.span(), message) });
+                }
             },
         }
     }
@@ -250,7 +244,7 @@ impl Reader<'_> {
             };
             match integer(limit.key, limit.min, limit.max, value.get_ref()) {
                 Ok(number) => {
-                    let located = Located { value: Value::Integer(number), span: value.span() };
+                    let located = SpannedValue { value: Value::Integer(number), span: value.span() };
                     values.insert(format!("limits.{}", limit.key), located);
                 }
                 Err(message) => self.problems.push(self.source.problem(value.span(), message)),
@@ -261,9 +255,9 @@ impl Reader<'_> {
 
 fn kind_of(value: &DeValue<'_>) -> &'static str {
     match value {
-        DeValue::String(_) => "a text",
+        DeValue::String(_) => "a string",
         DeValue::Integer(_) => "a whole number",
-        DeValue::Float(_) => "a number with a point",
+        DeValue::Float(_) => "a decimal number",
         DeValue::Boolean(_) => "true or false",
         DeValue::Datetime(_) => "a date",
         DeValue::Array(_) => "a list",
@@ -271,23 +265,23 @@ fn kind_of(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// A value that is not a table, checked by its setting; the error says what it must be.
-fn plain(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {
+/// Checks a value that is not a table.
+fn plain(setting: &Setting, value: &DeValue<'_>) -> Result<Value, InvalidValue> {
     let key = setting.key;
     match setting.kind {
-        Kind::Words => {
+        ValueKind::Words => {
             let words = value.as_array().map(|list| list.iter().map(|word| word.get_ref().as_str()).collect());
             let words: Option<Option<Vec<&str>>> = words;
             let words =
-                words.flatten().ok_or_else(|| format!("`{key}` must be a list of texts, such as [\"rust\"]"))?;
+                words.flatten().ok_or_else(|| format!("`{key}` must be a list of strings, such as [\"rust\"]"))?;
             Ok(Value::Words(words.into_iter().map(str::to_owned).collect()))
         }
-        Kind::Flag => match value.as_bool() {
+        ValueKind::Flag => match value.as_bool() {
             Some(flag) => Ok(Value::Text(flag.to_string())),
-            None => Err(format!("`{key}` must be true or false, not {}", kind_of(value))),
+            None => Err(format!("`{key}` must be true or false, not {}", kind_of(value)).into()),
         },
-        Kind::Integer(min, max) => integer(key, min, max, value).map(Value::Integer),
-        Kind::Decimal(_) => {
+        ValueKind::Integer(min, max) => Ok(Value::Integer(integer(key, min, max, value)?)),
+        ValueKind::Decimal(_) => {
             let spelled =
                 value.as_float().map(toml::de::DeFloat::as_str).or(value.as_integer().map(|number| number.as_str()));
             let text = spelled.ok_or_else(|| format!("`{key}` must be a number, not {}", kind_of(value)))?;
@@ -295,62 +289,62 @@ fn plain(setting: &Setting, value: &DeValue<'_>) -> Result<Value, String> {
             Ok(Value::Text(text.to_owned()))
         }
         _ => {
-            let text = value.as_str().ok_or_else(|| format!("`{key}` must be a text, not {}", kind_of(value)))?;
+            let text = value.as_str().ok_or_else(|| format!("`{key}` must be a string, not {}", kind_of(value)))?;
             checked_text(setting, text)?;
             Ok(Value::Text(text.to_owned()))
         }
     }
 }
 
-/// Whether `text` may be the value of `setting`; the error says what may.
-pub(super) fn checked_text(setting: &Setting, text: &str) -> Result<(), String> {
-    match setting.kind {
-        Kind::Choice(words) if !words.contains(&text) => {
-            Err(format!("`{}` must be one of {}, not `{}`", setting.key, words.join(", "), text.escape_debug()))
+/// Checks that `text` is allowed as the value of `setting`.
+pub(super) fn checked_text(setting: &Setting, text: &str) -> Result<(), InvalidValue> {
+    let key = setting.key;
+    let allowed = match setting.kind {
+        ValueKind::Choice(words) if !words.contains(&text) => format!("one of {}", words.join(", ")),
+        ValueKind::Provider => return checked_provider(text),
+        ValueKind::Integer(min, max) if !number(text).is_some_and(|number| (min..=max).contains(&number)) => {
+            format!("a whole number from {min} to {max}")
         }
-        Kind::Provider => checked_provider(text),
-        Kind::Integer(min, max) if !number(text).is_some_and(|number| (min..=max).contains(&number)) => {
-            Err(format!("`{}` must be a whole number from {min} to {max}, not `{}`", setting.key, text.escape_debug()))
+        ValueKind::Decimal(max) if !decimal(text).is_some_and(|number| number <= max as f64) => {
+            format!("a number from 0 to {max}")
         }
-        Kind::Decimal(max) if !decimal(text).is_some_and(|number| number <= max as f64) => {
-            Err(format!("`{}` must be a number from 0 to {max}, not `{}`", setting.key, text.escape_debug()))
-        }
-        Kind::Path | Kind::Name if text.is_empty() => Err(format!("`{}` must not be empty", setting.key)),
-        _ => Ok(()),
-    }
+        ValueKind::Path | ValueKind::Name if text.is_empty() => return Err(format!("`{key}` must not be empty").into()),
+        _ => return Ok(()),
+    };
+    Err(format!("`{key}` must be {allowed}, not `{}`", text.escape_debug()).into())
 }
 
-/// A whole number as people write it.
+/// Parses a whole number; `_` may separate digits.
 pub(super) fn number(text: &str) -> Option<u64> {
     text.trim().replace('_', "").parse().ok()
 }
 
-/// A number that is not below nought, with or without a point.
+/// Parses a number that is not negative; `_` may separate digits.
 pub(super) fn decimal(text: &str) -> Option<f64> {
     text.trim().replace('_', "").parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }
 
-fn checked_provider(name: &str) -> Result<(), String> {
+fn checked_provider(name: &str) -> Result<(), InvalidValue> {
     if settings::providers().any(|known| known == name) {
         return Ok(());
     }
-    let list = settings::providers().collect::<Vec<_>>().join(", ");
-    if settings::PROVIDERS_PLANNED.contains(&name) {
-        return Err(format!("the provider `{name}` is not available in this version; there are: {list}"));
-    }
-    let meant = nearest(name, settings::providers().chain(settings::PROVIDERS_PLANNED));
-    let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
-    Err(format!("there is no provider `{}`; there are: {list}{meant}", name.escape_debug()))
+    let known = settings::providers().collect::<Vec<_>>().join(", ");
+    let alias = PROVIDER_ALIASES.iter().find(|(names, _)| names.contains(&name.to_lowercase().as_str()));
+    let hint = match alias {
+        Some((_, hint)) => Some((*hint).to_owned()),
+        None => nearest(name, settings::providers()).map(|meant| format!("did you mean `{meant}`?")),
+    };
+    Err(InvalidValue { message: format!("unknown provider `{}`; known: {known}", name.escape_debug()), hint })
 }
 
 fn integer(key: &str, min: u64, max: u64, value: &DeValue<'_>) -> Result<u64, String> {
-    let wanted = || format!("`{key}` must be a whole number from {min} to {max}, without a unit");
-    let number = value.as_integer().ok_or_else(|| format!("{}, not {}", wanted(), kind_of(value)))?;
+    let message = || format!("`{key}` must be a whole number from {min} to {max}, without a unit");
+    let number = value.as_integer().ok_or_else(|| format!("{}, not {}", message(), kind_of(value)))?;
     let parsed = i128::from_str_radix(number.as_str(), number.radix()).ok();
     parsed
         .and_then(|parsed| u64::try_from(parsed).ok())
         .filter(|parsed| (min..=max).contains(parsed))
-        .ok_or_else(wanted)
+        .ok_or_else(message)
 }
 
 #[cfg(test)]
@@ -358,7 +352,7 @@ mod tests {
     use super::*;
 
     fn source(text: &str) -> SourceFile {
-        SourceFile { path: "/brigade.toml".into(), shown: "brigade.toml".into(), text: text.into() }
+        SourceFile { path: "/brigade.toml".into(), display_path: "brigade.toml".into(), text: text.into() }
     }
 
     fn problems(text: &str) -> String {
@@ -370,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_toml_writes_tables_is_read_the_same() {
+    fn toml_table_styles_parse_to_same_config() {
         let plain = "[teams.a]\ngoal = \"g\"\n[teams.a.lead]\nprovider = \"runbook\"\n[teams.a.limits]\nturns_max = 1_000\n[[teams.a.members]]\nname = \"bob\"\n";
         let dotted = "teams.a.goal = 'g'\nteams.a.lead.provider = \"runbook\"\nteams.a.limits.turns_max = 0x3e8\nteams.a.members = [{ name = \"bob\" }]\n";
         let inline = "\u{feff}[teams]\na = { goal = \"\"\"g\"\"\", lead = { provider = \"runbook\" }, limits = { turns_max = 1000 }, members = [{ name = \"bob\" }] }\r\n";
@@ -387,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_named_with_what_was_meant() {
+    fn unknown_config_key_error_suggests_known_key() {
         let text = "[teams.a]\nmembrs = []\nhooks = \"x\"\n\
             lead = { provider = \"openai\", modell = \"x\" }\n\
             [teams.a.limits]\nturns = 3\nidle_timeout_ms = \"60s\"\nturns_max = -1\n\
@@ -396,7 +390,22 @@ mod tests {
     }
 
     #[test]
-    fn syntax_errors_have_line_and_caret() {
+    fn wrong_provider_name_gets_useful_hint() {
+        let hints = ["claude", "OpenAI", "ollama", "bash", "anthropc", "magic"].map(|name| {
+            let text = problems(&format!("teams.a.lead.provider = {name:?}\n"));
+            assert!(
+                text.contains(&format!("unknown provider `{name}`; known: anthropic, runbook, scripted")),
+                "{text}"
+            );
+            text.split_once("hint: ").map_or("(none)".to_owned(), |(_, hint)| hint.to_owned())
+        });
+        insta::assert_snapshot!(hints.join("\n"));
+        let aliases = || PROVIDER_ALIASES.iter().flat_map(|(names, _)| *names);
+        assert!(settings::providers().all(|known| aliases().all(|alias| *alias != known)), "an alias is a provider");
+    }
+
+    #[test]
+    fn toml_syntax_error_shows_line_and_caret() {
         let texts = [
             "[teams.a]\ngoal = \"no end\n",
             "[teams.a\n",

@@ -1,14 +1,14 @@
-//! The members of a team, out of the file that says who they are, and the lead, of whom they have what they do not say themselves.
+//! Resolves the members of a team from the first file that lists them. They inherit missing values from the lead.
 
 use std::collections::HashMap;
 
 use super::file::{ConfigFile, MemberTable, number};
-use super::resolve::{Found, Resolver, Source, found, inherited, text_of, words_of};
+use super::resolve::{Resolver, Source, Sourced, found, inherited, text_of, words_of};
 use super::settings::{PROVIDER_DEFAULT, ROLE_DEFAULT};
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
 use crate::team::spec::{MEMBERS_MAX, MemberSpec, ModelSpec};
 
-/// The members' names, as they are compared, with how and in which line each is written.
+/// The members' names in lower case, with the spelling and the line of each.
 type Names = HashMap<String, (Name, usize)>;
 
 impl Resolver<'_> {
@@ -38,7 +38,7 @@ impl Resolver<'_> {
     fn no_members(&mut self) {
         let place = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
         let Some((file, team)) = place else { return };
-        let problem = file.source.problem(team.span.clone(), "the team has no members, so nobody would work on tasks");
+        let problem = file.source.problem(team.span.clone(), "the team has no members to work on tasks");
         self.problems.push(problem.hint("add one: [[teams.NAME.members]] with name = \"…\" and role = \"…\""));
     }
 
@@ -46,13 +46,14 @@ impl Resolver<'_> {
         let name = self.member_name(file, row, names)?;
         let text = |key: &str| row.values.get(key).map(|located| found(file, located).map(text_of));
         let role = text("role").filter(|role| !role.value.trim().is_empty());
-        let role = role.unwrap_or(Found { value: ROLE_DEFAULT.to_owned(), source: Source::Default, place: None });
+        let role = role.unwrap_or(Sourced { value: ROLE_DEFAULT.to_owned(), source: Source::Default, place: None });
         let capabilities = row.values.get("capabilities").map(|located| found(file, located).map(words_of));
         let prompt = text("prompt");
         let own_provider = text("provider").filter(|own| own.value != lead.provider.value);
         let is_leads = own_provider.is_none();
         let provider = text("provider").unwrap_or_else(|| inherited(&lead.provider));
-        // Another provider takes nothing else from the lead: its model is not theirs, and its address must not get their key.
+        // A member with another provider inherits nothing else: the lead's model is unknown there, and the lead's server must
+        // not get the other provider's key.
         let model = text("model").map(|model| self.model(&provider.value, &model));
         let model = model.or_else(|| lead.model.as_ref().filter(|_| is_leads).map(inherited));
         let is_leads_model = is_leads && !row.values.contains_key("model");
@@ -78,8 +79,8 @@ impl Resolver<'_> {
         if let Some(found) = &plan_first {
             self.show(format!("members.{name}.plan_first"), found.value == "true", &found.source);
             if found.value == "true" && provider.value == PROVIDER_DEFAULT {
-                let problem = found.problem(format!("`{name}` goes by rule (`runbook`) and hands in no plans"));
-                self.problems.push(problem.hint("remove `plan_first`, or give it a model that thinks"));
+                let problem = found.problem(format!("`plan_first` needs a model: `{name}` has the provider `runbook`"));
+                self.problems.push(problem.hint("remove `plan_first`, or set provider and model of this member"));
             }
         }
         let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
@@ -99,7 +100,7 @@ impl Resolver<'_> {
         let problem = |message: String| file.source.problem(located.span.clone(), message);
         let name = match Name::new(&given) {
             Ok(name) if name.is_reserved() => {
-                let message = format!("`{name}` is taken: {} are Brigade's own names", RESERVED.join(", "));
+                let message = format!("`{name}` is taken: Brigade uses the names {}", RESERVED.join(", "));
                 self.problems.push(problem(message));
                 return None;
             }
@@ -111,26 +112,26 @@ impl Resolver<'_> {
         };
         let line = file.source.line(located.span.start);
         if let Some((first, line)) = names.insert(given.to_lowercase(), (name.clone(), line)) {
-            let same = if first == name { "" } else { " (upper and lower case are the same)" };
-            let message = format!("a member is called `{first}` in line {line} already{same}");
+            let note = if first == name { "" } else { " (names ignore case)" };
+            let message = format!("line {line} already has a member `{first}`{note}");
             self.problems.push(problem(message));
             return None;
         }
         Some(name)
     }
 
-    /// Whether anybody could review what is done.
-    pub(super) fn check_review(&mut self, review: Option<&Found<String>>, members: &[MemberSpec]) {
+    /// Adds a problem if no member could review.
+    pub(super) fn check_review(&mut self, review: Option<&Sourced<String>>, members: &[MemberSpec]) {
         let Some(review) = review else { return };
-        let what = review.value.trim();
-        if [LEAD, HUMAN].iter().any(|name| name.eq_ignore_ascii_case(what)) {
+        let reviewer = review.value.trim();
+        if [LEAD, HUMAN].iter().any(|name| name.eq_ignore_ascii_case(reviewer)) {
             return;
         }
-        let mut fit = members.iter().filter(|member| member.can(what)).peekable();
+        let mut fit = members.iter().filter(|member| member.can(reviewer)).peekable();
         let problem = if fit.peek().is_none() {
-            review.problem(format!("nobody of the team is or can do `{what}`, so nobody would review"))
+            review.problem(format!("`review` needs a member with the role or capability `{reviewer}`"))
         } else if fit.all(|member| member.model.provider == PROVIDER_DEFAULT) {
-            review.problem(format!("who is or can do `{what}` goes by rule (`runbook`) and reviews nothing"))
+            review.problem(format!("`review` needs a model: members with `{reviewer}` have the provider `runbook`"))
         } else {
             return;
         };
@@ -138,14 +139,14 @@ impl Resolver<'_> {
     }
 }
 
-/// A member, the lead too, before it is a spec.
+/// The resolved values of a member or the lead.
 pub(super) struct Member {
     pub(super) prompt: String,
     pub(super) capabilities: Vec<String>,
-    pub(super) provider: Found<String>,
-    pub(super) model: Option<Found<String>>,
-    pub(super) base_url: Option<Found<String>>,
-    pub(super) context_window: Option<Found<String>>,
+    pub(super) provider: Sourced<String>,
+    pub(super) model: Option<Sourced<String>>,
+    pub(super) base_url: Option<Sourced<String>>,
+    pub(super) context_window: Option<Sourced<String>>,
 }
 
 impl Member {

@@ -1,50 +1,77 @@
-//! The config: from `brigade.toml`, the user's file, variables and flags to a checked team. It starts nothing and knows
-//! nothing of stores.
+//! The config: reads `brigade.toml`, the user's file, variables and flags, and returns a checked team. It starts nothing and
+//! uses no stores.
 //!
-//! [`settings`] has the tables everything else goes by; [`mod@file`] takes one file apart; [`resolve`] puts a team together.
+//! [`settings`] has the tables of all settings, [`mod@file`] parses one file, [`resolve`] combines the sources of a team.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::platform::reading::Accept;
+use crate::platform::reading::AllowedKinds;
 pub use crate::ports::Durability;
 
-mod bounds;
+pub mod diagnostics;
 pub mod file;
+mod limits;
 mod members;
-pub mod problem;
 pub mod resolve;
 pub mod schema;
 pub mod search;
 pub mod settings;
 
+use diagnostics::{ConfigError, nearest};
 use file::{ConfigFile, Value};
-use problem::{ConfigError, nearest};
-pub use resolve::{Resolved, Shown, Source};
+pub use resolve::{Resolved, ShownValue, Source};
 
 /// The name of a workspace's config file.
 pub const CONFIG_FILE: &str = "brigade.toml";
 
-/// Serializes a path, which may be no text, as the text people see.
+/// The prefix of every variable that Brigade reads.
+pub const VARIABLE_PREFIX: &str = "BRIGADE_";
+
+/// Serializes a path as text. Bytes that are not UTF-8 are replaced.
 ///
 /// # Errors
-/// The serializer's.
+/// The serializer's errors.
 pub fn path_as_text<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
 
-/// What surrounds a command: handed in, so that the config reads no environment itself.
+/// The environment of a command. It is passed in: the config reads no environment itself.
 #[derive(Debug, Clone, Default)]
-pub struct Surroundings {
-    /// The current folder.
+pub struct Environment {
     pub current_folder: PathBuf,
-    /// The user's config file, where there could be one.
+    /// The path of the user's config file, which need not exist.
     pub user_file: Option<PathBuf>,
-    /// The environment variables that begin with `BRIGADE_`.
+    /// The environment variables that start with `BRIGADE_`.
     pub variables: BTreeMap<String, String>,
 }
 
-/// What flags say of a team.
+/// A variable that begins with `BRIGADE_` and is no setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownVariable {
+    /// The variable.
+    pub name: String,
+    /// The known variable with a similar name.
+    pub meant: Option<&'static str>,
+}
+
+impl Environment {
+    /// The variables that begin with `BRIGADE_` and that Brigade does not know.
+    #[must_use]
+    pub fn unknown_variables(&self) -> Vec<UnknownVariable> {
+        let known: Vec<&'static str> = settings::variables().chain(settings::OTHER_VARIABLES).collect();
+        // The prefix alone would make all of them similar.
+        let key = |name: &'static str| name.trim_start_matches(VARIABLE_PREFIX);
+        let unknown = |name: &String| {
+            let meant = nearest(name.trim_start_matches(VARIABLE_PREFIX), known.iter().copied().map(key));
+            let meant = meant.and_then(|meant| known.iter().copied().find(|name| key(name) == meant));
+            UnknownVariable { name: name.clone(), meant }
+        };
+        self.variables.keys().filter(|name| !known.contains(&name.as_str())).map(unknown).collect()
+    }
+}
+
+/// The flags that set values of a team.
 #[derive(Debug, Clone, Default)]
 pub struct TeamFlags {
     /// `--goal`.
@@ -53,72 +80,72 @@ pub struct TeamFlags {
     pub plan: Option<PathBuf>,
 }
 
-/// All that was said about teams.
+/// The parsed config files and the environment.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    surroundings: Surroundings,
+    environment: Environment,
     workspace_file: Option<ConfigFile>,
     user_file: Option<ConfigFile>,
 }
 
 impl Config {
-    /// Reads the config: `file`, where a person or a program named one, and the user's. Both may be links.
+    /// Reads `file`, which a person or a program named, and the user's file. Both may be links.
     ///
     /// # Errors
-    /// [`ConfigError`]: a file cannot be read, or things are wrong in it.
-    pub fn load(file: Option<&Path>, surroundings: Surroundings) -> Result<Self, ConfigError> {
-        Self::load_accepting(file.map(|file| (file, Accept::Files)), surroundings)
+    /// [`ConfigError`]: a file cannot be read or is invalid.
+    pub fn load(file: Option<&Path>, environment: Environment) -> Result<Self, ConfigError> {
+        Self::load_accepting(file.map(|file| (file, AllowedKinds::Files)), environment)
     }
 
-    /// The same, with a file that nobody named and that was found in a folder: it is no link out of that folder.
+    /// Like [`Config::load`], for a file that was found in a folder: it must not be a link out of that folder.
     ///
     /// # Errors
-    /// As [`Config::load`].
-    pub fn load_found(file: Option<&Path>, surroundings: Surroundings) -> Result<Self, ConfigError> {
-        Self::load_accepting(file.map(|file| (file, Accept::within_folder_of(file))), surroundings)
+    /// Those of [`Config::load`].
+    pub fn load_found(file: Option<&Path>, environment: Environment) -> Result<Self, ConfigError> {
+        Self::load_accepting(file.map(|file| (file, AllowedKinds::within_folder_of(file))), environment)
     }
 
-    fn load_accepting(file: Option<(&Path, Accept<'_>)>, surroundings: Surroundings) -> Result<Self, ConfigError> {
-        let read = |(path, accept): (&Path, Accept<'_>)| {
-            let shown = path.strip_prefix(&surroundings.current_folder).unwrap_or(path);
+    fn load_accepting(file: Option<(&Path, AllowedKinds<'_>)>, environment: Environment) -> Result<Self, ConfigError> {
+        let read = |(path, accept): (&Path, AllowedKinds<'_>)| {
+            let shown = path.strip_prefix(&environment.current_folder).unwrap_or(path);
             file::read(path, shown, accept)
         };
         let workspace_file = file.map(read).transpose()?;
-        let user_file = surroundings.user_file.as_deref().filter(|path| path.is_file());
-        let user_file = user_file.map(|path| read((path, Accept::Files))).transpose()?;
-        Ok(Self { surroundings, workspace_file, user_file })
+        let user_file = environment.user_file.as_deref().filter(|path| path.is_file());
+        let user_file = user_file.map(|path| read((path, AllowedKinds::Files))).transpose()?;
+        Ok(Self { environment, workspace_file, user_file })
     }
 
-    /// The files, the strongest first.
+    /// The files, in order of precedence.
     fn files(&self) -> impl Iterator<Item = &ConfigFile> {
         self.workspace_file.iter().chain(&self.user_file)
     }
 
-    /// Whether `file` is the user's config file, which `--config` may name.
+    /// `--config` may name the user's file.
     fn is_user_file(&self, file: &ConfigFile) -> bool {
-        self.surroundings.user_file.as_ref() == Some(&file.source.path)
+        self.environment.user_file.as_ref() == Some(&file.source.path)
     }
 
     fn current_folder(&self) -> &Path {
-        &self.surroundings.current_folder
+        &self.environment.current_folder
     }
 
-    /// The variable, unless it is empty.
+    /// Returns the variable's name and value, unless it is empty.
     fn variable<'a>(&'a self, name: &'a str) -> Option<(&'a str, &'a str)> {
-        self.surroundings.variables.get(name).filter(|text| !text.is_empty()).map(|text| (name, text.as_str()))
+        self.environment.variables.get(name).filter(|text| !text.is_empty()).map(|text| (name, text.as_str()))
     }
 
-    /// The names of the teams that the workspace's file names. The user's file gives defaults to these and adds none: a team
-    /// of that file has commands and addresses that this workspace never asked for.
+    /// Returns the teams of the workspace's file. The user's file sets their defaults and adds no teams: a team of that file has
+    /// commands and addresses that this workspace did not ask for.
     #[must_use]
     pub fn team_names(&self) -> Vec<String> {
         names_in(self.workspace_file.as_ref())
     }
 
-    /// The team that is meant: the one that is named, or the only one.
+    /// Returns the named team, or the only one.
     ///
     /// # Errors
-    /// [`ConfigError`]: there is none of that name, or more than one to choose from.
+    /// [`ConfigError`]: the team does not exist, or there are several and `name` is `None`.
     pub fn select(&self, name: Option<&str>) -> Result<String, ConfigError> {
         let mut known = self.team_names();
         match name {
@@ -126,12 +153,12 @@ impl Config {
             Some(name) => Err(self
                 .only_in_user_file(Some(name))
                 .unwrap_or_else(|| ConfigError::UnknownTeam { name: name.to_owned(), known })),
-            None if known.len() > 1 => Err(ConfigError::WhichTeam(known)),
+            None if known.len() > 1 => Err(ConfigError::AmbiguousTeam(known)),
             None => known.pop().ok_or_else(|| self.only_in_user_file(None).unwrap_or_else(|| self.no_team())),
         }
     }
 
-    /// The error for a team that only the user's file names: this one, or any.
+    /// Returns the error for this team, or for any, if only the user's file has it.
     fn only_in_user_file(&self, name: Option<&str>) -> Option<ConfigError> {
         let file = self.user_file.as_ref()?;
         let names: Vec<String> =
@@ -141,21 +168,21 @@ impl Config {
 
     fn no_team(&self) -> ConfigError {
         match &self.workspace_file {
-            Some(file) => ConfigError::NoTeam(file.source.shown.clone()),
+            Some(file) => ConfigError::NoTeam(file.source.display_path.clone()),
             None => ConfigError::NotFound(self.current_folder().to_owned()),
         }
     }
 
-    /// The team `name`, checked.
+    /// Returns the team `name`, checked.
     ///
     /// # Errors
-    /// [`ConfigError`]: there is none, or things are wrong about it.
+    /// [`ConfigError`]: the team does not exist or is invalid.
     pub fn team(&self, name: &str, flags: &TeamFlags) -> Result<Resolved, ConfigError> {
         let name = self.select(Some(name))?;
         resolve::resolve(self, &name, flags).map_err(ConfigError::Problems)
     }
 
-    /// What the workspace's accepted work survives: the strongest that any of its teams asks for.
+    /// Returns the strongest durability of all teams of the workspace.
     #[must_use]
     pub fn durability(&self) -> Durability {
         let names = self.team_names();
@@ -172,12 +199,18 @@ impl Config {
         if all_process { Durability::Process } else { Durability::Power }
     }
 
-    /// Variables that look like settings and are none, each with what was meant.
-    #[must_use]
-    pub fn unknown_variables(&self) -> Vec<(String, Option<&'static str>)> {
-        let known: Vec<&'static str> = settings::variables().chain(settings::OTHER_VARIABLES).collect();
-        let names = self.surroundings.variables.keys().filter(|name| !known.contains(&name.as_str()));
-        names.map(|name| (name.clone(), nearest(name, known.iter().copied()))).collect()
+    /// Checks that no variable is a misspelt setting: without its budget variable a team would start without a budget.
+    ///
+    /// # Errors
+    /// [`ConfigError::UnknownVariable`]: an unknown variable that is spelled much like a known one. Other unknown variables
+    /// may belong to other programs.
+    pub fn check_variables(&self) -> Result<(), ConfigError> {
+        for unknown in self.environment.unknown_variables() {
+            if let Some(meant) = unknown.meant {
+                return Err(ConfigError::UnknownVariable { name: unknown.name, meant });
+            }
+        }
+        Ok(())
     }
 }
 

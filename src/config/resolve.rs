@@ -1,5 +1,5 @@
-//! One team out of all that says something about it: flag, variable, workspace file, user file, default, in this order.
-//! Every value keeps its source. It knows nothing of how files are read or errors shown.
+//! Resolves one team from flags, variables, the workspace's file, the user's file and defaults, in this order.
+//! Every value keeps its source.
 
 use std::fs::{File, Metadata};
 use std::ops::Range;
@@ -8,116 +8,108 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::file::{ConfigFile, Located, TeamTable, Value, checked_text};
+use super::diagnostics::{InvalidValue, Problem, SourceFile};
+use super::file::{ConfigFile, SpannedValue, TeamTable, Value, checked_text};
 use super::members::Member;
-use super::problem::{Problem, SourceFile};
-use super::settings::{self, Kind, PROVIDER_DEFAULT};
+use super::settings::{self, PROVIDER_DEFAULT, ValueKind};
 use super::{Config, Durability, TeamFlags};
 use crate::domain::name::{LEAD, Name};
-use crate::platform::reading::{self, Accept};
+use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::{has_same_owner, is_trusted_owner};
 use crate::team::spec::{Prompts, TeamSpec};
 
-/// The largest prompt file, in bytes.
+/// The maximum size of a prompt file in bytes.
 const PROMPT_BYTES_MAX: u64 = 256 * 1024;
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "from", rename_all = "snake_case")]
 pub enum Source {
-    /// Nobody said anything.
     Default,
-    /// A flag of the command.
     Flag {
-        /// The flag.
         flag: &'static str,
     },
-    /// An environment variable.
     Environment {
-        /// Its name.
         variable: String,
     },
-    /// A file.
     File {
-        /// The file.
         #[serde(serialize_with = "super::path_as_text")]
         path: PathBuf,
-        /// The line.
         line: usize,
     },
-    /// It is the lead's, which has it from there.
+    /// The value is inherited from the lead.
     Lead {
-        /// Where the lead has it from.
+        /// The source of the lead's value.
         source: Box<Source>,
     },
 }
 
 /// A value as `config show` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Shown {
+pub struct ShownValue {
     /// Its key: `lead.provider`, `members.alice.role`.
     pub key: String,
-    /// The value; `null` where there is none.
+    /// The value; `null` if it is not set.
     pub value: serde_json::Value,
-    /// Where it comes from.
     pub source: Source,
 }
 
-/// A team with all that was said about it.
+/// A resolved team.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
-    /// The team.
     pub spec: TeamSpec,
-    /// What its accepted work survives.
     pub durability: Durability,
-    /// Every value and its source.
-    pub shown: Vec<Shown>,
+    /// All values and their sources.
+    pub shown: Vec<ShownValue>,
 }
 
 impl Resolved {
-    /// What is accepted as the team's plan: a pipe too where a person named it, no link out of its folder where a file did.
+    /// Returns the kinds of files allowed as the plan. A plan that a person named may be a pipe. A plan that a config file named
+    /// must not be a link out of its folder.
     #[must_use]
-    pub fn accepts_for_plan(&self) -> Accept<'_> {
+    pub fn accepts_for_plan(&self) -> AllowedKinds<'_> {
         match self.shown.iter().find(|shown| shown.key == "plan").map(|shown| &shown.source) {
-            Some(Source::File { path, .. }) => Accept::within_folder_of(path),
-            _ => Accept::FilesAndPipes,
+            Some(Source::File { path, .. }) => AllowedKinds::within_folder_of(path),
+            _ => AllowedKinds::FilesAndPipes,
         }
     }
 }
 
-/// A value, where it comes from, and what to point at when it is wrong.
+/// A value, its source, and its position in a file for errors.
 #[derive(Debug, Clone)]
-pub(super) struct Found<T> {
+pub(super) struct Sourced<T> {
     pub(super) value: T,
     pub(super) source: Source,
     pub(super) place: Option<(Arc<SourceFile>, Range<usize>)>,
 }
 
-impl<T> Found<T> {
-    pub(super) fn map<U>(&self, map: impl FnOnce(&T) -> U) -> Found<U> {
-        Found { value: map(&self.value), source: self.source.clone(), place: self.place.clone() }
+impl<T> Sourced<T> {
+    pub(super) fn map<U>(&self, map: impl FnOnce(&T) -> U) -> Sourced<U> {
+        Sourced { value: map(&self.value), source: self.source.clone(), place: self.place.clone() }
     }
 
     pub(super) fn problem(&self, message: impl Into<String>) -> Problem {
         match (&self.place, &self.source) {
             (Some((file, span)), _) => file.problem(span.clone(), message),
-            (None, Source::Environment { variable }) => Problem::elsewhere(format!("{variable}: {}", message.into())),
-            (None, Source::Flag { flag }) => Problem::elsewhere(format!("{flag}: {}", message.into())),
-            (None, _) => Problem::elsewhere(message),
+            (None, Source::Environment { variable }) => {
+                Problem::without_file(format!("{variable}: {}", message.into()))
+            }
+            (None, Source::Flag { flag }) => Problem::without_file(format!("{flag}: {}", message.into())),
+            (None, _) => Problem::without_file(message),
         }
     }
 }
 
-/// What one file says of the team.
+/// The tables of one file for the team.
 pub(super) struct FileLayer<'a> {
     pub(super) file: &'a ConfigFile,
     pub(super) team: Option<&'a TeamTable>,
 }
 
-/// Puts the team `name` together.
+/// Resolves the team `name`.
 ///
 /// # Errors
-/// All problems there are with it.
+/// All problems of the team.
 pub(super) fn resolve(config: &Config, name: &str, flags: &TeamFlags) -> Result<Resolved, Vec<Problem>> {
     let layers = config
         .files()
@@ -138,7 +130,7 @@ pub(super) struct Resolver<'a> {
     config: &'a Config,
     flags: &'a TeamFlags,
     pub(super) layers: Vec<FileLayer<'a>>,
-    pub(super) shown: Vec<Shown>,
+    pub(super) shown: Vec<ShownValue>,
     pub(super) problems: Vec<Problem>,
 }
 
@@ -190,29 +182,29 @@ impl Resolver<'_> {
                 let place = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
                 self.problems.push(match place {
                     Some((file, team)) => file.source.problem(team.span.clone(), error.to_string()),
-                    None => Problem::elsewhere(error.to_string()),
+                    None => Problem::without_file(error.to_string()),
                 });
             })
             .ok()
     }
 
     pub(super) fn show(&mut self, key: impl Into<String>, value: impl Into<serde_json::Value>, source: &Source) {
-        self.shown.push(Shown { key: key.into(), value: value.into(), source: source.clone() });
+        self.shown.push(ShownValue { key: key.into(), value: value.into(), source: source.clone() });
     }
 
-    /// The effective value of `key`, from the strongest source that has one.
-    pub(super) fn find(&mut self, key: &str, variable: Option<&str>) -> Option<Found<Value>> {
+    /// Returns the value of `key` from the first source that has one.
+    pub(super) fn find(&mut self, key: &str, variable: Option<&str>) -> Option<Sourced<Value>> {
         let flag = match key {
             "goal" => self.flags.goal.clone().map(|goal| ("--goal", goal)),
             "plan" => self.flags.plan.as_ref().map(|plan| ("--plan", plan.to_string_lossy().into_owned())),
             _ => None,
         };
         if let Some((flag, text)) = flag {
-            return Some(Found { value: Value::Text(text), source: Source::Flag { flag }, place: None });
+            return Some(Sourced { value: Value::Text(text), source: Source::Flag { flag }, place: None });
         }
         if let Some((variable, text)) = variable.and_then(|variable| self.config.variable(variable)) {
             let source = Source::Environment { variable: variable.to_owned() };
-            return Some(Found { value: Value::Text(text.to_owned()), source, place: None });
+            return Some(Sourced { value: Value::Text(text.to_owned()), source, place: None });
         }
         self.layers.iter().find_map(|layer| {
             let values = [layer.team.map(|team| &team.values), Some(&layer.file.values)];
@@ -220,41 +212,41 @@ impl Resolver<'_> {
         })
     }
 
-    /// A text of the team, checked and shown.
-    pub(super) fn text(&mut self, key: &'static str) -> Option<Found<String>> {
+    /// Returns a text of the team, and records its problem and its source.
+    pub(super) fn text(&mut self, key: &'static str) -> Option<Sourced<String>> {
         let (table, short) = match key.split_once('.') {
-            Some(("lead", short)) => (settings::LEAD, short),
-            Some(("budget", short)) => (settings::BUDGET, short),
-            _ => (settings::TEAM, key),
+            Some(("lead", short)) => (settings::LEAD_SETTINGS, short),
+            Some(("budget", short)) => (settings::BUDGET_SETTINGS, short),
+            _ => (settings::TEAM_SETTINGS, key),
         };
         let setting = table.iter().find(|setting| setting.key == short)?;
         let text = self.find(key, setting.variable).map(|found| found.map(text_of));
         if let Some(found) = &text
-            && let Err(message) = checked_text(setting, &found.value)
+            && let Err(InvalidValue { message, hint }) = checked_text(setting, &found.value)
         {
-            self.problems.push(found.problem(message));
+            self.problems.push(Problem { hint, ..found.problem(message) });
         }
-        if !["durability", "isolation"].contains(&setting.key) && setting.kind != Kind::Provider {
+        if !["durability", "isolation"].contains(&setting.key) && setting.kind != ValueKind::Provider {
             let source = text.as_ref().map_or(Source::Default, |found| found.source.clone());
             self.show(key, text.as_ref().map(|found| found.value.clone()), &source);
         }
         text
     }
 
-    fn plan(&mut self, plan: &Found<String>) -> Option<PathBuf> {
+    fn plan(&mut self, plan: &Sourced<String>) -> Option<PathBuf> {
         if plan.value.is_empty() {
             return None;
         }
         let path = self.absolute(plan, &plan.value);
-        // A pipe that a person named is read once, by the command.
-        let is_there = match &plan.place {
+        // A pipe that a person named can be read only once, by the command.
+        let checked = match &plan.place {
             None => path.metadata().map(drop).map_err(|error| error.to_string()),
             Some((file, _)) => open_below(&path, file).map(drop),
         };
-        if let Err(reason) = is_there {
+        if let Err(reason) = checked {
             let shown = path.display();
             let problem = match path.try_exists() {
-                Ok(false) => plan.problem(format!("there is no plan file {shown}")),
+                Ok(false) => plan.problem(format!("cannot read the plan {shown}: no such file")),
                 _ => plan
                     .problem(format!("cannot read the plan {shown}: {reason}"))
                     .hint(format!("move it below the config's folder, or pass --plan {shown}")),
@@ -264,8 +256,8 @@ impl Resolver<'_> {
         Some(path)
     }
 
-    /// Folders that commands may write. A repository must not open folders from which the person runs programs, so the workspace's
-    /// file cannot say them.
+    /// Returns the folders that commands may write. The workspace's file must not set them: a repository must not give write
+    /// access to folders from which the person runs programs.
     fn writable(&mut self) -> Vec<PathBuf> {
         let setting = settings::WRITABLE;
         let Some(found) = self.find(setting.key, setting.variable) else { return Vec::new() };
@@ -283,7 +275,7 @@ impl Resolver<'_> {
         };
         for folder in folders.iter().filter(|folder| !folder.is_absolute() && !folder.starts_with("~")) {
             let text =
-                format!("`writable` must have absolute folders, or such as \"~/bin\", not `{}`", folder.display());
+                format!("`writable` must have absolute paths or paths such as \"~/bin\", not `{}`", folder.display());
             self.problems.push(found.problem(text));
         }
         let shown: Vec<String> = folders.iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
@@ -291,22 +283,22 @@ impl Resolver<'_> {
         folders
     }
 
-    /// What stands outside of teams under keys that begin so, that of the strongest file first.
-    pub(super) fn outside_teams(&self, prefix: &str) -> Vec<(String, Found<String>)> {
-        let of_file = |layer: &FileLayer<'_>| -> Vec<(String, Found<String>)> {
+    /// Returns the values outside of teams whose keys start with `prefix`, in order of precedence.
+    pub(super) fn outside_teams(&self, prefix: &str) -> Vec<(String, Sourced<String>)> {
+        let of_file = |layer: &FileLayer<'_>| -> Vec<(String, Sourced<String>)> {
             let values = layer.file.values.iter().filter(|(key, _)| key.starts_with(prefix));
             values.map(|(key, value)| (key.clone(), found(layer.file, value).map(text_of))).collect()
         };
         self.layers.iter().flat_map(of_file).collect()
     }
 
-    /// A path relative to where it was said: the file's folder, or the current one.
-    fn absolute<T>(&self, found: &Found<T>, path: &str) -> PathBuf {
+    /// Resolves a path relative to the file that has it, or to the current folder.
+    fn absolute<T>(&self, found: &Sourced<T>, path: &str) -> PathBuf {
         let base = found.place.as_ref().map_or(self.config.current_folder(), |(file, _)| file.folder());
         base.join(path)
     }
 
-    fn durability(&mut self, found: Option<&Found<String>>) -> Durability {
+    fn durability(&mut self, found: Option<&Sourced<String>>) -> Durability {
         let durability = found.map_or(Durability::default(), |found| Durability::from_word(&found.value));
         self.show("durability", durability.as_str(), found.map_or(&Source::Default, |found| &found.source));
         durability
@@ -314,7 +306,7 @@ impl Resolver<'_> {
 
     fn lead(&mut self) -> Member {
         let provider = self.text("lead.provider");
-        let default = Found { value: PROVIDER_DEFAULT.to_owned(), source: Source::Default, place: None };
+        let default = Sourced { value: PROVIDER_DEFAULT.to_owned(), source: Source::Default, place: None };
         let chosen = provider.clone().unwrap_or(default);
         self.show("lead.provider", chosen.value.clone(), &chosen.source);
         let model = self.text("lead.model");
@@ -322,7 +314,7 @@ impl Resolver<'_> {
         if provider.is_none()
             && let Some(stray) = model.as_ref().or(base_url.as_ref())
         {
-            let hint = "add provider = \"…\": without one the team uses `runbook`, which has no models";
+            let hint = "add provider = \"anthropic\", or another: the default is `runbook`, which has no models";
             self.problems.push(stray.problem("the lead has a model but no provider").hint(hint));
         }
         let context_window = self.text("lead.context_window_tokens");
@@ -332,20 +324,20 @@ impl Resolver<'_> {
         Member { prompt, capabilities: Vec::new(), provider: chosen, model, base_url, context_window }
     }
 
-    /// The model's name; for `scripted` the file, which must be there.
-    pub(super) fn model(&mut self, provider: &str, model: &Found<String>) -> Found<String> {
+    /// Returns the model's name, or for `scripted` the absolute path of the script, which must exist.
+    pub(super) fn model(&mut self, provider: &str, model: &Sourced<String>) -> Sourced<String> {
         if provider != "scripted" || model.value.is_empty() {
             return model.clone();
         }
         let path = self.absolute(model, &model.value);
         if !path.exists() {
-            self.problems.push(model.problem(format!("there is no script {}", path.display())));
+            self.problems.push(model.problem(format!("cannot read the script {}: no such file", path.display())));
         }
         model.map(|_| path.to_string_lossy().into_owned())
     }
 
-    /// A prompt: the text itself, or that of the file it names.
-    pub(super) fn prompt(&mut self, prompt: &Found<String>) -> String {
+    /// Returns the prompt: the text itself, or that of the file it names.
+    pub(super) fn prompt(&mut self, prompt: &Sourced<String>) -> String {
         let text = prompt.value.trim();
         if text.is_empty() || text.contains('\n') || text.len() > 1024 {
             return prompt.value.clone();
@@ -363,7 +355,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// The texts every team has, or those of the same name in `prompts/` beside a config file.
+    /// Returns the built-in prompts, or those of the same name in `prompts/` next to a config file.
     fn prompts(&mut self) -> Prompts {
         let mut prompts = Prompts::default();
         for (file, text) in [
@@ -382,7 +374,7 @@ impl Resolver<'_> {
                 Ok(own) => *text = own,
                 Err(reason) => {
                     let problem = format!("cannot read the prompt {}: {reason}", path.display());
-                    self.problems.push(Problem::elsewhere(problem));
+                    self.problems.push(Problem::without_file(problem));
                 }
             }
         }
@@ -390,16 +382,16 @@ impl Resolver<'_> {
     }
 }
 
-pub(super) fn found(file: &ConfigFile, located: &Located) -> Found<Value> {
-    Found {
+pub(super) fn found(file: &ConfigFile, located: &SpannedValue) -> Sourced<Value> {
+    Sourced {
         value: located.value.clone(),
         source: Source::File { path: file.source.path.clone(), line: file.source.line(located.span.start) },
         place: Some((Arc::clone(&file.source), located.span.clone())),
     }
 }
 
-pub(super) fn inherited(lead: &Found<String>) -> Found<String> {
-    Found { source: Source::Lead { source: Box::new(lead.source.clone()) }, ..lead.clone() }
+pub(super) fn inherited(lead: &Sourced<String>) -> Sourced<String> {
+    Sourced { source: Source::Lead { source: Box::new(lead.source.clone()) }, ..lead.clone() }
 }
 
 pub(super) fn text_of(value: &Value) -> String {
@@ -417,27 +409,28 @@ pub(super) fn words_of(value: &Value) -> Vec<String> {
     }
 }
 
-/// Opens a file that this config file names: a plain file in its folder or below, of this user, of root, or of the config's owner.
+/// Opens a file that this config file names. It must be a regular file in the config's folder or below, owned by this user,
+/// root, or the config's owner.
 fn open_below(path: &Path, file: &SourceFile) -> Result<File, String> {
     let path = file.real_path_below(path)?;
-    let opened = reading::open(&path, Accept::FilesHere).map_err(|error| error.to_string())?;
+    let opened = reading::open(&path, AllowedKinds::FilesHere).map_err(|error| error.to_string())?;
     let (about, config) = (opened.metadata(), file.path.metadata());
     let is_trusted =
         |about: &Metadata| is_trusted_owner(about) || config.is_ok_and(|config| has_same_owner(&config, about));
     if about.is_ok_and(|about| is_trusted(&about)) { Ok(opened) } else { Err("it belongs to another user".to_owned()) }
 }
 
-/// Reads a prompt, which this config file names. One that a variable names may lie anywhere.
+/// Reads a prompt that `file` names. A prompt that a variable names may be anywhere.
 fn read_prompt(path: &Path, file: Option<&SourceFile>) -> Result<String, String> {
     let opened = match file {
         Some(file) => open_below(path, file)?,
-        None => reading::open(path, Accept::FilesAndPipes).map_err(|error| error.to_string())?,
+        None => reading::open(path, AllowedKinds::FilesAndPipes).map_err(|error| error.to_string())?,
     };
     let bytes = reading::read_all(opened, PROMPT_BYTES_MAX).map_err(|error| error.to_string())?;
     String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())
 }
 
-/// What stands outside of teams for `key`, in the strongest file.
+/// Returns the value outside of teams for `key`, from the first file that has it.
 pub(super) fn outside_teams<'a>(config: &'a Config, key: &str) -> Option<&'a Value> {
     config.files().find_map(|file| file.values.get(key)).map(|located| &located.value)
 }

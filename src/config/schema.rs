@@ -1,14 +1,14 @@
-//! The JSON Schema of `brigade.toml`, made from the tables of settings, for editors that check and complete as one types.
+//! Generates the JSON Schema of `brigade.toml` from the tables of settings, for editors.
 
 use serde_json::{Map, Value, json};
 
-use super::settings::{self, Kind, LIMITS, Setting};
+use super::settings::{self, LIMITS, Setting, ValueKind};
 use crate::team::spec::Limits;
 
-/// The schema's text, as `schema/brigade.schema.json` has it.
+/// Returns the text of `schema/brigade.schema.json`.
 #[must_use]
 pub fn text() -> String {
-    let mut schema = table(settings::TOP, &[]);
+    let mut schema = table(settings::TOP_SETTINGS, &[]);
     schema.insert("$schema".into(), json!("https://json-schema.org/draft/2020-12/schema"));
     schema.insert("title".into(), json!("brigade.toml"));
     schema.insert("description".into(), json!("The teams of a workspace."));
@@ -31,29 +31,31 @@ fn table(settings: &[Setting], required: &[&str]) -> Map<String, Value> {
 
 fn property(setting: &Setting) -> Value {
     let mut schema = match setting.kind {
-        Kind::Text | Kind::Command | Kind::Address | Kind::Prompt | Kind::Path => object(json!({ "type": "string" })),
-        Kind::Name => object(json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$" })),
-        Kind::Provider => {
+        ValueKind::Text | ValueKind::Command | ValueKind::Address | ValueKind::Prompt | ValueKind::Path => {
+            object(json!({ "type": "string" }))
+        }
+        ValueKind::Name => object(json!({ "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$" })),
+        ValueKind::Provider => {
             let names: Vec<&str> = settings::providers().collect();
             object(json!({ "type": "string", "enum": names }))
         }
-        Kind::Choice(words) => object(json!({ "type": "string", "enum": words })),
-        Kind::Words => object(json!({ "type": "array", "items": { "type": "string" } })),
-        Kind::Flag => object(json!({ "type": "boolean" })),
-        Kind::Integer(min, max) => object(json!({ "type": "integer", "minimum": min, "maximum": max })),
-        Kind::Decimal(max) => object(json!({ "type": "number", "minimum": 0, "maximum": max })),
-        Kind::Table(inner) => table(inner, &[]),
-        Kind::Tables(inner) => object(json!({ "type": "array", "items": table(inner, &["name"]) })),
-        Kind::Named(inner) if setting.key == "teams" => object(json!({
+        ValueKind::Choice(words) => object(json!({ "type": "string", "enum": words })),
+        ValueKind::Words => object(json!({ "type": "array", "items": { "type": "string" } })),
+        ValueKind::Flag => object(json!({ "type": "boolean" })),
+        ValueKind::Integer(min, max) => object(json!({ "type": "integer", "minimum": min, "maximum": max })),
+        ValueKind::Decimal(max) => object(json!({ "type": "number", "minimum": 0, "maximum": max })),
+        ValueKind::Table(inner) => table(inner, &[]),
+        ValueKind::Tables(inner) => object(json!({ "type": "array", "items": table(inner, &["name"]) })),
+        ValueKind::Named(inner) if setting.key == "teams" => object(json!({
             "type": "object",
             "propertyNames": { "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$" },
             "additionalProperties": table(inner, &[]),
         })),
-        Kind::Named(inner) => object(json!({ "type": "object", "additionalProperties": table(inner, &[]) })),
-        Kind::Limits => limits(),
+        ValueKind::Named(inner) => object(json!({ "type": "object", "additionalProperties": table(inner, &[]) })),
+        ValueKind::Limits => limits(),
     };
     let variable = setting.variable.map(|variable| format!(" Environment: {variable}.")).unwrap_or_default();
-    schema.insert("description".into(), json!(format!("{}{variable}", setting.about)));
+    schema.insert("description".into(), json!(format!("{}{variable}", setting.description)));
     Value::Object(schema)
 }
 
@@ -74,7 +76,7 @@ fn limits() -> Map<String, Value> {
                 "minimum": limit.min,
                 "maximum": limit.max,
                 "default": (limit.get)(&defaults),
-                "description": format!("{} Environment: {}.", limit.about, limit.variable),
+                "description": format!("{} Environment: {}.", limit.description, limit.variable),
             });
             (limit.key.to_owned(), schema)
         })
@@ -85,7 +87,7 @@ fn limits() -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_published_schema_is_the_one_of_the_tables() {
+    fn published_schema_matches_settings_tables() {
         let published = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/brigade.schema.json");
         if std::env::var_os("UPDATE_SCHEMA").is_some() {
             std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/schema")).unwrap();

@@ -1,35 +1,35 @@
-//! Finds the config and the board in a folder and those above it, and obeys those of this user alone. Anyone can put a `brigade.toml`
-//! into a folder that they can write, such as `/tmp`, and its commands would run as whoever works below; see CVE-2022-24765 for
-//! the same in git.
+//! Finds the config and the board in a folder and its parents, and checks their owners. Another user could put a `brigade.toml`
+//! into a shared folder such as `/tmp`, and its commands would run as the user who works below that folder. git had the same
+//! problem: CVE-2022-24765.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
 use super::CONFIG_FILE;
-use super::problem::ConfigError;
+use super::diagnostics::ConfigError;
 use crate::platform::{is_shared, is_trusted_owner};
 
-/// The nearest config file in `folder` and those above it.
+/// Returns the nearest config file in `folder` and its parents.
 ///
 /// # Errors
 /// [`ConfigError::NotTrusted`]: [`check_owner`] refuses it.
 pub fn find_upwards(folder: &Path) -> Result<Option<PathBuf>, ConfigError> {
-    // A task's worktree has a copy of the config, and the team is where that worktree lies.
+    // A task's worktree has a copy of the config. The team's config is in the workspace that contains the worktree.
     let is_worktree = |folder: &Path| {
         let worktrees = folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == ".worktrees"));
         worktrees.and_then(Path::parent).is_some_and(|workspace| workspace.join(CONFIG_FILE).is_file())
     };
     let folders = folder.ancestors().filter(|folder| !is_worktree(folder));
-    // A pipe or a device in its place is found too: reading it says what it is.
-    let is_there = |path: &PathBuf| path.metadata().is_ok_and(|there| !there.is_dir());
-    let found = folders.map(|folder| folder.join(CONFIG_FILE)).find(is_there);
+    // A pipe or a device is found too: the error of reading it names its kind.
+    let exists = |path: &PathBuf| path.metadata().is_ok_and(|metadata| !metadata.is_dir());
+    let found = folders.map(|folder| folder.join(CONFIG_FILE)).find(exists);
     found.map(|path| check_owner(&path, folder).map(|()| path)).transpose()
 }
 
-/// The nearest of `folder` and those above it that has a folder of one of these names.
+/// Returns the nearest of `folder` and its parents that contains a folder of one of these names.
 ///
 /// # Errors
-/// As [`find_upwards`].
+/// Those of [`find_upwards`].
 pub fn find_folder_upwards(folder: &Path, names: &[&str]) -> Result<Option<PathBuf>, ConfigError> {
     let has_one = |folder: &&Path| names.iter().any(|name| folder.join(name).is_dir());
     let Some(found) = folder.ancestors().find(has_one) else { return Ok(None) };
@@ -37,32 +37,32 @@ pub fn find_folder_upwards(folder: &Path, names: &[&str]) -> Result<Option<PathB
     Ok(Some(found.to_owned()))
 }
 
-/// Refuses what lies at `path`, if anything does, unless it is this user's or root's, and of what a link leads to the same. Above
-/// the current folder `from` the folder it lies in must be theirs as well, and nobody else may write either: the rest that
-/// Brigade obeys (board, plan, prompts) lies beside it. So a sticky folder is no exception.
+/// Checks that `path`, if it exists, belongs to this user or root, and the target of a link too. Above the current folder `from`,
+/// its folder must belong to them as well, and no other user may write to either: board, plan and prompts are in the same folder.
+/// A sticky folder is no exception.
 ///
 /// # Errors
 /// [`ConfigError::NotTrusted`].
 pub fn check_owner(path: &Path, from: &Path) -> Result<(), ConfigError> {
     let folder = path.parent().unwrap_or(path);
-    let refused = |place: &Path, reason: &str| {
-        let place = if place == path { "it".to_owned() } else { place.display().to_string() };
-        Err(ConfigError::NotTrusted { path: path.to_owned(), reason: format!("{place} {reason}") })
+    let refused = |checked: &Path, reason: &str| {
+        let subject = if checked == path { "it".to_owned() } else { checked.display().to_string() };
+        Err(ConfigError::NotTrusted { path: path.to_owned(), reason: format!("{subject} {reason}") })
     };
-    let mut places: Vec<(&Path, Metadata)> = Vec::new();
-    places.extend(path.symlink_metadata().ok().map(|link| (path, link)));
-    places.extend(path.metadata().ok().map(|target| (path, target)));
-    if places.is_empty() {
+    let mut to_check: Vec<(&Path, Metadata)> = Vec::new();
+    to_check.extend(path.symlink_metadata().ok().map(|link| (path, link)));
+    to_check.extend(path.metadata().ok().map(|target| (path, target)));
+    if to_check.is_empty() {
         return Ok(());
     }
     let is_above = folder != from;
-    places.extend(folder.metadata().ok().filter(|_| is_above).map(|folder_metadata| (folder, folder_metadata)));
-    for (place, metadata) in places {
+    to_check.extend(folder.metadata().ok().filter(|_| is_above).map(|folder_metadata| (folder, folder_metadata)));
+    for (checked, metadata) in to_check {
         if !is_trusted_owner(&metadata) {
-            return refused(place, "belongs to another user, who could run commands as you through it");
+            return refused(checked, "belongs to another user, who could run commands as you through it");
         }
         if is_above && !metadata.is_symlink() && is_shared(&metadata) {
-            return refused(place, "can be written by other users, who could run commands as you through it");
+            return refused(checked, "can be written by other users, who could run commands as you through it");
         }
     }
     Ok(())
@@ -76,11 +76,11 @@ mod tests {
 
     use super::*;
 
-    /// A user who is neither root nor the tester.
+    /// A user that is neither root nor the user of the tests.
     const OTHER: u32 = 65_534;
 
-    /// A folder with a config file and a folder below it.
-    fn place() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    /// Returns a folder, its config file and a folder below it.
+    fn location() -> (tempfile::TempDir, PathBuf, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let (file, below) = (folder.path().join(CONFIG_FILE), folder.path().join("a/b"));
         fs::create_dir_all(&below).unwrap();
@@ -92,7 +92,6 @@ mod tests {
         find_upwards(folder).err().map(|error| error.to_string())
     }
 
-    /// Whether files can be given to another user.
     fn is_root() -> bool {
         let own = tempfile::tempdir().unwrap();
         let is_root = own.path().metadata().is_ok_and(|own| own.uid() == 0);
@@ -103,8 +102,8 @@ mod tests {
     }
 
     #[test]
-    fn nearest_own_file_upwards_is_found() {
-        let (folder, file, below) = place();
+    fn nearest_own_config_upwards_is_found() {
+        let (folder, file, below) = location();
         assert_eq!(find_upwards(&below).unwrap(), Some(file.clone()));
         fs::create_dir(folder.path().join(".team")).unwrap();
         let found = find_folder_upwards(&below, &[".tasks", ".team"]).unwrap();
@@ -112,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn file_in_shared_folder_above_is_refused() {
-        let (folder, file, below) = place();
+    fn config_in_shared_parent_folder_is_refused() {
+        let (folder, file, below) = location();
         for mode in [0o777, 0o1777, 0o757] {
             fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
             let error = refusal(&below).unwrap();
             assert!(error.contains(&file.display().to_string()) && error.contains("written by other users"), "{error}");
-            assert_eq!(refusal(folder.path()), None, "{mode:o}: one's own in the current folder");
+            assert_eq!(refusal(folder.path()), None, "{mode:o}: the config in the current folder");
         }
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
@@ -128,8 +127,8 @@ mod tests {
     }
 
     #[test]
-    fn file_of_another_user_is_refused() {
-        let (folder, file, below) = place();
+    fn config_of_another_user_is_refused() {
+        let (folder, file, below) = location();
         if !is_root() {
             return;
         }
@@ -140,7 +139,7 @@ mod tests {
         }
         chown(&file, Some(0), None).unwrap();
         chown(folder.path(), Some(OTHER), None).unwrap();
-        assert!(refusal(&below).is_some(), "a folder of another user can be exchanged");
+        assert!(refusal(&below).is_some(), "the owner of the folder can exchange the file");
         chown(folder.path(), Some(0), None).unwrap();
         fs::remove_file(&file).unwrap();
         fs::write(folder.path().join("theirs"), "").unwrap();
@@ -151,7 +150,7 @@ mod tests {
 
     #[test]
     fn board_of_another_user_is_refused() {
-        let (folder, _, below) = place();
+        let (folder, _, below) = location();
         if !is_root() {
             return;
         }

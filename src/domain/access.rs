@@ -1,57 +1,57 @@
-//! Rules about what a command may do with a path.
+//! Rules for the access of commands to paths.
 
 use std::path::{Path, PathBuf};
 
-/// A rule for one path, as a command under it sees that path. The nearest rule above a file decides.
+/// A rule for one path as the command sees it. The nearest rule at or above a file applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathRule {
     /// An absolute path without symbolic links. A path that does not exist needs no protection.
     pub path: PathBuf,
-    /// What a command may do there.
+    /// The access of commands to the path.
     pub access: Access,
 }
 
-/// What a command may do with a path.
+/// The access of commands to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Read.
+    /// Commands can read it.
     ReadOnly,
-    /// Read each file of this folder, also after the file was renamed to another folder.
+    /// Commands can read each file of this folder, and not write it, even after it was moved to another folder.
     ReadOnlyFiles,
-    /// Read and write, inside a folder that is read-only.
+    /// Commands can read and write it inside a read-only folder.
     Writable,
-    /// Nothing: a file looks empty, a folder has no entries.
+    /// Commands cannot read it: a file appears empty, and a folder has no entries.
     Hidden,
 }
 
 impl PathRule {
-    /// A rule that makes `path` read-only.
+    /// Creates a rule that makes `path` read-only.
     #[must_use]
     pub fn read_only(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), access: Access::ReadOnly }
     }
 
-    /// A rule that makes each file of the folder `path` read-only wherever it is renamed to.
+    /// Creates a rule that makes each file of the folder `path` read-only, even after it was moved.
     #[must_use]
     pub fn read_only_files(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), access: Access::ReadOnlyFiles }
     }
 
-    /// A rule that keeps `path` writable inside a read-only folder.
+    /// Creates a rule that makes `path` writable inside a read-only folder.
     #[must_use]
     pub fn writable(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), access: Access::Writable }
     }
 
-    /// A rule that hides `path`.
+    /// Creates a rule that hides `path`.
     #[must_use]
     pub fn hidden(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), access: Access::Hidden }
     }
 
-    /// The path of a rule that protects it from being written or replaced; `None` for a writable one.
+    /// Returns the path, if the rule protects it against writing and replacing.
     #[must_use]
-    pub fn protected(&self) -> Option<&Path> {
-        (self.access != Access::Writable).then_some(self.path.as_path())
+    pub fn protected_path(&self) -> Option<&Path> {
+        if self.access == Access::Writable { None } else { Some(self.path.as_path()) }
     }
 }

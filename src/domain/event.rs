@@ -1,57 +1,81 @@
-//! The facts of a run, as front ends read them: lines of `.team/events.jsonl`.
-//!
-//! One kind for every fact that is shown anywhere; the log numbers them. Nothing here decides anything.
+//! The events of a run: the lines of `.team/events.jsonl`, which front ends read. The recorder numbers them.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::merge::FOLLOWS_AGAIN;
-use super::row::{MemberRow, TaskRow};
+use super::snapshot::{MemberSnapshot, TaskSnapshot};
 use super::state::Mode;
 use super::task::TaskId;
 use super::time::UnixMs;
 use super::waiting_for::WaitingFor;
 
-/// A numbered fact.
+/// A numbered event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Version of the form.
+    /// Format version.
     pub v: u32,
-    /// Counts up by one within a run, from 1.
+    /// Number within the run: starts at 1 and grows by one.
     pub seq: u64,
-    /// When.
+    /// Time of the event.
     pub at: UnixMs,
-    /// What.
+    /// Its kind and fields.
     #[serde(flatten)]
-    pub fact: Fact,
+    pub kind: EventKind,
 }
 
-/// How a session came out.
+/// The number of tasks in each state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct Tally {
-    /// Tasks completed.
+pub struct TaskCounts {
+    /// Completed tasks.
     pub completed: usize,
-    /// Tasks given up.
+    /// Tasks that failed and will not be retried.
     pub failed: usize,
-    /// Tasks that wait for others which are not finished.
+    /// Pending tasks with an unfinished blocker.
     pub blocked: usize,
     /// Tasks in progress.
     pub in_progress: usize,
-    /// Tasks that wait for no other, and nobody has claimed.
+    /// Pending tasks without an unfinished blocker.
     pub pending: usize,
 }
 
-/// How the check of a goal came out.
+/// The result of a goal check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GoalCheck {
-    /// Whether the goal is met.
+    /// True if the goal is met.
     pub met: bool,
-    /// What shows it: the command and how it ended.
+    /// The evidence: the command and how it ended.
     pub evidence: String,
 }
 
-/// The words of all kinds of facts, in the order of [`Fact`].
+impl TaskCounts {
+    /// Returns whether no task is left or failed.
+    #[must_use]
+    pub fn is_all_completed(&self) -> bool {
+        self.failed + self.blocked + self.in_progress + self.pending == 0
+    }
+}
+
+impl GoalCheck {
+    /// Returns a sentence for people. A passed check counts as the goal only if all tasks are completed.
+    #[must_use]
+    pub fn sentence(&self, counts: TaskCounts) -> String {
+        let evidence = &self.evidence;
+        if !self.met {
+            return format!("The goal is not met: {evidence}.");
+        }
+        if counts.is_all_completed() {
+            return format!("The goal is met: {evidence}.");
+        }
+        let left =
+            [(counts.failed, "failed"), (counts.blocked, "blocked"), (counts.in_progress + counts.pending, "not done")];
+        let left = left.into_iter().filter(|(number, _)| *number > 0);
+        let left: Vec<String> = left.map(|(number, word)| format!("{number} {word}")).collect();
+        format!("`done_when` passed ({evidence}), but not all tasks are completed: {}.", left.join(", "))
+    }
+}
+
+/// The names of all event kinds, in the order of [`EventKind`].
 pub const KINDS: [&str; 34] = [
     "team_started",
     "team_stopped",
@@ -89,11 +113,11 @@ pub const KINDS: [&str; 34] = [
     "team",
 ];
 
-/// What happened.
+/// The kind and fields of an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the fields carry the names and meanings of contracts/events.jsonl")]
-pub enum Fact {
+pub enum EventKind {
     TeamStarted {
         team: String,
         members: Vec<String>,
@@ -102,9 +126,9 @@ pub enum Fact {
         team: String,
         reason: String,
     },
-    /// The run before was killed, and this one takes up what its teammates held then.
+    /// The previous run was killed, and this one continues with the claims of its teammates.
     TakenUp {
-        claims: Vec<HeldRow>,
+        claims: Vec<ClaimSnapshot>,
     },
     ModeChanged {
         desired: Mode,
@@ -117,13 +141,13 @@ pub enum Fact {
     },
     SessionFinished {
         session: u64,
-        /// What the lead says, or the figures where it goes by rule.
+        /// The lead's report; the counts, if the lead is a runbook.
         summary: String,
-        /// The figures, where the lead speaks for itself.
+        /// The counts, if the lead wrote a report.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         outcome: Option<String>,
-        tally: Tally,
-        /// How the check of the goal came out, where there is one.
+        tally: TaskCounts,
+        /// The result of the goal check, if there was one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         goal: Option<GoalCheck>,
     },
@@ -149,7 +173,7 @@ pub enum Fact {
         teammate: String,
         reason: String,
     },
-    /// The attempt is over without a result; the task is pending again, perhaps not before a time.
+    /// The attempt ended without a result. The task is pending again, possibly not before a given time.
     TaskReleased {
         task: TaskId,
         attempt: u32,
@@ -164,7 +188,7 @@ pub enum Fact {
         teammate: String,
         reason: String,
     },
-    /// Any other change to a task: edited, retried, reopened; also by hand.
+    /// Any other change of a task, such as an edit, a retry or a reopening. Includes edits by hand.
     TaskChanged {
         task: TaskId,
         status: String,
@@ -198,11 +222,11 @@ pub enum Fact {
     TeammateStopped {
         teammate: String,
         reason: String,
-        /// Nobody asked it to: it failed too often to be started again.
+        /// True if it was not asked to stop: it failed too often and is not started again.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         is_dead: bool,
     },
-    /// A person asked a teammate that works to stop: after its turn, or at once.
+    /// A person asked a working teammate to stop: after its turn, or at once if `now`.
     StopAsked {
         teammate: String,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -220,7 +244,7 @@ pub enum Fact {
         input_tokens: u64,
         output_tokens: u64,
         cache_read_tokens: u64,
-        #[serde(default, skip_serializing_if = "is_nought")]
+        #[serde(default, skip_serializing_if = "is_zero")]
         cache_write_tokens: u64,
         ms: u64,
     },
@@ -252,7 +276,7 @@ pub enum Fact {
         call: String,
         ok: bool,
         ms: u64,
-        /// Why it was not, in a bounded line.
+        /// The reason of a failure, in one line of limited length.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
@@ -279,97 +303,119 @@ pub enum Fact {
         about: String,
         text: String,
     },
-    /// What a person is glad to know, and need do nothing about.
+    /// A notice that needs no action.
     Note {
         about: String,
         text: String,
     },
-    /// How tasks stand, where what was told before does not say so already. For [`super::replay`]; people are told the rest.
+    /// Snapshots of tasks that earlier events do not describe. Only [`super::replay`] reads them; people see the other events.
     Board {
-        tasks: Vec<Arc<TaskRow>>,
-        /// All files that are no tasks, where these are others than before.
+        tasks: Vec<Arc<TaskSnapshot>>,
+        /// All files that are not valid tasks, if the list changed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        spoiled: Option<Vec<SpoiledRow>>,
-        /// This is the whole board: nothing that was known of it before counts.
-        #[serde(default, skip_serializing_if = "is_no")]
+        spoiled: Option<Vec<InvalidFileSnapshot>>,
+        /// True if this is the whole board and replaces all that earlier events said about it.
+        #[serde(default, skip_serializing_if = "is_false")]
         anew: bool,
-        /// How many tasks of it are in the lines that follow.
-        #[serde(default, skip_serializing_if = "is_nought")]
+        /// Number of the board's tasks in the lines that follow.
+        #[serde(default, skip_serializing_if = "is_zero")]
         rest: u64,
     },
-    /// How members stand, as [`Fact::Board`] for tasks.
+    /// Snapshots of members, as [`EventKind::Board`] for tasks.
     Team {
-        members: Vec<MemberRow>,
-        /// This is the whole team, and what it was to do.
+        members: Vec<MemberSnapshot>,
+        /// The whole team and its steering state, if this replaces all that earlier events said about it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        anew: Option<TeamRow>,
+        anew: Option<TeamSnapshot>,
     },
 }
 
-/// Who held a task.
+/// A task and its holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldRow {
+pub struct ClaimSnapshot {
     /// The task.
     pub task: TaskId,
-    /// Who.
+    /// The holder.
     pub teammate: String,
 }
 
-/// A file on the board that is no task.
+/// A file on the board that is not a valid task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpoiledRow {
+pub struct InvalidFileSnapshot {
     /// Its name.
     pub file: String,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: String,
 }
 
-/// A team in the middle of its run.
+/// A team during its run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct TeamRow {
+pub struct TeamSnapshot {
     /// Its name.
     pub team: String,
-    /// When its run began.
+    /// Time at which its run started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMs>,
-    /// The session that began last.
+    /// The last session that started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<u64>,
-    /// What the person wants.
+    /// The desired state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<Mode>,
-    /// What it does.
+    /// The current state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<Mode>,
-    /// Why.
+    /// The note with the state.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
-fn is_no(flag: &bool) -> bool {
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
-fn is_nought(count: &u64) -> bool {
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-impl Fact {
-    /// What is told of worktrees: a warning, unless it is that one is over.
+/// A message for the person, by severity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Information that needs no action.
+    Info(String),
+    /// A warning that may need action.
+    Warning(String),
+}
+
+impl Notice {
+    /// Returns the message.
     #[must_use]
-    pub fn of_worktrees(about: impl Into<String>, text: String) -> Self {
+    pub fn into_text(self) -> String {
+        match self {
+            Self::Info(text) | Self::Warning(text) => text,
+        }
+    }
+}
+
+impl EventKind {
+    /// Creates the event of a notice about `about`.
+    #[must_use]
+    pub fn of_notice(about: impl Into<String>, notice: Notice) -> Self {
         let about = about.into();
-        if text.ends_with(FOLLOWS_AGAIN) { Self::Note { about, text } } else { Self::Warning { about, text } }
+        match notice {
+            Notice::Info(text) => Self::Note { about, text },
+            Notice::Warning(text) => Self::Warning { about, text },
+        }
     }
 }
 
 impl Event {
-    /// The line, without a newline.
+    /// Returns the line without a newline.
     #[must_use]
     pub fn to_line(&self) -> String {
-        // No map with other keys than strings is in it, so writing it cannot fail.
+        // All map keys are strings, so serializing cannot fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -379,26 +425,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkout_that_follows_again_is_no_warning() {
-        let of = |text: String| Fact::of_worktrees("worktrees", text);
-        assert!(matches!(of(format!("your checkout is on main{FOLLOWS_AGAIN}")), Fact::Note { .. }));
-        assert!(matches!(of("your checkout is on brigade-yours/main".to_owned()), Fact::Warning { .. }));
-    }
-
-    #[test]
-    fn the_words_of_all_kinds_are_listed() {
-        let error = serde_json::from_str::<Fact>(r#"{"kind":"?"}"#).unwrap_err().to_string();
+    fn event_kinds_list_is_complete() {
+        let error = serde_json::from_str::<EventKind>(r#"{"kind":"?"}"#).unwrap_err().to_string();
         let named: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
         assert_eq!(named, KINDS, "{error}");
     }
 
     #[test]
-    fn a_line_starts_with_version_number_and_time() {
+    fn event_line_starts_with_v_seq_at() {
         let event = Event {
             v: 1,
             seq: 3,
             at: UnixMs(1_763_688_000_123),
-            fact: Fact::TaskClaimed { task: TaskId(3), attempt: 1, teammate: "alice".into() },
+            kind: EventKind::TaskClaimed { task: TaskId(3), attempt: 1, teammate: "alice".into() },
         };
         let line = event.to_line();
         assert_eq!(

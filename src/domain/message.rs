@@ -1,40 +1,40 @@
-//! A message: a line of an inbox. It knows nothing of files or delivery.
+//! Messages: the lines of an inbox. Knows nothing about files or delivery.
 
 use serde::{Deserialize, Serialize};
 
-use super::document::{Document, DocumentError};
+use super::json_document::{Document, DocumentError};
 use super::name::HUMAN;
 use super::time::UnixMs;
 
-/// The longest line of an inbox, in bytes; a longer one is refused to its sender.
+/// Maximum size of an inbox line, in bytes. A sender of a longer one gets an error.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 
-/// What kind of message it is.
+/// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MessageType {
-    /// From one to one.
+    /// From one member to another.
     Message,
-    /// From one to all.
+    /// From one member to all.
     Broadcast,
-    /// Somebody is asked to stop.
+    /// Asks the recipient to stop.
     ShutdownRequest,
-    /// The answer.
+    /// The answer to a shutdown request.
     ShutdownResponse,
-    /// A plan is handed in for approval.
+    /// Submits a plan for approval.
     PlanApprovalRequest,
-    /// The answer; with `plan` and without `approve` it is a request, as the tutorial writes it.
+    /// The answer to a plan approval request. With `plan` and without `approve` it is a request, a form that other programs use.
     PlanApprovalResponse,
-    /// A task is kept for the recipient.
+    /// A task was assigned to the recipient.
     TaskAssigned,
-    /// A task was given up.
+    /// A task failed and will not be retried.
     TaskFailed,
-    /// Somebody has nothing to do.
+    /// The sender has nothing to do.
     IdleNotice,
 }
 
 impl MessageType {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 9] = [
         Self::Message,
         Self::Broadcast,
@@ -47,7 +47,7 @@ impl MessageType {
         Self::IdleNotice,
     ];
 
-    /// The word that stands in files.
+    /// Returns the word used in files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -63,46 +63,46 @@ impl MessageType {
         }
     }
 
-    /// Whether it needs nobody's thought: it is noted, and never the reason for a model request.
+    /// Returns true if it needs no reaction, so that it never causes a model request.
     #[must_use]
     pub fn is_notice(self) -> bool {
         matches!(self, Self::IdleNotice)
     }
 }
 
-/// One message.
+/// A message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// What kind it is.
+    /// Its type.
     pub kind: MessageType,
-    /// Who sent it.
+    /// Name of the sender.
     pub from: String,
     /// Its text.
     pub content: String,
-    /// When, in seconds since 1970.
+    /// Time of sending, in seconds since 1970.
     pub timestamp: f64,
-    /// Unique among all messages of a workspace; a line of another program has none.
+    /// Unique among all messages of a workspace. Lines of other programs may have none.
     pub id: Option<String>,
-    /// Which request it is or answers.
+    /// The request that it is or answers.
     pub request_id: Option<String>,
-    /// The answer to a request.
+    /// The decision about a request.
     pub approve: Option<bool>,
-    /// A plan handed in.
+    /// The submitted plan.
     pub plan: Option<String>,
-    /// What is to be changed about it.
+    /// The requested changes of the plan.
     pub feedback: Option<String>,
-    /// A request to stop that does not wait for the turn; a field of ours that others need not know.
+    /// True in a shutdown request that does not wait for the end of the turn. Only Brigade uses this field.
     pub now: Option<bool>,
 }
 
 impl Message {
-    /// Whether a person orders its recipient to stop without finishing its turn.
+    /// Returns true if the person asks the recipient to stop without finishing its turn.
     #[must_use]
-    pub fn stops_now(&self) -> bool {
+    pub fn is_immediate_shutdown(&self) -> bool {
         self.kind == MessageType::ShutdownRequest && self.now == Some(true) && self.from == HUMAN
     }
 
-    /// A message that is about to be sent; the store gives it its id.
+    /// Creates a message without an id. The store sets the id.
     #[must_use]
     pub fn new(kind: MessageType, from: &str, content: impl Into<String>, now: UnixMs) -> Self {
         Self {
@@ -119,10 +119,10 @@ impl Message {
         }
     }
 
-    /// Reads a line. A type we do not know is a plain message: what somebody wrote is shown, not dropped.
+    /// Parses a line. An unknown type becomes a plain message, so that its text is shown.
     ///
     /// # Errors
-    /// [`DocumentError`] when it is no JSON object or a known field has the wrong type.
+    /// [`DocumentError`] if it is not a JSON object or a known field has the wrong type.
     pub fn parse(line: &[u8]) -> Result<Self, DocumentError> {
         let document = Document::parse(line)?;
         let word: String = document.get("type")?.unwrap_or_default();
@@ -149,7 +149,7 @@ impl Message {
         })
     }
 
-    /// The line, without a newline. U+0085, U+2028 and U+2029, at which some readers break lines, are escaped.
+    /// Returns the line without a newline. Escapes U+0085, U+2028 and U+2029, because some readers break lines there.
     #[must_use]
     pub fn to_line(&self) -> String {
         let mut document = Document::default();
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_of_the_tutorial_is_a_request() {
+    fn plan_response_with_plan_text_is_a_request() {
         let line = br#"{"type":"plan_approval_response","from":"bob","content":"p","timestamp":1.5,"request_id":"9b","plan":"p"}"#;
         assert_eq!(Message::parse(line).unwrap().kind, MessageType::PlanApprovalRequest);
         let answer =
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_line_for_every_reader() {
+    fn message_line_has_no_line_separators() {
         let mut message =
             Message::new(MessageType::Message, "bob", "a\u{85}b\u{2028}c\u{2029}d\ne\u{b}f\u{c}g\u{1c}h", UnixMs(1500));
         message.id = Some("m-1".into());
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_type_is_shown_as_a_message() {
+    fn unknown_message_type_parses_as_message() {
         let message = Message::parse(br#"{"type":"poke","from":"x","content":"hello"}"#).unwrap();
         assert_eq!((message.kind, message.content.as_str()), (MessageType::Message, "hello"));
     }

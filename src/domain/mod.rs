@@ -1,34 +1,37 @@
-//! What Brigade decides, and nothing it does: tasks, messages, phases, contexts, states.
+//! Pure decisions and formats: tasks, messages, phases, prompts, states.
 //!
-//! Pure by rule: no files, no environment, no clock, no runtime. A test keeps it so.
+//! No files, environment, clock or runtime. A test checks this.
+
+#![warn(missing_docs)]
 
 pub mod access;
-pub mod change;
-pub mod context;
-pub mod document;
+pub mod approval;
+pub mod budget;
+pub mod dependencies;
+pub mod dropped_lines;
 pub mod event;
-pub mod facts;
-pub mod graph;
-pub mod imported;
-pub mod measure;
-pub mod merge;
+pub mod failure_summary;
+pub mod json_document;
 pub mod message;
-pub mod mode;
 pub mod name;
+pub mod pending_questions;
 pub mod phase;
 pub mod plan;
-pub mod questions;
-pub mod reason;
-pub mod record;
-pub mod refusal;
+pub mod plan_update;
+pub mod prompt;
+pub mod records;
 pub mod replay;
-pub mod request;
-pub mod row;
-pub mod spend;
+pub mod session;
+pub mod snapshot;
 pub mod state;
+pub mod state_note;
 pub mod tags;
 pub mod task;
+pub mod task_diff;
+pub mod task_error;
+pub mod text_tool_call;
 pub mod time;
 pub mod transcript;
+pub mod transition;
+pub mod units;
 pub mod waiting_for;
-pub mod written_call;

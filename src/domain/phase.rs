@@ -1,58 +1,58 @@
-//! A teammate's life as a state machine: [`step`] says what follows from an event, and touches nothing.
+//! A teammate's life cycle as a state machine. [`step`] is pure: it returns the next phase and the effects of an event.
 //!
-//! WORK ends when the model stops calling tools, calls `idle`, or has had its turns. IDLE looks at mail, then at the board,
-//! every few seconds for a while; then the teammate is on call. IDLE never holds a claim.
+//! WORK ends when the model stops calling tools, calls `idle`, or reaches its turn limit. IDLE checks mail and then the board,
+//! every few seconds for a limited time; then the teammate is on call. IDLE never holds a claim.
 
 use std::fmt;
 
 use super::task::TaskId;
 
-/// Turns a model has left after it was reminded of its claim at its turn limit.
+/// Turns that a model has left after the reminder of its claim at the turn limit.
 pub const TURNS_AFTER_REMINDER: u32 = 5;
 
-/// A claim as its holder knows it.
+/// A task and attempt, by which a holder refers to its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct ClaimRef {
     /// The task.
     pub task: TaskId,
-    /// The attempt: the fence.
+    /// The attempt, which is the fence.
     pub attempt: u32,
 }
 
-/// What a teammate is doing.
+/// The phase of a teammate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// It takes turns.
     Work {
-        /// The task it holds, if it works on one.
-        held: Option<Held>,
-        /// Turns it has had in this phase.
+        /// The claim it holds, if it works on a task.
+        held: Option<ClaimRef>,
+        /// Number of turns in this phase.
         turns: u32,
-        /// Whether it was reminded of its claim.
+        /// True after it was reminded of its claim.
         reminded: bool,
     },
-    /// It holds a task and waits for the answer to a plan it handed in; that costs no turn.
+    /// It holds a task and waits for the answer to a plan that it submitted. This costs no turns.
     Waiting {
-        /// The task.
-        held: Held,
-        /// Turns it has had in this WORK phase.
+        /// The claim it holds.
+        held: ClaimRef,
+        /// Number of turns in this WORK phase.
         turns: u32,
-        /// Whether it was reminded of its claim.
+        /// True after it was reminded of its claim.
         reminded: bool,
     },
-    /// It looks for mail and tasks.
+    /// It polls for mail and tasks.
     Idle {
-        /// How often it has looked.
-        looks: u32,
+        /// Number of polls so far.
+        polls: u32,
     },
-    /// It has looked long enough; mail or a claimable task brings it back.
+    /// It has polled long enough. Mail or a claimable task returns it to WORK.
     OnCall,
     /// It was asked to stop and finishes its turn.
     Stopping {
-        /// The task it holds.
-        held: Option<Held>,
+        /// The claim it holds.
+        held: Option<ClaimRef>,
     },
-    /// It is gone.
+    /// It has ended.
     Stopped,
 }
 
@@ -63,10 +63,10 @@ impl Default for Phase {
 }
 
 impl Phase {
-    /// A new teammate: it looks before it waits.
-    pub const START: Self = Self::Idle { looks: 0 };
+    /// The phase of a new teammate: it polls first.
+    pub const START: Self = Self::Idle { polls: 0 };
 
-    /// The word reports use.
+    /// Returns the word used in reports.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -77,9 +77,9 @@ impl Phase {
         }
     }
 
-    /// The claim it holds.
+    /// Returns the claim it holds.
     #[must_use]
-    pub fn held(&self) -> Option<Held> {
+    pub fn claim(&self) -> Option<ClaimRef> {
         match self {
             Self::Work { held, .. } | Self::Stopping { held } => *held,
             Self::Waiting { held, .. } => Some(*held),
@@ -88,90 +88,90 @@ impl Phase {
     }
 }
 
-/// What happened to a teammate.
+/// An event in a teammate's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// The model asked for tools and has their results.
+pub enum PhaseEvent {
+    /// The model called tools and has their results.
     TurnEnded,
-    /// The model asked for nothing more, or called `idle`.
+    /// The model ended its work: it called no tools, or called `idle`.
     WorkEnded,
-    /// The model asked for nothing more, because it waits for the answer to a plan it handed in.
+    /// The model called no tools because it waits for the answer to a plan that it submitted.
     AnswerAwaited,
     /// The model could not be reached within its retries.
     ModelFailed,
-    /// A tool could not do its part through no fault of the task or the model: a store, the workspace.
+    /// A tool failed for a reason outside the task and the model: a store or the workspace.
     HarnessFailed,
-    /// The model's answers are cut again and again: it gets nowhere.
+    /// The model's answers were cut off repeatedly, so that it makes no progress.
     CutOff,
-    /// Mail that wants an answer was put into the context.
+    /// Mail that needs an answer was added to the context.
     Mail,
-    /// A task was claimed, by looking or by the model's own call.
-    Claimed(Held),
-    /// The held task was completed, failed or released by the model's own call.
+    /// A task was claimed, by a poll or by a tool call.
+    Claimed(ClaimRef),
+    /// The model's tool call completed, failed or released the held task.
     Finished,
-    /// The held task belongs to somebody else now.
+    /// Another holder has the task now, or the claim was removed.
     ClaimLost,
-    /// It looked and found nothing.
+    /// A poll found nothing.
     NothingFound,
-    /// It is time to look, or somebody said there is something.
-    Look,
+    /// A poll is due, by time or because of a hint.
+    PollDue,
     /// The context was compacted.
     Compacted,
     /// The team's budget is spent.
     BudgetSpent,
-    /// Somebody asked it to stop.
-    StopAsked,
+    /// It was asked to stop.
+    StopRequested,
 }
 
-/// What the loop around it does next.
+/// An action that the teammate's loop must do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Asks the model, runs what it asks for.
+    /// Calls the model once and runs its tool calls.
     RunTurn,
-    /// Puts waiting mail into the context.
+    /// Adds waiting mail to the context.
     ReadInbox,
-    /// Looks for a task.
+    /// Claims the next claimable task.
     ClaimNext,
-    /// Puts the identity block in front of the context anew.
+    /// Adds the identity block at the start of the context again.
     InjectIdentity,
     /// Reminds the model that it still holds a task.
     Remind,
-    /// Tells the model that its claim is gone.
+    /// Tells the model that its claim is lost.
     TellClaimLost,
-    /// Gives the claim back.
+    /// Releases the claim.
     Release {
-        /// Which.
-        held: Held,
-        /// Why.
-        because: Because,
+        /// The claim.
+        held: ClaimRef,
+        /// The reason.
+        reason: ReleaseReason,
     },
-    /// Waits for a while before it looks again, because its model is out of reach.
+    /// Waits before the next poll, because the model or the harness failed.
     BackOff,
-    /// Says how it stands.
+    /// Reports the status.
     Report,
-    /// Ends.
+    /// Ends the teammate.
     Exit,
 }
 
-/// Why a claim is given back.
+/// The reason for releasing a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Because {
-    /// The model ended its work twice without saying what came of the task.
+pub enum ReleaseReason {
+    /// The model ended its work twice without completing, failing or releasing the task.
     Unfinished,
     /// The model could not be reached.
     ModelFailed,
-    /// A tool could not do its part.
+    /// A tool failed for a reason outside the task and the model.
     HarnessFailed,
-    /// The model's answers were cut again and again.
+    /// The model's answers were cut off repeatedly.
     CutOff,
     /// The teammate stops.
     Stopping,
 }
 
-impl Because {
-    /// Whether it counts as a failure of the task.
+impl ReleaseReason {
+    /// Returns true if the release counts as a failure of the task.
     #[must_use]
-    pub fn counts(self) -> bool {
+    pub fn counts_as_failure(self) -> bool {
         matches!(self, Self::Unfinished | Self::CutOff)
     }
 }
@@ -179,146 +179,156 @@ impl Because {
 /// An event that cannot happen in a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{event:?} cannot happen in {phase:?}")]
-pub struct Illegal {
+pub struct IllegalTransition {
     /// The phase.
     pub phase: Phase,
     /// The event.
-    pub event: Event,
+    pub event: PhaseEvent,
 }
 
-/// The bounds a life keeps.
+/// The limits of the state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
-    /// Turns of one WORK phase.
+pub struct PhaseLimits {
+    /// Maximum number of turns in one WORK phase.
     pub turns_max: u32,
-    /// How often an idle teammate looks before it is on call.
-    pub looks_max: u32,
+    /// Number of polls before an idle teammate is on call.
+    pub polls_max: u32,
 }
 
-const GO_IDLE: &[Effect] = &[Effect::Report, Effect::ReadInbox, Effect::ClaimNext];
-const NEXT_TURN: &[Effect] = &[Effect::ReadInbox, Effect::RunTurn];
+const IDLE_EFFECTS: &[Effect] = &[Effect::Report, Effect::ReadInbox, Effect::ClaimNext];
+const NEXT_TURN_EFFECTS: &[Effect] = &[Effect::ReadInbox, Effect::RunTurn];
 
-/// What follows from `event` in `phase`.
+/// Returns the next phase and the effects of `event` in `phase`.
 ///
 /// # Errors
-/// [`Illegal`] names both when the event cannot happen there.
-pub fn step(phase: Phase, event: Event, bounds: Bounds) -> Result<(Phase, Vec<Effect>), Illegal> {
-    let idle = Phase::Idle { looks: 0 };
+/// [`IllegalTransition`] if the event cannot happen in this phase.
+pub fn step(phase: Phase, event: PhaseEvent, limits: PhaseLimits) -> Result<(Phase, Vec<Effect>), IllegalTransition> {
+    let idle = Phase::Idle { polls: 0 };
     let next = match (phase, event) {
-        (Phase::Work { held, turns, reminded }, event) => return step_work(held, turns, reminded, event, bounds),
-        (Phase::Waiting { held, turns, reminded }, event) => return step_waiting(held, turns, reminded, event, bounds),
-        (Phase::Idle { .. } | Phase::OnCall, Event::Claimed(held)) => {
-            (work(Some(held)), vec![Effect::Report, Effect::RunTurn])
+        (Phase::Work { held, turns, reminded }, event) => return step_work(held, turns, reminded, event, limits),
+        (Phase::Waiting { held, turns, reminded }, event) => return step_waiting(held, turns, reminded, event, limits),
+        (Phase::Idle { .. } | Phase::OnCall, PhaseEvent::Claimed(held)) => {
+            (new_work(Some(held)), vec![Effect::Report, Effect::RunTurn])
         }
-        (Phase::Idle { .. } | Phase::OnCall, Event::Mail) => (work(None), vec![Effect::Report, Effect::RunTurn]),
-        (Phase::Idle { .. } | Phase::OnCall, Event::Look) => (phase, vec![Effect::ReadInbox, Effect::ClaimNext]),
-        (Phase::Idle { looks }, Event::NothingFound) if looks + 1 >= bounds.looks_max => {
+        (Phase::Idle { .. } | Phase::OnCall, PhaseEvent::Mail) => {
+            (new_work(None), vec![Effect::Report, Effect::RunTurn])
+        }
+        (Phase::Idle { .. } | Phase::OnCall, PhaseEvent::PollDue) => {
+            (phase, vec![Effect::ReadInbox, Effect::ClaimNext])
+        }
+        (Phase::Idle { polls }, PhaseEvent::NothingFound) if polls + 1 >= limits.polls_max => {
             (Phase::OnCall, vec![Effect::Report])
         }
-        (Phase::Idle { looks }, Event::NothingFound) => (Phase::Idle { looks: looks + 1 }, vec![]),
-        (Phase::OnCall, Event::NothingFound) => (Phase::OnCall, vec![]),
-        (Phase::Idle { .. } | Phase::OnCall, Event::StopAsked | Event::BudgetSpent) => {
+        (Phase::Idle { polls }, PhaseEvent::NothingFound) => (Phase::Idle { polls: polls + 1 }, vec![]),
+        (Phase::OnCall, PhaseEvent::NothingFound) => (Phase::OnCall, vec![]),
+        (Phase::Idle { .. } | Phase::OnCall, PhaseEvent::StopRequested | PhaseEvent::BudgetSpent) => {
             (Phase::Stopped, vec![Effect::Report, Effect::Exit])
         }
-        (Phase::Idle { .. } | Phase::OnCall | Phase::Stopping { .. }, Event::Compacted) => {
+        (Phase::Idle { .. } | Phase::OnCall | Phase::Stopping { .. }, PhaseEvent::Compacted) => {
             (phase, vec![Effect::InjectIdentity])
         }
-        (Phase::Stopping { .. }, Event::StopAsked | Event::BudgetSpent | Event::Mail) => (phase, vec![]),
-        (Phase::Stopping { .. }, Event::Claimed(held)) => (Phase::Stopping { held: Some(held) }, vec![]),
-        (Phase::Stopping { .. }, Event::Finished | Event::ClaimLost) => (Phase::Stopping { held: None }, vec![]),
+        (Phase::Stopping { .. }, PhaseEvent::StopRequested | PhaseEvent::BudgetSpent | PhaseEvent::Mail) => {
+            (phase, vec![])
+        }
+        (Phase::Stopping { .. }, PhaseEvent::Claimed(held)) => (Phase::Stopping { held: Some(held) }, vec![]),
+        (Phase::Stopping { .. }, PhaseEvent::Finished | PhaseEvent::ClaimLost) => {
+            (Phase::Stopping { held: None }, vec![])
+        }
         (
             Phase::Stopping { held },
-            Event::TurnEnded
-            | Event::WorkEnded
-            | Event::AnswerAwaited
-            | Event::ModelFailed
-            | Event::HarnessFailed
-            | Event::CutOff,
+            PhaseEvent::TurnEnded
+            | PhaseEvent::WorkEnded
+            | PhaseEvent::AnswerAwaited
+            | PhaseEvent::ModelFailed
+            | PhaseEvent::HarnessFailed
+            | PhaseEvent::CutOff,
         ) => (Phase::Stopped, stop_effects(held)),
-        (Phase::Stopped, Event::StopAsked | Event::BudgetSpent) => (phase, vec![]),
-        // A loss that is told twice, or told of a task that was already given back.
-        (Phase::Idle { .. } | Phase::OnCall, Event::ClaimLost) => (idle, vec![]),
-        (phase, event) => return Err(Illegal { phase, event }),
+        (Phase::Stopped, PhaseEvent::StopRequested | PhaseEvent::BudgetSpent) => (phase, vec![]),
+        // A loss that is reported twice, or after the task was released.
+        (Phase::Idle { .. } | Phase::OnCall, PhaseEvent::ClaimLost) => (idle, vec![]),
+        (phase, event) => return Err(IllegalTransition { phase, event }),
     };
     Ok(next)
 }
 
 fn step_work(
-    held: Option<Held>,
+    held: Option<ClaimRef>,
     turns: u32,
     reminded: bool,
-    event: Event,
-    bounds: Bounds,
-) -> Result<(Phase, Vec<Effect>), Illegal> {
-    let here = Phase::Work { held, turns, reminded };
-    let idle = Phase::Idle { looks: 0 };
+    event: PhaseEvent,
+    limits: PhaseLimits,
+) -> Result<(Phase, Vec<Effect>), IllegalTransition> {
+    let current = Phase::Work { held, turns, reminded };
+    let idle = Phase::Idle { polls: 0 };
     let next = match event {
-        Event::TurnEnded if turns + 1 < bounds.turns_max => {
-            (Phase::Work { held, turns: turns + 1, reminded }, NEXT_TURN.to_vec())
+        PhaseEvent::TurnEnded if turns + 1 < limits.turns_max => {
+            (Phase::Work { held, turns: turns + 1, reminded }, NEXT_TURN_EFFECTS.to_vec())
         }
-        Event::TurnEnded | Event::WorkEnded => match held {
+        PhaseEvent::TurnEnded | PhaseEvent::WorkEnded => match held {
             Some(_) if !reminded => {
-                let turns = (turns + 1).min(bounds.turns_max.saturating_sub(TURNS_AFTER_REMINDER));
+                let turns = (turns + 1).min(limits.turns_max.saturating_sub(TURNS_AFTER_REMINDER));
                 (Phase::Work { held, turns, reminded: true }, vec![Effect::Remind, Effect::ReadInbox, Effect::RunTurn])
             }
-            Some(held) => (idle, [&[Effect::Release { held, because: Because::Unfinished }], GO_IDLE].concat()),
-            None => (idle, GO_IDLE.to_vec()),
+            Some(held) => {
+                (idle, [&[Effect::Release { held, reason: ReleaseReason::Unfinished }], IDLE_EFFECTS].concat())
+            }
+            None => (idle, IDLE_EFFECTS.to_vec()),
         },
-        Event::AnswerAwaited => match held {
+        PhaseEvent::AnswerAwaited => match held {
             Some(held) => {
                 (Phase::Waiting { held, turns: turns + 1, reminded }, vec![Effect::Report, Effect::ReadInbox])
             }
-            None => (idle, GO_IDLE.to_vec()),
+            None => (idle, IDLE_EFFECTS.to_vec()),
         },
-        Event::ModelFailed => (idle, back_off(held, Because::ModelFailed)),
-        Event::HarnessFailed => (idle, back_off(held, Because::HarnessFailed)),
-        Event::CutOff => {
-            let release = held.map(|held| Effect::Release { held, because: Because::CutOff });
-            (idle, release.into_iter().chain(GO_IDLE.iter().copied()).collect())
+        PhaseEvent::ModelFailed => (idle, back_off_effects(held, ReleaseReason::ModelFailed)),
+        PhaseEvent::HarnessFailed => (idle, back_off_effects(held, ReleaseReason::HarnessFailed)),
+        PhaseEvent::CutOff => {
+            let release = held.map(|held| Effect::Release { held, reason: ReleaseReason::CutOff });
+            (idle, release.into_iter().chain(IDLE_EFFECTS.iter().copied()).collect())
         }
-        Event::Mail => (here, vec![]),
-        Event::Claimed(held) => (work(Some(held)), vec![Effect::Report]),
-        Event::Finished => (Phase::Work { held: None, turns, reminded: false }, vec![Effect::Report]),
-        Event::ClaimLost => (idle, [&[Effect::TellClaimLost], GO_IDLE].concat()),
-        Event::Compacted => (here, vec![Effect::InjectIdentity]),
-        Event::StopAsked | Event::BudgetSpent => (Phase::Stopping { held }, vec![Effect::Report]),
-        Event::NothingFound | Event::Look => return Err(Illegal { phase: here, event }),
+        PhaseEvent::Mail => (current, vec![]),
+        PhaseEvent::Claimed(held) => (new_work(Some(held)), vec![Effect::Report]),
+        PhaseEvent::Finished => (Phase::Work { held: None, turns, reminded: false }, vec![Effect::Report]),
+        PhaseEvent::ClaimLost => (idle, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
+        PhaseEvent::Compacted => (current, vec![Effect::InjectIdentity]),
+        PhaseEvent::StopRequested | PhaseEvent::BudgetSpent => (Phase::Stopping { held }, vec![Effect::Report]),
+        PhaseEvent::NothingFound | PhaseEvent::PollDue => return Err(IllegalTransition { phase: current, event }),
     };
     Ok(next)
 }
 
-/// What follows while an answer is awaited: it comes as mail. [`Event::WorkEnded`] says that nobody owes one any more.
+/// The answer comes as mail. [`PhaseEvent::WorkEnded`] means that no answer is pending any more.
 fn step_waiting(
-    held: Held,
+    held: ClaimRef,
     turns: u32,
     reminded: bool,
-    event: Event,
-    bounds: Bounds,
-) -> Result<(Phase, Vec<Effect>), Illegal> {
-    let here = Phase::Waiting { held, turns, reminded };
+    event: PhaseEvent,
+    limits: PhaseLimits,
+) -> Result<(Phase, Vec<Effect>), IllegalTransition> {
+    let current = Phase::Waiting { held, turns, reminded };
     let next = match event {
-        Event::Mail => (Phase::Work { held: Some(held), turns, reminded }, vec![Effect::Report, Effect::RunTurn]),
-        Event::Look => (here, vec![Effect::ReadInbox]),
-        Event::ClaimLost => (Phase::Idle { looks: 0 }, [&[Effect::TellClaimLost], GO_IDLE].concat()),
-        Event::Compacted => (here, vec![Effect::InjectIdentity]),
-        Event::WorkEnded => return step_work(Some(held), turns, reminded, event, bounds),
-        Event::StopAsked | Event::BudgetSpent => (Phase::Stopped, stop_effects(Some(held))),
-        event => return Err(Illegal { phase: here, event }),
+        PhaseEvent::Mail => (Phase::Work { held: Some(held), turns, reminded }, vec![Effect::Report, Effect::RunTurn]),
+        PhaseEvent::PollDue => (current, vec![Effect::ReadInbox]),
+        PhaseEvent::ClaimLost => (Phase::Idle { polls: 0 }, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
+        PhaseEvent::Compacted => (current, vec![Effect::InjectIdentity]),
+        PhaseEvent::WorkEnded => return step_work(Some(held), turns, reminded, event, limits),
+        PhaseEvent::StopRequested | PhaseEvent::BudgetSpent => (Phase::Stopped, stop_effects(Some(held))),
+        event => return Err(IllegalTransition { phase: current, event }),
     };
     Ok(next)
 }
 
-fn work(held: Option<Held>) -> Phase {
+fn new_work(held: Option<ClaimRef>) -> Phase {
     Phase::Work { held, turns: 0, reminded: false }
 }
 
-fn back_off(held: Option<Held>, because: Because) -> Vec<Effect> {
-    let release = held.map(|held| Effect::Release { held, because });
+fn back_off_effects(held: Option<ClaimRef>, because: ReleaseReason) -> Vec<Effect> {
+    let release = held.map(|held| Effect::Release { held, reason: because });
     release.into_iter().chain([Effect::BackOff, Effect::Report]).collect()
 }
 
-fn stop_effects(held: Option<Held>) -> Vec<Effect> {
-    let release = held.map(|held| Effect::Release { held, because: Because::Stopping });
+fn stop_effects(held: Option<ClaimRef>) -> Vec<Effect> {
+    let release = held.map(|held| Effect::Release { held, reason: ReleaseReason::Stopping });
     release.into_iter().chain([Effect::Report, Effect::Exit]).collect()
 }
 
@@ -333,123 +343,133 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BOUNDS: Bounds = Bounds { turns_max: 10, looks_max: 3 };
-    const HELD: Held = Held { task: TaskId(3), attempt: 2 };
+    const LIMITS: PhaseLimits = PhaseLimits { turns_max: 10, polls_max: 3 };
+    const HELD: ClaimRef = ClaimRef { task: TaskId(3), attempt: 2 };
 
-    fn check(phase: Phase, event: Event, next: Phase, effects: &[Effect]) {
-        assert_eq!(step(phase, event, BOUNDS), Ok((next, effects.to_vec())), "{event:?} in {phase:?}");
+    fn check(phase: Phase, event: PhaseEvent, next: Phase, effects: &[Effect]) {
+        assert_eq!(step(phase, event, LIMITS), Ok((next, effects.to_vec())), "{event:?} in {phase:?}");
     }
 
     #[test]
-    fn an_idle_teammate_looks_for_a_while_and_is_then_on_call() {
-        let look = [Effect::ReadInbox, Effect::ClaimNext];
-        check(Phase::START, Event::Look, Phase::START, &look);
-        check(Phase::START, Event::NothingFound, Phase::Idle { looks: 1 }, &[]);
-        check(Phase::Idle { looks: 2 }, Event::NothingFound, Phase::OnCall, &[Effect::Report]);
-        check(Phase::OnCall, Event::Look, Phase::OnCall, &look);
-        check(Phase::OnCall, Event::Claimed(HELD), work(Some(HELD)), &[Effect::Report, Effect::RunTurn]);
+    fn idle_teammate_goes_on_call_after_some_polls() {
+        let poll = [Effect::ReadInbox, Effect::ClaimNext];
+        check(Phase::START, PhaseEvent::PollDue, Phase::START, &poll);
+        check(Phase::START, PhaseEvent::NothingFound, Phase::Idle { polls: 1 }, &[]);
+        check(Phase::Idle { polls: 2 }, PhaseEvent::NothingFound, Phase::OnCall, &[Effect::Report]);
+        check(Phase::OnCall, PhaseEvent::PollDue, Phase::OnCall, &poll);
+        check(Phase::OnCall, PhaseEvent::Claimed(HELD), new_work(Some(HELD)), &[Effect::Report, Effect::RunTurn]);
     }
 
     #[test]
-    fn work_that_ends_with_a_live_claim_is_reminded_once_and_then_released_as_a_failure() {
+    fn work_ended_with_claim_is_reminded_then_released() {
         let reminded = Phase::Work { held: Some(HELD), turns: 1, reminded: true };
-        check(work(Some(HELD)), Event::WorkEnded, reminded, &[Effect::Remind, Effect::ReadInbox, Effect::RunTurn]);
-        let release = Effect::Release { held: HELD, because: Because::Unfinished };
-        assert!(Because::Unfinished.counts());
+        check(
+            new_work(Some(HELD)),
+            PhaseEvent::WorkEnded,
+            reminded,
+            &[Effect::Remind, Effect::ReadInbox, Effect::RunTurn],
+        );
+        let release = Effect::Release { held: HELD, reason: ReleaseReason::Unfinished };
+        assert!(ReleaseReason::Unfinished.counts_as_failure());
         check(
             reminded,
-            Event::WorkEnded,
+            PhaseEvent::WorkEnded,
             Phase::START,
             &[release, Effect::Report, Effect::ReadInbox, Effect::ClaimNext],
         );
     }
 
     #[test]
-    fn who_waits_for_an_answer_keeps_its_task_and_takes_no_turn_until_it_comes() {
+    fn waiting_for_answer_keeps_claim_and_takes_no_turn() {
         let waiting = Phase::Waiting { held: HELD, turns: 1, reminded: false };
-        check(work(Some(HELD)), Event::AnswerAwaited, waiting, &[Effect::Report, Effect::ReadInbox]);
-        check(waiting, Event::Look, waiting, &[Effect::ReadInbox]);
+        check(new_work(Some(HELD)), PhaseEvent::AnswerAwaited, waiting, &[Effect::Report, Effect::ReadInbox]);
+        check(waiting, PhaseEvent::PollDue, waiting, &[Effect::ReadInbox]);
         let at_work = Phase::Work { held: Some(HELD), turns: 1, reminded: false };
-        check(waiting, Event::Mail, at_work, &[Effect::Report, Effect::RunTurn]);
-        let release = Effect::Release { held: HELD, because: Because::Stopping };
-        check(waiting, Event::StopAsked, Phase::Stopped, &[release, Effect::Report, Effect::Exit]);
-        check(work(None), Event::AnswerAwaited, Phase::START, GO_IDLE);
+        check(waiting, PhaseEvent::Mail, at_work, &[Effect::Report, Effect::RunTurn]);
+        let release = Effect::Release { held: HELD, reason: ReleaseReason::Stopping };
+        check(waiting, PhaseEvent::StopRequested, Phase::Stopped, &[release, Effect::Report, Effect::Exit]);
+        check(new_work(None), PhaseEvent::AnswerAwaited, Phase::START, IDLE_EFFECTS);
     }
 
     #[test]
-    fn answers_that_are_cut_again_and_again_cost_an_attempt() {
-        let release = Effect::Release { held: HELD, because: Because::CutOff };
-        assert!(Because::CutOff.counts());
-        check(work(Some(HELD)), Event::CutOff, Phase::START, &[&[release], GO_IDLE].concat());
-        check(work(None), Event::CutOff, Phase::START, GO_IDLE);
+    fn repeated_cut_off_answers_cost_an_attempt() {
+        let release = Effect::Release { held: HELD, reason: ReleaseReason::CutOff };
+        assert!(ReleaseReason::CutOff.counts_as_failure());
+        check(new_work(Some(HELD)), PhaseEvent::CutOff, Phase::START, &[&[release], IDLE_EFFECTS].concat());
+        check(new_work(None), PhaseEvent::CutOff, Phase::START, IDLE_EFFECTS);
     }
 
     #[test]
-    fn a_model_that_is_out_of_reach_costs_the_task_no_attempt() {
-        let release = Effect::Release { held: HELD, because: Because::ModelFailed };
-        assert!(!Because::ModelFailed.counts());
-        check(work(Some(HELD)), Event::ModelFailed, Phase::START, &[release, Effect::BackOff, Effect::Report]);
+    fn model_failure_costs_no_attempt() {
+        let release = Effect::Release { held: HELD, reason: ReleaseReason::ModelFailed };
+        assert!(!ReleaseReason::ModelFailed.counts_as_failure());
+        check(new_work(Some(HELD)), PhaseEvent::ModelFailed, Phase::START, &[release, Effect::BackOff, Effect::Report]);
     }
 
     #[test]
-    fn a_failure_of_the_harness_costs_the_task_no_attempt() {
-        let release = Effect::Release { held: HELD, because: Because::HarnessFailed };
-        assert!(!Because::HarnessFailed.counts());
-        check(work(Some(HELD)), Event::HarnessFailed, Phase::START, &[release, Effect::BackOff, Effect::Report]);
+    fn harness_failure_costs_no_attempt() {
+        let release = Effect::Release { held: HELD, reason: ReleaseReason::HarnessFailed };
+        assert!(!ReleaseReason::HarnessFailed.counts_as_failure());
+        check(
+            new_work(Some(HELD)),
+            PhaseEvent::HarnessFailed,
+            Phase::START,
+            &[release, Effect::BackOff, Effect::Report],
+        );
     }
 
     #[test]
-    fn one_asked_to_stop_finishes_its_turn_and_gives_its_claim_back() {
-        check(work(Some(HELD)), Event::StopAsked, Phase::Stopping { held: Some(HELD) }, &[Effect::Report]);
-        let release = Effect::Release { held: HELD, because: Because::Stopping };
+    fn stop_request_finishes_turn_and_releases_claim() {
+        check(new_work(Some(HELD)), PhaseEvent::StopRequested, Phase::Stopping { held: Some(HELD) }, &[Effect::Report]);
+        let release = Effect::Release { held: HELD, reason: ReleaseReason::Stopping };
         check(
             Phase::Stopping { held: Some(HELD) },
-            Event::TurnEnded,
+            PhaseEvent::TurnEnded,
             Phase::Stopped,
             &[release, Effect::Report, Effect::Exit],
         );
-        check(Phase::OnCall, Event::StopAsked, Phase::Stopped, &[Effect::Report, Effect::Exit]);
+        check(Phase::OnCall, PhaseEvent::StopRequested, Phase::Stopped, &[Effect::Report, Effect::Exit]);
     }
 
     #[test]
-    fn an_illegal_pair_names_both() {
-        let illegal = step(Phase::Stopped, Event::TurnEnded, BOUNDS).unwrap_err().to_string();
+    fn illegal_transition_error_names_phase_and_event() {
+        let illegal = step(Phase::Stopped, PhaseEvent::TurnEnded, LIMITS).unwrap_err().to_string();
         assert!(illegal.contains("TurnEnded") && illegal.contains("Stopped"), "{illegal}");
     }
 
-    fn event() -> impl Strategy<Value = Event> {
+    fn any_event() -> impl Strategy<Value = PhaseEvent> {
         prop_oneof![
-            4 => Just(Event::TurnEnded), 2 => Just(Event::WorkEnded), 1 => Just(Event::AnswerAwaited), 1 => Just(Event::ModelFailed), 1 => Just(Event::HarnessFailed), 1 => Just(Event::CutOff),
-            2 => Just(Event::Mail),
-            3 => (1_u64..9, 1_u32..4).prop_map(|(task, attempt)| Event::Claimed(Held { task: TaskId(task), attempt })),
-            2 => Just(Event::Finished), 1 => Just(Event::ClaimLost), 2 => Just(Event::NothingFound), 2 => Just(Event::Look),
-            1 => Just(Event::Compacted), 1 => Just(Event::BudgetSpent), 1 => Just(Event::StopAsked),
+            4 => Just(PhaseEvent::TurnEnded), 2 => Just(PhaseEvent::WorkEnded), 1 => Just(PhaseEvent::AnswerAwaited), 1 => Just(PhaseEvent::ModelFailed), 1 => Just(PhaseEvent::HarnessFailed), 1 => Just(PhaseEvent::CutOff),
+            2 => Just(PhaseEvent::Mail),
+            3 => (1_u64..9, 1_u32..4).prop_map(|(task, attempt)| PhaseEvent::Claimed(ClaimRef { task: TaskId(task), attempt })),
+            2 => Just(PhaseEvent::Finished), 1 => Just(PhaseEvent::ClaimLost), 2 => Just(PhaseEvent::NothingFound), 2 => Just(PhaseEvent::PollDue),
+            1 => Just(PhaseEvent::Compacted), 1 => Just(PhaseEvent::BudgetSpent), 1 => Just(PhaseEvent::StopRequested),
         ]
     }
 
     proptest! {
-        /// Whatever happens: a claim leaves a teammate only by finishing, loss or release; work takes a bounded number of
-        /// turns; idle and stopped hold nothing; the dead do nothing.
+        /// A teammate drops a claim only by finishing, loss or release. Work takes a limited number of turns. Idle and stopped
+        /// teammates hold no claim. Stopped teammates have no effects.
         #[test]
-        fn laws_of_a_life(events in prop::collection::vec(event(), 0..200)) {
+        fn phase_machine_keeps_invariants(events in prop::collection::vec(any_event(), 0..200)) {
             let mut phase = Phase::START;
             let mut turns_in_a_row: u32 = 0;
             for event in events {
-                let Ok((next, effects)) = step(phase, event, BOUNDS) else { continue };
-                if let Some(held) = phase.held() && next.held() != Some(held) {
+                let Ok((next, effects)) = step(phase, event, LIMITS) else { continue };
+                if let Some(held) = phase.claim() && next.claim() != Some(held) {
                     let released = effects.iter().any(|effect| matches!(effect, Effect::Release { held: given, .. } if *given == held));
-                    let explained = released || matches!(event, Event::Finished | Event::ClaimLost | Event::Claimed(_));
+                    let explained = released || matches!(event, PhaseEvent::Finished | PhaseEvent::ClaimLost | PhaseEvent::Claimed(_));
                     prop_assert!(explained, "{event:?} in {phase:?} dropped a claim");
                 }
                 if effects.contains(&Effect::RunTurn) {
-                    prop_assert!(matches!(next, Phase::Work { .. }), "a turn outside WORK");
+                    prop_assert!(matches!(next, Phase::Work { .. }), "a turn outside of WORK");
                 }
                 turns_in_a_row = match (event, next) {
-                    (Event::TurnEnded | Event::WorkEnded | Event::AnswerAwaited, Phase::Work { .. } | Phase::Waiting { .. }) => turns_in_a_row + 1,
-                    (Event::Claimed(_), _) | (_, Phase::Idle { .. }) => 0,
+                    (PhaseEvent::TurnEnded | PhaseEvent::WorkEnded | PhaseEvent::AnswerAwaited, Phase::Work { .. } | Phase::Waiting { .. }) => turns_in_a_row + 1,
+                    (PhaseEvent::Claimed(_), _) | (_, Phase::Idle { .. }) => 0,
                     _ => turns_in_a_row,
                 };
-                prop_assert!(turns_in_a_row <= BOUNDS.turns_max + TURNS_AFTER_REMINDER + 1, "{turns_in_a_row} turns in one phase");
+                prop_assert!(turns_in_a_row <= LIMITS.turns_max + TURNS_AFTER_REMINDER + 1, "{turns_in_a_row} turns in one phase");
                 if phase == Phase::Stopped {
                     prop_assert_eq!(next, Phase::Stopped);
                     prop_assert!(effects.is_empty());

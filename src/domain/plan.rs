@@ -1,103 +1,104 @@
-//! Plan files: Markdown whose `## Title` sections are tasks. Text in, tasks out; it knows nothing of files or boards.
+//! The parser of plan files: Markdown in which each `## Title` section is a task. Text in, tasks out; knows nothing of files or
+//! boards.
 //!
-//! Contract: every `## Title` outside code fences is a task. Lines `after:` (titles, comma separated), `requires:`,
-//! `verify:` and `priority:` stand directly below the title, in any case and order, blank lines between them or not; the
-//! rest is the description. What stands before the first title is for people. A line that would be such a field further up, and a
-//! fence that begins within another, are errors: read as text they would drop a check or a task unsaid.
+//! Format: every `## Title` outside code fences is a task. The fields `after:` (titles, comma separated), `requires:`, `verify:`
+//! and `priority:` follow directly after the title. Their case and order do not matter, and blank lines may separate them. The
+//! rest is the description. Text before the first title is for people. A field inside the description and a fence inside another
+//! fence are errors. As text they would silently drop a check or a task.
 
 use std::collections::HashMap;
 use std::fmt;
 
-use super::graph;
+use super::dependencies;
 use super::task::{NewTask, TaskId};
 
-/// The largest plan file that is read, in bytes.
+/// Maximum size of a plan file, in bytes.
 pub const PLAN_BYTES_MAX: usize = 1024 * 1024;
-/// The most tasks a plan may have.
+/// Maximum number of tasks in a plan.
 pub const PLAN_TASKS_MAX: usize = 5_000;
-/// The most problems that are named at once.
+/// Maximum number of problems in one error message.
 const PROBLEMS_MAX: usize = 20;
 
-const KEYS: [&str; 4] = ["after", "requires", "verify", "priority"];
+const FIELDS: [&str; 4] = ["after", "requires", "verify", "priority"];
 
-/// Something that is wrong with a plan, and where.
+/// A problem of a plan and its line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct PlanError {
-    /// The line, from 1.
+    /// Line number, starting at 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: PlanProblem,
 }
 
-/// What can be wrong with a plan.
+/// The possible problems of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanProblem {
-    /// No `## Title` at all.
-    #[error("the plan has no task: each task begins with a line `## Title`")]
+    /// There is no `## Title`.
+    #[error("the plan has no task: each task starts with a line `## Title`")]
     NoTask,
-    /// `##` and nothing behind it.
+    /// `##` without a title.
     #[error("a task needs a title: `## Title`")]
     EmptyTitle,
-    /// `##Title`, which no Markdown reader takes for a heading.
-    #[error("`##` needs a space behind it to begin a task: `## {0}`")]
+    /// `##Title`, which Markdown does not treat as a heading.
+    #[error("a task needs a space after `##`: `## {0}`")]
     NoSpace(String),
-    /// Two tasks of one title.
-    #[error("the title `{title}` stands in line {first} already; `after:` could not tell them apart")]
+    /// Two tasks have the same title.
+    #[error("the title `{title}` is already used in line {first}: `after:` needs unique titles")]
     DuplicateTitle {
         /// The title.
         title: String,
-        /// Where it stands first.
+        /// Line of its first use.
         first: usize,
     },
-    /// `after:` names no task of the plan.
-    #[error("`after:` names `{title}`, and no task is called that{}", suggestion(.meant.as_deref()))]
+    /// `after:` has a title that no task of the plan has.
+    #[error("`after:` needs the title of a task, and no task is called `{title}`{}", suggestion(.meant.as_deref()))]
     UnknownTitle {
-        /// What it names.
+        /// The unknown title.
         title: String,
-        /// A title that is spelled much like it.
+        /// A known title with a similar spelling.
         meant: Option<String>,
     },
     /// Tasks that wait for each other.
-    #[error("these tasks wait for each other in a circle: {}", .0.join(" -> "))]
+    #[error("the dependencies of these tasks form a cycle: {}", .0.join(" -> "))]
     Cycle(Vec<String>),
-    /// `priority:` is no whole number.
+    /// `priority:` is not a whole number.
     #[error("`priority: {0}` is not a whole number, such as 5 or -1; higher goes first")]
     BadPriority(String),
-    /// A key that may stand once stands twice.
-    #[error("`{0}:` stands twice for this task")]
-    Twice(&'static str),
-    /// A key that is no key, by a letter.
-    #[error("`{key}:` is no key of a task; did you mean `{meant}:`?")]
+    /// A field that may be set once is set twice.
+    #[error("`{0}:` is set twice for this task")]
+    DuplicateField(&'static str),
+    /// An unknown field whose name differs from a known one by one letter.
+    #[error("`{key}:` is not a field of a task; did you mean `{meant}:`?")]
     UnknownKey {
-        /// What stands there.
+        /// The name in the plan.
         key: String,
-        /// What was meant.
+        /// The known name.
         meant: &'static str,
     },
-    /// A key of a task stands where it is only text.
-    #[error("`{key}:` counts only directly below the title `## {title}`, above its description: move it there{}; if it is meant as text, begin the line with another word", if *.is_item { ", without the dash" } else { "" })]
+    /// A field of a task is in a place where it is only text.
+    #[error("`{key}:` is a field only directly after the title `## {title}`, before its description: move it there{}; if it is text, start the line with another word", if *.is_list_item { ", without the dash" } else { "" })]
     Misplaced {
-        /// The key.
+        /// Name of the field.
         key: &'static str,
-        /// The task's title.
+        /// Title of the task.
         title: String,
-        /// Whether it is written as an item of a list.
-        is_item: bool,
+        /// True if it is written as a list item.
+        is_list_item: bool,
     },
-    /// A code fence begins within another.
+    /// A code fence starts inside another one.
     #[error(
-        "this code fence is not closed before the next one begins in line {next}, so what stands between them is lost: close it, or, where one is to be within the other, make this one longer (````)"
+        "this code fence is not closed before the next one starts in line {next}: close it, or, if one is inside the other, make the outer one longer (````)"
     )]
     FenceWithinFence {
-        /// Where the next one begins.
+        /// The line in which the next one starts.
         next: usize,
     },
-    /// A code fence that is never closed swallows what follows.
-    #[error("this code fence is never closed, so the titles behind it are no tasks")]
+    /// A code fence without an end, so that the titles after it are not tasks.
+    #[error("this code fence is never closed, so the titles after it are not tasks")]
     OpenFence,
     /// The plan is too large.
-    #[error("the plan is too large: at most {PLAN_BYTES_MAX} bytes and {PLAN_TASKS_MAX} tasks are read")]
+    #[error("the plan is too large: at most {PLAN_BYTES_MAX} bytes and {PLAN_TASKS_MAX} tasks are allowed")]
     TooLarge,
 }
 
@@ -105,7 +106,7 @@ fn suggestion(meant: Option<&str>) -> String {
     meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default()
 }
 
-/// All that is wrong with a plan, in the order of its lines.
+/// All problems of a plan, in line order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct PlanErrors(pub Vec<PlanError>);
 
@@ -119,7 +120,7 @@ impl fmt::Display for PlanErrors {
     }
 }
 
-/// A section while it is read.
+/// A section that is being parsed.
 #[derive(Debug, Default)]
 struct Section<'a> {
     title: &'a str,
@@ -131,60 +132,60 @@ struct Section<'a> {
     description: Vec<&'a str>,
 }
 
-/// Reads a plan. `name` is its file's path in the workspace, or its whole path where it lies outside: with a task's title it
-/// says where the task comes from, so that importing the plan again adds nothing twice, and two plans are told apart.
+/// Parses a plan. `name` is the file's path in the workspace, or its full path if it is outside. With the title it identifies a
+/// task's source. So a second import creates no duplicates, and two plans are told apart.
 ///
 /// # Errors
-/// [`PlanErrors`]: all that is wrong with it; nothing is to be imported then.
+/// [`PlanErrors`]: all problems of the plan. Nothing must be imported then.
 pub fn parse(name: &str, text: &str) -> Result<Vec<NewTask>, PlanErrors> {
     if text.len() > PLAN_BYTES_MAX {
         return Err(PlanErrors(vec![PlanError { line: 1, problem: PlanProblem::TooLarge }]));
     }
-    let mut reader = Reader::default();
+    let mut parser = Parser::default();
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (index, line) in text.lines().enumerate() {
-        reader.line(index + 1, line);
+        parser.read_line(index + 1, line);
     }
-    let (sections, mut errors) = reader.finish();
+    let (sections, mut errors) = parser.finish();
     let tasks = if errors.is_empty() { link(name, &sections, &mut errors) } else { Vec::new() };
     if errors.is_empty() { Ok(tasks) } else { Err(PlanErrors(errors)) }
 }
 
-/// A fence that is open: its character, its length, its line.
+/// An open fence: its character, its length, its line.
 type Fence = (char, usize, usize);
 
 #[derive(Default)]
-struct Reader<'a> {
+struct Parser<'a> {
     sections: Vec<Section<'a>>,
     errors: Vec<PlanError>,
     fence: Option<Fence>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> Parser<'a> {
     fn error(&mut self, line: usize, problem: PlanProblem) {
         self.errors.push(PlanError { line, problem });
     }
 
-    fn line(&mut self, number: usize, line: &'a str) {
+    fn read_line(&mut self, number: usize, line: &'a str) {
         if let Some(open) = self.fence {
-            if closes(line, open) {
+            if closes_fence(line, open) {
                 self.fence = None;
             } else if let Some((mark, length)) =
-                opens(line).filter(|(mark, length)| *mark == open.0 && *length >= open.1)
+                opened_fence(line).filter(|(mark, length)| *mark == open.0 && *length >= open.1)
             {
                 self.error(open.2, PlanProblem::FenceWithinFence { next: number });
                 self.fence = Some((mark, length, number));
             }
-        } else if let Some((mark, length)) = opens(line) {
+        } else if let Some((mark, length)) = opened_fence(line) {
             self.fence = Some((mark, length, number));
         } else if let Some(title) = title_of(line) {
-            self.begin(number, title);
+            self.start_section(number, title);
             return;
         } else if let Some(title) = title_without_space(line) {
             self.error(number, PlanProblem::NoSpace(title.to_owned()));
-        } else if self.key(number, line) {
+        } else if self.read_field(number, line) {
             return;
-        } else if let Some(problem) = self.misplaced(line) {
+        } else if let Some(problem) = self.misplaced_field(line) {
             self.error(number, problem);
         }
         if let Some(section) = self.sections.last_mut() {
@@ -192,15 +193,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn begin(&mut self, line: usize, title: &'a str) {
+    fn start_section(&mut self, line: usize, title: &'a str) {
         if title.is_empty() {
             self.error(line, PlanProblem::EmptyTitle);
         }
         self.sections.push(Section { title, line, ..Section::default() });
     }
 
-    /// Takes the line as `key: value` of the present section, where it stands above the description.
-    fn key(&mut self, number: usize, line: &'a str) -> bool {
+    /// Parses the line as `key: value` of the current section, if the description has not started. Returns true if it has a known
+    /// or misspelled key.
+    fn read_field(&mut self, number: usize, line: &'a str) -> bool {
         let Some(section) = self.sections.last_mut() else {
             return false;
         };
@@ -211,27 +213,29 @@ impl<'a> Reader<'a> {
             return false;
         };
         let (key, value) = (key.trim(), value.trim());
-        let problem = match KEYS.into_iter().find(|known| known.eq_ignore_ascii_case(key)) {
+        let problem = match FIELDS.into_iter().find(|known| known.eq_ignore_ascii_case(key)) {
             Some(known) => section.set(known, number, value),
             None => misspelled(key),
         };
-        let known = problem.is_some() || KEYS.iter().any(|known| known.eq_ignore_ascii_case(key));
+        let known = problem.is_some() || FIELDS.iter().any(|known| known.eq_ignore_ascii_case(key));
         if let Some(problem) = problem {
             self.error(number, problem);
         }
         known
     }
 
-    /// A key that stands in the description, or as an item of a list.
-    fn misplaced(&self, line: &str) -> Option<PlanProblem> {
+    /// Returns the problem of a field in the description or in a list item.
+    fn misplaced_field(&self, line: &str) -> Option<PlanProblem> {
         let section = self.sections.last()?;
         let text = unindented(line)?;
         let item = text.strip_prefix("- ").or_else(|| text.strip_prefix("* "));
         let (key, value) = item.unwrap_or(text).trim_start_matches(' ').split_once(':')?;
-        let key = KEYS.into_iter().find(|known| known.eq_ignore_ascii_case(key.trim_end()))?;
-        // One without a value would say nothing there either, and people write "After:" above an example.
-        let (title, is_item) = (section.title.to_owned(), item.is_some());
-        (!value.trim().is_empty()).then_some(PlanProblem::Misplaced { key, title, is_item })
+        let key = FIELDS.into_iter().find(|known| known.eq_ignore_ascii_case(key.trim_end()))?;
+        // A field without a value has no effect anyway, and people write "After:" before an example.
+        if value.trim().is_empty() {
+            return None;
+        }
+        Some(PlanProblem::Misplaced { key, title: section.title.to_owned(), is_list_item: item.is_some() })
     }
 
     fn finish(mut self) -> (Vec<Section<'a>>, Vec<PlanError>) {
@@ -252,10 +256,10 @@ impl<'a> Section<'a> {
     fn set(&mut self, key: &'static str, number: usize, value: &'a str) -> Option<PlanProblem> {
         match key {
             "after" => self.after.push((number, value)),
-            "requires" => self.requires.extend(words(value)),
-            "verify" if self.verify.is_some() => return Some(PlanProblem::Twice("verify")),
+            "requires" => self.requires.extend(split_list(value)),
+            "verify" if self.verify.is_some() => return Some(PlanProblem::DuplicateField("verify")),
             "verify" => self.verify = Some(code_span(value).to_owned()),
-            _ if self.priority.is_some() => return Some(PlanProblem::Twice("priority")),
+            _ if self.priority.is_some() => return Some(PlanProblem::DuplicateField("priority")),
             _ => match value.parse() {
                 Ok(priority) => self.priority = Some(priority),
                 Err(_) => return Some(PlanProblem::BadPriority(value.to_owned())),
@@ -273,11 +277,11 @@ impl<'a> Section<'a> {
     }
 }
 
-fn words(value: &str) -> impl Iterator<Item = String> {
+fn split_list(value: &str) -> impl Iterator<Item = String> {
     value.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned)
 }
 
-/// The command itself, where it is written as a Markdown code span.
+/// Returns the command inside a Markdown code span, or the value itself.
 fn code_span(value: &str) -> &str {
     match value.strip_prefix('`').and_then(|rest| rest.strip_suffix('`')) {
         Some(inner) if !inner.contains('`') => inner.trim(),
@@ -287,17 +291,17 @@ fn code_span(value: &str) -> &str {
 
 fn misspelled(key: &str) -> Option<PlanProblem> {
     let lower = key.to_lowercase();
-    let meant = KEYS.into_iter().find(|known| strsim::osa_distance(known, &lower) == 1)?;
+    let meant = FIELDS.into_iter().find(|known| strsim::osa_distance(known, &lower) == 1)?;
     Some(PlanProblem::UnknownKey { key: key.to_owned(), meant })
 }
 
-/// A line's text behind at most three spaces; four make it an indented code block.
+/// Returns the text after at most three spaces. Four spaces start an indented code block.
 fn unindented(line: &str) -> Option<&str> {
     let text = line.trim_start_matches(' ');
     (line.len() - text.len() <= 3).then_some(text)
 }
 
-fn fence_of(line: &str) -> Option<(char, usize, &str)> {
+fn parse_fence(line: &str) -> Option<(char, usize, &str)> {
     let text = unindented(line)?;
     let mark = text.chars().next().filter(|first| matches!(first, '`' | '~'))?;
     let rest = text.trim_start_matches(mark);
@@ -305,23 +309,25 @@ fn fence_of(line: &str) -> Option<(char, usize, &str)> {
     (length >= 3).then_some((mark, length, rest))
 }
 
-fn opens(line: &str) -> Option<(char, usize)> {
-    // Behind an opening fence of backticks no backtick may stand: that is a code span within text.
-    fence_of(line).filter(|(mark, _, rest)| *mark == '~' || !rest.contains('`')).map(|(mark, length, _)| (mark, length))
+fn opened_fence(line: &str) -> Option<(char, usize)> {
+    // After an opening fence of backticks, another backtick means a code span within text.
+    parse_fence(line)
+        .filter(|(mark, _, rest)| *mark == '~' || !rest.contains('`'))
+        .map(|(mark, length, _)| (mark, length))
 }
 
-fn closes(line: &str, (mark, length, _): Fence) -> bool {
-    fence_of(line).is_some_and(|(found, count, rest)| found == mark && count >= length && rest.trim().is_empty())
+fn closes_fence(line: &str, (mark, length, _): Fence) -> bool {
+    parse_fence(line).is_some_and(|(found, count, rest)| found == mark && count >= length && rest.trim().is_empty())
 }
 
-/// The title, if the line is a heading of the second level.
+/// Returns the title of a second-level heading.
 fn title_of(line: &str) -> Option<&str> {
     let rest = unindented(line)?.strip_prefix("##")?;
     if !rest.is_empty() && !rest.starts_with([' ', '\t']) {
         return None;
     }
     let title = rest.trim();
-    // Markdown allows hashes at the end of a heading too.
+    // Markdown also allows hashes at the end of a heading.
     let bare = title.trim_end_matches('#');
     Some(if bare.is_empty() || bare.ends_with([' ', '\t']) { bare.trim_end() } else { title })
 }
@@ -331,36 +337,36 @@ fn title_without_space(line: &str) -> Option<&str> {
     rest.starts_with(char::is_alphanumeric).then(|| rest.trim())
 }
 
-/// What makes two titles the same: neither case nor the kind of spaces.
+/// Returns the form in which titles are compared: without regard to case and the kind of spaces.
 fn title_key(title: &str) -> String {
     title.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
-/// Where each title stands; one that stands twice is an error.
-fn places(sections: &[Section<'_>], errors: &mut Vec<PlanError>) -> Titles {
-    let mut places: HashMap<String, usize> = HashMap::new();
+/// Returns the section index of each title. A duplicate title is an error.
+fn index_titles(sections: &[Section<'_>], errors: &mut Vec<PlanError>) -> Titles {
+    let mut indices: HashMap<String, usize> = HashMap::new();
     for (index, section) in sections.iter().enumerate() {
-        let first = *places.entry(title_key(section.title)).or_insert(index);
+        let first = *indices.entry(title_key(section.title)).or_insert(index);
         if first != index {
-            let (title, first) = (section.title.to_owned(), sections[first].line);
-            errors.push(PlanError { line: section.line, problem: PlanProblem::DuplicateTitle { title, first } });
+            let problem = PlanProblem::DuplicateTitle { title: section.title.to_owned(), first: sections[first].line };
+            errors.push(PlanError { line: section.line, problem });
         }
     }
-    let commas_max = places.keys().map(|title| title.matches(',').count()).max().unwrap_or(0);
-    Titles { places, commas_max }
+    let commas_max = indices.keys().map(|title| title.matches(',').count()).max().unwrap_or(0);
+    Titles { indices, commas_max }
 }
 
-/// Makes tasks of sections: titles become places in the list.
+/// Creates the tasks of sections and resolves titles to task indices.
 fn link(name: &str, sections: &[Section<'_>], errors: &mut Vec<PlanError>) -> Vec<NewTask> {
-    let titles = places(sections, errors);
+    let titles = index_titles(sections, errors);
     let mut tasks = Vec::with_capacity(sections.len());
     for section in sections {
         let mut blockers = Vec::new();
         for (line, value) in &section.after {
-            match titles.places_in(value) {
+            match titles.resolve_list(value) {
                 Ok(found) => blockers.extend(found),
                 Err(title) => {
-                    let meant = nearest(&title, sections);
+                    let meant = nearest_title(&title, sections);
                     errors.push(PlanError { line: *line, problem: PlanProblem::UnknownTitle { title, meant } });
                 }
             }
@@ -389,57 +395,58 @@ fn link(name: &str, sections: &[Section<'_>], errors: &mut Vec<PlanError>) -> Ve
     tasks
 }
 
-/// The titles of a plan, to be found in lists.
+/// The titles of a plan and their section indices.
 struct Titles {
-    places: HashMap<String, usize>,
-    /// The most commas one of them has.
+    indices: HashMap<String, usize>,
+    /// Maximum number of commas in one title.
     commas_max: usize,
 }
 
 impl Titles {
-    /// What the parts of a list are when joined: nothing at all, or a title's place; `None` where no title is called that.
-    fn place(&self, parts: &[&str]) -> Option<Option<usize>> {
+    /// Looks up list parts joined by commas: `Some(Some(index))` for a title, `Some(None)` for blank text, `None` for an unknown
+    /// title.
+    fn resolve(&self, parts: &[&str]) -> Option<Option<usize>> {
         let text = parts.join(",");
-        if text.trim().is_empty() { Some(None) } else { self.places.get(&title_key(&text)).map(|place| Some(*place)) }
+        if text.trim().is_empty() { Some(None) } else { self.indices.get(&title_key(&text)).map(|index| Some(*index)) }
     }
 
-    /// Where a title that begins at part `start` may end, the longest first.
-    fn ends(&self, start: usize, parts: &[&str]) -> impl Iterator<Item = usize> + use<> {
+    /// Returns the possible ends of a title that starts at part `start`, the longest first.
+    fn possible_ends(&self, start: usize, parts: &[&str]) -> impl Iterator<Item = usize> + use<> {
         (start + 1..=(start + self.commas_max + 1).min(parts.len())).rev()
     }
 
-    /// The places of a comma-separated list. Titles may contain commas: the longest that is known is taken, a shorter one
-    /// where the rest would not come out otherwise. The error is the part nobody is called.
-    fn places_in(&self, list: &str) -> Result<Vec<usize>, String> {
+    /// Returns the section indices of a comma-separated list. Titles may contain commas: the longest known title wins, unless
+    /// only a shorter one lets the rest be resolved. The error is the first unknown part.
+    fn resolve_list(&self, list: &str) -> Result<Vec<usize>, String> {
         let parts: Vec<&str> = list.split(',').collect();
-        // From the end: which title begins at each part, and where it ends, such that what follows comes out too.
+        // From the end: for each part, the title that starts there and its end, such that the rest can be resolved.
         let mut steps: Vec<Option<(Option<usize>, usize)>> = vec![None; parts.len() + 1];
         steps[parts.len()] = Some((None, parts.len()));
         for start in (0..parts.len()).rev() {
             steps[start] = self
-                .ends(start, &parts)
+                .possible_ends(start, &parts)
                 .filter(|end| steps[*end].is_some())
-                .find_map(|end| self.place(&parts[start..end]).map(|place| (place, end)));
+                .find_map(|end| self.resolve(&parts[start..end]).map(|index| (index, end)));
         }
         if steps[0].is_none() {
             return Err(self.unknown_part(&parts));
         }
         let mut found = Vec::new();
         let mut at = 0;
-        while let Some((place, end)) = steps[at]
+        while let Some((index, end)) = steps[at]
             && at < parts.len()
         {
-            found.extend(place);
+            found.extend(index);
             at = end;
         }
         Ok(found)
     }
 
-    /// The first part at which no title begins, taking the longest titles before it.
+    /// Returns the first part at which no title starts, after the longest titles before it.
     fn unknown_part(&self, parts: &[&str]) -> String {
         let mut at = 0;
         while at < parts.len() {
-            match self.ends(at, parts).find(|end| self.place(&parts[at..*end]).is_some()) {
+            match self.possible_ends(at, parts).find(|end| self.resolve(&parts[at..*end]).is_some()) {
                 Some(end) => at = end,
                 None => return parts[at].trim().to_owned(),
             }
@@ -448,26 +455,26 @@ impl Titles {
     }
 }
 
-fn nearest(title: &str, sections: &[Section<'_>]) -> Option<String> {
+fn nearest_title(title: &str, sections: &[Section<'_>]) -> Option<String> {
     let wanted = title_key(title);
-    let likeness = |section: &&Section<'_>| strsim::jaro_winkler(&title_key(section.title), &wanted);
+    let similarity = |section: &&Section<'_>| strsim::jaro_winkler(&title_key(section.title), &wanted);
     sections
         .iter()
-        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
-        .filter(|section| likeness(section) > 0.8)
+        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)))
+        .filter(|section| similarity(section) > 0.8)
         .map(|section| section.title.to_owned())
 }
 
-/// Places of tasks that wait for each other, if there are any.
+/// Returns the indices of tasks that wait for each other, if there are any.
 fn first_cycle(tasks: &[NewTask]) -> Option<Vec<usize>> {
-    let place = |id: TaskId| usize::try_from(id.0).ok().filter(|place| *place < tasks.len());
+    let index = |id: TaskId| usize::try_from(id.0).ok().filter(|index| *index < tasks.len());
     let blockers_of = |id: TaskId| {
-        place(id)
+        index(id)
             .map_or_else(Vec::new, |at| tasks[at].blocked_by_new.iter().map(|index| TaskId(*index as u64)).collect())
     };
     let ids = (0..tasks.len()).map(|index| TaskId(index as u64));
-    let cycle = graph::find_cycles(ids, blockers_of, |_| true).into_iter().next()?;
-    Some(cycle.into_iter().filter_map(place).collect())
+    let cycle = dependencies::find_cycles(ids, blockers_of, |_| true).into_iter().next()?;
+    Some(cycle.into_iter().filter_map(index).collect())
 }
 
 #[cfg(test)]
@@ -485,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_becomes_tasks_in_its_order() {
+    fn plan_parses_to_tasks_in_order() {
         let text = "\u{feff}# Port the parser\r\n\r\nafter: no key here\r\n```sh\r\n## no title\r\n```\r\n## Count, lines  ##\r\n\
             PRIORITY: 5\r\n\r\nrequires: coder, rust\r\nverify: `test -s counts.csv`\r\n\r\nWrite it.\r\n\r\n~~~sh\r\n## no task\r\nwc -l\r\n~~~\r\n\
             what comes after: this is text\r\n## Report\r\nafter: count, Lines\r\n### Not a task\r\n";
@@ -502,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn titles_with_commas_are_found_also_where_the_longest_match_is_wrong() {
+    fn after_field_resolves_titles_with_commas() {
         let text = "## a\n## a, b\n## b, c\n## d\nafter: a, b, c, a, b\n## e\nafter: a, b, a,, \n";
         let tasks = parse("p", text).unwrap();
         assert_eq!(tasks[3].blocked_by_new, [0, 1, 2]);
@@ -510,11 +517,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn plan_error_names_its_line() {
         check("just text\n", &[(1, "no task")]);
         check("", &[(1, "no task")]);
         check("##\n##Oops\n", &[(1, "needs a title"), (2, "`## Oops`")]);
-        check("## A\n\n## a\n", &[(3, "line 1 already")]);
+        check("## A\n\n## a\n", &[(3, "already used in line 1")]);
         check("## Build\n## Test\nafter: Biuld, Test\n", &[(3, "did you mean `Build`?")]);
         check("## Build\n## Test\nafter: Build, Xyz\n", &[(3, "`Xyz`")]);
         check("## A\npriority: high\n## B\npriority:\n", &[(2, "`priority: high`"), (4, "`priority: `")]);
@@ -523,13 +530,13 @@ mod tests {
         check("## A\nafter: C\n## B\nafter: A\n## C\nafter: B\n## D\nafter: A\n", &[(1, "A -> C -> B -> A")]);
         check("## A\nafter: A\n", &[(1, "A -> A")]);
         check("## A\n```\n## B\n", &[(2, "never closed")]);
-        check("## A\nDo it.\n\nverify: false\n", &[(4, "directly below the title `## A`")]);
-        check("## A\n- verify: false\n* After: X\n", &[(2, "without the dash"), (3, "`after:` counts only")]);
-        check("## A\n```sh\necho a\n\n## B\n```sh\necho b\n```\n", &[(2, "begins in line 6")]);
+        check("## A\nDo it.\n\nverify: false\n", &[(4, "directly after the title `## A`")]);
+        check("## A\n- verify: false\n* After: X\n", &[(2, "without the dash"), (3, "`after:` is a field only")]);
+        check("## A\n```sh\necho a\n\n## B\n```sh\necho b\n```\n", &[(2, "starts in line 6")]);
     }
 
     #[test]
-    fn prose_and_code_may_hold_what_looks_like_a_field() {
+    fn field_like_prose_and_code_stay_description() {
         let description = "Verify that it works: by hand.\nAfter:\n\n    verify: x\n\n````md\n```sh\n## B\nverify: x\n```\n````\n\
             ~~~\n```sh\n~~~\nSee `verify: x`. **requires:** nothing\n> priority: 5\nverify\n";
         let tasks = parse("p", &format!("verify: for people\n## A\nverify: true\n{description}")).unwrap();
@@ -541,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_circle_is_found_in_bounded_time() {
+    fn long_plan_cycle_is_found_in_bounded_time() {
         let text: String =
             (0..PLAN_TASKS_MAX).map(|n| format!("## t{n}\nafter: t{}\n", (n + 1) % PLAN_TASKS_MAX)).collect();
         assert!(matches!(parse("p", &text).unwrap_err().0[0].problem, PlanProblem::Cycle(_)));
@@ -564,8 +571,8 @@ mod tests {
 
     type Blockers = Vec<prop::sample::Index>;
 
-    /// A task as the `index`-th of its plan: its title its own, its blockers before it.
-    fn place(index: usize, task: NewTask, blockers: &Blockers) -> NewTask {
+    /// A copy of a task as the `index`-th of a plan, with a unique title and with blockers before it.
+    fn indexed_task(index: usize, task: NewTask, blockers: &Blockers) -> NewTask {
         let before = blockers.iter().filter(|_| index > 0).map(|at| at.index(index.max(1)));
         let blocked_by_new = before.collect::<std::collections::BTreeSet<_>>().into_iter().collect();
         let subject = format!("t{index}{}e", task.subject);
@@ -591,13 +598,13 @@ mod tests {
         );
         let blockers = prop::collection::vec(any::<prop::sample::Index>(), 0..4);
         prop::collection::vec((task, blockers), 1..8).prop_map(|rows| {
-            rows.into_iter().enumerate().map(|(index, (task, blockers))| place(index, task, &blockers)).collect()
+            rows.into_iter().enumerate().map(|(index, (task, blockers))| indexed_task(index, task, &blockers)).collect()
         })
     }
 
     proptest! {
         #[test]
-        fn a_rendered_plan_is_read_as_it_was(tasks in plan(), crlf: bool) {
+        fn rendered_plan_parses_back(tasks in plan(), crlf: bool) {
             let text = render(&tasks);
             let text = if crlf { text.replace('\n', "\r\n") } else { text };
             let mut read = parse("p", &text).unwrap();
@@ -609,7 +616,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_reader_fail(text in "(## |after:|```|[a-c,#: \\n]){0,40}") {
+        fn plan_parser_never_panics(text in "(## |after:|```|[a-c,#: \\n]){0,40}") {
             let _ = parse("p", &text);
         }
     }

@@ -1,7 +1,7 @@
-//! The shared state file: what the person wants, what the team does, and how one is merged into the other.
+//! The shared state file: the desired state, the current state, and how changes are merged into it.
 //!
-//! `desired_state` is the person's: Brigade changes it only at the documented endings, and only while it still is the one
-//! being ended. The other fields are Brigade's and authoritative in its memory. Fields of others are kept.
+//! `desired_state` belongs to the person. Brigade changes it only when a mode ends, and only if the file still has that mode. The
+//! other fields belong to Brigade, whose memory is authoritative. Fields of other programs are kept.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,31 +10,32 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::document::{Document, DocumentError};
+use super::json_document::{Document, DocumentError};
 use super::name::LEAD;
+use super::state_note::StateNote;
 use super::task::TaskId;
 use super::time::UnixMs;
 use super::waiting_for::WaitingFor;
 
-/// What a team is to do, or does.
+/// The desired or current state of a team.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// One session after the other, as long as there is work.
+    /// One session after another, while there is work.
     Continuous,
     /// One session.
     RunOnce,
-    /// One session that tidies up.
+    /// One clean-up session.
     RunCleanup,
-    /// Nothing new.
+    /// No new work.
     Pause,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Self; 4] = [Self::Continuous, Self::RunOnce, Self::RunCleanup, Self::Pause];
 
-    /// The word that stands in the file.
+    /// Returns the word used in the file.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -45,13 +46,13 @@ impl Mode {
         }
     }
 
-    /// The mode this word stands for.
+    /// Returns the mode of a word in the file.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mode| mode.as_str() == word)
     }
 
-    /// Whether it ends by itself after one session.
+    /// Returns true if the mode ends after one session.
     #[must_use]
     pub fn is_one_shot(self) -> bool {
         matches!(self, Self::RunOnce | Self::RunCleanup)
@@ -64,50 +65,50 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What a teammate does, as people and programs read it.
+/// The status of a teammate, for people and programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TeammateReport {
     /// Its role.
     pub role: String,
-    /// `work`, `stalled` (at work without a sign of life), `idle`, `stopping`, `stopped` (as it was asked), `dead`.
+    /// `work`, `stalled` (in WORK without progress), `idle`, `stopping`, `stopped` (on request), `dead`.
     pub phase: String,
     /// The task it holds.
     pub task: Option<TaskId>,
     /// Its attempt of that task.
     pub attempt: Option<u32>,
-    /// Since when it is in this phase.
+    /// Start time of this phase.
     pub since: String,
-    /// When the harness last saw it alive.
+    /// Time of the last progress that the harness saw.
     pub heartbeat: String,
-    /// Tokens it has used.
+    /// Number of tokens it has used.
     pub tokens: u64,
-    /// What they cost, in US dollars.
+    /// Their cost, in US dollars.
     pub cost_usd: f64,
-    /// What it waits for: a person, a limit, mail; `None` while it works.
+    /// The reason why it waits; `None` while it works.
     pub waiting_for: Option<WaitingFor>,
 }
 
 impl TeammateReport {
-    /// Whether it is not there any more, for whatever reason.
+    /// Returns true if it has stopped or died.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         ["stopped", "dead"].contains(&self.phase.as_str())
     }
 }
 
-/// How each teammate stands, by name. Copies share what did not change.
+/// The status of each teammate by name. Copies share unchanged reports.
 pub type TeammateReports = BTreeMap<String, Arc<TeammateReport>>;
 
 /// Brigade's part of the file.
 #[derive(Debug, Clone, Default)]
 pub struct StateReport {
-    /// The team.
+    /// Name of the team.
     pub team: String,
-    /// What it does; `None` leaves what the file says.
+    /// The current state; `None` keeps the one in the file.
     pub current: Option<Mode>,
-    /// How each teammate stands.
+    /// The status of each teammate.
     pub teammates: Arc<TeammateReports>,
-    /// How the lead stands, where it has a model. It is no teammate: who counts those must not count it.
+    /// The lead's status, if it has a model. It is separate, so that programs that count teammates do not count the lead.
     pub lead: Option<Arc<TeammateReport>>,
 }
 
@@ -121,28 +122,28 @@ impl PartialEq for StateReport {
 /// A change of the desired state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetDesired {
-    /// The new one.
+    /// The new state.
     pub mode: Mode,
     /// `human` or `agent`.
     pub by: String,
-    /// Why, for people.
+    /// The reason, for people.
     pub note: String,
-    /// Do it only where this stands: what was not a person's wish must not undo one.
+    /// Changes the state only if this holds. A change that no person asked for must not undo one of the person.
     pub only_if: Option<Expected>,
 }
 
-/// What a change of the desired state is made for.
+/// The precondition of a change of the desired state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
     /// There is no file.
     NoFile,
-    /// The file says this, whoever set it.
+    /// The file has this desired state.
     Mode(Mode),
-    /// The file says this with this note.
-    Noted(Mode, String),
+    /// The file has this desired state with this note.
+    ModeWithNote(Mode, String),
 }
 
-/// What is to be merged into the file.
+/// A change of the file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StateUpdate {
     /// Brigade's own fields.
@@ -151,31 +152,31 @@ pub struct StateUpdate {
     pub desired: Option<SetDesired>,
 }
 
-/// The shared state as a reader finds it.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SharedState {
-    /// What the person wants. A word nobody knows counts as pause.
+    /// The desired state. An unknown word counts as pause.
     pub desired: Mode,
-    /// The word itself, where nobody knows it.
+    /// The word in the file, if it is unknown.
     pub unknown_desired: Option<String>,
-    /// What the team says it does.
+    /// The current state.
     pub current: Mode,
-    /// Who set the desired state.
+    /// The author of the desired state: `human`, `agent` or another word in the file.
     pub set_by: String,
-    /// Why.
+    /// The reason, for people.
     pub note: String,
     /// The file as it was read.
     pub document: Document,
-    /// The report that was merged into it, where it was not read from a file since.
+    /// The last merged report, if no file was read since.
     merged: Option<StateReport>,
-    /// Whether there was no file.
-    is_fresh: bool,
+    /// True if there was no file.
+    is_new: bool,
 }
 
 impl SharedState {
-    /// What stands where there was no file: pause, pause.
+    /// Returns the state without a file: desired and current state are pause.
     #[must_use]
-    pub fn fresh(now: UnixMs) -> Self {
+    pub fn paused(now: UnixMs) -> Self {
         let mut document = Document::default();
         document.put("desired_state", &Mode::Pause);
         document.put("current_state", &Mode::Pause);
@@ -190,15 +191,15 @@ impl SharedState {
             note: String::new(),
             document,
             merged: None,
-            is_fresh: true,
+            is_new: true,
         }
     }
 
-    /// Reads the bytes of `agent_state.json`.
+    /// Parses the bytes of `agent_state.json`.
     ///
     /// # Errors
-    /// [`DocumentError`] when they are no JSON object. Known fields of a wrong type do not make it malformed: a
-    /// `desired_state` that is no known word counts as pause, the others as missing.
+    /// [`DocumentError`] if they are not a JSON object. A known field of a wrong type is no error: an unknown `desired_state`
+    /// counts as pause, other fields as missing.
     pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
         let document = Document::parse(bytes)?;
         let word = |field: &str| -> Option<String> {
@@ -209,40 +210,41 @@ impl SharedState {
         let desired = desired_word.as_deref().and_then(Mode::from_word);
         Ok(Self {
             desired: desired.unwrap_or(Mode::Pause),
-            unknown_desired: desired_word.filter(|_| desired.is_none()),
+            unknown_desired: if desired.is_none() { desired_word } else { None },
             current: word("current_state").as_deref().and_then(Mode::from_word).unwrap_or(Mode::Pause),
             set_by: word("setBy").unwrap_or_default(),
             note: word("note").unwrap_or_default(),
             document,
             merged: None,
-            is_fresh: false,
+            is_new: false,
         })
     }
 
-    /// The state with `update` merged in. Pure: merging the same update again changes nothing but the time.
+    /// Returns the state with `update` merged in. Pure. Merging the same update again changes only the time.
     #[must_use]
     pub fn merge(&self, update: &StateUpdate, now: UnixMs) -> Self {
-        let mut next = Self { is_fresh: false, ..self.clone() };
+        let mut next = Self { is_new: false, ..self.clone() };
         if let Some(report) = &update.report {
             if let Some(current) = report.current {
                 next.current = current;
                 next.document.put("current_state", &current);
             }
             next.document.put("team", &report.team);
-            let is_there = self.merged.as_ref().is_some_and(|merged| Arc::ptr_eq(&merged.teammates, &report.teammates));
-            if !is_there {
+            let is_unchanged =
+                self.merged.as_ref().is_some_and(|merged| Arc::ptr_eq(&merged.teammates, &report.teammates));
+            if !is_unchanged {
                 next.document.put("teammates", &report.teammates);
             }
             match &report.lead {
-                Some(lead) if lead_in(&next.document).as_ref() != Some(lead) => next.document.put(LEAD, lead),
-                // That of a team that ran here before; what somebody else calls so is theirs.
-                None if lead_in(&next.document).is_some() => next.document.remove(LEAD),
+                Some(lead) if lead_report_in(&next.document).as_ref() != Some(lead) => next.document.put(LEAD, lead),
+                // Removes the report of an earlier team here. A value of another program under this key is kept.
+                None if lead_report_in(&next.document).is_some() => next.document.remove(LEAD),
                 _ => {}
             }
             next.merged = Some(report.clone());
         }
         if let Some(set) = &update.desired
-            && set.only_if.as_ref().is_none_or(|expected| self.is_as(expected))
+            && set.only_if.as_ref().is_none_or(|expected| self.matches_expected(expected))
         {
             next.desired = set.mode;
             next.unknown_desired = None;
@@ -256,36 +258,42 @@ impl SharedState {
         next
     }
 
-    fn is_as(&self, expected: &Expected) -> bool {
-        let is_set_to = |mode: Mode| mode == self.desired && self.unknown_desired.is_none() && !self.is_fresh;
+    /// Returns the reason for the desired state.
+    #[must_use]
+    pub fn reason(&self) -> StateNote {
+        StateNote::from_file_text(&self.note)
+    }
+
+    fn matches_expected(&self, expected: &Expected) -> bool {
+        let is_set_to = |mode: Mode| mode == self.desired && self.unknown_desired.is_none() && !self.is_new;
         match expected {
-            Expected::NoFile => self.is_fresh,
+            Expected::NoFile => self.is_new,
             Expected::Mode(mode) => is_set_to(*mode),
-            Expected::Noted(mode, note) => is_set_to(*mode) && self.note == *note,
+            Expected::ModeWithNote(mode, note) => is_set_to(*mode) && self.note == *note,
         }
     }
 
-    /// How the lead of the team that last reported stands, where it has a model.
+    /// Returns the status of the lead of the last reporting team, if it has a model.
     #[must_use]
     pub fn lead(&self) -> Option<Arc<TeammateReport>> {
-        lead_in(&self.document)
+        lead_report_in(&self.document)
     }
 
-    /// The team that last reported into the file.
+    /// Returns the name of the last reporting team.
     #[must_use]
     pub fn team(&self) -> Option<String> {
         self.document.get("team").ok().flatten()
     }
 
-    /// The file's text.
+    /// Returns the file's text.
     #[must_use]
     pub fn to_file(&self) -> String {
         self.document.to_pretty()
     }
 
-    /// Whether Brigade's own fields in the file are those of `report`, apart from times.
+    /// Returns true if the file has the fields of `report`. The time of the file does not count.
     #[must_use]
-    pub fn carries(&self, report: &StateReport) -> bool {
+    pub fn contains_report(&self, report: &StateReport) -> bool {
         if let Some(merged) = &self.merged {
             let current = report.current.unwrap_or(self.current);
             return current == self.current && *merged == StateReport { current: merged.current, ..report.clone() };
@@ -299,7 +307,7 @@ impl SharedState {
     }
 }
 
-fn lead_in(document: &Document) -> Option<Arc<TeammateReport>> {
+fn lead_report_in(document: &Document) -> Option<Arc<TeammateReport>> {
     document.get(LEAD).ok().flatten()
 }
 
@@ -322,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lead_stands_beside_the_teammates_and_goes_with_its_team() {
+    fn lead_report_is_separate_and_removed_if_absent() {
         let team = |lead: Option<u64>| StateReport {
             team: "t".into(),
             lead: lead.map(|tokens| Arc::new(row(tokens, 0.0))),
@@ -336,12 +344,21 @@ mod tests {
         let read = SharedState::parse(file.as_bytes()).unwrap();
         assert_eq!(read.lead().unwrap().tokens, 1);
         assert!(!read.document.raw("teammates").unwrap().contains("coder"));
-        assert!(read.carries(&team(Some(1))) && !read.carries(&team(Some(2))) && !read.carries(&team(None)));
+        assert!(
+            read.contains_report(&team(Some(1)))
+                && !read.contains_report(&team(Some(2)))
+                && !read.contains_report(&team(None))
+        );
         let file = merged(&file, &team(None));
-        assert!(!file.contains("\"lead\"") && SharedState::parse(file.as_bytes()).unwrap().carries(&team(None)));
-        // What another program calls so is kept while it can be.
+        assert!(
+            !file.contains("\"lead\"") && SharedState::parse(file.as_bytes()).unwrap().contains_report(&team(None))
+        );
+        // A value of another program under this key is kept if possible.
         let file = merged(r#"{"lead":"Zoe"}"#, &team(None));
-        assert!(file.contains("Zoe") && SharedState::parse(file.as_bytes()).unwrap().carries(&team(None)), "{file}");
+        assert!(
+            file.contains("Zoe") && SharedState::parse(file.as_bytes()).unwrap().contains_report(&team(None)),
+            "{file}"
+        );
     }
 
     fn set(mode: Mode, only_if: Option<Mode>) -> StateUpdate {
@@ -353,15 +370,15 @@ mod tests {
     }
 
     #[test]
-    fn an_ending_does_not_undo_a_click() {
-        let clicked = SharedState::fresh(UnixMs(0)).merge(&set(Mode::Continuous, None), UnixMs(1));
-        let ended = clicked.merge(&set(Mode::Pause, Some(Mode::RunOnce)), UnixMs(2));
+    fn session_end_keeps_newer_desired_state() {
+        let set_by_person = SharedState::paused(UnixMs(0)).merge(&set(Mode::Continuous, None), UnixMs(1));
+        let ended = set_by_person.merge(&set(Mode::Pause, Some(Mode::RunOnce)), UnixMs(2));
         assert_eq!(ended.desired, Mode::Continuous);
-        assert_eq!(clicked.merge(&set(Mode::Pause, Some(Mode::Continuous)), UnixMs(2)).desired, Mode::Pause);
+        assert_eq!(set_by_person.merge(&set(Mode::Pause, Some(Mode::Continuous)), UnixMs(2)).desired, Mode::Pause);
     }
 
     #[test]
-    fn an_unknown_word_is_pause_and_is_kept() {
+    fn unknown_desired_state_is_pause_and_kept_in_file() {
         let state =
             SharedState::parse(br#"{"desired_state":"hyperdrive","current_state":"pause","mine":[1.0]}"#).unwrap();
         assert_eq!((state.desired, state.unknown_desired.as_deref()), (Mode::Pause, Some("hyperdrive")));
@@ -372,26 +389,26 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_found_again_in_the_file_it_was_merged_into() {
+    fn merged_state_file_carries_report() {
         let report = StateReport { team: "t".into(), current: Some(Mode::RunOnce), ..StateReport::default() };
         let update = StateUpdate { report: Some(report.clone()), desired: None };
-        let merged = SharedState::fresh(UnixMs(0)).merge(&update, UnixMs(9));
-        assert!(SharedState::parse(merged.to_file().as_bytes()).unwrap().carries(&report));
-        assert!(!SharedState::fresh(UnixMs(0)).carries(&report));
+        let merged = SharedState::paused(UnixMs(0)).merge(&update, UnixMs(9));
+        assert!(SharedState::parse(merged.to_file().as_bytes()).unwrap().contains_report(&report));
+        assert!(!SharedState::paused(UnixMs(0)).contains_report(&report));
     }
 
     proptest::proptest! {
-        /// Else each look at the file would find another's report in it, and correct that for ever.
+        /// Otherwise each read would find a different report in the file and correct it again.
         #[test]
-        fn any_cost_is_found_again_in_the_file(bits: u64, tokens: u64) {
+        fn state_file_carries_report_with_any_cost(bits: u64, tokens: u64) {
             let cost_usd = Some(f64::from_bits(bits)).filter(|cost| cost.is_finite()).unwrap_or(0.103_256_999_999_999_99);
             let row = Arc::new(row(tokens, cost_usd));
             let teammates = Arc::new(TeammateReports::from([("ann".to_owned(), Arc::clone(&row))]));
             let report =
                 StateReport { team: "t".into(), current: Some(Mode::RunOnce), teammates, lead: Some(row) };
             let update = StateUpdate { report: Some(report.clone()), desired: None };
-            let text = SharedState::fresh(UnixMs(0)).merge(&update, UnixMs(9)).to_file();
-            proptest::prop_assert!(SharedState::parse(text.as_bytes()).unwrap().carries(&report), "{text}");
+            let text = SharedState::paused(UnixMs(0)).merge(&update, UnixMs(9)).to_file();
+            proptest::prop_assert!(SharedState::parse(text.as_bytes()).unwrap().contains_report(&report), "{text}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The harness's own tags in texts of others: made harmless, however they are disguised.
+//! Escaping of Brigade's own tags in texts of others, however they are disguised.
 //!
-//! A text is compared as a reader sees it: without escapes of terminals, invisible characters and marks on letters, wide and ornamental forms
-//! as plain ones, look-alikes of other scripts as the letters they look like. Only the `<` of what reads as a tag is changed.
+//! Texts are compared by their appearance: without terminal escapes, invisible characters and accents, with plain instead of wide
+//! and ornamental forms, and with Latin letters instead of look-alikes. Only the `<` of such a tag is changed.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -12,13 +12,13 @@ use std::sync::LazyLock;
 use icu_normalizer::{DecomposingNormalizer, DecomposingNormalizerBorrowed};
 use regex::Regex;
 
-/// The tags only the harness may write.
+/// The tags that only the harness may write.
 pub const HARNESS_TAGS: [&str; 3] = ["identity", "inbox", "auto-claimed"];
 
-/// Characters that look like `<`, besides those that Unicode has as forms of it.
+/// Characters that look like `<` and are not Unicode compatibility forms of it.
 const OPENINGS: &str = "‹〈⟨〈❬❮❰˂ᐸᚲ⧼𝈶";
-/// Characters that look like a letter of the tags, besides those that Unicode has as forms of it; the letter stands for those before it. What cannot be told
-/// from `i` in some typefaces is one letter with it. From Unicode's confusables.txt.
+/// Characters that look like a letter of the tags and are not Unicode compatibility forms of it, before that letter. Characters
+/// that look like `i` in some typefaces count as `i`. From Unicode's confusables.txt.
 #[rustfmt::skip]
 const LOOK_ALIKES: [(&str, char); 15] = [
     ("аɑα⍺ᴀꭺꓮ∀ᗅ", 'a'), ("ьƅвβʙᏼᖯᑲꓐƀЪъ", 'b'), ("сϲᴄⲥꮯꓚ¢ↄ", 'c'), ("ԁᑯꓒꓓᴅđᗞᗪꭰꮷ", 'd'), ("еҽ℮εеꬲⴹᴇꭼꓰ⋿є", 'e'),
@@ -26,30 +26,30 @@ const LOOK_ALIKES: [(&str, char); 15] = [
     ("тτᴛꭲꓔⲧ⊤ŧ", 't'), ("υʋսᴜꞟꭎᑌꓴ∪", 'u'), ("хχᕁᕽ⤫×ꓫⲭⵝ╳ᚷ", 'x'), ("уүγʏყɣꓬΥꭹꮍⲩ", 'y'),
     ("‐‑‒–—―−⁃➖", '-'), ("⁄∕⧸╱", '/'),
 ];
-/// How far the end of a string for a terminal is looked for, in characters.
-const STRING_CHARS_MAX: usize = 256;
-/// How many strings for a terminal are skipped in one tag: with each, text that begins a tag itself could be read once more.
-const STRINGS_MAX: usize = 64;
+/// Maximum length of a terminal control string, in characters, within which its end is searched.
+const CONTROL_STRING_CHARS_MAX: usize = 256;
+/// Maximum number of control strings skipped in one tag. It bounds the time for text in which each string starts another tag.
+const CONTROL_STRINGS_MAX: usize = 64;
 
 const COMPATIBILITY: DecomposingNormalizerBorrowed<'static> = DecomposingNormalizer::new_nfkd();
 
-/// What no reader sees: controls, format characters, marks on letters, what is assigned nothing, and spaces that are next to none.
+/// Invisible characters: controls, format characters, combining marks, unassigned code points and very narrow spaces.
 static INVISIBLE: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let spaces = r"\u{2000}-\u{200A}\u{202F}\u{205F}\u{2800}\u{FFFC}\u{FFFD}";
-    // The expression is constant, and the tests below use it.
+    // The expression is constant and covered by the tests below.
     Regex::new(&format!(r"^[\p{{C}}\p{{M}}\p{{Default_Ignorable_Code_Point}}{spaces}]$")).ok()
 });
 
-/// The tags as [`Reader`] reads them.
+/// The tags as [`TagReader`] reads them, with and without hyphens.
 static TAGS: LazyLock<Vec<Vec<char>>> = LazyLock::new(|| {
-    let read = |tag: &str| tag.chars().map(letter).collect();
+    let read = |tag: &str| tag.chars().map(plain_letter).collect();
     HARNESS_TAGS.iter().flat_map(|tag| [read(tag), read(&tag.replace('-', ""))]).collect()
 });
 
-/// Makes `text` of others harmless: a `<` that opens or closes one of [`HARNESS_TAGS`] becomes `&lt;`, another character that looks
-/// like it its number, as `&#xFF1C;`.
+/// Escapes the tags of [`HARNESS_TAGS`] in `text`, opening and closing ones. `<` becomes `&lt;`, and a look-alike becomes its
+/// code point, such as `&#xFF1C;`.
 #[must_use]
-pub fn defuse(text: &str) -> Cow<'_, str> {
+pub fn escape_tags(text: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let mut copied = 0;
     for (at, opening) in text.char_indices().filter(|(_, character)| is_opening(*character)) {
@@ -71,13 +71,13 @@ pub fn defuse(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Takes [`defuse`] back, for a reader to whom tags mean nothing.
+/// Reverses [`escape_tags`], for readers that give tags no meaning.
 #[must_use]
-pub fn restore(text: &str) -> String {
+pub fn unescape_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut copied = 0;
     for (at, _) in text.match_indices('&') {
-        if let Some((opening, length)) = defused_opening(&text[at..])
+        if let Some((opening, length)) = parse_escaped_opening(&text[at..])
             && opens_harness_tag(&text[at + length..])
         {
             out.push_str(&text[copied..at]);
@@ -89,8 +89,8 @@ pub fn restore(text: &str) -> String {
     out
 }
 
-/// The opening that a text begins with as [`defuse`] writes it, and how many bytes that takes.
-fn defused_opening(text: &str) -> Option<(char, usize)> {
+/// Parses the escaped opening at the start of `text`. Returns the character and its length in bytes.
+fn parse_escaped_opening(text: &str) -> Option<(char, usize)> {
     if text.starts_with("&lt;") {
         return Some(('<', "&lt;".len()));
     }
@@ -104,22 +104,24 @@ fn is_opening(character: char) -> bool {
     if character.is_ascii() {
         return character == '<';
     }
-    OPENINGS.contains(character) || smuggled(character) == Some('<') || forms_of(character).next() == Some('<')
+    OPENINGS.contains(character)
+        || tag_character_to_ascii(character) == Some('<')
+        || forms_of(character).next() == Some('<')
 }
 
-/// Whether text that follows a `<` reads as one of the harness's tags; spaces and slashes in front are what a model overlooks.
+/// Returns true if text after a `<` reads as a harness tag. Spaces and slashes at its start are ignored, as models may do.
 fn opens_harness_tag(rest: &str) -> bool {
-    // Readers differ in two ways, and any of them may be the one.
-    for (ends_escapes, shows_smuggled) in [(false, false), (false, true), (true, false), (true, true)] {
-        let mut read = Reader {
+    // Readers differ in two ways, so all four combinations are tried.
+    for (escapes_take_next, shows_tag_characters) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut read = TagReader {
             rest: rest.chars(),
             forms: Vec::new(),
-            strings_left: STRINGS_MAX,
-            ends_escapes,
-            shows_smuggled,
+            strings_left: CONTROL_STRINGS_MAX,
+            escapes_take_next,
+            shows_tag_characters,
             is_ambiguous: false,
         };
-        if begins_as_tag(read.by_ref().skip_while(|character| matches!(character, ' ' | '/'))) {
+        if starts_with_tag(read.by_ref().skip_while(|character| matches!(character, ' ' | '/'))) {
             return true;
         }
         if !read.is_ambiguous {
@@ -129,63 +131,63 @@ fn opens_harness_tag(rest: &str) -> bool {
     false
 }
 
-fn begins_as_tag(letters: impl Iterator<Item = char>) -> bool {
+fn starts_with_tag(letters: impl Iterator<Item = char>) -> bool {
     let mut possible: Vec<&Vec<char>> = TAGS.iter().collect();
-    for (place, letter) in letters.enumerate() {
-        possible.retain(|tag| tag[place] == letter);
+    for (index, letter) in letters.enumerate() {
+        possible.retain(|tag| tag[index] == letter);
         if possible.is_empty() {
             return false;
         }
-        if possible.iter().any(|tag| tag.len() == place + 1) {
+        if possible.iter().any(|tag| tag.len() == index + 1) {
             return true;
         }
     }
     false
 }
 
-/// The characters that this one is a form of, by Unicode's compatibility decomposition.
+/// Returns the characters of the Unicode compatibility decomposition.
 fn forms_of(character: char) -> impl Iterator<Item = char> {
     COMPATIBILITY.normalize_iter(iter::once(character))
 }
 
-/// The ASCII character that an invisible tag character (U+E0020 to U+E007E) stands for.
-fn smuggled(character: char) -> Option<char> {
+/// Returns the ASCII character of an invisible tag character (U+E0020 to U+E007E).
+fn tag_character_to_ascii(character: char) -> Option<char> {
     let code = u32::from(character).checked_sub(0xE_0000)?;
     char::from_u32(code).filter(|character| matches!(character, ' '..='~'))
 }
 
-/// The plain letter that a visible character looks like.
-fn letter(character: char) -> char {
+/// Returns the plain letter that a visible character looks like.
+fn plain_letter(character: char) -> char {
     if character.is_whitespace() {
         return ' ';
     }
     let lower = character.to_lowercase().next().unwrap_or(character);
-    let known = |looks: &str| looks.contains(character) || looks.contains(lower);
-    LOOK_ALIKES.iter().find(|(looks, _)| known(looks)).map_or(lower, |(_, letter)| *letter)
+    let has_it = |looks: &str| looks.contains(character) || looks.contains(lower);
+    LOOK_ALIKES.iter().find(|(looks, _)| has_it(looks)).map_or(lower, |(_, letter)| *letter)
 }
 
-/// Reads a text letter by letter, as it looks.
-struct Reader<'a> {
+/// Reads a text as letters by their appearance.
+struct TagReader<'a> {
     rest: Chars<'a>,
-    /// What the last character is a form of, the last first.
+    /// The decomposition of the last character, in reverse order.
     forms: Vec<char>,
     strings_left: usize,
-    /// Whether an escape takes the character after it along, as terminals have it.
-    ends_escapes: bool,
-    /// Whether invisible tag characters are read as what they stand for.
-    shows_smuggled: bool,
-    /// Whether it came by something that another reader reads otherwise.
+    /// True if an escape includes the next character, as in terminals.
+    escapes_take_next: bool,
+    /// True if invisible tag characters are read as ASCII.
+    shows_tag_characters: bool,
+    /// True after a character that readers treat differently.
     is_ambiguous: bool,
 }
 
-impl Iterator for Reader<'_> {
+impl Iterator for TagReader<'_> {
     type Item = char;
 
     fn next(&mut self) -> Option<char> {
         loop {
             if let Some(form) = self.forms.pop() {
                 if !is_invisible(form) {
-                    return Some(letter(form));
+                    return Some(plain_letter(form));
                 }
                 continue;
             }
@@ -195,10 +197,10 @@ impl Iterator for Reader<'_> {
                 '\u{90}' | '\u{98}' | '\u{9d}'..='\u{9f}' => self.skip_string(),
                 ascii if ascii.is_ascii() => self.forms.push(ascii),
                 other => {
-                    let smuggled = smuggled(other);
-                    self.is_ambiguous |= smuggled.is_some();
-                    if self.shows_smuggled {
-                        self.forms.extend(smuggled);
+                    let hidden = tag_character_to_ascii(other);
+                    self.is_ambiguous |= hidden.is_some();
+                    if self.shows_tag_characters {
+                        self.forms.extend(hidden);
                     }
                     if !is_invisible(other) {
                         self.forms.extend(forms_of(other));
@@ -210,19 +212,19 @@ impl Iterator for Reader<'_> {
     }
 }
 
-impl Reader<'_> {
-    /// Skips what belongs to an escape, by ECMA-48.
+impl TagReader<'_> {
+    /// Skips an escape sequence, by ECMA-48.
     fn skip_escape(&mut self) {
         let before = self.rest.clone();
         match self.rest.next() {
             Some('[') => self.skip_sequence(),
             Some(']' | '^' | '_') => self.skip_string(),
-            Some('P' | 'X') if self.ends_escapes => self.skip_string(),
+            Some('P' | 'X') if self.escapes_take_next => self.skip_string(),
             Some(' '..='/') => {
                 self.skip_all(' ', '/');
                 self.skip_one('0', '~');
             }
-            Some('0'..='~') if self.ends_escapes => {}
+            Some('0'..='~') if self.escapes_take_next => {}
             next => {
                 self.is_ambiguous |= next.is_some_and(|next| ('0'..='~').contains(&next));
                 self.rest = before;
@@ -230,7 +232,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Skips parameters and the final character of a control sequence; where it has none, nothing.
+    /// Skips a control sequence: parameters and final character. Skips nothing if there is no final character.
     fn skip_sequence(&mut self) {
         let before = self.rest.clone();
         self.skip_all('0', '?');
@@ -240,12 +242,12 @@ impl Reader<'_> {
         }
     }
 
-    /// Skips a string for the terminal with its end; where it has none nearby, nothing.
+    /// Skips a control string and its terminator. Skips nothing if there is no terminator nearby.
     fn skip_string(&mut self) {
         let Some(fewer) = self.strings_left.checked_sub(1) else { return };
         self.strings_left = fewer;
         let mut rest = self.rest.clone();
-        for _ in 0..STRING_CHARS_MAX {
+        for _ in 0..CONTROL_STRING_CHARS_MAX {
             match rest.next() {
                 Some('\u{7}' | '\u{9c}') => return self.rest = rest,
                 Some('\u{1b}') if rest.clone().next() == Some('\\') => {
@@ -263,11 +265,11 @@ impl Reader<'_> {
     }
 
     fn skip_one(&mut self, first: char, last: char) -> bool {
-        let is_one = self.rest.clone().next().is_some_and(|next| (first..=last).contains(&next));
-        if is_one {
+        let is_in_range = self.rest.clone().next().is_some_and(|next| (first..=last).contains(&next));
+        if is_in_range {
             self.rest.next();
         }
-        is_one
+        is_in_range
     }
 }
 
@@ -284,7 +286,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn tags_are_defused_in_any_disguise() {
+    fn disguised_harness_tag_is_defused() {
         for hostile in [
             "<identity>",
             "</ Identity",
@@ -317,14 +319,14 @@ mod tests {
             "<i\u{e0061}nbox>",
             "<\u{33cc}box>",
         ] {
-            let defused = defuse(hostile);
-            assert!(defused.starts_with('&'), "{hostile:?} is {defused:?}");
-            assert_eq!(restore(&defused), hostile);
+            let escaped = escape_tags(hostile);
+            assert!(escaped.starts_with('&'), "{hostile:?} is {escaped:?}");
+            assert_eq!(unescape_tags(&escaped), hostile);
         }
     }
 
     #[test]
-    fn text_that_is_no_tag_is_left_as_it_is() {
+    fn text_without_harness_tag_is_unchanged() {
         for plain in [
             "a < b && b > c",
             "<in box> <inner> <i>dent</i> <id> <input>",
@@ -337,12 +339,12 @@ mod tests {
             "&lt;b> &#xFF1C;b",
             "identity inbox auto-claimed",
         ] {
-            assert!(matches!(defuse(plain), Cow::Borrowed(_)), "{plain:?} is {:?}", defuse(plain));
+            assert!(matches!(escape_tags(plain), Cow::Borrowed(_)), "{plain:?} is {:?}", escape_tags(plain));
         }
     }
 
     #[test]
-    fn look_alikes_stand_for_letters_of_the_tags() {
+    fn look_alikes_map_to_tag_letters() {
         let letters: String = HARNESS_TAGS.concat();
         assert!(LOOK_ALIKES.iter().all(|(_, letter)| *letter == '/' || letters.contains(*letter)));
         let tags: Vec<String> = TAGS.iter().map(|tag| tag.iter().collect()).collect();
@@ -350,18 +352,18 @@ mod tests {
     }
 
     #[test]
-    fn long_hostile_text_is_read_in_linear_time() {
+    fn defuse_of_hostile_text_takes_linear_time() {
         let texts =
             ["\u{1b}]<\u{7}", "\u{1b}[<m", "<", "<\u{1b}]", "<\u{200b}", "<\u{1b}[", "<\u{1b}i", "\u{ff1c}\u{1b}P"];
         for text in texts {
             // Quadratic time would take minutes.
             let text = text.repeat(30_000);
-            assert!(matches!(defuse(&text), Cow::Borrowed(_)));
+            assert!(matches!(escape_tags(&text), Cow::Borrowed(_)));
         }
     }
 
-    /// What may stand between the letters of a tag unseen.
-    fn junk() -> impl Strategy<Value = String> {
+    /// Invisible text between the letters of a tag.
+    fn invisible_text() -> impl Strategy<Value = String> {
         let pieces = [
             "",
             "",
@@ -389,8 +391,8 @@ mod tests {
         prop::collection::vec(prop::sample::select(pieces.to_vec()), 0..4).prop_map(|pieces| pieces.concat())
     }
 
-    /// A form of an ASCII letter: wide, bold, with an accent, capital.
-    fn dressed(letter: char, how: u8) -> String {
+    /// A variant of an ASCII letter: wide, bold, accented or upper case.
+    fn styled(letter: char, how: u8) -> String {
         let offset = u32::from(letter).wrapping_sub(u32::from('a'));
         let of = |base: u32| char::from_u32(base + offset).map(String::from).unwrap_or_default();
         match how {
@@ -406,38 +408,38 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tags_are_defused_with_random_insertions(
+        fn harness_tag_with_random_insertions_is_defused(
             tag in prop::sample::select(HARNESS_TAGS.to_vec()),
             opening in prop::sample::select(vec!["<", "\u{ff1c}", "\u{fe64}", "‹", "⟨"]),
             slash in prop::sample::select(vec!["", "/", " / ", "\u{ff0f}"]),
-            parts in prop::collection::vec((junk(), 0_u8..6), 12),
+            parts in prop::collection::vec((invisible_text(), 0_u8..6), 12),
             around in "[a-z <>&;]{0,8}",
         ) {
             let mut hostile = format!("{around}{opening}{slash}");
             for (letter, (junk, how)) in tag.chars().zip(&parts) {
                 hostile.push_str(junk);
-                hostile.push_str(&dressed(letter, *how));
+                hostile.push_str(&styled(letter, *how));
             }
             hostile.push_str(">\n");
-            let defused = defuse(&hostile);
-            prop_assert!(matches!(defused, Cow::Owned(_)), "{hostile:?}");
+            let escaped = escape_tags(&hostile);
+            prop_assert!(matches!(escaped, Cow::Owned(_)), "{hostile:?}");
             let left = |text: &str| text.char_indices().any(|(at, c)| is_opening(c) && opens_harness_tag(&text[at + c.len_utf8()..]));
-            prop_assert!(!left(&defused), "{defused:?}");
-            prop_assert_eq!(restore(&defused), hostile.clone());
+            prop_assert!(!left(&escaped), "{escaped:?}");
+            prop_assert_eq!(unescape_tags(&escaped), hostile.clone());
         }
 
         #[test]
         fn defused_text_is_restored(text in "[<&lt;/a-d inboxINBOXidentity\u{ff1c}\u{1b}\u{2060}]{0,60}") {
             prop_assume!(!text.contains("&lt;"));
-            prop_assert_eq!(restore(&defuse(&text)), text.clone());
-            let defused = defuse(&text);
-            prop_assert_eq!(&defuse(&defused), &defused);
+            prop_assert_eq!(unescape_tags(&escape_tags(&text)), text.clone());
+            let escaped = escape_tags(&text);
+            prop_assert_eq!(&escape_tags(&escaped), &escaped);
         }
 
         #[test]
-        fn any_text_is_read(text in any::<String>()) {
-            let defused = defuse(&text);
-            prop_assert!(text.chars().any(is_opening) || defused == text);
+        fn defuse_never_panics(text in any::<String>()) {
+            let escaped = escape_tags(&text);
+            prop_assert!(text.chars().any(is_opening) || escaped == text);
         }
     }
 }

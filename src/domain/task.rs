@@ -1,26 +1,26 @@
-//! A task: its fields, and how they stand in `task_<id>.json`.
+//! Tasks: their fields and their form in `task_<id>.json`.
 //!
-//! Contract: `id subject description status owner blockedBy blocks` have these names and types for every
-//! program that shares the board; the other fields are ours and optional. Who may change what is in [`super::change`],
-//! what may be claimed in [`super::graph`].
+//! Contract: `id subject description status owner blockedBy blocks` have these names and types for every program that shares the
+//! board. The other fields belong to Brigade and are optional. [`super::transition`] decides who may change a task,
+//! [`super::dependencies`] who may claim it.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::document::{Document, DocumentError};
-use super::imported::Imported;
+use super::json_document::{Document, DocumentError};
+use super::plan_update::ImportedFrom;
 use super::time::UnixMs;
 
-/// The number of a task; its file's name rules.
+/// Number of a task. The name of its file determines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TaskId(pub u64);
 
-/// The largest task number: every JSON reader holds it exactly (2^53 - 1).
+/// The largest task number: 2^53 - 1, which every JSON reader represents exactly.
 pub const TASK_ID_MAX: u64 = (1 << 53) - 1;
 
-/// Attempts a task has before it is given up, unless it says otherwise.
+/// Default number of failures after which a task is not retried.
 pub const MAX_ATTEMPTS_DEFAULT: u32 = 3;
 
 impl fmt::Display for TaskId {
@@ -30,13 +30,13 @@ impl fmt::Display for TaskId {
 }
 
 impl TaskId {
-    /// The name of this task's file on the board.
+    /// Returns the name of this task's file on the board.
     #[must_use]
     pub fn file_name(self) -> String {
         format!("task_{}.json", self.0)
     }
 
-    /// The task whose file has this name. `task_07.json` is nobody's: one task has one name.
+    /// Returns the task of a file name. `task_07.json` has none, because each task has exactly one file name.
     #[must_use]
     pub fn from_file_name(name: &str) -> Option<Self> {
         let digits = name.strip_prefix("task_")?.strip_suffix(".json")?;
@@ -45,25 +45,25 @@ impl TaskId {
     }
 }
 
-/// Where a task stands.
+/// The status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskStatus {
     /// Waits to be claimed.
     Pending,
-    /// Somebody works on it.
+    /// In progress.
     InProgress,
-    /// Done; others may build on it.
+    /// Completed. Its dependents may be claimed.
     Completed,
-    /// Given up, with a reason in its result; blocks its dependents until retried.
+    /// Failed without further retries, with the reason in its result. Blocks its dependents until retried.
     Failed,
 }
 
 impl TaskStatus {
-    /// All of them, in the order people read them.
+    /// All statuses, in display order.
     pub const ALL: [Self; 4] = [Self::Pending, Self::InProgress, Self::Completed, Self::Failed];
 
-    /// The word that stands in files.
+    /// Returns the word used in files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ impl TaskStatus {
         }
     }
 
-    /// The status this word stands for.
+    /// Returns the status of a word in a file.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == word)
@@ -87,46 +87,63 @@ impl fmt::Display for TaskStatus {
     }
 }
 
-/// Who holds a task. A task in progress without one is held by a program that knows nothing of claims.
+/// The claim of a task in progress. A task in progress without a claim was set in progress by a program that does not use claims.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// The worker whose life carries the claim; `lease:<name>` for a claim by command.
+    /// The worker that must be alive for the claim to hold; `lease:<name>` for a claim by command.
     pub worker: String,
-    /// When it was made.
+    /// Time of the claim.
     pub at: UnixMs,
-    /// When a claim without a process behind it ends.
+    /// End of the lease, for a claim without a worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<UnixMs>,
 }
 
-/// What came of a task.
+/// The prefix of the `worker` of a claim that ends with its lease and not with a process. Part of the file format.
+const LEASE_WORKER_PREFIX: &str = "lease:";
+
+/// Returns the `worker` of a claim that `name` makes by command.
+#[must_use]
+pub fn lease_worker(name: &str) -> String {
+    format!("{LEASE_WORKER_PREFIX}{name}")
+}
+
+impl Claim {
+    /// Returns true if the claim ends with its lease and not with a process.
+    #[must_use]
+    pub fn is_lease(&self) -> bool {
+        self.worker.starts_with(LEASE_WORKER_PREFIX)
+    }
+}
+
+/// The result of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TaskResult {
-    /// What was done, or why it failed.
+    /// The work done, or the reason of the failure.
     #[serde(default)]
     pub summary: String,
-    /// What shows it, in a sentence for people.
+    /// The evidence, in a sentence for people.
     #[serde(default)]
     pub evidence: String,
-    /// The verify command, as it came out when the task was completed.
+    /// The run of the verify command at completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyRun>,
-    /// The commit the work is in, where the task had a worktree of its own.
+    /// The commit with the work, if the task had its own worktree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// Who approved it, where the team has its work reviewed.
+    /// Name of the reviewer, if the team reviews work.
     #[serde(default, rename = "reviewedBy", skip_serializing_if = "Option::is_none")]
     pub reviewed_by: Option<String>,
 }
 
 impl TaskResult {
-    /// A result of which no more is known than what somebody says.
+    /// Creates a result with only a summary and evidence.
     #[must_use]
-    pub fn said(summary: impl Into<String>, evidence: impl Into<String>) -> Self {
+    pub fn new(summary: impl Into<String>, evidence: impl Into<String>) -> Self {
         Self { summary: summary.into(), evidence: evidence.into(), ..Self::default() }
     }
 
-    /// Whether it says why an attempt failed.
+    /// Returns true if it is the result of a failed attempt.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         self.evidence
@@ -135,15 +152,15 @@ impl TaskResult {
             .is_some_and(|number| number.parse::<u32>().is_ok())
     }
 
-    /// Why this attempt failed.
+    /// Creates the result of a failed attempt.
     #[must_use]
     pub fn failed(reason: &str, attempt: u32) -> Self {
-        Self::said(reason, format!("attempt {attempt} failed"))
+        Self::new(reason, format!("attempt {attempt} failed"))
     }
 
-    /// The failure it tells of, or that a release kept: which attempt failed, and why.
+    /// Returns the failed attempt and its reason, also from the result of a later release.
     #[must_use]
-    pub fn failure(&self) -> String {
+    pub fn failure_text(&self) -> String {
         if self.is_failure() {
             return format!("{}: {}", self.evidence, self.summary);
         }
@@ -151,24 +168,24 @@ impl TaskResult {
     }
 }
 
-/// How a verify command came out.
+/// A run of a verify command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifyRun {
     /// The command.
     pub command: String,
-    /// Its exit status; none where it was ended by a signal or its time was over.
+    /// Its exit status; `None` if a signal or a timeout ended it.
     #[serde(default, rename = "exitStatus")]
     pub exit_status: Option<i32>,
-    /// The end of what it printed, at most [`OUTPUT_TAIL_BYTES_MAX`] bytes.
+    /// The end of its output, at most [`OUTPUT_TAIL_BYTES_MAX`] bytes.
     #[serde(default, rename = "outputTail")]
     pub output_tail: String,
 }
 
-/// How much of a verify command's output a task's result keeps, in bytes.
+/// Maximum size of a verify command's output in a task's result, in bytes.
 pub const OUTPUT_TAIL_BYTES_MAX: usize = 2000;
 
 impl VerifyRun {
-    /// The run of `command`, with the end of its output.
+    /// Creates the record of a run of `command`. Keeps the end of `output`.
     #[must_use]
     pub fn new(command: &str, exit_status: Option<i32>, output: &str) -> Self {
         let output = output.trim_end();
@@ -178,79 +195,79 @@ impl VerifyRun {
     }
 }
 
-/// One task of the board.
+/// A task of the board.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
     /// Its number.
     pub id: TaskId,
-    /// One line that says what is to be done.
+    /// A summary in one line.
     pub subject: String,
-    /// The whole of it.
+    /// The full description.
     pub description: String,
-    /// Where it stands.
+    /// Its status.
     pub status: TaskStatus,
-    /// Who works or worked on it.
+    /// The holder, or the last holder of a finished task. For a pending task, the member it is assigned to.
     pub owner: Option<String>,
-    /// Tasks that must be finished first. Only this list decides; `blocks` mirrors it for readers.
+    /// Tasks that must be completed first. Only this list counts; `blocks` mirrors it for readers.
     pub blocked_by: Vec<TaskId>,
     /// Tasks that wait for this one.
     pub blocks: Vec<TaskId>,
-    /// The subject as something going on: "Counting lines".
+    /// The subject in the progressive form: "Counting lines".
     pub active_form: Option<String>,
-    /// Higher goes first; then the lower id.
+    /// Priority. Higher numbers go first, then lower ids.
     pub priority: i64,
-    /// Roles or capabilities, one of which the claimant needs; empty means anyone.
+    /// Roles or capabilities, one of which the claimant needs. If empty, anyone may claim it.
     pub requires: Vec<String>,
-    /// A command that must exit 0 before the task counts as completed.
+    /// A command that must exit 0 before the task is completed.
     pub verify: Option<String>,
-    /// The worktree it is done in, or was.
+    /// The task's worktree, also after the work.
     pub worktree: Option<String>,
-    /// How often it was claimed: the fence every write of a holder carries.
+    /// Number of claims. It is the fence that every write of a holder carries.
     pub attempt: u32,
-    /// Attempts that count against `max_attempts`.
+    /// Number of failed attempts that count against `max_attempts`.
     pub failures: u32,
-    /// Failures at which it is given up.
+    /// Number of failures after which it is not retried.
     pub max_attempts: u32,
-    /// Not claimable before this time.
+    /// End of its back-off: not claimable before this time.
     pub not_before: Option<UnixMs>,
-    /// Who holds it.
+    /// Its claim.
     pub claim: Option<Claim>,
-    /// What came of it.
+    /// Its result.
     pub result: Option<TaskResult>,
-    /// Who put it on the board.
+    /// Name of its creator.
     pub created_by: Option<String>,
-    /// When it was put there.
+    /// Time of its creation.
     pub created_at: Option<UnixMs>,
-    /// When a Brigade last changed it.
+    /// Time of the last change by Brigade.
     pub updated_at: Option<UnixMs>,
-    /// The file it was read from, with the fields of others.
+    /// The file as it was read, with unknown fields.
     pub document: Document,
 }
 
-/// Why the bytes of a task file are no task.
+/// Reasons why the bytes of a task file are not a valid task.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskFileError {
-    /// Not JSON, or a field of the wrong type.
+    /// They are not a JSON object, or a field has the wrong type.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// A field every task has is missing.
+    /// A required field is missing.
     #[error("field `{0}` is missing")]
     Missing(&'static str),
-    /// The id inside is not the one in the file's name.
-    #[error("its id is {inside}, its file says {file}")]
+    /// The id in the file differs from the id in the file's name.
+    #[error("its id is {inside}, but its file name says {file}")]
     OtherId {
         /// The id in the file.
         inside: u64,
-        /// The id of the file's name.
+        /// The id in the file's name.
         file: u64,
     },
-    /// A status nobody knows.
-    #[error("status `{0}` is none of pending, in_progress, completed, failed")]
+    /// The status is unknown.
+    #[error("status `{0}` is not one of pending, in_progress, completed, failed")]
     UnknownStatus(String),
 }
 
 impl Task {
-    /// A new task as it stands before anybody touched it.
+    /// Creates a pending task with default values.
     #[must_use]
     pub fn new(id: TaskId, subject: impl Into<String>) -> Self {
         Self {
@@ -279,10 +296,10 @@ impl Task {
         }
     }
 
-    /// Reads the bytes of `task_<id>.json`. Fields that are missing have their defaults; an owner of `""` is none.
+    /// Parses `task_<id>.json`. Missing fields get their defaults. An owner of `""` means no owner.
     ///
     /// # Errors
-    /// [`TaskFileError`]: the file is spoiled, and must not be taken for a task.
+    /// [`TaskFileError`]: the file is invalid and must not be used as a task.
     pub fn parse(id: TaskId, bytes: &[u8]) -> Result<Self, TaskFileError> {
         let document = Document::parse(bytes)?;
         let inside: u64 = document.get("id")?.ok_or(TaskFileError::Missing("id"))?;
@@ -320,27 +337,27 @@ impl Task {
         })
     }
 
-    /// The file's text: what was read, with the fields that changed since.
+    /// Returns the file's text: the document as it was read, with the changed fields.
     #[must_use]
     pub fn to_file(&self) -> String {
         self.to_document().to_pretty()
     }
 
-    /// The task as a JSON object: what was read, with the fields that changed since.
+    /// Returns the task as a JSON object: the document as it was read, with the changed fields.
     #[must_use]
     pub fn to_document(&self) -> Document {
-        self.document_where(|_| true)
+        self.document_with_changes(|_| true)
     }
 
-    /// The same where only what differs from `before` can have changed: `before` has the same document, and says what it says. Fields
-    /// that were left out stay out.
+    /// Returns the same document, faster, if this task is a changed copy of `before` with the same document. Only differing
+    /// fields are written, and omitted fields stay omitted.
     #[must_use]
     pub fn to_document_since(&self, before: &Self) -> Document {
-        self.document_where(|is_same| !is_same(self, before))
+        self.document_with_changes(|is_same| !is_same(self, before))
     }
 
-    /// The document with the fields that may have changed: `may_differ` is handed what compares one field of two tasks.
-    fn document_where(&self, may_differ: impl Fn(fn(&Self, &Self) -> bool) -> bool) -> Document {
+    /// Returns the document with the changed fields. `may_differ` gets a function that compares one field of two tasks.
+    fn document_with_changes(&self, may_differ: impl Fn(fn(&Self, &Self) -> bool) -> bool) -> Document {
         let mut document = self.document.clone();
         macro_rules! write {
             ($field:ident, $write:expr) => {
@@ -373,68 +390,69 @@ impl Task {
         document
     }
 
-    /// In progress for a program that knows nothing of claims: shown, not waited for, not reclaimed unless forced.
+    /// Returns true if another program set it in progress without a claim. Such a task is shown. It is not waited for, and
+    /// reclaimed only with `--force`.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.status == TaskStatus::InProgress && self.claim.is_none()
     }
 
-    /// Whether somebody who is called `name` and can do `capabilities` may do this task.
+    /// Returns true if a claimant with these roles and capabilities may do this task.
     #[must_use]
-    pub fn fits(&self, capabilities: &[String]) -> bool {
+    pub fn is_claimable_with(&self, capabilities: &[String]) -> bool {
         self.requires.is_empty()
             || self.requires.iter().any(|need| capabilities.iter().any(|have| have.eq_ignore_ascii_case(need)))
     }
 }
 
-/// A fresh reader of the file must see what the task says, also where the file said "" for nobody.
+/// Writes the owner. An owner that the file spells as `""` stays so if there is none.
 fn set_owner(document: &mut Document, owner: Option<&String>) {
-    let says_empty = matches!(document.get::<Option<String>>("owner"), Ok(Some(Some(owner))) if owner.is_empty());
+    let is_empty_text = matches!(document.get::<Option<String>>("owner"), Ok(Some(Some(owner))) if owner.is_empty());
     match owner {
         Some(owner) => document.set("owner", owner),
-        None if says_empty => {}
+        None if is_empty_text => {}
         None => document.set::<Option<String>>("owner", &None),
     }
 }
 
 fn set_text(document: &mut Document, field: &str, text: Option<&String>) {
-    let spelled_empty = matches!(document.get::<String>(field), Ok(Some(old)) if old.is_empty());
-    if text.is_some() || !spelled_empty {
+    let is_empty_text = matches!(document.get::<String>(field), Ok(Some(old)) if old.is_empty());
+    if text.is_some() || !is_empty_text {
         document.set_optional(field, text);
     }
 }
 
-/// A task that is to be put on the board; the board gives it its id.
+/// A task to create. The board assigns its id.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NewTask {
-    /// One line that says what is to be done.
+    /// A summary in one line.
     pub subject: String,
-    /// The whole of it.
+    /// The full description.
     pub description: String,
-    /// Blockers that are on the board already.
+    /// Blockers on the board.
     pub blocked_by: Vec<TaskId>,
-    /// Blockers among the tasks created in the same call, by their index.
+    /// Blockers among the tasks of the same call, by index.
     pub blocked_by_new: Vec<usize>,
-    /// The subject as something going on.
+    /// The subject in the progressive form.
     pub active_form: Option<String>,
-    /// Higher goes first.
+    /// Priority. Higher numbers go first.
     pub priority: i64,
     /// Roles or capabilities, one of which the claimant needs.
     pub requires: Vec<String>,
     /// A command that must exit 0 before completion.
     pub verify: Option<String>,
-    /// Failures at which it is given up; `None` is the default.
+    /// Number of failures after which it is not retried; `None` means the default.
     pub max_attempts: Option<u32>,
-    /// Whom it is kept for.
+    /// The member it is assigned to.
     pub owner: Option<String>,
-    /// Where it comes from, so that importing a plan twice adds nothing twice: kept as `metadata.source`.
+    /// Its source, so that a second import creates no duplicate. Stored as `metadata.source`.
     pub source: Option<String>,
-    /// The line of the plan it begins in, from 1.
+    /// The line of the plan in which it starts, from 1.
     pub source_line: Option<usize>,
 }
 
 impl NewTask {
-    /// The task this becomes under `id`, created by `by` at `now`; `ids` are those of the whole call.
+    /// Returns the task with this `id`, created by `by` at `now`. `ids` are the ids of all tasks of the call.
     #[must_use]
     pub fn into_task(self, id: TaskId, ids: &[TaskId], by: &str, now: UnixMs) -> Task {
         let mut task = Task::new(id, self.subject);
@@ -453,17 +471,17 @@ impl NewTask {
         task.created_at = Some(now);
         task.updated_at = Some(now);
         if let Some(source) = self.source {
-            // The fields everybody knows come first in the file.
+            // The standard fields come first in the file.
             task.document = task.to_document();
             task.document.put("metadata", &serde_json::json!({ "source": source }));
-            Imported::of(&task).remember(&mut task);
+            ImportedFrom::of(&task).store_in(&mut task);
         }
         task
     }
 }
 
 impl Task {
-    /// Where the task comes from: `metadata.source`, as [`NewTask::source`] set it.
+    /// Returns the task's source, from `metadata.source`.
     #[must_use]
     pub fn source(&self) -> Option<String> {
         let metadata: serde_json::Value = self.document.get("metadata").ok()??;
@@ -481,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn file_names_have_one_spelling() {
+    fn task_file_name_has_one_spelling() {
         assert_eq!(TaskId::from_file_name("task_7.json"), Some(TaskId(7)));
         for other in [
             "task_07.json",
@@ -498,16 +516,16 @@ mod tests {
     }
 
     #[test]
-    fn missing_optional_fields_have_their_defaults() {
+    fn missing_task_fields_have_defaults() {
         let task = parse(r#"{"id":7,"subject":"s","status":"pending"}"#).unwrap();
         assert_eq!((task.max_attempts, task.priority, task.attempt), (3, 0, 0));
         assert_eq!(task.owner, None);
     }
 
     #[test]
-    fn spoiled_files_are_named_with_their_reason() {
+    fn malformed_task_error_names_reason() {
         for (text, reason) in [
-            (r#"{"id":8,"subject":"s","status":"pending"}"#, "its id is 8, its file says 7"),
+            (r#"{"id":8,"subject":"s","status":"pending"}"#, "its id is 8, but its file name says 7"),
             (r#"{"id":7,"subject":"s","status":"done"}"#, "status `done`"),
             (r#"{"id":7,"status":"pending"}"#, "field `subject` is missing"),
             (r#"{"id":7,"subject":"s","status":"pending","blockedBy":"3"}"#, "field `blockedBy`"),
@@ -515,12 +533,12 @@ mod tests {
             (r#"{"id":7,"subje"#, "not a JSON object"),
         ] {
             let error = parse(text).unwrap_err().to_string();
-            assert!(error.contains(reason), "{error} should say {reason}");
+            assert!(error.contains(reason), "{error} lacks {reason}");
         }
     }
 
     #[test]
-    fn an_empty_owner_is_nobody_and_stays_spelled_that_way() {
+    fn empty_owner_means_none_and_keeps_spelling() {
         let text = "{\n  \"id\": 7,\n  \"subject\": \"s\",\n  \"description\": \"\",\n  \"status\": \"pending\",\n  \"owner\": \"\",\n  \"blockedBy\": [],\n  \"blocks\": []\n}\n";
         let mut task = parse(text).unwrap();
         assert_eq!(task.owner, None);
@@ -528,7 +546,7 @@ mod tests {
         task.owner = Some("bob".into());
         assert!(task.to_file().contains("\"owner\": \"bob\""));
         task.owner = None;
-        assert!(task.to_file().contains("\"owner\": \"\""), "as the file had it");
+        assert!(task.to_file().contains("\"owner\": \"\""), "spelled as in the file");
         let mut bob = parse(&text.replace("\"owner\": \"\"", "\"owner\": \"bob\"")).unwrap();
         bob.owner = None;
         assert!(bob.to_file().contains("\"owner\": null"));
@@ -571,7 +589,7 @@ mod tests {
                         at: UnixMs(at),
                         expires: expires.map(UnixMs),
                     }),
-                    result: result.map(|(summary, evidence)| TaskResult::said(summary, evidence)),
+                    result: result.map(|(summary, evidence)| TaskResult::new(summary, evidence)),
                     ..Task::new(TaskId(7), subject)
                 },
             )
@@ -579,16 +597,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(task in arbitrary_task(), other in arbitrary_task()) {
+        fn task_file_round_trips(task in arbitrary_task(), other in arbitrary_task()) {
             let written = task.to_file();
             let read = Task::parse(TaskId(7), written.as_bytes()).unwrap();
             prop_assert_eq!(&read.to_file(), &written);
             prop_assert_eq!(&Task { document: Document::default(), ..read.clone() }, &task);
-            // Whatever the file said before, it says the new values afterwards.
+            // Values of the earlier file do not survive.
             let changed = Task { document: read.document, ..other.clone() };
             let again = Task::parse(TaskId(7), changed.to_file().as_bytes()).unwrap();
             prop_assert_eq!(&Task { document: Document::default(), ..again }, &other);
-            // So it does when only what differs is written.
+            // The same holds if only the differing fields are written.
             let before = Task { document: changed.to_document(), ..changed };
             let mut next = before.clone();
             (next.status, next.owner, next.claim, next.not_before) = (task.status, task.owner, task.claim, task.not_before);

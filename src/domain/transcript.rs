@@ -1,7 +1,7 @@
-//! What was said: the records of a transcript, and the blocks a message is made of.
+//! The records of a transcript and the blocks of a message.
 //!
-//! A transcript only grows. A compaction is a record, not a rewriting: `covers` says how many records before it the
-//! summary stands for. Which of them reach the model is [`super::context`]'s to say.
+//! A transcript only grows. A compaction is a record, not a rewrite: `covers` is the number of earlier records that its summary
+//! replaces for the model. [`super::prompt`] decides which records the model reads.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::task::TaskId;
 use super::time::UnixMs;
 
-/// Whose words a message is.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -19,7 +19,7 @@ pub enum Role {
     Assistant,
 }
 
-/// A part of a message, in the Messages API's shape.
+/// A part of a message, in the format of the Messages API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Block {
@@ -28,52 +28,52 @@ pub enum Block {
         /// The text.
         text: String,
     },
-    /// The model asks for a tool.
+    /// A tool call by the model.
     ToolUse {
-        /// The call's id; its result carries it.
+        /// Id of the call, which its result repeats.
         id: String,
-        /// Which tool.
+        /// Name of the tool.
         name: String,
         /// Its arguments.
         #[serde(default)]
         input: Value,
     },
-    /// What the tool said.
+    /// The result of a tool call.
     ToolResult {
-        /// The call it answers.
+        /// Id of the call.
         tool_use_id: String,
         /// Its output.
         content: String,
-        /// Whether it failed in a way the model can mend.
+        /// True if it failed and the model can react to that.
         #[serde(default)]
         is_error: bool,
     },
-    /// A block of a kind that is passed back to its provider as it came, such as signed thinking.
+    /// A block that is sent back to its provider unchanged, such as signed thinking.
     #[serde(untagged)]
     Other(Value),
 }
 
 impl Block {
-    /// A text block.
+    /// Creates a text block.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
 }
 
-/// Tokens of one model request, as the provider reported them.
+/// The tokens of model requests, as reported by the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// Read, not counting what came from the cache.
+    /// Input tokens, without those of the cache.
     #[serde(default)]
     pub input_tokens: u64,
-    /// Written.
+    /// Output tokens.
     #[serde(default)]
     pub output_tokens: u64,
-    /// Read from the provider's cache.
+    /// Input tokens read from the provider's cache.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cache_read_tokens: u64,
-    /// Written to the provider's cache.
+    /// Input tokens written to the provider's cache.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cache_write_tokens: u64,
 }
@@ -83,7 +83,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Usage {
-    /// Both together.
+    /// Returns the sum. Saturates.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Usage {
         }
     }
 
-    /// All tokens, however they were paid for.
+    /// Returns the number of tokens of all kinds.
     #[must_use]
     pub fn total(self) -> u64 {
         self.input_tokens
@@ -104,52 +104,52 @@ impl Usage {
     }
 }
 
-/// One record: a line of `transcripts/<name>.jsonl`.
+/// A record: a line of `transcripts/<name>.jsonl`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
-    /// When it was written.
+    /// Time of the record.
     pub at: UnixMs,
-    /// What it says.
+    /// Its content.
     pub entry: Entry,
 }
 
-/// What a record says.
+/// The content of a record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entry {
-    /// Something said.
+    /// A message.
     Message(MessageRecord),
-    /// The records before it are replaced by a summary for the model.
+    /// A summary that replaces earlier records for the model.
     Compaction {
-        /// What matters of them.
+        /// The summary.
         summary: String,
-        /// How many records from the start the summary stands for.
+        /// Number of records from the start that it covers.
         covers: u64,
     },
 }
 
-/// A message with what the harness knows about it.
+/// A message with the harness's data about it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MessageRecord {
-    /// Whose words.
+    /// The author.
     pub role: Role,
     /// Its parts.
     pub content: Vec<Block>,
-    /// The task it is about.
+    /// The task it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskId>,
     /// The attempt of that task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// What the request for it used.
+    /// Usage of the request that produced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// The mail delivered in it, by id: dedupe across restarts is from here only.
+    /// Ids of the mail in it. Duplicates are removed across restarts by this field alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub delivered: Vec<String>,
 }
 
 impl MessageRecord {
-    /// A message of which the harness knows nothing more.
+    /// Creates a message without further data.
     #[must_use]
     pub fn new(role: Role, content: Vec<Block>) -> Self {
         Self { role, content, task: None, attempt: None, usage: None, delivered: Vec::new() }
@@ -187,7 +187,7 @@ enum Kind {
 }
 
 impl Record {
-    /// The line, without a newline.
+    /// Returns the line without a newline.
     #[must_use]
     pub fn to_line(&self) -> String {
         let blank = Line {
@@ -217,14 +217,14 @@ impl Record {
                 Line { kind: Kind::Compaction, summary: Some(summary.clone()), covers: Some(*covers), ..blank }
             }
         };
-        // Nothing in a line has keys that are not strings, so writing it cannot fail.
+        // All map keys are strings, so serializing cannot fail.
         serde_json::to_string(&line).unwrap_or_default()
     }
 
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// What serde says, when it is not a record of ours.
+    /// The error of serde, if it is not a record.
     pub fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
         let line: Line = serde_json::from_slice(line)?;
         let entry = match line.kind {
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_read_as_they_were_written() {
+    fn transcript_record_round_trips() {
         let block = Block::Other(serde_json::json!({"type": "thinking", "thinking": "hm", "signature": "c2ln"}));
         let mut message = MessageRecord::new(Role::Assistant, vec![Block::text("hi"), block]);
         message.usage = Some(Usage { input_tokens: 9, ..Usage::default() });
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_use_without_input_has_none() {
+    fn tool_use_without_input_parses_as_null() {
         let line = br#"{"v":1,"at":1,"kind":"message","role":"assistant","content":[{"type":"tool_use","id":"x","name":"idle"}]}"#;
         let Entry::Message(message) = Record::parse(line).unwrap().entry else { panic!("a message") };
         assert_eq!(message.content, [Block::ToolUse { id: "x".into(), name: "idle".into(), input: Value::Null }]);

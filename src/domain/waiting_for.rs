@@ -1,7 +1,7 @@
-//! The things a member of a team waits for.
+//! The reason why a member waits.
 //!
-//! Files hold them as text, which is a format: [`WaitingFor::to_file_text`] and [`WaitingFor::from_file_text`] are its only writer and reader.
-//! `Display` renders them for people, and nothing reads that.
+//! Files store it as text, which is a format. [`WaitingFor::to_file_text`] is its only writer, [`WaitingFor::from_file_text`] its
+//! only reader. `Display` renders it for people.
 
 use std::fmt;
 
@@ -11,22 +11,22 @@ const MAIL_OR_TASK: &str = "mail or a claimable task";
 const PERSON: &str = "a person: ";
 const MODEL: &str = "its model: ";
 
-/// The thing a member of a team waits for.
+/// The reason why a member waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", from = "String")]
 pub enum WaitingFor {
-    /// Mail or a claimable task: nothing is in its way.
+    /// It is idle and waits for mail or a claimable task.
     MailOrTask,
-    /// The person's answer to this question.
+    /// It waits for the person's answer to this question.
     Person(String),
-    /// Its model, which does not answer for this reason and is not asked again.
+    /// Its model failed for this reason and is not called again.
     Model(String),
-    /// Anything else, in words.
+    /// Any other reason, in words.
     Other(String),
 }
 
 impl WaitingFor {
-    /// The text that files hold.
+    /// Returns the text for files.
     #[must_use]
     pub fn to_file_text(&self) -> String {
         match self {
@@ -37,7 +37,7 @@ impl WaitingFor {
         }
     }
 
-    /// The thing that this text of a file names.
+    /// Parses the text of a file.
     #[must_use]
     pub fn from_file_text(text: &str) -> Self {
         if text == MAIL_OR_TASK {
@@ -92,13 +92,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn file_text_is_read_as_it_was_written(waiting_for in any_waiting_for()) {
+        fn waiting_for_text_round_trips(waiting_for in any_waiting_for()) {
             prop_assert_eq!(WaitingFor::from_file_text(&waiting_for.to_file_text()), waiting_for);
         }
     }
 
     #[test]
-    fn file_text_is_that_of_the_format() {
+    fn waiting_for_text_matches_file_format() {
         for (waiting_for, text) in [
             (WaitingFor::MailOrTask, "mail or a claimable task"),
             (WaitingFor::Person("which port?".into()), "a person: which port?"),

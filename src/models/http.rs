@@ -1,8 +1,8 @@
-//! HTTP as providers use it: one pool of connections for all members of a process, and reading within bounds.
+//! HTTP for providers: one connection pool for all members of a process, and bounded reads.
 //!
-//! HTTP/1.1 only: over one HTTP/2 connection a server decides how many teammates may ask at once. Redirects are not
-//! followed, because they would carry a key elsewhere; compressed answers are not asked for, because a few bytes can become
-//! any number of them.
+//! HTTP/1.1 only: on one HTTP/2 connection the server limits the parallel requests of all teammates. Redirects are not followed,
+//! because they would send a key to another server. Compressed answers are not requested, because a few bytes can expand
+//! without bound.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use std::time::Duration;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
 
-/// How long connecting may take.
+/// The timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections that are kept for the next request.
+/// The most idle connections in the pool, for each host.
 const IDLE_CONNECTIONS_MAX: usize = 64;
-/// How long a connection is kept.
+/// The time that an idle connection is kept.
 const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// After so long without data the system asks whether the other side is still there.
+/// The time without data until the system sends TCP keep-alive probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// How long the end of an answer that is complete already is waited for, so that its connection can be used again.
+/// The longest wait for the end of the response after a complete answer. Then its connection can be used again.
 const END_TIMEOUT: Duration = Duration::from_millis(100);
-/// Pieces that are read while waiting for that end.
-const PIECES_BEHIND_THE_END_MAX: usize = 8;
+/// The most chunks that are read during that wait.
+const TRAILING_CHUNKS_MAX: usize = 8;
 
-/// Why nothing more comes.
+/// The reason why a response ended early.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
-    /// Nothing came for so long.
+pub enum TransportError {
+    /// No data arrived for this time.
     #[error("it sent nothing for {} s", .0.as_secs_f32())]
     Silent(Duration),
     /// The connection failed.
@@ -34,20 +34,20 @@ pub enum Broken {
     Failed(String),
 }
 
-/// The client for addresses like `url`: one for each of the four kinds, shared by the whole process. A server on this machine
-/// is not looked for behind a proxy; others are, as `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` say.
+/// The client for `url`. The process shares four: for HTTP or HTTPS, and for loopback or other servers. Only other servers use
+/// the proxy of `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
 ///
 /// # Errors
-/// The system's certificates cannot be read, which `https` needs.
+/// The system's certificates, which HTTPS needs, cannot be read.
 pub fn client(url: &Url) -> Result<Client, String> {
     static CLIENTS: [OnceLock<Result<Client, String>>; 4] = [const { OnceLock::new() }; 4];
-    let (is_secure, is_here) = (url.scheme() == "https", is_loopback(url));
-    let place = usize::from(is_secure) * 2 + usize::from(is_here);
-    CLIENTS[place].get_or_init(|| build(is_secure, is_here)).clone()
+    let (is_secure, is_local) = (url.scheme() == "https", is_loopback(url));
+    let index = usize::from(is_secure) * 2 + usize::from(is_local);
+    CLIENTS[index].get_or_init(|| build(is_secure, is_local)).clone()
 }
 
-fn build(is_secure: bool, is_here: bool) -> Result<Client, String> {
-    // Another part of the program may have chosen already, which serves as well.
+fn build(is_secure: bool, is_local: bool) -> Result<Client, String> {
+    // Another part of the program can have installed a provider already, which works too.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder()
         .user_agent(concat!("brigade/", env!("CARGO_PKG_VERSION")))
@@ -56,14 +56,14 @@ fn build(is_secure: bool, is_here: bool) -> Result<Client, String> {
         .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
         .pool_idle_timeout(IDLE_CONNECTION_TIMEOUT)
         .tcp_keepalive(KEEPALIVE);
-    if is_here {
+    if is_local {
         builder = builder.no_proxy();
     }
     if !is_secure {
-        // No certificate is looked at, so a system without any will do.
+        // No certificate is checked, so the system needs none.
         builder = builder.tls_certs_only([]);
     }
-    builder.build().map_err(|error| format!("HTTPS cannot be used here: {}", describe(error)))
+    builder.build().map_err(|error| format!("cannot use HTTPS: {}", describe(error)))
 }
 
 fn is_loopback(url: &Url) -> bool {
@@ -71,7 +71,7 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// What an error comes down to: its innermost cause, which names no address.
+/// The innermost cause of an error. It names no address.
 #[must_use]
 pub fn describe(error: reqwest::Error) -> String {
     let error = error.without_url();
@@ -82,30 +82,30 @@ pub fn describe(error: reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// Why a request got no answer: nobody was there, or hung up before it answered.
+/// The reason why a request got no answer: no connection, or the connection closed before the answer.
 #[must_use]
-pub fn unanswered(error: reqwest::Error) -> String {
-    let what = if error.is_connect() { "cannot be reached" } else { "hung up before it answered" };
-    format!("{what}: {}", describe(error))
+pub fn no_answer_reason(error: reqwest::Error) -> String {
+    let problem = if error.is_connect() { "cannot be reached" } else { "closed the connection before it answered" };
+    format!("{problem}: {}", describe(error))
 }
 
-/// The next piece of an answer; `None` at its end.
+/// Reads the next chunk of an answer; `None` at its end.
 ///
 /// # Errors
-/// See [`Broken`].
+/// See [`TransportError`].
 pub async fn next_piece(
     response: &mut Response,
     silence_timeout: Duration,
-) -> Result<Option<impl AsRef<[u8]>>, Broken> {
+) -> Result<Option<impl AsRef<[u8]>>, TransportError> {
     match tokio::time::timeout(silence_timeout, response.chunk()).await {
         Ok(Ok(piece)) => Ok(piece),
-        Ok(Err(error)) => Err(Broken::Failed(describe(error))),
-        Err(_) => Err(Broken::Silent(silence_timeout)),
+        Ok(Err(error)) => Err(TransportError::Failed(describe(error))),
+        Err(_) => Err(TransportError::Silent(silence_timeout)),
     }
 }
 
-/// The beginning of an answer that is to be shown, at most `bytes_max` of it; what came before it broke.
-pub async fn beginning(mut response: Response, silence_timeout: Duration, bytes_max: usize) -> Vec<u8> {
+/// Reads the first `bytes_max` bytes of an answer, or less if it ends or fails before.
+pub async fn read_beginning(mut response: Response, silence_timeout: Duration, bytes_max: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let read = async {
         while bytes.len() < bytes_max
@@ -115,21 +115,21 @@ pub async fn beginning(mut response: Response, silence_timeout: Duration, bytes_
             bytes.extend_from_slice(&piece[..piece.len().min(bytes_max - bytes.len())]);
         }
     };
-    // One that trickles is cut off: what there is says enough.
+    // The timeout cuts a slow answer: its beginning is enough.
     let _ = tokio::time::timeout(silence_timeout, read).await;
     bytes
 }
 
-/// Reads what stands behind a complete answer, so that its connection is free for the next request.
-pub async fn to_the_end(mut response: Response) {
+/// Reads the end of the response after a complete answer, so that the next request can use its connection.
+pub async fn read_to_end(mut response: Response) {
     let read = async {
-        for _ in 0..PIECES_BEHIND_THE_END_MAX {
+        for _ in 0..TRAILING_CHUNKS_MAX {
             if !matches!(response.chunk().await, Ok(Some(_))) {
                 break;
             }
         }
     };
-    // One that does not end costs its connection.
+    // If the response does not end, its connection is closed.
     let _ = tokio::time::timeout(END_TIMEOUT, read).await;
 }
 
@@ -138,9 +138,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_here_are_known_by_name_and_address() {
-        let is_here = |url: &str| is_loopback(&url.parse().unwrap());
-        assert!(is_here("http://localhost:1/") && is_here("http://127.8.0.1/") && is_here("https://[::1]:2/"));
-        assert!(!is_here("http://localhost.example.org/") && !is_here("https://10.0.0.1/"));
+    fn loopback_server_is_recognised() {
+        let is_local = |url: &str| is_loopback(&url.parse().unwrap());
+        assert!(is_local("http://localhost:1/") && is_local("http://127.8.0.1/") && is_local("https://[::1]:2/"));
+        assert!(!is_local("http://localhost.example.org/") && !is_local("https://10.0.0.1/"));
     }
 }

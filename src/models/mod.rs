@@ -1,4 +1,4 @@
-//! How models are reached: one provider a file, one line in [`PROVIDERS`] each.
+//! The providers of models: one file and one line in [`PROVIDERS`] each.
 
 use std::sync::Arc;
 
@@ -9,32 +9,31 @@ mod http;
 pub mod runbook;
 pub mod scripted;
 mod secret;
-// Not for other programs: fuzz targets reach it.
+// Public for fuzz targets only.
 #[doc(hidden)]
 pub mod sse;
 pub mod tokens;
 
-/// A way to reach models.
+/// An entry of the `PROVIDERS` table.
 pub struct Provider {
-    /// What the config calls it.
+    /// The name in the config.
     pub name: &'static str,
-    /// What people read about it.
+    /// The description for people.
     pub about: &'static str,
-    /// The variables that may hold its key.
+    /// The environment variables that can hold its key.
     pub keys: &'static [&'static str],
-    /// Whether its tokens cost money.
+    /// True if its tokens cost money.
     pub costs: bool,
-    /// The server that these settings name, as `host:port`, where they name one.
+    /// Returns the server that the settings name, as `host:port`.
     pub server: fn(&ModelSpec) -> Option<String>,
-    /// Makes a client for one member; the error says what is wrong with its settings.
+    /// Builds a client for one member. The error names the wrong setting.
     pub connect: fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>,
 }
 
-/// All providers.
 pub const PROVIDERS: &[Provider] = &[
     Provider {
         name: "anthropic",
-        about: "models behind the Messages API, Anthropic's or another server's; the key is in ANTHROPIC_API_KEY",
+        about: "models of Anthropic, or of another server with the Messages API; the key is in ANTHROPIC_API_KEY",
         keys: &[anthropic::API_KEY, anthropic::AUTH_TOKEN],
         costs: true,
         server: anthropic::server,
@@ -42,7 +41,7 @@ pub const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "runbook",
-        about: "needs no key: does a task by running the fenced sh blocks of its description",
+        about: "needs no key: runs the fenced sh blocks of a task's description",
         keys: &[],
         costs: false,
         server: |_| None,
@@ -50,7 +49,7 @@ pub const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "scripted",
-        about: "answers from the script file named by `model`: for tests, examples and rehearsals",
+        about: "answers from the script file that `model` names, for tests and examples",
         keys: &[],
         costs: false,
         server: |_| None,
@@ -58,14 +57,47 @@ pub const PROVIDERS: &[Provider] = &[
     },
 ];
 
-/// The client for these settings.
+/// Names that people try as providers, in lower case, and the hint for them.
+pub const PROVIDER_ALIASES: &[(&[&str], &str)] = &[
+    (
+        &["claude", "claude-code", "anthropic-api", "sonnet", "opus", "haiku"],
+        "did you mean `anthropic`? Its key is in ANTHROPIC_API_KEY",
+    ),
+    (
+        &[
+            "openai",
+            "gpt",
+            "chatgpt",
+            "codex",
+            "azure",
+            "gemini",
+            "google",
+            "mistral",
+            "deepseek",
+            "openrouter",
+            "groq",
+        ],
+        "Brigade speaks only the Messages API: set provider = \"anthropic\" and base_url to a server that speaks it",
+    ),
+    (
+        &["ollama", "llama", "llama.cpp", "llamacpp", "vllm", "lmstudio", "local"],
+        "for a local server that speaks the Messages API (POST /v1/messages), set provider = \"anthropic\", model and \
+         base_url = \"http://127.0.0.1:PORT\"; see examples/local-server",
+    ),
+    (
+        &["shell", "sh", "bash", "none", "mock"],
+        "did you mean `runbook`? It runs the `sh` blocks of tasks and needs no key",
+    ),
+];
+
+/// Builds the client for these settings.
 ///
 /// # Errors
-/// A sentence that names the setting that is wrong and what is allowed.
+/// A text that names the wrong setting and the allowed values.
 pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
     let provider = PROVIDERS.iter().find(|provider| provider.name == spec.provider).ok_or_else(|| {
         let known: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
-        format!("there is no provider `{}`; there are: {}", spec.provider, known.join(", "))
+        format!("unknown provider `{}`; known: {}", spec.provider, known.join(", "))
     })?;
     (provider.connect)(spec)
 }

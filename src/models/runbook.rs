@@ -1,40 +1,39 @@
-//! The provider that needs no key: it does a task by running the fenced `sh` blocks of its description, in order,
-//! each up to its first command that fails.
+//! The provider without an LLM: it runs the fenced `sh` blocks of a task's description in order. A block ends at its first command
+//! that fails.
 //!
-//! It keeps no state. Each answer follows from the messages alone: which task was claimed last, and what came of the
-//! blocks since. It goes through the same tools and the same loop as any model.
+//! It keeps no state. Each answer depends only on the messages: the last claimed task, and the results of its blocks. It uses the
+//! same tools and the same loop as every model.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::json;
 
-use crate::domain::reason;
-use crate::domain::request::{REVIEW_REJECTED_IT, WAITS_FOR_REVIEW};
-use crate::domain::tags::restore;
+use crate::domain::approval::{REVIEW_REJECTED_IT, WAITS_FOR_REVIEW};
+use crate::domain::failure_summary;
+use crate::domain::tags::unescape_tags;
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::ports::{
     ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason,
 };
 
-/// How much of the last block's output becomes a task's result, in bytes.
+/// The longest part of the last block's output in a task's result, in bytes.
 const RESULT_BYTES_MAX: usize = 400;
 
-/// What a block begins with: it ends at its first command that fails, as a step of a CI runner does. It stands in the block's first line,
-/// so that the shell counts lines as its author does.
+/// The prefix of a block: it ends the block at its first command that fails, like a step of a CI runner. It is in the block's first
+/// line, so that the shell's line numbers are those of the block.
 const FAILS_AT_ONCE: &str = "set -e; ";
 
-/// The provider; see the module.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Runbook;
 
-/// The client for a member.
+/// Builds the client for a member.
 ///
 /// # Errors
-/// When a base URL is given: nothing is reached here.
+/// The settings have a base URL, but the provider uses no server.
 pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
     match &spec.base_url {
-        Some(_) => Err("the runbook provider reaches no server: remove `base_url`".to_owned()),
+        Some(_) => Err("the runbook provider uses no server: remove `base_url`".to_owned()),
         None => Ok(Arc::new(Runbook)),
     }
 }
@@ -43,30 +42,30 @@ pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
 impl ModelClient for Runbook {
     async fn request(&self, request: ModelRequest, _: &dyn Listener) -> Result<ModelResponse, ModelError> {
         Ok(match Progress::read(&request.messages) {
-            None => say("There is nothing to run here."),
+            None => text_response("There is no task to run."),
             Some(progress) => progress.answer(),
         })
     }
 
-    fn thinks(&self) -> bool {
+    fn is_llm(&self) -> bool {
         false
     }
 }
 
-/// How far the task that was claimed last has come.
+/// The progress of the last claimed task.
 struct Progress {
     task: u64,
     scripts: Vec<String>,
-    /// What came of each call since the claim.
+    /// The results of all calls after the claim.
     results: Vec<CallResult>,
-    /// The answer to the review that the last report waits for, once it came.
+    /// The answer to the review that the last report waits for, if it has arrived.
     review: Option<Review>,
 }
 
 /// The answer to a review.
 enum Review {
     Approved,
-    /// The words of the mail.
+    /// The feedback in the mail.
     Rejected(String),
 }
 
@@ -77,7 +76,7 @@ struct CallResult {
 }
 
 impl Progress {
-    /// Reads it from the messages; `None` when they end without a claimed task.
+    /// Reads the progress from the messages; `None` if they contain no claimed task.
     fn read(messages: &[Arc<ChatMessage>]) -> Option<Self> {
         let (at, text) = messages.iter().enumerate().rev().find_map(|(at, message)| {
             let texts = message.content.iter().rev().filter_map(|block| match block {
@@ -90,7 +89,7 @@ impl Progress {
         let task = body.strip_prefix("Task #")?.split(':').next()?.trim().parse().ok()?;
         let results = results_behind(&messages[at..]);
         let review = results.last().and_then(waits_for).and_then(|id| review_behind(&messages[at..], &id));
-        Some(Self { task, scripts: shell_blocks(&restore(body)), results, review })
+        Some(Self { task, scripts: shell_blocks(&unescape_tags(body)), results, review })
     }
 
     fn answer(&self) -> ModelResponse {
@@ -100,21 +99,21 @@ impl Progress {
             match &self.review {
                 Some(Review::Approved) => return self.report_completed(),
                 Some(Review::Rejected(words)) => {
-                    // Another attempt would do the same.
+                    // Another attempt would run the same commands.
                     return self.report_failed(&format!("{REVIEW_REJECTED_IT}: {words}"), true);
                 }
                 None => {}
             }
-            return if result.is_error { self.report_failed(&verdict(&result.output), false) } else { nothing_more() };
+            return if result.is_error { self.report_failed(&verdict(&result.output), false) } else { finished() };
         }
         if self.scripts.is_empty() {
-            let reason = "the runbook provider runs the fenced sh blocks of a task, and this one has none";
+            let reason = "the runbook provider runs the fenced sh blocks of a task, and this task has none";
             return self.report_failed(reason, true);
         }
         match self.results.last() {
             Some(result) if result.is_error => {
                 let block = format!("block {} of {}", self.results.len(), self.scripts.len());
-                self.report_failed(&reason::of_report(&block, &result.output), false)
+                self.report_failed(&failure_summary::of_report(&block, &result.output), false)
             }
             _ => match self.scripts.get(self.results.len()) {
                 Some(script) => self.call("bash", json!({ "command": format!("{FAILS_AT_ONCE}{script}") })),
@@ -126,7 +125,7 @@ impl Progress {
     fn report_completed(&self) -> ModelResponse {
         let summary = self.results.iter().rfind(|result| result.tool != "task_update");
         let summary = summary.map_or("", |result| result.output.as_str());
-        self.call("task_update", json!({ "task_id": self.task, "status": "completed", "result": reason::last_lines(summary, RESULT_BYTES_MAX) }))
+        self.call("task_update", json!({ "task_id": self.task, "status": "completed", "result": failure_summary::last_lines(summary, RESULT_BYTES_MAX) }))
     }
 
     fn report_failed(&self, reason: &str, is_final: bool) -> ModelResponse {
@@ -134,9 +133,9 @@ impl Progress {
         if is_final {
             input["final"] = json!(true);
         }
-        // One refused report of a failure is not made again: the loop takes the claim back.
+        // A refused failure report is not repeated: the loop releases the claim.
         let failures = self.results.iter().filter(|result| result.tool == "task_update").count();
-        if failures > 1 { say("The task could not be reported.") } else { self.call("task_update", input) }
+        if failures > 1 { text_response("The task could not be reported.") } else { self.call("task_update", input) }
     }
 
     fn call(&self, tool: &str, input: serde_json::Value) -> ModelResponse {
@@ -146,16 +145,16 @@ impl Progress {
     }
 }
 
-/// The end of the work: what is to be said was said with the task.
-fn nothing_more() -> ModelResponse {
+/// An empty end of turn: the report has said everything.
+fn finished() -> ModelResponse {
     ModelResponse { content: Vec::new(), stop: StopReason::EndTurn, usage: Some(Usage::default()) }
 }
 
-fn say(text: &str) -> ModelResponse {
+fn text_response(text: &str) -> ModelResponse {
     ModelResponse { content: vec![Block::text(text)], stop: StopReason::EndTurn, usage: Some(Usage::default()) }
 }
 
-/// What came of the calls in these messages, in order.
+/// The results of the calls in these messages, in order.
 fn results_behind(messages: &[Arc<ChatMessage>]) -> Vec<CallResult> {
     let blocks = || messages.iter().flat_map(|message| &message.content);
     let tool_of = |call: &str| {
@@ -173,13 +172,13 @@ fn results_behind(messages: &[Arc<ChatMessage>]) -> Vec<CallResult> {
     results.collect()
 }
 
-/// The review that a report waits for.
+/// The id of the review that a report waits for.
 fn waits_for(result: &CallResult) -> Option<String> {
     let (_, rest) = result.output.split_once(WAITS_FOR_REVIEW)?;
     (!result.is_error).then(|| rest.split(' ').next().unwrap_or_default().to_owned())
 }
 
-/// The answer to this review, in the mail.
+/// The answer to this review in the mail.
 fn review_behind(messages: &[Arc<ChatMessage>], id: &str) -> Option<Review> {
     let texts = messages.iter().flat_map(|message| &message.content).filter_map(|block| match block {
         Block::Text { text } if text.starts_with("<inbox>") => Some(text),
@@ -199,16 +198,18 @@ fn review_behind(messages: &[Arc<ChatMessage>], id: &str) -> Option<Review> {
     None
 }
 
-/// Why a completion was refused: the sentence that says so, without what is only of use to one who tries again, and what shows it.
+/// The reason of a refused completion, and the evidence below it. It leaves out the advice for another try.
 fn verdict(refusal: &str) -> String {
     let (sentence, shows) = refusal.split_once('\n').unwrap_or((refusal, ""));
     let sentence = sentence.split("; task #").next().unwrap_or(sentence);
-    format!("{}\n{}", reason::for_others(sentence), reason::bounded(shows)).trim_end().to_owned()
+    format!("{}\n{}", failure_summary::in_third_person_for_others(sentence), failure_summary::bounded(shows))
+        .trim_end()
+        .to_owned()
 }
 
-/// The names of fenced blocks that are run.
+/// The languages of fenced blocks that are run.
 pub const SHELLS: [&str; 3] = ["sh", "bash", "shell"];
-/// Names of blocks that look as if they were to be run.
+/// The languages of programs that are not run.
 const PROGRAMS: [&str; 20] = [
     "python",
     "python3",
@@ -232,7 +233,7 @@ const PROGRAMS: [&str; 20] = [
     "bat",
 ];
 
-/// The names of the blocks that are not run though they look so, in a task that has blocks that are.
+/// The languages of the program blocks that are not run, in a task with blocks that are run.
 #[must_use]
 pub fn blocks_not_run(description: &str) -> Vec<String> {
     let blocks = fenced_blocks(description);
@@ -241,14 +242,14 @@ pub fn blocks_not_run(description: &str) -> Vec<String> {
     languages.filter(|language| has_shell && PROGRAMS.contains(&language.to_lowercase().as_str())).collect()
 }
 
-/// The scripts of the blocks that are run.
+/// The scripts of the fenced blocks that are run.
 #[must_use]
 pub fn shell_blocks(markdown: &str) -> Vec<String> {
     let blocks = fenced_blocks(markdown).into_iter();
     blocks.filter(|(language, _)| SHELLS.contains(&language.as_str())).map(|(_, script)| script).collect()
 }
 
-/// The fenced blocks with their names. A fence closes with at least as many of its characters.
+/// The fenced blocks as language and content. The closing fence has at least as many characters as the opening one.
 fn fenced_blocks(markdown: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(char, usize, String, String)> = None;
@@ -280,7 +281,7 @@ fn fenced_blocks(markdown: &str) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::context::claimed_block;
+    use crate::domain::prompt::claimed_block;
     use crate::domain::task::{Task, TaskId};
 
     fn task(description: &str) -> ChatMessage {
@@ -289,7 +290,7 @@ mod tests {
         ChatMessage { role: Role::User, content: vec![Block::text(claimed_block(&task, None))] }
     }
 
-    /// Plays `outputs` as the results of the calls and returns what was called, with its main argument.
+    /// Answers the calls with `outputs`, and returns the calls with their main argument.
     fn play(description: &str, outputs: &[(&str, bool)]) -> Vec<String> {
         let mut messages = vec![Arc::new(task(description))];
         let mut calls = Vec::new();
@@ -303,18 +304,18 @@ mod tests {
             messages.push(Arc::new(ChatMessage { role: Role::Assistant, content: response.content.clone() }));
             messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![result] }));
         }
-        panic!("it never ends: {calls:?}");
+        panic!("it does not end: {calls:?}");
     }
 
     const TWO: &str = "Text\n```sh\none\n```\nmore\n~~~bash\ntwo\n~~~\n```rust\nno\n```";
 
     #[test]
-    fn it_runs_the_blocks_in_order_and_reports() {
+    fn runbook_runs_blocks_in_order_and_completes() {
         assert_eq!(play(TWO, &[]), ["bash set -e; one", "bash set -e; two", "task_update completed"]);
     }
 
     #[test]
-    fn a_failing_block_ends_it_and_so_does_a_refused_completion() {
+    fn runbook_fails_task_on_block_or_completion_error() {
         assert_eq!(play(TWO, &[("exit 1", true)]), ["bash set -e; one", "task_update failed"]);
         assert_eq!(
             play(TWO, &[("", false), ("", false), ("verify: exit 1", true)]),
@@ -324,55 +325,55 @@ mod tests {
         assert_eq!(play(TWO, &[("", true), ("refused", true), ("refused", true)]).len(), 3);
     }
 
-    /// What is reported when the calls came out so.
+    /// The result that is reported after these outputs.
     fn reported(description: &str, outputs: &[(&str, bool)]) -> String {
         let mut messages = vec![Arc::new(task(description))];
         for (content, is_error) in outputs {
             let response = Progress::read(&messages).unwrap().answer();
-            let Block::ToolUse { id, .. } = &response.content[0] else { panic!("it calls nothing") };
+            let Block::ToolUse { id, .. } = &response.content[0] else { panic!("no call") };
             let (tool_use_id, content) = (id.clone(), (*content).to_owned());
             let result = Block::ToolResult { tool_use_id, content, is_error: *is_error };
             messages.push(Arc::new(ChatMessage { role: Role::Assistant, content: response.content }));
             messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![result] }));
         }
         let response = Progress::read(&messages).unwrap().answer();
-        let Block::ToolUse { input, .. } = &response.content[0] else { panic!("it reports nothing") };
+        let Block::ToolUse { input, .. } = &response.content[0] else { panic!("no report") };
         input["result"].as_str().unwrap().to_owned()
     }
 
     #[test]
-    fn a_failure_is_reported_with_how_it_ended_first_and_all_that_shows_it_below() {
+    fn runbook_failure_starts_with_exit_then_output() {
         let printed: String = (1..=30).map(|file| format!("compiling file {file}\n")).collect();
         let printed = format!("{printed}error: boom at line 7");
         let reason = reported("```sh\nx\n```", &[(&format!("{printed}\n[exit status 3]"), true)]);
         assert_eq!(reason, format!("block 1 of 1: exit status 3\n{printed}"));
-        assert_eq!(reason::short(&reason), "block 1 of 1: exit status 3: error: boom at line 7");
-        let conflict = "your work is not merged: your branch and main conflict in a.py. Merge main into your branch, and report again; task #7 stays in progress (red 1 of 3).\ndiff --git a/a.py b/a.py\n";
+        assert_eq!(failure_summary::short(&reason), "block 1 of 1: exit status 3: error: boom at line 7");
+        let conflict = "your work is not merged: your branch and main conflict in a.py. Merge main into your branch, and report again; task #7 stays in progress (failure 1 of 3).\ndiff --git a/a.py b/a.py\n";
         let reason = reported("```sh\nx\n```", &[("", false), (&format!("{conflict}{}", "+x\n".repeat(900)), true)]);
         assert!(
             reason.starts_with("its work is not merged: its branch and main conflict in a.py\ndiff --git a/a.py"),
             "{reason}"
         );
-        let red =
-            "verify `x` came out red: exit status 1; task #7 stays in progress (red 1 of 3).\none\nerror: it is not so";
-        let reason = reported("```sh\nx\n```", &[("", false), (red, true)]);
-        assert_eq!(reason::short(&reason), "verify `x` came out red: exit status 1: error: it is not so");
+        let refusal =
+            "verify `x` failed: exit status 1; task #7 stays in progress (failure 1 of 3).\none\nerror: it is not so";
+        let reason = reported("```sh\nx\n```", &[("", false), (refusal, true)]);
+        assert_eq!(failure_summary::short(&reason), "verify `x` failed: exit status 1: error: it is not so");
     }
 
     #[test]
-    fn blocks_that_look_runnable_and_are_not_are_named() {
+    fn runbook_names_code_blocks_it_does_not_run() {
         assert_eq!(
             blocks_not_run("```sh\na\n```\n```python\nb\n```\n```json\n{}\n```\n~~~Ruby\nc\n~~~"),
             ["python", "Ruby"]
         );
         assert!(
             blocks_not_run("```python\nb\n```").is_empty(),
-            "nothing of it is run: the task says so when it is tried"
+            "a task without shell blocks fails with its own reason"
         );
     }
 
     #[test]
-    fn fences_close_with_their_own_mark_and_scripts_keep_harness_tags() {
+    fn shell_block_fence_needs_matching_close() {
         assert_eq!(shell_blocks("````sh\necho '```'\n````\n"), ["echo '```'\n"]);
         assert_eq!(shell_blocks("```sh\nnever closed"), Vec::<String>::new());
         assert_eq!(play("```sh\necho '<inbox>'\n```", &[])[0], "bash set -e; echo '<inbox>'");

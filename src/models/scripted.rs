@@ -1,6 +1,7 @@
-//! A deterministic provider: answers come from a script, chosen by what the last request is about and how far it has come.
+//! A deterministic provider: answers come from a script. The messages of a request select the step.
 //!
-//! A script is a JSON object. Keys are triggers, `<teammate>.<trigger>` before the plain `<trigger>`; values are lists of steps:
+//! A script is a JSON object. Its keys are triggers, and `<teammate>.<trigger>` overrides `<trigger>`. Its values are lists of
+//! steps:
 //!
 //! ```json
 //! {
@@ -14,9 +15,12 @@
 //! }
 //! ```
 //!
-//! Triggers: `task` (a task was claimed), `mail`, `goal`, `report`, `compact`. The n-th answer since the trigger is the n-th
-//! step; behind the last, the answer is an end of turn. A step may have `delay_ms`, `error` (`{"temporary": "text",
-//! "retry_after_ms": 5}`, `{"too_long": "text"}`, `{"final": "text"}`), `stop` (`max_tokens`, `refusal`) and `usage`.
+//! Triggers: `task` (a task was claimed), `mail`, `goal`, `report`, `compact`. The n-th answer after the trigger is the n-th
+//! step. After the last step, the answer ends the turn. A step can have `delay_ms`, `error` (`{"temporary": "text",
+//! "retry_after_ms": 5}`, `{"too_long": "text"}`, `{"final": "text"}`), `stop` (`max_tokens`, `refusal`, `pause_turn`) and
+//! `usage`.
+
+#![warn(missing_docs)]
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -29,7 +33,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::domain::transcript::{Block, Role, Usage};
-use crate::platform::reading::{self, Accept};
+use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{
     ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason,
 };
@@ -37,21 +41,21 @@ use crate::ports::{
 /// The largest script file, in bytes.
 const SCRIPT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// One answer.
+/// One answer of the model.
 #[derive(Debug, Clone, Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Step {
-    /// Text the model says.
+    /// The text of the answer.
     pub say: String,
-    /// Tools it asks for.
+    /// The tool calls of the answer.
     pub call: Vec<Call>,
-    /// How long it takes, in milliseconds.
+    /// The delay of the answer, in milliseconds.
     pub delay_ms: u64,
-    /// An error in place of the answer; each such step is met once, then the next one follows.
+    /// An error instead of the answer. Each such step is used once, then the next one follows.
     pub error: Option<ScriptedError>,
-    /// Why it stops; by default as its calls say.
+    /// The stop reason. By default it depends on `call`.
     pub stop: Option<String>,
-    /// What it used.
+    /// The token usage of the answer.
     pub usage: Usage,
 }
 
@@ -59,27 +63,27 @@ pub struct Step {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
-    /// Which tool.
+    /// The name of the tool.
     pub tool: String,
-    /// Its arguments; `{{task}}` in a text stands for the number of the task.
+    /// The arguments. In texts, `{{task}}` is replaced by the number of the task.
     #[serde(default)]
     pub input: Value,
 }
 
-/// An error in place of an answer.
+/// An error instead of an answer.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum ScriptedError {
     /// The context is too long.
     TooLong(String),
-    /// Asking again cannot help.
+    /// A retry cannot succeed.
     Final(String),
-    /// Asking again may help.
+    /// A retry can succeed.
     #[serde(untagged)]
     Temporary {
-        /// What it says.
+        /// The error message.
         temporary: String,
-        /// How long it asks to wait.
+        /// The requested wait before a retry, in milliseconds.
         retry_after_ms: Option<u64>,
     },
 }
@@ -87,65 +91,65 @@ pub enum ScriptedError {
 /// The steps by trigger.
 pub type Script = HashMap<String, Vec<Step>>;
 
-/// The provider; see the module.
+/// A model that follows a script; see the module.
 #[derive(Debug)]
 pub struct Scripted {
     script: Script,
-    /// Errors met so far, by trigger and teammate: they are the only steps that do not show in the context.
-    errors_met: std::sync::Mutex<HashMap<String, usize>>,
+    /// The number of errors returned so far, for each trigger and teammate. All other steps are visible in the messages.
+    errors_returned: std::sync::Mutex<HashMap<String, usize>>,
     requests: AtomicUsize,
 }
 
 /// The client for a member whose `model` names a script file.
 ///
 /// # Errors
-/// When the file cannot be read or is no script.
+/// The file cannot be read, or is not a script.
 pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
     let path = &spec.model;
     if path.is_empty() {
         return Err("the scripted provider needs `model`: the path of its script".to_owned());
     }
     let file = Path::new(path);
-    let text = reading::read_text(file, Accept::within_folder_of(file), SCRIPT_BYTES_MAX)
-        .map_err(|error| format!("script {path}: {error}"))?;
-    let script: Script = serde_json::from_str(&text).map_err(|error| format!("script {path}: {error}"))?;
+    let text = reading::read_text(file, AllowedKinds::within_folder_of(file), SCRIPT_BYTES_MAX)
+        .map_err(|error| format!("cannot read script {path}: {error}"))?;
+    let script: Script = serde_json::from_str(&text).map_err(|error| format!("cannot read script {path}: {error}"))?;
     Ok(Arc::new(Scripted::new(script)))
 }
 
 impl Scripted {
-    /// A model that follows `script`.
+    /// Creates a model that follows `script`.
     #[must_use]
     pub fn new(script: Script) -> Self {
-        Self { script, errors_met: std::sync::Mutex::default(), requests: AtomicUsize::new(0) }
+        Self { script, errors_returned: std::sync::Mutex::default(), requests: AtomicUsize::new(0) }
     }
 
-    /// How many requests it was sent: idle must cost none.
+    /// The number of requests so far. An idle team must send none.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// The step for this request: that of the latest trigger which has one left. A trigger that came in between (mail during
-    /// a task) is answered first, and its answers do not count for the earlier one.
+    /// The step for this request: the next one of the latest trigger that has a step left. Mail that came during a task is
+    /// answered first, and its answers do not count for the task.
     fn step(&self, request: &ModelRequest) -> Option<(Step, String)> {
-        let moments = if request.is_for_summary() {
-            vec![Moment::compaction(request)]
+        let triggers = if request.is_for_summary() {
+            vec![Trigger::compaction(request)]
         } else {
-            Moment::read_all(&request.messages)
+            Trigger::read_all(&request.messages)
         };
-        let mut met = self.errors_met.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut errors_returned = self.errors_returned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut answers_of_later = 0;
-        for moment in moments {
-            let own = format!("{}.{}", request.teammate, moment.trigger);
-            let Some(steps) = self.script.get(&own).or_else(|| self.script.get(moment.trigger)) else { continue };
-            let answers = moment.answers.saturating_sub(answers_of_later);
-            let errors = met.entry(format!("{own} {}", moment.at)).or_insert(0);
+        for trigger in triggers {
+            let own_key = format!("{}.{}", request.teammate, trigger.name);
+            let Some(steps) = self.script.get(&own_key).or_else(|| self.script.get(trigger.name)) else { continue };
+            let answers = trigger.answers.saturating_sub(answers_of_later);
+            let errors = errors_returned.entry(format!("{own_key} {}", trigger.message_index)).or_insert(0);
             if let Some(step) = next_step(steps, answers, *errors) {
                 *errors += usize::from(step.error.is_some());
-                return Some((step.clone(), moment.task));
+                return Some((step.clone(), trigger.task));
             }
             answers_of_later += answers.min(steps.iter().filter(|step| step.error.is_none()).count());
-            if moment.trigger != "mail" {
+            if trigger.name != "mail" {
                 break;
             }
         }
@@ -153,7 +157,7 @@ impl Scripted {
     }
 }
 
-/// The first step that is behind as many answers and errors as there were.
+/// The first step after this number of answers and errors.
 fn next_step(steps: &[Step], mut answers: usize, mut errors: usize) -> Option<&Step> {
     steps.iter().find(|step| {
         let left = if step.error.is_some() { &mut errors } else { &mut answers };
@@ -163,41 +167,41 @@ fn next_step(steps: &[Step], mut answers: usize, mut errors: usize) -> Option<&S
     })
 }
 
-/// What a request is about, and how far it has come.
-struct Moment {
-    trigger: &'static str,
+/// A trigger in the messages, and the number of answers after it.
+struct Trigger {
+    name: &'static str,
     task: String,
     answers: usize,
-    /// Which message the trigger is, to tell two of a kind apart.
-    at: usize,
+    /// The index of the trigger's message, which distinguishes two of a kind.
+    message_index: usize,
 }
 
-/// The texts that start something, and the trigger each is.
+/// The beginnings of messages, and their triggers.
 const TRIGGERS: [(&str, &str); 4] =
     [("<auto-claimed>", "task"), ("<inbox>", "mail"), ("<goal>", "goal"), ("<report>", "report")];
 
-impl Moment {
+impl Trigger {
     fn compaction(request: &ModelRequest) -> Self {
-        Self { trigger: "compact", task: String::new(), answers: 0, at: request.messages.len() }
+        Self { name: "compact", task: String::new(), answers: 0, message_index: request.messages.len() }
     }
 
-    /// All that started something, the latest first.
+    /// All triggers in the messages, the latest first.
     fn read_all(messages: &[Arc<ChatMessage>]) -> Vec<Self> {
         let mut answers = 0;
-        let mut moments = Vec::new();
-        for (at, message) in messages.iter().enumerate().rev() {
+        let mut triggers = Vec::new();
+        for (message_index, message) in messages.iter().enumerate().rev() {
             if message.role == Role::Assistant {
                 answers += 1;
                 continue;
             }
             for block in message.content.iter().rev() {
                 let Block::Text { text } = block else { continue };
-                let Some((_, trigger)) = TRIGGERS.iter().find(|(start, _)| text.starts_with(start)) else { continue };
+                let Some((_, name)) = TRIGGERS.iter().find(|(start, _)| text.starts_with(start)) else { continue };
                 let task = text.split_once("Task #").and_then(|(_, rest)| rest.split(':').next()).unwrap_or("");
-                moments.push(Self { trigger, task: task.to_owned(), answers, at });
+                triggers.push(Self { name, task: task.to_owned(), answers, message_index });
             }
         }
-        moments
+        triggers
     }
 }
 
@@ -256,7 +260,7 @@ fn respond(step: &Step, task: &str, turn: usize) -> ModelResponse {
     ModelResponse { content, stop, usage: Some(step.usage) }
 }
 
-/// `value` with `{{task}}` filled in; a text that is nothing else becomes a number.
+/// Replaces `{{task}}` in `value`. A text that is only `{{task}}` becomes a number.
 fn fill(value: &Value, task: &str) -> Value {
     match value {
         Value::String(text) if text == "{{task}}" => {
@@ -293,7 +297,7 @@ mod tests {
             messages: messages.into(),
             tools: [tool].into(),
             output_tokens_max: 9,
-            purpose: crate::ports::Purpose::Turn,
+            purpose: crate::ports::RequestPurpose::Turn,
             silence_timeout: Duration::MAX,
             answer_timeout: Duration::MAX,
         };
@@ -305,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn steps_follow_the_context_and_errors_are_met_once() {
+    async fn scripted_model_follows_context_and_fails_once() {
         let script = r#"{"task": [{"say": "one {{task}}"}, {"error": {"temporary": "busy"}}, {"say": "two"}], "bob.mail": [{"say": "read"}]}"#;
         let model = Scripted::new(serde_json::from_str(script).unwrap());
         let mut messages = vec![user("<auto-claimed>Task #4: x</auto-claimed>")];

@@ -1,37 +1,37 @@
-//! Keys of providers: they go into headers and nowhere else.
+//! Keys of providers: they are sent in headers and appear nowhere else.
 //!
-//! A [`Secret`] cannot be printed, compared or written: it has none of the traits for that.
+//! A [`Secret`] cannot be printed, compared or serialized: it has no trait for that.
 
 use reqwest::header::HeaderValue;
 
-/// What stands where a secret stood.
+/// The text that replaces a secret.
 const MASK: &str = "[key]";
-/// Shorter ones are placeholders (`none`, `x`), and would be found in any text.
+/// Shorter values are placeholders (`none`, `x`) and would match in any text.
 const MASKED_BYTES_MIN: usize = 6;
 
-/// A key. See the module.
+/// A key of a provider.
 pub struct Secret(String);
 
 impl Secret {
-    /// The secret in a variable's value; `None` when there is none in it.
+    /// The secret in a variable's value; `None` if the value is empty.
     #[must_use]
     pub fn new(value: &str) -> Option<Self> {
         let value = value.trim();
         (!value.is_empty()).then(|| Self(value.to_owned()))
     }
 
-    /// A header with it behind `prefix`, marked so that nothing prints it.
+    /// A header with `prefix` and the secret, marked as sensitive, so that it is not printed.
     ///
     /// # Errors
-    /// It has characters that no header can carry; the text does not quote it.
+    /// The secret has characters that a header cannot carry. The text does not quote it.
     pub fn header(&self, prefix: &str) -> Result<HeaderValue, String> {
         let mut value = HeaderValue::try_from(format!("{prefix}{}", self.0))
-            .map_err(|_| "has characters that no HTTP header can carry".to_owned())?;
+            .map_err(|_| "has characters that an HTTP header cannot carry".to_owned())?;
         value.set_sensitive(true);
         Ok(value)
     }
 
-    /// `text` without it.
+    /// `text` with the secret masked.
     #[must_use]
     pub fn scrub(&self, text: String) -> String {
         if self.is_masked() && text.contains(&self.0) { text.replace(&self.0, MASK) } else { text }
@@ -41,8 +41,8 @@ impl Secret {
         self.0.len() >= MASKED_BYTES_MIN
     }
 
-    /// How many bytes at the end of `text` could be the beginning of it.
-    fn begun_in(&self, text: &str) -> usize {
+    /// The number of bytes at the end of `text` that can be the beginning of the secret.
+    fn partial_match_len(&self, text: &str) -> usize {
         if !self.is_masked() {
             return 0;
         }
@@ -51,30 +51,30 @@ impl Secret {
     }
 }
 
-/// Text that comes in pieces: it goes on without keys, in however many pieces those came. What could be the beginning of one is held
-/// back until that is decided.
+/// Masks keys in text that arrives in pieces, also a key that spans several pieces. It holds back text that can be the beginning of
+/// a key.
 #[derive(Debug, Default)]
-pub struct Pieces {
+pub struct StreamMasker {
     held: String,
 }
 
-impl Pieces {
-    /// What can go on, now that `piece` came.
+impl StreamMasker {
+    /// Adds `piece` and returns the text that can be masked on.
     pub fn take(&mut self, secrets: &[Secret], piece: &str) -> String {
         self.held.push_str(piece);
         self.held = scrub(secrets, std::mem::take(&mut self.held));
-        let begun = secrets.iter().map(|secret| secret.begun_in(&self.held)).max().unwrap_or(0);
-        let rest = self.held.split_off(self.held.len() - begun);
+        let partial = secrets.iter().map(|secret| secret.partial_match_len(&self.held)).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - partial);
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// What was held back: nothing follows that could make a key of it.
+    /// Returns the text that was held back, at the end of the stream.
     pub fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// `text` without any of these.
+/// `text` with all `secrets` masked.
 #[must_use]
 pub fn scrub(secrets: &[Secret], text: String) -> String {
     secrets.iter().fold(text, |text, secret| secret.scrub(text))
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_in_its_header_and_in_no_text() {
+    fn secret_appears_only_in_its_header() {
         let secret = Secret::new(" sk-12345\n").unwrap();
         let header = secret.header("Bearer ").unwrap();
         assert_eq!(header.as_bytes(), b"Bearer sk-12345");
@@ -96,10 +96,10 @@ mod tests {
         assert!(!refused.contains("12345"), "{refused}");
     }
 
-    /// What comes out of these pieces, joined, and how many bytes were held back behind each.
-    fn passed(secrets: &[&str], pieces: &[&str]) -> (String, Vec<usize>) {
+    /// The joined output for these pieces, and the number of bytes held back after each.
+    fn masked(secrets: &[&str], pieces: &[&str]) -> (String, Vec<usize>) {
         let secrets: Vec<Secret> = secrets.iter().filter_map(|secret| Secret::new(secret)).collect();
-        let (mut out, mut held, mut through) = (String::new(), Vec::new(), Pieces::default());
+        let (mut out, mut held, mut through) = (String::new(), Vec::new(), StreamMasker::default());
         for piece in pieces {
             out += &through.take(&secrets, piece);
             held.push(through.held.len());
@@ -108,25 +108,25 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_in_pieces_does_not_pass_and_nothing_else_is_lost_or_late() {
-        assert_eq!(passed(&["sk-12345"], &["the key sk-1", "23", "45 is bad"]).0, "the key [key] is bad");
-        assert_eq!(passed(&["sk-12345"], &["the", " key", " is", "n't"]), ("the key isn't".into(), vec![0, 0, 1, 0]));
-        assert_eq!(passed(&["sk-12345"], &["tests", "k-123x"]), ("testsk-123x".into(), vec![1, 0]));
-        assert_eq!(passed(&["sk-12345"], &["sk-1234"]), ("sk-1234".into(), vec![7]));
-        assert_eq!(passed(&["short"], &["sho", "rt"]), ("short".into(), vec![0, 0]), "a placeholder is no key");
-        assert_eq!(passed(&["ababac"], &["abab", "abac!"]).0, "ab[key]!");
-        assert_eq!(passed(&["sk-12345", "tok-999999"], &["tok-9", "99999 sk-", "12345"]).0, "[key] [key]");
-        assert_eq!(passed(&["schlüssel"], &["ein schl", "üsse", "l"]).0, "ein [key]");
+    fn secret_split_over_chunks_is_masked() {
+        assert_eq!(masked(&["sk-12345"], &["the key sk-1", "23", "45 is bad"]).0, "the key [key] is bad");
+        assert_eq!(masked(&["sk-12345"], &["the", " key", " is", "n't"]), ("the key isn't".into(), vec![0, 0, 1, 0]));
+        assert_eq!(masked(&["sk-12345"], &["tests", "k-123x"]), ("testsk-123x".into(), vec![1, 0]));
+        assert_eq!(masked(&["sk-12345"], &["sk-1234"]), ("sk-1234".into(), vec![7]));
+        assert_eq!(masked(&["short"], &["sho", "rt"]), ("short".into(), vec![0, 0]), "a placeholder is no key");
+        assert_eq!(masked(&["ababac"], &["abab", "abac!"]).0, "ab[key]!");
+        assert_eq!(masked(&["sk-12345", "tok-999999"], &["tok-9", "99999 sk-", "12345"]).0, "[key] [key]");
+        assert_eq!(masked(&["schlüssel"], &["ein schl", "üsse", "l"]).0, "ein [key]");
     }
 
     #[test]
-    fn cut_anywhere_a_text_comes_out_as_it_does_whole() {
+    fn secret_masking_is_independent_of_chunking() {
         let text = "keys: sk-12345sk-12345, sk-123 and sk-sk-12345.";
         let whole = scrub(&[Secret::new("sk-12345").unwrap()], text.to_owned());
         for first in 0..text.len() {
             for second in first..text.len() {
                 let pieces = [&text[..first], &text[first..second], &text[second..]];
-                assert_eq!(passed(&["sk-12345"], &pieces).0, whole, "{pieces:?}");
+                assert_eq!(masked(&["sk-12345"], &pieces).0, whole, "{pieces:?}");
             }
         }
     }

@@ -1,16 +1,16 @@
-//! Server-sent events out of bytes that come in pieces of any size, within bounds. It knows nothing of what they mean.
+//! Parses server-sent events from chunks of any size, within bounds. It does not interpret them.
 //!
 //! The format: <https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation>.
 
-/// The largest event, in bytes; a provider's largest is a tool call that comes whole.
+/// The largest event, in bytes. A provider's largest is a complete tool call in one event.
 pub const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// One event.
+/// A server-sent event.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SseEvent {
-    /// Its `event` field; empty when it has none.
+    /// Its `event` field; empty if it is missing.
     pub name: String,
     /// Its `data` lines, joined by newlines.
     pub data: String,
@@ -21,28 +21,28 @@ pub struct SseEvent {
 #[error("an event has more than {EVENT_BYTES_MAX} bytes")]
 pub struct EventTooLarge;
 
-/// Reads a stream of events.
+/// Parses a stream of events.
 #[derive(Debug, Default)]
 pub struct SseReader {
     line: Vec<u8>,
     event: SseEvent,
     has_data: bool,
-    /// The line before ended with a carriage return: a newline right behind it is its second half.
+    /// The last byte was a carriage return: a newline directly after it belongs to the same line end.
     after_return: bool,
     is_begun: bool,
 }
 
 impl SseReader {
-    /// Reads on; the events that are whole by now. An event without its closing blank line never is one.
+    /// Parses the next bytes and returns the events that they complete. An event without its closing blank line is never returned.
     ///
     /// # Errors
-    /// An event is too large. The stream is of no use then.
+    /// An event is too large. The reader cannot be used after that.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<SseEvent>, EventTooLarge> {
         let mut events = Vec::new();
         for byte in bytes {
-            let is_second_half = *byte == b'\n' && std::mem::take(&mut self.after_return);
+            let is_crlf_end = *byte == b'\n' && std::mem::take(&mut self.after_return);
             match byte {
-                b'\n' if is_second_half => {}
+                b'\n' if is_crlf_end => {}
                 b'\n' | b'\r' => {
                     self.after_return = *byte == b'\r';
                     events.extend(self.end_line());
@@ -59,7 +59,7 @@ impl SseReader {
         Ok(events)
     }
 
-    /// Takes the line that ended; the event, when the line closes one.
+    /// Processes a complete line. Returns the event if the line closes it.
     fn end_line(&mut self) -> Option<SseEvent> {
         let line = std::mem::take(&mut self.line);
         let is_first = !std::mem::replace(&mut self.is_begun, true);
@@ -79,7 +79,7 @@ impl SseReader {
                 }
                 self.event.data.push_str(value);
             }
-            // Comments, ids, and what is not known.
+            // Comments, ids and unknown fields.
             _ => {}
         }
         None
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_in_three_ways_and_data_lines_are_joined() {
+    fn sse_accepts_all_line_ends_and_joins_data() {
         for end in ["\n", "\r\n", "\r"] {
             let text = "\u{feff}event: a\ndata: 1\ndata:2\ndata\n\n: comment\nid: 7\n\n\ndata: x\n\ndata: open\n";
             assert_eq!(all(&text.replace('\n', end)), [event("a", "1\n2\n"), event("", "x")], "{end:?}");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_and_an_endless_event_are_refused() {
+    fn sse_event_over_size_limit_is_refused() {
         let chunk = [b'x'; 64 * 1024];
         let mut reader = SseReader::default();
         let fed = (0..1000).take_while(|_| reader.feed(&chunk).is_ok()).count();
@@ -120,7 +120,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn where_the_bytes_are_cut_does_not_matter(
+        fn sse_parsing_is_independent_of_chunking(
             lines in prop::collection::vec("(event: [a-c]|data: [a-ü]{0,4}|: x|)", 0..20),
             ends in prop::collection::vec(0..3_usize, 20),
             sizes in prop::collection::vec(1..7_usize, 200),
@@ -129,9 +129,9 @@ mod tests {
                 lines.iter().zip(&ends).map(|(line, end)| format!("{line}{}", ["\n", "\r\n", "\r"][*end])).collect();
             let (mut reader, mut rest, mut cut) = (SseReader::default(), text.as_bytes(), Vec::new());
             for size in sizes.iter().cycle() {
-                let (piece, behind) = rest.split_at((*size).min(rest.len()));
+                let (piece, remaining) = rest.split_at((*size).min(rest.len()));
                 cut.extend(reader.feed(piece).unwrap());
-                rest = behind;
+                rest = remaining;
                 if rest.is_empty() {
                     break;
                 }

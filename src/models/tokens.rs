@@ -1,15 +1,15 @@
-//! How many tokens a text has, by an estimate that needs no network: OpenAI's `cl100k_base` encoding, whatever the model is.
+//! Estimates the number of tokens of a text without a network, with OpenAI's encoding `cl100k_base` for every model.
 //!
-//! Other models cut text otherwise (<https://platform.claude.com/docs/en/build-with-claude/token-counting> counts Anthropic's
-//! own); what a provider reports corrects the estimate. The encoding is loaded at the first call, which takes some tenths of a
-//! second and about 24 MB.
+//! Other models split text differently (<https://platform.claude.com/docs/en/build-with-claude/token-counting> counts
+//! Anthropic's tokens). The provider's reports correct the estimate. The first call loads the encoding, which takes some tenths
+//! of a second and about 24 MB.
 
 use tiktoken_rs::cl100k_base_singleton;
 
-/// Longer texts are counted in parts: the encoder's regular expressions give up on very long runs of white space.
+/// Longer texts are counted in parts, because the encoder's regular expressions fail on very long runs of white space.
 const PART_BYTES_MAX: usize = 16 * 1024;
 
-/// About how many tokens `text` has. Blocks: for a while at the first call, then for about a millisecond per 10 KB.
+/// Estimates the tokens of `text`. Blocks for some tenths of a second at the first call, then for about a millisecond per 10 KB.
 #[must_use]
 pub fn count(text: &str) -> u64 {
     let encoding = cl100k_base_singleton();
@@ -17,9 +17,9 @@ pub fn count(text: &str) -> u64 {
     let mut rest = text;
     while !rest.is_empty() {
         let end = (0..=rest.len().min(PART_BYTES_MAX)).rev().find(|at| rest.is_char_boundary(*at));
-        let (part, behind) = rest.split_at(end.unwrap_or(rest.len()));
+        let (part, remaining) = rest.split_at(end.unwrap_or(rest.len()));
         tokens += encoding.encode_ordinary(part).len() as u64;
-        rest = behind;
+        rest = remaining;
     }
     tokens
 }
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_any_kind_and_length_are_counted() {
+    fn token_count_is_bounded_for_any_text() {
         assert_eq!((count(""), count("hello world")), (0, 2));
         let (short, long) = (count(&"some words ".repeat(100)), count(&"some words ".repeat(10_000)));
         assert!(short.abs_diff(200) < 10 && long.abs_diff(short * 100) < long / 50, "{short} {long}");

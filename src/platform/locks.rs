@@ -1,4 +1,4 @@
-//! Lock files: opened so that only their owner can lock them, and the process that holds one.
+//! Lock files that only their owner can lock, and the process that holds a lock.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -10,9 +10,9 @@ use super::{processes, system};
 /// The process that holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockHolder {
-    /// Its number.
+    /// The process id.
     pub pid: u32,
-    /// Its program's name; `None` where the process has ended and left the lock to one it started.
+    /// The program's name. `None` if the process has ended and a process that it started holds the lock now.
     pub program: Option<String>,
 }
 
@@ -25,23 +25,23 @@ impl fmt::Display for LockHolder {
     }
 }
 
-/// Opens a lock file, and creates it where it is missing. Only its owner can open it (mode 0600): an earlier version's file is
-/// changed to that. It never follows a symbolic link.
+/// Opens or creates a lock file. Only its owner can open it (mode 0600); the file of an earlier version is
+/// changed to that mode. It never follows a symbolic link.
 ///
 /// # Errors
-/// The error of the system.
+/// An error of the system.
 pub fn open_lock_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     system::no_follow(&mut options);
     system::only_for_owner(&mut options);
-    let file = options.open(path).map_err(system::named)?;
-    system::keep_for_owner(&file)?;
+    let file = options.open(path).map_err(system::describe_open_error)?;
+    system::restrict_to_owner(&file)?;
     Ok(file)
 }
 
-/// The process that holds the lock on `path`, where the system tells it: Linux does, on file systems whose device numbers are the
-/// same in `/proc/locks` and in stat(2). Btrfs and overlays have others.
+/// The process that holds the lock on `path`, if the system tells. Linux does, on file systems whose device numbers are the
+/// same in `/proc/locks` and in stat(2). Those of btrfs and overlayfs differ.
 #[must_use]
 pub fn lock_holder(path: &Path) -> Option<LockHolder> {
     let (major, minor, inode) = system::device_and_inode(path)?;
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lock_table_names_holders_and_not_waiters() {
+    fn lock_table_names_holder_not_waiter() {
         let table = "1: POSIX  ADVISORY  READ 7 fd:00:99 0 EOF\n\
                      2: -> FLOCK  ADVISORY  WRITE 8 fd:00:99 0 EOF\n\
                      3: FLOCK  ADVISORY  WRITE 4711 fd:00:99 0 EOF\n";
@@ -75,7 +75,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn lock_file_is_for_its_owner_alone() {
+    fn lock_file_mode_is_owner_only() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;

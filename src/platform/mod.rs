@@ -1,7 +1,7 @@
-//! All that differs between operating systems, in one place; each function says what the others do.
+//! All differences between operating systems. Each function documents the behaviour on other systems.
 //!
-//! Linux is first. macOS uses the same code where POSIX has it. On Windows the program compiles; what is missing there is
-//! said by each function: no process groups, no guard, no atomic exchange.
+//! Linux is the main system. macOS shares its code through POSIX. On Windows the program compiles, but process groups, the guard and
+//! atomic exchange are missing.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -29,23 +29,23 @@ pub use system::{
     process_lives, renames_after_bytes, stamp_of,
 };
 
-/// What tells one version of a file from another: same stamp, same bytes (but for a write within the clock's grain).
+/// A file's version: files with the same stamp have the same bytes, except for a write within the clock's resolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Stamp {
-    /// What lies there.
+pub struct FileStamp {
+    /// The kind of file.
     pub kind: FileKind,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// When it was last written, in nanoseconds since 1970.
+    /// The time of the last write, in nanoseconds since 1970.
     pub modified_ns: i128,
-    /// Which file it is; 0 where the system does not say.
+    /// The inode number; 0 if the system does not tell.
     pub inode: u64,
 }
 
-/// What tells a file from all others while it is there: its device and its number on it.
+/// A file's device and inode number, which identify it while it exists.
 pub type Identity = (u64, u64);
 
-/// What lies at a path.
+/// A kind of file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// A plain file.
@@ -54,18 +54,18 @@ pub enum FileKind {
     Folder,
     /// A symbolic link.
     Link,
-    /// Anything else: a pipe, a device.
+    /// Anything else, for example a pipe or a device.
     Other,
 }
 
-/// The wall clock in nanoseconds since 1970, as [`Stamp::modified_ns`] counts: to tell how old a file's last write is.
+/// The wall clock in nanoseconds since 1970, to compare with [`FileStamp::modified_ns`].
 #[must_use]
 pub fn now_ns() -> i128 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i128::try_from(since.as_nanos()).unwrap_or(i128::MAX)
 }
 
-/// The machine's boot, or an empty text where the system does not say.
+/// The id of the machine's boot, or an empty text if the system does not tell.
 #[must_use]
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
@@ -74,18 +74,18 @@ pub fn boot_id() -> String {
 /// Swaps two files of one file system atomically.
 ///
 /// # Errors
-/// `Unsupported` where the system or the file system has no such call.
+/// `Unsupported` if the system or the file system has no such call, and other errors of the system.
 pub fn exchange(a: &Path, b: &Path) -> io::Result<()> {
     system::exchange(a, b)
 }
 
-/// Gives a file a name that nothing has, atomically.
+/// Renames a file atomically to a name that does not exist.
 ///
 /// # Errors
-/// `AlreadyExists` where something has it; else what the system says.
+/// `AlreadyExists` if the name exists, and errors of the system.
 pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match system::rename_new(from, to) {
-        // A second name and the first one's removal come to the same; a crash between leaves both.
+        // A second name followed by the removal of the first has the same result. A crash between leaves both.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
             std::fs::hard_link(from, to)?;
             std::fs::remove_file(from)
@@ -94,30 +94,30 @@ pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The network or user-space file system that `folder` is on, whose locks and file events are not to be trusted; `None` for
-/// a local disk, and where the system does not say.
+/// The network or user-space file system of `folder`, whose locks and file events are unreliable. `None` for
+/// a local disk, and if the system does not tell.
 #[must_use]
 pub fn network_file_system(folder: &Path) -> Option<&'static str> {
     system::network_file_system(folder)
 }
 
-/// Makes the folder's entries durable. Does nothing where folders cannot be synced (Windows).
+/// Makes the folder's entries durable. It has no effect on Windows, where folders cannot be synced.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the system.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     system::sync_folder(folder)
 }
 
-/// Opens a plain file for reading. It never follows a symbolic link and never waits for a pipe's writer.
+/// Opens a plain file for reading. It never follows a symbolic link or waits for a pipe's writer.
 ///
 /// # Errors
-/// `InvalidInput`, with what lies there, where it is no plain file; else what the system says.
+/// `InvalidInput` if it is not a plain file, and errors of the system.
 pub fn open_for_reading(path: &Path) -> io::Result<File> {
     open_plain(path, OpenOptions::new().read(true))
 }
 
-/// Opens (and makes, where missing) a plain file to append to. It never follows a symbolic link and never waits for a pipe's reader.
+/// Opens or creates a plain file for appending. It never follows a symbolic link or waits for a pipe's reader.
 ///
 /// # Errors
 /// As [`open_for_reading`].
@@ -125,7 +125,7 @@ pub fn open_for_appending(path: &Path) -> io::Result<File> {
     open_plain(path, OpenOptions::new().append(true).create(true))
 }
 
-/// Opens (and makes, where missing) a plain file to write anew. It never follows a symbolic link and never waits for a pipe's reader.
+/// Opens or creates a plain file and empties it. It never follows a symbolic link or waits for a pipe's reader.
 ///
 /// # Errors
 /// As [`open_for_reading`].
@@ -135,5 +135,5 @@ pub fn open_for_writing(path: &Path) -> io::Result<File> {
 
 fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     system::plain_only(options);
-    reading::plain(options.open(path).map_err(system::named)?)
+    reading::require_plain_file(options.open(path).map_err(system::describe_open_error)?)
 }

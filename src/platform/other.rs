@@ -1,4 +1,4 @@
-//! Windows, as far as it goes: files work; exchange is not to be had, so the shared state is merged by re-reading.
+//! Windows: files work. Atomic exchange is missing, so shared state is merged by reading it again.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -6,17 +6,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::{FileKind, Identity, Stamp};
+use super::{FileKind, FileStamp, Identity};
 
 pub(super) fn plain_only(_: &mut OpenOptions) {}
 
-pub(super) fn do_not_wait(_: &mut cap_std::fs::OpenOptions) {}
+pub(super) fn set_nonblocking(_: &mut cap_std::fs::OpenOptions) {}
 
 pub(super) fn no_follow(_: &mut OpenOptions) {}
 
 pub(super) fn only_for_owner(_: &mut OpenOptions) {}
 
-pub(super) fn keep_for_owner(_: &File) -> io::Result<()> {
+pub(super) fn restrict_to_owner(_: &File) -> io::Result<()> {
     Ok(())
 }
 
@@ -24,13 +24,13 @@ pub(super) fn device_and_inode(_: &Path) -> Option<(u32, u32, u64)> {
     None
 }
 
-/// Opens what lies at the end of any links.
+/// Opens a file through any links.
 pub(super) fn open_without_waiting(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// The error of opening a file, as it is.
-pub(super) fn named(error: io::Error) -> io::Error {
+/// Returns the error unchanged.
+pub(super) fn describe_open_error(error: io::Error) -> io::Error {
     error
 }
 
@@ -38,17 +38,17 @@ pub(super) fn is_pipe(_: std::fs::FileType) -> bool {
     false
 }
 
-/// The name of what is neither a file nor a folder.
+/// The name of a kind that is neither a file nor a folder.
 pub(super) fn name_of_special(kind: std::fs::FileType) -> &'static str {
     if kind.is_symlink() { "a symbolic link" } else { "a device" }
 }
 
-/// A folder, by its path: what is exchanged for a link meanwhile is followed here.
+/// A folder by its path. If it is replaced by a link meanwhile, the link is followed.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Takes its path.
+    /// Stores the path.
     ///
     /// # Errors
     /// None.
@@ -56,56 +56,56 @@ impl Folder {
         Ok(Self(path.to_owned()))
     }
 
-    /// Another handle of it.
+    /// Another handle of this folder.
     ///
     /// # Errors
     /// None.
-    pub fn again(&self) -> io::Result<Self> {
+    pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self(self.0.clone()))
     }
 
-    /// The folder that has this name in it, which is no link.
+    /// Opens the subfolder with this name, which must not be a link.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn open_folder(&self, name: &OsStr) -> io::Result<Self> {
         let path = self.0.join(name);
         if path.symlink_metadata()?.is_dir() { Ok(Self(path)) } else { Err(io::ErrorKind::NotADirectory.into()) }
     }
 
-    /// The plain file that has this name in it, as [`super::open_for_reading`] opens it.
+    /// Opens the plain file with this name, as [`super::open_for_reading`] does.
     ///
     /// # Errors
-    /// As there.
+    /// As [`super::open_for_reading`].
     pub fn open_for_reading(&self, name: &OsStr) -> io::Result<File> {
         super::open_for_reading(&self.0.join(name))
     }
 
-    /// What lies in it, unsorted: at most `entries_max` names.
+    /// The folder's entries, unsorted, at most `entries_max` of them.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn entries(&self, entries_max: usize) -> io::Result<Vec<(OsString, FileKind)>> {
         let entries = std::fs::read_dir(&self.0)?.take(entries_max);
         entries.map(|entry| entry.and_then(|entry| Ok((entry.file_name(), kind_of(entry.file_type()?))))).collect()
     }
 
-    /// Which folder it is: not known here.
+    /// Always `None`: unknown on this system.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
         None
     }
 
-    /// It, as the file tools write in it.
+    /// This folder as a cap-std folder, through which the file tools write.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn to_dir(&self) -> io::Result<cap_std::fs::Dir> {
         cap_std::fs::Dir::open_ambient_dir(&self.0, cap_std::ambient_authority())
     }
 }
 
-/// Which file these metadata describe: not known here.
+/// Always `None`: unknown on this system.
 #[must_use]
 pub fn identity_of(_: &std::fs::Metadata) -> Option<Identity> {
     None
@@ -120,13 +120,13 @@ fn kind_of(kind: std::fs::FileType) -> FileKind {
     }
 }
 
-/// The stamp of what these metadata describe.
+/// The stamp of the file with this metadata.
 #[must_use]
-pub fn stamp_of(metadata: &std::fs::Metadata) -> Stamp {
+pub fn stamp_of(metadata: &std::fs::Metadata) -> FileStamp {
     let kind = kind_of(metadata.file_type());
     let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let modified_ns = modified.map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(0));
-    Stamp { kind, bytes: metadata.len(), modified_ns, inode: 0 }
+    FileStamp { kind, bytes: metadata.len(), modified_ns, inode: 0 }
 }
 
 pub(super) fn exchange(_: &Path, _: &Path) -> io::Result<()> {
@@ -145,7 +145,7 @@ pub(super) fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes a user may still write: not known here.
+/// The free bytes for a user: unknown on this system.
 ///
 /// # Errors
 /// Always `Unsupported`.
@@ -159,37 +159,37 @@ pub fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "unknown".to_owned())
 }
 
-/// Whether a process of this number lives: not known here, so every one is taken to.
+/// Always `true`: unknown on this system.
 #[must_use]
 pub fn process_lives(_: u32) -> bool {
     true
 }
 
-/// Whether a rename over an existing file is durable only after the renamed file's bytes: not known here, so no.
+/// Always `false`: unknown on this system.
 #[must_use]
 pub fn renames_after_bytes(_: &Path) -> bool {
     false
 }
 
-/// Returns true if both belong to the same user, which is not known here.
+/// Always `false`: unknown on this system.
 #[must_use]
 pub fn has_same_owner(_: &std::fs::Metadata, _: &std::fs::Metadata) -> bool {
     false
 }
 
-/// Whether what these metadata describe belongs to this user: not known here, so everything is taken to.
+/// Always `true`: unknown on this system.
 #[must_use]
 pub fn is_trusted_owner(_: &std::fs::Metadata) -> bool {
     true
 }
 
-/// Whether others than its owner can write what these metadata describe: not known here, so nobody is taken to.
+/// Always `false`: unknown on this system.
 #[must_use]
 pub fn is_shared(_: &std::fs::Metadata) -> bool {
     false
 }
 
-/// Whether the disk could not give back what it holds, while all else works: not known here.
+/// Always `false`: unknown on this system.
 #[must_use]
 pub fn is_media_error(_: &io::Error) -> bool {
     false

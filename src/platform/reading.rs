@@ -1,8 +1,8 @@
-//! Opens and reads files that a repository, an agent or another user of the machine may have put at their paths: a pipe, a device, a link
-//! out of its folder or an endless file is refused, and nothing waits for it.
+//! Opens and reads files at paths where a repository, an agent or another user may have put something else. Pipes, devices, links
+//! that leave the folder and endless files are refused, and no call waits for them.
 //!
-//! Everything in Brigade that reads such a file goes through here, or through the checked calls of [`super`] beneath it. A file is opened
-//! first, without following or waiting, and then checked on its handle: nobody can exchange it in between.
+//! Brigade reads such files only through this module, or through the checked calls of [`super`]. A file is opened
+//! first, without following links or waiting, and then checked by its handle, so that it cannot be exchanged in between.
 
 use std::fs::{File, FileType};
 use std::io::{self, Read};
@@ -13,20 +13,20 @@ use cap_std::fs::{Dir, OpenOptions};
 
 use super::system;
 
-/// What may lie at a path that is read.
+/// The kinds of file that are accepted at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Accept<'a> {
-    /// A plain file or a pipe, through any link: a person typed the path.
+pub enum AllowedKinds<'a> {
+    /// A plain file or a pipe, through any link: for a path that the user typed.
     FilesAndPipes,
-    /// A plain file, through any link: a person typed the path, or it is the person's own config.
+    /// A plain file, through any link: for a path that the user typed, or the user's own config.
     Files,
-    /// A plain file, through links that stay in this folder. A path that names another folder counts as one of that folder.
+    /// A plain file, through links that stay in this folder. A path in another folder must stay in that folder.
     FilesWithin(&'a Path),
-    /// A plain file at this very path: its last part is no link.
+    /// A plain file at exactly this path: its last part is not a link.
     FilesHere,
 }
 
-impl<'a> Accept<'a> {
+impl<'a> AllowedKinds<'a> {
     /// A plain file, through links that stay in the folder of `path`.
     #[must_use]
     pub fn within_folder_of(path: &'a Path) -> Self {
@@ -34,36 +34,36 @@ impl<'a> Accept<'a> {
     }
 }
 
-/// Opens what lies at `path`, if it is what is accepted.
+/// Opens the file at `path` if its kind is accepted.
 ///
 /// # Errors
-/// `InvalidInput`, with what was found, for what is not accepted; else what the system says.
-pub fn open(path: &Path, accept: Accept<'_>) -> io::Result<File> {
+/// `InvalidInput` for another kind of file, which the text names, and errors of the system.
+pub fn open(path: &Path, accept: AllowedKinds<'_>) -> io::Result<File> {
     match accept {
-        Accept::FilesAndPipes => {
+        AllowedKinds::FilesAndPipes => {
             let file = File::open(path)?;
             let kind = file.metadata()?.file_type();
-            if kind.is_file() || system::is_pipe(kind) { Ok(file) } else { Err(refusal(what(kind))) }
+            if kind.is_file() || system::is_pipe(kind) { Ok(file) } else { Err(not_plain_error(kind_name(kind))) }
         }
-        Accept::Files => plain(system::open_without_waiting(path)?),
-        Accept::FilesWithin(folder) => open_within(folder, path),
-        Accept::FilesHere => super::open_for_reading(path),
+        AllowedKinds::Files => require_plain_file(system::open_without_waiting(path)?),
+        AllowedKinds::FilesWithin(folder) => open_within(folder, path),
+        AllowedKinds::FilesHere => super::open_for_reading(path),
     }
 }
 
 /// Reads a whole file.
 ///
 /// # Errors
-/// As [`open`]; `FileTooLarge` where it has more than `bytes_max` bytes.
-pub fn read(path: &Path, accept: Accept<'_>, bytes_max: u64) -> io::Result<Vec<u8>> {
+/// As [`open`], and `FileTooLarge` if it has more than `bytes_max` bytes.
+pub fn read(path: &Path, accept: AllowedKinds<'_>, bytes_max: u64) -> io::Result<Vec<u8>> {
     read_all(open(path, accept)?, bytes_max)
 }
 
 /// Reads a whole text file.
 ///
 /// # Errors
-/// As [`read`]; `InvalidData` where it is no UTF-8 text.
-pub fn read_text(path: &Path, accept: Accept<'_>, bytes_max: u64) -> io::Result<String> {
+/// As [`read`], and `InvalidData` if it is not UTF-8.
+pub fn read_text(path: &Path, accept: AllowedKinds<'_>, bytes_max: u64) -> io::Result<String> {
     let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text: save it as UTF-8");
     String::from_utf8(read(path, accept, bytes_max)?).map_err(not_text)
 }
@@ -71,33 +71,33 @@ pub fn read_text(path: &Path, accept: Accept<'_>, bytes_max: u64) -> io::Result<
 /// Reads an open file to its end.
 ///
 /// # Errors
-/// `FileTooLarge` where it has more than `bytes_max` bytes; else what the system says.
+/// `FileTooLarge` if it has more than `bytes_max` bytes, and errors of the system.
 pub fn read_all(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
-        let text = format!("it has more than {bytes_max} bytes, and Brigade reads at most so many");
+        let text = format!("it has more than {bytes_max} bytes, which is the limit");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
     Ok(bytes)
 }
 
-/// The open file, if it is a plain one.
+/// Returns the open file if it is a plain one.
 ///
 /// # Errors
-/// `InvalidInput`, with what it is.
-pub(super) fn plain(file: File) -> io::Result<File> {
+/// `InvalidInput` for another kind of file, which the text names.
+pub(super) fn require_plain_file(file: File) -> io::Result<File> {
     let kind = file.metadata()?.file_type();
-    if kind.is_file() { Ok(file) } else { Err(refusal(what(kind))) }
+    if kind.is_file() { Ok(file) } else { Err(not_plain_error(kind_name(kind))) }
 }
 
-/// The error for what is no plain file.
-pub(super) fn refusal(found: &str) -> io::Error {
+/// The error for a path that has no plain file.
+pub(super) fn not_plain_error(found: &str) -> io::Error {
     let text = format!("it is {found}, not a plain file: {}", remedy(found));
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
-/// The command that mends it.
+/// The command that fixes it.
 fn remedy(found: &str) -> &'static str {
     match found {
         "a folder" => "move it away (mv)",
@@ -106,7 +106,7 @@ fn remedy(found: &str) -> &'static str {
     }
 }
 
-fn what(kind: FileType) -> &'static str {
+fn kind_name(kind: FileType) -> &'static str {
     if kind.is_dir() { "a folder" } else { system::name_of_special(kind) }
 }
 
@@ -117,10 +117,10 @@ fn open_within(folder: &Path, path: &Path) -> io::Result<File> {
     };
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let mut options = OpenOptions::new();
-    system::do_not_wait(options.read(true));
+    system::set_nonblocking(options.read(true));
     let opened = Dir::open_ambient_dir(folder, ambient_authority())?.open_with(inside, &options);
     let file = opened.map_err(|error| match error.kind() {
-        // cap-std's own refusals carry no system error.
+        // Refusals by cap-std itself have no system error.
         io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
             let folder = folder.display();
             let text = format!(
@@ -128,12 +128,12 @@ fn open_within(folder: &Path, path: &Path) -> io::Result<File> {
             );
             io::Error::new(io::ErrorKind::InvalidInput, text)
         }
-        _ => system::named(error),
+        _ => system::describe_open_error(error),
     })?;
-    plain(file.into_std())
+    require_plain_file(file.into_std())
 }
 
-/// Whether a relative path, as it is written, leads nowhere above where it begins.
+/// Returns `true` if a relative path, as written, never leaves the folder that it starts in.
 fn stays_below(path: &Path) -> bool {
     let mut depth = 0_usize;
     path.components().all(|part| match part {

@@ -1,30 +1,30 @@
-//! The terminal: its settings, kept so that they can be put back (a line editor changes them, and may be ended in the middle of a
-//! line), and whose it is at the moment: a shell with job control lends it to one process group, the one in the foreground.
+//! The terminal: its saved settings, which a line editor changes and may not restore when it is ended, and its foreground process group. A
+//! shell with job control gives the terminal to one process group at a time.
 
 use std::io::Write as _;
 use std::time::Duration;
 
-/// How often is looked whether the terminal is lent to this process again. Shells tell nobody.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// The interval between checks whether this process is in the foreground again. Shells send no notice.
+const FOREGROUND_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The number of the signal that Ctrl-Z sends.
 #[cfg(unix)]
 pub const SUSPEND_SIGNAL: i32 = rustix::process::Signal::TSTP.as_raw();
 
-/// The settings as they were.
+/// Saved settings of the terminal.
 #[derive(Debug)]
 pub struct Terminal {
     #[cfg(unix)]
     settings: rustix::termios::Termios,
 }
 
-/// Ends the pasting mode that line editors switch on, and clears the line that was being typed.
+/// Switches bracketed paste off, which line editors switch on, and clears the current input line.
 const END_OF_EDITING: &[u8] = b"\x1b[?2004l\r\x1b[J";
 
 impl Terminal {
-    /// Takes note of the settings of the terminal that is stdin; `None` where it is none, or where the system's are not known.
+    /// Saves the settings of the terminal on stdin. `None` if stdin is not a terminal, or on systems without these settings.
     #[must_use]
-    pub fn remember() -> Option<Self> {
+    pub fn save() -> Option<Self> {
         #[cfg(unix)]
         {
             Some(Self { settings: rustix::termios::tcgetattr(std::io::stdin()).ok()? })
@@ -35,15 +35,15 @@ impl Terminal {
         }
     }
 
-    /// Puts the settings back; not those of a terminal that is somebody else's by now.
-    pub fn put_back(self) {
-        if !is_ours() {
+    /// Restores the settings, unless this process is in the background.
+    pub fn restore(self) {
+        if !is_in_foreground() {
             return;
         }
         let is_simple = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         if !is_simple {
             let mut out = std::io::stdout().lock();
-            // A terminal that is gone needs nothing.
+            // A terminal that is gone needs no restore.
             let _ = out.write_all(END_OF_EDITING).and_then(|()| out.flush());
         }
         #[cfg(unix)]
@@ -54,9 +54,10 @@ impl Terminal {
     }
 }
 
-/// Whether the terminal that is stdin is lent to this process: it may be read, and its settings changed. Without job control it is.
+/// Returns `true` if this process is in the foreground of the terminal on stdin, so that it may read it and change its settings. `true`
+/// without job control.
 #[must_use]
-pub fn is_ours() -> bool {
+pub fn is_in_foreground() -> bool {
     #[cfg(unix)]
     {
         rustix::termios::tcgetpgrp(std::io::stdin()).map_or(true, |group| group == rustix::process::getpgrp())
@@ -67,22 +68,22 @@ pub fn is_ours() -> bool {
     }
 }
 
-/// Blocks until the terminal is lent to this process.
-pub fn await_ours() {
-    while !is_ours() {
-        std::thread::sleep(LOOK_INTERVAL);
+/// Blocks until this process is in the foreground.
+pub fn wait_for_foreground() {
+    while !is_in_foreground() {
+        std::thread::sleep(FOREGROUND_CHECK_INTERVAL);
     }
 }
 
-/// Reading a terminal that is somebody else's is an error in this thread from now on; otherwise the system would stop the whole
-/// process for it, each time it is told to go on.
-pub fn outlive_in_this_thread() {
-    // Where that is refused it is as it always was.
+/// Makes reading the terminal from the background an error in this thread. Otherwise the system would stop the whole
+/// process each time it continues.
+pub fn block_background_signals() {
+    // If that is refused, the system's default stays.
     #[cfg(unix)]
     let _ = background_signals().thread_block();
 }
 
-/// What the system sends to who uses a terminal from the background.
+/// The signals that the system sends to a background process that uses the terminal.
 #[cfg(unix)]
 fn background_signals() -> nix::sys::signal::SigSet {
     use nix::sys::signal::Signal;
@@ -97,10 +98,10 @@ fn stop_signals() -> nix::sys::signal::SigSet {
     signals
 }
 
-/// Calls `start`, which starts a process. That process cannot be suspended by the terminal before it executes its program. Otherwise Ctrl-Z
-/// at that moment would stop it for good: the thread that starts it waits for it, so this process would not stop, and the shell would wait.
+/// Calls `start`, which starts a process. The terminal cannot suspend that process before it executes its program. Otherwise Ctrl-Z
+/// at that moment would stop it forever: the starting thread waits for it, so this process would not stop, and the shell would wait.
 ///
-/// The process begins with these signals blocked; [`unblock_stops`] ends that.
+/// The process starts with these signals blocked; [`unblock_stops`] unblocks them.
 pub fn with_stops_blocked<T>(start: impl FnOnce() -> T) -> T {
     #[cfg(unix)]
     {
@@ -118,19 +119,20 @@ pub fn with_stops_blocked<T>(start: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Ends what [`with_stops_blocked`] began for this process. The system drops a signal that waits, if this process leads a session.
+/// Unblocks the signals that [`with_stops_blocked`] blocked for this process. If it leads a session, the system drops a pending one.
 pub fn unblock_stops() {
     #[cfg(unix)]
     let _: nix::Result<()> = stop_signals().thread_unblock();
 }
 
-/// Suspends this process, as Ctrl-Z does where nobody catches that, and returns once it goes on. Where there is no shell that could
-/// have it go on, the system does not suspend it.
+/// Suspends this process, as an unhandled Ctrl-Z does, and returns when it continues. Without a shell that could
+/// continue it, the system does not suspend it.
 pub fn suspend() {
     #[cfg(unix)]
     {
         use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
-        // Sent to this thread, it has stopped the process before the call returns. SIGSTOP would stop one that nobody has go on.
+        // Sent to this thread, the signal stops the process before the call returns. SIGSTOP would also stop a process that no shell
+        // continues.
         if let Ok(before) = background_signals().thread_swap_mask(SigmaskHow::SIG_UNBLOCK) {
             let _ = raise(Signal::SIGTTIN);
             let _: nix::Result<()> = SigSet::thread_set_mask(&before);
@@ -138,7 +140,7 @@ pub fn suspend() {
     }
 }
 
-/// Has the line editor, while it reads a line, end that as Ctrl-C does.
+/// Interrupts the line editor while it reads a line, as Ctrl-C does.
 pub fn interrupt() {
     #[cfg(unix)]
     {

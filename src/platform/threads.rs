@@ -1,29 +1,29 @@
-//! Threads: the size of the stack that Brigade works on, and clear errors where the system gives no more threads.
+//! Threads: the size of Brigade's stack, and clear errors if the system has no more threads.
 //!
-//! `std::thread::spawn` panics where the system refuses a thread. Tokio panics, or waits for ever for a thread that it did not get.
-//! So nothing here starts a thread but through [`std::thread::Builder`], and a runtime is built only after as many threads
-//! as it needs could be started.
+//! `std::thread::spawn` panics if the system refuses a thread. Tokio panics, or waits forever for a missing thread.
+//! So Brigade starts threads only through [`std::thread::Builder`], and builds a runtime only after a test has started as many threads
+//! as it needs.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The stack that [`with_own_stack`] works on, in bytes: what a main thread has without `ulimit -s`.
+/// The stack size for [`with_own_stack`], in bytes: the default of a main thread without `ulimit -s`.
 const STACK_BYTES: usize = 8 << 20;
-/// Threads of a runtime beside its workers: blocking calls, file events, the terminal, the pipes of a git.
+/// Threads of a runtime that are not its workers: blocking calls, file events, the terminal, the pipes of git.
 const SPARE_COUNT: usize = 8;
-/// The time for which a thread for blocking calls is kept without work. It serves later calls if the system gives no new thread.
+/// The time for which an idle thread for blocking calls is kept. It serves later calls if the system gives no new thread.
 const BLOCKING_THREAD_KEEP_ALIVE: Duration = Duration::from_secs(60 * 60);
-/// The time that the first of these threads may take to start.
+/// The time limit for the start of the first such thread.
 const FIRST_THREAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Threads that a command without a team needs: blocking calls.
+/// Threads that a command without a team needs, for blocking calls.
 const COMMAND_COUNT: usize = 2;
 
-/// Does `work` on a thread with a stack of its own and waits for it. The stack of the main thread is as small as `ulimit -s` says.
+/// Runs `work` on a thread with a large stack and waits for it. `ulimit -s` may make the main thread's stack small.
 ///
 /// # Errors
-/// The system gives no thread; the message says so.
+/// The system gives no thread, which the message says.
 pub fn with_own_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("main".to_owned()).stack_size(STACK_BYTES);
@@ -32,17 +32,17 @@ pub fn with_own_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T>
     })
 }
 
-/// A runtime of several threads, for a team.
+/// A runtime with several threads, for a team.
 ///
 /// # Errors
 /// The system gives too few threads, or no event queue; the message says which.
 pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
-    check(workers + SPARE_COUNT)?;
+    check_threads(workers + SPARE_COUNT)?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = build(builder.worker_threads(workers).thread_keep_alive(BLOCKING_THREAD_KEEP_ALIVE))?;
-    // Makes the first of the threads that blocking calls share. Where the system gives no further one, they wait for it;
-    // without any, tokio lets them wait forever.
+    // Starts the first of the threads that blocking calls share. If the system gives no more, calls wait for this one.
+    // Without any, tokio would let them wait forever.
     let first = async { tokio::time::timeout(FIRST_THREAD_TIMEOUT, tokio::task::spawn_blocking(|| ())).await };
     match runtime.block_on(first) {
         Ok(_) => Ok(runtime),
@@ -53,12 +53,12 @@ pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
     }
 }
 
-/// A runtime that works on the calling thread, for a command: it is begun in no time.
+/// A runtime on the calling thread, for a command. It starts fast.
 ///
 /// # Errors
 /// As [`runtime`].
 pub fn runtime_on_this_thread() -> io::Result<tokio::runtime::Runtime> {
-    check(COMMAND_COUNT)?;
+    check_threads(COMMAND_COUNT)?;
     build(&mut tokio::runtime::Builder::new_current_thread())
 }
 
@@ -67,8 +67,8 @@ fn build(builder: &mut tokio::runtime::Builder) -> io::Result<tokio::runtime::Ru
     builder.enable_all().build().map_err(failed)
 }
 
-/// Starts so many threads at once, and ends them.
-fn check(count: usize) -> io::Result<()> {
+/// Checks that `count` threads can run at once, and ends them.
+fn check_threads(count: usize) -> io::Result<()> {
     let gate = Mutex::new(());
     thread::scope(|scope| {
         let wait = || drop(gate.lock().unwrap_or_else(PoisonError::into_inner));

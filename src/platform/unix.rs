@@ -11,8 +11,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::reading::{plain, refusal};
-use super::{FileKind, Identity, Stamp};
+use super::reading::{not_plain_error, require_plain_file};
+use super::{FileKind, FileStamp, Identity};
 
 fn flags(flags: OFlags) -> i32 {
     i32::try_from(flags.bits()).unwrap_or(0)
@@ -22,18 +22,18 @@ pub(super) fn no_follow(options: &mut OpenOptions) {
     options.custom_flags(flags(OFlags::NOFOLLOW));
 }
 
-/// Has nothing but a plain file be opened for good: no link is followed, nobody is waited for, no terminal becomes ours.
+/// Opens only plain files for use: follows no link, waits for no pipe, takes no controlling terminal.
 pub(super) fn plain_only(options: &mut OpenOptions) {
     options.custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY));
 }
 
-/// Makes a new file readable and writable for its owner alone.
+/// Gives a new file mode 0600.
 pub(super) fn only_for_owner(options: &mut OpenOptions) {
     options.mode(0o600);
 }
 
-/// Takes an own file's permissions from everybody but its owner.
-pub(super) fn keep_for_owner(file: &File) -> io::Result<()> {
+/// Restricts a file of this user to its owner.
+pub(super) fn restrict_to_owner(file: &File) -> io::Result<()> {
     let about = file.metadata()?;
     let is_own = about.uid() == rustix::process::geteuid().as_raw();
     if is_own && about.is_file() && about.mode() & 0o077 != 0 {
@@ -42,28 +42,28 @@ pub(super) fn keep_for_owner(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// The device, as its two numbers, and the inode of what lies at `path`.
+/// The device, as major and minor number, and the inode at `path`.
 pub(super) fn device_and_inode(path: &Path) -> Option<(u32, u32, u64)> {
     let about = std::fs::symlink_metadata(path).ok()?;
     Some((rustix::fs::major(about.dev()), rustix::fs::minor(about.dev()), about.ino()))
 }
 
-/// Has a pipe's writer not be waited for.
-pub(super) fn do_not_wait(options: &mut cap_std::fs::OpenOptions) {
+/// Makes opening not wait for a pipe's writer.
+pub(super) fn set_nonblocking(options: &mut cap_std::fs::OpenOptions) {
     cap_std::fs::OpenOptionsExt::custom_flags(options, flags(OFlags::NONBLOCK | OFlags::NOCTTY));
 }
 
-/// Opens what lies at the end of any links, without waiting for a pipe's writer.
+/// Opens a file through any links, without waiting for a pipe's writer.
 pub(super) fn open_without_waiting(path: &Path) -> io::Result<File> {
     let flags = flags(OFlags::NONBLOCK | OFlags::NOCTTY);
-    OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(named)
+    OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(describe_open_error)
 }
 
-/// The error of opening a file, with what lies there where that is the reason.
-pub(super) fn named(error: io::Error) -> io::Error {
+/// Replaces an error of opening by one that names the kind of file, if that is the reason.
+pub(super) fn describe_open_error(error: io::Error) -> io::Error {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::LOOP) => refusal("a symbolic link"),
-        Some(Errno::NXIO) => refusal("a pipe, a socket or a device"),
+        Some(Errno::LOOP) => not_plain_error("a symbolic link"),
+        Some(Errno::NXIO) => not_plain_error("a pipe, a socket or a device"),
         _ => error,
     }
 }
@@ -72,7 +72,7 @@ pub(super) fn is_pipe(kind: std::fs::FileType) -> bool {
     kind.is_fifo()
 }
 
-/// The name of what is neither a file nor a folder.
+/// The name of a kind that is neither a file nor a folder.
 pub(super) fn name_of_special(kind: std::fs::FileType) -> &'static str {
     match kind {
         kind if kind.is_fifo() => "a pipe",
@@ -82,55 +82,56 @@ pub(super) fn name_of_special(kind: std::fs::FileType) -> &'static str {
     }
 }
 
-/// An open folder. Only what lies in it is reached through it, wherever it is moved to, and no symbolic link is followed.
+/// An open folder. It stays the same folder after a rename, and access through it follows no symbolic link.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
 
-/// What a [`Folder`] is opened with; on Linux it need not be readable then.
+/// The flags that a [`Folder`] is opened with. On Linux it need not be readable.
 #[cfg(target_os = "linux")]
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 #[cfg(not(target_os = "linux"))]
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Folder {
-    /// Opens it. The path may lead through links.
+    /// Opens a folder. The path may contain links.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(rustix::fs::open(path, FOLDER, Mode::empty())?))
     }
 
-    /// Another handle of it.
+    /// Another handle of this folder.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn again(&self) -> io::Result<Self> {
+    /// An error of the system.
+    pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self(self.0.try_clone()?))
     }
 
-    /// The folder that has this name in it, which is no link.
+    /// Opens the subfolder with this name, which must not be a link.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn open_folder(&self, name: &OsStr) -> io::Result<Self> {
         Ok(Self(rustix::fs::openat(&self.0, name, FOLDER | OFlags::NOFOLLOW, Mode::empty())?))
     }
 
-    /// The plain file that has this name in it, as [`super::open_for_reading`] opens it.
+    /// Opens the plain file with this name, as [`super::open_for_reading`] does.
     ///
     /// # Errors
-    /// As there.
+    /// As [`super::open_for_reading`].
     pub fn open_for_reading(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.0, name, flags, Mode::empty()).map_err(|error| named(error.into()))?;
-        plain(file.into())
+        let file = rustix::fs::openat(&self.0, name, flags, Mode::empty())
+            .map_err(|error| describe_open_error(error.into()))?;
+        require_plain_file(file.into())
     }
 
-    /// What lies in it, unsorted: at most `entries_max` names.
+    /// The folder's entries, unsorted, at most `entries_max` of them.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn entries(&self, entries_max: usize) -> io::Result<Vec<(OsString, FileKind)>> {
         let mut entries = Vec::new();
         let readable = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -144,7 +145,7 @@ impl Folder {
                 break;
             }
             let kind = match entry.file_type() {
-                // The file system does not say; what is gone by now is none of ours.
+                // The file system does not tell the kind. An entry that is gone by now is skipped.
                 FileType::Unknown => match rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(stat) => FileType::from_raw_mode(stat.st_mode),
                     Err(_) => continue,
@@ -162,37 +163,37 @@ impl Folder {
         Ok(entries)
     }
 
-    /// Which folder it is.
+    /// The folder's identity.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
         identity_of(&File::from(self.0.try_clone().ok()?).metadata().ok()?)
     }
 
-    /// It, as the file tools write in it.
+    /// This folder as a cap-std folder, through which the file tools write.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn to_dir(&self) -> io::Result<cap_std::fs::Dir> {
         Ok(cap_std::fs::Dir::from_std_file(File::from(self.0.try_clone()?)))
     }
 }
 
-/// Which file these metadata describe.
+/// The identity of the file with this metadata.
 #[must_use]
 pub fn identity_of(metadata: &std::fs::Metadata) -> Option<Identity> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// The stamp of what these metadata describe.
+/// The stamp of the file with this metadata.
 #[must_use]
-pub fn stamp_of(metadata: &std::fs::Metadata) -> Stamp {
+pub fn stamp_of(metadata: &std::fs::Metadata) -> FileStamp {
     let kind = match metadata.file_type() {
         kind if kind.is_file() => FileKind::File,
         kind if kind.is_dir() => FileKind::Folder,
         kind if kind.is_symlink() => FileKind::Link,
         _ => FileKind::Other,
     };
-    Stamp {
+    FileStamp {
         kind,
         bytes: metadata.len(),
         modified_ns: i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec()),
@@ -200,27 +201,27 @@ pub fn stamp_of(metadata: &std::fs::Metadata) -> Stamp {
     }
 }
 
-/// Whether what these metadata describe belongs to this user or to root. To root only root's own does: unlike git, which obeys
-/// the files of `SUDO_UID` too, it has `--config` for any other.
+/// Returns `true` if a file belongs to this user or to root. As root, only root's own files are trusted: git also trusts
+/// files of `SUDO_UID`, but Brigade has `--config` for those.
 #[must_use]
 pub fn is_trusted_owner(metadata: &std::fs::Metadata) -> bool {
     [rustix::process::geteuid().as_raw(), 0].contains(&metadata.uid())
 }
 
-/// Returns true if both belong to the same user.
+/// Returns `true` if both files belong to the same user.
 #[must_use]
 pub fn has_same_owner(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
     a.uid() == b.uid()
 }
 
-/// The user ids that systems give to people, each with a group of the same number and no other member; see login.defs(5), UID_MIN.
-const PEOPLE: std::ops::Range<u32> = 1_000..60_000;
+/// The user ids of people, who each have a group with the same id and no other member; see login.defs(5), UID_MIN.
+const PERSON_UIDS: std::ops::Range<u32> = 1_000..60_000;
 
-/// Whether others than its owner can write what these metadata describe. A person's own group is not others: with the umask 002,
-/// which is usual for these, it can write all that the person makes.
+/// Returns `true` if users other than its owner can write a file. A person's own group does not count: with the common umask 002 it can
+/// write all files of that person.
 #[must_use]
 pub fn is_shared(metadata: &std::fs::Metadata) -> bool {
-    let has_own_group = metadata.gid() == metadata.uid() && PEOPLE.contains(&metadata.uid());
+    let has_own_group = metadata.gid() == metadata.uid() && PERSON_UIDS.contains(&metadata.uid());
     let others = if has_own_group { 0o002 } else { 0o022 };
     metadata.mode() & others != 0
 }
@@ -260,10 +261,10 @@ pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Bytes a user may still write on the disk of `folder`.
+/// The free bytes for a user on the disk of `folder`.
 ///
 /// # Errors
-/// What the system says.
+/// An error of the system.
 pub fn free_bytes(folder: &Path) -> io::Result<u64> {
     let stat = rustix::fs::statvfs(folder)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
@@ -275,7 +276,7 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Whether a process of this number lives, as far as this one can see: not into other pid namespaces or machines.
+/// Returns `true` if a process with this id exists. Processes of other pid namespaces or machines are not visible.
 #[must_use]
 pub fn process_lives(pid: u32) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else {
@@ -286,16 +287,16 @@ pub fn process_lives(pid: u32) -> bool {
 
 #[cfg(target_os = "linux")]
 pub(super) fn file_system_type(about: &rustix::fs::StatFs) -> i64 {
-    // The field's type differs between machines; the numbers that matter fit.
+    // The field's type differs between machines; the relevant numbers fit.
     fn number<T: TryInto<i64>>(value: T) -> i64 {
         value.try_into().unwrap_or(0)
     }
     number(about.f_type)
 }
 
-/// Whether the file system of `folder` makes a rename over an existing file durable only after the renamed file's bytes,
-/// so that a power cut leaves the old file or the new one though nothing was synced: ext4 (`auto_da_alloc`, its default), btrfs
-/// and zfs promise that. Others may leave an empty file.
+/// Returns `true` if the file system of `folder` makes a rename over an existing file durable only after the renamed file's bytes. Then a
+/// power cut leaves the old or the new file even without a sync. Ext4 (`auto_da_alloc`, its default), btrfs and zfs promise that. Others
+/// may leave an empty file.
 #[cfg(target_os = "linux")]
 #[must_use]
 pub fn renames_after_bytes(folder: &Path) -> bool {
@@ -303,20 +304,20 @@ pub fn renames_after_bytes(folder: &Path) -> bool {
     rustix::fs::statfs(folder).is_ok_and(|about| ORDERED.contains(&file_system_type(&about)))
 }
 
-/// Whether a rename over an existing file is durable only after the renamed file's bytes: not known here, so no.
+/// Always `false`: unknown on this system.
 #[cfg(not(target_os = "linux"))]
 #[must_use]
 pub fn renames_after_bytes(_: &Path) -> bool {
     false
 }
 
-/// Whether the disk could not give back what it holds, while all else works.
+/// Returns `true` if the error is an I/O error of the disk (EIO).
 #[must_use]
 pub fn is_media_error(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// The numbers are those of statfs(2) and the kernel's `magic.h`.
+/// The numbers are from statfs(2) and the kernel's `magic.h`.
 #[cfg(target_os = "linux")]
 pub(super) fn network_file_system(folder: &Path) -> Option<&'static str> {
     const KNOWN: [(i64, &str); 12] = [

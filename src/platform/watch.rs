@@ -1,18 +1,18 @@
-//! What changes in a folder, by whomever: inotify on Linux, nothing elsewhere.
+//! Changes in a folder, by any process: inotify on Linux, nothing elsewhere.
 //!
-//! The kernel queues an event before the call that caused it returns, so a drain tells all that was done before it began.
-//! That holds for local disks only: on network and user-space file systems no watch is given.
+//! The kernel queues an event before the call that caused it returns, so a drain reports all changes that were made before it began.
+//! Only local disks have this: network and user-space file systems get no watch.
 
 use std::path::Path;
 
-/// How a drain ended.
+/// The result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drained {
-    /// All that changed was told.
+pub enum WatchEvents {
+    /// All changes were reported.
     All,
-    /// Events were dropped; the watch goes on. Look at everything.
+    /// The kernel dropped events; the watch continues. Check everything.
     SomeLost,
-    /// The folder is not watched any more: removed, renamed, unmounted. Look at everything, and watch anew.
+    /// The folder was removed, renamed or unmounted, so the watch has ended. Check everything, and start a new watch.
     Ended,
 }
 
@@ -29,11 +29,11 @@ mod linux {
     use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
     use rustix::io::Errno;
 
-    use super::{Drained, Path};
+    use super::{Path, WatchEvents};
 
     const EVENT_BYTES: usize = 16 * 1024;
 
-    /// A watch on one folder, not on those below it. Its descriptor is readable when something changed.
+    /// A watch on one folder, without its subfolders. Its descriptor is readable after a change.
     #[derive(Debug)]
     pub struct FolderWatch {
         inotify: OwnedFd,
@@ -41,7 +41,7 @@ mod linux {
     }
 
     impl FolderWatch {
-        /// Watches `folder` from now on; `None` where changes are not told reliably, or the system has no watch left.
+        /// Watches `folder` from now on. `None` if changes are not reported reliably, or the system has no watch left.
         #[must_use]
         pub fn start(folder: &Path) -> Option<Self> {
             if !is_local(folder) {
@@ -61,27 +61,27 @@ mod linux {
             Some(Self { inotify, buffer: vec![MaybeUninit::uninit(); EVENT_BYTES].into_boxed_slice() })
         }
 
-        /// Tells `each` the names that changed since the last drain, without waiting; for a renamed file also the name
-        /// it had in this folder.
-        pub fn drain(&mut self, each: &mut dyn FnMut(&str, Option<&str>)) -> Drained {
+        /// Calls `each` with every name that changed since the last drain, without waiting. For a renamed file it also passes the name
+        /// that the file had in this folder.
+        pub fn drain(&mut self, each: &mut dyn FnMut(&str, Option<&str>)) -> WatchEvents {
             let mut reader = Reader::new(&self.inotify, &mut self.buffer);
-            let mut drained = Drained::All;
+            let mut drained = WatchEvents::All;
             let mut moved: Option<(u32, String)> = None;
             loop {
                 let event = match reader.next() {
                     Ok(event) => event,
                     Err(Errno::AGAIN) => return drained,
                     Err(Errno::INTR) => continue,
-                    Err(_) => return Drained::Ended,
+                    Err(_) => return WatchEvents::Ended,
                 };
                 let what = event.events();
                 if what.intersects(
                     ReadFlags::IGNORED | ReadFlags::UNMOUNT | ReadFlags::from_bits_retain(WatchFlags::MOVE_SELF.bits()),
                 ) {
-                    return Drained::Ended;
+                    return WatchEvents::Ended;
                 }
                 if what.contains(ReadFlags::QUEUE_OVERFLOW) {
-                    drained = Drained::SomeLost;
+                    drained = WatchEvents::SomeLost;
                 }
                 let Some(name) = event.file_name().map(|name| name.to_string_lossy()) else {
                     continue;
@@ -102,7 +102,7 @@ mod linux {
         }
     }
 
-    /// Whether all changes to the folder go through this kernel: true of the local file systems known here.
+    /// Returns `true` if all changes to the folder go through this kernel. Only known local file systems count.
     fn is_local(folder: &Path) -> bool {
         const LOCAL: [i64; 8] = [
             0xEF53,      // ext2, ext3, ext4
@@ -120,9 +120,9 @@ mod linux {
 
 #[cfg(not(target_os = "linux"))]
 mod none {
-    use super::{Drained, Path};
+    use super::{Path, WatchEvents};
 
-    /// There are no watches on this system.
+    /// A watch, which this system does not have.
     #[derive(Debug)]
     pub enum FolderWatch {}
 
@@ -133,8 +133,8 @@ mod none {
             None
         }
 
-        /// Never called: there is no watch.
-        pub fn drain(&mut self, _: &mut dyn FnMut(&str, Option<&str>)) -> Drained {
+        /// Never called, because there is no watch.
+        pub fn drain(&mut self, _: &mut dyn FnMut(&str, Option<&str>)) -> WatchEvents {
             match *self {}
         }
     }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn drained(watch: &mut FolderWatch) -> (Vec<(String, Option<String>)>, Drained) {
+    fn drained(watch: &mut FolderWatch) -> (Vec<(String, Option<String>)>, WatchEvents) {
         let mut seen = Vec::new();
         let end = watch.drain(&mut |name, from| {
             let event = (name.to_owned(), from.map(str::to_owned));
@@ -157,12 +157,12 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_tells_what_changed_before_it_and_where_a_renamed_file_came_from() {
+    fn folder_watch_drain_reports_changes_and_renames() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         fs::write(path.join("before"), "x").unwrap();
         let mut watch = FolderWatch::start(path).unwrap();
-        assert_eq!(drained(&mut watch), (vec![], Drained::All));
+        assert_eq!(drained(&mut watch), (vec![], WatchEvents::All));
         fs::write(path.join("before"), "y").unwrap();
         fs::write(path.join("t"), "z").unwrap();
         fs::rename(path.join("t"), path.join("after")).unwrap();
@@ -170,11 +170,11 @@ mod tests {
         let (seen, end) = drained(&mut watch);
         let seen: Vec<_> = seen.iter().map(|(name, from)| (name.as_str(), from.as_deref())).collect();
         assert_eq!(seen, [("before", None), ("t", None), ("after", Some("t")), ("before", None)]);
-        assert_eq!(end, Drained::All);
+        assert_eq!(end, WatchEvents::All);
     }
 
     #[test]
-    fn a_watch_ends_with_its_folder() {
+    fn folder_watch_ends_when_folder_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         for end in ["remove", "rename"] {
             let path = folder.path().join(end);
@@ -184,7 +184,7 @@ mod tests {
                 "remove" => fs::remove_dir(&path).unwrap(),
                 _ => fs::rename(&path, folder.path().join("other")).unwrap(),
             }
-            assert_eq!(drained(&mut watch).1, Drained::Ended, "{end}");
+            assert_eq!(drained(&mut watch).1, WatchEvents::Ended, "{end}");
         }
         assert!(FolderWatch::start(&folder.path().join("missing")).is_none());
     }

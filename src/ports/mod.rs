@@ -1,8 +1,10 @@
-//! What the team needs of the world, as traits. Each says what holds after a crash; every implementation passes the
-//! same contract tests.
+//! The interfaces between a team and its environment, as traits. Each says what holds after a crash. Every implementation passes
+//! the same contract tests.
 //!
-//! All calls are asynchronous: an implementation that blocks (locks, files) does so off the runtime's threads. Locks are
-//! held inside one call, never across two.
+//! All calls are asynchronous. An implementation that blocks (locks, files) does so on other threads than the runtime's. A lock
+//! is held inside one call, never across two.
+
+#![warn(missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -10,150 +12,151 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::domain::change::{Actor, Change};
-use crate::domain::event::{Event, Fact};
-use crate::domain::graph::{Obstacle, TaskLookup};
+use crate::domain::approval::{Answer, Approvals, Request, RequestError, RequestKind};
+use crate::domain::budget::{LedgerRecord, LedgerTotals};
+use crate::domain::dependencies::{ClaimObstacle, TaskLookup};
+use crate::domain::event::{Event, EventKind};
 use crate::domain::message::Message;
 use crate::domain::name::Name;
-use crate::domain::record::{RosterMember, WorkerRecord, WorkerTeammate};
-use crate::domain::refusal::Refusal;
-use crate::domain::request::{Answer, Request, RequestBook, RequestError, RequestKind};
-use crate::domain::spend::{Book, LedgerLine};
+use crate::domain::records::{RosterMember, WorkerRecord, WorkerTeammate};
 use crate::domain::state::{SharedState, StateUpdate};
 use crate::domain::task::{NewTask, Task, TaskId};
+use crate::domain::task_error::TaskError;
 use crate::domain::time::UnixMs;
+use crate::domain::transition::{Actor, Change};
 
 mod model;
 mod repository;
 mod transcripts;
 
 pub use repository::{
-    Assignment, Merge, MergeTry, Provision, Publish, Repository, RepositoryError, TEAMMATES_DOMAIN, Worktree,
+    Assignment, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, TEAMMATES_DOMAIN, Worktree,
+    WorktreeOutcome,
 };
 
 pub use transcripts::{SetAside, Transcripts};
 
 pub use model::{
-    ChatMessage, CountTokens, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, Purpose,
-    StopReason, ToolSpec,
+    ChatMessage, CountTokens, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
+    RequestPurpose, StopReason, ToolSpec,
 };
 
-/// Why a store did not do what it was asked. What was not done is wholly not done.
+/// The reason why a store refused or failed a call. Such a call has no partial effect.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The rules refuse the change.
+    /// The change breaks a rule.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] TaskError),
     /// The task cannot be claimed.
-    #[error("task {id} cannot be claimed: {obstacle}")]
+    #[error("cannot claim task {id}: {obstacle}")]
     NotClaimable {
         /// The task.
         id: TaskId,
-        /// What is in its way.
-        obstacle: Obstacle,
+        /// The reason.
+        obstacle: ClaimObstacle,
     },
-    /// A request is not known, or not to be answered so.
+    /// The request is unknown or cannot be answered this way.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// There is no such task.
+    /// The task does not exist.
     #[error("there is no task {0} on the board")]
     NoTask(TaskId),
-    /// The task's file is not a task; it is left as it is.
-    #[error("the file of task {id} is spoiled: {reason}")]
-    Spoiled {
+    /// The task's file is not a valid task. It is left unchanged.
+    #[error("the file of task {id} is invalid: {reason}")]
+    InvalidTaskFile {
         /// The task.
         id: TaskId,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// A blocker that does not exist.
+    /// A blocker does not exist.
     #[error("task {task} cannot wait for {blocker}: there is no such task")]
     UnknownBlocker {
-        /// The task that was to wait; 0 for one that is being created.
+        /// The dependent task; 0 for a new one.
         task: TaskId,
         /// The blocker.
         blocker: TaskId,
     },
-    /// What was handed in cannot stand on the board.
+    /// The values are not allowed on the board.
     #[error("{0}")]
     Invalid(String),
-    /// The dependency would make tasks wait for themselves.
-    #[error("that would make tasks wait for each other in a circle: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(" -> "))]
+    /// The dependencies would form this cycle.
+    #[error("these dependencies would form a cycle: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(" -> "))]
     Cycle(Vec<TaskId>),
-    /// Nobody of that name has an inbox.
-    #[error("there is nobody called `{name}` in the team; there are: {}", .known.join(", "))]
+    /// No inbox has this name.
+    #[error("unknown recipient `{name}`; recipients are: {}", .known.join(", "))]
     UnknownRecipient {
-        /// Who was addressed.
+        /// The given name.
         name: String,
-        /// Who could be.
+        /// The known names.
         known: Vec<String>,
     },
-    /// The inbox holds as much as it may.
-    #[error("the inbox of {name} is full ({bytes} bytes, at most {bytes_max}); try again once it has been read")]
+    /// The inbox is full.
+    #[error("the inbox of {name} is full ({bytes} of at most {bytes_max} bytes); try again after it was read")]
     InboxFull {
-        /// Whose.
+        /// Name of its member.
         name: String,
-        /// What it holds.
+        /// Its size.
         bytes: u64,
-        /// What it may hold.
+        /// Its limit.
         bytes_max: u64,
     },
-    /// Something is larger than its bound.
-    #[error("{what} has {bytes} bytes; at most {bytes_max} are taken")]
+    /// A value is too large.
+    #[error("{what} has {bytes} bytes; at most {bytes_max} are allowed")]
     TooLarge {
-        /// What.
+        /// The value, in words.
         what: String,
         /// Its size.
         bytes: usize,
-        /// The bound.
+        /// Its limit.
         bytes_max: usize,
     },
-    /// A file of a newer Brigade.
-    #[error("{path} has format {found}, this Brigade knows up to {known}: use a newer one")]
+    /// The file was written by a newer Brigade.
+    #[error("{path} has format {found}, but this Brigade supports formats up to {known}: use a newer version")]
     NewerFormat {
         /// The file.
         path: String,
-        /// The version it has.
+        /// Its format version.
         found: u64,
-        /// The newest this program knows.
+        /// The newest supported version.
         known: u64,
     },
-    /// A control file of the workspace is a symbolic link: its path, and the path that it holds.
-    #[error("cannot use {0}: it is a symbolic link to {1}, and a command of the team could lead it elsewhere")]
+    /// A control file of the workspace is a symbolic link: its path and its target.
+    #[error("cannot use {0}: it is a symbolic link to {1}, and a command of the team could change its target")]
     Link(String, String),
-    /// Another team has the workspace.
+    /// Another team runs in the workspace.
     #[error("team `{team}` (pid {pid}) already runs in this workspace")]
-    Occupied {
+    AlreadyLed {
         /// Its name.
         team: String,
-        /// Its lead's process.
+        /// Process id of its lead.
         pid: u32,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {action} {path}: {source}")]
     Io {
-        /// What was tried: "write", "lock".
+        /// The attempted action: "write", "lock".
         action: &'static str,
-        /// On what.
+        /// The file or folder.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// What "accepted" means.
+/// The events that accepted data survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// It survives the death of every process.
+    /// The death of every process.
     Process,
-    /// It survives a power cut too.
+    /// Also a power cut.
     #[default]
     Power,
 }
 
 impl Durability {
-    /// The word that stands in files.
+    /// Returns the word used in files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -162,48 +165,48 @@ impl Durability {
         }
     }
 
-    /// What a word stands for; one nobody knows for the stronger.
+    /// Returns the durability of a word in a file; the stronger one for an unknown word.
     #[must_use]
     pub fn from_word(word: &str) -> Self {
         if word == Self::Process.as_str() { Self::Process } else { Self::Power }
     }
 }
 
-/// The result of a store.
+/// The result of a call to a store.
 pub type StoreResult<T> = Result<T, StoreError>;
 
-/// Who wants to claim.
+/// A member or script that claims a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claimant {
-    /// The name that becomes the owner.
+    /// The name that becomes the task's owner.
     pub name: String,
-    /// What it can do: its role and capabilities.
+    /// Its role and capabilities.
     pub capabilities: Vec<String>,
-    /// The worker whose life carries the claim; `lease:<name>` without one.
+    /// The worker that must be alive for the claim to hold; `lease:<name>` for a claim by command.
     pub worker: String,
-    /// How long a claim without a process lives; `None` for a worker's.
+    /// The length of the lease, for a claim by command.
     pub lease: Option<Duration>,
 }
 
-/// A file on the board that is not a task.
+/// A file on the board that is not a valid task.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SpoiledFile {
+pub struct InvalidTaskFile {
     /// Its name.
     pub file: String,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: String,
 }
 
 /// The board at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct BoardView {
-    /// Counts up whenever the store sees a change.
+    /// Increases at every change that the store sees.
     pub revision: u64,
-    /// The tasks by number.
+    /// The tasks by id.
     pub tasks: BTreeMap<TaskId, Arc<Task>>,
-    /// Files that are no tasks.
-    pub spoiled: Vec<SpoiledFile>,
-    /// Tasks deleted on request whose references are still being pruned.
+    /// Files that are not valid tasks.
+    pub invalid_files: Vec<InvalidTaskFile>,
+    /// Deleted tasks that are still being removed from other tasks' dependencies.
     pub deleted: BTreeSet<TaskId>,
 }
 
@@ -214,79 +217,78 @@ impl TaskLookup for BoardView {
     fn was_deleted(&self, id: TaskId) -> bool {
         self.deleted.contains(&id)
     }
-    fn is_spoiled(&self, id: TaskId) -> bool {
-        self.spoiled.iter().any(|spoiled| TaskId::from_file_name(&spoiled.file) == Some(id))
+    fn is_invalid(&self, id: TaskId) -> bool {
+        self.invalid_files.iter().any(|spoiled| TaskId::from_file_name(&spoiled.file) == Some(id))
     }
 }
 
-/// A claim that was taken away.
+/// A claim that was removed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reclaimed {
-    /// The task after it.
+    /// The task after that.
     pub task: Task,
-    /// Who had it.
+    /// The former owner.
     pub owner: String,
-    /// Why it was taken.
+    /// The reason.
     pub reason: String,
 }
 
 /// The task board.
 ///
-/// After a crash at any point each task is as before or as after the call, never between. With power durability this holds
-/// for a power cut too, for [`Board::create`], [`Board::change`] and [`Board::delete`] once they returned; a claim may be lost.
-/// What a change means for others (blockers pruned) is finished by the next open or call.
+/// After a crash at any point, each task is as before or as after the call. With power durability this includes power cuts, once
+/// [`Board::create`], [`Board::change`] or [`Board::delete`] returned. A power cut may lose a claim. The next open or call
+/// completes updates of dependents.
 #[async_trait]
 pub trait Board: Send + Sync {
-    /// Puts tasks on the board, all or none, and gives each an id that was never used. Unknown blockers and cycles are refused.
-    /// With `skip_known_sources`, one whose `source` is on the board already is left out, and its present task returned in its place.
+    /// Creates all tasks or none, with ids that were never used. Unknown blockers and cycles are errors. With
+    /// `skip_known_sources`, the existing task is returned for a `source` that is already on the board.
     async fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip_known_sources: bool) -> StoreResult<Vec<Task>>;
 
-    /// The board as it is now.
+    /// Returns the current board.
     async fn view(&self) -> StoreResult<Arc<BoardView>>;
 
-    /// One task as it is now.
+    /// Returns the current state of one task.
     async fn get(&self, id: TaskId) -> StoreResult<Task>;
 
-    /// Claims the best claimable task, if there is one: highest priority, then lowest number. Checks and takes under one lock.
+    /// Claims the best claimable task: highest priority, then lowest id. Checks and claims under one lock.
     async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>>;
 
-    /// Claims this task, or says what is in its way.
+    /// Claims this task. The error names the obstacle.
     async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task>;
 
-    /// Changes a task by the rules of [`crate::domain::change`], and what hangs on it: a completed task is taken out of the
-    /// others' blockers, a reopened one put back into those of its pending dependents.
+    /// Changes a task by the rules of [`crate::domain::transition`]. A completed task is removed from the blockers of others, and
+    /// a reopened one is added again to its pending dependents.
     async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task>;
 
-    /// Removes a task: its file, and its number from the others. The number is never used again.
+    /// Deletes a task, and its id from other tasks. The id is never used again.
     async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task>;
 
-    /// Of these tasks, which are not on the board, those that [`Board::delete`] took away. It remembers the last some thousand.
+    /// Returns the ids, of tasks no longer on the board, that [`Board::delete`] removed. Remembers the last few thousand.
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>>;
 
-    /// Takes away the claims that `is_lost` names with a reason, and leases that have run out. `counts` says whether the loss
-    /// counts as a failure of the task. Foreign tasks are never touched.
-    async fn reclaim(&self, lost: &LostClaims) -> StoreResult<Vec<Reclaimed>>;
+    /// Removes the claims that are lost by `lost`, and those with an expired lease. Foreign tasks do not change.
+    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>>;
 }
 
-/// Which claims are to be taken away.
+/// The claims to remove.
 #[derive(Debug, Clone, Default)]
-pub struct LostClaims {
-    /// Workers that live; a claim of any other worker is lost. `None`: nothing is said about workers.
+pub struct ReclaimRequest {
+    /// The live workers. Claims of other workers are lost. `None` does not check workers.
     pub live_workers: Option<HashSet<String>>,
-    /// Single claims whose holder is gone though its worker lives: task and attempt.
+    /// Tasks and attempts whose holder is gone although its worker lives.
     pub claims: Vec<(TaskId, u32)>,
-    /// Claims by command whose lease is over by the clock alone, which jumped: they are kept.
+    /// Tasks and attempts with leases that expired only by a jump of the clock. They are kept.
     pub spared: Vec<(TaskId, u32)>,
-    /// Whether the loss counts as a failure of the task: others of the team lived on.
+    /// True if the loss counts as a failure of the task, because others of the team were alive.
     pub counts: bool,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
 }
 
-/// A message on its way to a transcript.
+/// A message for a transcript.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
-    /// What a transcript names it by: the message's id, or file and offset for a foreign line.
+    /// Its key in a transcript: the message's id or, for a line of another program, file and offset.
     pub key: String,
     /// The message.
     pub message: Message,
@@ -294,169 +296,174 @@ pub struct Delivery {
 
 /// The inboxes.
 ///
-/// A message that [`Mailbox::send`] accepted is delivered exactly once: [`Mailbox::take`] hands it out again and again, also
-/// after a crash, until [`Mailbox::settle`] is told that the transcript carries it.
+/// A message that [`Mailbox::send`] accepted is delivered exactly once. [`Mailbox::take`] returns it repeatedly, also after a
+/// crash, until [`Mailbox::settle`] confirms that the transcript has it.
 #[async_trait]
 pub trait Mailbox: Send + Sync {
-    /// Puts a message into the inbox of `to`, gives it an id and returns that. Unknown recipients and full inboxes are errors.
+    /// Adds a message to the inbox of `to` and returns its new id. Unknown recipients and full inboxes are errors.
     async fn send(&self, to: &str, message: Message) -> StoreResult<String>;
 
-    /// Who can be written to besides `lead` and `human`. The first call of an opened store speaks for the team: whom an earlier
-    /// run opened an inbox for and this one does not cannot be written to any more. Later calls add.
+    /// Adds recipients to `lead` and `human`. The first call of an opened store replaces the recipients of earlier runs.
     async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()>;
 
-    /// The mail of `name` that no transcript carries yet, in order; `delivered` are the keys its transcript has. Lines that are
-    /// no messages are kept aside and named in a warning.
+    /// Returns the mail of `name` that no transcript has, in order. `delivered` are the keys in its transcript. Invalid lines are
+    /// moved to quarantine with a warning.
     async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>>;
 
-    /// Says that the transcript of `name` carries these keys durably; what held them can go.
+    /// Confirms that the transcript of `name` durably has these keys. Their messages may be removed.
     async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()>;
 
-    /// The mail that waits for `name`, without taking it: what was taken before under the key it is handed out with. After a
-    /// restart that may be mail a transcript carries already: nothing but the transcript knows.
+    /// Returns waiting mail without taking it. Mail that was taken before has the same key. After a restart the transcript may
+    /// already have some of it.
     async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>>;
 
-    /// Whose inboxes have mail waiting, or mail that [`Mailbox::take`] has to look at. Cheap: nothing is read.
+    /// Returns the members with waiting mail, or with mail that [`Mailbox::take`] must check. Reads no file's content.
     async fn waiting(&self) -> StoreResult<Vec<String>>;
 }
 
-/// Requests that wait for an answer, such as a plan to approve. The mail that carries them is sent apart from this.
+/// Requests that wait for an answer, such as plan approvals. Their messages are sent separately.
 ///
-/// What [`Requests::open`] and [`Requests::answer`] recorded is there after a crash, and with power durability after a power
-/// cut. Whoever delivers the mail of another program records its requests here too: recording one twice does no harm.
+/// Results of [`Requests::open`] and [`Requests::answer`] survive a crash and, with power durability, a power cut. The reader of
+/// another program's mail also records its requests here. Recording a request twice is safe.
 #[async_trait]
 pub trait Requests: Send + Sync {
-    /// Records a request under its id; one that is known is left as it is.
+    /// Records a request. A known id changes nothing.
     async fn open(&self, request: Request) -> StoreResult<()>;
 
-    /// Keeps others from answering it for a moment, so that who reserved it can send its answer and record it then. `process` answers
-    /// in the name of `by`; it may reserve it again. Unknown, answered and others' requests are errors.
+    /// Reserves a request for `process`, which sends and records the answer next in the name of `by`. The same process may
+    /// reserve it again. Unknown and answered requests and those of others are errors.
     async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request>;
 
-    /// Records an answer in the name of `answer.by`, once: unknown, answered and others' requests are errors.
+    /// Records the answer of `answer.by`. Unknown and answered requests and those of others are errors.
     async fn answer(&self, id: &str, kind: RequestKind, answer: Answer) -> StoreResult<Request>;
 
-    /// Has somebody else answer a request than who was asked; `None` where it does not wait for an answer.
-    async fn hand_on(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>>;
+    /// Changes the responder; `None` if the request is not open.
+    async fn reassign(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>>;
 
-    /// Has a request be that of another attempt, and of who makes it; one that does not wait for an answer is left as it is.
-    async fn adopt(&self, id: &str, kind: RequestKind, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()>;
+    /// Binds an open request to another attempt and its requester.
+    async fn rebind_to_attempt(
+        &self,
+        id: &str,
+        kind: RequestKind,
+        from: &str,
+        attempt: u32,
+        at: UnixMs,
+    ) -> StoreResult<()>;
 
-    /// Takes back a request that nobody is to answer any more; unknown and answered ones are left as they are.
+    /// Withdraws an open request.
     async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()>;
 
-    /// All requests that are remembered.
-    async fn all(&self) -> StoreResult<RequestBook>;
+    /// Returns all stored requests.
+    async fn all(&self) -> StoreResult<Approvals>;
 }
 
 /// The shared state file.
 #[async_trait]
 pub trait StateStore: Send + Sync {
-    /// The state, or `None` where there is no file. A torn file is read again until it is whole or has been the same broken
-    /// bytes for a second; then those are kept beside it, and pause/pause is put in its place.
+    /// Returns the state, or `None` without a file. A malformed file is read again until it is valid or unchanged for a second.
+    /// Then its bytes are set aside, and pause/pause replaces it.
     async fn read(&self) -> StoreResult<Option<SharedState>>;
 
-    /// Merges `update` into the file so that no outside writer's change is lost, and returns what the file says then. A change of
-    /// the desired state, and a report that the team does something else, are written once this returns; other reports within a
-    /// quarter of a second, the last one winning, also when the store is dropped before. What was reported is kept right: what an
-    /// outside writer puts back is corrected within 100 ms.
+    /// Merges `update` into the file without losing changes of other writers, and returns the result. Changes of the desired or
+    /// current state are written when this returns. Other reports are written within 250 ms, the last one only, also if the store
+    /// is dropped. A report that another writer overwrites is restored within 100 ms.
     async fn update(&self, update: StateUpdate) -> StoreResult<SharedState>;
 }
 
-/// The roster, `.team/config.json`, which other programs read and write too.
+/// The roster, `.team/config.json`, which other programs also read and write.
 #[async_trait]
 pub trait Roster: Send + Sync {
-    /// Writes how these members stand; members and fields of others stay.
+    /// Writes the status of these members. Members and fields of other programs are kept.
     async fn report(&self, team: &str, members: &[RosterMember]) -> StoreResult<()>;
 
-    /// All members the roster names.
+    /// Returns all members in the roster.
     async fn read(&self) -> StoreResult<Vec<RosterMember>>;
 }
 
-/// The event log of the run. It alone numbers events.
+/// The event log of the run. Only the log numbers events.
 #[async_trait]
 pub trait EventLog: Send + Sync {
-    /// Appends facts, in this order, and returns them numbered. A fact is written once the call returns, but on a full disk: then
-    /// it waits in memory, within bounds, and is written before any later one. A fact that is refused takes no number.
-    /// The first append begins a run; only the process that leads appends.
-    async fn append(&self, facts: Vec<Fact>) -> StoreResult<Vec<Event>>;
+    /// Appends events in this order and returns them numbered. They are written when this returns, except on a full disk. Then
+    /// they wait in memory, up to a limit, and are written before later ones. A refused event takes no number. The first append
+    /// starts a run. Only the leading process appends.
+    async fn append(&self, facts: Vec<EventKind>) -> StoreResult<Vec<Event>>;
 }
 
-/// What model requests used, request by request.
+/// The usage of model requests.
 ///
-/// Lines that [`Ledger::append`] took are there after the death of every process; a power cut may take the last of them.
+/// Lines accepted by [`Ledger::append`] survive the death of every process. A power cut may lose the last ones.
 #[async_trait]
 pub trait Ledger: Send + Sync {
-    /// What all lines come to.
-    async fn read(&self) -> StoreResult<Book>;
+    /// Returns the sum of all lines.
+    async fn read(&self) -> StoreResult<LedgerTotals>;
 
-    /// Appends lines, in this order. Only one process at a time may: the one that leads, or one that keeps leads out.
-    async fn append(&self, lines: Vec<LedgerLine>) -> StoreResult<()>;
+    /// Appends lines in this order. Only one process at a time may append: the leading one, or one that excludes leads.
+    async fn append(&self, lines: Vec<LedgerRecord>) -> StoreResult<()>;
 }
 
-/// Workers and their lives.
+/// The workers of the workspace.
 #[async_trait]
 pub trait Workers: Send + Sync {
-    /// This process's worker id.
+    /// Returns this process's worker id.
     fn me(&self) -> &str;
 
     /// Replaces this worker's record.
     async fn report(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()>;
 
-    /// Ends the process groups recorded by workers that are gone, tidies their records, and returns the workers that live.
-    async fn survey(&self) -> StoreResult<Survey>;
+    /// Kills the process groups of dead workers, removes their records, and returns the live workers.
+    async fn reap_dead_workers(&self) -> StoreResult<WorkerSurvey>;
 
-    /// Of these workers, which the survey did not find, those whose process lives all the same: somebody removed what told of it.
+    /// Returns those of these workers, missing in the survey, whose process is alive: their files were removed.
     async fn unrecorded(&self, _ids: Vec<String>) -> StoreResult<HashSet<String>> {
         Ok(HashSet::new())
     }
 
-    /// From now on no store of this process waits for a lock: the process is to end.
+    /// Stops all waiting for locks in this process's stores, because the process ends.
     fn stop_waiting(&self) {}
 
-    /// Whether this process still leads its workspace. What tells others so is made anew where somebody removed it.
-    async fn tenure(&self) -> StoreResult<Tenure> {
-        Ok(Tenure::Held)
+    /// Checks that this process still leads its workspace. Restores a removed lock file or record.
+    async fn leader_status(&self) -> StoreResult<LeaderStatus> {
+        Ok(LeaderStatus::Held)
     }
 }
 
-/// How a lead stands in its workspace.
+/// The state of this process's leadership.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Tenure {
-    /// It leads.
+pub enum LeaderStatus {
+    /// This process leads.
     Held,
-    /// It leads, and what tells others so was gone and was made anew.
+    /// This process leads, and its lock file or record was restored.
     Renewed,
-    /// Another process leads by now.
+    /// Another process leads now.
     Lost {
-        /// Its team.
+        /// Name of its team.
         team: String,
-        /// Its number.
+        /// Its process id.
         pid: u32,
     },
-    /// The workspace was removed or moved away.
+    /// The workspace was removed or moved.
     NoWorkspace,
 }
 
-/// Who lives.
+/// The live and dead workers.
 #[derive(Debug, Clone, Default)]
-pub struct Survey {
-    /// Ids of the workers that live, this one among them.
+pub struct WorkerSurvey {
+    /// Ids of the live workers, including this one.
     pub live: HashSet<String>,
-    /// Records of workers found dead by this survey.
+    /// Records of the workers that this survey found dead.
     pub dead: Vec<WorkerRecord>,
 }
 
-/// What changed, as a reason to look. A hint: the poll finds what a hint missed.
+/// A hint about a change. Polling finds changes without a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreChange {
-    /// Something on the board.
+    /// The board changed.
     Board,
-    /// Mail for somebody.
+    /// This member has mail.
     Mail(String),
-    /// The shared state file.
+    /// The shared state file changed.
     State,
-    /// Hints were dropped: look at everything.
+    /// Hints were lost: poll everything.
     Everything,
 }
 
@@ -471,22 +478,22 @@ pub struct Stores {
     pub transcripts: Arc<dyn Transcripts>,
     /// Requests that wait for an answer.
     pub requests: Arc<dyn Requests>,
-    /// The shared state.
+    /// The shared state file.
     pub state: Arc<dyn StateStore>,
     /// The roster.
     pub roster: Arc<dyn Roster>,
     /// The event log.
     pub events: Arc<dyn EventLog>,
-    /// What model requests used.
+    /// The usage of model requests.
     pub ledger: Arc<dyn Ledger>,
-    /// Workers.
+    /// The workers.
     pub workers: Arc<dyn Workers>,
-    /// Hints that something changed, from this and other processes.
+    /// Hints about changes by this and other processes.
     pub changes: tokio::sync::broadcast::Sender<StoreChange>,
 }
 
-/// The wall clock. Waiting goes by the runtime's time, which tests pause.
+/// The wall clock. Waits use the runtime's time instead, which tests pause.
 pub trait Clock: Send + Sync {
-    /// Now.
+    /// Returns the current time.
     fn now(&self) -> UnixMs;
 }

@@ -1,4 +1,4 @@
-//! How a model is asked and what it answers.
+//! Model requests and their answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,79 +6,79 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use crate::domain::context::block_bytes;
+use crate::domain::prompt::block_bytes;
 use crate::domain::transcript::{Block, Role, Usage};
 
-/// Tokens that a provider may add to a request of its own, such as its instructions for tools.
-const ADDED_TOKENS_MAX: u64 = 4096;
-/// Tokens that may stand around a tool or a block: names, ids, roles.
-const AROUND_TOKENS_MAX: u64 = 64;
+/// Maximum number of tokens that a provider adds to a request, such as its instructions for tools.
+const PROVIDER_TOKENS_MAX: u64 = 4096;
+/// Maximum number of tokens around a tool or a block: names, ids, roles.
+const OVERHEAD_TOKENS_MAX: u64 = 64;
 
-/// A tool as a model is told of it.
+/// The description of a tool for a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSpec {
     /// Its name.
     pub name: String,
-    /// When and how to use it.
+    /// Instructions for its use.
     pub description: String,
     /// The JSON Schema of its arguments.
     pub input_schema: Value,
 }
 
-/// A message as a model is sent it.
+/// A message to a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatMessage {
-    /// Whose words.
+    /// Its author.
     pub role: Role,
     /// Its parts.
     pub content: Vec<Block>,
 }
 
-/// What an answer is wanted for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Purpose {
-    /// The work goes on.
+pub enum RequestPurpose {
+    /// A turn of work.
     #[default]
     Turn,
-    /// A summary replaces the context. The tools stay in the request, so that its beginning is the former one's and a
-    /// provider's cache holds it; a call in the answer is not made.
+    /// A summary that replaces the context. The tools stay in the request, so that its start equals the last one's and the
+    /// provider's cache applies. Tool calls in the answer are ignored.
     Summary,
-    /// As before, of a model that called tools instead: it must not be able to.
+    /// A summary, after the model called tools instead. The request has no tools.
     SummaryWithoutTools,
 }
 
-/// One request to a model.
+/// A request to a model.
 #[derive(Debug, Clone)]
 pub struct ModelRequest {
-    /// Who asks, for logs and for scripts.
+    /// Name of the member, for logs and scripts.
     pub teammate: Arc<str>,
-    /// The model, as the config names it.
+    /// The model, under the config's name.
     pub model: Arc<str>,
     /// The system prompt.
     pub system: Arc<str>,
     /// The context.
     pub messages: Arc<[Arc<ChatMessage>]>,
-    /// The tools it may ask for.
+    /// The tools that it may call.
     pub tools: Arc<[ToolSpec]>,
-    /// The longest answer, in tokens.
+    /// Maximum length of the answer, in tokens.
     pub output_tokens_max: u32,
-    /// What the answer is wanted for.
-    pub purpose: Purpose,
-    /// How long the provider may send nothing, before its answer and within it.
+    /// The purpose of the request.
+    pub purpose: RequestPurpose,
+    /// Maximum time without data from the provider, before the answer and within it.
     pub silence_timeout: Duration,
-    /// How long the whole answer may take, whatever comes meanwhile.
+    /// Maximum time of the whole answer.
     pub answer_timeout: Duration,
 }
 
 impl ModelRequest {
-    /// Whether a summary is wanted.
+    /// Returns true if the request is for a summary.
     #[must_use]
     pub fn is_for_summary(&self) -> bool {
-        self.purpose != Purpose::Turn
+        self.purpose != RequestPurpose::Turn
     }
 
-    /// Whether it can have used this: a token that is read stands for one byte of the request at least, and an answer has at most
-    /// the tokens that were asked for. A server that reports more is wrong, whatever the reason.
+    /// Returns true if this usage is possible: each input token stands for at least one byte of the request, and the answer has
+    /// at most the requested tokens. A server that reports more is wrong.
     #[must_use]
     pub fn can_have_used(&self, usage: Usage) -> bool {
         let read = usage.input_tokens.saturating_add(usage.cache_read_tokens).saturating_add(usage.cache_write_tokens);
@@ -88,36 +88,36 @@ impl ModelRequest {
             .map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.to_string().len());
         let blocks = self.messages.iter().flat_map(|message| &message.content).map(block_bytes);
         let mut sizes = std::iter::once(self.system.len()).chain(tools).chain(blocks);
-        let mut left = read.saturating_sub(ADDED_TOKENS_MAX);
-        // Counts no further than needed: a true report is far below the bound.
+        let mut left = read.saturating_sub(PROVIDER_TOKENS_MAX);
+        // Stops counting as early as possible: a true report is far below the bound.
         let fits = left == 0
             || sizes.any(|bytes| {
-                left = left.saturating_sub(bytes as u64 + AROUND_TOKENS_MAX);
+                left = left.saturating_sub(bytes as u64 + OVERHEAD_TOKENS_MAX);
                 left == 0
             });
         fits && usage.output_tokens <= u64::from(self.output_tokens_max)
     }
 }
 
-/// Hears an answer while it comes. What it hears is lost with an answer that does not come to its end.
+/// Receives an answer while it is streamed. After an incomplete answer, the received parts are discarded.
 pub trait Listener: Send + Sync {
-    /// Something of the answer came, be it only a sign of life.
+    /// A part of the answer arrived, or another sign of life.
     fn alive(&self);
 
-    /// The model says this next; all pieces together are the texts of the answer.
+    /// The next piece of the answer's text. All pieces together are the full text.
     fn text(&self, delta: &str);
 
-    /// So many bytes of the answer came, words or not: thinking and the arguments of calls cost as much.
+    /// This many bytes of the answer arrived, text or not. Thinking and tool arguments cost tokens as well.
     fn wrote(&self, bytes: usize);
 
-    /// The provider says what was used up to here; each time in all.
+    /// The provider reports the usage so far, as a total.
     fn used(&self, usage: Usage);
 
-    /// The provider was not reached, or would not begin: nothing was used. Any other request without an answer may have been worked on.
+    /// The provider was not reached or did not start, so nothing was used. Other requests without an answer may have used tokens.
     fn declined(&self) {}
 }
 
-/// Nobody listens.
+/// Ignores the stream.
 impl Listener for () {
     fn alive(&self) {}
 
@@ -128,22 +128,22 @@ impl Listener for () {
     fn used(&self, _usage: Usage) {}
 }
 
-/// Why a model stopped.
+/// The reason why a model stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// It had said all.
+    /// The answer is complete.
     EndTurn,
-    /// It asks for tools.
+    /// It calls tools.
     ToolUse,
-    /// The answer was cut: a tool call at its end must not be run.
+    /// The answer was cut at the token limit. A tool call at its end must not be executed.
     MaxTokens,
     /// The answer was cut because the model's context is full.
     ContextFull,
-    /// It will not answer.
+    /// The model refuses to answer.
     Refusal,
-    /// It wants to go on.
+    /// The model asks to continue in another request.
     PauseTurn,
-    /// Anything else, as it was called: whether the answer is whole is not known, so its tool calls must not be run.
+    /// Another reason, in the provider's word. The answer may be incomplete, so its tool calls must not be executed.
     Other(String),
 }
 
@@ -152,74 +152,75 @@ pub enum StopReason {
 pub struct ModelResponse {
     /// Its parts.
     pub content: Vec<Block>,
-    /// Why it ends here.
+    /// The reason for its end.
     pub stop: StopReason,
-    /// What it used; `None` where the provider does not say.
+    /// Its usage; `None` if the provider does not report it.
     pub usage: Option<Usage>,
 }
 
-/// Why a model did not answer.
+/// The reason why a model did not answer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ModelError {
-    /// It may answer later.
+    /// The failure is temporary.
     #[error("{message}")]
     Temporary {
-        /// What it said.
+        /// The provider's message.
         message: String,
-        /// How long it asked us to wait.
+        /// The requested wait before a retry.
         retry_after: Option<Duration>,
     },
-    /// The context is too long for it: compaction mends that.
+    /// The context is too long for the model. Compaction can help.
     #[error("the context is too long for the model: {message}")]
     ContextTooLong {
-        /// What it said.
+        /// The provider's message.
         message: String,
-        /// How many tokens it takes, where it said so.
+        /// The model's context window in tokens, if reported.
         window_tokens: Option<u64>,
     },
-    /// Asking again cannot help.
+    /// A retry cannot help.
     #[error("{0}")]
     Final(String),
 }
 
-/// Which model, and how it is reached.
+/// A model and its provider.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ModelSpec {
     /// A name of the PROVIDERS table.
     pub provider: String,
-    /// The model's name, for providers that have several; a file for `scripted`.
+    /// The model's name, for providers with several models; a file for `scripted`.
     pub model: String,
-    /// Where the provider is reached, instead of its usual place.
+    /// The provider's address, if it is not the default.
     pub base_url: Option<String>,
-    /// How many tokens the model takes in all, where the config says so.
+    /// The model's context window in tokens, if configured.
     pub context_window_tokens: Option<u64>,
 }
 
 impl ModelSpec {
-    /// The provider's model of this name, where it usually is reached.
+    /// Creates the spec of a provider's model at the default address.
     #[must_use]
     pub fn new(provider: &str, model: &str) -> Self {
         Self { provider: provider.to_owned(), model: model.to_owned(), ..Self::default() }
     }
 }
 
-/// Says about how many tokens a text has. It may block for a while at its first call.
+/// Returns the approximate number of tokens of a text. May block at its first call.
 pub type CountTokens = fn(&str) -> u64;
 
-/// How a model is reached.
+/// The connection to a model.
 #[async_trait]
 pub trait ModelClient: Send + Sync {
-    /// Sends one request and waits for the whole answer; `listener` hears it as it comes, from providers that stream.
-    /// Dropping the future gives the request up. It does not retry: the turn around it does, and says so.
+    /// Sends one request and waits for the whole answer. Streaming providers pass its parts to `listener`. Dropping the future
+    /// cancels the request. Does not retry: the turn does.
     async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError>;
 
-    /// How many tokens the model takes in all, answer included, where the provider knows.
+    /// Returns the model's context window in tokens, including the answer, if the provider knows it.
     fn context_window_tokens(&self) -> Option<u64> {
         None
     }
 
-    /// Whether this provider thinks. One that does not (`runbook`) is not asked to plan, decide or report: the lead does that by rule.
-    fn thinks(&self) -> bool {
+    /// Returns true if a language model answers. `runbook` is none: it is not asked to plan, decide or report, and the lead uses
+    /// fixed rules for that.
+    fn is_llm(&self) -> bool {
         true
     }
 }
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usage_beyond_the_request_is_impossible() {
+    fn usage_above_request_bounds_is_rejected() {
         let text = "x".repeat(20_000);
         let request = ModelRequest {
             teammate: "alice".into(),
@@ -238,11 +239,11 @@ mod tests {
             messages: [Arc::new(ChatMessage { role: Role::User, content: vec![Block::text(text)] })].into(),
             tools: [].into(),
             output_tokens_max: 100,
-            purpose: Purpose::Turn,
+            purpose: RequestPurpose::Turn,
             silence_timeout: Duration::ZERO,
             answer_timeout: Duration::ZERO,
         };
-        let bound = 21_000 + ADDED_TOKENS_MAX + 2 * AROUND_TOKENS_MAX;
+        let bound = 21_000 + PROVIDER_TOKENS_MAX + 2 * OVERHEAD_TOKENS_MAX;
         let can = |input_tokens, cache_read_tokens, cache_write_tokens, output_tokens| {
             let usage = Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens };
             request.can_have_used(usage)

@@ -1,49 +1,52 @@
-//! The repository a team with isolation works on: a worktree for each task, and the merges of what is done there.
+//! The git repository of a team with isolation: a worktree for each task, and merges of its work.
 
 use std::path::PathBuf;
 
 use async_trait::async_trait;
 
 use crate::domain::access::PathRule;
+use crate::domain::event::Notice;
 use crate::domain::task::TaskId;
 
-/// Why the repository did not do what it was asked.
+/// The reason why a repository call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RepositoryError {
-    /// There is no `git`, or none that is new enough.
+    /// `git` is missing or too old.
     #[error("{0}")]
     NoGit(String),
     /// The workspace cannot be used with worktrees.
     #[error("{0}")]
     Unusable(String),
-    /// Something failed; it may come out otherwise the next time.
+    /// The disk is full or its quota is used up.
+    #[error("cannot {action}: {reason}")]
+    DiskFull {
+        /// The attempted action.
+        action: String,
+        /// The message of git or the system.
+        reason: String,
+    },
+    /// A step failed. A retry may succeed.
     #[error("cannot {action}: {reason}")]
     Failed {
-        /// What was tried.
+        /// The attempted action.
         action: String,
-        /// What was said.
+        /// The reason.
         reason: String,
     },
 }
 
 impl RepositoryError {
-    /// Whether it is about the repository or the machine, so that no other task would fare better.
+    /// Returns true if the error concerns the repository or the machine, so that other tasks would fail as well.
     #[must_use]
     pub fn is_general(&self) -> bool {
-        match self {
-            Self::NoGit(_) | Self::Unusable(_) => true,
-            // As the system has it, ENOSPC and EDQUOT; git's messages end with it as well.
-            Self::Failed { reason, .. } => {
-                ["No space left on device", "Disk quota exceeded"].iter().any(|full| reason.contains(full))
-            }
-        }
+        !matches!(self, Self::Failed { .. })
     }
 }
 
-/// A task in the hands of a teammate: what its branch, its commits and its worktree's state are named by.
+/// A task and its holder. They determine the names of its branch, commits and worktree state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
-    /// The team.
+    /// Name of the team.
     pub team: String,
     /// The task.
     pub task: TaskId,
@@ -51,23 +54,23 @@ pub struct Assignment {
     pub subject: String,
     /// The attempt.
     pub attempt: u32,
-    /// Who has it.
+    /// Name of the holder.
     pub teammate: String,
-    /// The worker whose life carries the claim.
+    /// The worker that must be alive for the claim to hold.
     pub worker: String,
 }
 
-/// What the addresses end with that teammates' commits are signed with.
+/// The domain of the email addresses in teammates' commits.
 pub const TEAMMATES_DOMAIN: &str = "@brigade.invalid";
 
 impl Assignment {
-    /// Whose a worktree is: `<team>/task-<id>`.
+    /// Returns the owner of a worktree: `<team>/task-<id>`.
     #[must_use]
     pub fn identifier(&self) -> String {
         format!("{}/task-{}", self.team, self.task.0)
     }
 
-    /// The name and the address its commits are signed with.
+    /// Returns the name and email address for its commits.
     #[must_use]
     pub fn signature(&self) -> [String; 2] {
         [format!("{} ({})", self.teammate, self.team), format!("{}{TEAMMATES_DOMAIN}", self.teammate)]
@@ -77,80 +80,79 @@ impl Assignment {
 /// A worktree that is ready for its task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Worktree {
-    /// Its folder, absolute.
+    /// Its absolute path.
     pub root: PathBuf,
-    /// Its folder, relative to the workspace, as a task's file names it.
+    /// Its path relative to the workspace, as in the task's file.
     pub name: String,
     /// Its branch.
     pub branch: String,
-    /// The branch that is merged into.
+    /// The branch that it is merged into.
     pub into: String,
-    /// What an earlier attempt left: commits, and files that are not committed.
+    /// The number of commits and of uncommitted files that an earlier attempt left.
     pub left: Option<(usize, usize)>,
-    /// What people should know of how it came to be.
+    /// Warnings about its creation, for people.
     pub warnings: Vec<String>,
 }
 
-/// What became of the wish for a worktree.
+/// The result of [`Repository::provision`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Provision {
-    /// It is there.
+pub enum WorktreeOutcome {
+    /// The worktree is ready.
     Ready(Worktree),
-    /// The task's work was merged by an attempt that was ended before it could say so.
+    /// An earlier attempt merged the task's work, but ended before it could report that.
     Merged {
-        /// The merge.
+        /// The merge commit.
         commit: String,
-        /// What the attempt said it did.
+        /// The summary of that attempt.
         summary: String,
-        /// Its worktree, where it is still there.
+        /// Its worktree, if it still exists.
         worktree: Worktree,
     },
 }
 
-/// A merge that is made, and nowhere to be seen yet.
+/// A merge commit that no branch has yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merge {
-    /// The commit the branch was at.
+    /// The branch's commit before the merge.
     pub onto: String,
-    /// The merge.
+    /// The merge commit.
     pub commit: String,
 }
 
-/// What became of a merge.
+/// The result of [`Repository::merge`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MergeTry {
-    /// All of the branch is in already, as of this commit.
+pub enum MergeOutcome {
+    /// The branch at this commit already has everything.
     Nothing(String),
-    /// It cannot be merged; the text says why, for who can mend it.
+    /// It cannot be merged, for this reason. The teammate can fix it.
     Refused(String),
-    /// It is made.
+    /// The merge commit was created.
     Made(Merge),
 }
 
-/// What became of the wish to have a merge seen.
+/// The result of [`Repository::publish`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Publish {
-    /// It is in. Where the person's checkout could not follow, the text says why.
-    Done(Option<String>),
-    /// Somebody else moved the branch meanwhile: merge anew.
+pub enum PublishOutcome {
+    /// The branch has the merge. The notice names the state of the person's checkout, if it did not simply follow.
+    Done(Option<Notice>),
+    /// The branch was moved by others meanwhile: merge again.
     Moved,
 }
 
-/// The repository of a workspace. Its calls run to their end once begun, also when nobody waits any more.
+/// The repository of a workspace. A started call runs to its end, even if its caller stops waiting.
 ///
-/// After a kill at any point the branch that is merged into is as before or as after a merge, which is whole; what was merged and not
-/// said is found again by [`Repository::provision`]; a worktree is there with its state, or made by the next call.
+/// After a kill at any point, the target branch is as before or as after a complete merge. [`Repository::provision`] finds a
+/// merge that was not reported. A worktree exists with its state, or the next call creates it.
 #[async_trait]
 pub trait Repository: Send + Sync {
-    /// Takes up what an earlier process left in the middle; of tasks that are completed nothing is to be kept. Returns what people
-    /// should know.
-    async fn take_up(&self, completed: Vec<Assignment>) -> Result<Vec<String>, RepositoryError>;
+    /// Completes what an earlier process left unfinished. Nothing is kept for `completed` tasks. Returns notices for people.
+    async fn recover_unfinished_merges(&self, completed: Vec<Assignment>) -> Result<Vec<Notice>, RepositoryError>;
 
-    /// Makes the worktree of a task, or finds the one that an earlier attempt left.
-    async fn provision(&self, assignment: &Assignment) -> Result<Provision, RepositoryError>;
+    /// Creates the worktree of a task, or returns the one of an earlier attempt.
+    async fn provision(&self, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError>;
 
-    /// Commits what is not committed in the worktree, and names the task in all commits of its branch. The inner error is for who can
-    /// mend it.
+    /// Commits all uncommitted files of the worktree, and adds the task to all commit messages of its branch. The teammate can
+    /// fix an inner error.
     async fn commit(
         &self,
         worktree: &Worktree,
@@ -158,25 +160,26 @@ pub trait Repository: Send + Sync {
         summary: &str,
     ) -> Result<Result<String, String>, RepositoryError>;
 
-    /// Makes the merge of a commit of the worktree's branch, without anybody seeing it. What the branch got since is not in it.
+    /// Creates a merge commit from a commit of the worktree's branch and moves no branch. Later commits of the branch are not in
+    /// it.
     async fn merge(
         &self,
         worktree: &Worktree,
         assignment: &Assignment,
         summary: &str,
         commit: &str,
-    ) -> Result<MergeTry, RepositoryError>;
+    ) -> Result<MergeOutcome, RepositoryError>;
 
-    /// A folder with what the merge comes to. There is one; the next call changes it.
+    /// Returns a folder with the content of the merge. There is only one, and the next call changes it.
     async fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError>;
 
-    /// Moves the branch to the merge, and the person's checkout with it where that loses nothing.
-    async fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<Publish, RepositoryError>;
+    /// Moves the branch to the merge, and the person's checkout with it if that loses nothing.
+    async fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError>;
 
-    /// The task is completed: forgets its merge, and removes its worktree and branch where they hold nothing more. Says why it is left
-    /// where it does.
+    /// Forgets the merge of a completed task, and removes its worktree and branch if nothing else is in them. Otherwise returns
+    /// the reason.
     async fn clear(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError>;
 
-    /// Rules for the paths of commands in this worktree, or of a member without a task.
+    /// Returns the path rules for commands in this worktree, or of a member without a task.
     fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathRule>;
 }

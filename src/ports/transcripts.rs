@@ -1,4 +1,4 @@
-//! The transcripts, as the team needs them.
+//! The store of transcripts.
 
 use std::path::PathBuf;
 
@@ -7,28 +7,28 @@ use async_trait::async_trait;
 use super::StoreResult;
 use crate::domain::transcript::Record;
 
-/// What lay in the place of a transcript and was none.
+/// A file or folder that was in the place of a transcript and was moved to quarantine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetAside {
-    /// Whose transcript.
+    /// Name of the transcript's member.
     pub teammate: String,
-    /// What it was: "a folder".
+    /// The kind of object: "a folder".
     pub found: &'static str,
-    /// Where it is now.
+    /// Its new path.
     pub kept: PathBuf,
 }
 
-/// The transcripts. Append-only; a torn last line is closed and passed over by the next reader.
+/// The transcripts. They only grow. The next reader completes an incomplete last line and skips it.
 #[async_trait]
 pub trait Transcripts: Send + Sync {
-    /// All records of `name`, oldest first; none when it never spoke.
+    /// Returns all records of `name`, oldest first. A new member has none.
     async fn load(&self, name: &str) -> StoreResult<Vec<Record>>;
 
-    /// Appends records. With `sync`, and power durability, they and all before them survive a power cut once this returns; so do those
-    /// before where there are none to append.
+    /// Appends records. With `sync` and power durability, these and all earlier records survive a power cut when this returns,
+    /// even if `records` is empty.
     async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()>;
 
-    /// What was no transcript and was moved beside since this was last asked: fresh transcripts begin in their places.
+    /// Returns what was moved to quarantine since the last call. New transcripts start in its place.
     fn take_set_aside(&self) -> Vec<SetAside> {
         Vec::new()
     }

@@ -1,6 +1,6 @@
-//! Signals everything a process has started, also what left its process group.
+//! Signals all processes that a process has started, including those that left its process group.
 //!
-//! The caller is a subreaper: whoever loses its parent becomes the caller's child, so following parents finds all.
+//! The caller is a subreaper: orphaned processes become its children, so all can be found by their parents.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process, kill_process_g
 
 use crate::platform::processes::descendants;
 
-/// Sends `signal` to the group and to all descendants of this process; misses only what starts while it looks.
+/// Sends `signal` to the group and to all descendants of this process. It misses only processes that start meanwhile.
 ///
-/// Groups are signalled as groups: a process that forks at that moment cannot slip away. A group of a descendant has no
-/// outsiders in it, because this process leads a session of its own.
+/// It signals whole groups, so that a process that forks at that moment cannot escape. A descendant's group has no other
+/// members, because this process leads its own session.
 pub(super) fn signal_all(group: Pid, signal: Signal) {
-    // Every error here means that the process is gone or not ours to signal; the caller looks again.
+    // Every error here means that the process has ended or belongs to another user. The caller checks again.
     let _ = kill_process_group(group, signal);
     let own_group = getpgrp().as_raw_nonzero().get();
     let mut groups = BTreeSet::from([group.as_raw_nonzero().get()]);

@@ -1,14 +1,14 @@
-//! The environment of commands: Brigade's own at launch, without secrets, with what a command should know.
+//! The environment of commands: Brigade's own at launch, without secrets, and with variables for the command.
 //!
-//! Models write commands, and the output of a command goes to a model's provider. So variables whose names usually carry secrets
-//! are removed. Only names count: a password inside `DATABASE_URL` is not seen. `SSH_AUTH_SOCK` is kept: it carries
-//! no secret but the way to a process that signs without giving its keys away, and `git push` needs it.
+//! Models write commands, and the output of a command is sent to a model's provider. So variables whose names usually carry secrets
+//! are removed. Only names count: a password inside `DATABASE_URL` stays. `SSH_AUTH_SOCK` stays too: it contains no secret,
+//! only the path to a process that signs without giving away its keys, and `git push` needs it.
 
 use std::ffi::OsString;
 
 use super::protected;
 
-/// A word of a name (between other characters than letters and digits) that makes it a secret, also in the plural or with a number.
+/// Words that make a name a secret, also in the plural or with a number. Characters other than letters and digits separate words.
 const SECRET_WORDS: &[&str] = &[
     "APIKEY",
     "AUTH",
@@ -32,7 +32,7 @@ const SECRET_WORDS: &[&str] = &[
     "WEBHOOK",
 ];
 
-/// What makes a word a secret when it ends so.
+/// Ends of words that make a name a secret.
 const SECRET_ENDS: &[&str] = &[
     "ACCESSKEY",
     "APIKEY",
@@ -54,22 +54,22 @@ const SECRET_ENDS: &[&str] = &[
     "WEBHOOK",
 ];
 
-/// What makes a name a secret wherever it stands.
+/// Parts that make a name a secret, in any place.
 const SECRET_PARTS: &[&str] = &["PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL"];
 
-/// What makes a name a secret when it begins so: all that providers of models read.
+/// Prefixes that make a name a secret: all variables that providers of models read.
 const SECRET_STARTS: &[&str] = &["ANTHROPIC_", "OPENAI_", "AWS_SECRET", "AWS_SESSION"];
 
-/// Names and words that look like secrets and are none.
+/// Names and words that look like secrets but are not.
 const HARMLESS_NAMES: &[&str] = &["PWD", "SSH_AUTH_SOCK"];
 const HARMLESS_WORDS: &[&str] = &["ASKPASS", "BYPASS", "COMPASS", "ENCOMPASS"];
 
-/// What every command finds: nothing asks, nothing pages, nothing paints.
+/// Fixed variables of every command: no prompts, no pagers, no colors.
 const FIXED: &[(&str, &str)] =
     &[("TERM", "dumb"), ("PAGER", "cat"), ("GIT_PAGER", "cat"), ("GIT_TERMINAL_PROMPT", "0"), ("SYSTEMD_PAGER", "cat")];
 
-/// What could have git work in another repository than the one of the folder a command runs in.
-const ELSEWHERE: [&str; 7] = [
+/// Variables that could make git work in another repository than that of the command's folder.
+const GIT_REDIRECTS: [&str; 7] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
     "GIT_COMMON_DIR",
@@ -79,14 +79,15 @@ const ELSEWHERE: [&str; 7] = [
     "GIT_NAMESPACE",
 ];
 
-/// Scripts that a shell reads before a command: a command could write them for the next one. See bash(1), INVOCATION.
+/// Scripts that a shell reads first. A command could write them for the next command. See bash(1), INVOCATION.
 const SHELL_STARTUP: [&str; 2] = ["BASH_ENV", "ENV"];
 
-/// The way to the person's terminal multiplexer, which would type a command's text into a terminal outside. See tmux(1), screen(1).
+/// Variables that lead to the user's terminal multiplexer, which could type a command's text into a terminal outside. See tmux(1),
+/// screen(1).
 const MULTIPLEXERS: [&str; 4] = ["TMUX", "TMUX_PANE", "STY", "WINDOW"];
 
-/// Names of Brigade's own that say who runs a command; an outer Brigade's are never handed on.
-const OWN: [&str; 4] = ["BRIGADE_TEAM", "BRIGADE_TEAMMATE", "BRIGADE_TASK", "BRIGADE_ATTEMPT"];
+/// Brigade's variables that identify the agent of a command. Those of an outer Brigade are never inherited.
+const IDENTITY_VARIABLES: [&str; 4] = ["BRIGADE_TEAM", "BRIGADE_TEAMMATE", "BRIGADE_TASK", "BRIGADE_ATTEMPT"];
 
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
@@ -107,9 +108,9 @@ fn is_secret_word(word: &str) -> bool {
     is_secret(word) || word.strip_suffix('S').is_some_and(is_secret)
 }
 
-/// The environment of this launch, without secrets; its `PATH` as [`protected::search_path`] has it.
+/// The environment of this launch without secrets. Its `PATH` comes from [`protected::search_path`].
 #[must_use]
-pub fn of_launch() -> Vec<(OsString, OsString)> {
+pub fn launch_environment() -> Vec<(OsString, OsString)> {
     let path = std::env::var_os("PATH").map(|path| protected::search_path(&path).0);
     let others = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
@@ -120,10 +121,10 @@ pub fn of_launch() -> Vec<(OsString, OsString)> {
 
 /// The environment of a command: that of the launch, the fixed variables, and `own`.
 #[must_use]
-pub fn of_command(launch: &[(OsString, OsString)], own: &[(&str, String)]) -> Vec<(OsString, OsString)> {
+pub fn command_environment(launch: &[(OsString, OsString)], own: &[(&str, String)]) -> Vec<(OsString, OsString)> {
     let is_set_here = |name: &str| {
-        let is_own = own.iter().any(|(own, _)| *own == name) || OWN.contains(&name);
-        is_own || FIXED.iter().any(|(fixed, _)| *fixed == name) || ELSEWHERE.contains(&name)
+        let is_own = own.iter().any(|(own, _)| *own == name) || IDENTITY_VARIABLES.contains(&name);
+        is_own || FIXED.iter().any(|(fixed, _)| *fixed == name) || GIT_REDIRECTS.contains(&name)
     };
     let inherited = launch.iter().filter(|(name, _)| !is_set_here(&name.to_string_lossy())).cloned();
     let fixed = FIXED.iter().map(|(name, value)| (name.into(), value.into()));
@@ -206,12 +207,12 @@ mod tests {
     ];
 
     #[test]
-    fn secret_is_recognised_by_name() {
+    fn secret_variable_is_recognised_by_name() {
         for secret in SECRETS {
-            assert!(is_secret(secret), "{secret} should not reach a command");
+            assert!(is_secret(secret), "{secret} is a secret");
         }
         for plain in PLAIN {
-            assert!(!is_secret(plain), "{plain} is no secret");
+            assert!(!is_secret(plain), "{plain} is not a secret");
         }
     }
 
@@ -219,7 +220,7 @@ mod tests {
     fn command_environment_overrides_launch() {
         let launch = [("TERM", "xterm"), ("BRIGADE_TASK", "9"), ("A", "1")]
             .map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        let environment = of_command(&launch, &[("BRIGADE_TEAM", "t".to_owned())]);
+        let environment = command_environment(&launch, &[("BRIGADE_TEAM", "t".to_owned())]);
         let of = |name: &str| {
             environment.iter().filter(|(has, _)| has == name).map(|(_, value)| value.clone()).collect::<Vec<_>>()
         };

@@ -1,14 +1,15 @@
 //! Runs git's filters and merge drivers in the sandbox.
 //!
-//! Git starts these programs itself, by a shell command from its settings. [`DriverSandbox`] rewrites such a command, so that git starts this
-//! program instead. It runs the original command in the namespaces that commands run in, with git's pipes as stdin and stdout.
+//! Git starts these programs itself, by a shell command from its settings. [`DriverSandbox`] rewrites such a command, so that git starts
+//! this program instead. It runs the original command in the same namespaces as commands, with git's pipes as stdin and stdout.
 //!
 //! ```text
 //! git -- exec brigade __guard filter … --> outer --> inner (1 in its process namespace) --> sh -c COMMAND
 //! ```
 //!
-//! The outer process dies with git, the inner one with the outer one, and everything in the namespace with the inner one. Without a process
-//! namespace the outer process ends what the command started. A driver that cannot be confined fails: git takes its exit code for an error.
+//! The outer process dies with git, the inner one with the outer one, and everything in the namespace with the inner one. Without a
+//! process namespace the outer process kills what the command started. A driver that cannot be confined fails with an exit code that git
+//! treats as an error.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -18,16 +19,16 @@ use super::{GUARD_ARGUMENT, Level};
 use crate::domain::access::PathRule;
 use crate::platform::processes;
 
-/// Replaces every command where no program of ours can confine it.
+/// Replaces every command if no program can confine it.
 const UNAVAILABLE: &str = "echo 'brigade: this program cannot confine filters and merge drivers' >&2; exit 255";
 
-/// The names of merge drivers' folders begin like this. A driver that is killed leaves its folder.
+/// Prefix of the folders of merge drivers. A killed driver leaves its folder.
 pub const SCRATCH_PREFIX: &str = ".driver-";
 
-/// A kind of command that git's settings name.
+/// A kind of command in git's settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DriverKind {
-    /// `filter.*.clean` and `filter.*.smudge`: git replaces `%f` by the quoted path.
+    /// `filter.*.clean` and `filter.*.smudge`: git replaces `%f` with the quoted path.
     Filter,
     /// `filter.*.process`: git replaces nothing.
     Process,
@@ -47,7 +48,7 @@ impl DriverKind {
         }
     }
 
-    /// The letters that git replaces behind a `%`.
+    /// The letters that git replaces after a `%`.
     fn placeholders(self) -> &'static [u8] {
         match self {
             Self::Filter => b"f",
@@ -57,29 +58,29 @@ impl DriverKind {
     }
 }
 
-/// Where git's filters and merge drivers run.
+/// The sandbox of git's filters and merge drivers.
 #[derive(Debug, Clone)]
 pub struct DriverSandbox {
-    /// A program that calls [`super::run_if_asked`]. Without one, every driver fails.
+    /// A program that calls [`super::run_if_guard`]. Without one, every driver fails.
     pub program: Option<PathBuf>,
-    /// How drivers are confined.
+    /// The level of confinement.
     pub level: Level,
-    /// The rules for paths.
+    /// The path rules.
     pub rules: Vec<PathRule>,
-    /// A folder for the files of merge drivers, relative to the one in which git works. Commands must not be able to write it.
+    /// The folder for files of merge drivers, relative to git's working folder. Commands must not be able to write it.
     pub scratch: PathBuf,
 }
 
-/// The path of the running program, for [`DriverSandbox::program`]; `None` where it does not call [`super::run_if_asked`].
+/// The path of the running program, for [`DriverSandbox::program`]. `None` if it did not call [`super::run_if_guard`].
 #[must_use]
 pub fn own_program_path() -> Option<PathBuf> {
-    std::env::current_exe().ok().filter(|_| super::was_asked())
+    std::env::current_exe().ok().filter(|_| super::is_guard_ready())
 }
 
 impl DriverSandbox {
-    /// The shell command that git is to start in place of `command`.
+    /// The shell command that git starts instead of `command`.
     #[must_use]
-    pub fn wrapped(&self, kind: DriverKind, command: &[u8]) -> Vec<u8> {
+    pub fn wrap(&self, kind: DriverKind, command: &[u8]) -> Vec<u8> {
         let order = Order { level: self.level, script: os_string(command), rules: self.rules.clone() };
         let fields = order.fields();
         let count = fields.len().to_string();
@@ -108,30 +109,30 @@ impl DriverSandbox {
         let mut text = b"exec".to_vec();
         for word in first.iter().chain(words) {
             text.push(b' ');
-            text.extend(quoted(word));
+            text.extend(shell_quoted(word));
         }
         Some(text)
     }
 }
 
-/// A text that stays as it is when git replaces placeholders.
+/// Escapes `%`, so that git leaves the text unchanged when it replaces placeholders.
 fn without_placeholders(text: &[u8]) -> Vec<u8> {
     text.split(|byte| *byte == b'%').collect::<Vec<_>>().join(b"%%".as_slice())
 }
 
-/// A word as a shell reads it back.
-fn quoted(word: &[u8]) -> Vec<u8> {
+/// Quotes a word for the shell.
+fn shell_quoted(word: &[u8]) -> Vec<u8> {
     let inner = word.split(|byte| *byte == b'\'').collect::<Vec<_>>().join(b"'\\''".as_slice());
     [b"'", inner.as_slice(), b"'"].concat()
 }
 
-/// A driver's command with its placeholders replaced as git replaces them: names of git's own files as they are, all else quoted.
+/// Replaces the placeholders of a driver's command as git does: names of git's own files stay unquoted, all other values are quoted.
 #[cfg(any(unix, test))]
 fn expanded(kind: DriverKind, command: &[u8], values: &[Vec<u8>]) -> Vec<u8> {
     let (mut text, mut rest) = (Vec::new(), command);
-    while let Some((byte, behind)) = rest.split_first() {
-        rest = behind;
-        let placeholder = behind.first().filter(|_| *byte == b'%');
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        let placeholder = after.first().filter(|_| *byte == b'%');
         let value = placeholder.and_then(|letter| {
             let number = kind.placeholders().iter().position(|known| known == letter)?;
             values.get(number)
@@ -139,7 +140,7 @@ fn expanded(kind: DriverKind, command: &[u8], values: &[Vec<u8>]) -> Vec<u8> {
         match (placeholder, value) {
             (Some(letter), Some(value)) => {
                 let is_plain = kind == DriverKind::Merge && b"OABL".contains(letter);
-                text.extend(if is_plain { value.clone() } else { quoted(value) });
+                text.extend(if is_plain { value.clone() } else { shell_quoted(value) });
                 rest = &rest[1..];
             }
             (Some(b'%'), None) if kind != DriverKind::Process => {
@@ -174,18 +175,18 @@ mod running {
     use super::super::descendants::signal_all;
     use super::super::guard::{PAUSE_MIN, wait_for};
     use super::super::order::Order;
-    use super::super::reexec::{NotReady, confine};
+    use super::super::reexec::{ConfinementError, confine};
     use super::super::{CommandExit, own_arguments, own_program};
     use super::{DriverKind, Level, PathRule, SCRATCH_PREFIX, expanded};
     use crate::domain::access::Access;
 
-    /// The exit code of a driver that could not run. Git takes any code above 128 of a merge driver for an error, not for a conflict.
+    /// The exit code of a driver that could not run. For a merge driver, git treats codes above 128 as errors, not as conflicts.
     const FAILED: i32 = 255;
-    /// The system's shell, which git uses too.
+    /// The shell that git uses for drivers.
     const SHELL: &str = "/bin/sh";
-    /// How long is tried to end what a driver left running, where it has no process namespace.
-    const END_TIME_MAX: Duration = Duration::from_secs(2);
-    /// Variables of Brigade's git that do not concern a git that a driver starts.
+    /// The time limit for killing what a driver without a process namespace left running.
+    const KILL_TIME_MAX: Duration = Duration::from_secs(2);
+    /// Variables of Brigade's git that a git started by a driver must not inherit.
     const GIT_VARIABLES: [&str; 6] = [
         "GIT_ALLOW_PROTOCOL",
         "GIT_CONFIG_COUNT",
@@ -195,20 +196,20 @@ mod running {
         "GIT_NO_LAZY_FETCH",
     ];
 
-    /// Runs one driver as git asks for it; `None` when the arguments are not ours.
+    /// Runs one driver for git. Returns `None` if the arguments are invalid.
     pub(in super::super) fn run(arguments: &[OsString]) -> Option<i32> {
         let [what, rest @ ..] = arguments else { return None };
-        let ended = match what.to_str()? {
+        let result = match what.to_str()? {
             "identity" => io::copy(&mut io::stdin(), &mut io::stdout()).map(|_| 0).map_err(|error| error.to_string()),
-            "outer" => outer(&Order::of_fields(rest.iter().cloned())?),
-            "inner" => inner(&Order::of_fields(rest.iter().cloned())?),
+            "outer" => outer(&Order::from_fields(rest.iter().cloned())?),
+            "inner" => inner(&Order::from_fields(rest.iter().cloned())?),
             kind => {
                 let kind = DriverKind::ALL.into_iter().find(|known| known.as_word() == kind)?;
                 driver(kind, rest)?
             }
         };
-        Some(ended.unwrap_or_else(|reason| {
-            // Git hands this on.
+        Some(result.unwrap_or_else(|reason| {
+            // Git forwards stderr.
             let _ = writeln!(io::stderr(), "brigade: cannot run a filter or merge driver in the sandbox: {reason}");
             FAILED
         }))
@@ -217,7 +218,7 @@ mod running {
     fn driver(kind: DriverKind, arguments: &[OsString]) -> Option<Result<i32, String>> {
         let [scratch, count, rest @ ..] = arguments else { return None };
         let (fields, values) = rest.split_at_checked(count.to_str()?.parse().ok()?)?;
-        let mut order = Order::of_fields(fields.iter().cloned())?;
+        let mut order = Order::from_fields(fields.iter().cloned())?;
         let values: Vec<Vec<u8>> = values.iter().map(|value| value.as_bytes().to_vec()).collect();
         if kind == DriverKind::Merge {
             return Some(merge(order, values, Path::new(scratch)));
@@ -226,44 +227,44 @@ mod running {
         Some(outer(&order))
     }
 
-    /// Runs a merge driver on copies of git's files, in a folder of its own: git's lie where a driver may not write.
+    /// Runs a merge driver on copies of git's files in a scratch folder: a driver may not write where git's files are.
     fn merge(mut order: Order, mut values: Vec<Vec<u8>>, scratch: &Path) -> Result<i32, String> {
-        let said = |error: io::Error| format!("copy the files to merge: {error}");
-        let scratch = Scratch::new(scratch).map_err(said)?;
+        let describe = |error: io::Error| format!("copy the files to merge: {error}");
+        let scratch = Scratch::new(scratch).map_err(describe)?;
         let [base, ours, theirs, ..] = &mut values[..] else { return Err("git named no files to merge".to_owned()) };
         let result = PathBuf::from(OsString::from_vec(ours.clone()));
         for file in [base, ours, theirs] {
             let from = PathBuf::from(OsString::from_vec(file.clone()));
             let to = scratch.0.join(from.file_name().unwrap_or_default());
-            fs::copy(&from, &to).map_err(said)?;
+            fs::copy(&from, &to).map_err(describe)?;
             *file = to.into_os_string().into_vec();
         }
         let merged = PathBuf::from(OsString::from_vec(values[1].clone()));
         order.script = OsString::from_vec(expanded(DriverKind::Merge, order.script.as_bytes(), &values));
-        order.rules.push(PathRule::writable(scratch.0.canonicalize().map_err(said)?));
-        // Another process enters the namespaces: this one writes what the driver may not.
-        let mut outer = Command::new(own_program().map_err(said)?);
+        order.rules.push(PathRule::writable(scratch.0.canonicalize().map_err(describe)?));
+        // The driver's process enters the namespaces; this one stays outside to write the result.
+        let mut outer = Command::new(own_program().map_err(describe)?);
         outer.args(own_arguments()).args(["filter", "outer"]).args(order.fields());
-        let code = outer.status().map_err(said)?.code().unwrap_or(FAILED);
+        let code = outer.status().map_err(describe)?.code().unwrap_or(FAILED);
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let merged = rustix::fs::open(&merged, flags, Mode::empty()).map_err(|error| said(error.into()))?;
+        let merged = rustix::fs::open(&merged, flags, Mode::empty()).map_err(|error| describe(error.into()))?;
         let mut merged = File::from(merged);
-        if !merged.metadata().map_err(said)?.is_file() {
-            return Err("the merge driver left no file".to_owned());
+        if !merged.metadata().map_err(describe)?.is_file() {
+            return Err("the merge driver left no plain file".to_owned());
         }
-        let mut result = File::create(result).map_err(said)?;
-        io::copy(&mut merged, &mut result).map_err(said)?;
+        let mut result = File::create(result).map_err(describe)?;
+        io::copy(&mut merged, &mut result).map_err(describe)?;
         Ok(code)
     }
 
-    /// A folder of one merge driver, which goes with it.
+    /// The folder of one merge driver. It is removed when dropped.
     struct Scratch(PathBuf);
 
     impl Scratch {
         fn new(folder: &Path) -> io::Result<Self> {
             fs::create_dir_all(folder)?;
             let own = folder.join(format!("{SCRATCH_PREFIX}{}", std::process::id()));
-            // Left by one with the same number that was killed.
+            // A killed driver with the same process id may have left it.
             let _ = fs::remove_dir_all(&own);
             DirBuilder::new().mode(0o700).create(&own)?;
             Ok(Self(own))
@@ -272,17 +273,17 @@ mod running {
 
     impl Drop for Scratch {
         fn drop(&mut self) {
-            // What stays is removed by the next launch.
+            // If this fails, the next launch removes it.
             let _ = fs::remove_dir_all(&self.0);
         }
     }
 
     /// Enters the process namespace for its children and waits for the inner process.
     fn outer(order: &Order) -> Result<i32, String> {
-        let said = |error: io::Error| error.to_string();
-        // One that is not there cannot be kept writable inside a folder that is read-only.
+        let describe = |error: io::Error| error.to_string();
+        // A missing folder could not be kept writable inside a read-only one.
         for rule in order.rules.iter().filter(|rule| rule.access == Access::Writable) {
-            fs::create_dir_all(&rule.path).map_err(said)?;
+            fs::create_dir_all(&rule.path).map_err(describe)?;
         }
         #[cfg(target_os = "linux")]
         {
@@ -291,25 +292,25 @@ mod running {
             rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(refused)?;
             if order.level == Level::Full {
                 super::super::namespaces::enter(true)?;
-                super::super::namespaces::hand_on_capabilities()?;
-                // Entering a namespace may have taken it back.
+                super::super::namespaces::raise_ambient_capabilities()?;
+                // Entering a namespace may have cleared it.
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(refused)?;
             }
         }
-        let mut inner = Command::new(own_program().map_err(said)?);
+        let mut inner = Command::new(own_program().map_err(describe)?);
         inner.args(own_arguments()).args(["filter", "inner"]).args(order.fields());
         if order.level != Level::Full {
             inner.process_group(0);
         }
-        let leader = start(&mut inner).map_err(said)?;
-        let code = code_of(wait_for(leader).map_err(said)?);
+        let leader = start(&mut inner).map_err(describe)?;
+        let code = code_of(wait_for(leader).map_err(describe)?);
         if order.level != Level::Full {
-            end_left_overs(leader);
+            kill_leftovers(leader);
         }
         Ok(code)
     }
 
-    /// Confines itself and runs the command.
+    /// Confines this process and runs the command.
     fn inner(order: &Order) -> Result<i32, String> {
         let mut shell = Command::new(SHELL);
         shell.arg("-c").arg(&order.script);
@@ -324,11 +325,11 @@ mod running {
         if order.level == Level::Full {
             let mounts = super::super::init::enter()?;
             super::super::mounts::apply(&order.rules, &mounts)?;
-            super::super::init::close_up()?;
+            super::super::init::drop_rights()?;
             let leader = start(&mut shell).map_err(|error| format!("{SHELL}: {error}"))?;
             return wait_for(leader).map(code_of).map_err(|error| error.to_string());
         }
-        confine(order).map_err(|(NotReady::Refused(reason) | NotReady::Unprotected(reason))| reason)?;
+        confine(order).map_err(|(ConfinementError::Refused(reason) | ConfinementError::Unprotected(reason))| reason)?;
         #[cfg(target_os = "linux")]
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
         Err(format!("{SHELL}: {}", shell.exec()))
@@ -347,13 +348,13 @@ mod running {
         }
     }
 
-    /// Ends what a driver without a process namespace left running.
-    fn end_left_overs(group: Pid) {
+    /// Kills what a driver without a process namespace left running.
+    fn kill_leftovers(group: Pid) {
         let began = Instant::now();
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) | Err(Errno::INTR) => {}
-                Ok(None) if began.elapsed() < END_TIME_MAX => {
+                Ok(None) if began.elapsed() < KILL_TIME_MAX => {
                     signal_all(group, Signal::KILL);
                     std::thread::sleep(PAUSE_MIN);
                 }
@@ -382,11 +383,11 @@ mod tests {
 
     #[test]
     fn wrapped_command_keeps_quotes_and_percents() {
-        let wrapped = text(sandbox("/b%c/it's").wrapped(DriverKind::Filter, b"x 'y' -- %f"));
+        let wrapped = text(sandbox("/b%c/it's").wrap(DriverKind::Filter, b"x 'y' -- %f"));
         let mark = processes::own_mark();
         let head = format!("exec '/b%%c/it'\\''s' '__guard' '{mark}' 'filter' 'filter' '.s' '4' 'off'");
         assert_eq!(wrapped, format!("{head} 'x '\\''y'\\'' -- %%f' 'read-only' '/a b' %f"));
-        let process = text(sandbox("/b%c").wrapped(DriverKind::Process, b"x %f"));
+        let process = text(sandbox("/b%c").wrap(DriverKind::Process, b"x %f"));
         let head = format!("exec '/b%c' '__guard' '{mark}' 'filter' 'process' '.s' '4' 'off'");
         assert_eq!(process, format!("{head} 'x %f' 'read-only' '/a b'"));
     }
@@ -403,7 +404,7 @@ mod tests {
     #[test]
     fn driver_without_a_program_fails() {
         let none = DriverSandbox { program: None, ..sandbox("x") };
-        assert!(text(none.wrapped(DriverKind::Process, b"cat")).ends_with("exit 255"));
+        assert!(text(none.wrap(DriverKind::Process, b"cat")).ends_with("exit 255"));
         assert!(text(none.identity()).ends_with("exit 255"));
     }
 }

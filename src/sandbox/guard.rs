@@ -1,6 +1,6 @@
-//! The guard process: it starts the command, waits, and ends everything when its leash is let go.
+//! The guard process: starts the command, waits for it, and ends everything when its stdin closes.
 //!
-//! It does as little as it can before the command begins: every command of every teammate waits for it.
+//! It does little before the command starts, because every command of every teammate waits for it.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -17,41 +17,41 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process};
 
 use super::descendants::signal_all;
 use super::order::Order;
-use super::{CommandExit, GO, GRACE, GuardMessage, Level, own_arguments, own_program};
+use super::{CommandExit, GRACE, GuardMessage, Level, START_BYTE, own_arguments, own_program};
 use crate::platform::processes::hide_this_process;
 use crate::platform::terminal::unblock_stops;
 
-/// How long the init may take to get ready.
+/// The time limit for the init to get ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The first and the longest pause between two looks at what is left.
+/// The first and the longest pause between checks for remaining processes.
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// The first byte that an init or a re-executed process writes: it is ready, the system refuses the level, or a path of the rules
-/// cannot be protected. A reason follows the last two.
+/// The first byte from an init or a re-executed process: ready, level refused by the system, or path cannot be protected. A reason
+/// follows the last two.
 pub(super) const READY: u8 = b'r';
 pub(super) const REFUSED: u8 = b'x';
 pub(super) const UNPROTECTED: u8 = b'p';
 
-/// Runs one command; `None` when the order is not the worker's. Exits 0 only when the command did: a command can forge a line on
-/// stderr where it reaches that file, but not the exit status.
+/// Runs one command. Returns `None` if the order is invalid. The exit code is 0 only if the command's was: a command may forge
+/// a line on the guard's stderr, but not its exit status.
 pub(super) fn run() -> Option<i32> {
     let order = Order::read(io::stdin().lock()).ok()?;
     let message = guard(&order).unwrap_or_else(|error| Some(GuardMessage::Failed(error.to_string())));
     if let Some(message) = &message {
-        tell(message);
+        send(message);
     }
     Some(i32::from(message != Some(GuardMessage::Ended(CommandExit::Code(0)))))
 }
 
-/// Tells the worker. It may be gone; then the leash closes.
-fn tell(message: &GuardMessage) {
+/// Sends a message to the worker. If the worker is dead, stdin closes.
+fn send(message: &GuardMessage) {
     let _ = io::stderr().write_all(message.to_line().as_bytes());
 }
 
 fn guard(order: &Order) -> io::Result<Option<GuardMessage>> {
-    // A session of its own keeps the terminal's signals and the terminal itself away from commands. It fails for a
-    // process that leads one already, which is as good.
+    // A new session keeps the terminal and its signals away from commands. The call fails only if this process already
+    // leads one.
     let _ = rustix::process::setsid();
     unblock_stops();
     #[cfg(target_os = "linux")]
@@ -60,34 +60,35 @@ fn guard(order: &Order) -> io::Result<Option<GuardMessage>> {
         Ok(inner) => inner,
         Err(message) => return Ok(Some(message)),
     };
-    tell(&GuardMessage::Group(inner.group.as_raw_nonzero().get()));
-    let mut leash = io::stdin().lock();
+    send(&GuardMessage::Group(inner.group.as_raw_nonzero().get()));
+    let mut stdin = io::stdin().lock();
     let mut go = [0];
-    if leash.read_exact(&mut go).is_err() || go != GO {
+    if stdin.read_exact(&mut go).is_err() || go != START_BYTE {
         inner.give_up();
         return Ok(None);
     }
-    drop(leash);
-    let end = if order.level == Level::Full { inner.follow()? } else { inner.follow_group()? };
+    drop(stdin);
+    let end = if order.level == Level::Full { inner.run_in_namespace()? } else { inner.run_as_group()? };
     Ok(Some(GuardMessage::Ended(end)))
 }
 
-/// The process that becomes the shell, or the init that starts it.
+/// The init, or the process that becomes the shell.
 struct Inner {
     group: Pid,
     channel: UnixStream,
 }
 
 impl Inner {
-    /// Starts the process and waits until it is ready; the inner error is what the worker is told instead.
+    /// Starts the process and waits until it is ready. The inner error is the message for the worker.
     fn start(order: &Order) -> io::Result<Result<Self, GuardMessage>> {
         #[cfg(target_os = "linux")]
         if order.level == Level::Full
-            && let Err(reason) = super::namespaces::enter(true).and_then(|()| super::namespaces::hand_on_capabilities())
+            && let Err(reason) =
+                super::namespaces::enter(true).and_then(|()| super::namespaces::raise_ambient_capabilities())
         {
             return Ok(Err(GuardMessage::Refused(reason)));
         }
-        // Only now: one that hides itself may not map its own ids any more.
+        // After this, the process cannot map its own ids.
         hide_this_process();
         let (channel, theirs) = UnixStream::pair()?;
         channel.set_read_timeout(Some(READY_TIMEOUT))?;
@@ -95,7 +96,7 @@ impl Inner {
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
         let mut inner = Self { group, channel };
         inner.channel.write_all(&order.encode())?;
-        Ok(match inner.greet()? {
+        Ok(match inner.wait_until_ready()? {
             None => Ok(inner),
             Some(message) => {
                 inner.give_up();
@@ -104,7 +105,7 @@ impl Inner {
         })
     }
 
-    fn greet(&mut self) -> io::Result<Option<GuardMessage>> {
+    fn wait_until_ready(&mut self) -> io::Result<Option<GuardMessage>> {
         let mut word = [0];
         self.channel.read_exact(&mut word)?;
         if word == [READY] {
@@ -119,7 +120,7 @@ impl Inner {
         }))
     }
 
-    /// Ends a process that never began, and waits for it.
+    /// Ends a process that has not started the command, and waits for it.
     fn give_up(self) {
         drop(self.channel);
         let _ = kill_process(self.group, Signal::KILL);
@@ -127,11 +128,11 @@ impl Inner {
         let _ = wait_for(self.group);
     }
 
-    /// Follows an init until it is gone, and with it everything in its namespace. One thread does it: a process whose
-    /// children live in another namespace cannot start threads.
-    fn follow(mut self) -> io::Result<CommandExit> {
-        self.channel.write_all(GO)?;
-        self.wait_for_word()?;
+    /// Starts the command and waits until its init, and so everything in the namespace, has ended. It uses one thread: a process whose
+    /// children are in another namespace cannot start threads.
+    fn run_in_namespace(mut self) -> io::Result<CommandExit> {
+        self.channel.write_all(START_BYTE)?;
+        self.wait_for_exit_message()?;
         let mut word = String::new();
         self.channel.read_to_string(&mut word)?;
         wait_for(self.group)?;
@@ -142,33 +143,33 @@ impl Inner {
         }
     }
 
-    /// Lets a command begin that is not in a namespace of its own, and follows it: its processes are found by their parents.
-    fn follow_group(mut self) -> io::Result<CommandExit> {
+    /// Starts a command without a process namespace and waits for it. Its processes are found by their parents.
+    fn run_as_group(mut self) -> io::Result<CommandExit> {
         let group = self.group;
-        let leash = thread::Builder::new().spawn(move || {
-            // Anything but silence means that the worker is done with us; so does an error.
+        let watcher = thread::Builder::new().spawn(move || {
+            // A byte, the end of stdin or an error: the worker wants the command to end.
             while matches!(io::stdin().lock().read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::Interrupted)
             {
             }
-            end_without_mercy(group);
+            kill_all(group);
         });
-        if let Err(error) = leash {
+        if let Err(error) = watcher {
             self.give_up();
             return Err(io::Error::new(error.kind(), format!("cannot start a thread: {error}")));
         }
-        self.channel.write_all(GO)?;
+        self.channel.write_all(START_BYTE)?;
         let end = wait_for(group)?;
-        end_left_overs(group);
+        end_remaining(group);
         Ok(end)
     }
 
-    /// Returns when the init says how the command ended, or is gone; lets it go when we are let go.
-    fn wait_for_word(&self) -> io::Result<()> {
+    /// Returns when the init reports the command's exit or has ended. If stdin closes, tells the init to end the command.
+    fn wait_for_exit_message(&self) -> io::Result<()> {
         let stdin = io::stdin();
-        let mut let_go = None;
+        let mut closing_since = None;
         loop {
             let mut both = [PollFd::new(&self.channel, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
-            let (watched, timeout) = match let_go {
+            let (watched, timeout) = match closing_since {
                 None => (&mut both[..], None),
                 Some(_) => (&mut both[..1], Timespec::try_from(GRACE * 2).ok()),
             };
@@ -176,16 +177,16 @@ impl Inner {
                 Err(Errno::INTR) => continue,
                 other => other?,
             };
-            let [channel, leash] = &both;
+            let [channel, stdin] = &both;
             if !channel.revents().is_empty() {
                 return Ok(());
             }
-            if let_go.is_none() && !leash.revents().is_empty() {
-                // Anything but silence means that the worker is done with us.
-                let_go = Some(Instant::now());
-                // One that is gone already is noticed in the next round.
+            if closing_since.is_none() && !stdin.revents().is_empty() {
+                // A byte, the end of stdin or an error: the worker wants the command to end.
+                closing_since = Some(Instant::now());
+                // If the init has ended, the next round notices it.
                 let _ = self.channel.shutdown(Shutdown::Write);
-            } else if let_go.is_some_and(|since| since.elapsed() >= GRACE * 2) {
+            } else if closing_since.is_some_and(|since| since.elapsed() >= GRACE * 2) {
                 kill_process(self.group, Signal::KILL)?;
                 return Ok(());
             }
@@ -205,7 +206,7 @@ fn spawn(level: Level, channel: OwnedFd) -> io::Result<Child> {
     process.stdin(channel).stdout(output.try_clone()?).stderr(output).spawn()
 }
 
-/// Waits for the leader of the group, and reaps on the way what became our child.
+/// Waits for the leader of the group, and reaps other children meanwhile.
 pub(super) fn wait_for(leader: Pid) -> io::Result<CommandExit> {
     loop {
         match rustix::process::wait(WaitOptions::empty()) {
@@ -223,37 +224,37 @@ fn end_of(status: WaitStatus) -> CommandExit {
     }
 }
 
-/// Whether anything of the command is still there; reaps what is dead.
-fn is_anything_left(group: Pid) -> bool {
+/// Returns `true` if processes of the command are left. It reaps dead ones.
+fn has_processes_left(group: Pid) -> bool {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some(_)) | Err(Errno::INTR) => {}
             Ok(None) => return true,
-            // No children: with a subreaper nothing is left. Without, what stayed in the group can still be seen.
+            // No children. A subreaper has nothing left then; elsewhere processes may remain in the group.
             Err(_) if cfg!(target_os = "linux") => return false,
             Err(_) => return rustix::process::test_kill_process_group(group).is_ok(),
         }
     }
 }
 
-/// Ends what the command left behind: the background jobs of a shell that is gone.
-fn end_left_overs(group: Pid) {
-    if !is_anything_left(group) {
+/// Ends what the command left running, for example background jobs of the shell.
+fn end_remaining(group: Pid) {
+    if !has_processes_left(group) {
         return;
     }
     signal_all(group, Signal::TERM);
-    let (asked, mut pause) = (Instant::now(), PAUSE_MIN);
-    while is_anything_left(group) {
-        if asked.elapsed() >= GRACE {
+    let (began, mut pause) = (Instant::now(), PAUSE_MIN);
+    while has_processes_left(group) {
+        if began.elapsed() >= GRACE {
             signal_all(group, Signal::KILL);
         }
         thread::sleep(pause);
-        pause = (pause * 2).min(if asked.elapsed() < GRACE { GRACE / 10 } else { PAUSE_MAX });
+        pause = (pause * 2).min(if began.elapsed() < GRACE { GRACE / 10 } else { PAUSE_MAX });
     }
 }
 
-/// Ends everything, and goes on until this process ends: the main thread sees when nothing is left.
-fn end_without_mercy(group: Pid) {
+/// Kills everything in a loop until this process ends. The main thread notices when nothing is left.
+fn kill_all(group: Pid) {
     signal_all(group, Signal::TERM);
     thread::sleep(GRACE);
     let mut pause = PAUSE_MIN;

@@ -1,4 +1,4 @@
-//! The sandbox of one launch: which level of confinement holds, which paths are protected, which environment commands get.
+//! The sandbox of one launch: its level of confinement, protected paths and environment.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -11,19 +11,19 @@ use super::{CONFINEMENT_VARIABLE, GuardMessage, Level, WORKER_VARIABLE, environm
 use crate::domain::access::PathRule;
 use crate::platform::{processes, terminal};
 
-/// The most bytes of a command's text. Linux takes 128 KiB for one variable, its name included.
+/// The limit of a command's text in bytes. Linux limits one variable, with its name, to 128 KiB.
 const SCRIPT_BYTES_MAX: usize = 128 * 1024 - 256;
 
-/// How commands are confined, and why not more strictly.
+/// The level of confinement, and the reason if it is not the strictest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Confinement {
     /// The level.
     pub level: Level,
-    /// The reason that it is below [`Level::Full`]; empty where it is not.
+    /// The reason why it is below [`Level::Full`]; empty at that level.
     pub reason: String,
 }
 
-/// The sandbox of one launch. It is decided when it is opened, and nothing lowers it later.
+/// The sandbox of one launch. Its level is decided when it is opened and never lowered later.
 #[derive(Debug, Clone)]
 pub struct Sandbox(Arc<Inner>);
 
@@ -35,65 +35,65 @@ struct Inner {
     environment: Vec<(OsString, OsString)>,
 }
 
-/// Why a sandbox cannot be opened.
+/// The reason why a sandbox cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The guard cannot be started.
     #[error("cannot start the guard of commands: {0}")]
     Guard(String),
-    /// [`CONFINEMENT_VARIABLE`] has a value that is none of its own.
+    /// [`CONFINEMENT_VARIABLE`] has an unknown value.
     #[error("cannot use {CONFINEMENT_VARIABLE}={0}: expected full, mounts or off")]
     Setting(String),
-    /// A path that exists cannot be protected from commands.
+    /// An existing path cannot be protected from commands.
     #[error("cannot protect control files from commands: {0}")]
     Unprotected(String),
 }
 
-/// Why a command cannot be started.
+/// The reason why a command cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// There is no guard for this system.
+    /// This system has no guard.
     #[error("commands need a Unix system")]
     Unsupported,
-    /// The sandbox was made by [`Sandbox::without_guard`].
+    /// The sandbox was created by [`Sandbox::without_guard`].
     #[error("this team has no guard for commands")]
     NoGuard,
-    /// Its text is too long.
-    #[error("a command of {0} bytes is too long (at most {SCRIPT_BYTES_MAX}): write it into a file and run that")]
+    /// The text is too long, in bytes.
+    #[error("the command has {0} bytes, and the limit is {SCRIPT_BYTES_MAX}: write it into a file and run that")]
     TooLong(usize),
-    /// Its text has a NUL character.
+    /// The text has a NUL character.
     #[error("the command has a NUL character")]
     Nul,
 }
 
-/// A command that is ready to be started. Its stdin takes the order and is the leash then, its stderr carries [`GuardMessage`]
-/// lines, its stdout what the command prints to stdout and stderr. All three are pipes.
+/// A command that is ready to start. It has three pipes. Stdin takes the order and then stays open while the command may run. Stderr
+/// carries [`GuardMessage`] lines. Stdout carries stdout and stderr of the command.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedCommand {
     /// The guard's process.
     pub process: Command,
-    /// What is written to its stdin first.
+    /// The bytes to write to its stdin first.
     pub order: Vec<u8>,
 }
 
 impl Sandbox {
-    /// Decides how commands are confined: as strictly as the system and [`CONFINEMENT_VARIABLE`] allow, with these rules for paths.
-    /// `folder` is where a command that does nothing is tried. It blocks for some milliseconds.
+    /// Opens a sandbox at the strictest level that the system and [`CONFINEMENT_VARIABLE`] allow, with these path rules.
+    /// It tries an empty command in `folder`. It blocks for some milliseconds.
     ///
     /// # Errors
     /// [`SandboxError`].
     pub fn open(guard: Arc<[OsString]>, folder: &Path, rules: Vec<PathRule>) -> Result<Self, SandboxError> {
-        let environment = environment::of_launch();
+        let environment = environment::launch_environment();
         let mut confinement = strictest()?;
         loop {
-            let tried = Self(Arc::new(Inner {
+            let candidate = Self(Arc::new(Inner {
                 guard: Arc::clone(&guard),
                 confinement: confinement.clone(),
                 rules: rules.clone(),
                 environment: environment.clone(),
             }));
-            let reason = match tried.probe(folder)? {
-                GuardMessage::Group(_) => return Ok(tried),
+            let reason = match candidate.probe(folder)? {
+                GuardMessage::Group(_) => return Ok(candidate),
                 GuardMessage::Refused(reason) => reason,
                 GuardMessage::Failed(reason) => return Err(SandboxError::Unprotected(reason)),
                 GuardMessage::Ended(_) => return Err(SandboxError::Guard("it ended too early".to_owned())),
@@ -107,27 +107,27 @@ impl Sandbox {
         }
     }
 
-    /// A sandbox that refuses every command: for teams whose members run none.
+    /// A sandbox that refuses every command, for teams whose members run none.
     #[must_use]
     pub fn without_guard() -> Self {
         let confinement = Confinement { level: Level::Full, reason: String::new() };
         Self(Arc::new(Inner { guard: Arc::default(), confinement, rules: Vec::new(), environment: Vec::new() }))
     }
 
-    /// How commands are confined.
+    /// The level of confinement.
     #[must_use]
     pub fn confinement(&self) -> &Confinement {
         &self.0.confinement
     }
 
-    /// The rules for paths that hold for every command.
+    /// The path rules that hold for every command.
     #[must_use]
     pub fn rules(&self) -> &[PathRule] {
         &self.0.rules
     }
 
-    /// Prepares a command that runs `script` in `folder`, with these rules besides those of the launch, and with the environment of the
-    /// launch and these variables.
+    /// Prepares a command that runs `script` in `folder`. `rules` and `variables` are added to the rules and the environment of the
+    /// launch.
     ///
     /// # Errors
     /// [`CommandError`].
@@ -137,7 +137,7 @@ impl Sandbox {
         folder: &Path,
         rules: &[PathRule],
         variables: &[(&str, String)],
-    ) -> Result<Prepared, CommandError> {
+    ) -> Result<PreparedCommand, CommandError> {
         if cfg!(not(unix)) {
             return Err(CommandError::Unsupported);
         }
@@ -153,12 +153,15 @@ impl Sandbox {
         let order = Order { level: self.0.confinement.level, script: script.into(), rules: all }.encode();
         let (mut process, mark) = (Command::new(program), processes::own_mark());
         process.args(first).arg(&mark).arg("run").current_dir(folder);
-        process.env_clear().envs(environment::of_command(&self.0.environment, variables)).env(WORKER_VARIABLE, mark);
+        process
+            .env_clear()
+            .envs(environment::command_environment(&self.0.environment, variables))
+            .env(WORKER_VARIABLE, mark);
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Ok(Prepared { process, order })
+        Ok(PreparedCommand { process, order })
     }
 
-    /// The guard's answer to a command that does nothing and is never told to begin.
+    /// The guard's answer to an empty command that is never started.
     fn probe(&self, folder: &Path) -> Result<GuardMessage, SandboxError> {
         let prepared =
             self.prepare("exit 0", folder, &[], &[]).map_err(|error| SandboxError::Guard(error.to_string()))?;
@@ -166,11 +169,11 @@ impl Sandbox {
     }
 }
 
-fn answer(mut prepared: Prepared) -> std::io::Result<GuardMessage> {
+fn answer(mut prepared: PreparedCommand) -> std::io::Result<GuardMessage> {
     let mut child: Child = terminal::with_stops_blocked(|| prepared.process.spawn())?;
     let mut line = String::new();
     if let (Some(mut stdin), Some(stderr)) = (child.stdin.take(), child.stderr.take()) {
-        // A guard that ends without reading says why on its stderr.
+        // If the guard ends without reading, its stderr has the reason.
         let _ = stdin.write_all(&prepared.order);
         BufReader::new(stderr).read_line(&mut line)?;
     }
@@ -178,7 +181,7 @@ fn answer(mut prepared: Prepared) -> std::io::Result<GuardMessage> {
     Ok(GuardMessage::parse(&line))
 }
 
-/// The strictest level that may be tried.
+/// The strictest level to try.
 fn strictest() -> Result<Confinement, SandboxError> {
     let wanted = std::env::var(CONFINEMENT_VARIABLE).unwrap_or_default();
     let level = match wanted.as_str() {

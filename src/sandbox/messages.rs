@@ -1,29 +1,29 @@
-//! What the guard tells the worker: one line each, on the guard's standard error.
+//! Messages from the guard to the worker: one line each, on the guard's standard error.
 
-/// How a command ended.
+/// The exit of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandExit {
-    /// By itself, with this code.
+    /// It exited with this code.
     Code(i32),
-    /// By this signal.
+    /// This signal ended it.
     Signal(i32),
 }
 
-/// A line of the guard.
+/// A message of the guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuardMessage {
-    /// The command is ready to begin in this process group.
+    /// The command is ready to start in this process group.
     Group(i32),
     /// The system refuses this level of confinement, for this reason.
     Refused(String),
-    /// The command has ended, and every process it had started.
+    /// The command and every process that it started have ended.
     Ended(CommandExit),
     /// The command could not be started, for this reason.
     Failed(String),
 }
 
 impl GuardMessage {
-    /// Reads a line. A line that the guard does not write is a failure that quotes it.
+    /// Parses a line. A line that no guard writes becomes a failure that quotes it.
     #[must_use]
     pub fn parse(line: &str) -> Self {
         let line = line.trim_end();
@@ -34,11 +34,11 @@ impl GuardMessage {
             ("signal", Ok(signal)) => Self::Ended(CommandExit::Signal(signal)),
             ("refused", _) => Self::Refused(rest.to_owned()),
             ("failed", _) => Self::Failed(rest.to_owned()),
-            _ => Self::Failed(format!("unexpected message of the guard: `{}`", line.escape_debug())),
+            _ => Self::Failed(format!("unexpected message from the guard: `{}`", line.escape_debug())),
         }
     }
 
-    /// The line, with its newline.
+    /// The message as a line, with its newline.
     #[must_use]
     pub fn to_line(&self) -> String {
         let one_line = |text: &str| text.replace(['\n', '\r'], " ");

@@ -1,31 +1,32 @@
-//! Runs commands confined: under a guard process, in namespaces, with control files that they cannot write.
+//! Runs commands confined: below a guard process, in namespaces, with control files that they cannot write.
 //!
 //! A command is three processes. The *worker* (Brigade) starts the *guard*: this same program with [`GUARD_ARGUMENT`] as its
 //! first argument. The guard enters namespaces for its children and starts the *init* in them, again this program. The init
-//! mounts what the command sees and, once it is told to, starts the shell.
+//! mounts what the command may see and starts the shell when the guard sends the start byte.
 //!
 //! ```text
-//! worker -- stdin: the order, then the leash --> guard -- socket --> init (1 in its process namespace) --> shell
-//!        <- stderr: GuardMessage --------------       <- socket: how it ended --
-//!        <------------------------- stdout: what the command prints -------------------------
+//! worker -- stdin: the order, then the start byte --> guard -- socket --> init (1 in its process namespace) --> shell
+//!        <- stderr: GuardMessage --------------------       <- socket: the command's exit --
+//!        <--------------------- stdout: output of the command --------------------------------------------------
 //! ```
 //!
-//! 1. The worker writes the order (`order::Order`). The guard names the init's process group, the worker records it and writes one byte.
-//!    Only then the command begins.
-//! 2. When the worker closes the leash (it was killed, the call was dropped, the claim was lost, the time is over) the guard closes
-//!    the init's socket: SIGTERM to every process in the namespace, [`GRACE`], and the init ends. The system kills the rest.
-//! 3. When the command ends by itself, its background processes are ended in the same way. Then the guard reports how the command
-//!    ended, and exits 0 only if the command did.
-//! 4. When the guard is killed the init dies with it (parent death signal), and every other process with the init.
-//! 5. Process numbers inside the namespace mean nothing outside: a command cannot see, signal or trace the guard or the worker.
+//! 1. The worker writes the order (`order::Order`). The guard names the init's process group, and the worker records it and writes one
+//!    byte. Only then the command starts.
+//! 2. The worker closes the guard's stdin if it was killed, the call was dropped, the claim was lost or the time is over. The guard then
+//!    closes the init's socket. The init sends SIGTERM to every process in the namespace, waits [`GRACE`] and ends. The system kills the
+//!    rest.
+//! 3. If the command ends, its background processes are ended in the same way. Then the guard reports the exit, and exits with 0 only if
+//!    the command did.
+//! 4. If the guard is killed, the init dies with it (parent death signal), and every other process with the init.
+//! 5. Process ids inside the namespace mean nothing outside: a command cannot see, signal or trace the guard or the worker.
 //!
-//! Where the system refuses process namespaces (see [`Level`]) a re-executed process takes the init's place and becomes the shell.
-//! The guard finds the command's processes by following parents, as their subreaper. A command can stop or kill such a guard:
-//! the worker then kills its processes ([`end_by_force`]), or the next worker that takes over does. Processes that left the group of
-//! a killed guard are not found. Other Unix systems than Linux have no subreapers either. Windows has no guard, so commands are refused.
+//! Without process namespaces (see [`Level`]) a process that executes itself again replaces the init and becomes the shell.
+//! The guard finds the command's processes by their parents, as their subreaper. A command can stop or kill such a guard.
+//! Then the worker kills its processes ([`kill_guard_tree`]), or the next worker that takes over does. Processes that left the group of
+//! a killed guard are not found. Unix systems other than Linux have no subreapers. Windows has no guard, so commands are refused.
 //!
-//! The level of confinement is decided once, when a [`Sandbox`] is opened. A command that cannot be confined so later fails by itself.
-//! This module knows nothing of tools, tasks or runtimes.
+//! The level of confinement is decided once, when a [`Sandbox`] is opened. If a later command cannot be confined like that, only that
+//! command fails. This module does not know tools, tasks or runtimes.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -56,45 +57,45 @@ pub mod protected;
 #[cfg(unix)]
 mod reexec;
 
-pub use launch::{CommandError, Confinement, Prepared, Sandbox, SandboxError};
+pub use launch::{CommandError, Confinement, PreparedCommand, Sandbox, SandboxError};
 pub use messages::{CommandExit, GuardMessage};
 
-/// The first argument that makes a program of ours the guard.
+/// The first argument that makes one of our programs the guard.
 pub const GUARD_ARGUMENT: &str = "__guard";
 
 /// The variable that marks a guard's command, and every process it starts, with the process that started the guard: its
-/// [`processes::own_mark`]. Guards and inits hide their environment, and have the same mark as their second argument.
+/// [`processes::own_mark`]. Guards and inits hide their environment, so they have the same mark as their second argument.
 pub const WORKER_VARIABLE: &str = "BRIGADE_WORKER";
 
-/// How long processes have between SIGTERM and SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 pub const GRACE: Duration = Duration::from_millis(200);
 
-/// The byte that lets the command begin.
-pub const GO: &[u8] = b"g";
+/// The byte that starts the command.
+pub const START_BYTE: &[u8] = b"g";
 
-/// The variable that lowers the level: `off`, `0` or `no` switch confinement off, `mounts` does without process namespaces.
+/// The variable that lowers the level: `off`, `0` or `no` switch confinement off, `mounts` omits process namespaces.
 pub const CONFINEMENT_VARIABLE: &str = "BRIGADE_CONFINEMENT";
 
-/// The variable that carries a command's text to its shell. The shell removes it before the command begins.
+/// The variable that carries a command's text to its shell. The shell removes it before the command starts.
 const SCRIPT_VARIABLE: &str = "BRIGADE_SCRIPT";
 
-/// The shell's own script. The command's text is no argument, because other users can read those.
+/// The shell's own script. The command's text is not an argument, because other users can read arguments.
 const SHELL_SCRIPT: &str = r#"set -- "$BRIGADE_SCRIPT"; unset BRIGADE_SCRIPT; eval "shift; $1""#;
 
-/// How strictly a command is confined.
+/// The level of a command's confinement.
 ///
-/// A confined command runs in a mount namespace of its own, in which control files are mounted read-only over themselves, `/sys` and
-/// `/proc/sys` are read-only, and `/dev/pts` has the command's own terminals and no others; with `CAP_SYS_ADMIN`
-/// directly, otherwise inside a user namespace that maps ids to themselves. User, group, home and the owners of new files are
-/// the same as outside. Differences: `CAP_SYS_ADMIN`, `CAP_SYS_PTRACE` and some more capabilities are gone, so that a command cannot undo
-/// the mounts (`mount` does not work, even for root). Inside a user namespace files of other users
-/// show `nobody` as their owner, and set-user-id programs such as `sudo` gain nothing.
+/// A confined command runs in its own mount namespace. Control files are mounted read-only over themselves, `/sys` and `/proc/sys` are
+/// read-only, and `/dev/pts` has only the command's own terminals. With `CAP_SYS_ADMIN` this is done directly, otherwise inside a user
+/// namespace that maps ids to themselves. User, group, home and the owners of new files are the same as outside. Differences:
+/// `CAP_SYS_ADMIN`, `CAP_SYS_PTRACE` and some more capabilities are missing, so that a command cannot undo the mounts (`mount` does not
+/// work, even for root). Inside a user namespace, files of other users show uid 65534 as their owner, and set-user-id programs such as
+/// `sudo` gain nothing.
 ///
-/// A confined command still runs as the user who started the team, and may ask a service of that user (`systemd-run`,
+/// A confined command still runs as the user who started the team. It may ask one of that user's services (`systemd-run`,
 /// `docker`, `at`) to run something outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Mounts as above, and a process namespace of its own, whose `/proc` shows the command's processes and no others.
+    /// Mounts as above, and a process namespace: `/proc` shows only the command's processes.
     Full,
     /// Mounts as above. The command sees other processes and can signal those of its user.
     MountsOnly,
@@ -118,19 +119,19 @@ impl Level {
     }
 }
 
-/// Whether [`run_if_asked`] was called: without it, a program that is started as the guard of a command would do its own work again.
+/// `true` if [`run_if_guard`] was called. Without it, a program that is started as a command's guard would run its own `main` again.
 static WAS_ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this program can be the guard of its commands.
+/// Returns `true` if this program can be the guard of its commands.
 #[must_use]
-pub fn was_asked() -> bool {
+pub fn is_guard_ready() -> bool {
     WAS_ASKED.load(Ordering::Relaxed)
 }
 
-/// Becomes the guard when the first argument says so, and then never returns. Every program whose own path is handed to tools as
-/// their guard calls it first in `main`, before threads, runtimes and argument parsing. It hides this process from others of the same user:
-/// its environment has the providers' keys. So there is no core dump, and only root attaches a debugger.
-pub fn run_if_asked() {
+/// Becomes the guard if the first argument says so; then it never returns. Every program whose own path is used as
+/// the guard calls it first in `main`, before threads, runtimes and argument parsing. It hides this process from others of the same user,
+/// because its environment has the providers' keys. So it writes no core dump, and only root attaches a debugger.
+pub fn run_if_guard() {
     WAS_ASKED.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().as_deref() == Some(OsStr::new(GUARD_ARGUMENT)) {
@@ -140,16 +141,16 @@ pub fn run_if_asked() {
     processes::hide_this_process();
 }
 
-/// Closes every file that this process inherited, so that no command and no git inherits it, but for standard input, output and
-/// error, and files that an argument names: the 63 of `--plan /dev/fd/63`, which is a shell's `--plan <(command)`. A program calls it
-/// first in `main`, before it opens a file.
+/// Closes every file that this process inherited, so that no command and no git inherits it. Standard input, output and error stay
+/// open. So do files that an argument names: for example 63 in `--plan /dev/fd/63`, which a shell passes for `--plan <(command)`. A
+/// program calls it first in `main`, before it opens a file.
 pub fn close_inherited_files(arguments: impl Iterator<Item = OsString>) {
     let number = |argument: OsString| {
         let argument = argument.into_string().ok()?;
         let (_, number) = argument.rsplit_once("/fd/")?;
         number.parse().ok()
     };
-    processes::close_files_but(&arguments.filter_map(number).collect::<Vec<_>>());
+    processes::close_files_except(&arguments.filter_map(number).collect::<Vec<_>>());
 }
 
 #[cfg(unix)]
@@ -172,28 +173,28 @@ fn run(_: &[OsString]) -> i32 {
     64
 }
 
-/// Program and first arguments of the guard, for a program that calls [`run_if_asked`]. On Linux it is the running binary
-/// itself, also when its file has been replaced since.
+/// The guard's program and first arguments, for a program that calls [`run_if_guard`]. On Linux it is the running binary,
+/// even if its file has been replaced.
 ///
 /// # Errors
-/// When the system does not say which program this is.
+/// The system does not tell the path of this program.
 pub fn own_guard() -> std::io::Result<Arc<[OsString]>> {
     Ok(Arc::from([own_program()?, GUARD_ARGUMENT.into()]))
 }
 
-/// The first arguments of the processes that a guard starts of this program: as the guard itself, with its worker's mark.
+/// The first arguments of the processes that a guard starts from this program: those of the guard, with its worker's mark.
 #[cfg(unix)]
 fn own_arguments() -> [OsString; 2] {
     [GUARD_ARGUMENT.into(), std::env::var_os(WORKER_VARIABLE).unwrap_or_default()]
 }
 
-/// Whether a process is a guard that the worker with this mark started, or belongs to such a guard's command. A file cannot forge
-/// that: the system reads it from the process itself.
+/// Returns `true` if a process is a guard that the worker with this mark started, or belongs to such a guard's command. A file cannot forge
+/// that, because the kernel keeps it with the process.
 #[must_use]
-pub fn is_of_worker(pid: i32, mark: &str) -> bool {
+pub fn is_started_by_worker(pid: i32, mark: &str) -> bool {
     let is_guard = || {
         let arguments = processes::arguments(pid);
-        matches!(&arguments[..], [_, guard, marked, ..] if guard == GUARD_ARGUMENT.as_bytes() && marked == mark.as_bytes())
+        matches!(&arguments[..], [_, guard, argument_mark, ..] if guard == GUARD_ARGUMENT.as_bytes() && argument_mark == mark.as_bytes())
     };
     let variable = format!("{WORKER_VARIABLE}={mark}");
     !mark.is_empty() && (is_guard() || processes::environment(pid).iter().any(|entry| entry == variable.as_bytes()))
@@ -206,7 +207,7 @@ fn own_program() -> std::io::Result<OsString> {
     std::env::current_exe().map(PathBuf::into_os_string)
 }
 
-/// The shell of commands: bash where it is installed, because models write bash; else the system's `sh`.
+/// The shell of commands: bash if it is installed, because models write bash, otherwise the system's `sh`.
 #[must_use]
 pub fn shell() -> &'static Path {
     const SHELLS: [&str; 3] = ["/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"];
@@ -214,7 +215,7 @@ pub fn shell() -> &'static Path {
     SHELL.get_or_init(|| SHELLS.map(Path::new).into_iter().find(|path| path.exists()).unwrap_or(Path::new("/bin/sh")))
 }
 
-/// The process that runs a command's text in the shell.
+/// A process that runs a command's text in the shell.
 #[cfg(unix)]
 fn shell_process(script: &OsStr) -> std::process::Command {
     let mut process = std::process::Command::new(shell());
@@ -222,29 +223,29 @@ fn shell_process(script: &OsStr) -> std::process::Command {
     process
 }
 
-/// Kills what a guard that was killed left of its command: `group`, and all processes with this worker's mark that are not below it.
-/// Returns the processes that are left. Blocks for at most some seconds.
+/// Kills the processes that a killed guard left of its command: `group`, and all processes with this worker's mark that are not
+/// this worker's descendants. Returns those that are still alive. Blocks for at most some seconds.
 #[must_use]
-pub fn end_orphans(group: Option<i32>) -> Vec<i32> {
+pub fn kill_orphans(group: Option<i32>) -> Vec<i32> {
     let mark = processes::own_mark();
-    processes::kill_orphans(group, |pid| is_of_worker(pid, &mark), FORCE_TIME)
+    processes::kill_orphans(group, |pid| is_started_by_worker(pid, &mark), FORCE_TIME_MAX)
 }
 
-/// How long a guard that did not end everything in time gets to do so once it was told to go on, in case it was stopped.
-const SECOND_CHANCE: Duration = Duration::from_millis(500);
-/// How long killing everything itself may take.
-const FORCE_TIME: Duration = Duration::from_secs(2);
+/// The time in which a guard must end everything after it is told to continue, in case it was stopped.
+const CONTINUE_TIME_MAX: Duration = Duration::from_millis(500);
+/// The time limit for killing processes directly.
+const FORCE_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Ends a guard that did not end, and all its command has started; returns the processes that are left, if any could not be
-/// ended. Blocks for at most some seconds.
+/// Ends a guard that did not end, and all processes of its command. Returns those that are still alive. Blocks for at most some
+/// seconds.
 #[must_use]
-pub fn end_by_force(guard: i32, group: Option<i32>) -> Vec<i32> {
-    // It may be gone already.
-    let _ = processes::proceed(guard);
+pub fn kill_guard_tree(guard: i32, group: Option<i32>) -> Vec<i32> {
+    // It may have ended.
+    let _ = processes::resume(guard);
     let began = std::time::Instant::now();
     while processes::process(guard).is_some_and(|process| !process.has_ended) {
-        if began.elapsed() >= SECOND_CHANCE {
-            return processes::kill_tree(guard, group, FORCE_TIME);
+        if began.elapsed() >= CONTINUE_TIME_MAX {
+            return processes::kill_tree(guard, group, FORCE_TIME_MAX);
         }
         std::thread::sleep(Duration::from_millis(5));
     }

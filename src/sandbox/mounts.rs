@@ -1,7 +1,7 @@
-//! The mounts of a command's namespace: control files read-only, lock files hidden, the system's settings read-only, terminals of its own.
+//! The mounts of a command's namespace: read-only control files, hidden lock files, read-only system settings, and own terminals.
 //!
-//! A mount stays with its file: it holds whatever another process renames. A file or folder that has a mount of its own can be neither
-//! renamed nor removed in the namespace; see rename(2), EBUSY.
+//! A mount stays with its file, even if another process renames it. In the namespace, a file or folder with its own mount can be neither
+//! renamed nor removed; see rename(2), EBUSY.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsString};
@@ -17,19 +17,19 @@ use rustix::mount::MountFlags;
 
 use crate::domain::access::{Access, PathRule};
 
-/// Folders and files through which the kernel is set: another process's group could be frozen or killed, or a program named that the
-/// kernel starts. See cgroups(7), proc_sys(5).
+/// Kernel settings as files: through them a command could freeze or kill other processes, or name a program for the kernel to start.
+/// See cgroups(7), proc_sys(5).
 const SYSTEM: [&str; 7] =
     ["/sys", "/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi"];
 
-/// File systems of the kernel's own, wherever they are mounted.
+/// Types of the kernel's own file systems, wherever they are mounted.
 const SYSTEM_TYPES: [&str; 9] =
     ["sysfs", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "configfs", "efivarfs", "bpf"];
 
-/// How often files that somebody renames meanwhile are looked for.
+/// The number of passes that look for files which another process renames meanwhile.
 const PASSES_MAX: usize = 10;
 
-/// An empty file that nothing can be written to.
+/// An empty file. Writes to it have no effect.
 const EMPTY_FILE: &str = "/dev/null";
 
 /// The mounts of a namespace before the sandbox adds its own.
@@ -42,11 +42,11 @@ impl Mounts {
     }
 }
 
-/// Makes the system's settings read-only, and gives the namespace terminals of its own. Returns the mounts that are there.
+/// Makes the system's settings read-only, and gives the namespace its own terminals. Returns the previous mounts.
 pub(super) fn protect_system() -> Result<Mounts, String> {
     let mounts = Mounts::read()?;
     for path in SYSTEM.map(Path::new) {
-        // Those in /proc, which is new, are no mounts yet.
+        // /proc is newly mounted, so these are not mounts yet.
         if path.starts_with("/proc") && path.exists() || remount_read_only(path) == Err(Errno::INVAL) {
             mount_over_itself(path)?;
         }
@@ -61,10 +61,10 @@ pub(super) fn protect_system() -> Result<Mounts, String> {
     Ok(mounts)
 }
 
-/// Makes one mount read-only, or hides it where the system refuses that.
+/// Makes one mount read-only. If the system refuses that, hides it.
 fn make_mount_read_only(path: &Path) -> Result<(), String> {
     match remount_read_only(path) {
-        // Another mount covers it, or its folder may not be entered: it is out of reach.
+        // Another mount covers it, or its folder may not be entered: no command can reach it.
         Ok(()) | Err(Errno::NOENT | Errno::ACCESS | Errno::INVAL) => Ok(()),
         Err(error) => hide(path).map_err(|_| format!("mount {} read-only: {error}", path.display())),
     }
@@ -85,7 +85,7 @@ impl MountPoint {
     }
 }
 
-/// A field in which a backslash and three octal digits stand for a byte.
+/// Replaces each backslash and three octal digits with their byte.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -105,45 +105,45 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Mounts a /dev/pts that has none of the terminals outside, and hides the console. See devpts in the kernel's documentation.
+/// Mounts a new /dev/pts without the terminals outside, and hides the console. See devpts in the kernel's documentation.
 fn own_terminals() -> Result<(), String> {
     let (terminals, maker) = (Path::new("/dev/pts"), Path::new("/dev/ptmx"));
     if terminals.is_dir() {
         let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
         let options: &CStr = c"newinstance,mode=0620,ptmxmode=0666";
         match rustix::mount::mount("devpts", terminals, "devpts", flags, options) {
-            // Where it is a link it leads to the new one.
+            // If it is a link, it already points to the new one.
             Ok(()) if maker.symlink_metadata().is_ok_and(|metadata| metadata.file_type().is_char_device()) => {
                 bind(&terminals.join("ptmx"), maker)?;
             }
             Ok(()) => {}
-            // Commands without terminals are better than commands with the person's.
+            // Commands without terminals are better than commands with the user's.
             Err(_) => hide(terminals)?,
         }
     }
     hide(Path::new("/dev/console"))
 }
 
-/// Applies the rules. A path that does not exist is passed over: whoever made the rules saw to it that no command can make it.
+/// Applies the rules. It skips a path that does not exist: the rules' author made sure that no command can create it.
 ///
 /// # Errors
-/// A path exists and cannot be protected; the text names it.
+/// An existing path cannot be protected; the text names it.
 pub(super) fn apply(rules: &[PathRule], mounts: &Mounts) -> Result<(), String> {
     let with = |access: Access| rules.iter().filter(move |rule| rule.access == access).map(|rule| rule.path.as_path());
-    let above = folders_above(rules);
-    above.iter().try_for_each(|folder| mount_over_itself(folder))?;
-    // A mount of its own stays as it is when the folder it lies in becomes read-only.
+    let parents = renamable_parents(rules);
+    parents.iter().try_for_each(|folder| mount_over_itself(folder))?;
+    // A path with its own mount stays writable when its folder becomes read-only.
     for path in with(Access::Writable) {
-        if is_there(path).map_err(|error| format!("keep {} writable: {error}", path.display()))? {
+        if exists(path).map_err(|error| format!("keep {} writable: {error}", path.display()))? {
             mount_over_itself(path)?;
         }
     }
-    enter_folder_again()?;
+    reenter_current_folder()?;
     with(Access::Hidden).try_for_each(hide)?;
     let (mut folders, files): (Vec<&Path>, Vec<&Path>) = with(Access::ReadOnly).partition(|path| path.is_dir());
     let folders_of_files: Vec<&Path> = with(Access::ReadOnlyFiles).collect();
     protect_files(&files, &folders_of_files)?;
-    // Folders after their files: a file's own mount would be covered otherwise. A folder before the folders in it.
+    // Folders after their files, because a folder's mount would cover a file's. Outer folders before inner ones.
     folders.sort_by_key(|path| path.components().count());
     for folder in folders {
         if make_read_only(folder)? && !is_read_only(folder).unwrap_or(false) {
@@ -155,10 +155,10 @@ pub(super) fn apply(rules: &[PathRule], mounts: &Mounts) -> Result<(), String> {
         let below = below.filter(|path| path.starts_with(folder) && *path != folder && !is_writable(path));
         below.collect::<BTreeSet<_>>().into_iter().try_for_each(make_mount_read_only)?;
     }
-    enter_folder_again()
+    reenter_current_folder()
 }
 
-/// Makes each file read-only, and each file of these folders wherever it is renamed to.
+/// Makes each file read-only, and each file in these folders, even if another process renames it.
 fn protect_files(files: &[&Path], folders: &[&Path]) -> Result<(), String> {
     for pass in 1..=PASSES_MAX {
         let mut is_done = true;
@@ -166,7 +166,7 @@ fn protect_files(files: &[&Path], folders: &[&Path]) -> Result<(), String> {
         for file in named.chain(folders.iter().flat_map(|folder| files_of(folder))) {
             match make_read_only(&file) {
                 Ok(is_changed) => is_done &= !is_changed,
-                // Two files may have exchanged their names between two steps; the next pass finds that.
+                // Another process may have swapped two files between two steps. The next pass repairs that.
                 Err(_) if pass < PASSES_MAX => is_done = false,
                 Err(error) => return Err(error),
             }
@@ -178,11 +178,11 @@ fn protect_files(files: &[&Path], folders: &[&Path]) -> Result<(), String> {
     Ok(())
 }
 
-/// The folders above protected paths that could be renamed, the highest first: with another folder in its place there would be
-/// other files at the protected paths.
-fn folders_above(rules: &[PathRule]) -> BTreeSet<PathBuf> {
-    let paths: Vec<&Path> = rules.iter().filter_map(PathRule::protected).collect();
-    // An owner who may not write a folder now can change its mode.
+/// The parent folders of protected paths that a command could rename, outermost first. Another folder in their place could have other
+/// files at the protected paths.
+fn renamable_parents(rules: &[PathRule]) -> BTreeSet<PathBuf> {
+    let paths: Vec<&Path> = rules.iter().filter_map(PathRule::protected_path).collect();
+    // The owner of a folder can change its mode.
     let can_write = |folder: &Path| {
         let is_own = fs::metadata(folder).is_ok_and(|about| about.uid() == rustix::process::geteuid().as_raw());
         is_own || rustix::fs::access(folder, Permission::WRITE_OK).is_ok()
@@ -190,15 +190,15 @@ fn folders_above(rules: &[PathRule]) -> BTreeSet<PathBuf> {
     let folders: BTreeSet<&Path> = paths.iter().flat_map(|path| path.ancestors().skip(1)).collect();
     folders
         .into_iter()
-        // A folder in a protected one cannot be renamed there.
+        // A folder inside a protected one cannot be renamed.
         .filter(|folder| !paths.iter().any(|path| folder.starts_with(path)))
         .filter(|folder| folder.is_dir() && folder.parent().is_some_and(can_write))
         .map(Path::to_owned)
         .collect()
 }
 
-/// Enters the current folder as it is mounted now: a process stays in the mount it began in, below the mounts made since.
-fn enter_folder_again() -> Result<(), String> {
+/// Enters the current folder again: a process stays in the mount that it started in, below later mounts.
+fn reenter_current_folder() -> Result<(), String> {
     let entered = std::env::current_dir().and_then(std::env::set_current_dir);
     entered.map_err(|error| format!("enter the folder of the command again: {error}"))
 }
@@ -212,10 +212,10 @@ fn is_read_only(path: &Path) -> Result<bool, Errno> {
     Ok(rustix::fs::statvfs(path)?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// Mounts `path` read-only over itself, unless it is read-only already or missing. Returns whether it did.
+/// Mounts `path` read-only over itself, unless it is read-only or missing. Returns whether it did.
 fn make_read_only(path: &Path) -> Result<bool, String> {
     let failed = |error: &dyn std::fmt::Display| format!("mount {} read-only: {error}", path.display());
-    if !is_there(path).map_err(|error| failed(&error))? {
+    if !exists(path).map_err(|error| failed(&error))? {
         return Ok(false);
     }
     let has = rustix::fs::statvfs(path).map_err(|error| failed(&error))?.f_flag;
@@ -227,11 +227,11 @@ fn make_read_only(path: &Path) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Returns true if a file or folder exists.
+/// Returns `true` if a file or folder exists.
 ///
 /// # Errors
-/// A symbolic link is there, or the system does not say. A path that cannot be reached could be reached once a folder's mode is changed.
-fn is_there(path: &Path) -> io::Result<bool> {
+/// A symbolic link is there, or the system does not tell. A path that is unreachable now may become reachable after a change of mode.
+fn exists(path: &Path) -> io::Result<bool> {
     use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_symlink() => Err(io::Error::other("it was replaced by a symbolic link")),
@@ -246,7 +246,7 @@ fn is_there(path: &Path) -> io::Result<bool> {
 /// Covers a file with an empty file, a folder with an empty folder.
 fn hide(path: &Path) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("hide {}: {error}", path.display());
-    if !is_there(path).map_err(|error| failed(&error))? {
+    if !exists(path).map_err(|error| failed(&error))? {
         return Ok(());
     }
     if !path.is_dir() {
@@ -268,13 +268,13 @@ fn remount_read_only(path: &Path) -> Result<(), Errno> {
     remount_with(path, rustix::fs::statvfs(path)?.f_flag)
 }
 
-/// Remounts a mount read-only that has these flags.
+/// Remounts a mount read-only and keeps its other flags.
 fn remount_with(path: &Path, has: StatVfsMountFlags) -> Result<(), Errno> {
     let kept = kept_flags(has);
     rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | kept, c"")
 }
 
-/// A remount must name the flags the mount has: inside a user namespace, leaving one out is refused.
+/// The flags that a remount must repeat: inside a user namespace, the kernel refuses to drop one.
 fn kept_flags(has: StatVfsMountFlags) -> MountFlags {
     [
         (StatVfsMountFlags::NODEV, MountFlags::NODEV),

@@ -1,4 +1,4 @@
-//! Sockets of terminal multiplexers: through one, a command could type into the person's terminal outside the sandbox.
+//! Sockets of terminal multiplexers. Through one, a command could type into the user's terminal outside the sandbox.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -10,10 +10,10 @@ use rustix::process::geteuid;
 use super::protected::is_home_or_above;
 use crate::domain::access::PathRule;
 
-/// The parent of the folders of tmux and screen, regardless of `TMPDIR`.
+/// The parent of the folders of tmux and screen. They do not use `TMPDIR`.
 const TEMPORARY: &str = "/tmp";
 
-/// Rules that hide the sockets of tmux and screen that are there at launch. See tmux(1), screen(1).
+/// Rules that hide the sockets of tmux and screen that exist at launch. See tmux(1), screen(1).
 pub(super) fn rules(workspace: &Path) -> Vec<PathRule> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let tmux_folder = PathBuf::from(variable("TMUX_TMPDIR").unwrap_or_else(|| TEMPORARY.into()));
@@ -34,19 +34,19 @@ pub(super) fn rules(workspace: &Path) -> Vec<PathRule> {
     folders.chain(socket).map(PathRule::hidden).collect()
 }
 
-/// The socket in `TMUX`, which is the socket's path, a process id and a session, with commas between.
+/// The socket in `TMUX`. Its value is the socket's path, a process id and a session, separated by commas.
 fn socket_of_tmux(value: OsString) -> Option<PathBuf> {
     let value = value.into_vec();
     let end = value.iter().enumerate().rev().filter(|(_, byte)| **byte == b',').nth(1).map(|(index, _)| index)?;
     Some(OsString::from_vec(value[..end].to_vec()).into())
 }
 
-/// The same path without symbolic links above it, so that the last part is looked at itself.
+/// The path without symbolic links in its parent folders. The last part is not resolved.
 fn real(path: &Path) -> Option<PathBuf> {
     Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
 
-/// Returns true if this user owns it. Another user could put a link into a folder that both may write.
+/// Returns `true` if the path has the right kind and belongs to this user. Another user could put a link into a shared folder.
 fn is_own(path: &Path, is_kind: impl Fn(&std::fs::FileType) -> bool) -> bool {
     let metadata = path.symlink_metadata().ok();
     metadata.is_some_and(|about| is_kind(&about.file_type()) && about.uid() == geteuid().as_raw())

@@ -1,6 +1,6 @@
-//! Namespaces of a command: one of mounts, one of processes, and a user namespace where the others need one.
+//! Namespaces of a command: mounts, processes, and a user namespace if the others need one.
 //!
-//! See mount_namespaces(7), pid_namespaces(7) and user_namespaces(7). [`super::Level`] says what they change for a command.
+//! See mount_namespaces(7), pid_namespaces(7) and user_namespaces(7). [`super::Level`] describes the effects on a command.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,36 +12,36 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{Gid, Uid, getegid, geteuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
-use super::{GO, own_arguments, own_program};
+use super::{START_BYTE, own_arguments, own_program};
 
-/// Enters a mount namespace: directly where we may, else inside a user namespace that maps ids to themselves. With
-/// `processes` the children from here on are in a process namespace too, and the first of them is its init.
+/// Enters a mount namespace: directly if allowed, otherwise inside a user namespace that maps ids to themselves. With
+/// `processes`, later children are in a process namespace too, and the first of them is its init.
 pub(super) fn enter(processes: bool) -> Result<(), String> {
     let wanted = if processes { UnshareFlags::NEWNS | UnshareFlags::NEWPID } else { UnshareFlags::NEWNS };
     match unshare(wanted) {
         Ok(()) => {}
-        Err(Errno::PERM) => enter_as_nobody_special(wanted).map_err(|error| format!("user namespaces: {error}"))?,
+        Err(Errno::PERM) => enter_unprivileged(wanted).map_err(|error| format!("user namespaces: {error}"))?,
         Err(error) => return Err(format!("namespaces: {error}")),
     }
-    // Without this our mounts would show outside, and Brigade itself could no longer write.
+    // Otherwise our mounts would appear outside, and Brigade itself could no longer write.
     let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", propagation).map_err(|error| format!("mount propagation: {error}"))
 }
 
-/// Lets what this process executes next mount as well, also below folders that a command closed to its own user, and then seal itself:
-/// of an ordinary user's process, execution takes all capabilities that are not ambient.
-pub(super) fn hand_on_capabilities() -> Result<(), String> {
-    let said = |error: Errno| format!("capabilities: {error}");
+/// Lets the next executed program mount too, even below folders that a command closed to its own user, and seal itself after that. For an
+/// unprivileged user, execution drops all capabilities that are not ambient.
+pub(super) fn raise_ambient_capabilities() -> Result<(), String> {
+    let describe = |error: Errno| format!("capabilities: {error}");
     let wanted = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP, CapabilitySet::DAC_READ_SEARCH];
-    let mut sets = rustix::thread::capabilities(None).map_err(said)?;
-    // A container's root may lack the last one.
+    let mut sets = rustix::thread::capabilities(None).map_err(describe)?;
+    // A container's root may lack some of them.
     let has = |capability: &CapabilitySet| sets.permitted.contains(*capability);
     let wanted: Vec<CapabilitySet> = wanted.into_iter().filter(has).collect();
     wanted.iter().for_each(|capability| sets.inheritable |= *capability);
-    rustix::thread::set_capabilities(None, sets).map_err(said)?;
-    wanted
-        .into_iter()
-        .try_for_each(|capability| rustix::thread::configure_capability_in_ambient_set(capability, true).map_err(said))
+    rustix::thread::set_capabilities(None, sets).map_err(describe)?;
+    wanted.into_iter().try_for_each(|capability| {
+        rustix::thread::configure_capability_in_ambient_set(capability, true).map_err(describe)
+    })
 }
 
 #[allow(
@@ -52,24 +52,24 @@ fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     rustix::thread::unshare(flags)
 }
 
-fn enter_as_nobody_special(wanted: UnshareFlags) -> io::Result<()> {
-    // From inside a process can map its own id only; root has others to map, and needs somebody who stays outside.
+fn enter_unprivileged(wanted: UnshareFlags) -> io::Result<()> {
+    // From inside, a process can map only its own id. Root has more ids to map, so a process outside must do it.
     let mapper = if geteuid().is_root() { Some(start_mapper()?) } else { None };
-    // Inside, ids that are not mapped yet are unknown.
+    // Inside, these calls return the overflow id until the ids are mapped.
     let (user, group) = (geteuid(), getegid());
     unshare(UnshareFlags::NEWUSER | wanted)?;
     match mapper {
-        Some(mapper) => have_mapped(mapper)?,
+        Some(mapper) => map_ids_of(mapper)?,
         None => map_id("/proc/self", user, group)?,
     }
     forbid_control_group_namespaces();
     Ok(())
 }
 
-/// Keeps commands from control group namespaces: they could mount a control group file system there, and kill Brigade through it. See
-/// cgroup_namespaces(7). A limit holds for all namespaces inside of this user namespace.
+/// Prevents commands from creating control group namespaces: they could mount a control group file system there, and kill Brigade through
+/// it. See cgroup_namespaces(7). The limit applies to all namespaces inside of this user namespace.
 fn forbid_control_group_namespaces() {
-    // If the file is missing or read-only, commands are confined in all other respects.
+    // If the file is missing or read-only, all other confinement still applies.
     let _ = fs::write("/proc/sys/user/max_cgroup_namespaces", "0");
 }
 
@@ -82,20 +82,20 @@ fn start_mapper() -> io::Result<Child> {
         .spawn()
 }
 
-fn have_mapped(mut mapper: Child) -> io::Result<()> {
+fn map_ids_of(mut mapper: Child) -> io::Result<()> {
     if let Some(mut word) = mapper.stdin.take() {
-        word.write_all(GO)?;
+        word.write_all(START_BYTE)?;
     }
     if mapper.wait()?.success() { Ok(()) } else { Err(io::Error::other("the ids cannot be mapped")) }
 }
 
-/// Maps the ids of another process once it says that it is in its namespace: the program that [`start_mapper`] starts.
+/// Maps the ids of another process after that process says that it is in its namespace. [`start_mapper`] starts a program that calls it.
 pub(super) fn map_for(arguments: &[OsString]) -> Option<i32> {
     let [process] = arguments else { return None };
     let folder = format!("/proc/{}", process.to_str()?.parse::<u32>().ok()?);
     let mut word = [0];
-    let is_told = io::stdin().read_exact(&mut word).is_ok() && word == GO;
-    Some(i32::from(!is_told || map_all_ids(&folder).or_else(|_| map_id(&folder, geteuid(), getegid())).is_err()))
+    let is_started = io::stdin().read_exact(&mut word).is_ok() && word == START_BYTE;
+    Some(i32::from(!is_started || map_all_ids(&folder).or_else(|_| map_id(&folder, geteuid(), getegid())).is_err()))
 }
 
 /// Maps every id of a new user namespace to itself. See user_namespaces(7).
@@ -119,38 +119,38 @@ fn map_id(folder: &str, user: Uid, group: Gid) -> io::Result<()> {
     fs::write(format!("{folder}/gid_map"), format!("{group} {group} 1\n"))
 }
 
-/// Mounts a `/proc` that shows the caller's process namespace and nothing else.
+/// Mounts a `/proc` that shows only the caller's process namespace.
 pub(super) fn mount_proc() -> Result<(), String> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount("proc", "/proc", "proc", flags, None).map_err(|error| format!("mount /proc: {error}"))
 }
 
-/// The caller's process id as it is outside, which no other living process has; to be asked before [`mount_proc`].
-pub(super) fn number_outside() -> Result<u64, String> {
+/// The caller's process id outside of its namespace, which is unique there. It must be called before [`mount_proc`].
+pub(super) fn outside_pid() -> Result<u64, String> {
     let link = fs::read_link("/proc/self").map_err(|error| format!("read /proc/self: {error}"))?;
     link.to_str().and_then(|number| number.parse().ok()).ok_or_else(|| "/proc/self is no number".to_owned())
 }
 
-/// Process ids each command has to itself before it comes to the next one's.
+/// The distance between the first process ids of two commands.
 const NUMBERS_APART: u64 = 64;
-/// What the first process ids are: those of a system's own processes, whatever a tool takes them for.
+/// The lowest first process id: some tools treat smaller ids as those of system processes.
 const NUMBERS_MIN: u64 = 300;
 
-/// Has the numbers of the namespace's processes begin where those of no other command do. Scripts name files by `$$`, and would
-/// otherwise all be number 2.
-pub(super) fn number_processes_from(outside: u64) -> Result<(), String> {
-    let said = |error: io::Error| format!("number processes: {error}");
-    let max = fs::read_to_string("/proc/sys/kernel/pid_max").map_err(said)?;
+/// Makes process ids in the namespace start at another number than those of other commands. Scripts name files by `$$`, which would
+/// otherwise always be 2.
+pub(super) fn set_first_pid(outside: u64) -> Result<(), String> {
+    let describe = |error: io::Error| format!("number processes: {error}");
+    let max = fs::read_to_string("/proc/sys/kernel/pid_max").map_err(describe)?;
     let room = max.trim().parse::<u64>().unwrap_or(0).saturating_sub(2 * NUMBERS_MIN).max(1);
     let last = NUMBERS_MIN + (outside * NUMBERS_APART) % room;
-    fs::write("/proc/sys/kernel/ns_last_pid", last.to_string()).map_err(said)
+    fs::write("/proc/sys/kernel/ns_last_pid", last.to_string()).map_err(describe)
 }
 
-/// Gives up what could undo the mounts, and what looks into processes that hide themselves, for all that is executed from
-/// here on. A debugger of one's own processes needs neither.
-pub(super) fn seal() {
-    // Where the set cannot be changed the mounts still guard against accidents.
-    // Nor what opens a file without its path, or a disk as a file, which would be a way around them.
+/// Drops the capabilities that could undo the mounts or inspect hidden processes, for all programs that are executed from
+/// now on. A debugger of the user's own processes needs neither.
+pub(super) fn drop_bounding_capabilities() {
+    // If the set cannot be changed, the mounts still protect against accidents.
+    // DAC_READ_SEARCH opens files without a path, and MKNOD opens a disk as a file: both would bypass the mounts.
     for capability in [
         CapabilitySet::SYS_ADMIN,
         CapabilitySet::SYS_PTRACE,
@@ -164,8 +164,8 @@ pub(super) fn seal() {
     }
 }
 
-/// Gives up all capabilities of the caller itself; what it executes has those of its user.
-pub(super) fn give_up_capabilities() -> Result<(), String> {
+/// Drops all capabilities of the caller. Programs that it executes have those of its user.
+pub(super) fn drop_capabilities() -> Result<(), String> {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
     rustix::thread::set_capabilities(None, sets).map_err(|error| format!("capabilities: {error}"))

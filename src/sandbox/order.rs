@@ -1,4 +1,4 @@
-//! What the worker asks a guard for. It travels over pipes, not as arguments: other users can read those.
+//! The worker's order to a guard. It is sent over pipes, because other users can read arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, Read};
@@ -7,22 +7,22 @@ use std::path::PathBuf;
 use super::Level;
 use crate::domain::access::{Access, PathRule};
 
-/// The most bytes of an order: its script, and some thousand rules.
+/// The limit of an order in bytes: enough for the script and some thousand rules.
 const ORDER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// One command, and how it is confined.
+/// A command and its confinement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// How strictly it is confined.
+    /// The level of confinement.
     pub level: Level,
-    /// The text that the shell runs. It has no NUL character.
+    /// The text that the shell runs, without NUL characters.
     pub script: OsString,
-    /// The rules for paths.
+    /// The path rules.
     pub rules: Vec<PathRule>,
 }
 
 impl Order {
-    /// The order as bytes: its length in decimal digits, a newline, then fields that a NUL character ends.
+    /// The order as bytes: its length in decimal digits, a newline, then fields that each end with a NUL character.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let body: Vec<u8> =
@@ -30,16 +30,16 @@ impl Order {
         [format!("{}\n", body.len()).as_bytes(), &body].concat()
     }
 
-    /// The order as words: the level, the script, and two words for each rule.
+    /// The order as fields: the level, the script, and two fields for each rule.
     #[must_use]
     pub fn fields(&self) -> Vec<&OsStr> {
         let rules = self.rules.iter().flat_map(|rule| [OsStr::new(word_of(rule.access)), rule.path.as_os_str()]);
         [OsStr::new(self.level.as_word()), &self.script].into_iter().chain(rules).collect()
     }
 
-    /// The order of these words; `None` for words that [`Order::fields`] does not give.
+    /// Parses fields that [`Order::fields`] returned. Returns `None` for others.
     #[must_use]
-    pub fn of_fields(fields: impl IntoIterator<Item = OsString>) -> Option<Self> {
+    pub fn from_fields(fields: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut fields = fields.into_iter();
         let level = Level::from_word(fields.next()?.to_str()?)?;
         let script = fields.next()?;
@@ -51,10 +51,10 @@ impl Order {
         Some(Self { level, script, rules })
     }
 
-    /// Reads an order and nothing behind it.
+    /// Reads one order and leaves the rest of the input.
     ///
     /// # Errors
-    /// `InvalidData` for bytes that [`Order::encode`] does not write, and what `input` says.
+    /// `InvalidData` for bytes that [`Order::encode`] does not write, and errors of `input`.
     pub fn read(mut input: impl BufRead) -> io::Result<Self> {
         let mut length = String::new();
         (&mut input).take(20).read_line(&mut length)?;
@@ -66,7 +66,7 @@ impl Order {
         input.read_exact(&mut body)?;
         let fields = body.strip_suffix(&[0]).ok_or(io::ErrorKind::InvalidData)?;
         let fields = fields.split(|byte| *byte == 0).map(os_string);
-        Self::of_fields(fields).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        Self::from_fields(fields).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
 
@@ -109,12 +109,12 @@ mod tests {
             bytes.extend(b"g");
             let mut input = bytes.as_slice();
             assert_eq!(Order::read(&mut input).unwrap(), order);
-            assert_eq!(input, b"g", "the byte behind the order is left");
+            assert_eq!(input, b"g", "the byte after the order is left");
         }
     }
 
     #[test]
-    fn order_torn_is_an_error() {
+    fn truncated_order_is_an_error() {
         let order = Order { level: Level::Full, script: "x".into(), rules: vec![PathRule::hidden("/x")] };
         let bytes = order.encode();
         for length in 0..bytes.len() {

@@ -1,18 +1,18 @@
-//! Paths outside the workspace that commands must not write: the user's config, and the programs that `PATH` finds in the home folder.
+//! Paths outside the workspace that commands must not write: the user's config, and the `PATH` folders in the home folder.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use crate::domain::access::PathRule;
 
-/// The home folder without symbolic links; `None` where there is none, or where it is `/`.
+/// The home folder without symbolic links. `None` if there is none, or if it is `/`.
 fn home() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from)?.canonicalize().ok()?;
     home.parent().is_some().then_some(home)
 }
 
-/// `PATH` for commands, and its folders below the home folder, also those that do not exist. Folders below the home folder stand in
-/// `PATH` without symbolic links, because a command can replace a link. Those that do not exist are left out.
+/// `PATH` for commands, and its folders below the home folder, including missing ones. In the returned `PATH`, folders below the home
+/// folder have no symbolic links, because a command can replace a link, and missing ones are left out.
 #[must_use]
 pub fn search_path(path: &OsStr) -> (OsString, Vec<PathBuf>) {
     match home() {
@@ -27,7 +27,7 @@ fn search_path_below(path: &OsStr, home: &Path) -> (OsString, Vec<PathBuf>) {
         let real = RealPath::of(&folder).end;
         let is_in_home = real.starts_with(home);
         if !folder.is_absolute() || !(is_in_home || folder.starts_with(home)) {
-            // Outside the home folder it stays as the person wrote it.
+            // A folder outside the home folder stays unchanged.
             folders.push(folder);
             continue;
         }
@@ -38,45 +38,45 @@ fn search_path_below(path: &OsStr, home: &Path) -> (OsString, Vec<PathBuf>) {
             in_home.push(real);
         }
     }
-    // No folder has a separator in its name: all came from a PATH.
+    // Joining cannot fail: the folders come from a `PATH`, so no name contains the separator.
     (std::env::join_paths(&folders).unwrap_or_else(|_| path.to_owned()), in_home)
 }
 
-/// A folder without symbolic links, in which `~` stands for the home folder.
+/// The folder with `~` replaced by the home folder, and without symbolic links.
 fn expanded(folder: &Path, home: Option<&Path>) -> PathBuf {
     let below_home = folder.strip_prefix("~").ok().and_then(|rest| Some(home?.join(rest)));
     let folder = below_home.unwrap_or_else(|| folder.to_owned());
     folder.canonicalize().unwrap_or(folder)
 }
 
-/// The folders of `PATH` below the home folder that commands must not write, also those that do not exist: all outside of `workspace`, but
-/// for those in or below `writable`.
+/// The `PATH` folders below the home folder that commands must not write, including missing ones. Folders inside `workspace` and inside
+/// `writable` are excluded.
 fn protected_search_folders(workspace: &Path, writable: &[PathBuf]) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let home = home();
     let writable: Vec<PathBuf> = writable.iter().map(|folder| expanded(folder, home.as_deref())).collect();
     let is_writable = |folder: &Path| writable.iter().any(|writable| folder.starts_with(writable));
     let mut folders = search_path(&path).1;
-    // A folder that has the workspace in it cannot be read-only.
+    // A folder that contains the workspace cannot be read-only.
     folders.retain(|folder| !folder.starts_with(workspace) && !workspace.starts_with(folder) && !is_writable(folder));
     folders
 }
 
-/// Rules that keep commands from putting a program into these folders, and from making those that do not exist.
+/// Rules that keep commands from writing programs into these folders, and from creating missing ones.
 fn search_path_rules(folders: Vec<PathBuf>, workspace: &Path) -> Vec<PathRule> {
     let protected = folders.into_iter().filter_map(|folder| {
-        // Of a folder that could not be made, the nearest one above it, or the file in its way.
+        // If a folder could not be created, its nearest existing parent is protected, or the file in its place.
         folder
             .ancestors()
             .find(|path| path.symlink_metadata().is_ok())
             .map(Path::to_owned)
-            .filter(|there| *there == folder || (!is_home_or_above(there) && !workspace.starts_with(there)))
+            .filter(|found| *found == folder || (!is_home_or_above(found) && !workspace.starts_with(found)))
     });
     protected.map(PathRule::read_only).collect()
 }
 
-/// Rules for paths outside the workspace that hold for every command. The folder of the user's config and folders of `PATH` below
-/// the home folder are read-only, but for those in `writable`. Sockets of terminal multiplexers are hidden.
+/// Rules for paths outside the workspace that hold for every command. The folder of the user's config and the `PATH` folders below
+/// the home folder are read-only, except those in `writable`. Sockets of terminal multiplexers are hidden.
 #[must_use]
 pub fn home_rules(workspace: &Path, writable: &[PathBuf]) -> Vec<PathRule> {
     let config = user_config_file().map(|file| user_config_rules(&file, workspace)).unwrap_or_default();
@@ -95,32 +95,32 @@ pub fn user_config_file() -> Option<PathBuf> {
     Some(config.join("brigade/config.toml"))
 }
 
-/// Makes the folder of the user's config file and the folders of `PATH` below the home folder, so that [`home_rules`] can protect
-/// them. Returns what a command can do to the config all the same.
+/// Creates the folder of the user's config file and the `PATH` folders below the home folder, so that [`home_rules`] can protect
+/// them. Returns a warning if a command can still replace the config.
 #[must_use]
-pub fn make_home_folders(workspace: &Path, writable: &[PathBuf]) -> Option<String> {
-    protected_search_folders(workspace, writable).iter().for_each(|folder| make_folder(folder));
+pub fn create_home_folders(workspace: &Path, writable: &[PathBuf]) -> Option<String> {
+    protected_search_folders(workspace, writable).iter().for_each(|folder| create_folder(folder));
     let file = user_config_file()?;
     let path = RealPath::of(&file);
-    path.end.parent().into_iter().for_each(make_folder);
+    path.end.parent().into_iter().for_each(create_folder);
     let link = path.links.iter().find(|link| link.parent().is_none_or(is_home_or_above))?;
     Some(format!(
-        "a command can replace {}, a symbolic link on the way to your config: put a folder in its place",
+        "a command can replace {}, a symbolic link on the path to your config. hint: replace it by a folder",
         link.display()
     ))
 }
 
-fn make_folder(folder: &Path) {
+fn create_folder(folder: &Path) {
     if let Err(error) = std::fs::create_dir_all(folder) {
-        tracing::info!("cannot make {}: {error}", folder.display());
+        tracing::info!("cannot create {}: {error}", folder.display());
     }
 }
 
-/// Rules that keep commands from writing the user's config file: the folder that it is in is read-only, and each folder that has a
-/// symbolic link on the way to it. Where that folder could not be made, the file in its way is, or the folder above it.
+/// Rules that keep commands from writing the user's config file. Its folder is read-only, and so is each folder with a
+/// symbolic link on the path to it. If its folder could not be created, the file in its place or its nearest parent is read-only.
 fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
     let path = RealPath::of(file);
-    // The file itself where its folder cannot be read-only; a file in the way or a closed folder where there is no such folder.
+    // The existing end of the path: the file itself if its folder has links, a file in place of a folder, or the nearest parent.
     let end = path.end.ancestors().find(|path| path.symlink_metadata().is_ok()).map(Path::to_owned);
     let folder = path.end.parent().filter(|folder| path.links.is_empty() && folder.is_dir()).map(Path::to_owned);
     let folders_of_links = path.links.iter().filter_map(|link| link.parent().map(Path::to_owned));
@@ -135,20 +135,20 @@ fn user_config_rules(file: &Path, workspace: &Path) -> Vec<PathRule> {
     rules
 }
 
-/// Returns true if a folder is the home folder or contains it, so that it cannot be read-only.
+/// Returns `true` if a folder is the home folder or contains it, so that it cannot be read-only.
 pub(super) fn is_home_or_above(folder: &Path) -> bool {
     folder.parent().is_none() || home().is_some_and(|home| home.starts_with(folder))
 }
 
-/// The most symbolic links on a path, as in the kernel.
+/// The most symbolic links that are followed on a path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// A path with its symbolic links followed, also where its last parts do not exist.
+/// A path with its symbolic links resolved. Its last parts may be missing.
 #[derive(Debug, PartialEq, Eq)]
 struct RealPath {
     /// The path without symbolic links.
     end: PathBuf,
-    /// The links on the way, each without links above it.
+    /// The links on the path, each with resolved parents.
     links: Vec<PathBuf>,
 }
 
@@ -164,7 +164,7 @@ impl RealPath {
             let next = end.join(&part);
             match std::fs::read_link(&next) {
                 Ok(target) if links.len() < LINKS_MAX => {
-                    // An absolute target begins with `/`, which takes the place of the path so far.
+                    // An absolute target begins with `/`, which replaces the path so far.
                     rest.extend(parts(&target));
                     links.push(next);
                 }
@@ -175,7 +175,7 @@ impl RealPath {
     }
 }
 
-/// The parts of a path, the last one first.
+/// The parts of a path in reverse order.
 fn parts(path: &Path) -> Vec<OsString> {
     path.components().rev().map(|part| part.as_os_str().to_owned()).filter(|part| part != ".").collect()
 }
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn search_path_has_only_real_folders_of_home() {
+    fn search_path_resolves_home_links_drops_missing() {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().canonicalize().unwrap();
         std::fs::create_dir_all(home.join("real/bin")).unwrap();
@@ -208,13 +208,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         let config = home.join(".config/brigade/config.toml");
-        assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(&home)], "it could not be made");
-        make_folder(RealPath::of(&config).end.parent().unwrap());
+        assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(&home)], "its folder is missing");
+        create_folder(RealPath::of(&config).end.parent().unwrap());
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config/brigade"))]);
     }
 
     #[test]
-    fn user_config_that_is_a_link_is_protected_with_its_target() {
+    fn linked_user_config_is_protected_with_target() {
         let folder = tempfile::tempdir().unwrap();
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         let config = home.join(".config/brigade/config.toml");
@@ -226,13 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn user_config_behind_links_is_protected() {
+    fn user_config_below_linked_folder_is_protected() {
         let folder = tempfile::tempdir().unwrap();
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         std::fs::create_dir_all(home.join(".config")).unwrap();
         std::os::unix::fs::symlink("../dot/brig", home.join(".config/brigade")).unwrap();
         let config = home.join(".config/brigade/config.toml");
-        make_folder(RealPath::of(&config).end.parent().unwrap());
+        create_folder(RealPath::of(&config).end.parent().unwrap());
         let expected = [home.join(".config"), home.join("dot/brig")].map(PathRule::read_only);
         assert_eq!(user_config_rules(&config, workspace), expected, "the link and the folder it leads to");
         std::os::unix::fs::symlink("../else/config.toml", home.join("dot/brig.toml")).unwrap();
@@ -241,12 +241,12 @@ mod tests {
     }
 
     #[test]
-    fn user_config_with_a_file_in_its_way_protects_that_file() {
+    fn file_blocking_user_config_folder_is_protected() {
         let folder = tempfile::tempdir().unwrap();
         let (home, workspace) = (folder.path().canonicalize().unwrap(), Path::new("/elsewhere"));
         std::fs::write(home.join(".config"), "").unwrap();
         let config = home.join(".config/brigade/config.toml");
-        make_folder(RealPath::of(&config).end.parent().unwrap());
+        create_folder(RealPath::of(&config).end.parent().unwrap());
         assert_eq!(user_config_rules(&config, workspace), [PathRule::read_only(home.join(".config"))]);
     }
 }

@@ -1,7 +1,7 @@
-//! The process that becomes the shell where a command cannot have a process namespace of its own. It confines
-//! itself, tells the guard, waits for the word, and executes the shell.
+//! The process that becomes the shell if a command cannot have a process namespace. It confines itself, tells the guard,
+//! waits for the start byte, and executes the shell.
 //!
-//! A process of our own needs no unsafe code between fork and exec.
+//! A separate process avoids unsafe code between fork and exec.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -11,10 +11,10 @@ use std::os::unix::process::CommandExt;
 
 use super::guard::{READY, REFUSED, UNPROTECTED};
 use super::order::Order;
-use super::{GO, Level, shell, shell_process};
+use super::{Level, START_BYTE, shell, shell_process};
 
-/// Why the process is not confined.
-pub(super) enum NotReady {
+/// The reason why the process is not confined.
+pub(super) enum ConfinementError {
     /// The system refuses it.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux has namespaces"))]
     Refused(String),
@@ -23,7 +23,7 @@ pub(super) enum NotReady {
     Unprotected(String),
 }
 
-/// Becomes the command; returns an exit code only where it cannot.
+/// Becomes the command. It returns an exit code only on failure.
 pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
     let [guard] = arguments else { return None };
     let guard: i32 = guard.to_str()?.parse().ok()?;
@@ -31,8 +31,8 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
     let order = Order::read(io::BufReader::new(&channel)).ok()?;
     if let Err(error) = confine(&order) {
         let (word, reason) = match error {
-            NotReady::Refused(reason) => (REFUSED, reason),
-            NotReady::Unprotected(reason) => (UNPROTECTED, reason),
+            ConfinementError::Refused(reason) => (REFUSED, reason),
+            ConfinementError::Unprotected(reason) => (UNPROTECTED, reason),
         };
         let _ = channel.write_all(&[&[word], reason.as_bytes()].concat());
         return Some(1);
@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
         return Some(1);
     }
     let mut go = [0];
-    if channel.read_exact(&mut go).is_err() || go != GO {
+    if channel.read_exact(&mut go).is_err() || go != START_BYTE {
         return Some(1);
     }
     drop(channel);
@@ -51,9 +51,9 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
     Some(127)
 }
 
-/// Has the system kill this process when the guard dies; false when the guard is gone already.
+/// Makes the kernel kill this process when the guard dies. Returns `false` if the guard has already ended.
 fn die_with(guard: i32) -> bool {
-    // A second line of defence: the guard ends every process of the command before it exits.
+    // An additional protection: the guard ends every process of the command before it exits.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     rustix::process::getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == guard)
@@ -61,21 +61,21 @@ fn die_with(guard: i32) -> bool {
 
 /// Confines this process without a process namespace.
 #[cfg(target_os = "linux")]
-pub(super) fn confine(order: &Order) -> Result<(), NotReady> {
+pub(super) fn confine(order: &Order) -> Result<(), ConfinementError> {
     if order.level == Level::Off {
         return Ok(());
     }
-    super::namespaces::enter(false).map_err(NotReady::Refused)?;
-    let mounts = super::mounts::protect_system().map_err(NotReady::Refused)?;
-    super::mounts::apply(&order.rules, &mounts).map_err(NotReady::Unprotected)?;
-    super::namespaces::seal();
+    super::namespaces::enter(false).map_err(ConfinementError::Refused)?;
+    let mounts = super::mounts::protect_system().map_err(ConfinementError::Refused)?;
+    super::mounts::apply(&order.rules, &mounts).map_err(ConfinementError::Unprotected)?;
+    super::namespaces::drop_bounding_capabilities();
     Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn confine(order: &Order) -> Result<(), NotReady> {
+pub(super) fn confine(order: &Order) -> Result<(), ConfinementError> {
     match order.level {
         Level::Off => Ok(()),
-        _ => Err(NotReady::Refused("only Linux has mount namespaces".to_owned())),
+        _ => Err(ConfinementError::Refused("only Linux has mount namespaces".to_owned())),
     }
 }

@@ -1,9 +1,9 @@
-//! Where things are kept. Locks and blocking I/O live here and nowhere else.
+//! Storage. Locks and blocking I/O are only used in these modules.
 
+pub mod approvals;
+pub mod board_engine;
 pub mod file;
 pub mod fs;
 pub mod git;
 pub mod memory;
-pub mod open;
-pub mod requests;
-pub mod rules;
+pub mod workspace;

@@ -1,37 +1,37 @@
-//! One member's conversation: its transcript on disk and the context its model is sent.
+//! One member's conversation: its transcript on disk, and the context that its model gets.
 //!
-//! Every message is recorded before it is acted on. The identity block in front of the context is rendered from durable
-//! state by the agent; it is not part of the transcript.
+//! Every message is recorded before it has any effect. The agent renders the identity block in front of the context; it is not
+//! part of the transcript.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::size::ContextSize;
-use crate::domain::context::{Context, asks, steps_kept, summary_block};
+use super::token_estimate::ContextSize;
+use crate::domain::prompt::{Context, asks_for_answer, last_todo_list, summary_block};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
 use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 
-/// Contexts of at most this many messages have the identity block rendered anew before each request.
+/// Up to this many messages, the identity block is rendered again before each request.
 pub const SHORT_CONTEXT_MESSAGES: usize = 3;
 
-/// What a call is told that the process before did not come to.
-const NOT_REACHED: &str = "Not called: Brigade ended before it came to this call. Call it again if it is still to be done; only if the machine lost its power, look first whether it was made.";
+/// The result of a tool call that was not made because the process ended.
+const NOT_REACHED: &str = "Not called: Brigade ended before it reached this call. If it is still needed, call it again. After a power failure, first check whether it was made.";
 
-/// What a call is told of which nobody knows whether it was made: it is not made again unasked.
+/// Returns the result of a tool call whose own result is missing. Such a call is not repeated.
 fn interrupted(tool: &str) -> String {
     format!(
-        "Interrupted: Brigade ended after this call of `{tool}` was begun and before its result was kept. Whether it was carried out, wholly or in part, is not known, and it was not repeated. Look what it did before you call it again."
+        "Interrupted: Brigade ended during this call of `{tool}`, before its result was recorded. Its effect is not known, and it was not repeated. Check its effect before you call it again."
     )
 }
 
-/// What goals as they are told begin with.
+/// The start of a prompt with a goal.
 const GOAL_START: &str = "<goal>";
-/// What prompts of the harness begin with.
-const PROMPTS: [&str; 2] = [GOAL_START, "<report>"];
+/// The starts of the harness's prompts.
+const PROMPT_STARTS: [&str; 2] = [GOAL_START, "<report>"];
 
-/// See the module.
+/// The transcript and the current context of one member.
 pub struct Conversation {
     name: String,
     transcripts: Arc<dyn Transcripts>,
@@ -40,57 +40,57 @@ pub struct Conversation {
     messages: Vec<Arc<ChatMessage>>,
     records: u64,
     delivered: HashSet<String>,
-    /// Whether a power cut may take some of that from the transcript.
-    owes_sync: bool,
+    /// A power cut may still remove some of `delivered` from the transcript.
+    needs_sync: bool,
     size: ContextSize,
-    /// Something was told that asks for an answer, and the model has not said anything since.
-    owes_answer: bool,
-    /// The goals that were told, also those a summary stands for by now.
+    /// The model has not answered since the last message that asks for an answer.
+    is_answer_due: bool,
+    /// All goals that the model was given, including those before a compaction.
     goals: Vec<String>,
-    /// What the transcript ended with, unanswered, when it was taken up.
+    /// The unanswered texts at the end of the loaded transcript.
     resumed_with: Vec<String>,
-    /// Whether the model has said something since.
-    has_said: bool,
-    /// The task it worked on when the transcript was taken up, and since when.
+    /// The model has answered since the transcript was loaded.
+    has_answered: bool,
+    /// The task at the end of the loaded transcript, and the time of its first record there.
     worked_on: Option<(TaskId, UnixMs)>,
-    /// The list of steps its model kept when the transcript was taken up.
+    /// The model's list of steps in the loaded transcript.
     steps: String,
 }
 
 impl Conversation {
-    /// Takes up the conversation of `name` where its transcript ends. A tool call without a result is closed as interrupted.
+    /// Continues the conversation of `name` at the end of its transcript. Records a result for each tool call that has none.
     pub async fn resume(name: &str, transcripts: Arc<dyn Transcripts>, clock: Arc<dyn Clock>) -> StoreResult<Self> {
         let records = transcripts.load(name).await?;
         let context = Context::from_records(&records);
-        let open_calls = context.open_calls();
+        let open_calls = context.unanswered_tool_calls();
         let mut conversation = Self {
             name: name.to_owned(),
             transcripts,
             clock,
             delivered: Context::delivered(&records).map(str::to_owned).collect(),
-            // Whoever wrote it may have been killed before it was durable.
-            owes_sync: true,
+            // Its last writer may have been killed before the sync.
+            needs_sync: true,
             summary: context.summary,
             messages: Vec::new(),
             records: context.records,
             size: ContextSize::default(),
-            owes_answer: false,
+            is_answer_due: false,
             goals: Vec::new(),
             resumed_with: Vec::new(),
-            has_said: false,
-            worked_on: worked_on(&records),
-            steps: steps_kept(&records),
+            has_answered: false,
+            worked_on: last_task(&records),
+            steps: last_todo_list(&records),
         };
         records.iter().for_each(|record| conversation.note(&record.entry));
         for message in context.messages {
             conversation.add(&message);
         }
-        conversation.has_said = false;
+        conversation.has_answered = false;
         if let Some(last) = conversation.messages.last().filter(|message| message.role == Role::User) {
             conversation.resumed_with = last.content.iter().filter_map(text_of).map(str::to_owned).collect();
         }
         if !open_calls.is_empty() {
-            // Calls are made one after the other and each result is recorded before the next call.
+            // Calls run one after the other, and each result is recorded before the next call.
             let closed = open_calls.into_iter().enumerate().map(|(place, (id, tool))| Block::ToolResult {
                 tool_use_id: id,
                 content: if place == 0 { interrupted(&tool) } else { NOT_REACHED.to_owned() },
@@ -101,15 +101,15 @@ impl Conversation {
         Ok(conversation)
     }
 
-    /// Records a message and adds it to the context. It survives the death of the process; what it delivers survives a power cut once
-    /// [`Self::carried`] says so.
+    /// Records a message and adds it to the context. The record survives the death of the process. It survives a power cut after
+    /// [`Self::persisted_keys`].
     pub async fn record(&mut self, message: MessageRecord) -> StoreResult<()> {
         let record = Record { at: self.clock.now(), entry: Entry::Message(message) };
         self.transcripts.append(&self.name, std::slice::from_ref(&record), false).await?;
         self.records += 1;
         self.note(&record.entry);
         if let Entry::Message(message) = record.entry {
-            self.owes_sync |= !message.delivered.is_empty();
+            self.needs_sync |= !message.delivered.is_empty();
             self.delivered.extend(message.delivered.iter().cloned());
             self.add(&message);
         }
@@ -119,31 +119,31 @@ impl Conversation {
     fn note(&mut self, entry: &Entry) {
         let Entry::Message(message) = entry else { return };
         if message.role == Role::Assistant {
-            self.owes_answer = false;
-            self.has_said = true;
+            self.is_answer_due = false;
+            self.has_answered = true;
             return;
         }
         for text in message.content.iter().filter_map(text_of) {
-            self.owes_answer |= asks(text);
+            self.is_answer_due |= asks_for_answer(text);
             if text.starts_with(GOAL_START) {
                 self.goals.push(text.to_owned());
             }
         }
     }
 
-    /// Since when it worked on this task, where it did so when the transcript was taken up.
+    /// Returns the start of its work on this task, if the loaded transcript ends with that task.
     #[must_use]
     pub fn worked_since(&self, task: TaskId) -> Option<UnixMs> {
         self.worked_on.filter(|(on, _)| *on == task).map(|(_, since)| since)
     }
 
-    /// The list of steps its model kept when the transcript was taken up.
+    /// Returns the list of steps in the loaded transcript.
     #[must_use]
     pub fn steps(&self) -> &str {
         &self.steps
     }
 
-    /// Replaces the context by a summary.
+    /// Replaces the context by a summary. Returns the number of records before it.
     pub async fn compact(&mut self, summary: String) -> StoreResult<u64> {
         let covers = self.records;
         let record = Record { at: self.clock.now(), entry: Entry::Compaction { summary: summary.clone(), covers } };
@@ -155,7 +155,7 @@ impl Conversation {
         Ok(covers)
     }
 
-    /// Adds to the context; consecutive messages of one side are one message to the model.
+    /// Adds a message to the context. Consecutive messages of one role become one message.
     fn add(&mut self, message: &MessageRecord) {
         match self.messages.last_mut() {
             Some(last) if last.role == message.role => {
@@ -163,13 +163,13 @@ impl Conversation {
             }
             _ => self.messages.push(Arc::new(ChatMessage { role: message.role, content: message.content.clone() })),
         }
-        self.size.grew(self.messages.len() - 1, &message.content);
+        self.size.record_growth(self.messages.len() - 1, &message.content);
         if let Some(usage) = message.usage.filter(|usage| message.role == Role::Assistant && usage.total() > 0) {
-            self.size.reported(usage, self.messages.len());
+            self.size.record_usage(usage, self.messages.len());
         }
     }
 
-    /// The messages of a request: the identity first, then the summary, then what was said since.
+    /// Returns the messages of a request: identity block, summary, then the messages since.
     #[must_use]
     pub fn messages(&self, identity: &str) -> Arc<[Arc<ChatMessage>]> {
         let mut first = vec![Block::text(identity)];
@@ -185,94 +185,95 @@ impl Conversation {
         std::iter::once(first).chain(rest.iter().cloned()).collect()
     }
 
-    /// Whether the context is so short that the model could have forgotten who it is.
+    /// Returns true if the context is short, so that the identity block must be fresh.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.messages.len() <= SHORT_CONTEXT_MESSAGES
     }
 
-    /// Whether nothing was said since the last compaction.
+    /// Returns true if there was no message since the last compaction.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// The summary of what lies before the context.
+    /// Returns the summary of everything before the context.
     #[must_use]
     pub fn summary(&self) -> Option<&str> {
         self.summary.as_deref()
     }
 
-    /// How large the context is.
+    /// Returns the size of the context.
     #[must_use]
     pub fn size(&self) -> &ContextSize {
         &self.size
     }
 
-    /// The messages nobody has counted yet.
+    /// Returns the messages whose tokens are not counted yet, with their places.
     #[must_use]
     pub fn uncounted(&self) -> Vec<(usize, Arc<ChatMessage>)> {
         self.size.uncounted(&self.messages)
     }
 
-    /// Takes in what was counted of them.
-    pub fn counted(&mut self, counts: Vec<(usize, u64)>) {
-        self.size.counted(counts);
+    /// Stores counted tokens by place.
+    pub fn store_counts(&mut self, counts: Vec<(usize, u64)>) {
+        self.size.store_counts(counts);
     }
 
-    /// The mail this transcript carries, by key.
+    /// Returns the keys of all mail in this transcript.
     #[must_use]
     pub fn delivered(&self) -> &HashSet<String> {
         &self.delivered
     }
 
-    /// The same, once a power cut takes none of it from the transcript: whatever else holds that mail may go then.
+    /// Returns the keys of all mail in this transcript after a sync: they then survive a power cut, and other copies may go.
     ///
     /// # Errors
-    /// The transcript cannot be made durable; all it says counts as delivered none the less.
-    pub async fn carried(&mut self) -> StoreResult<&HashSet<String>> {
-        if self.owes_sync && !self.delivered.is_empty() {
+    /// The sync failed. The mail still counts as delivered.
+    pub async fn persisted_keys(&mut self) -> StoreResult<&HashSet<String>> {
+        if self.needs_sync && !self.delivered.is_empty() {
             self.transcripts.append(&self.name, &[], true).await?;
         }
-        self.owes_sync = false;
+        self.needs_sync = false;
         Ok(&self.delivered)
     }
 
-    /// Whether this goal was told, ever.
+    /// Returns true if the model was ever given this goal.
     #[must_use]
-    pub fn was_told_goal(&self, text: &str) -> bool {
+    pub fn was_given_goal(&self, text: &str) -> bool {
         self.goals.iter().any(|goal| goal == text)
     }
 
-    /// Whether the model was asked something it has not answered: mail, a goal, or what [`Conversation::owe`] said so of.
+    /// Returns true if the model has not answered mail, a goal or a prompt marked by [`Conversation::mark_unanswered`].
     #[must_use]
-    pub fn owes_answer(&self) -> bool {
-        self.owes_answer
+    pub fn has_unanswered(&self) -> bool {
+        self.is_answer_due
     }
 
-    /// Says that the model is asked something.
-    pub fn owe(&mut self) {
-        self.owes_answer = true;
+    /// Marks the last prompt as one that needs an answer.
+    pub fn mark_unanswered(&mut self) {
+        self.is_answer_due = true;
     }
 
-    /// Whether the process before told this and had no answer to it; that it did so is said once. It is answered by now if the
-    /// model has said something.
-    pub fn was_told_before(&mut self, text: &str) -> bool {
-        let place = self.resumed_with.iter().position(|told| told == text);
+    /// Returns true, once for each text, if the loaded transcript ends with this text unanswered. It counts as answered if the
+    /// model has answered anything since.
+    pub fn was_prompted_before(&mut self, text: &str) -> bool {
+        let place = self.resumed_with.iter().position(|unanswered| unanswered == text);
         let Some(place) = place else { return false };
         self.resumed_with.swap_remove(place);
-        self.owes_answer |= !self.has_said;
+        self.is_answer_due |= !self.has_answered;
         true
     }
 
-    /// The last thing the model said since it was last asked for something by a prompt.
+    /// Returns the model's last text since the last prompt.
     #[must_use]
-    pub fn said_since_prompt(&self) -> Option<&str> {
-        let is_prompt = |block: &Block| text_of(block).is_some_and(|text| PROMPTS.iter().any(|p| text.starts_with(p)));
+    pub fn text_since_prompt(&self) -> Option<&str> {
+        let is_prompt =
+            |block: &Block| text_of(block).is_some_and(|text| PROMPT_STARTS.iter().any(|p| text.starts_with(p)));
         for message in self.messages.iter().rev() {
-            let said = message.content.iter().rev().filter_map(text_of).find(|text| !text.trim().is_empty());
+            let text = message.content.iter().rev().filter_map(text_of).find(|text| !text.trim().is_empty());
             match message.role {
-                Role::Assistant if said.is_some() => return said,
+                Role::Assistant if text.is_some() => return text,
                 Role::User if message.content.iter().any(is_prompt) => return None,
                 _ => {}
             }
@@ -280,7 +281,7 @@ impl Conversation {
         None
     }
 
-    /// The last texts of the context, for a summary no model could make: at most `bytes_max` in all.
+    /// Returns the last texts of the context, at most `bytes_max` bytes, as a fallback for a summary.
     #[must_use]
     pub fn tail_text(&self, bytes_max: usize) -> String {
         let mut parts = Vec::new();
@@ -300,8 +301,8 @@ impl Conversation {
     }
 }
 
-/// The task the last records are about, and since when.
-fn worked_on(records: &[Record]) -> Option<(TaskId, UnixMs)> {
+/// Returns the task of the last records, and the time of its first record there.
+fn last_task(records: &[Record]) -> Option<(TaskId, UnixMs)> {
     let mut worked_on: Option<(TaskId, UnixMs)> = None;
     for record in records {
         if let Entry::Message(MessageRecord { task: Some(task), .. }) = &record.entry
@@ -313,7 +314,6 @@ fn worked_on(records: &[Record]) -> Option<(TaskId, UnixMs)> {
     worked_on
 }
 
-/// The text of a block of text.
 pub(super) fn text_of(block: &Block) -> Option<&str> {
     match block {
         Block::Text { text } => Some(text),

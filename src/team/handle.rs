@@ -1,4 +1,6 @@
-//! The team as a front end sees it: commands in, events out, and a live index of how everybody stands.
+//! The interface of a running team for front ends: commands in, events out, and the current status of all members.
+
+#![warn(missing_docs)]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,140 +11,141 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::lead::Lead;
-use super::members::Member;
-use super::patience::NO_ROOM;
-use super::progress::Activity;
+use super::liveness::Activity;
+use super::retry_on_full::NO_ROOM;
 use super::spec::{MemberSpec, TeamSpec};
-use super::words::{Mouth, Words};
-use crate::domain::event::{Event, Tally};
-use crate::domain::mode::Stage;
+use super::stream::{OutputBroadcast, StreamChunk};
+use super::supervisor::RunningMember;
+use super::teammate::TeammateStatus;
+use crate::domain::event::{Event, TaskCounts};
 use crate::domain::name::{HUMAN, LEAD, Name};
+use crate::domain::pending_questions;
 use crate::domain::phase::Phase;
-use crate::domain::questions;
-use crate::domain::row::MemberRow;
+use crate::domain::session::SessionStage;
+use crate::domain::snapshot::MemberSnapshot;
 use crate::domain::state::{StateReport, TeammateReport, TeammateReports};
+use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 use crate::ports::ModelSpec;
 use crate::tools::TeamControl;
 
-/// A model that has said nothing for so long is said to be waited for.
-const SILENCE_SAID_AFTER: Duration = Duration::from_secs(60);
-/// Commands that wait to be heard.
+/// Silence of a model after which people see that it is waited for.
+const SILENCE_SHOWN_AFTER: Duration = Duration::from_secs(60);
+/// Commands queued for the lead.
 pub(super) const COMMANDS_WAITING_MAX: usize = 64;
 
-/// Where to say what came of a command: nothing more than its events, or why it was not done.
+/// Sends the result of a command: nothing (its events tell the rest), or the reason why it was refused.
 pub type Reply = mpsc::Sender<Result<(), String>>;
 
-/// What a front end says to the team.
+/// A front end's command to the team.
 #[derive(Debug)]
-pub enum Command {
-    /// Finish the running turns, give claims back, end.
+pub enum TeamCommand {
+    /// Finish the running turns, release the claims, end.
     Stop,
-    /// End now.
-    StopNow,
+    /// End immediately.
+    Abort,
     /// Stop one teammate.
     StopTeammate {
-        /// Whom.
+        /// The teammate.
         name: Name,
-        /// Without finishing its turn.
+        /// True to abort its turn.
         now: bool,
     },
-    /// Have a member's context replaced by a summary: at once where it is idle, after its turn otherwise.
+    /// Replace a member's context by a summary: at once if it is idle, otherwise after its turn.
     Compact {
-        /// Whose, as it was written.
+        /// The member's name, as typed.
         name: String,
-        /// What came of it.
+        /// Receives the result.
         reply: Reply,
     },
     /// Start a teammate.
     Spawn {
-        /// Who.
+        /// Its configuration.
         spec: MemberSpec,
-        /// What came of it.
+        /// Receives the result: a text for the lead, or the reason for the refusal.
         reply: oneshot::Sender<Result<String, String>>,
     },
 }
 
-/// Why a team ended.
+/// The reason why a team ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum TeamEnd {
     /// Its one session is over.
     SessionOver,
     /// It was asked to stop.
     Interrupted,
     /// Its budget is spent.
     BudgetSpent,
-    /// It could not go on: another leads its workspace, or there is none any more.
-    GivenUp,
+    /// It could not continue: another team leads its workspace, or the workspace is gone.
+    LeadershipLost,
 }
 
-/// How a team ended.
+/// The result of a team's run.
 #[derive(Debug, Clone)]
-pub struct Outcome {
-    /// Why.
-    pub end: End,
-    /// How the tasks of the board stand.
-    pub tally: Tally,
+pub struct TeamOutcome {
+    /// The reason why it ended.
+    pub end: TeamEnd,
+    /// The task counts of the board.
+    pub tally: TaskCounts,
     /// The last session's report.
     pub summary: String,
-    /// What kept it from what it was for, other than its tasks: nobody was left who could work, or the goal was not planned.
-    pub trouble: Option<String>,
+    /// An error other than failed tasks: no member could work, mail stayed unread, or the goal was not planned.
+    pub error: Option<String>,
 }
 
 /// A running team.
 pub struct TeamHandle {
-    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) commands: mpsc::Sender<TeamCommand>,
     pub(super) events: broadcast::Sender<Arc<Event>>,
-    /// Listens since before the first event.
-    pub(super) from_the_first: Mutex<Option<broadcast::Receiver<Arc<Event>>>>,
-    pub(super) mouth: Mouth,
-    pub(super) live: Arc<Live>,
-    pub(super) lead: JoinHandle<Outcome>,
-    pub(super) lead_thinks: bool,
+    /// A receiver from before the first event.
+    pub(super) first_events: Mutex<Option<broadcast::Receiver<Arc<Event>>>>,
+    pub(super) output_stream: OutputBroadcast,
+    pub(super) live: Arc<LiveStatus>,
+    pub(super) lead: JoinHandle<TeamOutcome>,
+    pub(super) lead_is_llm: bool,
 }
 
 impl TeamHandle {
-    /// Says something to the team; what comes of it shows in the events.
-    pub async fn command(&self, command: Command) {
-        // A team that is gone needs no commands.
+    /// Sends a command. Its effects show in the events. A team that has ended ignores it.
+    pub async fn command(&self, command: TeamCommand) {
         let _ = self.commands.send(command).await;
     }
 
-    /// A sender of commands that outlives borrowing the handle.
+    /// Returns a sender of commands that does not borrow the handle.
     #[must_use]
-    pub fn commands(&self) -> mpsc::Sender<Command> {
+    pub fn commands(&self) -> mpsc::Sender<TeamCommand> {
         self.commands.clone()
     }
 
-    /// The events: all of the run for the first who asks, those from now on for others.
+    /// Returns a receiver of events. The first caller gets all events of the run, later callers those from now on.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Arc<Event>> {
-        let first = self.from_the_first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let first = self.first_events.lock().unwrap_or_else(PoisonError::into_inner).take();
         first.unwrap_or_else(|| self.events.subscribe())
     }
 
-    /// Whether the lead has a model that answers what it is told; one without goes by rule.
+    /// Returns true if the lead has a model that answers prompts; a `runbook` lead answers none.
     #[must_use]
-    pub fn lead_thinks(&self) -> bool {
-        self.lead_thinks
+    pub fn lead_is_llm(&self) -> bool {
+        self.lead_is_llm
     }
 
-    /// What the models say from now on, while they say it. It is bounded and lossy: one who is slow to take loses pieces
-    /// (`Lagged`). The events have the whole texts.
+    /// Returns a receiver of the models' output from now on, while it is streamed. It is bounded: a slow receiver loses pieces
+    /// (`Lagged`). The events have the complete texts.
     #[must_use]
-    pub fn words(&self) -> broadcast::Receiver<Arc<Words>> {
-        self.mouth.listen()
+    pub fn subscribe_output(&self) -> broadcast::Receiver<Arc<StreamChunk>> {
+        self.output_stream.subscribe()
     }
 
-    /// How everybody stands.
+    /// Returns the current status of all members.
     #[must_use]
-    pub fn live(&self) -> &Arc<Live> {
+    pub fn live(&self) -> &Arc<LiveStatus> {
         &self.live
     }
 
-    /// Ends the team where it stands, as the death of its process would: nothing is released, written or said. What it held stays its
-    /// worker's for as long as the stores that were handed to it live.
+    /// Aborts the team as the death of its process would: nothing is released, written or reported. Its claims stay with its
+    /// worker as long as its stores live.
     pub fn abort(&self) {
         self.lead.abort();
     }
@@ -150,86 +153,85 @@ impl TeamHandle {
     /// Waits until the team has ended.
     ///
     /// # Errors
-    /// The lead itself broke: a mistake in Brigade.
-    pub async fn wait(&mut self) -> Result<Outcome, tokio::task::JoinError> {
+    /// The lead panicked, which is a bug in Brigade, or was aborted.
+    pub async fn wait(&mut self) -> Result<TeamOutcome, tokio::task::JoinError> {
         (&mut self.lead).await
     }
 }
 
-/// How everybody stands, kept by the lead and read by front ends at any time.
+/// The status of all members. The lead updates it; front ends read it at any time.
 #[derive(Default)]
-pub struct Live {
-    rows: Mutex<Rows>,
-    members: DashMap<Name, Abilities>,
+pub struct LiveStatus {
+    rows: Mutex<StatusRows>,
+    members: DashMap<Name, Capabilities>,
     stop_timeout: Duration,
 }
 
-/// What a teammate can be asked for.
+/// The capabilities of a teammate.
 #[derive(Debug, Clone, Default)]
-struct Abilities {
-    /// All it can do.
-    can_do: Vec<String>,
-    /// Whether its model thinks.
-    thinks: bool,
+struct Capabilities {
+    capabilities: Vec<String>,
+    /// False for `runbook`.
+    is_llm: bool,
 }
 
-/// How the teammates stood when that was last reported.
+/// The status of all members in the last report.
 #[derive(Default)]
-struct Rows {
+struct StatusRows {
     teammates: Arc<TeammateReports>,
-    /// The same of the lead, where its model thinks.
+    /// The lead's status, if it has a model.
     lead: Option<Arc<TeammateReport>>,
-    /// The round of the members' phases that is in it.
+    /// The generation of the supervisor's status that is included.
     round: u64,
-    /// The plans and reviews that waited for an answer.
+    /// The ids of the open approvals.
     approvals: Vec<String>,
 }
 
-impl Live {
-    /// Nobody has reported yet of these members.
-    pub(super) fn of(spec: &TeamSpec, thinks: Vec<bool>) -> Self {
+impl LiveStatus {
+    /// Creates the status of a team whose members have not reported yet.
+    pub(super) fn of(spec: &TeamSpec, are_llms: Vec<bool>) -> Self {
         let live = Self { stop_timeout: spec.limits.stop_timeout, ..Self::default() };
-        spec.members.iter().zip(thinks).for_each(|(member, thinks)| live.add_member(member, thinks));
+        spec.members.iter().zip(are_llms).for_each(|(member, is_llm)| live.add_member(member, is_llm));
         live
     }
 
-    /// How long running turns may take to finish once the team is asked to stop.
+    /// Returns the time that running turns have to finish after a stop request.
     #[must_use]
     pub fn stop_timeout(&self) -> Duration {
         self.stop_timeout
     }
 
-    /// How each teammate stands.
+    /// Returns the status of each teammate.
     #[must_use]
     pub fn teammates(&self) -> Arc<TeammateReports> {
         Arc::clone(&self.rows().teammates)
     }
 
-    /// How the lead stands, where its model thinks.
+    /// Returns the lead's status, if it has a model.
     #[must_use]
     pub fn lead(&self) -> Option<Arc<TeammateReport>> {
         self.rows().lead.clone()
     }
 
-    fn rows(&self) -> MutexGuard<'_, Rows> {
+    fn rows(&self) -> MutexGuard<'_, StatusRows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The names of all members but the lead.
+    /// Returns the names of all members but the lead.
     #[must_use]
     pub fn members(&self) -> Vec<Name> {
         self.members.iter().map(|entry| entry.key().clone()).collect()
     }
 
-    pub(super) fn add_member(&self, spec: &MemberSpec, thinks: bool) {
-        self.members.insert(spec.name.clone(), Abilities { can_do: spec.can_do(), thinks });
+    pub(super) fn add_member(&self, spec: &MemberSpec, is_llm: bool) {
+        self.members.insert(spec.name.clone(), Capabilities { capabilities: spec.capabilities(), is_llm });
     }
 
-    /// Who of those whose models think can do `what` and is not `author`: one that waits for work first, then by name.
+    /// Returns the member with a model and the capability `what`, other than `author`: an idle one first, then by name.
     fn reviewer(&self, author: &Name, what: &str) -> Option<Name> {
         let teammates = self.teammates();
-        let is_fit = |abilities: &Abilities| {
-            abilities.thinks && abilities.can_do.iter().any(|known| known.eq_ignore_ascii_case(what))
+        let is_fit = |member: &Capabilities| {
+            member.is_llm && member.capabilities.iter().any(|known| known.eq_ignore_ascii_case(what))
         };
         let rank = |name: &Name| match teammates.get(name.as_str()) {
             Some(report) if report.is_gone() || waits_for_model(report) => None,
@@ -240,31 +242,32 @@ impl Live {
         fit.filter_map(|entry| rank(entry.key())).min().map(|(_, name)| name)
     }
 
-    /// What the lead reports; its own view of everybody is kept here too. `heartbeat`: the time, when it is to be told anew. Whoever has
-    /// not stirred stands as before, so that a report costs what changed and not what the team is.
+    /// Builds the lead's report and stores it here. `heartbeat` is the time if it must be updated. A member without changes keeps
+    /// its status, so the cost depends on the number of changes only.
     pub(super) fn report(&self, lead: &Lead, heartbeat: Option<UnixMs>) -> StateReport {
         let mut rows = self.rows();
-        let Rows { teammates, lead: lead_row, round, approvals } = &mut *rows;
+        let StatusRows { teammates, lead: lead_row, round, approvals } = &mut *rows;
         let has_other_approvals = lead.approvals().ne(approvals.iter().map(String::as_str));
-        let mut noted = Vec::new();
-        let is_due = |member: &&Member| heartbeat.is_some() || has_other_approvals || member.has_stirred_since(*round);
+        let mut changed = Vec::new();
+        let is_due =
+            |member: &&RunningMember| heartbeat.is_some() || has_other_approvals || member.has_changed_since(*round);
         for member in lead.members.teammates().filter(is_due) {
             let name = member.spec.name.as_str();
             let before = teammates.get(name);
             let row = row_of(lead, member, before.map(|before| before.heartbeat.as_str()), heartbeat);
             if before.is_none_or(|before| **before != row) {
-                noted.push(MemberRow::of(name, &row));
+                changed.push(MemberSnapshot::of(name, &row));
                 Arc::make_mut(teammates).insert(name.to_owned(), Arc::new(row));
             }
         }
-        lead.shared.notes.team(noted);
+        lead.shared.events.team(changed);
         if let Some(member) = lead.members.lead() {
             let row = lead_row_of(lead, member, lead_row.as_deref().map(|row| row.heartbeat.as_str()), heartbeat);
             if lead_row.as_deref() != Some(&row) {
                 *lead_row = Some(Arc::new(row));
             }
         }
-        *round = lead.members.round();
+        *round = lead.members.generation();
         if has_other_approvals {
             *approvals = lead.approvals().map(str::to_owned).collect();
         }
@@ -277,118 +280,139 @@ impl Live {
     }
 }
 
-/// How a member stands. `before`: the heartbeat it had; `heartbeat`: the time, when that is to be told anew.
-fn row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<UnixMs>) -> TeammateReport {
-    let standing = member.standing.borrow();
-    let held = member.progress.held();
-    let used = lead.shared.purse.used_by(member.spec.name.as_str());
+/// Returns the status of a member. `before` is its last heartbeat; `heartbeat` is the time if it must be updated.
+fn row_of(lead: &Lead, member: &RunningMember, before: Option<&str>, heartbeat: Option<UnixMs>) -> TeammateReport {
+    let status = member.status.borrow();
+    let claim = member.progress.claim();
+    let used = lead.shared.budget.used_by(member.spec.name.as_str());
     TeammateReport {
         role: member.spec.role.clone(),
-        phase: phase_word(lead, member, standing.phase).to_owned(),
-        task: held.map(|held| held.task),
-        attempt: held.map(|held| held.attempt),
+        phase: phase_word(lead, member, status.phase).to_owned(),
+        task: claim.map(|claim| claim.task),
+        attempt: claim.map(|claim| claim.attempt),
         since: member.since.to_iso(),
         heartbeat: match (heartbeat, before) {
-            (Some(now), _) if member.gone.is_none() => now.to_iso(),
+            (Some(now), _) if member.exit_reason.is_none() => now.to_iso(),
             (_, Some(before)) => before.to_owned(),
             _ => member.since.to_iso(),
         },
         tokens: used.tokens,
         cost_usd: (used.usd * MICROS).round() / MICROS,
-        waiting_for: match &member.gone {
-            Some(reason) => (!reason.is_empty()).then(|| WaitingFor::Other(format!("nothing: {reason}"))),
-            None if matches!(standing.phase, Phase::Work { .. } | Phase::Stopping { .. }) => waits_at_work(member)
-                .or_else(|| {
-                    member.is_to_stop.then(|| WaitingFor::Other("the end of its turn, to stop then".to_owned()))
-                }),
-            None if standing.down.is_some() => standing.waiting_for.clone(),
-            // An answer before mail and tasks.
-            None => lead
-                .answer_awaited_by(&member.spec.name, held.map(|held| held.task))
-                .or_else(|| match standing.waiting_for {
-                    Some(WaitingFor::MailOrTask) => lead.shared.room.awaited(),
-                    _ => None,
-                })
-                .map(WaitingFor::Other)
-                .or_else(|| standing.waiting_for.clone()),
-        },
+        waiting_for: waiting_for(lead, member, &status, claim.map(|claim| claim.task)),
     }
 }
 
-/// How the lead stands. What it said last may ask the person something: it waits for the answer then, and nothing else.
-fn lead_row_of(lead: &Lead, member: &Member, before: Option<&str>, heartbeat: Option<UnixMs>) -> TeammateReport {
+/// Returns the reason why a member waits.
+fn waiting_for(
+    lead: &Lead,
+    member: &RunningMember,
+    status: &TeammateStatus,
+    task: Option<TaskId>,
+) -> Option<WaitingFor> {
+    if let Some(reason) = &member.exit_reason {
+        return if reason.is_empty() { None } else { Some(WaitingFor::Other(format!("nothing: {reason}"))) };
+    }
+    if matches!(status.phase, Phase::Work { .. } | Phase::Stopping { .. }) {
+        let wait = waits_during_task(member);
+        if wait.is_none() && member.is_to_stop {
+            return Some(WaitingFor::Other("the end of its turn, to stop then".to_owned()));
+        }
+        return wait;
+    }
+    if status.outage.is_some() {
+        return status.waiting_for.clone();
+    }
+    // A missing answer is shown before mail and tasks.
+    let reason = lead.answer_awaited_by(&member.spec.name, task).or_else(|| match status.waiting_for {
+        Some(WaitingFor::MailOrTask) => lead.shared.disk.waiting_for(),
+        _ => None,
+    });
+    match reason {
+        Some(reason) => Some(WaitingFor::Other(reason)),
+        None => status.waiting_for.clone(),
+    }
+}
+
+/// Returns the lead's status. If its last text asks the person a question, it waits for the answer.
+fn lead_row_of(lead: &Lead, member: &RunningMember, before: Option<&str>, heartbeat: Option<UnixMs>) -> TeammateReport {
     let row = row_of(lead, member, before, heartbeat);
     if row.waiting_for != Some(WaitingFor::MailOrTask) {
         return row;
     }
-    let asked = member.standing.borrow().last_said.as_deref().and_then(questions::asked_at_the_end).map(str::to_owned);
-    let waiting_for = match (asked, lead.session.stage) {
+    let question =
+        member.status.borrow().last_text.as_deref().and_then(pending_questions::trailing_question).map(str::to_owned);
+    let waiting_for = match (question, lead.session.stage) {
         (Some(question), _) => WaitingFor::Person(question),
-        (None, Stage::Between) => WaitingFor::MailOrTask,
+        (None, SessionStage::NoSession) => WaitingFor::MailOrTask,
         (None, _) => WaitingFor::Other("mail, or the end of the teammates' work".to_owned()),
     };
     TeammateReport { waiting_for: Some(waiting_for), ..row }
 }
 
-/// A cost is told to the millionth of a dollar; what is counted is not rounded.
+/// Costs are reported in millionths of a dollar; the budget counts unrounded.
 const MICROS: f64 = 1e6;
 
-/// Whether its model is beyond reach.
+/// Returns true if its model is out of reach.
 fn waits_for_model(report: &TeammateReport) -> bool {
     matches!(report.waiting_for, Some(WaitingFor::Model(_)))
 }
 
-/// Its phase, in the word that people and programs read.
-fn phase_word(lead: &Lead, member: &Member, phase: Phase) -> &'static str {
-    let half_stalled = lead.spec.limits.stall_timeout / 2;
-    // Who calls looks at the standing already, and a second look would wait for a writer that waits for the first.
-    let is_at_work = matches!(phase, Phase::Work { .. } | Phase::Stopping { .. });
-    let is_silent = || is_at_work && member.progress.silent_for().is_some_and(|silence| silence > half_stalled);
-    match &member.gone {
+/// Returns its phase as people and programs read it.
+fn phase_word(lead: &Lead, member: &RunningMember, phase: Phase) -> &'static str {
+    let half_stall_timeout = lead.spec.limits.stall_timeout / 2;
+    // The caller has borrowed the status. A second borrow would deadlock with a writer that waits for the first.
+    let is_working = matches!(phase, Phase::Work { .. } | Phase::Stopping { .. });
+    let is_silent = || is_working && member.progress.silent_for().is_some_and(|silence| silence > half_stall_timeout);
+    match &member.exit_reason {
         Some(reason) if reason.is_empty() => "stopped",
         Some(_) => "dead",
         None if is_silent() => "stalled",
-        None if is_at_work && member.is_to_stop => "stopping",
+        None if is_working && member.is_to_stop => "stopping",
         None => phase.word(),
     }
 }
 
-/// What somebody waits for who works.
-fn waits_at_work(member: &Member) -> Option<WaitingFor> {
-    let text = match member.progress.doing()? {
-        Activity::AskingAgain(when_and_why) => Some(format!("its model, {when_and_why}")),
-        Activity::WaitingForBudget => Some("others' requests, which may leave enough of the budget".to_owned()),
-        Activity::WaitingForRoom => Some(NO_ROOM.to_owned()),
+/// Returns the reason why a working member waits.
+fn waits_during_task(member: &RunningMember) -> Option<WaitingFor> {
+    let text = match member.progress.activity()? {
+        Activity::RetryingModel(when_and_why) => Some(format!("its model, {when_and_why}")),
+        Activity::WaitingForBudget => Some("other requests to end, which may leave enough of the budget".to_owned()),
+        Activity::WaitingForDisk => Some(NO_ROOM.to_owned()),
         Activity::AskingModel => {
-            let silence = member.progress.silent_for().filter(|silence| *silence >= SILENCE_SAID_AFTER)?;
-            // Said anew each time it has doubled, so that nobody writes it down every second.
+            let silence = member.progress.silent_for().filter(|silence| *silence >= SILENCE_SHOWN_AFTER)?;
+            // Only doublings are reported, so that the state file does not change every second.
             let minutes = 1_u64 << (silence.as_secs() / 60).ilog2();
             let unit = if minutes == 1 { "minute" } else { "minutes" };
             Some(format!("its model, silent for over {minutes} {unit}"))
         }
-        Activity::RunningTool | Activity::MakingWorktree => None,
+        Activity::RunningTool | Activity::CreatingWorktree => None,
     };
     text.map(WaitingFor::Other)
 }
 
-/// What the lead's tools reach of the team.
-pub struct Control {
-    live: Arc<Live>,
-    commands: mpsc::Sender<Command>,
+/// The team, as the lead's tools reach it.
+pub struct TeamControlHandle {
+    live: Arc<LiveStatus>,
+    commands: mpsc::Sender<TeamCommand>,
     model: ModelSpec,
-    lead_thinks: bool,
+    lead_is_llm: bool,
 }
 
-impl Control {
-    /// Control over the team that hears `commands`; teammates it spawns use the lead's model.
+impl TeamControlHandle {
+    /// Creates the control of the team that receives `commands`. Teammates it spawns use the lead's model.
     #[must_use]
-    pub fn new(live: Arc<Live>, commands: mpsc::Sender<Command>, model: ModelSpec, lead_thinks: bool) -> Self {
-        Self { live, commands, model, lead_thinks }
+    pub fn new(
+        live: Arc<LiveStatus>,
+        commands: mpsc::Sender<TeamCommand>,
+        model: ModelSpec,
+        lead_is_llm: bool,
+    ) -> Self {
+        Self { live, commands, model, lead_is_llm }
     }
 }
 
 #[async_trait]
-impl TeamControl for Control {
+impl TeamControl for TeamControlHandle {
     async fn spawn_teammate(&self, name: &Name, role: &str, prompt: &str) -> Result<String, String> {
         let spec = MemberSpec {
             name: name.clone(),
@@ -399,9 +423,9 @@ impl TeamControl for Control {
             model: self.model.clone(),
         };
         let (reply, answer) = oneshot::channel();
-        let gone = || "the team is stopping".to_owned();
-        self.commands.send(Command::Spawn { spec, reply }).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        let is_stopping = || "the team is stopping".to_owned();
+        self.commands.send(TeamCommand::Spawn { spec, reply }).await.map_err(|_| is_stopping())?;
+        answer.await.map_err(|_| is_stopping())?
     }
 
     async fn list_teammates(&self) -> String {
@@ -411,7 +435,8 @@ impl TeamControl for Control {
         }
         let rows = teammates.iter().map(|(name, report)| {
             let task = report.task.map_or_else(String::new, |task| format!(", task {task}"));
-            let waiting = report.waiting_for.as_ref().map_or_else(String::new, |what| format!(", waits for {what}"));
+            let waiting =
+                report.waiting_for.as_ref().map_or_else(String::new, |reason| format!(", waits for {reason}"));
             format!("{name} ({}): {}{task} since {}{waiting}", report.role, report.phase, report.since)
         });
         rows.collect::<Vec<_>>().join("\n")
@@ -424,8 +449,8 @@ impl TeamControl for Control {
         names
     }
 
-    fn lead_thinks(&self) -> bool {
-        self.lead_thinks
+    fn lead_is_llm(&self) -> bool {
+        self.lead_is_llm
     }
 
     fn reviewer(&self, author: &Name, what: &str) -> String {
@@ -433,7 +458,10 @@ impl TeamControl for Control {
             return HUMAN.to_owned();
         }
         let member = if what.eq_ignore_ascii_case(LEAD) { None } else { self.live.reviewer(author, what) };
-        let otherwise = || if self.lead_thinks && author.as_str() != LEAD { LEAD } else { HUMAN };
-        member.map_or_else(|| otherwise().to_owned(), |member| member.to_string())
+        if let Some(member) = member {
+            return member.to_string();
+        }
+        let fallback = if self.lead_is_llm && author.as_str() != LEAD { LEAD } else { HUMAN };
+        fallback.to_owned()
     }
 }

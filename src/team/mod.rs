@@ -1,4 +1,4 @@
-//! The team: the lead, its teammates, their turns. The only place that acts on what the domain decides.
+//! The team: the lead, its teammates and their turns. Only this module acts on the decisions of `domain`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -6,163 +6,168 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::domain::change::{Actor, ActorKind};
-use crate::domain::event::{Fact, HeldRow};
+use crate::domain::event::{ClaimSnapshot, EventKind};
 use crate::domain::name::{HUMAN, LEAD, Name};
-use crate::domain::state::{Expected, Mode, SetDesired, SharedState, StateUpdate};
+use crate::domain::state::{Expected, Mode, SetDesired, StateUpdate};
+use crate::domain::state_note::StateNote;
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
-use crate::ports::{Assignment, Clock, CountTokens, LostClaims, Repository, RepositoryError, StoreError, Stores};
+use crate::domain::transition::{Actor, ActorKind};
+use crate::ports::{Assignment, Clock, CountTokens, ReclaimRequest, Repository, RepositoryError, StoreError, Stores};
 use crate::sandbox::{Confinement, Level, Sandbox};
-use agent::Shared;
+use agent::AgentServices;
+use budget::BudgetGuard;
 use conversation::Conversation;
-use firsts::Firsts;
-use handle::{Control, Live, TeamHandle};
-use lead::{GateKeys, Lead, LeadParts};
-use lodging::Isolation;
-use members::{Connect, Gates, Making, Members, ToolsOf};
-use patience::Room;
-use purse::Purse;
+use handle::{LiveStatus, TeamControlHandle, TeamHandle};
+use heartbeat::WorkerReporter;
+use lead::{Lead, LeadParts, PermissionSenders};
+use reclaim_order::ReclaimOrder;
+use retry_on_full::DiskMonitor;
 use session::Session;
 use spec::{MemberSpec, TeamSpec};
-use words::Mouth;
-use worker::WorkerReporter;
+use stream::OutputBroadcast;
+use supervisor::{ModelConnector, PermissionReceivers, SpawnContext, Supervisor, ToolFactory};
+use worktree::WorktreeService;
 
 pub mod agent;
+mod budget;
+pub mod cancellation;
+mod context_window;
 pub mod conversation;
-mod driving;
-mod errands;
-mod firsts;
 pub mod handle;
+mod heartbeat;
+mod idle;
 mod lead;
-pub mod lodging;
-pub mod members;
-pub mod patience;
+pub mod liveness;
 pub mod plan;
-pub mod progress;
-mod purse;
-mod ready;
+mod ready_queue;
+mod reclaim_order;
 pub mod recorder;
-pub mod reins;
 mod retry;
+pub mod retry_on_full;
 mod session;
-mod size;
 pub mod spec;
+pub mod stream;
+pub mod supervisor;
 pub mod teammate;
+mod token_estimate;
 mod turn;
-mod window;
-pub mod words;
-mod worker;
+mod turn_driver;
+pub mod worktree;
 
-/// What a team needs of the world.
-pub struct Surroundings {
-    /// The stores of its workspace; it is alone with them.
+/// Everything that a team needs from outside.
+pub struct TeamDependencies {
+    /// The stores of its workspace, which no other team uses.
     pub stores: Stores,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
-    /// The workspace's root, absolute.
+    /// The workspace's root; absolute.
     pub workspace: PathBuf,
-    /// What no tool may write, relative to the workspace.
+    /// Files that no tool may write, relative to the workspace.
     pub control_files: Arc<[PathBuf]>,
-    /// What confines commands.
+    /// Confines commands.
     pub sandbox: Sandbox,
-    /// Makes model clients.
-    pub connect: Connect,
-    /// Makes tools.
-    pub tools_of: ToolsOf,
-    /// Counts the tokens of a text, for models and budgets.
+    /// Creates model clients.
+    pub connect: ModelConnector,
+    /// Creates tools.
+    pub tool_factory: ToolFactory,
+    /// Counts the tokens of a text, for context windows and budgets.
     pub count_tokens: CountTokens,
-    /// The repository, where each task has a worktree of its own.
+    /// The repository, if each task has a separate worktree.
     pub repository: Option<Arc<dyn Repository>>,
 }
 
-/// How a team is to begin.
+/// The options of a launch.
 #[derive(Debug, Clone, Default)]
-pub struct Start {
-    /// Tasks to put on the board, unless they are there already.
+pub struct StartOptions {
+    /// Tasks to add to the board, unless they are on it.
     pub plan: Vec<NewTask>,
-    /// A desired state to set, as the person's.
+    /// A desired state to set in the person's name.
     pub mode: Option<Mode>,
-    /// The desired state where there is no state file, or a launch for one session that was interrupted left its own there.
+    /// The desired state to set if there is no state file, or if an interrupted one-session run left its own in it.
     pub mode_without_file: Option<Mode>,
-    /// Whether the team ends with its first session.
+    /// True if the team ends with its first session.
     pub one_session: bool,
 }
 
-/// Why a team cannot be launched. Nothing was started.
+/// The reason why a team cannot be launched. No member was started.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// A store refuses.
+    /// A store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A member's model settings are wrong.
+    /// A member's model settings are invalid.
     #[error("member `{name}`: {reason}")]
     Model {
-        /// Whose.
+        /// The member.
         name: String,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
-    /// The repository is not to be used.
+    /// The repository cannot be used.
     #[error(transparent)]
     Repository(#[from] RepositoryError),
-    /// A goal, but nobody who could turn it into tasks.
-    #[error(
-        "the lead's provider `{0}` cannot turn a goal into tasks: give it a plan, or give the lead a model that thinks"
-    )]
-    GoalWithoutThought(String),
+    /// There is a goal, but no plan, no task and no lead with a model.
+    #[error("a `{0}` lead cannot plan a goal; give the team a plan, or the lead a model")]
+    GoalWithoutModel(String),
 }
 
-/// Launches a team: what an earlier process left is taken up, the plan imported, the members started.
+/// Launches a team: reclaims what an earlier process left, imports the plan and starts the members.
 ///
 /// # Errors
-/// See [`LaunchError`].
-pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) -> Result<TeamHandle, LaunchError> {
-    let Surroundings { stores, clock, workspace, control_files, sandbox, connect, tools_of, count_tokens, repository } =
-        surroundings;
-    let (lead_thinks, thinks) = check_models(&spec, &connect)?;
+/// [`LaunchError`]: the team cannot be launched.
+pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies) -> Result<TeamHandle, LaunchError> {
+    let (stores, clock) = (deps.stores.clone(), Arc::clone(&deps.clock));
+    let (lead_is_llm, member_is_llm) = check_models(&spec, &deps.connect)?;
     let has_plan = !start.plan.is_empty();
-    if spec.goal.is_some() && !lead_thinks && !has_plan && stores.board.view().await?.tasks.is_empty() {
-        return Err(LaunchError::GoalWithoutThought(spec.lead.model.provider));
+    if spec.goal.is_some() && !lead_is_llm && !has_plan && stores.board.view().await?.tasks.is_empty() {
+        return Err(LaunchError::GoalWithoutModel(spec.lead.model.provider));
     }
-    let taken_up = take_up(&stores).await?;
+    let reclaimed = reclaim_earlier_claims(&stores).await?;
     open_inboxes(&spec, &stores).await?;
-    let (notes, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
-    let prefers = begin(&spec, &notes, taken_up, sandbox.confinement());
-    let isolation = isolate(&spec, repository, &stores, &notes).await?;
-    prepare(&stores, &notes, &start).await?;
-    let (told, conversation) = lead_conversation(&spec, &stores, &clock, lead_thinks).await?;
-    let session = Session::new(&spec, start.one_session, has_plan, conversation, told);
-    let (reported, mouth) = (Arc::new(Notify::new()), Mouth::default());
-    let purse = Purse::open(&spec, Arc::clone(&stores.ledger), Arc::clone(&clock)).await?;
-    let shared = Arc::new(Shared {
-        room: Arc::new(Room::new(workspace.clone(), spec.limits.free_bytes_min, notes.clone(), Arc::clone(&reported))),
+    let (recorder, events, first) = recorder::start(stores.clone(), Arc::clone(&clock), stores.board.view().await?);
+    let reclaim_first = report_start(&spec, &recorder, reclaimed, deps.sandbox.confinement());
+    let isolation = set_up_worktrees(&spec, deps.repository, &stores, &recorder).await?;
+    prepare(&stores, &recorder, &start).await?;
+    let (knows_goal, conversation) = lead_conversation(&spec, &stores, &clock, lead_is_llm).await?;
+    let session = Session::new(&spec, start.one_session, has_plan, conversation, knows_goal);
+    let reported = Arc::new(Notify::new());
+    let output_stream = OutputBroadcast::default();
+    let free_bytes_min = spec.limits.free_bytes_min;
+    let disk = DiskMonitor::new(deps.workspace.clone(), free_bytes_min, recorder.clone(), Arc::clone(&reported));
+    let shared = Arc::new(AgentServices {
+        disk: Arc::new(disk),
         team: spec.name.clone(),
         stores: stores.clone(),
         clock: Arc::clone(&clock),
         launched_at: clock.now(),
-        workspace,
-        control_files,
+        workspace: deps.workspace,
+        control_files: deps.control_files,
         isolation,
-        sandbox,
+        sandbox: deps.sandbox,
         limits: spec.limits.clone(),
         prompts: Arc::new(spec.prompts.clone()),
         review: spec.review.as_deref().map(Arc::from),
-        firsts: Arc::new(firsts_of(&spec, &prefers)),
-        purse,
-        count_tokens,
-        notes,
-        mouth: mouth.clone(),
+        reclaim_order: Arc::new(reclaim_order_of(&spec, &reclaim_first)),
+        budget: BudgetGuard::open(&spec, Arc::clone(&stores.ledger), Arc::clone(&clock)).await?,
+        count_tokens: deps.count_tokens,
+        events: recorder,
+        output: output_stream.clone(),
         reported: Arc::clone(&reported),
     });
-    let live = Arc::new(Live::of(&spec, thinks));
-    let (commands, heard) = mpsc::channel(handle::COMMANDS_WAITING_MAX);
+    let live = Arc::new(LiveStatus::of(&spec, member_is_llm));
+    let (commands, received) = mpsc::channel(handle::COMMANDS_WAITING_MAX);
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());
-    let gates = Gates { teammates: teammates.subscribe(), lead: lead.subscribe() };
-    let control = Control::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_thinks);
-    let making = Making { connect, tools_of, control: Arc::new(control), worker: Arc::clone(&worker), gates };
-    let members = Members::new(Arc::clone(&shared), making);
-    worker.beat().await?;
+    let control = TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_is_llm);
+    let spawn = SpawnContext {
+        connect: deps.connect,
+        tool_factory: deps.tool_factory,
+        control: Arc::new(control),
+        worker: Arc::clone(&worker),
+        permissions: PermissionReceivers { teammates: teammates.subscribe(), lead: lead.subscribe() },
+    };
+    let members = Supervisor::new(Arc::clone(&shared), spawn);
+    worker.write().await?;
     let lead = Lead::new(LeadParts {
         spec,
         shared,
@@ -170,65 +175,60 @@ pub async fn launch(spec: TeamSpec, start: Start, surroundings: Surroundings) ->
         session,
         view: stores.board.view().await?,
         live: Arc::clone(&live),
-        commands: heard,
+        commands: received,
         reported,
-        gates: GateKeys { teammates, lead },
+        permissions: PermissionSenders { teammates, lead },
         worker,
-        prefers,
+        reclaim_first,
     });
-    Ok(TeamHandle {
-        commands,
-        events,
-        from_the_first: Mutex::new(Some(first)),
-        mouth,
-        live,
-        lead: tokio::spawn(lead.run()),
-        lead_thinks,
-    })
+    let from_the_first = Mutex::new(Some(first));
+    let lead = tokio::spawn(lead.run());
+    Ok(TeamHandle { commands, events, first_events: from_the_first, output_stream, live, lead, lead_is_llm })
 }
 
-/// What the person should know of confinement below the strictest level.
+/// Returns a warning for people if commands are not fully confined.
 fn confinement_warning(Confinement { level, reason }: &Confinement) -> Option<String> {
     match level {
         Level::Full => None,
-        Level::MountsOnly => Some(format!("they can see and signal other processes of yours ({reason})")),
+        Level::MountsOnly => Some(format!("they can see and signal your other processes ({reason})")),
         Level::Off => Some(format!("not confined: they can write every file that you can write ({reason})")),
     }
 }
 
-/// Those of the team that held something when the process before ended.
-fn firsts_of(spec: &TeamSpec, prefers: &HashMap<String, TaskId>) -> Firsts {
+/// Returns the order of claims: teammates that held a task when the process before ended go first.
+fn reclaim_order_of(spec: &TeamSpec, reclaim_first: &HashMap<String, TaskId>) -> ReclaimOrder {
     let names = spec.members.iter().map(|member| &member.name);
-    Firsts::of(names.filter(|name| prefers.contains_key(name.as_str())).cloned())
+    ReclaimOrder::of(names.filter(|name| reclaim_first.contains_key(name.as_str())).cloned())
 }
 
-/// Says that the team starts and what it takes up, and returns which task each prefers because of that.
-fn begin(
+/// Reports the start and the reclaimed tasks. Returns the task that each earlier holder claims first.
+fn report_start(
     spec: &TeamSpec,
-    notes: &recorder::Notes,
-    taken_up: BTreeMap<TaskId, String>,
+    notes: &recorder::EventSink,
+    reclaimed: BTreeMap<TaskId, String>,
     confinement: &Confinement,
 ) -> HashMap<String, TaskId> {
     let members = spec.members.iter().map(|member| member.name.to_string()).collect();
-    notes.fact(Fact::TeamStarted { team: spec.name.to_string(), members });
+    notes.fact(EventKind::TeamStarted { team: spec.name.to_string(), members });
     if let Some(text) = confinement_warning(confinement) {
-        notes.fact(Fact::Warning { about: "commands".to_owned(), text });
+        notes.fact(EventKind::Warning { about: "commands".to_owned(), text });
     }
-    let prefers = taken_up.iter().map(|(task, owner)| (owner.clone(), *task)).collect();
-    let claims: Vec<HeldRow> = taken_up.into_iter().map(|(task, teammate)| HeldRow { task, teammate }).collect();
+    let reclaim_first = reclaimed.iter().map(|(task, owner)| (owner.clone(), *task)).collect();
+    let claims: Vec<ClaimSnapshot> =
+        reclaimed.into_iter().map(|(task, teammate)| ClaimSnapshot { task, teammate }).collect();
     if !claims.is_empty() {
-        notes.fact(Fact::TakenUp { claims });
+        notes.fact(EventKind::TakenUp { claims });
     }
-    prefers
+    reclaim_first
 }
 
-/// Takes up what is left of worktrees and merges, where each task has a worktree.
-async fn isolate(
+/// Completes merges and removals of worktrees that an earlier process left, if the team uses worktrees.
+async fn set_up_worktrees(
     spec: &TeamSpec,
     repository: Option<Arc<dyn Repository>>,
     stores: &Stores,
-    notes: &recorder::Notes,
-) -> Result<Option<Isolation>, LaunchError> {
+    notes: &recorder::EventSink,
+) -> Result<Option<WorktreeService>, LaunchError> {
     let Some(repository) = repository else { return Ok(None) };
     let view = stores.board.view().await?;
     let completed = view.tasks.values().filter(|task| task.status == TaskStatus::Completed && task.worktree.is_some());
@@ -240,33 +240,33 @@ async fn isolate(
         teammate: task.owner.clone().unwrap_or_default(),
         worker: stores.workers.me().to_owned(),
     });
-    for text in repository.take_up(completed.collect()).await? {
-        notes.fact(Fact::of_worktrees("worktrees", text));
+    for notice in repository.recover_unfinished_merges(completed.collect()).await? {
+        notes.fact(EventKind::of_notice("worktrees", notice));
     }
-    Ok(Some(Isolation { repository, queue: Arc::default(), refused: Arc::default() }))
+    Ok(Some(WorktreeService { repository, merge_queue: Arc::default(), last_failed_task: Arc::default() }))
 }
 
-/// Everybody can be written to from the beginning.
+/// Opens all inboxes at the start, so that every member can receive mail.
 async fn open_inboxes(spec: &TeamSpec, stores: &Stores) -> Result<(), StoreError> {
     let names: Vec<Name> = spec.members.iter().map(|member| member.name.clone()).collect();
     stores.mailbox.open_inboxes(&names).await
 }
 
-/// Has board and state say what this launch is for.
-async fn prepare(stores: &Stores, notes: &recorder::Notes, start: &Start) -> Result<(), LaunchError> {
-    import(stores, notes, start).await?;
+/// Imports the plan and sets the desired state of this launch.
+async fn prepare(stores: &Stores, notes: &recorder::EventSink, start: &StartOptions) -> Result<(), LaunchError> {
+    import_plan(stores, notes, start).await?;
     Ok(set_mode(stores, start).await?)
 }
 
-/// Brings the board up to the plan, if there is one; says what that changed, and what it left as it was.
-async fn import(stores: &Stores, notes: &recorder::Notes, start: &Start) -> Result<(), StoreError> {
+/// Imports the plan, if there is one, and reports updates and differences.
+async fn import_plan(stores: &Stores, notes: &recorder::EventSink, start: &StartOptions) -> Result<(), StoreError> {
     if start.plan.is_empty() {
         return Ok(());
     }
     let by = Actor::new(LEAD, ActorKind::Lead);
     let import = plan::import(stores.board.as_ref(), &by, start.plan.clone()).await?;
     for task in import.updated {
-        notes.warn("plan", format!("{} {} was changed: its plan says something else now", task.id, task.subject));
+        notes.warn("plan", format!("{} {} was updated, because its plan changed", task.id, task.subject));
     }
     for difference in import.differences {
         notes.warn("plan", format!("{}; {}", difference.text, difference.hint));
@@ -274,29 +274,29 @@ async fn import(stores: &Stores, notes: &recorder::Notes, start: &Start) -> Resu
     Ok(())
 }
 
-/// Checks that every member's model can be made, and says whether the lead's thinks, and that of each teammate.
-fn check_models(spec: &TeamSpec, connect: &Connect) -> Result<(bool, Vec<bool>), LaunchError> {
-    let thinks = |member: &MemberSpec| -> Result<bool, LaunchError> {
+/// Checks that each member's model can be created. Returns true for each that is an LLM: the lead's, and those of the teammates.
+fn check_models(spec: &TeamSpec, connect: &ModelConnector) -> Result<(bool, Vec<bool>), LaunchError> {
+    let is_llm = |member: &MemberSpec| -> Result<bool, LaunchError> {
         let name = member.name.to_string();
         let model = connect(&member.model).map_err(|reason| LaunchError::Model { name, reason })?;
-        Ok(model.thinks())
+        Ok(model.is_llm())
     };
-    Ok((thinks(&spec.lead)?, spec.members.iter().map(thinks).collect::<Result<_, _>>()?))
+    Ok((is_llm(&spec.lead)?, spec.members.iter().map(is_llm).collect::<Result<_, _>>()?))
 }
 
-/// Takes back what workers that are gone held: the whole team ended, so it counts against nobody. Says who held what, so that
-/// each goes on with its own.
-async fn take_up(stores: &Stores) -> Result<BTreeMap<TaskId, String>, StoreError> {
-    let live_workers = Some(who_lives(stores).await?);
+/// Reclaims the tasks of dead workers. The whole team ended, so this is no failed attempt. Returns the holders, so that each can
+/// continue with its task.
+async fn reclaim_earlier_claims(stores: &Stores) -> Result<BTreeMap<TaskId, String>, StoreError> {
+    let live_workers = Some(live_workers(stores).await?);
     let reason = "the team ended before it was done".to_owned();
-    let lost = LostClaims { live_workers, reason, ..LostClaims::default() };
+    let lost = ReclaimRequest { live_workers, reason, ..ReclaimRequest::default() };
     let reclaimed = stores.board.reclaim(&lost).await?;
     Ok(reclaimed.into_iter().map(|claim| (claim.task.id, claim.owner)).collect())
 }
 
-/// The workers that live, those among them whose claims are all that is left to tell of them.
-async fn who_lives(stores: &Stores) -> Result<HashSet<String>, StoreError> {
-    let mut live = stores.workers.survey().await?.live;
+/// Returns the ids of live workers, including those without a record that are known only by their claims.
+async fn live_workers(stores: &Stores) -> Result<HashSet<String>, StoreError> {
+    let mut live = stores.workers.reap_dead_workers().await?.live;
     let view = stores.board.view().await?;
     let claims = view.tasks.values().filter_map(|task| task.claim.as_ref());
     let unknown: HashSet<&String> =
@@ -308,40 +308,42 @@ async fn who_lives(stores: &Stores) -> Result<HashSet<String>, StoreError> {
     Ok(live)
 }
 
-/// The note of a desired state that is set for the one session of a launch.
-const ONE_SESSION: &str = "set for the one session of this launch";
-
-async fn set_mode(stores: &Stores, start: &Start) -> Result<(), StoreError> {
+async fn set_mode(stores: &Stores, start: &StartOptions) -> Result<(), StoreError> {
     let present = stores.state.read().await?;
-    // A run that was interrupted left it; nobody asked for it of the team that is launched now.
-    let is_left =
-        |state: &SharedState| state.desired.is_one_shot() && state.set_by == HUMAN && state.note == ONE_SESSION;
-    let launched = "set when the team was launched";
+    let launched = StateNote::Other("set when the team was launched".to_owned());
     let (mode, note, only_if) = match (start.mode, &present) {
-        (Some(mode), _) if start.one_session => (Some(mode), ONE_SESSION, None),
-        (Some(mode), _) => (Some(mode), launched, None),
-        (None, None) => (start.mode_without_file, launched, Some(Expected::NoFile)),
-        (None, Some(state)) if is_left(state) => {
-            let left = Expected::Noted(state.desired, ONE_SESSION.to_owned());
-            (start.mode_without_file, "an interrupted run is over", Some(left))
+        (Some(mode), _) if start.one_session => (mode, StateNote::OneSession, None),
+        (Some(mode), _) => (mode, launched, None),
+        (None, present) => {
+            let Some(mode) = start.mode_without_file else { return Ok(()) };
+            match present {
+                None => (mode, launched, Some(Expected::NoFile)),
+                // An interrupted run left this state. It was not meant for the team that is launched now.
+                Some(state)
+                    if state.desired.is_one_shot()
+                        && state.set_by == HUMAN
+                        && state.reason() == StateNote::OneSession =>
+                {
+                    let note = StateNote::Other("an interrupted run is over".to_owned());
+                    (mode, note, Some(Expected::ModeWithNote(state.desired, state.note.clone())))
+                }
+                Some(_) => return Ok(()),
+            }
         }
-        (None, Some(_)) => (None, "", None),
     };
-    if let Some(mode) = mode {
-        let desired = SetDesired { mode, by: HUMAN.to_owned(), note: note.to_owned(), only_if };
-        stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await?;
-    }
+    let desired = SetDesired { mode, by: HUMAN.to_owned(), note: note.to_file_text(), only_if };
+    stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await?;
     Ok(())
 }
 
-/// Whether the lead was told this goal before; and the conversation of a lead that does not think.
+/// Returns true if the lead was given this goal before, and the conversation of a `runbook` lead.
 async fn lead_conversation(
     spec: &TeamSpec,
     stores: &Stores,
     clock: &Arc<dyn Clock>,
-    lead_thinks: bool,
+    lead_is_llm: bool,
 ) -> Result<(bool, Option<Conversation>), StoreError> {
     let conversation = Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(clock)).await?;
-    let told = spec.goal.as_deref().is_some_and(|goal| conversation.was_told_goal(&session::goal_text(goal)));
-    Ok((told, (!lead_thinks).then_some(conversation)))
+    let knows_goal = spec.goal.as_deref().is_some_and(|goal| conversation.was_given_goal(&session::goal_text(goal)));
+    Ok((knows_goal, (!lead_is_llm).then_some(conversation)))
 }

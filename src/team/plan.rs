@@ -1,41 +1,41 @@
-//! Brings the board up to a plan: what is new is added, what changed is changed where nobody else had a hand in it, and what
-//! stays otherwise is told. What that means for one task is [`crate::domain::imported`]'s to decide.
+//! Imports a plan: adds new tasks, updates those that only the plan has changed, and reports the other differences.
+//! [`crate::domain::plan_update`] decides about each task.
 
 use std::collections::HashSet;
 
-use crate::domain::change::{Actor, Change, TaskEdit};
-use crate::domain::imported::{Revision, revise};
+use crate::domain::plan_update::{PlanUpdate, plan_update};
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use crate::domain::transition::{Actor, Change, TaskEdit};
 use crate::ports::{Board, BoardView, StoreResult};
 
-/// What became of a plan.
+/// The result of an import.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Import {
-    /// Tasks that were put on the board.
+    /// Tasks that were added to the board.
     pub added: Vec<Task>,
-    /// Tasks that were there, and say now what the plan says.
+    /// Tasks that were updated to the plan's text.
     pub updated: Vec<Task>,
-    /// How many were there, whether they follow the plan or not.
+    /// The number of tasks that were on the board before, updated or not.
     pub known: usize,
-    /// What the plan says and the board does not, for people.
+    /// Differences between plan and board that remain, for people.
     pub differences: Vec<Difference>,
 }
 
-/// A task of which board and plan say different things.
+/// A task that differs between board and plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// The task.
     pub task: TaskId,
-    /// What is different, and that the board counts.
+    /// The difference, and the reason why the board's text is used.
     pub text: String,
-    /// What to do about it.
+    /// The command that resolves it.
     pub hint: String,
 }
 
-/// Puts the tasks of a plan on the board, or brings those up to it that are there.
+/// Adds the tasks of a plan to the board, or updates those that are there.
 ///
 /// # Errors
-/// What the board refuses; then nothing was added. A task that cannot be brought up to the plan is a difference.
+/// The board refuses the tasks; then none was added. A task that cannot be updated is a difference instead.
 pub async fn import(board: &dyn Board, by: &Actor, tasks: Vec<NewTask>) -> StoreResult<Import> {
     let before: HashSet<TaskId> = board.view().await?.tasks.keys().copied().collect();
     let on_board = board.create(by, tasks.clone(), true).await?;
@@ -48,10 +48,10 @@ pub async fn import(board: &dyn Board, by: &Actor, tasks: Vec<NewTask>) -> Store
         for (new, id) in tasks.iter().zip(&ids).filter(|(_, id)| before.contains(id)) {
             let after: Vec<TaskId> = new.blocked_by_new.iter().filter_map(|index| ids.get(*index).copied()).collect();
             let Some(task) = view.tasks.get(id) else { continue };
-            match revise(task, new, &after, view.as_ref()) {
-                Revision::Same => {}
-                Revision::Update(edit) => updates.push((new, *id, *edit)),
-                Revision::Keep(kept) => import.differences.push(differs(new, *id, kept.reason(), kept.hint(*id))),
+            match plan_update(task, new, &after, view.as_ref()) {
+                PlanUpdate::Same => {}
+                PlanUpdate::Update(edit) => updates.push((new, *id, *edit)),
+                PlanUpdate::Keep(kept) => import.differences.push(differs(new, *id, kept.reason(), kept.hint(*id))),
             }
         }
         update(board, by, updates, &mut import).await;
@@ -61,7 +61,7 @@ pub async fn import(board: &dyn Board, by: &Actor, tasks: Vec<NewTask>) -> Store
     Ok(import)
 }
 
-/// Makes the edits. An order that makes no circle on the way is found by trying again what was refused, as long as that helps.
+/// Makes the edits. Refused edits are repeated as long as others succeed, because the order of edits may cause a cycle.
 async fn update(board: &dyn Board, by: &Actor, mut edits: Vec<(&NewTask, TaskId, TaskEdit)>, import: &mut Import) {
     loop {
         let count = edits.len();
@@ -86,15 +86,15 @@ fn differs(new: &NewTask, task: TaskId, reason: &str, hint: String) -> Differenc
     let line = new.source_line.map(|line| format!(" line {line}")).unwrap_or_default();
     let plan = plan_of(new).unwrap_or("its plan");
     let text = format!("{task} {} differs from {plan}{line}: the board's text is used, because {reason}", new.subject);
-    Difference { task, text, hint: format!("to have the plan's: {hint}") }
+    Difference { task, text, hint: format!("to use the plan's text: {hint}") }
 }
 
-/// The name of the plan the task comes from.
+/// Returns the name of the plan that the task comes from.
 fn plan_of(new: &NewTask) -> Option<&str> {
     new.source.as_deref()?.strip_prefix("plan:")?.strip_suffix(&new.subject)?.strip_suffix('#')
 }
 
-/// Tasks that came from the plan, are not done, and stand in it no more.
+/// Returns unfinished tasks that came from the plan and are no longer in it.
 fn gone(tasks: &[NewTask], view: &BoardView) -> Vec<Difference> {
     let Some(plan) = tasks.first().and_then(plan_of) else { return Vec::new() };
     let prefix = format!("plan:{plan}#");
@@ -105,8 +105,8 @@ fn gone(tasks: &[NewTask], view: &BoardView) -> Vec<Difference> {
     };
     let difference = |task: &Task| Difference {
         task: task.id,
-        text: format!("{} {} stands in {plan} no more, and stays on the board", task.id, task.subject),
-        hint: format!("to drop it: brigade tasks rm {}", task.id.0),
+        text: format!("{} {} is no longer in {plan}, but stays on the board", task.id, task.subject),
+        hint: format!("to delete it: brigade tasks rm {}", task.id.0),
     };
     view.tasks.values().map(AsRef::as_ref).filter(is_gone).map(difference).collect()
 }

@@ -1,83 +1,86 @@
-//! The one writer of the event log: it turns what others tell it into numbered facts, says each once, and hands them to
-//! front ends.
+//! The only writer of the event log. It numbers facts, records each once, and sends them to front ends.
 //!
-//! It replays what it writes as a reader will ([`Replay`]), so it knows where the log leaves board or team otherwise than they are, and says
-//! that too. Now and then it tells all of both anew: the oldest part of a log is removed when it has grown large.
+//! It folds its own output as a reader will ([`Replay`]). So it finds differences between the log and the actual board or team, and
+//! records those too. It repeats full snapshots regularly, because a large log loses its oldest part.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 
-use crate::domain::event::{Event, Fact, SpoiledRow};
-use crate::domain::facts::TaskBook;
-use crate::domain::graph::TaskLookup;
+use crate::domain::dependencies::TaskLookup;
+use crate::domain::event::{Event, EventKind, InvalidFileSnapshot};
 use crate::domain::replay::Replay;
-use crate::domain::row::{MemberRow, TaskRow};
+use crate::domain::snapshot::{MemberSnapshot, TaskSnapshot};
 use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::task_diff::TaskDiffer;
 use crate::ports::{BoardView, Clock, Stores};
 
-/// Events a slow front end may be behind before it misses some; the log has them all.
+/// Events that a slow front end may lag behind before it misses some. The log has them all.
 pub const EVENTS_BEHIND_MAX: usize = 4096;
 
-/// Most facts that are written in one append.
+/// Facts written in one append.
 const FACTS_PER_APPEND_MAX: usize = 256;
 
-/// Notes that wait to be written at which agents begin no turn and no tool. A note is taken at once, because who makes it often
-/// cannot wait; so at most this many wait, and the few each agent makes between two such beginnings.
-const NOTES_WAITING_MAX: usize = 8192;
+/// Queued messages at which agents start no turn and no tool. A sender often cannot wait, so a message is always accepted: the
+/// queue holds at most this many, and the few that each agent sends between two such starts.
+const MESSAGES_WAITING_MAX: usize = 8192;
 
-/// After so many facts board and team are told anew: some times in each part of the log. On a large board that is as rare as it is long.
-const FACTS_PER_TELLING: usize = 10_000;
+/// Facts between two full snapshots: each part of the log has several. A snapshot of a large board is large.
+const FACTS_PER_SNAPSHOT: usize = 10_000;
 
-/// How long the end of a team waits for its last facts to be written.
+/// Texts that [`EventSink::warn_once`] remembers.
+const WARNED_ONCE_MAX: usize = 100;
+/// The time limit for writing the last facts when the team ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Something to be recorded.
-pub enum Note {
+/// A message to the recorder.
+pub enum RecorderMessage {
     /// A fact.
-    Fact(Fact),
-    /// A task as somebody saw it.
+    Fact(EventKind),
+    /// A task as a member saw it.
     Task(Box<Task>),
-    /// The board may have changed: look at it.
+    /// The board may have changed.
     Board,
-    /// How members stand, as the lead reports it.
-    Team(Vec<MemberRow>),
-    /// Answer once all before this is written.
+    /// The status of members in the lead's report.
+    Team(Vec<MemberSnapshot>),
+    /// Confirms when everything before it is written.
     Flush(oneshot::Sender<()>),
 }
 
-/// Where notes go. Cheap to clone; a recorder that is gone takes them silently.
+/// Sends messages to the recorder. Cheap to clone. After the recorder has ended, messages are dropped.
 #[derive(Clone)]
-pub struct Notes {
-    sender: mpsc::UnboundedSender<Note>,
+pub struct EventSink {
+    sender: mpsc::UnboundedSender<RecorderMessage>,
     queue: Arc<Queue>,
+    /// The texts that [`EventSink::warn_once`] recorded.
+    warned: Arc<Mutex<HashSet<String>>>,
 }
 
-/// How much waits to be written.
+/// The state of the recorder's queue.
 #[derive(Default)]
 struct Queue {
     waiting: AtomicUsize,
     has_room: Notify,
-    /// The board is to be looked at, and nothing that was noted since it was said so changes that.
-    board_is_noted: AtomicBool,
+    /// A board message is queued that was not processed yet.
+    is_board_queued: AtomicBool,
 }
 
-impl Notes {
-    fn send(&self, note: Note) -> bool {
+impl EventSink {
+    fn send(&self, message: RecorderMessage) -> bool {
         self.queue.waiting.fetch_add(1, Ordering::Relaxed);
-        self.sender.send(note).is_ok()
+        self.sender.send(message).is_ok()
     }
 
-    /// Waits while too much waits to be written. A recorder that is gone holds nobody up.
-    pub async fn room(&self) {
-        while self.queue.waiting.load(Ordering::Relaxed) > NOTES_WAITING_MAX && !self.sender.is_closed() {
+    /// Waits while the queue is full. Returns at once if the recorder has ended.
+    pub async fn wait_for_room(&self) {
+        while self.queue.waiting.load(Ordering::Relaxed) > MESSAGES_WAITING_MAX && !self.sender.is_closed() {
             let has_room = self.queue.has_room.notified();
             tokio::pin!(has_room);
             has_room.as_mut().enable();
-            if self.queue.waiting.load(Ordering::Relaxed) > NOTES_WAITING_MAX {
+            if self.queue.waiting.load(Ordering::Relaxed) > MESSAGES_WAITING_MAX {
                 tokio::select! {
                     biased;
                     () = has_room => {}
@@ -88,127 +91,138 @@ impl Notes {
     }
 
     /// Records a fact.
-    pub fn fact(&self, fact: Fact) {
-        self.send(Note::Fact(fact));
+    pub fn fact(&self, fact: EventKind) {
+        self.send(RecorderMessage::Fact(fact));
     }
 
-    /// Where tools put facts of their own.
+    /// Returns a function with which tools record facts.
     #[must_use]
-    pub fn facts(&self) -> Arc<dyn Fn(Fact) + Send + Sync> {
-        let notes = self.clone();
-        Arc::new(move |fact| notes.fact(fact))
+    pub fn facts(&self) -> Arc<dyn Fn(EventKind) + Send + Sync> {
+        let sink = self.clone();
+        Arc::new(move |fact| sink.fact(fact))
     }
 
-    /// Records what is new about a task.
+    /// Records the changes of a task.
     pub fn task(&self, task: &Task) {
-        self.send(Note::Task(Box::new(task.clone())));
+        self.send(RecorderMessage::Task(Box::new(task.clone())));
     }
 
-    /// Has the board looked at.
-    pub fn board(&self) {
-        if !self.queue.board_is_noted.swap(true, Ordering::AcqRel) {
-            self.send(Note::Board);
+    /// Records a warning only once. Several members may meet the same error, such as a refused key.
+    pub fn warn_once(&self, about: &str, text: &str) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.len() >= WARNED_ONCE_MAX {
+            warned.clear();
+        }
+        if warned.insert(text.to_owned()) {
+            self.warn(about, text.to_owned());
         }
     }
 
-    /// Records what the log does not say yet of how members stand.
-    pub fn team(&self, members: Vec<MemberRow>) {
+    /// Lets the recorder read the board.
+    pub fn board(&self) {
+        if !self.queue.is_board_queued.swap(true, Ordering::AcqRel) {
+            self.send(RecorderMessage::Board);
+        }
+    }
+
+    /// Records changes in the status of members.
+    pub fn team(&self, members: Vec<MemberSnapshot>) {
         if !members.is_empty() {
-            self.send(Note::Team(members));
+            self.send(RecorderMessage::Team(members));
         }
     }
 
     /// Records a warning.
     pub fn warn(&self, about: impl Into<String>, text: impl Into<String>) {
-        self.fact(Fact::Warning { about: about.into(), text: text.into() });
+        self.fact(EventKind::Warning { about: about.into(), text: text.into() });
     }
 
-    /// Waits until everything noted so far is written.
+    /// Waits until all messages so far are written, for a few seconds at most.
     pub async fn flush(&self) {
         let (done, written) = oneshot::channel();
-        if self.send(Note::Flush(done)) {
+        if self.send(RecorderMessage::Flush(done)) {
             let _ = tokio::time::timeout(FLUSH_TIMEOUT, written).await;
         }
     }
 }
 
-/// Starts the recorder on a board it has seen as `view`: what is there already is no news.
+/// Starts the recorder. The tasks in `view` are known, so they cause no events.
 #[must_use]
 pub fn start(
     stores: Stores,
     clock: Arc<dyn Clock>,
     view: Arc<BoardView>,
-) -> (Notes, broadcast::Sender<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
+) -> (EventSink, broadcast::Sender<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let (events, first) = broadcast::channel(EVENTS_BEHIND_MAX);
-    let mut book = TaskBook::default();
-    view.tasks.values().for_each(|task| book.remember(task));
+    let mut differ = TaskDiffer::default();
+    view.tasks.values().for_each(|task| differ.remember(task));
     let queue = Arc::new(Queue::default());
     let recorder = Recorder {
         stores,
         clock,
-        book,
+        differ,
         spoiled: BTreeSet::new(),
         seen: view,
         replay: Replay::default(),
-        facts_since_telling: 0,
+        events_since_snapshot: 0,
         events: events.clone(),
         queue: Arc::clone(&queue),
     };
     tokio::spawn(recorder.run(receiver));
-    (Notes { sender, queue }, events, first)
+    (EventSink { sender, queue, warned: Arc::default() }, events, first)
 }
 
 struct Recorder {
     stores: Stores,
     clock: Arc<dyn Clock>,
-    book: TaskBook,
+    differ: TaskDiffer,
     spoiled: BTreeSet<String>,
-    /// The board as it was last looked at: tasks that are the same there are no news.
+    /// The board at the last read: a task that is the same object has no changes.
     seen: Arc<BoardView>,
-    /// Board and team as the log tells of them.
+    /// Board and team as the log describes them.
     replay: Replay,
-    /// Facts that were written since all of both was told.
-    facts_since_telling: usize,
+    /// Facts written since the last full snapshot.
+    events_since_snapshot: usize,
     events: broadcast::Sender<Arc<Event>>,
     queue: Arc<Queue>,
 }
 
 impl Recorder {
-    async fn run(mut self, mut notes: mpsc::UnboundedReceiver<Note>) {
+    async fn run(mut self, mut messages: mpsc::UnboundedReceiver<RecorderMessage>) {
         let mut batch = Vec::new();
-        while notes.recv_many(&mut batch, FACTS_PER_APPEND_MAX).await > 0 {
+        while messages.recv_many(&mut batch, FACTS_PER_APPEND_MAX).await > 0 {
             let mut facts = Vec::new();
             let mut waiting = Vec::new();
-            let mut look = false;
+            let mut board_changed = false;
             let taken = batch.len();
-            for note in batch.drain(..) {
-                match note {
-                    Note::Fact(fact) => self.note(fact, &mut facts).await,
-                    Note::Task(task) if self.book.knows(task.id) => {
+            for message in batch.drain(..) {
+                match message {
+                    RecorderMessage::Fact(fact) => self.record_fact(fact, &mut facts).await,
+                    RecorderMessage::Task(task) if self.differ.contains(task.id) => {
                         if task.status == TaskStatus::InProgress {
-                            // It may have been waiting for what somebody completed and did not tell yet.
-                            self.look_at_board(Scope::News, &mut facts).await;
+                            // It may have waited for a completion that is not recorded yet.
+                            self.record_board(SnapshotScope::Changes, &mut facts).await;
                         }
-                        let told = self.book.note(&task);
-                        self.tell(told, &mut facts);
+                        let events = self.differ.events_for(&task);
+                        self.apply(events, &mut facts);
                     }
-                    // It is new, or somebody saw it before it was deleted: the board says which.
-                    Note::Task(_) => look = true,
-                    Note::Board => {
-                        // From here on a change may be missed by this look.
-                        self.queue.board_is_noted.store(false, Ordering::Release);
-                        look = true;
+                    // It is new or was deleted meanwhile; the board tells.
+                    RecorderMessage::Task(_) => board_changed = true,
+                    RecorderMessage::Board => {
+                        // The coming read may miss later changes.
+                        self.queue.is_board_queued.store(false, Ordering::Release);
+                        board_changed = true;
                     }
-                    Note::Team(members) => {
-                        let told = self.replay.team_corrections(members);
-                        self.tell(told, &mut facts);
+                    RecorderMessage::Team(members) => {
+                        let events = self.replay.team_repair_events(members);
+                        self.apply(events, &mut facts);
                     }
-                    Note::Flush(done) => waiting.push(done),
+                    RecorderMessage::Flush(done) => waiting.push(done),
                 }
             }
-            if look {
-                self.look_at_board(Scope::News, &mut facts).await;
+            if board_changed {
+                self.record_board(SnapshotScope::Changes, &mut facts).await;
             }
             self.write(facts).await;
             self.queue.waiting.fetch_sub(taken, Ordering::Relaxed);
@@ -219,96 +233,96 @@ impl Recorder {
         }
     }
 
-    /// Takes facts in as a reader of the log will, and has them written.
-    fn tell(&mut self, told: Vec<Fact>, facts: &mut Vec<Fact>) {
+    /// Applies events to the replay, as a reader of the log will, and queues them for writing.
+    fn apply(&mut self, events: Vec<EventKind>, facts: &mut Vec<EventKind>) {
         let now = self.clock.now();
-        told.iter().for_each(|fact| self.replay.take_fact(fact, now));
-        facts.extend(told);
+        events.iter().for_each(|fact| self.replay.apply_event(fact, now));
+        facts.extend(events);
     }
 
-    async fn note(&mut self, fact: Fact, facts: &mut Vec<Fact>) {
+    async fn record_fact(&mut self, fact: EventKind, facts: &mut Vec<EventKind>) {
         match &fact {
-            // The board as it was found is told once, the rest of the run as it happens.
-            Fact::TeamStarted { .. } => {
-                self.tell(vec![fact], facts);
-                let rows = self.seen.tasks.values().map(|task| TaskRow::of(task));
+            // The board at the start is recorded once, later only its changes.
+            EventKind::TeamStarted { .. } => {
+                self.apply(vec![fact], facts);
+                let rows = self.seen.tasks.values().map(|task| TaskSnapshot::of(task));
                 self.replay.set_board(rows, spoiled_rows(&self.seen));
-                facts.extend(self.replay.board_told_anew());
+                facts.extend(self.replay.board_snapshot_events());
             }
-            Fact::TeamStopped { .. } => {
-                self.look_at_board(Scope::Whole, facts).await;
-                self.tell(vec![fact], facts);
+            EventKind::TeamStopped { .. } => {
+                self.record_board(SnapshotScope::All, facts).await;
+                self.apply(vec![fact], facts);
             }
-            _ => self.tell(vec![fact], facts),
+            _ => self.apply(vec![fact], facts),
         }
     }
 
-    /// What is new on the board. It is read here, behind all notes before, so that a task noted as new is on it.
-    async fn look_at_board(&mut self, scope: Scope, facts: &mut Vec<Fact>) {
+    /// Records the changes of the board. It is read here, after all earlier messages, so that a task they call new is on it.
+    async fn record_board(&mut self, scope: SnapshotScope, facts: &mut Vec<EventKind>) {
         let Ok(view) = self.stores.board.view().await else { return };
-        let is_news =
+        let is_changed =
             |(id, task): &(&TaskId, &Arc<Task>)| self.seen.tasks.get(id).is_none_or(|seen| !Arc::ptr_eq(seen, task));
-        let news: Vec<&Arc<Task>> = view.tasks.iter().filter(is_news).map(|(_, task)| task).collect();
-        let told: Vec<Fact> = news.iter().flat_map(|task| self.book.note(task)).collect();
-        self.tell(told, facts);
-        // Every task there is remembered by now, so one more is one that is gone.
-        if self.book.len() > view.tasks.len() {
-            let gone = self.book.note_gone(|id| view.tasks.contains_key(&id) || view.is_spoiled(id));
-            self.tell(gone, facts);
+        let changed: Vec<&Arc<Task>> = view.tasks.iter().filter(is_changed).map(|(_, task)| task).collect();
+        let events: Vec<EventKind> = changed.iter().flat_map(|task| self.differ.events_for(task)).collect();
+        self.apply(events, facts);
+        // The differ has all tasks of the board now, so any others were deleted.
+        if self.differ.len() > view.tasks.len() {
+            let gone = self.differ.events_for_deleted(|id| view.tasks.contains_key(&id) || view.is_invalid(id));
+            self.apply(gone, facts);
         }
-        for spoiled in &view.spoiled {
+        for spoiled in &view.invalid_files {
             if self.spoiled.insert(spoiled.file.clone()) {
-                facts.push(Fact::TaskSpoiled { file: spoiled.file.clone(), reason: spoiled.reason.clone() });
+                facts.push(EventKind::TaskSpoiled { file: spoiled.file.clone(), reason: spoiled.reason.clone() });
             }
         }
-        self.spoiled.retain(|file| view.spoiled.iter().any(|spoiled| spoiled.file == *file));
-        let rows: Vec<TaskRow> = match scope {
-            Scope::News => news.into_iter().map(|task| TaskRow::of(task)).collect(),
-            Scope::Whole => view.tasks.values().map(|task| TaskRow::of(task)).collect(),
+        self.spoiled.retain(|file| view.invalid_files.iter().any(|spoiled| spoiled.file == *file));
+        let rows: Vec<TaskSnapshot> = match scope {
+            SnapshotScope::Changes => changed.into_iter().map(|task| TaskSnapshot::of(task)).collect(),
+            SnapshotScope::All => view.tasks.values().map(|task| TaskSnapshot::of(task)).collect(),
         };
-        let told = self.replay.corrections(rows, spoiled_rows(&view));
-        self.tell(told, facts);
+        let events = self.replay.board_repair_events(rows, spoiled_rows(&view));
+        self.apply(events, facts);
         self.seen = view;
     }
 
-    async fn write(&mut self, mut facts: Vec<Fact>) {
+    async fn write(&mut self, mut facts: Vec<EventKind>) {
         if facts.is_empty() {
             return;
         }
-        if self.facts_since_telling > FACTS_PER_TELLING + self.replay.tasks.len() {
-            self.look_at_board(Scope::Whole, &mut facts).await;
-            facts.extend(self.replay.told_anew());
-            self.facts_since_telling = 0;
+        if self.events_since_snapshot > FACTS_PER_SNAPSHOT + self.replay.tasks.len() {
+            self.record_board(SnapshotScope::All, &mut facts).await;
+            facts.extend(self.replay.snapshot_events());
+            self.events_since_snapshot = 0;
         }
-        self.facts_since_telling += facts.len();
+        self.events_since_snapshot += facts.len();
         match self.stores.events.append(facts).await {
             Ok(events) => {
                 for event in events {
-                    // Nobody listening is no error.
+                    // There may be no receiver.
                     let _ = self.events.send(Arc::new(event));
                 }
             }
             Err(error) => {
-                tracing::warn!("the event log cannot be written: {error}");
-                // What was not written is not known to a reader: all is told anew with what is written next.
-                self.facts_since_telling = usize::MAX / 2;
+                tracing::warn!("cannot write the event log: {error}");
+                // A reader misses these facts, so the next write has a full snapshot.
+                self.events_since_snapshot = usize::MAX / 2;
             }
         }
     }
 }
 
-/// How much of the board is compared with what the log says.
+/// The part of the board that is compared with the log.
 #[derive(Debug, Clone, Copy)]
-enum Scope {
-    /// What is other than it was at the look before.
-    News,
-    /// All of it.
-    Whole,
+enum SnapshotScope {
+    /// Tasks that changed since the last read.
+    Changes,
+    /// All tasks.
+    All,
 }
 
-fn spoiled_rows(view: &BoardView) -> Vec<SpoiledRow> {
-    view.spoiled
+fn spoiled_rows(view: &BoardView) -> Vec<InvalidFileSnapshot> {
+    view.invalid_files
         .iter()
-        .map(|spoiled| SpoiledRow { file: spoiled.file.clone(), reason: spoiled.reason.clone() })
+        .map(|spoiled| InvalidFileSnapshot { file: spoiled.file.clone(), reason: spoiled.reason.clone() })
         .collect()
 }

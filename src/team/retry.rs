@@ -1,70 +1,72 @@
-//! Asking a model: paid for each time, and again with back-off and jitter after errors that may pass, honouring what the
-//! provider asks for.
+//! Requests to a model: each reserves budget. After temporary errors they are repeated with back-off and jitter, and not before
+//! the time that the provider asks for.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::agent::Agent;
-use super::progress::Activity;
-use super::purse::{BudgetSpent, NotPaid, Reservation};
-use super::reins::Pace;
-use super::words::{Ear, Saying};
-use crate::domain::context::block_bytes;
-use crate::domain::event::Fact;
-use crate::domain::measure::duration;
+use super::budget::{BudgetError, BudgetSpent, Reservation};
+use super::cancellation::StopLevel;
+use super::liveness::Activity;
+use super::stream::{ResponseListener, StreamEvent};
+use crate::domain::event::EventKind;
+use crate::domain::prompt::block_bytes;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::Usage;
+use crate::domain::units::duration;
 use crate::ports::{Listener, ModelError, ModelRequest, ModelResponse};
 
-/// The first wait; each further one doubles.
+/// The first wait; each further wait is twice as long.
 const WAIT_FIRST: Duration = Duration::from_millis(500);
-/// The shortest wait: a provider that asks for none is not asked again without end at once.
+/// The shortest wait, even if the provider asks for none.
 const WAIT_MIN: Duration = Duration::from_millis(250);
-/// The longest wait of our own choice.
+/// The longest wait without a request by the provider.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// The most by which a wait that was asked for is made longer.
+/// The longest extension of a wait that the provider asks for.
 const LATER_MAX: Duration = Duration::from_secs(5);
-/// The longest wait within a turn that a provider can ask for; for a longer one the claim is given back.
+/// The longest wait within a turn that a provider can ask for. For a longer one the claim is released.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
-/// How long a request may wait for those of others to leave enough of the budget; each of them has a bound of its own.
+/// The longest wait for other requests to leave enough of the budget. Each of them has its own time limit.
 const BUDGET_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Why there is no answer.
+/// The reason for a missing answer.
 #[derive(Debug)]
-pub enum Unanswered {
-    /// The turn was broken off.
-    BrokenOff,
-    /// The team's budget does not allow it.
+pub enum RequestFailure {
+    /// The turn was aborted.
+    Aborted,
+    /// The team's budget does not allow the request.
     BudgetSpent(BudgetSpent),
-    /// The model's last error, when retries are used up, cannot help, or nothing more is to be begun.
+    /// The model's last error: it is permanent, the retries are used up, or nothing new may start.
     Model(ModelError),
 }
 
 impl Agent {
-    /// Sends `request`, which can use `most`, and again after temporary errors, up to the team's limit. Each time it is paid for.
+    /// Sends `request`, which can use at most `most`. Repeats it after temporary errors, up to the team's limit. Each request
+    /// reserves budget.
     ///
     /// # Errors
-    /// See [`Unanswered`].
-    pub(super) async fn request(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, Unanswered> {
+    /// [`RequestFailure`]: there is no answer.
+    pub(super) async fn request(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, RequestFailure> {
         let limits = &self.shared.limits;
         let mut retries = 0;
         loop {
             let (message, retry_after) = match self.request_once(request, most).await {
-                Err(Unanswered::Model(ModelError::Temporary { message, retry_after })) => (message, retry_after),
+                Err(RequestFailure::Model(ModelError::Temporary { message, retry_after })) => (message, retry_after),
                 outcome => return outcome,
             };
             retries += 1;
-            let chance = chance(retries, &request.teammate, self.shared.clock.now());
+            let chance = random_fraction(retries, &request.teammate, self.shared.clock.now());
             let wait = match retry_after {
-                Some(asked) => later(asked.max(WAIT_MIN), chance),
+                Some(asked) => retry_at(asked.max(WAIT_MIN), chance),
                 None => backoff(retries, chance),
             };
-            let given_up = || Err(Unanswered::Model(ModelError::Temporary { message: message.clone(), retry_after }));
+            let failure =
+                || Err(RequestFailure::Model(ModelError::Temporary { message: message.clone(), retry_after }));
             if retries > limits.model_retries_max || retry_after > Some(RETRY_AFTER_MAX) {
-                return given_up();
+                return failure();
             }
-            self.shared.notes.fact(Fact::ModelRetried {
+            self.shared.events.fact(EventKind::ModelRetried {
                 teammate: request.teammate.to_string(),
                 reason: message.clone(),
                 wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
@@ -74,104 +76,110 @@ impl Agent {
             let retry = format!("retry {retries} of {}", limits.model_retries_max);
             let again = match retry_after {
                 Some(_) => format!("limited until {} ({}; {retry})", until.to_clock(), duration(wait)),
-                None => format!("asked again at {} ({retry})", until.to_clock()),
+                None => format!("next request at {} ({retry})", until.to_clock()),
             };
-            let again = Activity::AskingAgain(format!("{again}: {message}").into());
-            let waiting = self.progress.busy(again, wait + limits.stall_timeout);
+            let again = Activity::RetryingModel(format!("{again}: {message}").into());
+            let waiting = self.progress.start_activity(again, wait + limits.stall_timeout);
             tokio::select! {
                 biased;
-                () = self.reins.reaches(Pace::Finish) => return given_up(),
+                () = self.control.wait_for_level(StopLevel::FinishTurn) => return failure(),
                 () = tokio::time::sleep(wait) => {}
             }
             drop(waiting);
         }
     }
 
-    async fn request_once(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, Unanswered> {
-        let paid = self.pay(request, most).await?;
-        let _busy = self.progress.busy(Activity::AskingModel, self.shared.limits.stall_timeout);
-        // A summary is for the model itself; nobody is told its words.
-        let mouth = Some(&self.shared.mouth).filter(|_| !request.is_for_summary());
-        let ear = Ear { request, progress: &self.progress, mouth, paid: paid.as_ref(), has_heard: false.into() };
-        ear.say(Saying::Begun);
+    async fn request_once(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, RequestFailure> {
+        let reservation = self.reserve_budget(request, most).await?;
+        let _busy = self.progress.start_activity(Activity::AskingModel, self.shared.limits.stall_timeout);
+        // A summary is for the model only, so it is not streamed.
+        let output_stream = Some(&self.shared.output).filter(|_| !request.is_for_summary());
+        let listener = ResponseListener {
+            request,
+            progress: &self.progress,
+            output: output_stream,
+            reservation: reservation.as_ref(),
+            has_received: false.into(),
+        };
+        listener.publish(StreamEvent::Started);
         let outcome = tokio::select! {
             biased;
-            () = self.reins.reaches(Pace::LetGo) => return Err(Unanswered::BrokenOff),
-            outcome = self.model.request(request.clone(), &ear) => outcome,
-            () = self.has_nothing_to_finish(&ear) => return Err(Unanswered::BrokenOff),
+            () = self.control.wait_for_level(StopLevel::ClaimLost) => return Err(RequestFailure::Aborted),
+            outcome = self.model.request(request.clone(), &listener) => outcome,
+            () = self.wait_for_stop(&listener) => return Err(RequestFailure::Aborted),
         };
         let outcome = outcome.map(|response| {
-            response.usage.inspect(|usage| ear.used(*usage));
+            response.usage.inspect(|usage| listener.used(*usage));
             ModelResponse { usage: response.usage.filter(|usage| request.can_have_used(*usage)), ..response }
         });
-        if paid.as_ref().is_some_and(Reservation::is_misreported) {
+        if reservation.as_ref().is_some_and(Reservation::is_misreported) {
             self.warn_of_misreport(&request.model);
         }
         match outcome {
             Ok(response) => {
-                ear.say(Saying::Ended);
+                listener.publish(StreamEvent::Ended);
                 let bytes = response.content.iter().map(block_bytes).sum();
-                paid.inspect(|paid| paid.answered(response.usage, bytes));
+                reservation.inspect(|reservation| reservation.record_answer(response.usage, bytes));
                 Ok(response)
             }
-            Err(error) => Err(Unanswered::Model(error)),
+            Err(error) => Err(RequestFailure::Model(error)),
         }
     }
 
-    /// Says once that a provider reports what cannot be.
+    /// Warns once of a provider that reports impossible usage.
     fn warn_of_misreport(&self, model: &str) {
-        if !self.is_misreport_told.swap(true, Ordering::Relaxed) {
+        if !self.has_warned_of_misreport.swap(true, Ordering::Relaxed) {
             let text = format!(
-                "the server of {model} reports more tokens than the request can have used; such requests count as the most they can use"
+                "the server of {model} reports more tokens than the request can use; such requests count as their maximum"
             );
-            self.shared.notes.warn(self.name(), text);
+            self.shared.events.warn(self.name(), text);
         }
     }
 
-    /// Returns once nothing more is to be begun, unless something of the answer came before: that is heard to its end. What does not
-    /// think answers at once.
-    async fn has_nothing_to_finish(&self, ear: &Ear<'_>) {
-        self.reins.reaches(Pace::Finish).await;
-        if !self.thinks() || ear.has_heard.load(Ordering::Relaxed) {
+    /// Waits until the turn must not start anything new, and forever if a part of the answer has come: that answer is received to
+    /// its end. So is that of a `runbook` model, which answers at once.
+    async fn wait_for_stop(&self, listener: &ResponseListener<'_>) {
+        self.control.wait_for_level(StopLevel::FinishTurn).await;
+        if !self.is_llm() || listener.has_received.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Pays for a request, unless that costs nothing; where others' requests have to end first, that is a limit it waits for.
-    async fn pay(&self, request: &ModelRequest, most: Usage) -> Result<Option<Reservation>, Unanswered> {
-        if !self.thinks() {
+    /// Reserves budget for a request, unless it costs nothing. May wait for other requests to end.
+    async fn reserve_budget(&self, request: &ModelRequest, most: Usage) -> Result<Option<Reservation>, RequestFailure> {
+        if !self.is_llm() {
             return Ok(None);
         }
         let stores = &self.shared.stores;
-        let reserve = self.shared.purse.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, most);
-        let _waiting = self.progress.busy(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
-        let paid = tokio::select! {
+        let reserve = self.shared.budget.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, most);
+        let _waiting = self.progress.start_activity(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
+        let reservation = tokio::select! {
             biased;
-            paid = reserve => paid,
-            () = self.reins.reaches(Pace::LetGo) => return Err(Unanswered::BrokenOff),
+                reservation = reserve => reservation,
+            () = self.control.wait_for_level(StopLevel::ClaimLost) => return Err(RequestFailure::Aborted),
         };
-        paid.map(Some).map_err(|error| match error {
-            NotPaid::Spent(spent) => Unanswered::BudgetSpent(spent),
-            NotPaid::Unrecorded(_) => {
-                Unanswered::Model(ModelError::Temporary { message: error.to_string(), retry_after: None })
+        reservation.map(Some).map_err(|error| match error {
+            BudgetError::Spent(spent) => RequestFailure::BudgetSpent(spent),
+            BudgetError::Unrecorded(_) => {
+                RequestFailure::Model(ModelError::Temporary { message: error.to_string(), retry_after: None })
             }
         })
     }
 }
 
-/// The wait before the `retries`-th retry of our own choice: half of it fixed, half of it by chance.
+/// The wait before retry number `retries`: one half fixed, one half random.
 fn backoff(retries: u32, chance: f64) -> Duration {
     let full = WAIT_FIRST.saturating_mul(1 << retries.saturating_sub(1).min(16)).min(WAIT_MAX);
     full / 2 + (full / 2).mul_f64(chance)
 }
 
-/// A wait that was asked for, never shortened: a limit of all teammates ends for all at once.
-fn later(asked: Duration, chance: f64) -> Duration {
+/// A requested wait, only ever made longer: a limit ends for all teammates at the same time.
+fn retry_at(asked: Duration, chance: f64) -> Duration {
     asked + (asked / 10).min(LATER_MAX).mul_f64(chance)
 }
 
-/// Between 0 and 1, by who asks and when, so that teammates do not ask in step and a simulation repeats itself.
-fn chance(retries: u32, teammate: &str, now: UnixMs) -> f64 {
+/// A number from 0 to 1 from teammate and time, so that teammates do not retry at the same time, and simulations are repeatable.
+fn random_fraction(retries: u32, teammate: &str, now: UnixMs) -> f64 {
     let mut hasher = DefaultHasher::new();
     (retries, teammate, now).hash(&mut hasher);
     (hasher.finish() % 1000) as f64 / 1000.0

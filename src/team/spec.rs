@@ -1,22 +1,24 @@
-//! What a team is, once its config has been read and checked: names, members, limits. Built by the config, used by the lead.
+//! A checked team: names, members, limits. The config builds it, the lead uses it.
+
+#![warn(missing_docs)]
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::domain::budget::{Budget, Prices};
 use crate::domain::name::{InvalidName, LEAD, Name};
-use crate::domain::spend::{Budget, Prices};
 pub use crate::ports::ModelSpec;
 
 /// The most members a team may have.
 pub const MEMBERS_MAX: usize = 2_000;
 
-/// Where a team's teammates work.
+/// The place where teammates work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Isolation {
-    /// Together in the workspace.
+    /// All in the workspace.
     #[default]
     None,
-    /// Each task in a git worktree of its own.
+    /// Each task in a separate git worktree.
     Worktree,
 }
 
@@ -25,44 +27,44 @@ pub enum Isolation {
 pub struct TeamSpec {
     /// Its name.
     pub name: Name,
-    /// What it is to reach.
+    /// The goal.
     pub goal: Option<String>,
     /// A plan file to import tasks from.
     pub plan: Option<PathBuf>,
-    /// A command that exits 0 once the goal is met.
+    /// A shell command that exits 0 once the goal is met.
     pub done_when: Option<String>,
-    /// Where its teammates work.
+    /// The place where teammates work.
     pub isolation: Isolation,
-    /// The branch that is merged into, where each task has a worktree; `None` for the one that is checked out.
+    /// The branch that receives merges, with [`Isolation::Worktree`]. `None`: the branch that is checked out.
     pub merge_into: Option<String>,
-    /// Who reviews what is done before it is completed: a role, a capability, `lead`, `human`; nobody without it.
+    /// The reviewer of work before its completion: a role, a capability, `lead` or `human`. `None`: no review.
     pub review: Option<String>,
     /// The lead. Its name is always `lead`.
     pub lead: MemberSpec,
-    /// The teammates, each under a name of its own.
+    /// The teammates, with unique names.
     pub members: Vec<MemberSpec>,
-    /// Bounds on everything.
+    /// The limits.
     pub limits: Limits,
-    /// The texts that tell members what to do.
+    /// The instructions for members.
     pub prompts: Prompts,
-    /// What it may use in all.
+    /// The most that the team may use in all its runs.
     pub budget: Budget,
-    /// What tokens cost.
+    /// The prices of models.
     pub prices: Prices,
-    /// Folders of `PATH` that commands may write although the person runs programs from there; absolute, or `~/…`.
+    /// Folders in `PATH` that commands may write, although the person runs programs from them; absolute, or `~/…`.
     pub writable: Vec<PathBuf>,
 }
 
-/// The texts that tell members what to do; each can be replaced by a file of the same name in the config's `prompts/`.
+/// The instructions for members. A file of the same name in the config's `prompts/` replaces each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompts {
-    /// For the lead.
+    /// The lead's instructions.
     pub lead: String,
-    /// For every teammate.
+    /// The instructions of every teammate.
     pub teammate: String,
-    /// How a context is to be summarised.
+    /// The instruction to summarise a context.
     pub compact: String,
-    /// What a cleanup session is for.
+    /// The goal of a cleanup session.
     pub cleanup: String,
 }
 
@@ -84,21 +86,21 @@ pub struct MemberSpec {
     pub name: Name,
     /// Its role.
     pub role: String,
-    /// What it can do besides; the role counts as one.
+    /// Its capabilities, apart from its role, which is one too.
     pub capabilities: Vec<String>,
-    /// Its own instructions, added to those every member has.
+    /// Its own instructions, added to the common ones.
     pub prompt: String,
-    /// Whether it works read-only until its plan for the task it holds is approved.
+    /// True if it may write only after its plan for the current task was approved.
     pub plan_first: bool,
-    /// How its model is reached.
+    /// Its model.
     pub model: ModelSpec,
 }
 
 impl TeamSpec {
-    /// A team of nobody yet but its lead.
+    /// Creates a team of only a lead.
     ///
     /// # Errors
-    /// `name` is no name.
+    /// `name` is not a valid name.
     pub fn new(name: &str, lead: ModelSpec) -> Result<Self, InvalidName> {
         Ok(Self {
             name: Name::new(name)?,
@@ -118,10 +120,10 @@ impl TeamSpec {
         })
     }
 
-    /// The same, with one more teammate.
+    /// Adds a teammate.
     ///
     /// # Errors
-    /// `name` is no name.
+    /// `name` is not a valid name.
     pub fn with_member(mut self, name: &str, role: &str, model: ModelSpec) -> Result<Self, InvalidName> {
         self.members.push(MemberSpec::new(name, role, model)?);
         Ok(self)
@@ -129,62 +131,62 @@ impl TeamSpec {
 }
 
 impl MemberSpec {
-    /// A member without capabilities besides its role, or instructions of its own.
+    /// Creates a member without capabilities other than its role, and without own instructions.
     ///
     /// # Errors
-    /// `name` is no name.
+    /// `name` is not a valid name.
     pub fn new(name: &str, role: &str, model: ModelSpec) -> Result<Self, InvalidName> {
         let (name, role) = (Name::new(name)?, role.to_owned());
         Ok(Self { name, role, capabilities: Vec::new(), prompt: String::new(), plan_first: false, model })
     }
 
-    /// Whether `what` is its role or one of its capabilities, whatever the case.
+    /// Returns true if `what` is its role or one of its capabilities, in any case.
     #[must_use]
     pub fn can(&self, what: &str) -> bool {
-        self.can_do().iter().any(|known| known.eq_ignore_ascii_case(what))
+        self.capabilities().iter().any(|known| known.eq_ignore_ascii_case(what))
     }
 
-    /// All it can do: its role, then its capabilities.
+    /// Returns its role, followed by its capabilities.
     #[must_use]
-    pub fn can_do(&self) -> Vec<String> {
+    pub fn capabilities(&self) -> Vec<String> {
         std::iter::once(self.role.clone()).chain(self.capabilities.iter().cloned()).collect()
     }
 }
 
-/// The bounds of a team, with their defaults.
+/// The limits of a team, with their defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// How often an idle teammate looks at its mail and the board.
+    /// The time between two polls of an idle teammate, and of the lead.
     pub poll_interval: Duration,
-    /// How long it looks before it is on call.
+    /// The time that an idle teammate polls before it is on call.
     pub idle_timeout: Duration,
-    /// Turns of one WORK phase.
+    /// The turns of one WORK phase.
     pub turns_max: u32,
-    /// How long a command may run unless the call says otherwise.
+    /// The time limit of a command whose call sets none.
     pub command_timeout: Duration,
-    /// The longest a call may ask for.
+    /// The longest time limit that a call may set.
     pub command_timeout_max: Duration,
-    /// The most a tool's output may be, in bytes; the middle of a longer one is left out.
+    /// The size limit of a tool's output, in bytes. The middle of a longer output is left out.
     pub tool_output_bytes_max: usize,
-    /// How often a teammate is started again after a panic or a hang within one run.
+    /// The number of restarts of a teammate in one run, after a panic or a stall.
     pub respawns_max: u32,
-    /// How long a teammate may go without any progress before it counts as stalled and loses its task.
+    /// The time without progress after which a teammate counts as stalled and loses its task.
     pub stall_timeout: Duration,
-    /// How often a model is asked again after temporary errors.
+    /// The number of retries of a request after temporary errors.
     pub model_retries_max: u32,
-    /// How long a model's provider may send nothing while an answer is waited for.
+    /// The time that a provider may send nothing during an answer.
     pub model_silence_timeout: Duration,
-    /// How long one answer of a model may take in all.
+    /// The time limit of one answer.
     pub model_answer_timeout: Duration,
-    /// The part of a model's window, less the longest answer, at which a context is compacted, in percent.
+    /// The part of the model's window, without the longest answer, at which a context is compacted; in percent.
     pub compact_at_percent: u32,
-    /// Tokens of context at which it is compacted at the latest, whatever the window.
+    /// The size of a context, in tokens, at which it is compacted even if the window is larger.
     pub compact_at_tokens: u64,
-    /// The longest answer of a model, in tokens.
+    /// The length limit of an answer, in tokens.
     pub output_tokens_max: u32,
-    /// How long running turns may take to finish once the team is asked to stop.
+    /// The time that running turns have to finish after a stop request.
     pub stop_timeout: Duration,
-    /// Bytes that must be free on the disk for new work to be taken.
+    /// The bytes that must be free on the disk before new tasks are claimed.
     pub free_bytes_min: u64,
 }
 

@@ -1,7 +1,7 @@
-//! A teammate's loop: it acts on what [`crate::domain::phase::step`] decides, and turns what comes of it into events.
+//! A teammate's loop: it executes what [`crate::domain::phase::step`] decides, and turns the results into events.
 //!
-//! The lead is one too, without claiming: goals and reports reach it as prompts. What a teammate does besides turns (mail,
-//! claims, requests to stop) is in `errands`; how a turn is driven, in `driving`.
+//! The lead's agent runs in it too, without claims: goals and report requests reach it as prompts. `idle` has the work between
+//! turns (mail, claims, shutdown requests), and `turn_driver` runs the turns.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -10,81 +10,81 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::agent::{Agent, AgentError, Outcome};
+use super::agent::{Agent, AgentError, TurnOutcome};
+use super::cancellation::TurnControl;
 use super::handle::Reply;
-use super::reins::Reins;
-use crate::domain::event::Fact;
-use crate::domain::measure::duration;
-use crate::domain::phase::{self, Bounds, Effect, Event, Held, Phase};
+use crate::domain::event::EventKind;
+use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
+use crate::domain::units::duration;
 use crate::domain::waiting_for::WaitingFor;
 
-/// What others say to a teammate.
+/// A command to a teammate.
 #[derive(Debug, Clone)]
-pub enum Control {
+pub enum TeammateCommand {
     /// There may be mail or a task.
-    Look,
-    /// A text for its model, as the lead gets its goals.
+    Poll,
+    /// A text for its model; the lead gets its goals this way.
     Prompt(Prompt),
-    /// Compact the context between two turns, and say here what came of it.
+    /// Compact the context between two turns, and send the result here.
     Compact(Reply),
-    /// What kept its model out of reach may be mended: try again.
-    TryAgain,
-    /// An order waits in its mail that does not wait for the turn: the turn is broken off and the mail read.
-    ReadNow,
-    /// Finish the turn, give the claim back, end.
+    /// The cause of an outage may be fixed: try again.
+    Retry,
+    /// A message waits that must not wait for the turn: abort the turn and read the mail.
+    ReadInbox,
+    /// Finish the turn, release the claim, end.
     Stop,
-    /// End now: the turn is broken off.
-    StopNow,
-    /// The claim is somebody else's now.
-    ClaimLost(Held),
+    /// Abort the turn and end.
+    Abort,
+    /// The claim is lost.
+    ClaimLost(ClaimRef),
 }
 
 /// A text for a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// Counts up from 1; it is answered once [`Standing::prompts_answered`] says so.
+    /// Counts up from 1. The prompt is answered when [`TeammateStatus::prompts_answered`] has reached it.
     pub number: u64,
     /// The text.
     pub text: String,
 }
 
-/// How a teammate stands, as the lead reads it.
+/// A teammate's status, as the lead reads it.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Standing {
+pub struct TeammateStatus {
     /// Its phase.
     pub phase: Phase,
-    /// What it waits for.
+    /// The reason why it waits.
     pub waiting_for: Option<WaitingFor>,
-    /// Why its model cannot be reached, when asking again cannot help: it is of no use for tasks.
-    pub down: Option<String>,
-    /// Its model is out of reach for a while; it comes back by itself.
-    pub is_away: bool,
-    /// It was told or asked something that its model has not answered.
-    pub owes_answer: bool,
-    /// Counts up with every report.
+    /// The permanent error of its model or workspace. It can do no task until it is told to retry.
+    pub outage: Option<String>,
+    /// True during a temporary outage, which ends without help.
+    pub is_in_outage: bool,
+    /// True if its model has not answered a message or prompt.
+    pub has_unanswered: bool,
+    /// The number of its reports.
     pub reports: u64,
-    /// Counts up as it begins to look for mail and tasks.
-    pub looks: u64,
-    /// The last prompt that was answered.
+    /// The number of its polls for mail and tasks.
+    pub polls: u64,
+    /// The number of the last answered prompt.
     pub prompts_answered: u64,
-    /// The last thing its model said since it was last prompted.
-    pub last_said: Option<String>,
-    /// How often the goal was called done, and with what summary.
+    /// The model's last text since its last prompt.
+    pub last_text: Option<String>,
+    /// The number of its calls of `goal_done`, and its last summary.
     pub goals_done: (u64, String),
 }
 
-/// What an idle teammate may begin.
+/// The permissions of an idle teammate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Gate {
-    /// To claim a task.
+pub struct Permissions {
+    /// It may claim a task.
     pub claim: bool,
-    /// To read mail that sets its model to work.
-    pub read: bool,
+    /// It may read mail that starts a turn.
+    pub read_mail: bool,
 }
 
-/// A part that a teammate cannot work without has failed, and the teammate is of no use until it is tried again. It holds the reason.
+/// A permanent error of a part that a teammate needs, with the reason. It lasts until a retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outage {
     Model(String),
@@ -106,180 +106,181 @@ impl Outage {
     }
 }
 
-/// A teammate's handle on its own life.
+/// One teammate and the state of its loop.
 pub struct Teammate {
     pub(super) agent: Agent,
-    pub(super) reins: Arc<Reins>,
+    pub(super) turn_control: Arc<TurnControl>,
     pub(super) phase: Phase,
-    pub(super) bounds: Bounds,
-    pub(super) control: mpsc::Receiver<Control>,
-    pub(super) standing: watch::Sender<Standing>,
-    pub(super) gate: watch::Receiver<Gate>,
-    pub(super) prefers: Option<TaskId>,
+    pub(super) limits: PhaseLimits,
+    pub(super) commands: mpsc::Receiver<TeammateCommand>,
+    pub(super) status: watch::Sender<TeammateStatus>,
+    pub(super) permissions: watch::Receiver<Permissions>,
+    pub(super) reclaim_first: Option<TaskId>,
     pub(super) pending_shutdown: Option<String>,
     pub(super) prompts: VecDeque<Prompt>,
     pub(super) prompts_taken: u64,
-    /// Who wants the context compacted.
-    pub(super) compactions_asked: Vec<Reply>,
+    /// Receivers of the results of requested compactions.
+    pub(super) compaction_replies: Vec<Reply>,
     pub(super) outage: Option<Outage>,
-    pub(super) away_until: Option<Instant>,
-    away_for: String,
-    pub(super) lost: Option<TaskId>,
-    /// When it last claimed: plans from before are not about what it holds.
+    pub(super) outage_until: Option<Instant>,
+    outage_cause: String,
+    pub(super) lost_claim: Option<TaskId>,
+    /// The time of its last claim. Earlier plans are not about this claim.
     pub(super) claimed_at: UnixMs,
-    /// The plans and reviews it was reminded to answer.
+    /// The ids of approvals that it was reminded to answer.
     pub(super) approvals_reminded: HashSet<String>,
     pub(super) model_failures: u32,
     harness_failures: u32,
-    /// What went wrong last, for the one who takes up what it gives back.
-    pub(super) trouble: String,
+    /// The last error, for the next holder of its task.
+    pub(super) last_error: String,
 }
 
-/// The first wait after a model could not be reached; each further one doubles.
+/// The first wait after a model failure; each further wait is twice as long.
 const MODEL_BACKOFF_FIRST: Duration = Duration::from_secs(15);
-/// The longest such wait of our own choice.
+/// The longest such wait without a request by the provider.
 const MODEL_BACKOFF_MAX: Duration = Duration::from_secs(600);
 
-/// The first wait after a tool could not do its part; each further one doubles.
+/// The first wait after a failure of tools or workspace; each further wait is twice as long.
 const HARNESS_BACKOFF_FIRST: Duration = Duration::from_secs(2);
-/// Such failures in a row, no task finished between them, at which a teammate is of no use.
+/// Consecutive failures, without a finished task between them, after which a teammate can do no task.
 const HARNESS_FAILURES_MAX: u32 = 6;
 
 impl Teammate {
-    /// A teammate about to live. It prefers the task `prefers`, which it worked on before the process ended.
+    /// Creates a teammate. It first claims `reclaim_first`, the task it held before the process ended.
     #[must_use]
     pub fn new(
         agent: Agent,
-        control: mpsc::Receiver<Control>,
-        standing: watch::Sender<Standing>,
-        gate: watch::Receiver<Gate>,
-        prefers: Option<TaskId>,
+        commands: mpsc::Receiver<TeammateCommand>,
+        status: watch::Sender<TeammateStatus>,
+        permissions: watch::Receiver<Permissions>,
+        reclaim_first: Option<TaskId>,
     ) -> Self {
         let limits = &agent.shared.limits;
-        let looks = limits.idle_timeout.as_millis() / limits.poll_interval.as_millis().max(1);
-        let bounds = Bounds { turns_max: limits.turns_max, looks_max: u32::try_from(looks).unwrap_or(u32::MAX).max(1) };
-        let prompts_taken = standing.borrow().prompts_answered;
+        let polls_max = limits.idle_timeout.as_millis() / limits.poll_interval.as_millis().max(1);
+        let phase_limits =
+            PhaseLimits { turns_max: limits.turns_max, polls_max: u32::try_from(polls_max).unwrap_or(u32::MAX).max(1) };
+        let prompts_taken = status.borrow().prompts_answered;
         Self {
-            reins: Arc::clone(&agent.reins),
+            turn_control: Arc::clone(&agent.control),
             agent,
             phase: Phase::START,
-            bounds,
-            control,
-            standing,
-            gate,
-            prefers,
+            limits: phase_limits,
+            commands,
+            status,
+            permissions,
+            reclaim_first,
             pending_shutdown: None,
             prompts: VecDeque::new(),
             prompts_taken,
-            compactions_asked: Vec::new(),
+            compaction_replies: Vec::new(),
             outage: None,
-            away_until: None,
-            away_for: String::new(),
-            lost: None,
+            outage_until: None,
+            outage_cause: String::new(),
+            lost_claim: None,
             claimed_at: UnixMs::default(),
             approvals_reminded: HashSet::new(),
             model_failures: 0,
             harness_failures: 0,
-            trouble: String::new(),
+            last_error: String::new(),
         }
     }
 
-    /// Lives until it stops.
+    /// Runs until it stops.
     ///
     /// # Errors
-    /// A store that fails, or an event that cannot happen; its claim is the lead's to take back then.
-    pub async fn live(mut self) -> Result<(), AgentError> {
+    /// A store fails, or the phase machine refuses an event. The lead then reclaims its task.
+    pub async fn run(mut self) -> Result<(), AgentError> {
         let mut effects = VecDeque::from([Effect::Report, Effect::ReadInbox, Effect::ClaimNext]);
         loop {
             let events = match effects.pop_front() {
                 Some(Effect::Exit) => return Ok(()),
-                Some(effect @ Effect::RunTurn) if self.is_to_compact() => {
+                Some(effect @ Effect::RunTurn) if self.has_pending_compaction() => {
                     effects.push_front(effect);
                     self.compact().await?
                 }
-                Some(effect) => self.act(effect).await?,
-                None if self.is_to_compact() => self.compact().await?,
+                Some(effect) => self.execute(effect).await?,
+                None if self.has_pending_compaction() => self.compact().await?,
                 None => self.wait().await.into_iter().collect(),
             };
             for event in events {
-                // What comes behind an end does not count.
+                // Events after the end are ignored.
                 if self.phase == Phase::Stopped {
                     break;
                 }
-                let (next, more) = phase::step(self.phase, event, self.bounds)?;
-                self.agent.progress.touch();
+                let (next, more) = phase::step(self.phase, event, self.limits)?;
+                self.agent.progress.record_activity();
                 self.phase = next;
                 effects.extend(more);
             }
         }
     }
 
-    /// About to work on mail, without a task: a model that does not think would take up one it held before.
-    pub(super) async fn forget_tasks(&mut self) -> Result<(), AgentError> {
-        if self.phase.held().is_none() && !self.agent.thinks() {
-            self.agent.start_afresh().await?;
+    /// Empties a `runbook` agent's context before it works on mail without a task, because it would continue an earlier task.
+    pub(super) async fn reset_runbook_context(&mut self) -> Result<(), AgentError> {
+        if self.phase.claim().is_none() && !self.agent.is_llm() {
+            self.agent.reset_conversation().await?;
         }
         Ok(())
     }
 
-    async fn act(&mut self, effect: Effect) -> Result<Vec<Event>, AgentError> {
+    async fn execute(&mut self, effect: Effect) -> Result<Vec<PhaseEvent>, AgentError> {
         match effect {
             Effect::RunTurn => return self.run_turn().await,
             Effect::ReadInbox => return self.read_inbox().await,
             Effect::ClaimNext => return self.claim_next().await,
             Effect::InjectIdentity => self.agent.forget_identity(),
             Effect::Remind => self.remind().await?,
-            Effect::TellClaimLost => self.tell_claim_lost().await?,
-            Effect::Release { held, because } => self.release(held, because).await?,
+            Effect::TellClaimLost => self.notify_claim_lost().await?,
+            Effect::Release { held, reason: because } => self.release(held, because).await?,
             Effect::BackOff | Effect::Exit => {}
             Effect::Report => self.report(),
         }
         Ok(Vec::new())
     }
 
-    /// The phase machine's events in what a turn or the mail brought; the rest is done here.
-    pub(super) async fn events_of(&mut self, outcomes: Vec<Outcome>) -> Result<Vec<Event>, AgentError> {
+    /// Handles the results of a turn or of mail, and returns those that are events of the phase machine.
+    pub(super) async fn events_of(&mut self, outcomes: Vec<TurnOutcome>) -> Result<Vec<PhaseEvent>, AgentError> {
         let mut events = Vec::new();
         for outcome in outcomes {
             match outcome {
-                Outcome::Event(Event::Claimed(held)) => {
+                TurnOutcome::Event(PhaseEvent::Claimed(claim)) => {
                     self.claimed_at = self.agent.shared.clock.now();
-                    self.note_task(held.task).await;
-                    events.push(Event::Claimed(held));
+                    self.note_task(claim.task).await;
+                    events.push(PhaseEvent::Claimed(claim));
                 }
-                Outcome::Event(Event::Finished) => {
+                TurnOutcome::Event(PhaseEvent::Finished) => {
                     self.harness_failures = 0;
-                    if let Some(held) = self.phase.held() {
-                        self.note_task(held.task).await;
+                    if let Some(claim) = self.phase.claim() {
+                        self.note_task(claim.task).await;
                     }
-                    events.push(Event::Finished);
+                    events.push(PhaseEvent::Finished);
                 }
-                Outcome::Event(event) => events.push(event),
-                Outcome::ModelFailed { reason, is_final, retry_after } => {
+                TurnOutcome::Event(event) => events.push(event),
+                TurnOutcome::ModelFailed { reason, is_final, retry_after } => {
                     self.model_failed(&reason, is_final, retry_after).await;
-                    events.push(Event::ModelFailed);
+                    events.push(PhaseEvent::ModelFailed);
                 }
-                Outcome::HarnessFailed(reason) => {
+                TurnOutcome::HarnessFailed(reason) => {
                     self.harness_failed(&reason);
-                    events.push(Event::HarnessFailed);
+                    events.push(PhaseEvent::HarnessFailed);
                 }
-                Outcome::CutOff(reason) => {
-                    self.trouble = reason;
-                    events.push(Event::CutOff);
+                TurnOutcome::CutOff(reason) => {
+                    self.last_error = reason;
+                    events.push(PhaseEvent::CutOff);
                 }
-                Outcome::ShutdownAsked { request_id } => self.pending_shutdown = Some(request_id),
-                Outcome::GoalDone(summary) => {
-                    self.standing.send_modify(|standing| standing.goals_done = (standing.goals_done.0 + 1, summary));
+                TurnOutcome::ShutdownRequested { request_id } => self.pending_shutdown = Some(request_id),
+                TurnOutcome::GoalDone(summary) => {
+                    self.status.send_modify(|status| status.goals_done = (status.goals_done.0 + 1, summary));
                 }
-                // The lead stops the team, once its refusal is known; nothing more is begun until then.
-                Outcome::BudgetSpent(_) => events.extend([Event::BudgetSpent, Event::TurnEnded]),
-                // How it was broken off is known to who did it.
-                Outcome::BrokenOff => {}
+                // The lead sees the refusal and stops the team; nothing new starts until then.
+                TurnOutcome::BudgetSpent(_) => events.extend([PhaseEvent::BudgetSpent, PhaseEvent::TurnEnded]),
+                // The sender of the abort knows the reason.
+                TurnOutcome::Aborted => {}
             }
         }
-        // A claim that is gone ends the work; what the turn said besides does not count.
-        if events.contains(&Event::ClaimLost) {
-            return Ok(vec![Event::ClaimLost]);
+        // A lost claim ends the work, so the other events are void.
+        if events.contains(&PhaseEvent::ClaimLost) {
+            return Ok(vec![PhaseEvent::ClaimLost]);
         }
         Ok(events)
     }
@@ -288,143 +289,149 @@ impl Teammate {
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
         }
-        let was_told = self.model_failures > 0 && !is_final;
+        let is_repeated = self.model_failures > 0 && !is_final;
         self.outage = is_final.then(|| Outage::Model(reason.to_owned()));
         self.model_failures += 1;
-        let own = MODEL_BACKOFF_FIRST
+        let own_wait = MODEL_BACKOFF_FIRST
             .saturating_mul(1 << self.model_failures.saturating_sub(1).min(16))
             .min(MODEL_BACKOFF_MAX);
-        let wait = own.max(retry_after.unwrap_or_default());
+        let wait = own_wait.max(retry_after.unwrap_or_default());
         let until = self.agent.shared.clock.now().plus(wait).to_clock();
-        let (when, told) = match retry_after {
-            _ if is_final => (String::new(), reason.to_owned()),
-            Some(asked) if asked >= own => {
-                let when = format!("limited until {until}");
-                (when.clone(), format!("{when} ({}): {reason}", duration(wait)))
+        let events = &self.agent.shared.events;
+        let when = match retry_after {
+            _ if is_final => {
+                // Other members with the same model or key meet the same error.
+                events.warn_once("model", reason);
+                self.last_error = String::new();
+                String::new()
+            }
+            Some(asked) if asked >= own_wait => {
+                self.last_error = format!("limited until {until} ({}): {reason}", duration(wait));
+                events.warn(self.agent.name(), format!("its model: {}", self.last_error));
+                format!("limited until {until}")
             }
             _ => {
-                let when = format!("asked again at {until}");
-                (when.clone(), format!("{reason}; {when}"))
+                self.last_error = format!("{reason}; next request at {until}");
+                events.warn(self.agent.name(), format!("its model: {}", self.last_error));
+                format!("next request at {until}")
             }
         };
-        self.agent.shared.notes.warn(self.agent.name(), format!("its model: {told}"));
-        self.trouble = told;
-        self.stay_away(format!("its model, {when}: {reason}"), wait);
-        if !was_told {
-            self.tell_lead_of_model(reason).await;
+        self.begin_outage(format!("its model, {when}: {reason}"), wait);
+        if !is_repeated {
+            self.notify_lead_of_model(reason).await;
         }
     }
 
-    /// What it works with failed it: it waits, longer each time, and is of no use once that has gone on for long.
+    /// Handles a failure of its tools or workspace: waits, longer each time, and gives up after too many.
     pub(super) fn harness_failed(&mut self, reason: &str) {
-        reason.clone_into(&mut self.trouble);
+        reason.clone_into(&mut self.last_error);
         if matches!(self.phase, Phase::Stopping { .. }) {
             return;
         }
-        self.agent.shared.notes.warn(self.agent.name(), format!("a tool could not do its part: {reason}"));
+        self.agent.shared.events.warn(self.agent.name(), format!("its tools or workspace failed: {reason}"));
         self.harness_failures += 1;
         let is_out = self.harness_failures >= HARNESS_FAILURES_MAX;
         self.outage = is_out.then(|| Outage::Workspace(reason.to_owned()));
         let wait = HARNESS_BACKOFF_FIRST.saturating_mul(1 << self.harness_failures.saturating_sub(1).min(16));
-        self.stay_away("its workspace", wait.min(MODEL_BACKOFF_MAX));
+        self.begin_outage("its workspace", wait.min(MODEL_BACKOFF_MAX));
     }
 
-    /// Begins nothing for so long, because of what is named.
-    pub(super) fn stay_away(&mut self, because_of: impl Into<String>, wait: Duration) {
-        self.away_until = Some(Instant::now() + wait);
-        self.away_for = because_of.into();
+    /// Starts nothing for this time. `cause` names the failed part, for people.
+    pub(super) fn begin_outage(&mut self, cause: impl Into<String>, wait: Duration) {
+        self.outage_until = Some(Instant::now() + wait);
+        self.outage_cause = cause.into();
     }
 
-    /// Whether it may begin something, as far as its model and the stores go.
-    pub(super) fn is_able(&self) -> bool {
-        self.outage.is_none() && self.away_until.is_none_or(|until| Instant::now() >= until)
+    /// Returns true if no outage keeps it from starting something.
+    pub(super) fn can_work(&self) -> bool {
+        self.outage.is_none() && self.outage_until.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// Waits for something to happen: a word from the lead, or the time for the next look.
-    async fn wait(&mut self) -> Option<Event> {
+    /// Waits for a command or for the next poll.
+    async fn wait(&mut self) -> Option<PhaseEvent> {
         match self.phase {
             Phase::Idle { .. } | Phase::OnCall | Phase::Waiting { .. } => {}
-            // Nothing is left of the turn it was to finish.
-            _ => return Some(Event::TurnEnded),
+            // The turn it had to finish has ended.
+            _ => return Some(PhaseEvent::TurnEnded),
         }
         loop {
             let now = Instant::now();
-            let wait = match (self.phase, self.away_until) {
+            let wait = match (self.phase, self.outage_until) {
                 (_, Some(until)) if self.outage.is_none() => Some(until.saturating_duration_since(now)),
                 (Phase::Idle { .. } | Phase::Waiting { .. }, _) => Some(self.agent.shared.limits.poll_interval),
                 _ => None,
             };
-            let heard = tokio::select! {
+            let command = tokio::select! {
                 biased;
-                heard = self.control.recv() => heard.unwrap_or(Control::Stop),
-                () = sleep_if(wait) => Control::Look,
+                command = self.commands.recv() => command.unwrap_or(TeammateCommand::Stop),
+                () = sleep_if(wait) => TeammateCommand::Poll,
             };
-            match heard {
-                Control::Look | Control::ReadNow => return Some(self.look()),
-                Control::Prompt(prompt) => {
+            match command {
+                TeammateCommand::Poll | TeammateCommand::ReadInbox => return Some(self.poll()),
+                TeammateCommand::Prompt(prompt) => {
                     self.prompts.push_back(prompt);
-                    return Some(self.look());
+                    return Some(self.poll());
                 }
-                Control::Compact(reply) => {
-                    self.compactions_asked.push(reply);
+                TeammateCommand::Compact(reply) => {
+                    self.compaction_replies.push(reply);
                     return None;
                 }
-                Control::TryAgain => {
-                    (self.outage, self.away_until) = (None, None);
+                TeammateCommand::Retry => {
+                    (self.outage, self.outage_until) = (None, None);
                     self.report();
-                    return Some(self.look());
+                    return Some(self.poll());
                 }
-                Control::Stop | Control::StopNow => return Some(Event::StopAsked),
-                Control::ClaimLost(lost) if self.phase.held() == Some(lost) => {
-                    self.lost = Some(lost.task);
-                    return Some(Event::ClaimLost);
+                TeammateCommand::Stop | TeammateCommand::Abort => return Some(PhaseEvent::StopRequested),
+                TeammateCommand::ClaimLost(lost) if self.phase.claim() == Some(lost) => {
+                    self.lost_claim = Some(lost.task);
+                    return Some(PhaseEvent::ClaimLost);
                 }
-                Control::ClaimLost(_) => {}
+                TeammateCommand::ClaimLost(_) => {}
             }
         }
     }
 
-    pub(super) fn look(&mut self) -> Event {
-        // What is there before it looks is seen by it; who has news later sees that it must be told again.
-        self.standing.send_modify(|standing| standing.looks += 1);
-        if self.away_until.is_some_and(|until| Instant::now() >= until) && self.outage.is_none() {
-            self.away_until = None;
+    pub(super) fn poll(&mut self) -> PhaseEvent {
+        // This poll finds everything that was there before. After news that came later, the lead sees that it must wake it again.
+        self.status.send_modify(|status| status.polls += 1);
+        if self.outage_until.is_some_and(|until| Instant::now() >= until) && self.outage.is_none() {
+            self.outage_until = None;
             self.report();
         }
-        Event::Look
+        PhaseEvent::PollDue
     }
 
-    /// Says how it stands: to the lead at once, to people as a fact.
+    /// Reports its status: to the lead, and to people as an event.
     pub(super) fn report(&mut self) {
         let is_idle = matches!(self.phase, Phase::Idle { .. } | Phase::OnCall);
         let waiting_for = match (is_idle, &self.outage) {
             (false, _) => None,
             (true, Some(outage)) => Some(outage.waiting_for()),
-            (true, None) if !self.is_able() => Some(WaitingFor::Other(self.away_for.clone())),
+            (true, None) if !self.can_work() => Some(WaitingFor::Other(self.outage_cause.clone())),
             (true, None) => Some(WaitingFor::MailOrTask),
         };
-        let held = self.phase.held();
-        self.reins.hold(held);
-        let fact = Fact::TeammatePhase {
+        let claim = self.phase.claim();
+        self.turn_control.set_claim(claim);
+        let fact = EventKind::TeammatePhase {
             teammate: self.agent.name().to_owned(),
             phase: self.phase.word().to_owned(),
-            task: held.map(|held| held.task),
+            task: claim.map(|claim| claim.task),
             waiting_for: waiting_for.clone(),
         };
-        self.agent.shared.notes.fact(fact);
-        let is_away = !self.is_able();
-        let owes_answer = self.agent.conversation.owes_answer();
-        let last_said = self.agent.conversation.said_since_prompt().map(str::to_owned);
-        let prompts_answered = (is_idle && !owes_answer).then_some(self.prompts_taken);
-        self.standing.send_modify(|standing| {
-            standing.phase = self.phase;
-            standing.waiting_for = waiting_for;
-            standing.down = self.outage.as_ref().map(|outage| outage.reason().to_owned());
-            standing.is_away = is_away;
-            standing.owes_answer = owes_answer;
-            standing.reports += 1;
-            standing.last_said = last_said;
-            standing.prompts_answered = prompts_answered.unwrap_or(standing.prompts_answered);
+        self.agent.shared.events.fact(fact);
+        let is_in_outage = !self.can_work();
+        let has_unanswered = self.agent.conversation.has_unanswered();
+        let last_text = self.agent.conversation.text_since_prompt().map(str::to_owned);
+        let prompts_answered = (is_idle && !has_unanswered).then_some(self.prompts_taken);
+        self.status.send_modify(|status| {
+            status.phase = self.phase;
+            status.waiting_for = waiting_for;
+            status.outage = self.outage.as_ref().map(|outage| outage.reason().to_owned());
+            status.is_in_outage = is_in_outage;
+            status.has_unanswered = has_unanswered;
+            status.reports += 1;
+            status.last_text = last_text;
+            status.prompts_answered = prompts_answered.unwrap_or(status.prompts_answered);
         });
         self.agent.shared.reported.notify_one();
     }

@@ -1,33 +1,25 @@
-//! The arguments of tools: one list of parameters from which a tool's schema and the check of its input both come.
+//! The arguments of tools: one list of parameters gives the schema and the check of the input.
 //!
-//! Models are sloppy in ways that leave no doubt ("#3" for 3, "true" for true, a list as text); those are taken. What
-//! leaves doubt is refused with what was expected.
+//! Unambiguous mistakes of models are accepted: "#3" for 3, "true" for true, a list as text. The error for any other mistake
+//! names the expected value.
 
 use serde_json::{Map, Value, json};
 
 use super::ToolError;
 use crate::domain::task::{TASK_ID_MAX, TaskId};
 
-/// What a parameter holds.
+/// The type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Text.
     Text,
-    /// One of these words.
     Word(&'static [&'static str]),
-    /// A whole number.
     Integer,
-    /// True or false.
     Boolean,
-    /// The number of a task.
     Task,
-    /// Numbers of tasks.
     Tasks,
-    /// Several texts.
     Texts,
 }
 
-/// One parameter of a tool.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {
     name: &'static str,
@@ -36,19 +28,17 @@ pub struct Parameter {
     about: &'static str,
 }
 
-/// A parameter that must be given.
 #[must_use]
 pub const fn required(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
     Parameter { name, kind, is_required: true, about }
 }
 
-/// A parameter that may be given.
 #[must_use]
 pub const fn optional(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
     Parameter { name, kind, is_required: false, about }
 }
 
-/// The JSON Schema of these parameters.
+/// The JSON Schema of the parameters.
 pub(super) fn schema(parameters: &[Parameter]) -> Value {
     let properties: Map<String, Value> = parameters
         .iter()
@@ -86,7 +76,7 @@ impl Kind {
         }
     }
 
-    /// The value in its one form; `None` when it is none of this kind.
+    /// The value in its normal form; `None` if it does not fit this kind.
     fn read(self, value: &Value) -> Option<Value> {
         match self {
             Self::Text => match value {
@@ -131,7 +121,7 @@ fn task(value: &Value) -> Option<TaskId> {
     (id <= TASK_ID_MAX).then_some(TaskId(id))
 }
 
-/// A list; also one written as text, as JSON or with commas, and a single value in place of a list of one.
+/// Accepts a list, a list as text (JSON or separated by commas), and a single number.
 fn list(value: &Value) -> Option<Vec<Value>> {
     match value {
         Value::Array(items) => Some(items.clone()),
@@ -144,15 +134,15 @@ fn list(value: &Value) -> Option<Vec<Value>> {
     }
 }
 
-/// A tool's arguments, checked.
+/// The checked arguments of a call.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Arguments(Map<String, Value>);
 
 impl Arguments {
-    /// Checks `input` against the parameters. `null` counts as not given.
+    /// Checks `input` against the parameters. `null` counts as a missing argument.
     ///
     /// # Errors
-    /// [`ToolError::Mendable`] that names the argument, what was expected and what came.
+    /// [`ToolError::Recoverable`] names the argument, the expected value and the given one.
     pub fn read(parameters: &[Parameter], input: &Value) -> Result<Self, ToolError> {
         let given = object(input)?;
         let mut arguments = Map::new();
@@ -165,7 +155,7 @@ impl Arguments {
         let missing =
             parameters.iter().find(|parameter| parameter.is_required && !arguments.contains_key(parameter.name));
         match missing {
-            Some(parameter) => Err(ToolError::Mendable(format!(
+            Some(parameter) => Err(ToolError::Recoverable(format!(
                 "argument `{}` is missing: {} ({})",
                 parameter.name,
                 parameter.about,
@@ -175,43 +165,40 @@ impl Arguments {
         }
     }
 
-    /// A text that is required; empty where the list of parameters does not say so.
+    /// A required text. Empty if it is missing, which only an optional parameter can be.
     pub(super) fn text(&self, name: &str) -> &str {
         self.optional_text(name).unwrap_or_default()
     }
 
-    /// A text, if it was given.
     pub(super) fn optional_text(&self, name: &str) -> Option<&str> {
         self.0.get(name)?.as_str()
     }
 
-    /// A whole number, if it was given.
     pub(super) fn integer(&self, name: &str) -> Option<i64> {
         self.0.get(name)?.as_i64()
     }
 
-    /// Whether a flag is set.
+    /// A flag; false if it is missing.
     pub(super) fn flag(&self, name: &str) -> bool {
         self.0.get(name).and_then(Value::as_bool).unwrap_or_default()
     }
 
-    /// A task's number; 0, which is no task, where the list of parameters does not require it.
+    /// A task's number. If it is missing, 0, which is no task.
     pub(super) fn task(&self, name: &str) -> TaskId {
         TaskId(self.0.get(name).and_then(Value::as_u64).unwrap_or_default())
     }
 
-    /// Tasks' numbers; none when they were not given.
+    /// The numbers of tasks; empty if they are missing.
     pub(super) fn tasks(&self, name: &str) -> Vec<TaskId> {
         self.items(name).filter_map(Value::as_u64).map(TaskId).collect()
     }
 
-    /// Texts, if they were given.
     pub(super) fn texts(&self, name: &str) -> Option<Vec<String>> {
         self.0.get(name)?;
         Some(self.items(name).filter_map(Value::as_str).map(str::to_owned).collect())
     }
 
-    /// Whether any argument besides these was given.
+    /// Returns true if an argument other than `names` was given.
     pub(super) fn has_other_than(&self, names: &[&str]) -> bool {
         self.0.keys().any(|name| !names.contains(&name.as_str()))
     }
@@ -221,7 +208,7 @@ impl Arguments {
     }
 }
 
-/// The input as an object; nothing at all is an empty one, and one inside a text is taken out.
+/// The input as an object. Accepts an object as text, and nothing as an empty object.
 fn object(input: &Value) -> Result<Map<String, Value>, ToolError> {
     match input {
         Value::Object(map) => Ok(map.clone()),
@@ -229,9 +216,9 @@ fn object(input: &Value) -> Result<Map<String, Value>, ToolError> {
         Value::String(text) => match serde_json::from_str(text) {
             Ok(Value::Object(map)) => Ok(map),
             _ if text.trim().is_empty() => Ok(Map::new()),
-            _ => Err(ToolError::Mendable("the arguments are no JSON object".to_owned())),
+            _ => Err(ToolError::Recoverable("the arguments are not a JSON object".to_owned())),
         },
-        _ => Err(ToolError::Mendable("the arguments are no JSON object".to_owned())),
+        _ => Err(ToolError::Recoverable("the arguments are not a JSON object".to_owned())),
     }
 }
 
@@ -244,13 +231,13 @@ fn unknown(name: &str, parameters: &[Parameter]) -> ToolError {
     let hint = nearest.map(|(_, near)| format!(" Did you mean `{near}`?")).unwrap_or_default();
     let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
     let takes = if names.is_empty() { "no arguments".to_owned() } else { names.join(", ") };
-    ToolError::Mendable(format!("unknown argument `{}`; this tool takes {takes}.{hint}", name.escape_debug()))
+    ToolError::Recoverable(format!("unknown argument `{}`; this tool takes {takes}.{hint}", name.escape_debug()))
 }
 
 fn wrong(parameter: &Parameter, value: &Value) -> ToolError {
     let given = value.to_string();
     let given = super::output::head_of(&given, 80);
-    ToolError::Mendable(format!("argument `{}` must be {}; got {given}", parameter.name, parameter.kind.expected()))
+    ToolError::Recoverable(format!("argument `{}` must be {}; got {given}", parameter.name, parameter.kind.expected()))
 }
 
 #[cfg(test)]
@@ -258,13 +245,13 @@ mod tests {
     use super::*;
 
     const PARAMETERS: [Parameter; 7] = [
-        required("task_id", Kind::Task, "which task"),
+        required("task_id", Kind::Task, "the task"),
         optional("subject", Kind::Text, "its line"),
-        optional("status", Kind::Word(&["pending", "completed"]), "where it stands"),
+        optional("status", Kind::Word(&["pending", "completed"]), "its status"),
         optional("limit", Kind::Integer, "how many"),
-        optional("final", Kind::Boolean, "whether for good"),
-        optional("blocked_by", Kind::Tasks, "what first"),
-        optional("requires", Kind::Texts, "who can"),
+        optional("final", Kind::Boolean, "no retry"),
+        optional("blocked_by", Kind::Tasks, "its blockers"),
+        optional("requires", Kind::Texts, "its roles"),
     ];
 
     fn read(input: Value) -> Result<Arguments, String> {
@@ -272,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn sloppy_arguments_without_doubt_are_taken() {
+    fn unambiguous_sloppy_arguments_are_accepted() {
         for id in [json!(3), json!("3"), json!("#3"), json!(3.0), json!(" #3 ")] {
             assert_eq!(read(json!({ "task_id": id })).unwrap().task("task_id"), TaskId(3));
         }
@@ -290,8 +277,8 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_doubt_is_refused_with_what_was_expected() {
-        for (input, says) in [
+    fn ambiguous_argument_error_names_expected_value() {
+        for (input, expected) in [
             (json!({}), "`task_id` is missing"),
             (json!({ "task_id": null }), "`task_id` is missing"),
             (json!({ "task_id": "three" }), "`task_id` must be the number of a task, such as 3; got \"three\""),
@@ -302,16 +289,16 @@ mod tests {
             (json!({ "task_id": 1, "blocked_by": [1, "x"] }), "a list of task numbers"),
             (json!({ "task": 1 }), "unknown argument `task`; this tool takes task_id, subject"),
             (json!({ "task": 1 }), "Did you mean `task_id`?"),
-            (json!([1]), "no JSON object"),
-            (json!("hello"), "no JSON object"),
+            (json!([1]), "not a JSON object"),
+            (json!("hello"), "not a JSON object"),
         ] {
             let error = read(input.clone()).unwrap_err();
-            assert!(error.contains(says), "{input}: {error} should say {says}");
+            assert!(error.contains(expected), "{input}: {error} should contain {expected}");
         }
     }
 
     #[test]
-    fn the_schema_says_what_is_read() {
+    fn tool_schema_matches_parameters() {
         let schema = schema(&PARAMETERS);
         assert_eq!(schema["required"], json!(["task_id"]));
         assert_eq!(schema["properties"]["status"]["enum"], json!(["pending", "completed"]));

@@ -1,30 +1,30 @@
-//! `claim_task`: takes one task of the board.
+//! `claim_task`: claims one task of the board.
 
 use serde_json::Value;
 
+use super::adapter::{TypedTool, text_argument};
 use super::arguments::{Arguments, Kind, Parameter, required};
-use super::checked::{Checked, text_of};
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
-use crate::domain::context::verify_line;
+use crate::domain::prompt::verify_line;
 use crate::ports::Claimant;
 
 pub(super) struct ClaimTask;
 
 #[async_trait::async_trait]
-impl Checked for ClaimTask {
+impl TypedTool for ClaimTask {
     const NAME: &'static str = "claim_task";
-    const DESCRIPTION: &'static str = "Claims one pending task for you. Tasks come to you by themselves; use this only to choose one, while you hold none. It is refused, with the reason, when the task waits for others, is held or kept for somebody, or requires what you cannot do.";
+    const DESCRIPTION: &'static str = "Claims one pending task for you. You get tasks without it: use it only to choose one, and only if you hold none. It fails, with the reason, if the task is blocked, claim, reserved for another member, or requires a role or capability that you lack.";
     const PARAMETERS: &'static [Parameter] = &[required("task_id", Kind::Task, "The task's number")];
 
     fn about(&self, input: &Value) -> String {
-        text_of(input, "task_id")
+        text_argument(input, "task_id")
     }
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let held = *context.holding.borrow();
-        if let Some((task, _)) = held {
-            return Err(ToolError::Mendable(format!(
-                "you hold task {task}; report it with task_update (completed, failed, or pending to release it) first"
+        let claim = *context.claim.borrow();
+        if let Some((task, _)) = claim {
+            return Err(ToolError::Recoverable(format!(
+                "you hold task {task}; report it first with `task_update` (completed, failed, or pending to release it)"
             )));
         }
         let claimant = Claimant {

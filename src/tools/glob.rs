@@ -1,48 +1,48 @@
-//! `glob`: files by name.
+//! `glob`: finds files by path.
 
 use std::path::Path;
 
 use serde_json::Value;
 
+use super::adapter::{TypedTool, text_argument};
 use super::arguments::{Arguments, Kind, Parameter, optional, required};
-use super::checked::{Checked, text_of};
 use super::walk::{matcher, walk};
 use super::workspace::{Workspace, WorkspaceRoot};
 use super::{ToolContext, ToolError, ToolOutput};
 
-/// The most paths handed back.
+/// The most paths in a result.
 const PATHS_MAX: usize = 500;
 
 pub(super) struct Glob;
 
 #[async_trait::async_trait]
-impl Checked for Glob {
+impl TypedTool for Glob {
     const NAME: &'static str = "glob";
-    const DESCRIPTION: &'static str = "Lists files of the workspace whose path matches a pattern. Left out: .git, Brigade's own files, and what git ignores. To search inside files use grep.";
+    const DESCRIPTION: &'static str = "Lists files of the workspace whose path matches a pattern. Leaves out .git, Brigade's files and files that git ignores. To search in files use `grep`.";
     const PARAMETERS: &'static [Parameter] = &[
         required(
             "pattern",
             Kind::Text,
-            "Matched against paths relative to the workspace (or to `path`): `*` stays within a folder, `**` crosses folders, `{a,b}` is either one; without `/` it matches names in any folder",
+            "A pattern for paths relative to the workspace or to `path`: `*` stays within a folder, `**` crosses folders, `{a,b}` matches one; without `/` it matches names in any folder",
         ),
-        optional("path", Kind::Text, "The folder to look in; the whole workspace if not given"),
+        optional("path", Kind::Text, "The folder to search; default: the workspace"),
     ];
 
     fn about(&self, input: &Value) -> String {
-        text_of(input, "pattern")
+        text_argument(input, "pattern")
     }
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let pattern = arguments.text("pattern").to_owned();
         let path = arguments.optional_text("path").unwrap_or(".").to_owned();
-        let text = WorkspaceRoot::of(context).work(move |workspace| glob(workspace, &pattern, &path)).await?;
+        let text = WorkspaceRoot::of(context).run_blocking(move |workspace| glob(workspace, &pattern, &path)).await?;
         Ok(ToolOutput::text(text))
     }
 }
 
 fn glob(workspace: &Workspace, pattern: &str, path: &str) -> Result<String, ToolError> {
-    let inside = Path::new(pattern).strip_prefix(workspace.root()).ok().and_then(Path::to_str);
-    let matcher = matcher(inside.unwrap_or(pattern))?;
+    let relative_pattern = Path::new(pattern).strip_prefix(workspace.root()).ok().and_then(Path::to_str);
+    let matcher = matcher(relative_pattern.unwrap_or(pattern))?;
     let below = workspace.resolve(path)?;
     let (mut paths, mut count) = (Vec::new(), 0_usize);
     let walked = walk(workspace, &below, |found| {
@@ -62,7 +62,7 @@ fn glob(workspace: &Workspace, pattern: &str, path: &str) -> Result<String, Tool
         paths.push(format!("({PATHS_MAX} of {count} files are shown; narrow the pattern)"));
     }
     if !walked.is_complete {
-        paths.push("(there are too many files to look at all; give a `path`)".to_owned());
+        paths.push("(too many files to search all; give a `path`)".to_owned());
     }
     paths.extend(walked.notes);
     Ok(paths.join("\n"))

@@ -1,4 +1,4 @@
-//! `grep`: lines of files by regular expression.
+//! `grep`: finds lines by regular expression.
 
 use std::fmt::Write as _;
 use std::io;
@@ -7,22 +7,22 @@ use std::path::Path;
 use regex::bytes::{Regex, RegexBuilder};
 use serde_json::Value;
 
+use super::adapter::{TypedTool, text_argument};
 use super::arguments::{Arguments, Kind, Parameter, optional, required};
-use super::checked::{Checked, text_of};
-use super::walk::{Found, Walked, matcher, walk};
+use super::walk::{FoundFile, WalkResult, matcher, walk};
 use super::workspace::WorkspaceRoot;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::platform::reading;
 
-/// The largest file that is searched, in bytes.
+/// The largest file to search, in bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// The longest part of a line that is shown, in bytes.
+/// The longest part of a line in a result, in bytes.
 const LINE_BYTES_MAX: usize = 400;
-/// The most lines that match, or files, handed back.
+/// The most matching lines, or files, in a result.
 const MATCHES_MAX: usize = 200;
-/// The most lines around a match.
+/// The most context lines before and after a match.
 const CONTEXT_LINES_MAX: i64 = 20;
-/// How much of a file is looked at to tell text from binary, in bytes.
+/// The bytes at the start of a file that show if it is binary.
 const SNIFF_BYTES: usize = 8192;
 /// The largest compiled expression, in bytes.
 const EXPRESSION_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -30,36 +30,36 @@ const EXPRESSION_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(super) struct Grep;
 
 #[async_trait::async_trait]
-impl Checked for Grep {
+impl TypedTool for Grep {
     const NAME: &'static str = "grep";
-    const DESCRIPTION: &'static str = "Searches the text files of the workspace for a regular expression. Lines come as `path:line:text`, lines around them as `path-line-text`. Left out: binary files, files over 16 MiB, .git, Brigade's own files, and what git ignores. Use it rather than `grep -r`.";
+    const DESCRIPTION: &'static str = "Searches the text files of the workspace for a regular expression. Matches are `path:line:text`, context lines `path-line-text`. Leaves out binary files, files over 16 MiB, .git, Brigade's files and files that git ignores. Use it instead of `grep -r`.";
     const PARAMETERS: &'static [Parameter] = &[
         required(
             "pattern",
             Kind::Text,
-            "The expression, matched line by line, in Rust's syntax as in ripgrep: no look-around; `(`, `{` and `.` as they are take a `\\`",
+            "The expression for one line, in Rust's syntax as in ripgrep: no look-around; escape literal `(`, `{` and `.` with `\\`",
         ),
-        optional("path", Kind::Text, "The file or folder to search; the whole workspace if not given"),
+        optional("path", Kind::Text, "The file or folder to search; default: the workspace"),
         optional("glob", Kind::Text, "Only files whose path matches this pattern, such as `*.rs`"),
-        optional("context", Kind::Integer, "How many lines to show before and after each match"),
-        optional("files_only", Kind::Boolean, "Name the files that match, not the lines"),
-        optional("ignore_case", Kind::Boolean, "Whether capital letters make no difference"),
+        optional("context", Kind::Integer, "Lines to show before and after each match"),
+        optional("files_only", Kind::Boolean, "Only list the matching files"),
+        optional("ignore_case", Kind::Boolean, "Ignore upper and lower case"),
     ];
 
     fn about(&self, input: &Value) -> String {
-        text_of(input, "pattern")
+        text_argument(input, "pattern")
     }
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let mut search = Search::of(&arguments)?;
         let path = arguments.optional_text("path").unwrap_or(".").to_owned();
         let glob = arguments.optional_text("glob").map(matcher).transpose()?;
-        let text = WorkspaceRoot::of(context).work(move |workspace| {
+        let text = WorkspaceRoot::of(context).run_blocking(move |workspace| {
             let below = workspace.resolve(&path)?;
             let walked = walk(workspace, &below, |found| {
                 let relative = found.path.strip_prefix(&below).unwrap_or(found.path);
                 if glob.as_ref().is_none_or(|glob| glob.is_match(found.path) || glob.is_match(relative)) {
-                    search.file(found);
+                    search.search_file(found);
                 }
                 search.matches < MATCHES_MAX && search.text.len() < workspace.output_bytes_max()
             });
@@ -85,7 +85,7 @@ impl Search {
             .case_insensitive(arguments.flag("ignore_case"))
             .size_limit(EXPRESSION_BYTES_MAX)
             .build()
-            .map_err(|error| ToolError::Mendable(format!("`{pattern}` is no regular expression: {error}")))?;
+            .map_err(|error| ToolError::Recoverable(format!("`{pattern}` is not a regular expression: {error}")))?;
         let context_lines = arguments.integer("context").unwrap_or(0).clamp(0, CONTEXT_LINES_MAX);
         Ok(Self {
             expression,
@@ -97,8 +97,8 @@ impl Search {
         })
     }
 
-    /// Searches one file; one that cannot be read is passed over.
-    fn file(&mut self, found: &Found<'_>) {
+    /// Searches one file. Skips it if it cannot be read.
+    fn search_file(&mut self, found: &FoundFile<'_>) {
         let read = || {
             let file = found.open()?;
             if file.metadata()?.len() > FILE_BYTES_MAX {
@@ -108,13 +108,13 @@ impl Search {
         };
         match read() {
             Ok(bytes) if bytes[..bytes.len().min(SNIFF_BYTES)].contains(&0) => {}
-            Ok(bytes) => self.lines(found.path, &bytes),
+            Ok(bytes) => self.search_lines(found.path, &bytes),
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => self.too_large += 1,
             Err(_) => {}
         }
     }
 
-    fn lines(&mut self, path: &Path, bytes: &[u8]) {
+    fn search_lines(&mut self, path: &Path, bytes: &[u8]) {
         let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         let lines: Vec<&[u8]> =
             bytes.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line)).collect();
@@ -136,7 +136,7 @@ impl Search {
             }
             for (index, line) in lines.iter().enumerate().take(to).skip(from) {
                 let separator = if self.expression.is_match(line) { ':' } else { '-' };
-                let _ = writeln!(self.text, "{}{separator}{}{separator}{}", path.display(), index + 1, shown(line));
+                let _ = writeln!(self.text, "{}{separator}{}{separator}{}", path.display(), index + 1, shortened(line));
             }
             shown_up_to = to.max(shown_up_to);
             if self.matches >= MATCHES_MAX {
@@ -145,7 +145,7 @@ impl Search {
         }
     }
 
-    fn into_text(mut self, walked: &Walked) -> String {
+    fn into_text(mut self, walked: &WalkResult) -> String {
         if self.matches == 0 {
             self.text.push_str("no match\n");
         }
@@ -156,7 +156,7 @@ impl Search {
             let _ = writeln!(self.text, "({} files over 16 MiB were not searched)", self.too_large);
         }
         if !walked.is_complete {
-            self.text.push_str("(there are too many files to search all; give a `path`)\n");
+            self.text.push_str("(too many files to search all; give a `path`)\n");
         }
         for note in &walked.notes {
             let _ = writeln!(self.text, "{note}");
@@ -165,8 +165,8 @@ impl Search {
     }
 }
 
-fn shown(line: &[u8]) -> String {
-    let text = super::output::harmless(line);
+fn shortened(line: &[u8]) -> String {
+    let text = super::output::without_control_characters(line);
     if text.len() <= LINE_BYTES_MAX {
         return text;
     }

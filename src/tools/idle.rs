@@ -1,17 +1,17 @@
-//! `idle`: nothing is left to do.
+//! `idle`: ends the teammate's WORK phase.
 
 use serde_json::Value;
 
+use super::adapter::TypedTool;
 use super::arguments::{Arguments, Parameter};
-use super::checked::Checked;
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
 
 pub(super) struct Idle;
 
 #[async_trait::async_trait]
-impl Checked for Idle {
+impl TypedTool for Idle {
     const NAME: &'static str = "idle";
-    const DESCRIPTION: &'static str = "Says that you have nothing left to do. You wait, at no cost, and are called when mail or a task arrives. Report the task you hold first, with task_update. Never wait by sleeping or by asking again and again.";
+    const DESCRIPTION: &'static str = "Reports that you have nothing left to do. You then wait at no cost until mail or a task arrives. If you hold a task, report it first with `task_update`. Never wait with sleep or repeated calls.";
     const PARAMETERS: &'static [Parameter] = &[];
 
     fn about(&self, _: &Value) -> String {
@@ -19,10 +19,10 @@ impl Checked for Idle {
     }
 
     async fn run(&self, _: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let held = *context.holding.borrow();
-        let text = match held {
-            Some((task, _)) => format!("you still hold task {task}: report it with task_update"),
-            None => "you are idle; mail or a task will call you".to_owned(),
+        let claim = *context.claim.borrow();
+        let text = match claim {
+            Some((task, _)) => format!("you still hold task {task}: report it with `task_update`"),
+            None => "you are idle until mail or a task arrives".to_owned(),
         };
         Ok(ToolOutput { text, effect: ToolEffect::Idle })
     }

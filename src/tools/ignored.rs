@@ -1,7 +1,8 @@
-//! What git leaves out of a folder, and what `.ignore` files do: by their rules, read from open folders within bounds.
+//! The rules of git's ignore files and of `.ignore` files, read from open folders within bounds.
 //!
-//! As in ripgrep, `.ignore` counts before `.gitignore` and that before `.git/info/exclude`; of one kind the nearest folder's rules count, and in a file
-//! the last line that matches. The `ignore` crate understands the lines. It is not let open files: it follows links and reads pipes and devices.
+//! As in ripgrep, `.ignore` overrides `.gitignore`, which overrides `.git/info/exclude`. Within one kind the nearest folder decides, and in
+//! a file the last matching line. The `ignore` crate parses the lines. It opens no file here, because it would follow links and read
+//! pipes and devices.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,38 +12,38 @@ use std::path::{Path, PathBuf};
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-use crate::platform::reading::{self, Accept};
+use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::{FileKind, Folder};
 
-/// The largest file of rules that is read, in bytes.
+/// The largest ignore file, in bytes.
 const FILE_BYTES_MAX: u64 = 128 * 1024;
-/// The most that is read of all such files of one walk, in bytes.
+/// The most that one walk reads of all ignore files, in bytes.
 const ALL_BYTES_MAX: u64 = 1024 * 1024;
-/// The longest rule, in bytes: a path's length. Longer ones match nothing, and could be nested deeper than the stack.
+/// The longest rule, in bytes, like the longest path. A longer one matches nothing, and its nesting could overflow the stack.
 pub(super) const RULE_BYTES_MAX: usize = 4096;
-/// The most files of rules that are named because they could not be read.
+/// The most ignore files that the notes name.
 const NOTES_MAX: usize = 5;
-/// The largest file in which git says where a folder's repository lies, in bytes.
+/// The largest `.git` file of a worktree, in bytes.
 const POINTER_BYTES_MAX: u64 = 8 * 1024;
 
-/// What is read of rules in one walk.
+/// Reads the ignore files of one walk.
 pub(super) struct RuleReader<'a> {
     workspace: &'a Path,
     bytes_left: u64,
-    /// The files that could not be read, and why.
+    /// The ignore files that could not be read, with reasons.
     pub notes: Vec<String>,
 }
 
-/// The rules of a folder and those of the folders above it, as far as the walk began there.
+/// The rules of a folder and of the folders above it, up to the start of the walk.
 pub(super) struct Rules<'a> {
     above: Option<&'a Rules<'a>>,
-    /// Of `.ignore`, `.gitignore` and `.git/info/exclude`, in this order.
+    /// From `.ignore`, `.gitignore` and `.git/info/exclude`, in this order.
     files: [Gitignore; 3],
 }
 
 impl Rules<'_> {
-    /// Whether a file or folder is left out; its path is relative to the workspace.
-    pub fn leave_out(&self, path: &Path, is_folder: bool) -> bool {
+    /// Returns true if the file or folder is ignored. Its path is relative to the workspace.
+    pub fn exclude(&self, path: &Path, is_folder: bool) -> bool {
         for kind in 0..self.files.len() {
             let mut next = Some(self);
             while let Some(rules) = next {
@@ -62,7 +63,7 @@ impl<'a> RuleReader<'a> {
         Self { workspace, bytes_left: ALL_BYTES_MAX, notes: Vec::new() }
     }
 
-    /// The rules of a folder that has these entries; `path` is relative to the workspace, and empty for the workspace itself.
+    /// Reads the rules of a folder with these entries. `path` is relative to the workspace, and empty for the workspace itself.
     pub fn rules_of<'r>(
         &mut self,
         folder: &Folder,
@@ -79,7 +80,7 @@ impl<'a> RuleReader<'a> {
         }
         let exclude = match kind_of(".git") {
             Some(FileKind::Folder) => Some(open_exclude(folder)),
-            // A worktree's, whose repository lies elsewhere. Below the workspace nothing is to lead out of it.
+            // A worktree: its repository is in another place. Only the `.git` file of the workspace itself can lead out of it.
             Some(FileKind::File) if path.as_os_str().is_empty() => open_exclude_of_worktree(self.workspace, folder),
             _ => None,
         };
@@ -89,7 +90,7 @@ impl<'a> RuleReader<'a> {
         Rules { above, files }
     }
 
-    /// The rules of a file in `folder`; none where it cannot be read, which is noted unless it is just not there.
+    /// Parses an ignore file in `folder`. If it cannot be read, there are no rules, and a note unless it is missing.
     fn read(&mut self, folder: &Path, name: &str, file: io::Result<File>) -> Gitignore {
         let bytes_max = FILE_BYTES_MAX.min(self.bytes_left);
         let bytes = match file.and_then(|file| reading::read_all(file, bytes_max)) {
@@ -97,7 +98,7 @@ impl<'a> RuleReader<'a> {
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound && self.notes.len() < NOTES_MAX {
                     let path = folder.join(name);
-                    self.notes.push(format!("(the rules in `{}` do not count: {error})", path.display()));
+                    self.notes.push(format!("(cannot use the rules in `{}`: {error})", path.display()));
                 }
                 return Gitignore::empty();
             }
@@ -106,7 +107,7 @@ impl<'a> RuleReader<'a> {
         let mut builder = GitignoreBuilder::new(folder);
         let text = String::from_utf8_lossy(&bytes);
         for line in text.trim_start_matches('\u{feff}').lines().filter(|line| line.len() <= RULE_BYTES_MAX) {
-            // A line that is no rule matches nothing, as in git.
+            // An invalid line matches nothing, as in git.
             let _ = builder.add_line(None, line);
         }
         builder.build().unwrap_or_else(|_| Gitignore::empty())
@@ -122,7 +123,7 @@ fn open_exclude_of_worktree(workspace: &Path, folder: &Folder) -> Option<io::Res
     let first_line = |bytes: Vec<u8>| String::from_utf8(bytes).ok()?.lines().next().map(str::to_owned);
     let pointer = reading::read_all(folder.open_for_reading(".git".as_ref()).ok()?, POINTER_BYTES_MAX).ok()?;
     let git_dir = workspace.join(first_line(pointer)?.strip_prefix("gitdir: ")?);
-    let common = reading::read(&git_dir.join("commondir"), Accept::FilesHere, POINTER_BYTES_MAX).ok()?;
+    let common = reading::read(&git_dir.join("commondir"), AllowedKinds::FilesHere, POINTER_BYTES_MAX).ok()?;
     let common: PathBuf = git_dir.join(first_line(common)?);
-    Some(reading::open(&common.join("info/exclude"), Accept::FilesHere))
+    Some(reading::open(&common.join("info/exclude"), AllowedKinds::FilesHere))
 }

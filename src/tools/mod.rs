@@ -1,24 +1,27 @@
-//! The tools a model may ask for: one file each, one line in the table each.
+//! The tools of models: one file and one line in [`table::TOOLS`] each.
 //!
-//! A tool gets its arguments and a [`ToolContext`]; it reaches files through the workspace, the board and mail through the
-//! ports, and commands through the guard. It knows nothing of turns or models.
+//! A tool gets its arguments and a [`ToolContext`]. It reaches files through the workspace, board and mail through the ports,
+//! and commands through the guard. It does not know turns or models.
 
-pub mod answers;
-// Not for other programs: fuzz targets reach it.
+#![warn(missing_docs)]
+
+pub mod approval_answers;
+// Public for fuzz targets only.
+mod adapter;
 #[doc(hidden)]
 pub mod arguments;
 mod bash;
 mod broadcast;
-mod checked;
 mod claim_task;
-pub mod command;
-pub mod deliver;
+pub mod command_runner;
+pub mod completion;
 mod edit_file;
 mod glob;
 mod grep;
 mod idle;
 mod ignored;
-mod mail;
+mod lead_tools;
+mod messaging;
 pub mod output;
 mod plan_approval;
 mod read_file;
@@ -31,7 +34,6 @@ mod task_create;
 mod task_get;
 mod task_list;
 mod task_update;
-mod team;
 mod todo;
 mod verify;
 mod walk;
@@ -47,218 +49,218 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::domain::access::PathRule;
-use crate::domain::event::Fact;
+use crate::domain::event::EventKind;
+use crate::domain::failure_summary;
 use crate::domain::name::Name;
-use crate::domain::reason;
-use crate::domain::record::RunningCommand;
-use crate::domain::refusal::Refusal;
+use crate::domain::records::RunningCommand;
 use crate::domain::task::TaskId;
+use crate::domain::task_error::TaskError;
 use crate::ports::{Clock, StoreError, StoreResult, Stores, ToolSpec};
 use crate::sandbox::Sandbox;
-pub use deliver::Lodging;
+pub use completion::TaskWorktree;
 
-/// Something a model may ask for.
+/// A function that a model can call.
 #[async_trait]
 pub trait Tool: Send + Sync {
-    /// What the model is told of it.
+    /// Name, description and schema, as the model reads them.
     fn spec(&self) -> ToolSpec;
 
-    /// One line for people about a call with this input: the command, the path.
+    /// Describes a call with this input in one line for people: the command, the path.
     fn about(&self, input: &Value) -> String;
 
-    /// Does it. Dropping the future ends what it started.
+    /// Runs the tool. Dropping the future ends all that it started.
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError>;
 }
 
-/// `tool` with all it says bounded and defused, as Brigade's own tools say it.
+/// Wraps `tool`, so that its output is bounded and escaped like that of Brigade's own tools.
 #[must_use]
-pub fn guarded(tool: Arc<dyn Tool>) -> Arc<dyn Tool> {
-    Arc::new(checked::Guarded(tool))
+pub fn sanitized(tool: Arc<dyn Tool>) -> Arc<dyn Tool> {
+    Arc::new(adapter::SanitizedTool(tool))
 }
 
-/// What a tool gives back.
+/// The result of a tool call that succeeded.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ToolOutput {
-    /// What the model reads; already within its bound.
+    /// The text for the model, within its bound.
     pub text: String,
-    /// What the harness does about it.
+    /// The action of the harness after the call.
     pub effect: ToolEffect,
 }
 
 impl ToolOutput {
-    /// Output that asks nothing of the harness.
+    /// Output without an effect.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self { text: text.into(), effect: ToolEffect::None }
     }
 }
 
-/// What the harness does after a tool, besides handing on its text.
+/// The action of the harness after a tool call. The text goes to the model in any case.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ToolEffect {
-    /// Nothing.
+    /// No action.
     #[default]
     None,
-    /// The teammate has no more work: its WORK phase ends.
+    /// The teammate has no more work: ends its WORK phase.
     Idle,
-    /// The teammate holds this task now.
+    /// The teammate now holds this task.
     Claimed {
-        /// The task.
+        /// The claimed task.
         task: TaskId,
-        /// Its attempt.
+        /// The attempt of this claim.
         attempt: u32,
     },
-    /// The teammate no longer holds its task: completed, failed or released.
+    /// The teammate no longer holds its task: it is completed, failed or released.
     Finished,
     /// The teammate agreed to stop.
     Stop,
-    /// The lead says the goal is met.
+    /// The lead reports that the goal is met.
     GoalDone {
-        /// What was reached.
+        /// The result, with evidence.
         summary: String,
     },
 }
 
-/// Why a tool did not do what it was asked.
+/// The error of a tool call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ToolError {
-    /// The model can mend it: it reads the text as an error result.
+    /// The model can correct it: it gets the text as an error result.
     #[error("{0}")]
-    Mendable(String),
-    /// The teammate no longer holds its task: no further tool is called.
+    Recoverable(String),
+    /// The teammate no longer holds its task: no further tool runs.
     #[error("{0}")]
     ClaimLost(String),
-    /// The turn ends.
+    /// Ends the turn.
     #[error("{0}")]
     Fatal(String),
 }
 
 impl ToolError {
-    /// Why, in a bounded line.
+    /// The error in one bounded line, for others than the caller.
     #[must_use]
     pub fn headline(&self) -> String {
-        reason::for_others(&self.to_string())
+        failure_summary::in_third_person_for_others(&self.to_string())
     }
 }
 
 impl From<StoreError> for ToolError {
-    /// A stale attempt is a lost claim; what the system refused ends the turn; everything else can be mended.
+    /// A stale attempt is a lost claim. An error of the system ends the turn. The model can correct every other one.
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Refused(Refusal::Stale { .. }) => Self::ClaimLost(error.to_string()),
-            StoreError::Io { .. } | StoreError::NewerFormat { .. } | StoreError::Occupied { .. } => {
+            StoreError::Refused(TaskError::Stale { .. }) => Self::ClaimLost(error.to_string()),
+            StoreError::Io { .. } | StoreError::NewerFormat { .. } | StoreError::AlreadyLed { .. } => {
                 Self::Fatal(error.to_string())
             }
-            _ => Self::Mendable(error.to_string()),
+            _ => Self::Recoverable(error.to_string()),
         }
     }
 }
 
-/// What a lead may do with teammates; the team implements it.
+/// The lead's control over teammates. The team implements it.
 #[async_trait]
 pub trait TeamControl: Send + Sync {
-    /// Starts a teammate, or a stopped one again, under this role with these instructions. The error says why not.
+    /// Starts a new or stopped teammate with this role and these instructions. The error has the reason, for the lead.
     async fn spawn_teammate(&self, name: &Name, role: &str, prompt: &str) -> Result<String, String>;
 
-    /// How each teammate stands, as text for the lead.
+    /// Lists the status of each teammate, as text for the lead.
     async fn list_teammates(&self) -> String;
 
-    /// Whom mail can be sent to.
+    /// The names that accept mail.
     fn members(&self) -> Vec<Name>;
 
-    /// Whether the lead has a model that decides; where it goes by rule, decisions are the person's.
-    fn lead_thinks(&self) -> bool;
+    /// Returns true if the lead has a model that decides. For a `runbook` lead, the person decides.
+    fn lead_is_llm(&self) -> bool;
 
-    /// Who is to review what `author` did, of those who can do `what`: another member whose model thinks, one that waits for work
-    /// first. Where there is none it is the lead, or the person where that goes by rule.
-    fn reviewer(&self, author: &Name, what: &str) -> String;
+    /// Selects the reviewer of `author`'s work: another member with an LLM and the role or capability `required`, idle ones
+    /// first. Without such a member it is the lead, or the person if the lead is `runbook`.
+    fn reviewer(&self, author: &Name, required: &str) -> String;
 }
 
-/// The limits a tool keeps.
+/// The limits of tools.
 #[derive(Debug, Clone)]
 pub struct ToolLimits {
-    /// How long a command may run unless the call says otherwise.
+    /// The timeout of a command if the call names none.
     pub command_timeout: Duration,
-    /// The longest a call may ask for.
+    /// The longest timeout that a call can name.
     pub command_timeout_max: Duration,
-    /// The most output in bytes.
+    /// The longest output, in bytes.
     pub output_bytes_max: usize,
 }
 
-/// Everything a tool may reach.
+/// All that a tool can use.
 pub struct ToolContext {
-    /// Who calls.
+    /// The caller's name.
     pub name: Name,
-    /// Its role.
+    /// The caller's role.
     pub role: String,
-    /// All it can do.
+    /// The caller's capabilities.
     pub capabilities: Vec<String>,
-    /// Its team.
+    /// The team's name.
     pub team: Name,
-    /// Whether the caller is the lead.
+    /// True if the caller is the lead.
     pub is_lead: bool,
-    /// The task it holds and the attempt, as of now.
-    pub holding: watch::Receiver<Option<(TaskId, u32)>>,
-    /// The stores.
+    /// The task and attempt that the caller holds now.
+    pub claim: watch::Receiver<Option<(TaskId, u32)>>,
+    /// The board, the mailbox and the other stores.
     pub stores: Stores,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
-    /// The workspace's root folder, absolute.
+    /// The root folder for file tools and commands, absolute: the workspace, or the task's worktree.
     pub workspace: PathBuf,
-    /// Files and folders, absolute or relative to the workspace, that no tool may write.
+    /// Files and folders that no tool can write, absolute or relative to `workspace`.
     pub control_files: Arc<[PathBuf]>,
-    /// Rules for the paths of commands besides those of the sandbox.
+    /// Rules for the paths of commands, in addition to those of the sandbox.
     pub boundaries: Arc<[PathRule]>,
-    /// Whether no model decides what the caller does: what it reports is what commands printed, not words about them.
-    pub goes_by_rule: bool,
-    /// Where tasks have worktrees of their own: the one the caller works in, whose root `workspace` is then.
-    pub lodging: Option<Arc<Lodging>>,
-    /// Why the caller may write no file and change nothing by a command, where that is so.
+    /// True if the caller is a runbook: its reports are the output of commands.
+    pub is_runbook: bool,
+    /// The worktree of the caller's task, in a team with isolation. Its root is then `workspace`.
+    pub task_worktree: Option<Arc<TaskWorktree>>,
+    /// The reason why the caller can write no file, neither with a tool nor by a command.
     pub read_only: Option<ReadOnly>,
-    /// Who reviews what is done before it is completed: a role, a capability, `lead`, `human`; nobody without it.
+    /// The reviewer that completions need: a role, a capability, `lead` or `human`. Without it there is no review.
     pub review: Option<Arc<str>>,
-    /// What confines commands.
+    /// The confinement of commands.
     pub sandbox: Sandbox,
-    /// Where the process groups of running commands are recorded.
+    /// The record of the process groups of running commands.
     pub commands: Arc<dyn CommandRegistry>,
-    /// The limits.
+    /// The limits of timeouts and output.
     pub limits: ToolLimits,
-    /// What the lead may do with teammates.
+    /// The lead's control over teammates.
     pub control: Arc<dyn TeamControl>,
-    /// Where facts go that are not the harness's own, such as a message that was sent.
-    pub facts: Arc<dyn Fn(Fact) + Send + Sync>,
-    /// The teammate's list of things to do; `todo` keeps it.
+    /// Records an event of the tool itself, such as a message that it sent.
+    pub events: Arc<dyn Fn(EventKind) + Send + Sync>,
+    /// The list that the tool `todo` keeps for the caller.
     pub todos: Arc<Mutex<String>>,
 }
 
-/// Why a member may write nothing.
+/// The reason why a member can write no file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadOnly {
-    /// Each task has a worktree of its own, and it holds no task.
+    /// The team has isolation, and the member holds no task.
     NoTask,
-    /// Its plan for what it holds was not approved yet.
+    /// The plan for its task is not approved yet.
     NoPlan,
 }
 
 impl ReadOnly {
-    /// The same, for a model that tried.
+    /// The reason and the next step, for the model.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn explanation(self) -> &'static str {
         match self {
-            Self::NoTask => "each task has a worktree of its own, and files are written in one alone: claim a task",
+            Self::NoTask => "you can write files only in the worktree of a task: claim a task with `claim_task`",
             Self::NoPlan => {
-                "the workspace is read-only until your plan is approved: claim a task, look, hand in a plan with plan_approval, and end your turn"
+                "the workspace is read-only until your plan is approved: claim a task, read the files, submit a plan with `plan_approval`, and end your turn"
             }
         }
     }
 }
 
-/// Where running commands are recorded, so that whoever takes over a lost claim can end them first.
+/// The record of running commands. A process that reclaims a task ends the task's commands first.
 #[async_trait]
 pub trait CommandRegistry: Send + Sync {
-    /// Records that this command runs for the caller; returns once the record is written. The command starts after that.
+    /// Records that this command runs for the caller. The command starts after the record is written.
     async fn started(&self, command: RunningCommand) -> StoreResult<()>;
 
-    /// Records that it has ended, and all it had started.
+    /// Records that the command has ended, with all that it started.
     async fn ended(&self, command: RunningCommand);
 }

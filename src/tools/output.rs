@@ -1,6 +1,6 @@
-//! Bounds on what a tool hands to a model: the head and the tail are kept, the middle is counted and left out.
+//! Bounds tool output: keeps head and tail, and replaces the middle by a count of its bytes.
 //!
-//! Also makes output harmless: text of commands may hold terminal escapes, NULs and bytes that are no UTF-8.
+//! Also removes terminal escapes and control characters, and replaces bytes that are not UTF-8.
 
 use std::fmt::Write;
 
@@ -8,56 +8,61 @@ use anstream::adapter::strip_str;
 
 /// Collects a stream of any length in bounded memory.
 #[derive(Debug)]
-pub struct Collector {
+pub struct OutputBuffer {
     half_bytes_max: usize,
     head: Vec<u8>,
     tail: Vec<u8>,
-    /// Bytes that were in neither when they were dropped.
+    /// The number of bytes dropped between head and tail.
     dropped_bytes: u64,
 }
 
-impl Collector {
-    /// Keeps about `bytes_max` bytes.
+impl OutputBuffer {
+    /// A buffer that keeps about `bytes_max` bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self { half_bytes_max: bytes_max / 2, head: Vec::new(), tail: Vec::new(), dropped_bytes: 0 }
     }
 
-    /// Takes what was read next.
+    /// Adds the next bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         let room = self.half_bytes_max.saturating_sub(self.head.len());
         let (head, rest) = bytes.split_at(room.min(bytes.len()));
         self.head.extend_from_slice(head);
         self.tail.extend_from_slice(rest);
-        // Shortening only when twice the size is reached makes it cheap per byte.
+        // Shortening only at twice the size keeps the cost per byte constant.
         if self.tail.len() > 2 * self.half_bytes_max.max(1) {
-            self.shorten_tail();
+            self.drop_tail();
         }
     }
 
-    fn shorten_tail(&mut self) {
+    fn drop_tail(&mut self) {
         let excess = self.tail.len().saturating_sub(self.half_bytes_max);
         self.tail.drain(..excess);
         self.dropped_bytes += excess as u64;
     }
 
-    /// The text: harmless, bounded, with a line in the middle that counts what was left out.
+    /// The text without control characters, bounded. A line in the middle counts the bytes that were left out.
     #[must_use]
     pub fn into_text(mut self) -> String {
-        self.shorten_tail();
+        self.drop_tail();
         if self.dropped_bytes == 0 {
             self.head.append(&mut self.tail);
-            return bounded(&harmless(&self.head), 2 * self.half_bytes_max);
+            return bounded(&without_control_characters(&self.head), 2 * self.half_bytes_max);
         }
-        let head = &self.head[..whole_characters_end(&self.head)];
-        let tail = &self.tail[whole_characters_start(&self.tail)..];
+        let head = &self.head[..complete_chars_end(&self.head)];
+        let tail = &self.tail[complete_chars_start(&self.tail)..];
         let cut = self.head.len() - head.len() + self.tail.len() - tail.len();
-        join(&harmless(head), &harmless(tail), self.dropped_bytes + cut as u64, 2 * self.half_bytes_max)
+        join(
+            &without_control_characters(head),
+            &without_control_characters(tail),
+            self.dropped_bytes + cut as u64,
+            2 * self.half_bytes_max,
+        )
     }
 }
 
-/// Where the last whole character ends, when a character is cut at the end.
-fn whole_characters_end(bytes: &[u8]) -> usize {
+/// The end of the last complete character.
+fn complete_chars_end(bytes: &[u8]) -> usize {
     let start = bytes.len().saturating_sub(3);
     (start..bytes.len()).rev().find(|at| bytes[*at] >= 0xC0).map_or(bytes.len(), |lead| {
         match std::str::from_utf8(&bytes[lead..]) {
@@ -67,14 +72,14 @@ fn whole_characters_end(bytes: &[u8]) -> usize {
     })
 }
 
-/// Where the first whole character starts, when a character is cut at the start.
-fn whole_characters_start(bytes: &[u8]) -> usize {
+/// The start of the first complete character.
+fn complete_chars_start(bytes: &[u8]) -> usize {
     bytes.iter().take(3).take_while(|byte| (0x80..0xC0).contains(*byte)).count()
 }
 
-/// Text without terminal escapes and control characters other than newline and tab; what is no UTF-8 becomes U+FFFD.
+/// The text without terminal escapes and control characters, except newline and tab. Invalid UTF-8 becomes U+FFFD.
 #[must_use]
-pub fn harmless(bytes: &[u8]) -> String {
+pub fn without_control_characters(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut clean = String::with_capacity(text.len());
     let stripped = strip_str(&text).to_string();
@@ -82,7 +87,7 @@ pub fn harmless(bytes: &[u8]) -> String {
     while let Some(character) = characters.next() {
         match character {
             '\r' if characters.peek() == Some(&'\n') => {}
-            // A progress bar goes back to the start of its line; a line for each state keeps all of it readable.
+            // A progress bar returns to the start of its line. One line for each state stays readable.
             '\r' => clean.push('\n'),
             '\n' | '\t' => clean.push(character),
             control if control.is_control() => {}
@@ -92,7 +97,7 @@ pub fn harmless(bytes: &[u8]) -> String {
     clean
 }
 
-/// `text`, or its head and tail within `bytes_max`.
+/// `text`, cut to its head and tail if it is longer than `bytes_max`.
 #[must_use]
 pub fn bounded(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
@@ -102,14 +107,14 @@ pub fn bounded(text: &str, bytes_max: usize) -> String {
     join(head, tail, (text.len() - head.len() - tail.len()) as u64, bytes_max)
 }
 
-/// The longest start of `text` within `bytes_max`, of whole characters.
+/// The longest prefix of `text` within `bytes_max` that splits no character.
 #[must_use]
 pub fn head_of(text: &str, bytes_max: usize) -> &str {
     let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     &text[..end]
 }
 
-/// The longest end of `text` within `bytes_max`, of whole characters.
+/// The longest suffix of `text` within `bytes_max` that splits no character.
 #[must_use]
 pub fn tail_of(text: &str, bytes_max: usize) -> &str {
     let from = text.len().saturating_sub(bytes_max);
@@ -137,18 +142,18 @@ mod tests {
     use proptest::prelude::*;
 
     fn collected(bytes: &[u8], bytes_max: usize, chunk: usize) -> String {
-        let mut collector = Collector::new(bytes_max);
+        let mut collector = OutputBuffer::new(bytes_max);
         bytes.chunks(chunk).for_each(|chunk| collector.push(chunk));
         collector.into_text()
     }
 
     #[test]
-    fn short_output_is_kept_as_it_is() {
+    fn short_output_is_unchanged() {
         assert_eq!(collected(b"one\ntwo\n", 100, 3), "one\ntwo\n");
     }
 
     #[test]
-    fn of_long_output_the_middle_is_counted_and_left_out() {
+    fn long_output_omits_middle_with_byte_count() {
         let text: String = (0..1000).map(|line| format!("line {line}\n")).collect();
         let cut = collected(text.as_bytes(), 200, 7);
         assert!(cut.starts_with("line 0\n") && cut.ends_with("line 999\n"), "{cut}");
@@ -160,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn escapes_and_controls_are_taken_out() {
+    fn output_escapes_and_controls_are_removed() {
         let text = b"\x1b[31mred\x1b[0m \x1b]0;title\x07a\0b\x08c\r\nd\re\tf\xff\xc2\x9bg";
-        assert_eq!(harmless(text), "red abc\nd\ne\tf\u{FFFD}g");
+        assert_eq!(without_control_characters(text), "red abc\nd\ne\tf\u{FFFD}g");
     }
 
     proptest! {
         #[test]
-        fn output_is_bounded_valid_and_of_whole_characters(
+        fn output_is_bounded_and_splits_no_character(
             text in "[a-zé€😀\n]{0,300}", bytes_max in 8_usize..200, chunk in 1_usize..50,
         ) {
             let cut = collected(text.as_bytes(), bytes_max, chunk);
@@ -179,7 +184,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_become_bounded_text(bytes in prop::collection::vec(any::<u8>(), 0..600), bytes_max in 8_usize..200) {
+        fn output_of_any_bytes_is_bounded_text(bytes in prop::collection::vec(any::<u8>(), 0..600), bytes_max in 8_usize..200) {
             let cut = collected(&bytes, bytes_max, 64);
             prop_assert!(cut.len() <= bytes_max + 48);
             prop_assert!(!cut.chars().any(|character| character.is_control() && !"\n\t".contains(character)));

@@ -1,36 +1,36 @@
-//! `read_file`: lines of a text file, numbered.
+//! `read_file`: returns numbered lines of a text file.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 
 use serde_json::Value;
 
+use super::adapter::{TypedTool, text_argument};
 use super::arguments::{Arguments, Kind, Parameter, optional, required};
-use super::checked::{Checked, text_of};
-use super::workspace::{Workspace, WorkspaceRoot, describe};
+use super::workspace::{Workspace, WorkspaceRoot, path_error};
 use super::{ToolContext, ToolError, ToolOutput};
 
-/// Lines shown unless the call says otherwise.
+/// The lines shown if the call names no limit.
 const LINES_DEFAULT: u64 = 2000;
-/// The longest part of a line that is shown, in bytes.
+/// The longest part of a line in a result, in bytes.
 const LINE_BYTES_MAX: usize = 2000;
-/// How much of a file is looked at to tell text from binary, in bytes.
+/// The bytes at the start of a file that show if it is binary.
 const SNIFF_BYTES: usize = 8192;
 
 pub(super) struct ReadFile;
 
 #[async_trait::async_trait]
-impl Checked for ReadFile {
+impl TypedTool for ReadFile {
     const NAME: &'static str = "read_file";
-    const DESCRIPTION: &'static str = "Reads a text file of the workspace, up to 2000 lines at once. Each line comes as its number, a tab, and its text; the number and the tab are not part of the file. Use it rather than `cat`.";
+    const DESCRIPTION: &'static str = "Reads a text file of the workspace, up to 2000 lines at once. Each line is shown as number, tab and text; number and tab are not part of the file. Use it instead of `cat`.";
     const PARAMETERS: &'static [Parameter] = &[
         required("path", Kind::Text, "The file, relative to the workspace"),
-        optional("offset", Kind::Integer, "The first line to show, counting from 1; for long files"),
-        optional("limit", Kind::Integer, "How many lines to show"),
+        optional("offset", Kind::Integer, "The first line to show, from 1"),
+        optional("limit", Kind::Integer, "The number of lines to show"),
     ];
 
     fn about(&self, input: &Value) -> String {
-        text_of(input, "path")
+        text_argument(input, "path")
     }
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
@@ -38,7 +38,8 @@ impl Checked for ReadFile {
         let first = u64::try_from(arguments.integer("offset").unwrap_or(1)).unwrap_or(1).max(1);
         let limit = arguments.integer("limit").and_then(|limit| u64::try_from(limit).ok()).filter(|limit| *limit > 0);
         let limit = limit.unwrap_or(LINES_DEFAULT);
-        let text = WorkspaceRoot::of(context).work(move |workspace| read(workspace, &path, first, limit)).await?;
+        let text =
+            WorkspaceRoot::of(context).run_blocking(move |workspace| read(workspace, &path, first, limit)).await?;
         Ok(ToolOutput::text(text))
     }
 }
@@ -46,14 +47,13 @@ impl Checked for ReadFile {
 fn read(workspace: &Workspace, path: &str, first: u64, limit: u64) -> Result<String, ToolError> {
     let resolved = workspace.resolve(path)?;
     if workspace.dir.metadata(&resolved).is_ok_and(|metadata| metadata.is_dir()) {
-        return Err(ToolError::Mendable(format!("`{path}` is a folder; use glob to see what is in it")));
+        return Err(ToolError::Recoverable(format!("`{path}` is a folder; use `glob` to list its files")));
     }
     let open = || workspace.open_file(&resolved).and_then(|file| Ok((file.metadata()?, file)));
-    let (metadata, file) = open().map_err(|error| describe("read", path, &error))?;
+    let (metadata, file) = open().map_err(|error| path_error("read", path, &error))?;
     let mut reader = BufReader::with_capacity(64 * 1024, file);
-    if is_binary(&mut reader).map_err(|error| describe("read", path, &error))? {
-        let what = format!("`{path}` is a binary file of {} bytes; it is not shown", metadata.len());
-        return Ok(what);
+    if is_binary(&mut reader).map_err(|error| path_error("read", path, &error))? {
+        return Ok(format!("`{path}` is a binary file of {} bytes; it is not shown", metadata.len()));
     }
     if metadata.len() == 0 {
         return Ok(format!("`{path}` is empty"));
@@ -64,7 +64,7 @@ fn read(workspace: &Workspace, path: &str, first: u64, limit: u64) -> Result<Str
         bytes_max: workspace.output_bytes_max(),
         ..Window::default()
     };
-    window.fill(&mut reader, workspace).map_err(|error| describe("read", path, &error))?;
+    window.fill(&mut reader, workspace).map_err(|error| path_error("read", path, &error))?;
     window.into_text(path)
 }
 
@@ -73,7 +73,7 @@ fn is_binary(reader: &mut BufReader<File>) -> std::io::Result<bool> {
     Ok(start[..start.len().min(SNIFF_BYTES)].contains(&0))
 }
 
-/// The lines that are shown, and what is known of the rest.
+/// The lines to show, and the progress of reading.
 #[derive(Default)]
 struct Window {
     first: u64,
@@ -81,7 +81,7 @@ struct Window {
     bytes_max: usize,
     text: String,
     shown: u64,
-    /// Lines read so far.
+    /// The number of lines read so far.
     lines: u64,
     is_more: bool,
 }
@@ -105,18 +105,20 @@ impl Window {
 
     fn into_text(mut self, path: &str) -> Result<String, ToolError> {
         if self.shown == 0 {
-            return Err(ToolError::Mendable(format!("`{path}` has only {} lines", self.lines)));
+            return Err(ToolError::Recoverable(format!("`{path}` has only {} lines", self.lines)));
         }
         if self.is_more {
             let next = self.lines + 1;
-            self.text
-                .push_str(&format!("(lines {} to {} are shown; go on with offset {next})\n", self.first, self.lines));
+            self.text.push_str(&format!(
+                "(lines {} to {} are shown; continue with `offset` {next})\n",
+                self.first, self.lines
+            ));
         }
         Ok(self.text)
     }
 }
 
-/// The next line without its end, cut where it is too long; never more than that in memory.
+/// The next line without its line end, cut at [`LINE_BYTES_MAX`]. A longer line is never in memory.
 fn next_line(reader: &mut impl BufRead) -> std::io::Result<Option<String>> {
     let mut line = Vec::new();
     if reader.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)? == 0 {

@@ -1,18 +1,18 @@
-//! `read_inbox`: what mail waits. The harness delivers it, exactly once, between turns; this tool takes nothing.
+//! `read_inbox`: lists waiting mail. It delivers nothing: the harness delivers each message exactly once, between turns.
 
 use serde_json::Value;
 
+use super::adapter::TypedTool;
 use super::arguments::{Arguments, Parameter};
-use super::checked::Checked;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::ports::Delivery;
 
 pub(super) struct ReadInbox;
 
 #[async_trait::async_trait]
-impl Checked for ReadInbox {
+impl TypedTool for ReadInbox {
     const NAME: &'static str = "read_inbox";
-    const DESCRIPTION: &'static str = "Says whether mail waits for you and from whom. You seldom need it: mail is put before you by itself, as <inbox>, each message once.";
+    const DESCRIPTION: &'static str = "Lists the senders of mail that waits for you. You seldom need it: you get each message once, as <inbox>, without a call.";
     const PARAMETERS: &'static [Parameter] = &[];
 
     fn about(&self, _: &Value) -> String {
@@ -22,14 +22,14 @@ impl Checked for ReadInbox {
     async fn run(&self, _: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let waiting = context.stores.mailbox.peek(context.name.as_str()).await?;
         if waiting.is_empty() {
-            return Ok(ToolOutput::text("no mail waits; new mail is shown to you by itself"));
+            return Ok(ToolOutput::text("no mail waits; you get new mail without a call"));
         }
         let lines: Vec<String> = waiting
             .iter()
             .map(|Delivery { message, .. }| format!("- {} from {}", message.kind.as_str(), message.from))
             .collect();
         Ok(ToolOutput::text(format!(
-            "{} waiting; shown to you after the results of this turn's tools:\n{}",
+            "{} waiting; you get them after the tool results of this turn:\n{}",
             if lines.len() == 1 { "1 message is".to_owned() } else { format!("{} messages are", lines.len()) },
             lines.join("\n")
         )))

@@ -1,116 +1,126 @@
-//! `review`: in a team with reviews a task is completed only once somebody else approved what was done. Here is the gate that a report
-//! of completion goes through, and the tool that answers.
+//! `review`: the tool that answers a review, and the status of reviews for the completion of a task.
 //!
-//! An approval is of the work: of the commit where a task has a worktree of its own, otherwise of the attempt. What was changed since is
-//! reviewed anew.
+//! In a team with reviews, a task is completed only after another member or the person approved its work. An approval belongs to
+//! the commit, or without a worktree to the attempt. Later changes need a new review.
 
 use serde_json::Value;
 
-use super::answers;
+use super::adapter::TypedTool;
+use super::approval_answers;
 use super::arguments::{Arguments, Kind, Parameter, optional, required};
-use super::checked::Checked;
-use super::plan_approval::{about_answer, approve_or_reject};
+use super::plan_approval::{answer_approval, answer_summary};
 use super::{ToolContext, ToolError, ToolOutput};
+use crate::domain::approval::{Approvals, Request, RequestKind, ReviewSubject, WorkReport};
 use crate::domain::message::{Message, MessageType};
-use crate::domain::request::{About, Request, RequestBook, RequestKind};
 use crate::domain::task::{Task, VerifyRun};
 use crate::domain::time::UnixMs;
 use crate::ports::{StoreResult, Stores};
 
-/// Rejections of one attempt at which it is given up.
+/// The number of rejections at which an attempt fails.
 pub const REJECTIONS_MAX: usize = 3;
 
-/// How a report stands with its review.
+/// The review status of some work.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stand {
-    /// Approved, by this one.
+pub enum ReviewStatus {
+    /// This reviewer approved it.
     Approved(String),
-    /// Asked for as this request, and not answered.
-    Waits {
+    /// The request has no answer yet.
+    Pending {
         /// The request's id.
         id: String,
-        /// Who is to answer.
+        /// The reviewer.
         to: String,
     },
-    /// This very work was rejected, with these words.
+    /// The reviewer rejected this commit, with this feedback.
     Rejected(String),
-    /// The attempt was rejected so often that it is over; the last words.
-    GivenUp(String),
-    /// Nobody was asked yet.
-    Unasked,
+    /// The attempt was rejected [`REJECTIONS_MAX`] times. The feedback is the last one.
+    Abandoned(String),
+    /// No review was requested for this work.
+    NotRequested,
 }
 
-impl Stand {
-    /// How `work` stands.
+impl ReviewStatus {
+    /// The status of `work`.
     #[must_use]
-    pub fn of(book: &RequestBook, work: &About) -> Self {
+    pub fn of(book: &Approvals, work: &ReviewSubject) -> Self {
         let review = book.review_of(work);
-        let words =
-            || review.and_then(|review| review.answer.as_ref()).map(|answer| answer.text.clone()).unwrap_or_default();
+        let answer = review.and_then(|review| review.answer.as_ref());
+        let feedback = || answer.map(|answer| answer.text.clone()).unwrap_or_default();
         match review {
             Some(review) if review.is_approved() => {
-                Self::Approved(review.answer.as_ref().map(|answer| answer.by.clone()).unwrap_or_default())
+                Self::Approved(answer.map(|answer| answer.by.clone()).unwrap_or_default())
             }
-            Some(review) if review.answer.is_none() => Self::Waits { id: review.id.clone(), to: review.to.clone() },
-            _ if book.rejections_of(work) >= REJECTIONS_MAX => Self::GivenUp(words()),
-            Some(_) if work.commit.is_some() => Self::Rejected(words()),
-            _ => Self::Unasked,
+            Some(review) if review.answer.is_none() => Self::Pending { id: review.id.clone(), to: review.to.clone() },
+            _ if book.rejections_of(work) >= REJECTIONS_MAX => Self::Abandoned(feedback()),
+            Some(_) if work.commit.is_some() => Self::Rejected(feedback()),
+            _ => Self::NotRequested,
         }
     }
 }
 
-/// Work that is to be reviewed.
-pub struct Work<'a> {
-    /// The task.
+/// The work to review.
+pub struct ReviewRequest<'a> {
+    /// The task of the work.
     pub task: &'a Task,
-    /// What of it.
-    pub about: About,
-    /// Who did it.
+    /// The attempt, and the commit in a team with isolation.
+    pub about: ReviewSubject,
+    /// The author of the work.
     pub by: &'a str,
-    /// What they say they did.
+    /// The author's report.
     pub summary: &'a str,
-    /// How its verify command came out.
+    /// The run of the verify command.
     pub verify: Option<&'a VerifyRun>,
-    /// Where it is to be seen.
-    pub place: String,
+    /// The place of the work, in words; empty without a worktree.
+    pub worktree: String,
 }
 
-/// Asks `to` to review `work`, in place of whoever was asked before about this task. Returns the request's id and the message's.
+/// Requests a review of `work` from `to` and withdraws earlier requests for the task. Returns the ids of the request and its message.
 ///
 /// # Errors
-/// As [`answers::ask`].
-pub async fn ask(stores: &Stores, work: &Work<'_>, to: &str, now: UnixMs) -> StoreResult<(String, String)> {
+/// As [`approval_answers::send_request`].
+pub async fn send_review_request(
+    stores: &Stores,
+    work: &ReviewRequest<'_>,
+    to: &str,
+    now: UnixMs,
+) -> StoreResult<(String, String)> {
     let book = stores.requests.all().await?;
-    let is_former = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == work.task.id);
-    for former in book.open(RequestKind::Review).filter(is_former) {
-        stores.requests.withdraw(&former.id, RequestKind::Review, "asked for anew", now).await?;
+    let is_earlier = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == work.task.id);
+    for earlier in book.open(RequestKind::Review).filter(is_earlier) {
+        stores.requests.withdraw(&earlier.id, RequestKind::Review, "replaced by a new request", now).await?;
     }
-    let id = answers::new_request_id();
-    let text = text_of(work);
+    let id = approval_answers::new_request_id();
+    let text = request_text(work);
     let request = Request {
         plan: text.clone(),
         about: Some(work.about.clone()),
+        report: Some(WorkReport {
+            subject: work.task.subject.clone(),
+            summary: work.summary.to_owned(),
+            verify: work.verify.cloned(),
+        }),
         ..Request::new(&id, RequestKind::Review, work.by, to, now)
     };
-    let sent = answers::ask(stores, request, Message::new(MessageType::Message, work.by, text, now)).await?;
+    let sent =
+        approval_answers::send_request(stores, request, Message::new(MessageType::Message, work.by, text, now)).await?;
     Ok((id, sent))
 }
 
-/// What a reviewer reads.
-fn text_of(work: &Work<'_>) -> String {
-    let Work { task, about, by, summary, verify, place } = work;
+/// The text for the reviewer.
+fn request_text(work: &ReviewRequest<'_>) -> String {
+    let ReviewRequest { task, about, by, summary, verify, worktree: place } = work;
     let mut text = format!(
-        "Review of task {} ({}), attempt {}, by {by}: it is completed only once you approve. Look at the work itself, then answer: a member with its tool review and this request_id, a person with brigade review.",
+        "Review of task {} ({}), attempt {}, by {by}. The task is completed only after you approve. Look at the work itself, then answer. Members: call `review` with this request_id. Person: run brigade review.",
         task.id, task.subject, about.attempt
     );
     if !summary.is_empty() {
-        text.push_str(&format!("\nSaid to be done: {summary}"));
+        text.push_str(&format!("\nReport: {summary}"));
     }
     if let Some(run) = verify {
         let status =
             run.exit_status.map_or_else(|| "no exit status".to_owned(), |status| format!("exit status {status}"));
         let end =
-            if run.output_tail.is_empty() { String::new() } else { format!("; it ends with\n{}", run.output_tail) };
+            if run.output_tail.is_empty() { String::new() } else { format!("; end of output:\n{}", run.output_tail) };
         text.push_str(&format!("\nVerify `{}`: {status}{end}", run.command));
     }
     if !place.is_empty() {
@@ -119,24 +129,23 @@ fn text_of(work: &Work<'_>) -> String {
     text
 }
 
-/// The reviewer's tool.
 pub(super) struct Review;
 
 #[async_trait::async_trait]
-impl Checked for Review {
+impl TypedTool for Review {
     const NAME: &'static str = "review";
-    const DESCRIPTION: &'static str = "Answers a review you were asked for, once: whether a teammate's work may count as completed. The request_id stands in its mail. Look at the work itself first: the diff, the files, a test. Say in `feedback` what to mend when you reject it.";
+    const DESCRIPTION: &'static str = "Answers a review request, once: you approve or reject a teammate's work. Take the `request_id` from the mail. Look at the work itself first: the diff, the files, a test. If you reject it, give the necessary changes in `feedback`.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("request_id", Kind::Text, "Which review, as its mail says"),
-        required("approve", Kind::Boolean, "Whether the work is good as it is"),
-        optional("feedback", Kind::Text, "What to mend, or to mind"),
+        required("request_id", Kind::Text, "The id in the mail"),
+        required("approve", Kind::Boolean, "True if the work needs no change"),
+        optional("feedback", Kind::Text, "The necessary changes, or notes"),
     ];
 
     fn about(&self, input: &Value) -> String {
-        about_answer(input)
+        answer_summary(input)
     }
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        approve_or_reject(&arguments, RequestKind::Review, context).await
+        answer_approval(&arguments, RequestKind::Review, context).await
     }
 }

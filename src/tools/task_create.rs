@@ -1,12 +1,12 @@
-//! `task_create`: new work on the board.
+//! `task_create`: adds a task to the board.
 
 use serde_json::Value;
 
+use super::adapter::{TypedTool, text_argument};
 use super::arguments::{Arguments, Kind, Parameter, optional, required};
-use super::checked::{Checked, text_of};
 use super::{ToolContext, ToolError, ToolOutput};
-use crate::domain::change::{Actor, ActorKind};
 use crate::domain::task::NewTask;
+use crate::domain::transition::{Actor, ActorKind};
 
 /// The longest subject, in characters.
 pub(super) const SUBJECT_CHARS_MAX: usize = 200;
@@ -16,28 +16,28 @@ pub(super) const DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 pub(super) struct TaskCreate;
 
 #[async_trait::async_trait]
-impl Checked for TaskCreate {
+impl TypedTool for TaskCreate {
     const NAME: &'static str = "task_create";
-    const DESCRIPTION: &'static str = "Puts a task on the board; a fit teammate claims it by itself. One task has one outcome that can be checked, and can be done by somebody who reads nothing but it. Gives back its number.";
+    const DESCRIPTION: &'static str = "Adds a task to the board and returns its number. A fit teammate claims it. Give each task one outcome that can be checked, and a description that is enough to do it.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("subject", Kind::Text, "What is to be done, in one line"),
+        required("subject", Kind::Text, "The goal, in one line"),
         required(
             "description",
             Kind::Text,
-            "All that is needed to do it: which files, what is wanted, how one sees that it is done",
+            "All that the task needs: the files, the goal, how to check that it is done",
         ),
-        optional("blocked_by", Kind::Tasks, "Numbers of the tasks that must be completed first, and only those"),
+        optional("blocked_by", Kind::Tasks, "Only the tasks that must be completed first"),
         optional(
             "requires",
             Kind::Texts,
-            "Roles or capabilities, one of which is needed; left out when anyone can do it",
+            "Roles or capabilities, one is needed; omit it if every member can do the task",
         ),
-        optional("verify", Kind::Text, "A shell command that must exit 0 before it counts as completed"),
-        optional("priority", Kind::Integer, "Higher is claimed first; 0 if not given"),
+        optional("verify", Kind::Text, "A shell command that must exit 0 to complete the task"),
+        optional("priority", Kind::Integer, "Higher is claimed first; default 0"),
     ];
 
     fn about(&self, input: &Value) -> String {
-        text_of(input, "subject")
+        text_argument(input, "subject")
     }
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
@@ -57,31 +57,29 @@ impl Checked for TaskCreate {
     }
 }
 
-/// The caller, without a claim.
 pub(super) fn actor(context: &ToolContext) -> Actor {
     Actor::new(context.name.as_str(), if context.is_lead { ActorKind::Lead } else { ActorKind::Teammate })
 }
 
-/// A subject as the board takes it: one line, not too long.
+/// Checks a subject: one line of at most [`SUBJECT_CHARS_MAX`].
 pub(super) fn checked_subject(subject: &str) -> Result<String, ToolError> {
     let subject = subject.trim();
-    let says = if subject.is_empty() {
+    let error = if subject.is_empty() {
         "argument `subject` is empty".to_owned()
     } else if subject.contains(['\n', '\r']) {
-        "argument `subject` must be one line; the rest belongs into `description`".to_owned()
+        "argument `subject` must be one line; put the rest into `description`".to_owned()
     } else if subject.chars().count() > SUBJECT_CHARS_MAX {
-        format!("argument `subject` has more than {SUBJECT_CHARS_MAX} characters; the rest belongs into `description`")
+        format!("argument `subject` has more than {SUBJECT_CHARS_MAX} characters; put the rest into `description`")
     } else {
         return Ok(subject.to_owned());
     };
-    Err(ToolError::Mendable(says))
+    Err(ToolError::Recoverable(error))
 }
 
-/// A description as the board takes it.
 pub(super) fn checked_description(description: &str) -> Result<String, ToolError> {
     if description.len() > DESCRIPTION_BYTES_MAX {
-        return Err(ToolError::Mendable(format!(
-            "argument `description` has {} bytes, at most {DESCRIPTION_BYTES_MAX} are taken; write it into a file and name that",
+        return Err(ToolError::Recoverable(format!(
+            "argument `description` has {} bytes, at most {DESCRIPTION_BYTES_MAX} are allowed; write it into a file and name the file",
             description.len()
         )));
     }

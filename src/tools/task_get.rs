@@ -1,26 +1,27 @@
-//! `task_get`: one task, whole.
+//! `task_get`: all that the board has about one task.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::adapter::{TypedTool, text_argument};
 use super::arguments::{Arguments, Kind, Parameter, required};
-use super::checked::{Checked, text_of};
 use super::{ToolContext, ToolError, ToolOutput};
-use crate::domain::graph::obstacle;
+use crate::domain::dependencies::find_claim_obstacle;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::ports::BoardView;
 
 pub(super) struct TaskGet;
 
 #[async_trait::async_trait]
-impl Checked for TaskGet {
+impl TypedTool for TaskGet {
     const NAME: &'static str = "task_get";
-    const DESCRIPTION: &'static str = "Shows one task of the board, whole: description, who holds it, what it waits for, its verify command, its result.";
+    const DESCRIPTION: &'static str =
+        "Shows one task of the board: description, owner, blockers, verify command and result.";
     const PARAMETERS: &'static [Parameter] = &[required("task_id", Kind::Task, "The task's number")];
 
     fn about(&self, input: &Value) -> String {
-        text_of(input, "task_id")
+        text_argument(input, "task_id")
     }
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
@@ -38,8 +39,9 @@ fn describe(task: &Task, view: &BoardView, context: &ToolContext) -> String {
     }
     text.push('\n');
     if task.status == TaskStatus::Pending {
-        let way = obstacle(task, context.name.as_str(), &context.capabilities, view, context.clock.now());
-        let _ = match way {
+        let obstacle_to_claim =
+            find_claim_obstacle(task, context.name.as_str(), &context.capabilities, view, context.clock.now());
+        let _ = match obstacle_to_claim {
             None => writeln!(text, "you can claim it"),
             Some(obstacle) => writeln!(text, "you cannot claim it: {obstacle}"),
         };
@@ -49,8 +51,8 @@ fn describe(task: &Task, view: &BoardView, context: &ToolContext) -> String {
             let _ = writeln!(text, "{label}: {value}");
         }
     };
-    line("blocked by", numbers(&task.blocked_by));
-    line("blocks", numbers(&task.blocks));
+    line("blocked by", joined_ids(&task.blocked_by));
+    line("blocks", joined_ids(&task.blocks));
     line("requires", task.requires.join(" or "));
     line("priority", if task.priority == 0 { String::new() } else { task.priority.to_string() });
     line("verify", task.verify.clone().unwrap_or_default());
@@ -66,7 +68,6 @@ fn describe(task: &Task, view: &BoardView, context: &ToolContext) -> String {
     text
 }
 
-/// Task numbers in a row.
-pub(super) fn numbers(tasks: &[TaskId]) -> String {
+pub(super) fn joined_ids(tasks: &[TaskId]) -> String {
     tasks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

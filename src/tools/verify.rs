@@ -1,26 +1,26 @@
-//! The verify command of a task: run before the task counts as completed, so that "done" is shown, not said.
+//! Runs the verify command of a task and counts its failures. A task is completed only if the command exits 0.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::command::{self, CommandOutcome, CommandSetting};
+use super::command_runner::{self, CommandContext, CommandOutcome};
 use super::{ToolContext, ToolError};
-use crate::domain::event::Fact;
+use crate::domain::event::EventKind;
 use crate::domain::task::TaskId;
 
-/// Red verifies of one attempt at which the attempt is given up.
-pub(super) const REDS_MAX: u32 = 3;
+/// The number of refused completions at which an attempt fails.
+pub(super) const VERIFY_FAILURES_MAX: u32 = 3;
 
-/// Counts red verifies of the attempt each caller is at. A restart begins a new attempt, and so a new count.
+/// Counts refused completions for the attempt of each caller. A restart begins a new attempt, and so a new count.
 #[derive(Debug, Default)]
-pub(super) struct Reds(Mutex<HashMap<String, (TaskId, u32, u32)>>);
+pub(super) struct VerifyFailureCounter(Mutex<HashMap<String, (TaskId, u32, u32)>>);
 
-impl Reds {
-    /// Counts one more for this attempt and returns how many there are.
+impl VerifyFailureCounter {
+    /// Adds one failure of this attempt and returns their number.
     pub(super) fn count(&self, caller: &str, task: TaskId, attempt: u32) -> u32 {
-        let mut reds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = reds.entry(caller.to_owned()).or_insert((task, attempt, 0));
+        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = failures.entry(caller.to_owned()).or_insert((task, attempt, 0));
         if (entry.0, entry.1) != (task, attempt) {
             *entry = (task, attempt, 0);
         }
@@ -28,37 +28,43 @@ impl Reds {
         entry.2
     }
 
-    /// Forgets the caller's attempt: it is over.
+    /// Removes the count of the caller, after the end of its attempt.
     pub(super) fn forget(&self, caller: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(caller);
     }
 }
 
-/// Runs a verify command, for as long as a command may run of which nobody said how long; tells that it runs, and how it went.
+/// Runs a verify command with the default timeout, and records its start and end as events.
 pub(super) async fn run(verify: &str, context: &ToolContext) -> Result<CommandOutcome, ToolError> {
-    run_as(verify, context, &CommandSetting::of(context)).await
+    run_as(verify, context, &CommandContext::of(context)).await
 }
 
-/// The same elsewhere.
+/// As [`run`], in the given context.
 pub(super) async fn run_as(
     verify: &str,
     context: &ToolContext,
-    setting: &CommandSetting,
+    command_context: &CommandContext,
 ) -> Result<CommandOutcome, ToolError> {
-    let (teammate, held) = (context.name.to_string(), *context.holding.borrow());
-    let task = held.map(|(task, _)| task);
-    let (tool, call) = ("verify".to_owned(), format!("verify-{}", fastrand::u64(..)));
-    let (again, about) = (call.clone(), verify.to_owned());
-    (context.facts)(Fact::ToolStarted { teammate: teammate.clone(), task, tool: tool.clone(), call, about });
+    let teammate = context.name.to_string();
+    let task = context.claim.borrow().map(|(task, _)| task);
+    let tool = "verify".to_owned();
+    let call = format!("verify-{}", fastrand::u64(..));
+    (context.events)(EventKind::ToolStarted {
+        teammate: teammate.clone(),
+        task,
+        tool: tool.clone(),
+        call: call.clone(),
+        about: verify.to_owned(),
+    });
     let started = Instant::now();
-    let outcome = command::run(verify, context.limits.command_timeout, setting).await;
-    let ok = outcome.as_ref().is_ok_and(CommandOutcome::is_success);
+    let outcome = command_runner::run(verify, context.limits.command_timeout, command_context).await;
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let reason = match &outcome {
-        Ok(outcome) => (!ok).then(|| outcome.headline()),
+        Ok(outcome) if outcome.is_success() => None,
+        Ok(outcome) => Some(outcome.headline()),
         Err(error) => Some(error.headline()),
     };
-    (context.facts)(Fact::ToolFinished { teammate, task, tool, call: again, ok, ms, reason });
+    (context.events)(EventKind::ToolFinished { teammate, task, tool, call, ok: reason.is_none(), ms, reason });
     outcome
 }
 
@@ -67,12 +73,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reds_are_counted_for_one_attempt() {
-        let reds = Reds::default();
-        assert_eq!((reds.count("a", TaskId(1), 1), reds.count("a", TaskId(1), 1)), (1, 2));
-        assert_eq!(reds.count("b", TaskId(2), 1), 1);
-        assert_eq!(reds.count("a", TaskId(1), 2), 1, "another attempt");
-        reds.forget("a");
-        assert_eq!(reds.count("a", TaskId(1), 2), 1);
+    fn verify_failures_are_counted_per_attempt() {
+        let failures = VerifyFailureCounter::default();
+        assert_eq!((failures.count("a", TaskId(1), 1), failures.count("a", TaskId(1), 1)), (1, 2));
+        assert_eq!(failures.count("b", TaskId(2), 1), 1);
+        assert_eq!(failures.count("a", TaskId(1), 2), 1, "another attempt");
+        failures.forget("a");
+        assert_eq!(failures.count("a", TaskId(1), 2), 1);
     }
 }

@@ -1,7 +1,7 @@
-//! Walks the files of the workspace for glob and grep: bounded, in the order of paths, without what nobody searches.
+//! Walks the files of the workspace for `glob` and `grep`, bounded and in the order of paths.
 //!
-//! Left out are `.git`, Brigade's control files and what git ignores. Symbolic links are named, never followed: each folder is opened
-//! below the open folder that it was found in, so that exchanging it for a link leads nowhere.
+//! It leaves out `.git`, Brigade's control files and the files that git ignores. It names symbolic links and never follows them. Each
+//! folder is opened below its open parent, so this also holds for a folder that is exchanged for a link.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -15,28 +15,28 @@ use super::ignored::{RULE_BYTES_MAX, RuleReader, Rules};
 use super::workspace::Workspace;
 use crate::platform::{FileKind, Folder, Identity, identity_of};
 
-/// The most entries that are looked at.
+/// The most entries of a walk.
 const ENTRIES_MAX: usize = 300_000;
-/// How many folders deep a walk goes; each is held open.
+/// The greatest depth of a walk, in folders. Each of them is held open.
 const DEPTH_MAX: usize = 128;
-/// How long a walk may take.
+/// The longest duration of a walk.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-/// A file found below the workspace.
-pub(super) struct Found<'a> {
+/// A file of the workspace.
+pub(super) struct FoundFile<'a> {
     /// Relative to the workspace.
     pub path: &'a Path,
-    /// Whether it is a symbolic link.
+    /// True for a symbolic link.
     pub is_link: bool,
     folder: &'a Folder,
     controls: &'a [Identity],
 }
 
-impl Found<'_> {
-    /// Opens it to read it, in the folder that it was found in.
+impl FoundFile<'_> {
+    /// Opens the file for reading, below its open folder.
     ///
     /// # Errors
-    /// It is no plain file, a control file, or the system would not.
+    /// It is not a plain file, it is a control file, or the system refuses.
     pub fn open(&self) -> io::Result<std::fs::File> {
         let file = self.folder.open_for_reading(self.path.file_name().ok_or(io::ErrorKind::InvalidInput)?)?;
         match identity_of(&file.metadata()?) {
@@ -46,24 +46,24 @@ impl Found<'_> {
     }
 }
 
-/// How a walk ended.
-pub(super) struct Walked {
-    /// Whether it saw everything it was to see.
+/// The outcome of a walk.
+pub(super) struct WalkResult {
+    /// False if a limit ended the walk.
     pub is_complete: bool,
-    /// The files of rules that could not be read, and why.
+    /// The ignore files that could not be read, with reasons.
     pub notes: Vec<String>,
 }
 
-/// Why a walk ends before its end.
-enum End {
-    /// The visitor has enough.
-    Enough,
-    /// There is too much.
-    TooMuch,
+/// The reason why a walk stops early.
+enum WalkEnd {
+    /// The visitor returned false.
+    Stopped,
+    /// A limit was reached.
+    LimitReached,
 }
 
-/// Calls `visit` with every file below `below`, which is a path as [`Workspace::resolve`] returns it, until it says false.
-pub(super) fn walk(workspace: &Workspace, below: &Path, visit: impl FnMut(&Found<'_>) -> bool) -> Walked {
+/// Calls `visit` for every file below `below`, until it returns false. `below` comes from [`Workspace::resolve`].
+pub(super) fn walk(workspace: &Workspace, below: &Path, visit: impl FnMut(&FoundFile<'_>) -> bool) -> WalkResult {
     let path: PathBuf = below.components().filter(|part| *part != std::path::Component::CurDir).collect();
     let mut walk = Walk {
         workspace,
@@ -75,11 +75,11 @@ pub(super) fn walk(workspace: &Workspace, below: &Path, visit: impl FnMut(&Found
         is_complete: true,
         visit,
     };
-    // What is gone, or became a link, has no files to be found.
-    if let ControlFlow::Break(End::TooMuch) = walk.start(&path) {
+    // A folder that is gone, or has become a link, has no files.
+    if let ControlFlow::Break(WalkEnd::LimitReached) = walk.start(&path) {
         walk.is_complete = false;
     }
-    Walked { is_complete: walk.is_complete, notes: walk.rules.notes }
+    WalkResult { is_complete: walk.is_complete, notes: walk.rules.notes }
 }
 
 struct Walk<'a, V> {
@@ -93,32 +93,38 @@ struct Walk<'a, V> {
     visit: V,
 }
 
-impl<V: FnMut(&Found<'_>) -> bool> Walk<'_, V> {
-    fn start(&mut self, path: &Path) -> ControlFlow<End> {
-        // What git would leave out is left out, but only by the rules of the searched folder itself: a worktree may lie in a
-        // folder that the repository around it ignores.
+impl<V: FnMut(&FoundFile<'_>) -> bool> Walk<'_, V> {
+    fn start(&mut self, path: &Path) -> ControlFlow<WalkEnd> {
+        // Only ignore files in the searched folder and below it count: a worktree can be in a folder that the repository around
+        // it ignores.
         match self.workspace.open_folder(path) {
             Ok(folder) => self.folder(&folder, path, None, 0),
             Err(_) => self.file(path),
         }
     }
 
-    /// The one file that was named in place of a folder.
-    fn file(&mut self, path: &Path) -> ControlFlow<End> {
+    /// Visits `path`, which is a file and not a folder.
+    fn file(&mut self, path: &Path) -> ControlFlow<WalkEnd> {
         let is_file = self.workspace.dir.symlink_metadata(path).is_ok_and(|metadata| metadata.is_file());
         match self.workspace.open_folder(path.parent().unwrap_or(Path::new(""))) {
-            Ok(folder) if is_file => self.tell(&folder, path, FileKind::File),
+            Ok(folder) if is_file => self.visit_file(&folder, path, FileKind::File),
             _ => ControlFlow::Continue(()),
         }
     }
 
-    fn tell(&mut self, folder: &Folder, path: &Path, kind: FileKind) -> ControlFlow<End> {
-        let found = Found { path, is_link: kind == FileKind::Link, folder, controls: &self.controls };
-        if (self.visit)(&found) { ControlFlow::Continue(()) } else { ControlFlow::Break(End::Enough) }
+    fn visit_file(&mut self, folder: &Folder, path: &Path, kind: FileKind) -> ControlFlow<WalkEnd> {
+        let found = FoundFile { path, is_link: kind == FileKind::Link, folder, controls: &self.controls };
+        if (self.visit)(&found) { ControlFlow::Continue(()) } else { ControlFlow::Break(WalkEnd::Stopped) }
     }
 
-    fn folder(&mut self, folder: &Folder, path: &Path, above: Option<&Rules<'_>>, depth: usize) -> ControlFlow<End> {
-        // Folders that cannot be read are passed over, as git does.
+    fn folder(
+        &mut self,
+        folder: &Folder,
+        path: &Path,
+        above: Option<&Rules<'_>>,
+        depth: usize,
+    ) -> ControlFlow<WalkEnd> {
+        // Skips folders that cannot be read, as git does.
         let Ok(mut entries) = folder.entries(self.entries_left.saturating_add(1)) else {
             return ControlFlow::Continue(());
         };
@@ -126,22 +132,22 @@ impl<V: FnMut(&Found<'_>) -> bool> Walk<'_, V> {
         let rules = self.rules.rules_of(folder, path, &entries, above);
         for (name, kind) in entries {
             if self.entries_left == 0 || self.workspace.is_stopped() || Instant::now() >= self.ends_at {
-                return ControlFlow::Break(End::TooMuch);
+                return ControlFlow::Break(WalkEnd::LimitReached);
             }
             self.entries_left -= 1;
             let (path, is_folder) = (path.join(&name), kind == FileKind::Folder);
-            if name == ".git" || self.control_paths.contains(&path) || rules.leave_out(&path, is_folder) {
+            if name == ".git" || self.control_paths.contains(&path) || rules.exclude(&path, is_folder) {
                 continue;
             }
             if !is_folder {
-                self.tell(folder, &path, kind)?;
+                self.visit_file(folder, &path, kind)?;
                 continue;
             }
             if depth >= DEPTH_MAX {
                 self.is_complete = false;
                 continue;
             }
-            // By now it may be gone, or a link.
+            // It can be gone by now, or a link.
             let Ok(inner) = folder.open_folder(&name) else { continue };
             if !inner.identity().is_some_and(|identity| self.controls.contains(&identity)) {
                 self.folder(&inner, &path, Some(&rules), depth + 1)?;
@@ -151,17 +157,17 @@ impl<V: FnMut(&Found<'_>) -> bool> Walk<'_, V> {
     }
 }
 
-/// A matcher of paths relative to the workspace: `*` stays within a folder, `**` crosses folders, `{a,b}` is either. A pattern
-/// without `/` matches names at any depth.
+/// A matcher for paths relative to the workspace: `*` stays within a folder, `**` crosses folders, `{a,b}` matches one of them. A
+/// pattern without `/` matches names at any depth.
 pub(super) fn matcher(pattern: &str) -> Result<GlobMatcher, ToolError> {
     let pattern = pattern.trim_start_matches("./");
     if pattern.len() > RULE_BYTES_MAX {
-        return Err(ToolError::Mendable(format!("the pattern has more than {RULE_BYTES_MAX} bytes; shorten it")));
+        return Err(ToolError::Recoverable(format!("the pattern has more than {RULE_BYTES_MAX} bytes; shorten it")));
     }
     let anywhere = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
     GlobBuilder::new(&anywhere)
         .literal_separator(true)
         .build()
         .map(|glob| glob.compile_matcher())
-        .map_err(|error| ToolError::Mendable(format!("`{pattern}` is no glob pattern: {}", error.kind())))
+        .map_err(|error| ToolError::Recoverable(format!("`{pattern}` is not a glob pattern: {}", error.kind())))
 }

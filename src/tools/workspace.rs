@@ -1,8 +1,7 @@
-//! The workspace as file tools see it: nothing outside it, and its control files neither read nor written.
+//! The workspace for file tools: no path outside it, and no access to control files.
 //!
-//! Confinement is structural: all paths are opened below one directory handle (cap-std), so neither `..` nor a symbolic
-//! link leads out. Control files are known by where a path leads, and by what file it is: other spellings, links and case-blind
-//! file systems do not help.
+//! All paths are opened below one directory handle (cap-std), so neither `..` nor a symbolic link leads out. Control files are
+//! recognised by resolved path and by file identity. So other spellings, links and case-insensitive file systems do not hide them.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,16 +15,16 @@ use cap_std::fs::{Dir, Metadata};
 use super::{ReadOnly, ToolContext, ToolError};
 use crate::platform::{Folder, Identity, identity_of};
 
-/// The most symbolic links a path may lead through, as in the kernel.
+/// The most symbolic links in a path, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
-/// What a file tool needs of its context, to take along to another thread.
+/// The part of the context that a file tool takes to another thread.
 #[derive(Debug, Clone)]
 pub(super) struct WorkspaceRoot {
     root: PathBuf,
     control_files: Arc<[PathBuf]>,
     read_only: Option<ReadOnly>,
-    /// The most a tool hands back, in bytes.
+    /// The longest output of a tool, in bytes.
     pub output_bytes_max: usize,
 }
 
@@ -39,8 +38,8 @@ impl WorkspaceRoot {
         }
     }
 
-    /// Does file work off the runtime's threads. When the caller is dropped the work is told to stop.
-    pub(super) async fn work<R: Send + 'static>(
+    /// Runs `work` on a blocking thread. If the caller is dropped, [`Workspace::is_stopped`] becomes true.
+    pub(super) async fn run_blocking<R: Send + 'static>(
         self,
         work: impl FnOnce(&Workspace) -> Result<R, ToolError> + Send + 'static,
     ) -> Result<R, ToolError> {
@@ -52,13 +51,13 @@ impl WorkspaceRoot {
                 Ok((folder.to_dir()?, folder))
             };
             let (dir, folder) = open().map_err(|error: io::Error| {
-                ToolError::Fatal(format!("open workspace {}: {error}", self.root.display()))
+                ToolError::Fatal(format!("cannot open workspace {}: {error}", self.root.display()))
             })?;
             work(&Workspace { root: self, folder, dir, stop })
         })
         .await;
         drop(stop_on_drop);
-        done.unwrap_or_else(|error| Err(ToolError::Fatal(format!("a file tool broke off: {error}"))))
+        done.unwrap_or_else(|error| Err(ToolError::Fatal(format!("a file tool failed: {error}"))))
     }
 }
 
@@ -70,24 +69,23 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// The open workspace.
 pub(super) struct Workspace {
     root: WorkspaceRoot,
-    /// Its folder, to open what lies in it step by step.
+    /// The workspace's folder, to open paths part by part.
     folder: Folder,
-    /// The same, by whole paths.
+    /// The same folder, to open full paths.
     pub dir: Dir,
     stop: Arc<AtomicBool>,
 }
 
 impl Workspace {
-    /// Where the workspace is.
+    /// The path of the workspace.
     pub(super) fn root(&self) -> &Path {
         &self.root.root
     }
 
-    /// The control files as a walk meets them, relative to the workspace: those at its top under whatever spelling, others by
-    /// their own.
+    /// The control files that a walk leaves out, relative to the workspace. Those in the root folder are in every spelling that
+    /// exists there.
     pub(super) fn control_paths(&self) -> Vec<PathBuf> {
         let names = self.dir.entries().into_iter().flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
         names
@@ -97,16 +95,16 @@ impl Workspace {
             .collect()
     }
 
-    /// Which files the control files are, whatever they are called.
+    /// The identities of the control files, independent of their names.
     pub(super) fn control_identities(&self) -> Vec<Identity> {
         let controls = self.root.control_files.iter();
         controls.filter_map(|control| identity(self.dir.metadata(control).ok()?)).collect()
     }
 
-    /// Opens a plain file to read it, by a path that [`Workspace::resolve`] returned.
+    /// Opens a plain file for reading. The path comes from [`Workspace::resolve`].
     ///
     /// # Errors
-    /// What lies there, or above it, became something else since: a link, a pipe, a control file.
+    /// The file or a folder above it was replaced since then: by a link, a pipe or a control file.
     pub(super) fn open_file(&self, resolved: &Path) -> io::Result<File> {
         let name = resolved.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let file = self.open_folder(resolved.parent().unwrap_or(Path::new("")))?.open_for_reading(name)?;
@@ -114,7 +112,7 @@ impl Workspace {
         Ok(file)
     }
 
-    /// Opens a folder by a path that [`Workspace::resolve`] returned: one after the other from the workspace on, none of them a link.
+    /// Opens a folder, part by part from the workspace on, and follows no link. The path comes from [`Workspace::resolve`].
     ///
     /// # Errors
     /// As [`Workspace::open_file`].
@@ -122,7 +120,7 @@ impl Workspace {
         self.descend(resolved, |folder, name| folder.open_folder(name))
     }
 
-    /// The same, for one that is made where it is missing.
+    /// As [`Workspace::open_folder`], but creates missing folders.
     ///
     /// # Errors
     /// As [`Workspace::open_file`].
@@ -141,7 +139,7 @@ impl Workspace {
 
     fn descend(&self, resolved: &Path, step: impl Fn(&Folder, &OsStr) -> io::Result<Folder>) -> io::Result<Folder> {
         let controls = self.control_identities();
-        let mut folder = self.folder.again()?;
+        let mut folder = self.folder.try_clone()?;
         for part in resolved.components().filter(|part| *part != Component::CurDir) {
             folder = step(&folder, part.as_os_str())?;
             refuse_control(&controls, folder.identity())?;
@@ -149,60 +147,60 @@ impl Workspace {
         Ok(folder)
     }
 
-    /// The most a tool hands back, in bytes.
+    /// The longest output of a tool, in bytes.
     pub(super) fn output_bytes_max(&self) -> usize {
         self.root.output_bytes_max
     }
 
-    /// Whether nobody waits for the result any more.
+    /// Returns true if the caller was dropped.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Where `path` leads, relative to the workspace and without symbolic links; `.` is the workspace itself. The last parts
-    /// may be missing.
+    /// Resolves `path` to a path relative to the workspace, without symbolic links. `.` is the workspace itself. The last parts
+    /// need not exist.
     ///
     /// # Errors
-    /// When it leads out of the workspace or to a control file.
+    /// The path leads out of the workspace or to a control file.
     pub(super) fn resolve(&self, path: &str) -> Result<PathBuf, ToolError> {
         let relative = self.relative(path)?;
-        let resolved = self.canonical(&relative, 0).map_err(|error| describe("find", path, &error))?;
+        let resolved = self.canonical(&relative, 0).map_err(|error| path_error("find", path, &error))?;
         match self.control_file_at(&resolved) {
             Some(control) => Err(refuse_control_file(path, control)),
             None => Ok(resolved),
         }
     }
 
-    /// Where `path` leads, as [`Workspace::resolve`], for one that is to be written.
+    /// As [`Workspace::resolve`], for a path to write.
     ///
     /// # Errors
-    /// Also where nothing may be written.
+    /// Also if the caller can write no file.
     pub(super) fn resolve_to_write(&self, path: &str) -> Result<PathBuf, ToolError> {
-        if let Some(why) = self.root.read_only {
-            return Err(ToolError::Mendable(why.words().to_owned()));
+        if let Some(reason) = self.root.read_only {
+            return Err(ToolError::Recoverable(reason.explanation().to_owned()));
         }
         self.resolve(path)
     }
 
     fn relative(&self, path: &str) -> Result<PathBuf, ToolError> {
-        let path_given = Path::new(path);
+        let given = Path::new(path);
         if path.is_empty() || path.contains('\0') {
-            return Err(ToolError::Mendable("argument `path` is empty or has a NUL character".to_owned()));
+            return Err(ToolError::Recoverable("argument `path` is empty or contains a NUL character".to_owned()));
         }
-        if !path_given.is_absolute() {
-            return Ok(path_given.to_owned());
+        if !given.is_absolute() {
+            return Ok(given.to_owned());
         }
         let root = self.root.root.canonicalize().unwrap_or_default();
-        let inside = path_given.strip_prefix(self.root()).or_else(|_| path_given.strip_prefix(&root));
-        match inside {
-            Ok(inside) if inside.as_os_str().is_empty() => Ok(PathBuf::from(".")),
-            Ok(inside) => Ok(inside.to_owned()),
+        let relative = given.strip_prefix(self.root()).or_else(|_| given.strip_prefix(&root));
+        match relative {
+            Ok(relative) if relative.as_os_str().is_empty() => Ok(PathBuf::from(".")),
+            Ok(relative) => Ok(relative.to_owned()),
             Err(_) => Err(outside(path)),
         }
     }
 
-    /// `path` without links and `..`. Only folders are asked of cap-std: its answer for a file that somebody replaces at that
-    /// moment is the name of a deleted one.
+    /// `path` without links and `..`. Only folders are resolved by cap-std: for a file that is replaced at that moment, it returns the
+    /// name of the deleted one.
     fn canonical(&self, path: &Path, links: u32) -> io::Result<PathBuf> {
         let Some(name) = path.file_name() else {
             let canonical = self.dir.canonicalize(path)?;
@@ -224,18 +222,20 @@ impl Workspace {
         }
     }
 
-    /// The control file that a resolved path is or lies in.
+    /// The control file or folder that contains a resolved path.
     pub(super) fn control_file_at(&self, resolved: &Path) -> Option<&Path> {
         let parts: Vec<Component<'_>> = resolved.components().filter(|part| *part != Component::CurDir).collect();
         let controls = self.root.control_files.iter();
-        let known: Vec<_> =
+        let controls: Vec<_> =
             controls.map(|control| (control.as_path(), self.dir.metadata(control).ok().and_then(identity))).collect();
         (1..=parts.len()).find_map(|count| {
             let prefix: PathBuf = parts[..count].iter().collect();
-            let what = self.dir.metadata(&prefix).ok().and_then(identity);
-            known
+            let found = self.dir.metadata(&prefix).ok().and_then(identity);
+            controls
                 .iter()
-                .find(|(control, is)| is_same_spelling(control, &prefix) || (what.is_some() && what == *is))
+                .find(|(control, identity)| {
+                    is_same_spelling(control, &prefix) || (found.is_some() && found == *identity)
+                })
                 .map(|(control, _)| *control)
         })
     }
@@ -245,7 +245,7 @@ fn is_same_spelling(a: &Path, b: &Path) -> bool {
     a.as_os_str().eq_ignore_ascii_case(b.as_os_str())
 }
 
-/// What file it is, whatever it is called.
+/// The identity of a file, independent of its name.
 #[cfg(unix)]
 fn identity(metadata: Metadata) -> Option<Identity> {
     use cap_std::fs::MetadataExt;
@@ -260,34 +260,34 @@ fn identity(_: Metadata) -> Option<Identity> {
 fn refuse_control(controls: &[Identity], found: Option<Identity>) -> io::Result<()> {
     match found {
         Some(found) if controls.contains(&found) => {
-            Err(io::Error::new(io::ErrorKind::InvalidInput, "it became one of Brigade's control files just now"))
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "it has just become one of Brigade's control files"))
         }
         _ => Ok(()),
     }
 }
 
 fn outside(path: &str) -> ToolError {
-    ToolError::Mendable(format!("`{path}` is outside the workspace; file tools reach nothing there"))
+    ToolError::Recoverable(format!("`{path}` is outside the workspace: file tools cannot reach it"))
 }
 
 fn refuse_control_file(path: &str, control: &Path) -> ToolError {
     let instead = match control.to_str().unwrap_or_default() {
-        ".tasks" => "use task_list, task_get, task_create and task_update for the board",
-        ".team" => "use read_inbox and send_message for mail",
-        "agent_state.json" => "it is the person's to steer the team with",
-        ".git" | ".agent" => "git and Brigade keep there what they know of the worktree",
-        "brigade.toml" => "the team's config is changed by a person only",
-        _ => "file tools leave it alone",
+        ".tasks" => "for the board use `task_list`, `task_get`, `task_create` and `task_update`",
+        ".team" => "for mail use `read_inbox` and `send_message`",
+        "agent_state.json" => "only the person changes it",
+        ".git" | ".agent" => "only git and Brigade use it",
+        "brigade.toml" => "only the person changes the team's config",
+        _ => "file tools cannot use it",
     };
-    ToolError::Mendable(format!("`{path}` is one of Brigade's control files: {instead}"))
+    ToolError::Recoverable(format!("`{path}` is one of Brigade's control files: {instead}"))
 }
 
-/// An error about a path, as a model can use it.
-pub(super) fn describe(action: &str, path: &str, error: &io::Error) -> ToolError {
+/// An error about a path, for the model.
+pub(super) fn path_error(action: &str, path: &str, error: &io::Error) -> ToolError {
     match error.kind() {
-        // cap-std's own refusals carry no system error.
+        // If cap-std itself refuses a path, there is no system error.
         io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => outside(path),
-        io::ErrorKind::NotFound => ToolError::Mendable(format!("there is no `{path}` in the workspace")),
-        _ => ToolError::Mendable(format!("{action} `{path}`: {error}")),
+        io::ErrorKind::NotFound => ToolError::Recoverable(format!("there is no `{path}` in the workspace")),
+        _ => ToolError::Recoverable(format!("cannot {action} `{path}`: {error}")),
     }
 }

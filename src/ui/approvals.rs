@@ -1,18 +1,18 @@
-//! Plans and work that teammates handed in to be approved, as people read them.
+//! Views of plans and reviews that wait for approval.
 
 use std::fmt::Write as _;
 
+use super::markdown;
 use super::style::{BOLD, DIM, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, indented, one_line};
+use super::text::{ago, one_line};
+use crate::domain::approval::{Request, RequestKind};
 use crate::domain::name::HUMAN;
-use crate::domain::request::{Request, RequestKind};
 use crate::domain::time::UnixMs;
 
-/// The lines of what was handed in begin behind so many spaces.
 const INDENT: usize = 2;
 
-/// What waits for an answer.
+/// Returns the table of requests that wait for an answer.
 #[must_use]
 pub fn list(requests: &[&Request], now: UnixMs, columns: usize) -> String {
     if requests.is_empty() {
@@ -30,45 +30,45 @@ pub fn list(requests: &[&Request], now: UnixMs, columns: usize) -> String {
             Cell::new(&request.id, BOLD),
             Cell::new(&request.from, PLAIN),
             Cell::new(&ago(request.at, now), DIM),
-            Cell::new(whom(request), if request.to == HUMAN { WARN } else { PLAIN }),
-            Cell::new(&request.plan, PLAIN),
+            Cell::new(responder(request), if request.to == HUMAN { WARN } else { PLAIN }),
+            Cell::new(&super::review::title(request), PLAIN),
         ]);
     }
     table.render(columns)
 }
 
-/// One request, whole, and its answer where there is one.
+/// Returns one request in full, with its answer.
 #[must_use]
-pub fn whole(request: &Request, now: UnixMs, columns: usize) -> String {
-    let stands = match &request.answer {
-        None => format!("waits for {}", whom(request)),
-        Some(answer) => format!("{} {}", answer.in_short(), ago(answer.at, now)),
+pub fn card(request: &Request, now: UnixMs, columns: usize, renders_markdown: bool) -> String {
+    let status = match &request.answer {
+        None => format!("waits for {}", responder(request)),
+        Some(answer) => format!("{} {}", answer.summary(), ago(answer.at, now)),
     };
-    let about = format!("{} {}, {}, {stands}", request.kind.noun(), one_line(&request.id), ago(request.at, now));
+    let about = format!("{} {}, {}, {status}", request.kind.noun(), one_line(&request.id), ago(request.at, now));
     let mut out = format!("{} {}\n", paint(BOLD, &one_line(&request.from)), paint(DIM, &about));
-    let text = if request.plan.is_empty() { "(its text is in the mail that brought it)" } else { &request.plan };
-    out.push_str(&indented(text.trim_end(), columns, INDENT));
+    let text = if request.plan.is_empty() { "(the text is in the message that sent it)" } else { &request.plan };
+    out.push_str(&markdown::body(text, columns, INDENT, renders_markdown));
     if let Some(answer) = request.answer.as_ref().filter(|answer| !answer.text.is_empty()) {
         let _ = writeln!(out, "{}", paint(BOLD, &one_line(&answer.by)));
-        out.push_str(&indented(answer.text.trim_end(), columns, INDENT));
+        out.push_str(&markdown::body(&answer.text, columns, INDENT, renders_markdown));
     }
     out
 }
 
-/// What became of one request, in a line and the lines of its answer.
+/// Returns the status of one request in one line, followed by the lines of its answer.
 #[must_use]
-pub fn in_short(request: &Request, now: UnixMs) -> String {
-    let asked = format!("{} of {}", one_line(&request.id), one_line(&request.from));
+pub fn summary(request: &Request, now: UnixMs) -> String {
+    let head = format!("{} of {}", one_line(&request.id), one_line(&request.from));
     match &request.answer {
-        None => format!("{asked}, asked {}: waits for {}", ago(request.at, now), whom(request)),
+        None => format!("{head}, sent {}: waits for {}", ago(request.at, now), responder(request)),
         Some(answer) if answer.text.trim().is_empty() => {
-            format!("{asked}: {} {}", answer.in_short(), ago(answer.at, now))
+            format!("{head}: {} {}", answer.summary(), ago(answer.at, now))
         }
-        Some(answer) => format!("{asked}: {} {}: {}", answer.in_short(), ago(answer.at, now), answer.text.trim()),
+        Some(answer) => format!("{head}: {} {}: {}", answer.summary(), ago(answer.at, now), answer.text.trim()),
     }
 }
 
-/// `waits for your review 4910291a`: for where a task stands.
+/// Returns `waits for your review 4910291a`, a note for the task.
 #[must_use]
 pub fn waits_for(request: &Request) -> String {
     let whose = if request.to == HUMAN { "your".to_owned() } else { format!("{}'s", one_line(&request.to)) };
@@ -79,13 +79,13 @@ pub fn waits_for(request: &Request) -> String {
     }
 }
 
-/// How a person answers a request of this kind.
+/// Returns the commands that answer a request of this kind.
 #[must_use]
 pub fn how_to_answer(kind: RequestKind, id: &str) -> String {
     let noun = kind.noun();
     format!("brigade {noun} approve {id}, or brigade {noun} reject {id} --feedback TEXT")
 }
 
-fn whom(request: &Request) -> &str {
+pub(super) fn responder(request: &Request) -> &str {
     if request.to == HUMAN { "you" } else { &request.to }
 }

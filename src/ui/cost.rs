@@ -1,4 +1,4 @@
-//! What a team has used, as people read it: who, by which model, how many tokens, what that costs, what is left.
+//! The view of a team's usage: tokens and cost for each member and model, and the rest of the budget.
 
 use std::fmt::Write as _;
 
@@ -7,52 +7,46 @@ use serde::Serialize;
 use super::style::{BAD, BOLD, DIM, PLAIN, paint};
 use super::table::{Cell, Column, Table};
 use super::text::{count, one_line, wrap};
-use crate::domain::spend::{Account, Amount, Budget, Prices, Spend};
+use crate::domain::budget::{Budget, Prices, Spend, TokensAndUsd, UsageKey};
 
-/// What a team has used.
+/// The usage of a team.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CostView {
-    /// The team.
     pub team: String,
-    /// What each member used of each model.
     pub accounts: Vec<AccountView>,
     /// All tokens.
     pub tokens: u64,
-    /// What they cost, in US dollars, as far as prices are known.
+    /// The cost of all usage with a known price, in US dollars.
     pub usd: f64,
-    /// What the team may use.
     pub budget: Budget,
-    /// Requests whose end is not known yet.
+    /// Requests in progress.
     pub open_requests: usize,
-    /// Models that cost money and have no price in the config.
+    /// Models without a price in the config.
     pub unpriced: Vec<String>,
 }
 
-/// What one member used of one model.
+/// The usage of one model by one member.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AccountView {
-    /// The member.
     pub teammate: String,
-    /// The model.
     pub model: String,
-    /// What it used.
     #[serde(flatten)]
     pub spend: Spend,
-    /// What that costs, in US dollars; `None` where the price is not known.
+    /// The cost in US dollars; `None` if the price is not known.
     pub usd: Option<f64>,
 }
 
 impl CostView {
-    /// What `team` has used, by what the ledger says of it.
+    /// Returns the usage of `team`. `spent` are the totals of the ledger, for all teams.
     #[must_use]
     pub fn of<'a>(
         team: &str,
-        spent: impl Iterator<Item = (&'a Account, &'a Spend)>,
+        spent: impl Iterator<Item = (&'a UsageKey, &'a Spend)>,
         open_requests: usize,
         budget: Budget,
         prices: &Prices,
     ) -> Self {
-        let mut total = Amount::default();
+        let mut total = TokensAndUsd::default();
         let mut unpriced = Vec::new();
         let mut accounts = Vec::new();
         for (account, spend) in spent.filter(|(account, _)| account.team == team) {
@@ -60,7 +54,7 @@ impl CostView {
             if usd.is_none() && !unpriced.contains(&account.model) {
                 unpriced.push(account.model.clone());
             }
-            total += Amount { tokens: spend.usage.total(), usd: usd.unwrap_or(0.0) };
+            total += TokensAndUsd { tokens: spend.usage.total(), usd: usd.unwrap_or(0.0) };
             let (teammate, model) = (account.teammate.clone(), account.model.clone());
             accounts.push(AccountView { teammate, model, spend: *spend, usd });
         }
@@ -72,15 +66,14 @@ impl CostView {
     }
 }
 
-/// What was used as text.
 #[must_use]
 pub fn render(view: &CostView, columns: usize) -> String {
-    let mut out = format!("{} has used {}\n", paint(BOLD, &one_line(&view.team)), in_all(view));
+    let mut out = format!("{} has used {}\n", paint(BOLD, &one_line(&view.team)), total(view));
     let tokens = view.budget.tokens.map(|tokens| (share_of_tokens(view), format!("{} tokens", grouped(tokens))));
     let usd = view.budget.usd.map(|usd| (share(view.usd, view.budget.usd), format!("${usd:.2}")));
-    for (share, bound) in tokens.into_iter().chain(usd) {
+    for (share, limit) in tokens.into_iter().chain(usd) {
         let style = if share >= 1.0 { BAD } else { PLAIN };
-        let _ = writeln!(out, "{}", paint(style, &format!("{:.1} % of its budget of {bound}", share * 100.0)));
+        let _ = writeln!(out, "{}", paint(style, &format!("{:.1} % of the budget of {limit}", share * 100.0)));
     }
     if !view.accounts.is_empty() {
         out.push('\n');
@@ -89,13 +82,15 @@ pub fn render(view: &CostView, columns: usize) -> String {
     let mut notes = Vec::new();
     if view.unconfirmed() > 0 {
         let requests = count(usize::try_from(view.unconfirmed()).unwrap_or(usize::MAX), "request");
-        notes.push(format!("{requests} cut off before its provider had counted: what it can have used is counted."));
+        notes.push(format!(
+            "{requests} ended before the provider reported usage. The maximum possible usage is counted."
+        ));
     }
     if view.open_requests > 0 {
-        notes.push(format!("{} under way, not counted yet.", count(view.open_requests, "request")));
+        notes.push(format!("{} in progress, not counted yet.", count(view.open_requests, "request")));
     }
     if view.usd > 0.0 && !view.unpriced.is_empty() {
-        notes.push(format!("Without a price in the config: {}.", view.unpriced.join(", ")));
+        notes.push(format!("No price in the config for: {}.", view.unpriced.join(", ")));
     }
     for note in notes {
         let _ = writeln!(out, "{}", paint(DIM, &wrap(&one_line(&note), columns, 0)));
@@ -103,7 +98,7 @@ pub fn render(view: &CostView, columns: usize) -> String {
     out
 }
 
-fn in_all(view: &CostView) -> String {
+fn total(view: &CostView) -> String {
     let usd = if view.usd > 0.0 { format!(", {}", dollars(view.usd)) } else { String::new() };
     format!("{} tokens{usd}", grouped(view.tokens))
 }
@@ -113,8 +108,8 @@ fn share_of_tokens(view: &CostView) -> f64 {
     share(view.tokens as f64, view.budget.tokens.map(|tokens| tokens as f64))
 }
 
-fn share(used: f64, bound: Option<f64>) -> f64 {
-    bound.map_or(0.0, |bound| if bound > 0.0 { used / bound } else { 1.0 })
+fn share(used: f64, limit: Option<f64>) -> f64 {
+    limit.map_or(0.0, |limit| if limit > 0.0 { used / limit } else { 1.0 })
 }
 
 fn table(view: &CostView) -> Table {
@@ -145,13 +140,13 @@ fn table(view: &CostView) -> Table {
     table
 }
 
-/// Dollars, to a hundredth of a cent where they are few.
+/// Returns an amount in dollars, below $10 with four decimals.
 #[must_use]
 pub fn dollars(usd: f64) -> String {
     if usd < 10.0 { format!("${usd:.4}") } else { format!("${usd:.2}") }
 }
 
-/// A number with a comma before every three digits.
+/// Returns a number with commas between groups of three digits.
 #[must_use]
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -168,19 +163,19 @@ pub fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::spend::Price;
+    use crate::domain::budget::Price;
     use crate::domain::transcript::Usage;
 
     #[test]
-    fn numbers_are_grouped() {
+    fn number_is_grouped_by_thousands() {
         assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 
     #[test]
-    fn a_cost_is_shown_by_member_and_model_with_what_is_left_of_the_budget() {
+    fn cost_view_lists_members_models_and_budget_left() {
         let usage =
             Usage { input_tokens: 120_000, output_tokens: 9_500, cache_read_tokens: 2_400_000, cache_write_tokens: 0 };
-        let account = |teammate: &str, model: &str| Account {
+        let account = |teammate: &str, model: &str| UsageKey {
             team: "port".into(),
             teammate: teammate.into(),
             model: model.into(),

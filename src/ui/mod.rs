@@ -1,12 +1,14 @@
-//! What people see: tables, the timeline of a run, its closing, explanations. It is handed data and gives text back; it
-//! prints nothing, reads no environment and knows nothing of stores.
+//! Text for people: tables, the timeline of a run, its summary, explanations. Functions take data and return text; they
+//! print nothing, read no environment and use no stores.
 //!
-//! Colours are always in the text; who prints it takes them out where they are not wanted.
+//! The text always has colours. The caller removes them for outputs without colours.
 
 pub mod approvals;
 pub mod cost;
+pub mod lead_health;
+pub mod markdown;
 pub mod replay;
-pub mod stillness;
+pub mod review;
 pub mod style;
 pub mod summary;
 pub mod table;

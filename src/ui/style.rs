@@ -1,4 +1,4 @@
-//! The few colours there are, and what each means.
+//! The colours of the output and their meanings.
 
 use anstyle::{AnsiColor, Color, Style};
 
@@ -6,22 +6,21 @@ const fn color(color: AnsiColor) -> Style {
     Style::new().fg_color(Some(Color::Ansi(color)))
 }
 
-/// Nothing special.
 pub const PLAIN: Style = Style::new();
 /// Headings.
 pub const BOLD: Style = Style::new().bold();
-/// Of less interest.
+/// Less important text.
 pub const DIM: Style = Style::new().dimmed();
-/// It went well.
+/// Success.
 pub const GOOD: Style = color(AnsiColor::Green);
-/// It went wrong.
+/// Failure.
 pub const BAD: Style = color(AnsiColor::Red);
-/// Somebody should look.
+/// Needs the person's attention.
 pub const WARN: Style = color(AnsiColor::Yellow);
-/// Something goes on.
+/// In progress.
 pub const BUSY: Style = color(AnsiColor::Cyan);
 
-/// The colours of teammates, in the order they appear.
+/// The colours of teammates, in the order of their first appearance.
 const TEAMMATES: [Style; 8] = [
     color(AnsiColor::Cyan),
     color(AnsiColor::Magenta),
@@ -33,13 +32,11 @@ const TEAMMATES: [Style; 8] = [
     color(AnsiColor::BrightGreen),
 ];
 
-/// The colour of the `index`-th teammate.
 #[must_use]
 pub fn teammate(index: usize) -> Style {
     TEAMMATES[index % TEAMMATES.len()]
 }
 
-/// The text in a style.
 #[must_use]
 pub fn paint(style: Style, text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("{style}{text}{style:#}") }

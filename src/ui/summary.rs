@@ -1,5 +1,5 @@
-//! How a run came out: the closing table and the closing sentence, for people and for programs. It is told the events of
-//! the run and, at the end, the board.
+//! The summary of a run: the closing table and sentences for people, and the same data for programs. It observes the events
+//! of the run and reads the board at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,247 +9,253 @@ use serde::Serialize;
 
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{count, cut, duration, first_line, fold, one_line, reason, with_flags, wrap};
-use super::why::{Candidate, in_short};
-use crate::domain::event::{Event, Fact, GoalCheck, Tally};
-use crate::domain::graph::{self, RootBlockers};
+use super::text::{GlobalFlags, count, cut, duration, first_line, fold, one_line, reason, with_global_flags, wrap};
+use super::why::{ClaimCandidate, summary};
+use crate::domain::dependencies::{self, RootBlockers};
+use crate::domain::event::{Event, EventKind, GoalCheck, TaskCounts};
 use crate::domain::name::LEAD;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
 
-/// Rows of the closing table; what went well is left out first.
+/// Rows of the closing table; completed tasks are left out first.
 const ROWS_MAX: usize = 40;
-/// Tasks that a hint names.
+/// Ids that a hint names.
 const HINTED_MAX: usize = 5;
-/// Failed tasks whose reason is told in full below the table.
+/// Failed tasks whose full reason follows the table.
 const REASONS_MAX: usize = 3;
 /// A note longer than the line's width divided by this does not fit the table.
 const NOTE_SHARE: usize = 4;
-/// In less room than this there is no table, but a few lines for each task.
+/// A narrower terminal gets a few lines for each task instead of a table.
 const TABLE_WIDTH_MIN: usize = 64;
-/// Lines of a note where there is no table.
+/// Lines of a note in a narrow terminal.
 const NOTE_LINES_MAX: usize = 4;
 
-/// What the run did with one task.
+/// The time that the run spent on one task.
 #[derive(Debug, Clone, Copy, Default)]
-struct Work {
-    /// Time somebody held it, over all attempts.
-    held: Duration,
-    /// When the present attempt began.
+struct TaskTime {
+    /// The time of all finished attempts.
+    spent: Duration,
+    /// The start of the current attempt.
     since: Option<UnixMs>,
 }
 
-/// Collects what the closing needs.
+/// Collects the data of the summary from the events of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
     first: Option<UnixMs>,
     last: UnixMs,
-    work: BTreeMap<TaskId, Work>,
+    times: BTreeMap<TaskId, TaskTime>,
     completed: BTreeSet<TaskId>,
     workers: BTreeSet<String>,
     input_tokens: u64,
     output_tokens: u64,
     stopped: Option<String>,
     goal: Option<GoalCheck>,
-    /// Who could do what, to say why tasks were left.
-    candidates: Vec<Candidate>,
-    /// Whether the lead was to make tasks of a goal.
+    /// The members, to explain unfinished tasks.
+    candidates: Vec<ClaimCandidate>,
+    /// Set if the lead plans a goal.
     has_goal: bool,
-    /// What the lead said last, and what its model fails of since.
-    lead_said: Option<String>,
-    lead_trouble: Option<String>,
+    lead_text: Option<String>,
+    /// The last failure of the lead's model, until it answers again.
+    lead_failure: Option<String>,
 }
 
-/// One task of the closing, for programs.
+/// One task of the summary, for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskOutcome {
-    /// Its number.
     pub id: TaskId,
-    /// What it is about.
     pub subject: String,
-    /// Where it stands: a status, or `blocked`.
+    /// A status, or `blocked`.
     pub status: &'static str,
-    /// Who worked on it.
     pub owner: Option<String>,
     /// Attempts so far.
     pub attempt: u32,
-    /// How long it was worked on in this run, in milliseconds.
+    /// The time spent on it in this run, in milliseconds.
     pub ms: u64,
-    /// What came of it, or what is in its way.
+    /// Its result, or its obstacles.
     pub note: String,
 }
 
-/// How the run came out, for programs.
+/// The outcome of a run, for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
-    /// The team.
     pub team: String,
-    /// All tasks of the board, counted.
-    pub tally: Tally,
+    /// The counts of all tasks of the board.
+    pub tally: TaskCounts,
     /// Tasks completed in this run.
     pub completed_now: usize,
-    /// How long the run took, in milliseconds.
+    /// The duration of the run in milliseconds.
     pub ms: u64,
-    /// Tokens that models read.
     pub input_tokens: u64,
-    /// Tokens that models wrote.
     pub output_tokens: u64,
-    /// Why the team stopped.
+    /// The reason why the team stopped.
     pub reason: Option<String>,
-    /// How the check of the goal came out, where there is one and it was made.
+    /// The last check of the goal.
     pub goal: Option<GoalCheck>,
-    /// What kept the team from its work, other than its tasks.
+    /// A problem of the team itself, not of its tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// Why there is no task at all, though the team has a goal.
+    /// The reason why the goal has no tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unplanned: Option<String>,
-    /// What waits for the person.
-    #[serde(skip_serializing_if = "ForYou::is_nothing")]
-    pub for_you: ForYou,
-    /// The tasks: those of this run and all that are unfinished.
+    #[serde(skip_serializing_if = "PendingView::is_nothing")]
+    pub for_you: PendingView,
+    /// The tasks of this run and all unfinished ones.
     pub tasks: Vec<TaskOutcome>,
 }
 
-/// What waits for the person.
+/// The things that wait for the person.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct ForYou {
-    /// Messages they have not read.
+pub struct PendingView {
+    /// Unread messages.
     pub messages: usize,
-    /// Plans that only they can answer, by id.
+    /// The ids of plans that only the person can answer.
     pub plans: Vec<String>,
-    /// Work that only they can review, by the id of the review.
+    /// The ids of reviews that only the person can answer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reviews: Vec<String>,
-    /// Why the files of the workspace are not what was merged.
+    /// The reason why the person's checkout does not have the merged work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkout: Option<String>,
 }
 
-impl ForYou {
-    /// Whether nothing does.
+impl PendingView {
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.messages == 0 && self.plans.is_empty() && self.reviews.is_empty() && self.checkout.is_none()
     }
 
-    /// What to do about it, a sentence each.
+    /// Returns one sentence for each of them, with the commands to run.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let mut sentences = Vec::new();
         if self.messages > 0 {
-            let wait = if self.messages == 1 { "message for you waits" } else { "messages for you wait" };
-            let how = "`brigade inbox --take` shows what is written to you, `brigade send NAME TEXT` answers";
-            sentences.push(format!("{} {wait}: {how}.", self.messages));
+            let messages = count(self.messages, "unread message");
+            sentences.push(format!("{messages}: `brigade inbox --take`, then `brigade send NAME TEXT` to answer."));
         }
-        for (what, ids) in
-            [("plan", &self.plans), ("review", &self.reviews)].into_iter().filter(|(_, ids)| !ids.is_empty())
-        {
-            let wait = if ids.len() == 1 { format!("{what} waits") } else { format!("{what}s wait") };
+        for (noun, ids) in [("plan", &self.plans), ("review", &self.reviews)] {
+            if ids.is_empty() {
+                continue;
+            }
+            let verb = if ids.len() == 1 { "waits" } else { "wait" };
             let named = ids.iter().take(HINTED_MAX).cloned().collect::<Vec<_>>().join(", ");
             let more = if ids.len() > HINTED_MAX { ", …" } else { "" };
-            let how =
-                format!("`brigade {what} show ID`, then `brigade {what} approve ID` or `brigade {what} reject ID`");
-            sentences.push(format!("{} {wait} for your answer ({named}{more}): {how}.", ids.len()));
+            let id = ids.first().map_or("ID", String::as_str);
+            let commands = format!(
+                "`brigade {noun} show {id}`, then `brigade {noun} approve {id}` or `brigade {noun} reject {id}`"
+            );
+            sentences.push(format!("{} {verb} for your answer ({named}{more}): {commands}.", count(ids.len(), noun)));
         }
-        sentences.extend(self.checkout.as_ref().map(|why| format!("Mind that {why}.")));
+        sentences.extend(self.checkout.as_ref().map(|reason| format!("Note: {reason}.")));
         sentences
     }
 }
 
 impl Outcome {
-    /// Whether every task of the board is completed.
     #[must_use]
     pub fn is_all_done(&self) -> bool {
-        let tally = &self.tally;
-        tally.failed + tally.blocked + tally.in_progress + tally.pending == 0
+        self.tally.is_all_completed()
+    }
+
+    /// Returns true if the team could go on: a task is pending or in progress, or the goal has no tasks yet.
+    #[must_use]
+    pub fn has_work_left(&self) -> bool {
+        self.tally.pending + self.tally.in_progress > 0 || self.unplanned.is_some()
     }
 }
 
 impl Summary {
-    /// Of a run of this team.
+    /// Returns an empty summary of a team with these members.
     #[must_use]
-    pub fn of(candidates: Vec<Candidate>) -> Self {
+    pub fn of(candidates: Vec<ClaimCandidate>) -> Self {
         Self { candidates, ..Self::default() }
     }
 
-    /// The same for a team whose lead is to make tasks of a goal.
+    /// Sets whether the lead plans a goal.
     #[must_use]
     pub fn with_goal(self, has_goal: bool) -> Self {
         Self { has_goal, ..self }
     }
 
-    /// Takes note of what became of the lead's model.
-    fn observe_lead(&mut self, fact: &Fact) {
+    fn observe_lead(&mut self, fact: &EventKind) {
         match fact {
-            Fact::Said { teammate, text, .. } if teammate == LEAD && !text.trim().is_empty() => {
-                (self.lead_said, self.lead_trouble) = (Some(text.clone()), None);
+            EventKind::Said { teammate, text, .. } if teammate == LEAD && !text.trim().is_empty() => {
+                self.lead_text = Some(text.clone());
+                self.lead_failure = None;
             }
-            Fact::ModelRetried { teammate, reason, .. } if teammate == LEAD => {
-                self.lead_trouble = Some(format!("its model: {reason}"));
+            EventKind::ModelRetried { teammate, reason, .. } if teammate == LEAD => {
+                self.lead_failure = Some(format!("its model: {reason}"));
             }
-            Fact::Warning { about, text } if about == LEAD => self.lead_trouble = Some(text.clone()),
-            Fact::TurnFinished { teammate, .. } if teammate == LEAD => self.lead_trouble = None,
+            EventKind::Warning { about, text } if about == LEAD => self.lead_failure = Some(text.clone()),
+            EventKind::TurnFinished { teammate, .. } if teammate == LEAD => self.lead_failure = None,
             _ => {}
         }
     }
 
-    /// Why there is nothing on the board, where a goal was to bring something.
-    fn unplanned(&self) -> Option<String> {
-        let why = match (&self.lead_trouble, &self.lead_said) {
-            (Some(trouble), _) => format!(": {}", first_line(trouble).trim_end_matches('.')),
-            (None, Some(said)) => format!("; it said last: {}", first_line(said).trim_end_matches('.')),
-            (None, None) => String::new(),
-        };
-        self.has_goal.then(|| format!("The lead has made no task of the goal{why}."))
+    /// The last text of the lead.
+    #[must_use]
+    pub fn lead_said(&self) -> Option<&str> {
+        self.lead_text.as_deref()
     }
 
-    /// Takes note of an event.
+    /// Returns why a goal has no tasks on the board.
+    fn unplanned(&self) -> Option<String> {
+        let why = match (&self.lead_failure, &self.lead_text) {
+            (Some(failure), _) => format!(": {}", first_line(failure).trim_end_matches('.')),
+            (None, Some(text)) => format!(". It said last: {}", first_line(text).trim_end_matches('.')),
+            (None, None) => String::new(),
+        };
+        self.has_goal.then(|| format!("The lead created no tasks for the goal{why}."))
+    }
+
+    /// Records an event of the run.
     pub fn observe(&mut self, event: &Event) {
         self.first.get_or_insert(event.at);
         self.last = self.last.max(event.at);
-        self.observe_lead(&event.fact);
-        match &event.fact {
-            Fact::TaskClaimed { task, teammate, .. } => {
+        self.observe_lead(&event.kind);
+        match &event.kind {
+            EventKind::TaskClaimed { task, teammate, .. } => {
                 self.workers.insert(teammate.clone());
-                self.work.entry(*task).or_default().since = Some(event.at);
+                self.times.entry(*task).or_default().since = Some(event.at);
             }
-            Fact::TaskCompleted { task, .. } => {
+            EventKind::TaskCompleted { task, .. } => {
                 self.completed.insert(*task);
-                self.let_go(*task, event.at);
+                self.end_claim(*task, event.at);
             }
-            Fact::TaskFailed { task, .. } | Fact::TaskReleased { task, .. } | Fact::TaskReclaimed { task, .. } => {
-                self.let_go(*task, event.at);
+            EventKind::TaskFailed { task, .. }
+            | EventKind::TaskReleased { task, .. }
+            | EventKind::TaskReclaimed { task, .. } => {
+                self.end_claim(*task, event.at);
             }
-            Fact::TurnFinished { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, .. } => {
+            EventKind::TurnFinished { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, .. } => {
                 for read in [input_tokens, cache_read_tokens, cache_write_tokens] {
                     self.input_tokens = self.input_tokens.saturating_add(*read);
                 }
                 self.output_tokens = self.output_tokens.saturating_add(*output_tokens);
             }
-            Fact::SessionFinished { goal, .. } => self.goal.clone_from(goal),
-            Fact::TeamStopped { reason, .. } => self.stopped = Some(reason.clone()),
+            EventKind::SessionFinished { goal, .. } => self.goal.clone_from(goal),
+            EventKind::TeamStopped { reason, .. } => self.stopped = Some(reason.clone()),
             _ => {}
         }
     }
 
-    fn let_go(&mut self, task: TaskId, at: UnixMs) {
-        let work = self.work.entry(task).or_default();
-        if let Some(since) = work.since.take() {
-            work.held += at.since(since);
+    fn end_claim(&mut self, task: TaskId, at: UnixMs) {
+        let time = self.times.entry(task).or_default();
+        if let Some(since) = time.since.take() {
+            time.spent += at.since(since);
         }
     }
 
-    /// How it came out, by what the board says now.
+    /// Returns the outcome of the run, with the board's current tasks.
     #[must_use]
     pub fn outcome(&self, team: &str, view: &BoardView) -> Outcome {
-        let tally = graph::tally(view.tasks.values().map(AsRef::as_ref), view);
+        let tally = dependencies::count_tasks(view.tasks.values().map(AsRef::as_ref), view);
         let mut tasks = Vec::new();
         let mut roots = RootBlockers::new(view);
         for task in view.tasks.values() {
-            let status = if graph::is_blocked(task, view) { "blocked" } else { task.status.as_str() };
-            if task.status != TaskStatus::Completed || self.work.contains_key(&task.id) {
+            let status = if dependencies::is_blocked(task, view) { "blocked" } else { task.status.as_str() };
+            if task.status != TaskStatus::Completed || self.times.contains_key(&task.id) {
                 tasks.push(self.task(task, status, view, &mut roots));
             }
         }
@@ -264,25 +270,25 @@ impl Summary {
             goal: self.goal.clone(),
             trouble: None,
             unplanned: self.unplanned().filter(|_| view.tasks.is_empty()),
-            for_you: ForYou::default(),
+            for_you: PendingView::default(),
             tasks,
         }
     }
 
     fn task(&self, task: &Task, status: &'static str, view: &BoardView, roots: &mut RootBlockers<'_>) -> TaskOutcome {
-        let work = self.work.get(&task.id).copied().unwrap_or_default();
-        let running = work.since.map_or(Duration::ZERO, |since| self.last.since(since));
+        let time = self.times.get(&task.id).copied().unwrap_or_default();
+        let running = time.since.map_or(Duration::ZERO, |since| self.last.since(since));
         let shorten = if task.status == TaskStatus::Completed { first_line } else { reason };
         let result = task.result.as_ref().map(|result| shorten(&result.summary)).unwrap_or_default();
-        let in_the_way = in_short(task, view, roots, &self.candidates, self.last);
+        let obstacles = summary(task, view, roots, &self.candidates, self.last);
         TaskOutcome {
             id: task.id,
             subject: task.subject.clone(),
             status,
             owner: task.owner.clone(),
             attempt: task.attempt,
-            ms: millis(work.held + running),
-            note: [in_the_way, result].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; "),
+            ms: millis(time.spent + running),
+            note: [obstacles, result].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; "),
         }
     }
 }
@@ -291,18 +297,17 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Where the run was.
+/// The workspace of the run.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
-    /// The workspace.
+pub struct WorkspaceView<'a> {
     pub workspace: &'a Path,
-    /// The flags that name it, for hints; empty where none are needed.
-    pub flags: &'a str,
+    /// The flags that select it in hints; empty if none are needed.
+    pub flags: &'a GlobalFlags,
 }
 
-/// The closing table and sentence.
+/// Returns the closing table and sentences.
 #[must_use]
-pub fn render(outcome: &Outcome, place: &Place<'_>, columns: usize) -> String {
+pub fn render(outcome: &Outcome, place: &WorkspaceView<'_>, columns: usize) -> String {
     let mut out = String::from("\n");
     if !outcome.tasks.is_empty() {
         let narrow = columns < TABLE_WIDTH_MIN;
@@ -314,7 +319,7 @@ pub fn render(outcome: &Outcome, place: &Place<'_>, columns: usize) -> String {
         out.push('\n');
     }
     for (style, sentence) in sentences(outcome, place.workspace, columns) {
-        let sentence = with_flags(&one_line(&sentence), place.flags);
+        let sentence = with_global_flags(&one_line(&sentence), place.flags);
         out.push_str(&paint(style, &wrap(&sentence, columns, 0)));
         out.push('\n');
     }
@@ -343,7 +348,7 @@ fn table(outcome: &Outcome) -> Table {
     table
 }
 
-/// The tasks that are shown: what went well is left out first.
+/// Returns the tasks to show; completed ones are left out first.
 fn rows(outcome: &Outcome) -> Vec<&TaskOutcome> {
     let mut rows: Vec<&TaskOutcome> = outcome.tasks.iter().collect();
     rows.sort_by_key(|task| task.status == "completed");
@@ -365,7 +370,7 @@ fn time(task: &TaskOutcome) -> String {
     if task.ms == 0 { String::new() } else { duration(Duration::from_millis(task.ms)) }
 }
 
-/// The same as the table where there is no room for one: a few lines a task.
+/// A few lines for each task, for a narrow terminal.
 fn list(outcome: &Outcome, columns: usize) -> String {
     let mut out = String::new();
     for task in rows(outcome) {
@@ -389,23 +394,73 @@ fn list(outcome: &Outcome, columns: usize) -> String {
 }
 
 fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyle::Style, String)> {
+    let total = total(&outcome.tally);
+    let mut sentences = vec![result(outcome)];
+    // Below tasks that failed or are left, a passed check is no success: that sentence comes last.
+    let mut passed_check = None;
+    if let Some(goal) = &outcome.goal {
+        let sentence = goal.sentence(outcome.tally);
+        match (goal.met, outcome.is_all_done()) {
+            (false, _) => sentences.push((BAD, sentence)),
+            (true, true) => sentences.push((GOOD, sentence)),
+            (true, false) => passed_check = Some((WARN, sentence)),
+        }
+    }
+    sentences.extend(outcome.trouble.clone().filter(|_| total > 0).map(|trouble| (BAD, trouble)));
+    let ids = |status: &str| -> Vec<u64> {
+        outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id.0).collect()
+    };
+    for (status, label, purpose, style) in [
+        ("failed", "failed", "to try again", BAD),
+        ("blocked", "blocked", "for the blockers", WARN),
+        ("in_progress", "still in progress", "for the owner", WARN),
+        ("pending", "left to do", "for the reason", WARN),
+    ] {
+        let ids = ids(status);
+        if let Some(first) = ids.first() {
+            let command = match status {
+                "failed" => format!("`brigade tasks retry {}` {purpose}", numbers(&ids)),
+                _ => format!("`brigade why {first}` {purpose}"),
+            };
+            sentences.push((style, format!("{} {label}: {}; {command}.", ids.len(), listed(&ids))));
+        }
+        if status == "failed" {
+            sentences.extend(reasons(outcome, columns).map(|reason| (PLAIN, reason)));
+        }
+    }
+    sentences.extend(passed_check);
+    sentences.extend(outcome.for_you.sentences().into_iter().map(|sentence| (WARN, sentence)));
+    if total > 0 {
+        sentences.push((DIM, format!("Results are in {}. Log: `brigade log`.", workspace.display())));
+    }
+    sentences
+}
+
+fn total(tally: &TaskCounts) -> usize {
+    tally.completed + tally.failed + tally.blocked + tally.in_progress + tally.pending
+}
+
+/// Returns the first sentence: the number of completed tasks, or the reason why there are none.
+fn result(outcome: &Outcome) -> (anstyle::Style, String) {
     let tally = &outcome.tally;
-    let total = tally.completed + tally.failed + tally.blocked + tally.in_progress + tally.pending;
+    let total = total(tally);
     let took = duration(Duration::from_millis(outcome.ms));
     let tokens = match outcome.input_tokens.saturating_add(outcome.output_tokens) {
         0 => String::new(),
         tokens => format!(", {tokens} tokens"),
     };
-    let done = match (total, outcome.is_all_done()) {
+    match (total, outcome.is_all_done()) {
         (0, _) if outcome.trouble.is_some() => (BAD, outcome.trouble.clone().unwrap_or_default()),
         (0, _) if outcome.unplanned.is_some() => {
             (WARN, format!("{} ({took}{tokens})", outcome.unplanned.as_deref().unwrap_or_default()))
         }
         (0, _) => (
             WARN,
-            format!("There was nothing to do: the board has no task; a goal or a plan gives it some ({took}{tokens})."),
+            format!(
+                "There was nothing to do: the board has no tasks. Give the team a goal or a plan ({took}{tokens})."
+            ),
         ),
-        (1, true) => (GOOD, format!("The one task is done ({took}{tokens}).")),
+        (1, true) => (GOOD, format!("The task is done ({took}{tokens}).")),
         (_, true) => (
             GOOD,
             format!("All {} done, {} in this run ({took}{tokens}).", count(total, "task"), outcome.completed_now),
@@ -419,39 +474,15 @@ fn sentences(outcome: &Outcome, workspace: &Path, columns: usize) -> Vec<(anstyl
                 outcome.completed_now
             ),
         ),
-    };
-    let mut sentences = vec![done];
-    if let Some(goal) = &outcome.goal {
-        let (style, word) = if goal.met { (GOOD, "met") } else { (BAD, "not met") };
-        sentences.push((style, format!("The goal is {word}: {}.", goal.evidence)));
     }
-    sentences.extend(outcome.trouble.clone().filter(|_| total > 0).map(|trouble| (BAD, trouble)));
-    let ids = |status: &str| -> Vec<u64> {
-        outcome.tasks.iter().filter(|task| task.status == status).map(|task| task.id.0).collect()
-    };
-    for (status, what, command, style) in [
-        ("failed", "failed", "try again with `brigade tasks retry ID`", BAD),
-        ("blocked", "blocked", "`brigade why ID` says by what", WARN),
-        ("in_progress", "still in progress", "`brigade why ID` says for whom", WARN),
-        ("pending", "left to do", "`brigade why ID` says why", WARN),
-    ] {
-        let ids = ids(status);
-        if !ids.is_empty() {
-            sentences.push((style, format!("{} {what}: {}; {command}.", ids.len(), listed(&ids))));
-        }
-        if status == "failed" {
-            sentences.extend(reasons(outcome, columns).map(|reason| (PLAIN, reason)));
-        }
-    }
-    sentences.extend(outcome.for_you.sentences().into_iter().map(|sentence| (WARN, sentence)));
-    if total > 0 {
-        sentences
-            .push((DIM, format!("Results are in {}; what happened is in .team/events.jsonl.", workspace.display())));
-    }
-    sentences
 }
 
-/// Why tasks failed, where the table has too little room to say it: what a person reads first.
+/// The first numbers, as arguments of a command.
+fn numbers(ids: &[u64]) -> String {
+    ids.iter().take(HINTED_MAX).map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the reasons of failed tasks that the table cuts.
 fn reasons(outcome: &Outcome, columns: usize) -> impl Iterator<Item = String> {
     let failed = outcome.tasks.iter().filter(|task| task.status == "failed").take(REASONS_MAX);
     let room = if columns < TABLE_WIDTH_MIN { columns * (NOTE_LINES_MAX - 1) } else { columns / NOTE_SHARE };
@@ -471,20 +502,20 @@ mod tests {
 
     use crate::domain::task::TaskResult;
 
-    fn event(seq: u64, at: i64, fact: Fact) -> Event {
-        Event { v: 1, seq, at: UnixMs(at), fact }
+    fn event(seq: u64, at: i64, fact: EventKind) -> Event {
+        Event { v: 1, seq, at: UnixMs(at), kind: fact }
     }
 
     fn run() -> Summary {
         let mut summary = Summary::default();
         let claim =
-            |task: u64, attempt: u32| Fact::TaskClaimed { task: TaskId(task), attempt, teammate: "alice".into() };
+            |task: u64, attempt: u32| EventKind::TaskClaimed { task: TaskId(task), attempt, teammate: "alice".into() };
         let facts = [
-            (0, Fact::TeamStarted { team: "t".into(), members: vec!["alice".into()] }),
+            (0, EventKind::TeamStarted { team: "t".into(), members: vec!["alice".into()] }),
             (1_000, claim(1, 1)),
             (
                 3_000,
-                Fact::TaskReleased {
+                EventKind::TaskReleased {
                     task: TaskId(1),
                     attempt: 1,
                     teammate: "alice".into(),
@@ -495,13 +526,21 @@ mod tests {
             (4_000, claim(1, 2)),
             (
                 9_000,
-                Fact::TaskCompleted { task: TaskId(1), attempt: 2, teammate: "alice".into(), evidence: "e".into() },
+                EventKind::TaskCompleted {
+                    task: TaskId(1),
+                    attempt: 2,
+                    teammate: "alice".into(),
+                    evidence: "e".into(),
+                },
             ),
             (9_000, claim(2, 1)),
-            (9_500, Fact::TaskFailed { task: TaskId(2), attempt: 1, teammate: "alice".into(), reason: "y".into() }),
+            (
+                9_500,
+                EventKind::TaskFailed { task: TaskId(2), attempt: 1, teammate: "alice".into(), reason: "y".into() },
+            ),
             (
                 9_600,
-                Fact::TurnFinished {
+                EventKind::TurnFinished {
                     teammate: "alice".into(),
                     task: None,
                     input_tokens: 900,
@@ -511,7 +550,7 @@ mod tests {
                     ms: 5,
                 },
             ),
-            (70_000, Fact::TeamStopped { team: "t".into(), reason: "done".into() }),
+            (70_000, EventKind::TeamStopped { team: "t".into(), reason: "done".into() }),
         ];
         for (seq, (at, fact)) in facts.into_iter().enumerate() {
             summary.observe(&event(seq as u64 + 1, at, fact));
@@ -527,36 +566,56 @@ mod tests {
         tasks[1].status = TaskStatus::Failed;
         tasks[1].attempt = 1;
         tasks[1].owner = Some("alice".into());
-        tasks[1].result = Some(TaskResult::said("the compiler said no", ""));
+        tasks[1].result = Some(TaskResult::new("the compiler said no", ""));
         tasks[2].blocked_by = vec![TaskId(2)];
         tasks[4].status = TaskStatus::Completed;
         BoardView { tasks: tasks.into_iter().map(|task| (task.id, Arc::new(task))).collect(), ..BoardView::default() }
     }
 
     #[test]
-    fn a_goal_of_which_nothing_was_made_says_why() {
-        let place = Place { workspace: Path::new("/w"), flags: "" };
-        let closing = |facts: Vec<Fact>, has_goal: bool| {
+    fn summary_says_why_goal_has_no_tasks() {
+        let place = WorkspaceView { workspace: Path::new("/w"), flags: &GlobalFlags::default() };
+        let closing = |facts: Vec<EventKind>, has_goal: bool| {
             let mut summary = Summary::default().with_goal(has_goal);
             facts.into_iter().for_each(|fact| summary.observe(&event(1, 0, fact)));
             render(&summary.outcome("t", &BoardView::default()), &place, 200)
         };
         let refused =
-            || Fact::Warning { about: LEAD.into(), text: "its model: Connection refused; asked again".into() };
-        let said = || Fact::Said { teammate: LEAD.into(), task: None, text: "Which database?".into() };
+            || EventKind::Warning { about: LEAD.into(), text: "its model: Connection refused; asked again".into() };
+        let said = || EventKind::Said { teammate: LEAD.into(), task: None, text: "Which database?".into() };
         assert!(closing(vec![refused()], false).contains("There was nothing to do"));
-        assert!(closing(vec![], true).contains("The lead has made no task of the goal."));
+        assert!(closing(vec![], true).contains("The lead created no tasks for the goal."));
         let text = closing(vec![said(), refused()], true);
-        assert!(text.contains("no task of the goal: its model: Connection refused; asked again."), "{text}");
+        assert!(text.contains("no tasks for the goal: its model: Connection refused; asked again."), "{text}");
         let text = closing(vec![refused(), said()], true);
-        assert!(text.contains("no task of the goal; it said last: Which database?"), "{text}");
+        assert!(text.contains("no tasks for the goal. It said last: Which database?"), "{text}");
     }
 
     #[test]
-    fn the_closing_says_what_was_done_and_what_to_do() {
+    fn passed_goal_check_is_no_success_if_tasks_failed() {
+        let place = WorkspaceView { workspace: Path::new("/w"), flags: &GlobalFlags::default() };
+        let closing = |board: &BoardView, met: bool| {
+            let goal = Some(GoalCheck { met, evidence: "`true`: exit status 0".into() });
+            render(&Outcome { goal, ..run().outcome("t", board) }, &place, 200)
+        };
+        let mut done = board();
+        done.tasks.retain(|_, task| task.status == TaskStatus::Completed);
+        let met = format!("{GOOD}The goal is met: `true`: exit status 0.{GOOD:#}\n");
+        assert!(closing(&done, true).contains(&met));
+        let text = closing(&board(), true);
+        assert!(!text.contains("The goal is met"), "{text}");
+        let but = "`done_when` passed (`true`: exit status 0), but not all tasks are completed: 1 failed, 1 blocked, 1 not done.";
+        let last = text.find(&format!("{WARN}{but}{WARN:#}\n"));
+        assert!(last > text.find("left to do") && last.is_some(), "{text}");
+        assert!(closing(&board(), false).contains(&format!("{BAD}The goal is not met")));
+    }
+
+    #[test]
+    fn summary_shows_results_and_next_steps() {
         let outcome = run().outcome("t", &board());
-        let repo = Place { workspace: Path::new("/srv/repo"), flags: "" };
-        let narrow = render(&outcome, &Place { flags: "--workspace repo", ..repo }, 40);
+        let repo = WorkspaceView { workspace: Path::new("/srv/repo"), flags: &GlobalFlags::default() };
+        let flags = GlobalFlags { flags: "--workspace repo".to_owned(), commands: &["tasks", "why", "log"] };
+        let narrow = render(&outcome, &WorkspaceView { flags: &flags, ..repo }, 40);
         let text = render(&outcome, &repo, 90) + "---" + &narrow;
         let mut done = board();
         done.tasks.retain(|_, task| task.status == TaskStatus::Completed);

@@ -1,16 +1,15 @@
-//! A table that fits the terminal: columns as wide as they need to be, the flexible ones as narrow as they must be.
+//! A table that fits the terminal: columns are as wide as their text, and flexible columns shrink.
 
 use anstyle::Style;
 
 use super::style::{BOLD, PLAIN, paint};
 use super::text::{cut, cut_within, one_line, pad, pad_left, width};
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
-/// A flexible column is not made narrower than this.
+/// The minimum width of a flexible column.
 const FLEXIBLE_MIN: usize = 8;
 
-/// A column.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
     title: &'static str,
@@ -19,42 +18,40 @@ pub struct Column {
 }
 
 impl Column {
-    /// A column of words.
     #[must_use]
     pub const fn new(title: &'static str) -> Self {
         Self { title, is_number: false, is_flexible: false }
     }
 
-    /// A column of numbers.
+    /// A column that is aligned to the right.
     #[must_use]
     pub const fn number(title: &'static str) -> Self {
         Self { title, is_number: true, is_flexible: false }
     }
 
-    /// A column that is cut where the terminal is too narrow.
+    /// A column that shrinks in a narrow terminal.
     #[must_use]
     pub const fn flexible(title: &'static str) -> Self {
         Self { title, is_number: false, is_flexible: true }
     }
 }
 
-/// What stands in a row and column: one harmless line.
+/// One escaped line of text.
 #[derive(Debug, Clone)]
 pub struct Cell {
     text: String,
     style: Style,
-    /// Where it does not fit, its end matters more than its middle.
+    /// Cuts the middle instead of the end.
     keeps_end: bool,
 }
 
 impl Cell {
-    /// A text in a style.
     #[must_use]
     pub fn new(text: &str, style: Style) -> Self {
         Self { text: one_line(text), style, keeps_end: false }
     }
 
-    /// The same of a text whose last words say why.
+    /// A cell that keeps the end of its text, which says why something failed.
     #[must_use]
     pub fn reason(text: &str, style: Style) -> Self {
         Self { keeps_end: true, ..Self::new(text, style) }
@@ -73,7 +70,6 @@ impl From<String> for Cell {
     }
 }
 
-/// A table.
 #[derive(Debug, Clone)]
 pub struct Table {
     columns: Vec<Column>,
@@ -81,18 +77,17 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without rows.
     #[must_use]
     pub fn new(columns: &[Column]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row, a cell for each column.
+    /// Adds a row with one cell for each column.
     pub fn row(&mut self, cells: Vec<Cell>) {
         self.rows.push(cells);
     }
 
-    /// The text, each line at most `columns` wide and ended by a newline. Columns in which nothing stands are left out.
+    /// Returns the text: each line is at most `columns` wide and ends with a newline. Empty columns are left out.
     #[must_use]
     pub fn render(&self, columns: usize) -> String {
         let shown: Vec<usize> = (0..self.columns.len()).filter(|index| self.has_text(*index)).collect();
@@ -118,7 +113,7 @@ impl Table {
         let gaps = GAP * shown.len().saturating_sub(1);
         let mut excess = (widths.iter().sum::<usize>() + gaps).saturating_sub(columns);
         while excess > 0 {
-            // One column after the other, the widest first, so that all flexible ones stay readable.
+            // The widest column shrinks first, so that all flexible columns stay readable.
             let widest = (0..shown.len())
                 .filter(|at| self.columns[shown[*at]].is_flexible && widths[*at] > FLEXIBLE_MIN)
                 .max_by_key(|at| widths[*at]);
@@ -131,11 +126,11 @@ impl Table {
 
     fn line(&self, row: &[Cell], shown: &[usize], widths: &[usize], columns: usize, out: &mut String) {
         let mut used = 0;
-        // Nothing stands behind the last text of a row, not even spaces.
+        // A row has no trailing spaces.
         let last = shown.iter().rposition(|index| row.get(*index).is_some_and(|cell| !cell.text.is_empty()));
-        for (at, (index, wanted)) in shown.iter().zip(widths).enumerate().take(last.map_or(0, |last| last + 1)) {
+        for (at, (index, column_width)) in shown.iter().zip(widths).enumerate().take(last.map_or(0, |last| last + 1)) {
             let gap = if at > 0 { GAP } else { 0 };
-            let room = columns.saturating_sub(used + gap).min(*wanted);
+            let room = columns.saturating_sub(used + gap).min(*column_width);
             let Some(cell) = row.get(*index).filter(|_| room > 0) else { break };
             let text = if cell.keeps_end { cut_within(&cell.text, room) } else { cut(&cell.text, room) };
             let filled = if self.columns[*index].is_number { pad_left(&text, room) } else { pad(&text, room) };
@@ -170,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_fit_their_text() {
+    fn table_columns_fit_their_text() {
         assert_eq!(
             plain(&sample().render(80)),
             "ID  STATUS     SUBJECT\n 1  pending    日本語 and a rather long subject line\n12  completed  evil \\u{1b}[2J\n"
@@ -183,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_is_wider_than_the_terminal(cells in prop::collection::vec("[ -~日\n]{0,30}", 4..16), columns in 1_usize..60) {
+        fn table_lines_fit_terminal_width(cells in prop::collection::vec("[ -~日\n]{0,30}", 4..16), columns in 1_usize..60) {
             let mut table = sample();
             for row in cells.chunks(4).filter(|row| row.len() == 4) {
                 table.row(row.iter().map(|cell| cell.as_str().into()).collect());

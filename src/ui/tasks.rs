@@ -1,4 +1,4 @@
-//! The board as people read it: a table of tasks, and one task in full.
+//! Views of the board: a table of tasks, and one task in full.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -8,31 +8,29 @@ use anstyle::Style;
 use super::approvals;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, count, first_line, harmless, indented, one_line, reason};
-use crate::domain::graph::{self, Blocker, BlockerState, unfinished_blockers};
-use crate::domain::request::Request;
+use super::text::{ago, count, first_line, indented, one_line, printable, reason};
+use crate::domain::approval::Request;
+use crate::domain::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
 use crate::domain::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::ports::BoardView;
 
-/// Blockers that are named in a line of the table; more are counted.
+/// Blockers that are named in a row; the rest are counted.
 const BLOCKERS_NAMED_MAX: usize = 4;
 
-/// The board as it is looked at.
+/// The board and the facts that notes about its tasks need.
 #[derive(Debug, Clone, Copy)]
-pub struct Look<'a> {
-    /// The tasks.
+pub struct TaskViewContext<'a> {
     pub view: &'a BoardView,
-    /// The ids of the workers that live; `None` where that is not known.
+    /// The ids of live workers; `None` if they are not known.
     pub live_workers: Option<&'a HashSet<String>>,
-    /// The plans and reviews that wait for an answer.
+    /// Plans and reviews that wait for an answer.
     pub approvals: &'a [Request],
-    /// Now.
     pub now: UnixMs,
 }
 
-impl Look<'_> {
-    /// Whether the process that carries the task's claim is gone.
+impl TaskViewContext<'_> {
+    /// Returns whether the process that claimed the task is gone.
     #[must_use]
     pub fn is_abandoned(&self, task: &Task) -> bool {
         let is_gone = |claim: &Claim| self.live_workers.is_some_and(|live| !live.contains(&claim.worker));
@@ -41,9 +39,8 @@ impl Look<'_> {
     }
 }
 
-/// The table of these tasks.
 #[must_use]
-pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, look: &Look<'_>, columns: usize) -> String {
+pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext<'_>, columns: usize) -> String {
     let mut table = Table::new(&[
         Column::number("ID"),
         Column::new("STATUS"),
@@ -52,7 +49,7 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, look: &Look<'_>, columns:
         Column::flexible("NOTE"),
     ]);
     for task in tasks {
-        let blockers: Vec<Blocker> = unfinished_blockers(task, look.view).collect();
+        let blockers: Vec<Blocker> = unfinished_blockers(task, options.view).collect();
         let (status, style) = status(task, &blockers);
         table.row(vec![
             Cell::new(&task.id.0.to_string(), PLAIN),
@@ -60,15 +57,15 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, look: &Look<'_>, columns:
             Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
             Cell::new(&task.subject, if task.status == TaskStatus::Completed { DIM } else { PLAIN }),
             match task.status {
-                TaskStatus::Failed => Cell::reason(&note(task, &blockers, look), DIM),
-                _ => Cell::new(&note(task, &blockers, look), DIM),
+                TaskStatus::Failed => Cell::reason(&note(task, &blockers, options), DIM),
+                _ => Cell::new(&note(task, &blockers, options), DIM),
             },
         ]);
     }
     table.render(columns)
 }
 
-/// The word for where a task stands; a pending task that waits for others is `blocked`.
+/// Returns the status as shown: a pending task with unfinished blockers is `blocked`.
 fn status(task: &Task, blockers: &[Blocker]) -> (&'static str, Style) {
     match task.status {
         TaskStatus::Pending if !blockers.is_empty() => ("blocked", DIM),
@@ -79,9 +76,8 @@ fn status(task: &Task, blockers: &[Blocker]) -> (&'static str, Style) {
     }
 }
 
-/// What else is to be known of a task, in a few words.
-fn note(task: &Task, blockers: &[Blocker], look: &Look<'_>) -> String {
-    let now = look.now;
+fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> String {
+    let now = options.now;
     let mut parts = Vec::new();
     match task.status {
         TaskStatus::Pending => {
@@ -89,20 +85,22 @@ fn note(task: &Task, blockers: &[Blocker], look: &Look<'_>) -> String {
                 parts.push(format!("waits for {}", blocker_list(blockers)));
             }
             if let Some(until) = task.not_before.filter(|until| *until > now) {
-                parts.push(format!("backs off, again {}", ago(until, now)));
+                parts.push(format!("retrying {}", ago(until, now)));
             }
             if task.owner.is_some() {
-                parts.push("kept for its owner".to_owned());
+                parts.push("reserved for its owner".to_owned());
             }
             if task.failures > 0 {
                 parts.push(format!("failed {} of {}", task.failures, task.max_attempts));
             }
         }
-        TaskStatus::InProgress if task.is_foreign() => parts.push("another program's: no claim".to_owned()),
+        TaskStatus::InProgress if task.is_foreign() => parts.push("set by another program".to_owned()),
         TaskStatus::InProgress => {
-            let is_its = |asked: &&Request| asked.about.as_ref().is_some_and(|about| about.task == task.id);
-            parts.extend(look.approvals.iter().find(is_its).map(approvals::waits_for));
-            parts.extend(look.is_abandoned(task).then(|| "its worker is gone".to_owned()));
+            let is_about_task = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == task.id);
+            parts.extend(options.approvals.iter().find(is_about_task).map(approvals::waits_for));
+            if options.is_abandoned(task) {
+                parts.push("its worker is gone".to_owned());
+            }
             parts.extend(claim_note(task, now));
         }
         TaskStatus::Completed => parts.extend(task.result.as_ref().map(|result| first_line(&result.summary))),
@@ -117,7 +115,7 @@ fn note(task: &Task, blockers: &[Blocker], look: &Look<'_>) -> String {
 fn claim_note(task: &Task, now: UnixMs) -> Option<String> {
     let claim = task.claim.as_ref()?;
     let lease = match claim.expires {
-        Some(end) if end <= now => format!(", lease ran out {}", ago(end, now)),
+        Some(end) if end <= now => format!(", lease expired {}", ago(end, now)),
         Some(end) => format!(", lease ends {}", ago(end, now)),
         None => String::new(),
     };
@@ -129,7 +127,7 @@ fn blocker_list(blockers: &[Blocker]) -> String {
         BlockerState::Unfinished(TaskStatus::Failed) => format!("{} (failed)", blocker.id),
         BlockerState::Unfinished(_) => blocker.id.to_string(),
         BlockerState::Missing => format!("{} (missing)", blocker.id),
-        BlockerState::Spoiled => format!("{} (spoiled)", blocker.id),
+        BlockerState::Invalid => format!("{} (invalid file)", blocker.id),
     });
     let list = named.collect::<Vec<_>>().join(", ");
     match blockers.len().saturating_sub(BLOCKERS_NAMED_MAX) {
@@ -138,10 +136,10 @@ fn blocker_list(blockers: &[Blocker]) -> String {
     }
 }
 
-/// `12 tasks: 3 completed, 1 in_progress, 2 blocked, 6 pending`.
+/// Returns `12 tasks: 3 completed, 1 in_progress, 2 blocked, 6 pending`.
 #[must_use]
 pub fn tally(view: &BoardView) -> String {
-    let tally = graph::tally(view.tasks.values().map(AsRef::as_ref), view);
+    let tally = dependencies::count_tasks(view.tasks.values().map(AsRef::as_ref), view);
     let parts: Vec<String> = [
         (tally.completed, "completed"),
         (tally.in_progress, "in_progress"),
@@ -157,22 +155,22 @@ pub fn tally(view: &BoardView) -> String {
     if parts.is_empty() { total } else { format!("{total}: {}", parts.join(", ")) }
 }
 
-/// The width of the names beside which a task's fields stand, with the space behind them.
+/// The width of the labels of a card, with the space after them.
 const LABEL_COLUMNS: usize = 12;
 
-/// One task in full, with what was asked and answered about it.
+/// Returns one task in full, with its approval requests.
 #[must_use]
-pub fn card(task: &Task, requests: &[&Request], look: &Look<'_>, columns: usize) -> String {
-    let now = look.now;
-    let blockers: Vec<Blocker> = unfinished_blockers(task, look.view).collect();
+pub fn card(task: &Task, requests: &[&Request], options: &TaskViewContext<'_>, columns: usize) -> String {
+    let now = options.now;
+    let blockers: Vec<Blocker> = unfinished_blockers(task, options.view).collect();
     let (word, style) = status(task, &blockers);
     let mut out = format!("{} {}\n", paint(BOLD, &task.id.to_string()), paint(BOLD, &one_line(&task.subject)));
-    // Of one that is over the result says it below.
+    // The result of a finished task has its own field.
     let is_over = matches!(task.status, TaskStatus::Completed | TaskStatus::Failed);
     for (label, text) in [
         ("status", word),
         ("owner", task.owner.as_deref().unwrap_or_default()),
-        ("note", &if is_over { String::new() } else { note(task, &blockers, look) }),
+        ("note", &if is_over { String::new() } else { note(task, &blockers, options) }),
         ("blocked by", &ids(&task.blocked_by)),
         ("blocks", &ids(&task.blocks)),
         ("priority", &if task.priority == 0 { String::new() } else { task.priority.to_string() }),
@@ -187,18 +185,17 @@ pub fn card(task: &Task, requests: &[&Request], look: &Look<'_>, columns: usize)
         self::result(&mut out, result, columns);
     }
     for request in requests {
-        field(&mut out, request.kind.noun(), &approvals::in_short(request, now), columns);
+        field(&mut out, request.kind.noun(), &approvals::summary(request, now), columns);
     }
     field(&mut out, "created", &created(task, now), columns);
     field(&mut out, "changed", &task.updated_at.map(|at| ago(at, now)).unwrap_or_default(), columns);
     if !task.description.trim().is_empty() {
-        let _ = write!(out, "\n{}\n", harmless(task.description.trim_end()));
+        let _ = write!(out, "\n{}\n", printable(task.description.trim_end()));
     }
     let painted = paint(style, word);
     out.replacen(&format!(" {word}\n"), &format!(" {painted}\n"), 1)
 }
 
-/// A field of a card: its name, and its text beside it, with the lines it has.
 fn field(out: &mut String, label: &str, text: &str, columns: usize) {
     if !text.trim().is_empty() {
         let text = indented(text.trim(), columns.max(LABEL_COLUMNS + 20), LABEL_COLUMNS);
@@ -239,13 +236,13 @@ fn created(task: &Task, now: UnixMs) -> String {
     [by, at].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// A warning for each file of the board that is no task.
+/// Returns a warning for each invalid file of the board.
 #[must_use]
 pub fn spoiled(view: &BoardView) -> Vec<String> {
     let line = |file: &str, reason: &str| {
-        format!("{} {} is no task: {}", paint(WARN, "warning:"), one_line(file), one_line(reason))
+        format!("{} {} is not a valid task: {}", paint(WARN, "warning:"), one_line(file), one_line(reason))
     };
-    view.spoiled.iter().map(|spoiled| line(&spoiled.file, &spoiled.reason)).collect()
+    view.invalid_files.iter().map(|spoiled| line(&spoiled.file, &spoiled.reason)).collect()
 }
 
 #[cfg(test)]
@@ -253,8 +250,8 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use crate::domain::request::{About, Answer, RequestKind};
-    use crate::ports::SpoiledFile;
+    use crate::domain::approval::{Answer, RequestKind, ReviewSubject};
+    use crate::ports::InvalidTaskFile;
 
     fn view() -> BoardView {
         let mut tasks = vec![Task::new(TaskId(1), "Count lines"), Task::new(TaskId(2), "日本語のタスク\x1b[2J")];
@@ -262,8 +259,8 @@ mod tests {
         tasks[0].failures = 3;
         tasks[0].attempt = 3;
         tasks[0].owner = Some("alice".into());
-        tasks[0].result = Some(TaskResult::said(
-            "verify `test -s lines.csv` came out red: exit status 1\none\nerror: it is empty",
+        tasks[0].result = Some(TaskResult::new(
+            "verify `test -s lines.csv` failed: exit status 1\none\nerror: it is empty",
             "attempt 3 failed:\n  left: 1\n right: 2",
         ));
         tasks[1].blocked_by = vec![TaskId(1), TaskId(9)];
@@ -288,39 +285,42 @@ mod tests {
         let tasks = tasks.into_iter().chain([claimed, foreign, waiting, abandoned]);
         BoardView {
             tasks: tasks.map(|task| (task.id, Arc::new(task))).collect(),
-            spoiled: vec![SpoiledFile { file: "task_8.json".into(), reason: "not a JSON object".into() }],
+            invalid_files: vec![InvalidTaskFile { file: "task_8.json".into(), reason: "not a JSON object".into() }],
             ..BoardView::default()
         }
     }
 
     #[test]
-    fn the_board_reads_well_in_wide_and_narrow_terminals() {
+    fn task_list_fits_wide_and_narrow_terminals() {
         let view = view();
         let tasks = || view.tasks.values().map(Arc::as_ref);
         let plain = |text: String| anstream::adapter::strip_str(&text).to_string();
         let live = HashSet::from(["w1".to_owned()]);
-        let of_three = About { task: TaskId(3), attempt: 2, claimed_at: UnixMs(40_000), failures: 0, commit: None };
-        let waits = Request::new("4910291a", RequestKind::Review, "bob", "human", UnixMs(50_000));
-        let waits = Request { about: Some(of_three), ..waits };
-        let look = Look { view: &view, live_workers: Some(&live), approvals: &[waits], now: UnixMs(60_000) };
-        let wide = plain(list(tasks(), &look, 120));
-        let narrow = plain(list(tasks(), &look, 60));
+        let about_three =
+            ReviewSubject { task: TaskId(3), attempt: 2, claimed_at: UnixMs(40_000), failures: 0, commit: None };
+        let waiting = Request::new("4910291a", RequestKind::Review, "bob", "human", UnixMs(50_000));
+        let waiting = Request { about: Some(about_three), ..waiting };
+        let options =
+            TaskViewContext { view: &view, live_workers: Some(&live), approvals: &[waiting], now: UnixMs(60_000) };
+        let wide = plain(list(tasks(), &options, 120));
+        let narrow = plain(list(tasks(), &options, 60));
         insta::assert_snapshot!(format!(
             "{wide}---\n{narrow}---\n{}\n{}",
             tally(&view),
             plain(spoiled(&view).join("\n"))
         ));
-        let about = About { task: TaskId(1), attempt: 3, claimed_at: UnixMs(40_000), failures: 2, commit: None };
-        let asked = |kind, id: &str| Request {
+        let about =
+            ReviewSubject { task: TaskId(1), attempt: 3, claimed_at: UnixMs(40_000), failures: 2, commit: None };
+        let request = |kind, id: &str| Request {
             about: Some(about.clone()),
             ..Request::new(id, kind, "alice", "bob", UnixMs(50_000))
         };
         let text = "No tests.\nWrite some.".to_owned();
         let answer = Answer { approve: false, text, by: "bob".into(), at: UnixMs(55_000) };
-        let answered = Request { answer: Some(answer), ..asked(RequestKind::Review, "review-1") };
-        let requests = [&answered, &asked(RequestKind::PlanApproval, "plan-2")];
+        let answered = Request { answer: Some(answer), ..request(RequestKind::Review, "review-1") };
+        let requests = [&answered, &request(RequestKind::PlanApproval, "plan-2")];
         let of = |task: &Task| requests[..if task.id == TaskId(1) { 2 } else { 0 }].to_vec();
-        let cards: Vec<String> = tasks().map(|task| plain(card(task, &of(task), &look, 80))).collect();
+        let cards: Vec<String> = tasks().map(|task| plain(card(task, &of(task), &options, 80))).collect();
         insta::assert_snapshot!(cards.join("---\n"));
     }
 }

@@ -1,4 +1,4 @@
-//! A team as people read it: what it is to do, what it does, who is doing what.
+//! The view of a team: its state and its members.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anstyle::Style;
 use serde::Serialize;
 
-use super::stillness::Stillness;
+use super::lead_health::LeadHealth;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
 use super::text::{ago, indented, one_line, wrap};
@@ -15,78 +15,65 @@ use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::domain::waiting_for::WaitingFor;
 
-/// In less room than this there is no table, but a few lines for each member.
+/// A narrower terminal gets a few lines for each member instead of a table.
 const TABLE_WIDTH_MIN: usize = 64;
-/// Those lines begin behind so many spaces.
 const INDENT: usize = 2;
 
 /// A team at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TeamView {
-    /// Its name.
     pub team: String,
-    /// What the person wants; `None` where nobody has said.
+    /// `None` before anyone has set it.
     pub desired_state: Option<Mode>,
-    /// What it does.
     pub current_state: Option<Mode>,
-    /// Who set the desired state.
+    /// The name of the one who set the desired state.
     #[serde(rename = "setBy")]
     pub set_by: String,
-    /// Why.
+    /// The reason for the desired state.
     pub note: String,
-    /// Whether a process runs it.
     pub running: bool,
-    /// That process.
+    /// The process that runs the team.
     pub pid: Option<u32>,
-    /// How long it has given no sign of life, in milliseconds, where that is too long for one that is well.
+    /// The time since the process's last heartbeat, if that is too long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_ms: Option<u64>,
-    /// Whether that process is suspended.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
-    /// Its lead, where that has a model and has reported.
+    /// The lead, if it has a model and has reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead: Option<MemberView>,
-    /// Its members.
     pub members: Vec<MemberView>,
 }
 
 /// A member at one moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct MemberView {
-    /// Its name.
     pub name: String,
-    /// Its role.
     pub role: String,
     /// `work`, `idle`, `stopping`, `stopped`, `dead`.
     pub phase: String,
     /// The task it holds.
     pub task: Option<TaskId>,
-    /// Its attempt of that task.
     pub attempt: Option<u32>,
-    /// That task's subject.
+    /// The subject of that task.
     pub subject: Option<String>,
-    /// Since when it is in this phase.
+    /// The start of the phase.
     pub since: Option<UnixMs>,
-    /// When the harness last saw it alive.
     pub heartbeat: Option<UnixMs>,
-    /// Tokens it has used.
+    /// The tokens it has used.
     pub tokens: u64,
-    /// What they cost, in US dollars.
     pub cost_usd: f64,
-    /// What it waits for.
     pub waiting_for: Option<WaitingFor>,
 }
 
 impl TeamView {
-    /// The lead, and the members.
     fn rows(&self) -> impl Iterator<Item = &MemberView> {
         self.lead.iter().chain(&self.members)
     }
 
-    fn stillness(&self) -> Option<Stillness> {
-        let silence = self.silent_ms.map(|ms| Stillness::Silent(Duration::from_millis(ms)));
-        if self.suspended { Some(Stillness::Suspended) } else { silence }
+    fn health(&self) -> Option<LeadHealth> {
+        let silence = self.silent_ms.map(|ms| LeadHealth::Silent(Duration::from_millis(ms)));
+        if self.suspended { Some(LeadHealth::Suspended) } else { silence }
     }
 }
 
@@ -105,10 +92,10 @@ fn phase_style(phase: &str) -> Style {
 pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
     let mut out = format!("{} {}\n", paint(BOLD, &one_line(&view.team)), running(view));
     if let Some(desired) = view.desired_state {
-        let current = view.current_state.map(|mode| format!(", current {mode}")).unwrap_or_default();
+        let states = states(desired, view.current_state.unwrap_or(desired));
         let by = if view.set_by.is_empty() { String::new() } else { format!(" (set by {})", one_line(&view.set_by)) };
         let note = if view.note.is_empty() { String::new() } else { format!(": {}", one_line(&view.note)) };
-        let line = super::text::cut(&format!("desired {desired}{current}{by}{note}"), columns);
+        let line = super::text::cut(&format!("{states}{by}{note}"), columns);
         let _ = writeln!(out, "{}", paint(DIM, &line));
     }
     out.push('\n');
@@ -120,7 +107,16 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
     out
 }
 
-/// A member where there is no room for a table: a few lines.
+/// Returns `state pause`, or `desired state run_once, current state pause` if they differ.
+#[must_use]
+pub fn states(desired: Mode, current: Mode) -> String {
+    if desired == current {
+        return format!("state {current}");
+    }
+    format!("desired state {desired}, current state {current}")
+}
+
+/// A member as a few lines, for a narrow terminal.
 fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
     let since =
         member.since.map(|since| format!(" for {}", ago(since, now).trim_end_matches(" ago"))).unwrap_or_default();
@@ -129,25 +125,25 @@ fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
     let (name, role) = (one_line(&member.name), one_line(&member.role));
     let phase = one_line(&member.phase);
     let task = member.task.map(|task| format!("{task} {}", member.subject.as_deref().unwrap_or_default()));
-    let waits = member.waiting_for.as_ref().map(|what| format!("waits for {what}"));
+    let waiting = member.waiting_for.as_ref().map(|reason| format!("waits for {reason}"));
     let line = wrap(&format!("{name} {role}: {phase}{since}{tokens}{cost}"), columns, INDENT);
     let rest = line.strip_prefix(&name).unwrap_or_default();
     let mut out = format!("{}{}\n", paint(BOLD, &name), rest.replacen(&phase, &paint(phase_style(&phase), &phase), 1));
-    for line in task.into_iter().chain(waits) {
+    for line in task.into_iter().chain(waiting) {
         out.push_str(&indented(&one_line(&line), columns, INDENT));
     }
     out
 }
 
 fn running(view: &TeamView) -> String {
-    match (view.pid, view.stillness()) {
-        (Some(pid), Some(stillness)) => {
-            let remedy = stillness.remedy(pid);
-            format!("{}\n{}", paint(BAD, &format!("{} (pid {pid})", stillness.says())), paint(DIM, &remedy))
+    match (view.pid, view.health()) {
+        (Some(pid), Some(health)) => {
+            let remedy = health.hint(pid);
+            format!("{}\n{}", paint(BAD, &format!("{} (pid {pid})", health.message())), paint(DIM, &remedy))
         }
-        (Some(pid), None) if view.running => paint(GOOD, &format!("runs (pid {pid})")),
-        _ if view.running => paint(GOOD, "runs"),
-        _ => paint(DIM, "does not run"),
+        (Some(pid), None) if view.running => paint(GOOD, &format!("is running (pid {pid})")),
+        _ if view.running => paint(GOOD, "is running"),
+        _ => paint(DIM, "is not running"),
     }
 }
 
@@ -184,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_team_is_shown_with_what_each_member_does() {
+    fn team_view_shows_activity_of_each_member() {
         let alice = MemberView {
             name: "alice".into(),
             role: "coder".into(),

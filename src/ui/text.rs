@@ -1,21 +1,17 @@
-//! Text for terminals: harmless, measured, cut and wrapped. It knows nothing of what the text says.
+//! Text for terminals: escapes control characters, measures, cuts and wraps.
 
 use std::time::Duration;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-pub use crate::domain::measure::{bytes, duration};
-use crate::domain::reason::short;
+use crate::domain::failure_summary::short;
 use crate::domain::time::UnixMs;
+pub use crate::domain::units::{bytes, duration};
 
-/// The width of output that goes to no terminal: lines there are for programs, and only kept from having no end.
+/// The width of output that does not go to a terminal: enough for programs, and a bound.
 pub const WIDTH_UNBOUNDED: usize = 4096;
 
-/// Commands that work on a workspace, and so take the flags that name it.
-const COMMANDS: [&str; 14] =
-    ["tasks", "why", "up", "run", "stop", "team", "state", "inbox", "send", "plan", "log", "doctor", "config", "clean"];
-
-/// Whether a terminal could take this character for an order, or show text in another order than it stands.
+/// Returns whether a terminal could execute this character, or show text in another order because of it.
 fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -24,9 +20,9 @@ fn is_harmful(c: char) -> bool {
         )
 }
 
-/// The text with everything a terminal might obey made visible. Newlines and tabs stay.
+/// Escapes the characters that a terminal could execute. Newlines and tabs stay.
 #[must_use]
-pub fn harmless(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -38,12 +34,12 @@ pub fn harmless(text: &str) -> String {
     out
 }
 
-/// A JSON text that says the same, harmless: what is not ASCII is in its strings, where it may be escaped.
+/// Escapes those characters in a JSON text, whose value stays the same: characters outside ASCII occur only in its strings.
 #[must_use]
-pub fn harmless_json(text: &str) -> String {
+pub fn escape_json(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        // Those that are ASCII are escaped, or stand between what is said. All are below U+10000.
+        // A serializer has escaped ASCII control characters already. All others of these are below U+10000.
         if is_harmful(c) && !c.is_ascii_whitespace() {
             out.push_str(&format!("\\u{:04x}", u32::from(c)))
         } else {
@@ -53,7 +49,7 @@ pub fn harmless_json(text: &str) -> String {
     out
 }
 
-/// The text on one line, harmless; runs of spaces and line breaks become one space.
+/// Returns the text on one line, escaped; runs of spaces and line breaks become one space.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -68,16 +64,16 @@ pub fn one_line(text: &str) -> String {
     out
 }
 
-/// How many columns the text takes.
+/// Returns the number of terminal columns that the text takes.
 #[must_use]
 pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// Characters that a column may have: some take none, such as accents, and a text of nothing else would have no end.
+/// The most characters per column. Some characters, such as accents, take no column, and a text of them needs a bound.
 const CHARS_PER_COLUMN_MAX: usize = 8;
 
-/// The text in at most `max` columns; what is left out is marked by `…`.
+/// Returns the text in at most `max` columns, with `…` for a cut end.
 #[must_use]
 pub fn cut(text: &str, max: usize) -> String {
     let chars_max = max.saturating_mul(CHARS_PER_COLUMN_MAX);
@@ -100,7 +96,7 @@ pub fn cut(text: &str, max: usize) -> String {
     out
 }
 
-/// The text in at most `max` columns; what is left out is in its middle, and marked by `…`.
+/// Returns the text in at most `max` columns, with `…` for a cut middle.
 #[must_use]
 pub fn cut_within(text: &str, max: usize) -> String {
     let head = cut(text, max / 3);
@@ -121,21 +117,21 @@ pub fn cut_within(text: &str, max: usize) -> String {
     format!("{head}{}", tail.iter().rev().collect::<String>().trim_start())
 }
 
-/// The text with spaces behind it up to `columns`.
+/// Adds spaces after the text up to `columns`.
 #[must_use]
 pub fn pad(text: &str, columns: usize) -> String {
     let missing = columns.saturating_sub(width(text));
     format!("{text}{}", " ".repeat(missing))
 }
 
-/// The text with spaces before it up to `columns`.
+/// Adds spaces before the text up to `columns`.
 #[must_use]
 pub fn pad_left(text: &str, columns: usize) -> String {
     let missing = columns.saturating_sub(width(text));
     format!("{}{text}", " ".repeat(missing))
 }
 
-/// The text broken at spaces into lines of at most `columns`, all but the first behind `indent` spaces.
+/// Breaks the text at spaces into lines of at most `columns`, and indents all but the first by `indent` spaces.
 #[must_use]
 pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
     let mut out = String::new();
@@ -156,12 +152,12 @@ pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
     out
 }
 
-/// The lines of a text behind `indent` spaces, broken at spaces to `columns`. Further indentation of theirs stays, what would steer a
-/// terminal does not.
+/// Indents the lines of a text by `indent` spaces and breaks them at spaces to `columns`. Keeps their own indentation, and
+/// escapes characters that a terminal could execute.
 #[must_use]
 pub fn indented(text: &str, columns: usize, indent: usize) -> String {
     let mut out = String::new();
-    for line in harmless(text).split('\n') {
+    for line in printable(text).split('\n') {
         let body = line.trim();
         let further =
             line.chars().take_while(|c| c.is_whitespace()).map(|c| if c == '\t' { 4 } else { 1 }).sum::<usize>();
@@ -175,8 +171,8 @@ pub fn indented(text: &str, columns: usize, indent: usize) -> String {
     out
 }
 
-/// The text in lines of at most `columns`, broken at spaces and, where a word is longer than a line, within it. At most
-/// `lines_max`: the last one is cut where more would follow. It wants room for a few characters.
+/// Breaks the text into at most `lines_max` lines of at most `columns`, at spaces and within words longer than a line. Cuts the
+/// last line if more would follow. `columns` must be at least 2.
 #[must_use]
 pub fn fold(text: &str, columns: usize, lines_max: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
@@ -209,16 +205,28 @@ pub fn fold(text: &str, columns: usize, lines_max: usize) -> Vec<String> {
     lines
 }
 
-/// The text with these flags in every command of ours it names: what is hinted at must work where it is read.
+/// The flags that name a workspace, as a person gave them, and the commands that take them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GlobalFlags {
+    /// The flags; empty where none are needed.
+    pub flags: String,
+    /// The names of the commands that work on a workspace.
+    pub commands: &'static [&'static str],
+}
+
+/// Adds these flags to every `brigade` command in the text, so that a person can copy the command and run it.
 #[must_use]
-pub fn with_flags(text: &str, flags: &str) -> String {
+pub fn with_global_flags(text: &str, global: &GlobalFlags) -> String {
+    if global.flags.is_empty() {
+        return text.to_owned();
+    }
     let mut parts = text.split("brigade ");
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let word = part.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default();
         out.push_str("brigade ");
-        if !flags.is_empty() && COMMANDS.contains(&word) {
-            out.push_str(flags);
+        if global.commands.contains(&word) {
+            out.push_str(&global.flags);
             out.push(' ');
         }
         out.push_str(part);
@@ -226,7 +234,7 @@ pub fn with_flags(text: &str, flags: &str) -> String {
     out
 }
 
-/// The first line of a text that may have many, for where there is room for one.
+/// Returns the first line of a text, with `…` if it has more.
 #[must_use]
 pub fn first_line(text: &str) -> String {
     let mut lines = text.trim().lines();
@@ -234,14 +242,14 @@ pub fn first_line(text: &str) -> String {
     if lines.next().is_some() { format!("{first} …") } else { first }
 }
 
-/// Why something failed, in one line.
+/// Returns the reason of a failure in one line.
 #[must_use]
 pub fn reason(text: &str) -> String {
     one_line(&short(text))
 }
 
-/// A time as people say it, seen from `now`: `12 s ago`, `in 5 s`. What is to come is said in whole seconds, begun ones
-/// counting: a lease of 2 s that was just taken ends in 2 s.
+/// Returns a time relative to `now`: `12 s ago`, `in 5 s`. Times in the future are rounded up to seconds: a lease of 2 s that
+/// was just taken ends in 2 s.
 #[must_use]
 pub fn ago(time: UnixMs, now: UnixMs) -> String {
     if time <= now {
@@ -251,7 +259,7 @@ pub fn ago(time: UnixMs, now: UnixMs) -> String {
     format!("in {}", duration(Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX))))
 }
 
-/// `1 task`, `2 tasks`.
+/// Returns `1 task`, `2 tasks`.
 #[must_use]
 pub fn count(number: usize, word: &str) -> String {
     format!("{number} {word}{}", if number == 1 { "" } else { "s" })
@@ -263,7 +271,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn texts_that_take_no_columns_are_cut_too() {
+    fn zero_width_text_is_cut() {
         for c in ['\u{200d}', '\u{301}'] {
             let text = "a".to_owned() + &c.to_string().repeat(100_000);
             assert!(cut(&text, 20).chars().count() <= 20 * CHARS_PER_COLUMN_MAX + 1, "{c:?}");
@@ -272,31 +280,31 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_turn_text_around_or_break_lines_are_made_visible() {
-        assert_eq!(harmless("\u{61c}\u{202e}\u{2028}\u{2029}\r"), "\\u{61c}\\u{202e}\\u{2028}\\u{2029}\\r");
+    fn bidi_and_line_separator_marks_are_escaped() {
+        assert_eq!(printable("\u{61c}\u{202e}\u{2028}\u{2029}\r"), "\\u{61c}\\u{202e}\\u{2028}\\u{2029}\\r");
     }
 
     #[test]
-    fn orders_to_the_terminal_become_visible() {
+    fn terminal_control_codes_are_escaped() {
         assert_eq!(one_line("a\x1b[2J\nb\u{9b}31m\r\n c\x07"), "a\\u{1b}[2J b\\u{9b}31m c\\u{7}");
-        assert_eq!(harmless("a\u{202e}b\n\tc\r"), "a\\u{202e}b\n\tc\\r");
+        assert_eq!(printable("a\u{202e}b\n\tc\r"), "a\\u{202e}b\n\tc\\r");
     }
 
     #[test]
-    fn wide_characters_count_twice() {
+    fn wide_characters_count_as_two_columns() {
         assert_eq!(cut("日本語", 5), "日本…");
         assert_eq!(cut("日本語", 6), "日本語");
         assert_eq!(cut("日本語", 4), "日…");
         assert_eq!(pad("日本", 6), "日本  ");
         assert_eq!(cut("abc", 0), "");
-        assert_eq!(cut_within("verify `make` came out red: it is not so", 24), "verify …ed: it is not so");
+        assert_eq!(cut_within("verify `make` failed with red: it is not so", 24), "verify …ed: it is not so");
         assert_eq!(cut_within("日本語 it is not so", 17), "日本…it is not so");
     }
 
     #[test]
-    fn durations_have_two_units_at_most() {
-        let said = [850, 12_000, 200_000, 7_500_000, 180_000_000].map(|ms| duration(Duration::from_millis(ms)));
-        assert_eq!(said, ["850 ms", "12 s", "3 min 20 s", "2 h 5 min", "2 d 2 h"]);
+    fn duration_has_at_most_two_units() {
+        let durations = [850, 12_000, 200_000, 7_500_000, 180_000_000].map(|ms| duration(Duration::from_millis(ms)));
+        assert_eq!(durations, ["850 ms", "12 s", "3 min 20 s", "2 h 5 min", "2 d 2 h"]);
         let rounded = [1_499, 1_500, 59_600, 3_599_900, 7_199_000].map(|ms| duration(Duration::from_millis(ms)));
         assert_eq!(rounded, ["1 s", "2 s", "1 min", "1 h", "2 h"]);
         assert_eq!(ago(UnixMs(1_999), UnixMs(1_000)), "in 1 s");
@@ -311,16 +319,17 @@ mod tests {
     }
 
     #[test]
-    fn hints_name_the_workspace_they_are_for() {
+    fn hint_includes_workspace_flags() {
         let text = "`brigade tasks retry ID`, or brigade up; a brigade of tasks; brigade init";
         let with =
             "`brigade --workspace w tasks retry ID`, or brigade --workspace w up; a brigade of tasks; brigade init";
-        assert_eq!(with_flags(text, "--workspace w"), with);
-        assert_eq!(with_flags(text, ""), text);
+        let global = GlobalFlags { flags: "--workspace w".to_owned(), commands: &["tasks", "up"] };
+        assert_eq!(with_global_flags(text, &global), with);
+        assert_eq!(with_global_flags(text, &GlobalFlags::default()), text);
     }
 
     #[test]
-    fn folded_text_keeps_everything_within_its_lines() {
+    fn folded_text_keeps_all_text_up_to_line_limit() {
         assert_eq!(fold("one two threefour five", 8, 9), ["one two", "threefou", "r five"]);
         assert_eq!(fold("one two three four", 7, 2), ["one two", "three …"]);
         assert_eq!(fold("", 7, 2), [""]);
@@ -328,14 +337,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn folded_lines_fit(text in ".*", columns in 2_usize..40) {
+        fn folded_lines_fit_width(text in ".*", columns in 2_usize..40) {
             for line in fold(&one_line(&text), columns, 5) {
                 prop_assert!(width(&line) <= columns, "{line:?}");
             }
         }
 
         #[test]
-        fn what_is_cut_fits_and_has_no_orders(text in ".*", max in 0_usize..40) {
+        fn cut_text_fits_width_without_control_codes(text in ".*", max in 0_usize..40) {
             let line = cut(&one_line(&text), max);
             prop_assert!(width(&line) <= max, "{line:?}");
             prop_assert!(!line.chars().any(char::is_control));

@@ -1,4 +1,4 @@
-//! Answers that come: what is sent, what is read, what is heard meanwhile, and how connections are used.
+//! Answers that arrive: the request, the parsed answer, the streamed pieces, and the use of connections.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,24 +7,23 @@ use std::time::Duration;
 use brigade::domain::transcript::{Block, Role, Usage};
 use brigade::models::anthropic::{API_KEY, AUTH_TOKEN, Anthropic};
 use brigade::ports::{
-    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, Purpose, StopReason,
+    ChatMessage, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, RequestPurpose, StopReason,
 };
 use serde_json::json;
 use tokio::sync::Barrier;
 
-use super::server::{Server, call, events, says, streamed, text};
+use super::server::{Server, call, events, streamed, streamed_answer, text};
 
-/// A key of no account.
+/// A key that belongs to no account.
 pub const KEY: &str = "sk-not-a-key-0123456789";
 
-/// Remembers what it hears.
 #[derive(Default)]
-pub struct Heard {
+pub struct RecordingListener {
     pub texts: Mutex<Vec<String>>,
     pub signs: AtomicUsize,
 }
 
-impl Listener for Heard {
+impl Listener for RecordingListener {
     fn alive(&self) {
         self.signs.fetch_add(1, Ordering::Relaxed);
     }
@@ -57,7 +56,7 @@ pub fn request() -> ModelRequest {
         messages: [hello.into()].into(),
         tools: [].into(),
         output_tokens_max: 77,
-        purpose: Purpose::Turn,
+        purpose: RequestPurpose::Turn,
         silence_timeout: Duration::from_secs(60),
         answer_timeout: Duration::from_secs(120),
     }
@@ -68,23 +67,24 @@ pub async fn ask(server: &Server) -> Result<ModelResponse, ModelError> {
 }
 
 #[tokio::test]
-async fn a_key_that_comes_back_in_pieces_is_not_heard_either() {
+async fn key_echoed_in_chunks_is_masked_in_stream() {
     let server =
-        Server::start(move |_, _| says(&[text(&format!("The key {KEY} is bad; sk-n is not one, nor sk"))])).await;
-    let heard = Heard::default();
+        Server::start(move |_, _| streamed_answer(&[text(&format!("The key {KEY} is bad; sk-n is not one, nor sk"))]))
+            .await;
+    let heard = RecordingListener::default();
     let answer = client(&server.url).request(request(), &heard).await.unwrap();
     let texts = heard.texts.lock().unwrap().clone();
-    assert!(texts.len() > 2, "it comes in pieces: {texts:?}");
+    assert!(texts.len() > 2, "the text did not arrive in pieces: {texts:?}");
     assert_eq!(texts.concat(), "The key [key] is bad; sk-n is not one, nor sk");
     assert_eq!(answer.content, [Block::text(texts.concat())]);
 }
 
 #[tokio::test]
-async fn an_answer_is_heard_while_it_comes_and_whole_at_its_end() {
+async fn answer_is_streamed_and_assembled() {
     let parts = [text("On it, über alles."), call("toolu_1", "bash", json!({"command": "echo 'ä\n'"}))];
     let expected = parts.clone();
-    let server = Server::start(move |_, _| says(&parts)).await;
-    let heard = Heard::default();
+    let server = Server::start(move |_, _| streamed_answer(&parts)).await;
+    let heard = RecordingListener::default();
     let answer = client(&server.url).request(request(), &heard).await.unwrap();
     let input = json!({"command": "echo 'ä\n'"});
     let call = Block::ToolUse { id: "toolu_1".into(), name: "bash".into(), input };
@@ -94,18 +94,18 @@ async fn an_answer_is_heard_while_it_comes_and_whole_at_its_end() {
     assert_eq!(answer.usage, Some(usage));
     let texts = heard.texts.lock().unwrap().clone();
     assert_eq!((texts.len(), texts.concat().as_str()), (4, "On it, über alles."));
-    assert!(heard.signs.load(Ordering::Relaxed) >= 2, "signs of life");
+    assert!(heard.signs.load(Ordering::Relaxed) >= 2, "the connection showed activity");
     let asked = &server.asked()[0];
     assert!(asked.head.starts_with("post /v1/messages http/1.1"), "{}", asked.head);
     assert_eq!((asked.header("x-api-key"), asked.header("authorization")), (Some(KEY), None));
     assert_eq!(asked.header("anthropic-version"), Some("2023-06-01"));
-    assert_eq!(asked.header("accept-encoding"), None, "nothing is to be compressed");
+    assert_eq!(asked.header("accept-encoding"), None, "the client asks for no compression");
     assert_eq!((&asked.body["model"], &asked.body["max_tokens"]), (&json!("a-model"), &json!(77)));
     assert_eq!(asked.body.get("temperature"), None);
 }
 
 #[tokio::test]
-async fn bytes_that_come_one_by_one_say_the_same() {
+async fn answer_sent_byte_by_byte_is_equal() {
     let events = events(&[text("wörter"), call("x", "idle", json!({"a": "🌍"}))], "tool_use");
     let crlf = events.replace('\n', "\r\n");
     let whole = ask(&Server::start(move |_, _| streamed(&events, 9999)).await).await.unwrap();
@@ -114,8 +114,8 @@ async fn bytes_that_come_one_by_one_say_the_same() {
 }
 
 #[tokio::test]
-async fn a_token_goes_as_a_bearers_and_no_key_is_needed_elsewhere() {
-    let server = Server::start(|_, _| says(&[text("hi")])).await;
+async fn auth_token_is_bearer_and_local_server_needs_no_key() {
+    let server = Server::start(|_, _| streamed_answer(&[text("hi")])).await;
     let spec = ModelSpec {
         provider: String::new(),
         model: "m".into(),
@@ -133,8 +133,8 @@ async fn a_token_goes_as_a_bearers_and_no_key_is_needed_elsewhere() {
 }
 
 #[tokio::test]
-async fn one_connection_serves_one_request_after_the_other() {
-    let server = Server::start(|_, _| says(&[text("hi")])).await;
+async fn sequential_requests_share_one_connection() {
+    let server = Server::start(|_, _| streamed_answer(&[text("hi")])).await;
     for _ in 0..5 {
         ask(&server).await.unwrap();
     }
@@ -142,9 +142,9 @@ async fn one_connection_serves_one_request_after_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_hundred_teammates_ask_at_once() {
+async fn three_hundred_concurrent_requests_are_answered() {
     const TEAMMATES: usize = 300;
-    // The server answers nobody before everybody has asked.
+    // The server answers after all clients have sent their requests.
     let all_asked = std::sync::Arc::new(Barrier::new(TEAMMATES));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -156,7 +156,7 @@ async fn three_hundred_teammates_ask_at_once() {
                 let mut bytes = vec![0; 16 * 1024];
                 let _ = stream.read(&mut bytes).await;
                 all_asked.wait().await;
-                for step in says(&[text("hi")]) {
+                for step in streamed_answer(&[text("hi")]) {
                     let super::server::Step::Send(bytes) = step else { continue };
                     let _ = stream.write_all(&bytes).await;
                 }
@@ -173,9 +173,10 @@ async fn three_hundred_teammates_ask_at_once() {
     }
 }
 
-/// As llama.cpp's server sent it, for a model of 0.5 billion parameters: a call without an `input`, an id like no other, no `ping`.
+/// Recorded from llama.cpp's server with a model of 0.5 billion parameters: a call without an `input`, an unusual id,
+/// no `ping`.
 #[tokio::test]
-async fn a_recorded_answer_of_another_server_is_read() {
+async fn llama_cpp_recorded_answer_is_parsed() {
     let server = Server::start(|_, _| streamed(include_str!("llama_cpp.sse"), 100)).await;
     let answer = ask(&server).await.unwrap();
     let (id, name) = ("IpVEgFOBl6cKWw0GwnbmXb3LxkNbgok2".to_owned(), "get_weather".to_owned());

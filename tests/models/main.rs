@@ -1,6 +1,6 @@
-//! The providers that speak HTTP against a real server on this machine, which behaves as each test says.
+//! The providers that speak HTTP, against a local server with scripted behaviour.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "what fails in a test is to stop it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure must stop the test")]
 
 mod answers;
 mod failures;

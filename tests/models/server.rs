@@ -1,4 +1,4 @@
-//! A server of the Messages API over plain sockets: it reads requests and answers with the bytes it is told to.
+//! A server of the Messages API on plain sockets: it reads requests and answers with scripted bytes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,60 +7,59 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct ReceivedRequest {
     /// The request line and the headers, in lower case.
     pub head: String,
     pub body: Value,
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 }
 
-/// What the server does next with a connection.
+/// The next action of the server on a connection.
 #[derive(Debug, Clone)]
 pub enum Step {
     Send(Vec<u8>),
-    /// Sends this again and again, this many milliseconds apart, until the client is gone.
+    /// Sends this again and again, this many milliseconds apart, until the client disconnects.
     Endless(Vec<u8>, u64),
-    /// Sends nothing more until the client is gone.
+    /// Sends nothing more until the client disconnects.
     Silence,
-    /// Closes the connection.
     Close,
 }
 
 pub type Reply = Vec<Step>;
 
-/// A server. It ends with the test's runtime.
+/// A server that ends with the test's runtime.
 pub struct Server {
     pub url: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<ReceivedRequest>>>,
     connections: Arc<AtomicUsize>,
 }
 
 impl Server {
-    /// Answers each request as `answer` says, which is handed how many came before.
-    pub async fn start(answer: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) -> Self {
+    /// Answers each request with `answer`, which gets the number of earlier requests.
+    pub async fn start(answer: impl Fn(&ReceivedRequest, usize) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (asked, connections) = (Arc::<Mutex<Vec<Asked>>>::default(), Arc::<AtomicUsize>::default());
+        let (asked, connections) = (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), Arc::<AtomicUsize>::default());
         let (answer, seen, count) = (Arc::new(answer), Arc::clone(&asked), Arc::clone(&connections));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::SeqCst);
                 let (answer, seen) = (Arc::clone(&answer), Arc::clone(&seen));
-                // A client that goes away ends only its own connection.
+                // A client that disconnects ends only its own connection.
                 tokio::spawn(async move { serve(stream, &*answer, &seen).await.ok() });
             }
         });
         Self { url, asked, connections }
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<ReceivedRequest> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -71,8 +70,8 @@ impl Server {
 
 async fn serve(
     mut stream: TcpStream,
-    answer: &(dyn Fn(&Asked, usize) -> Reply + Send + Sync),
-    seen: &Mutex<Vec<Asked>>,
+    answer: &(dyn Fn(&ReceivedRequest, usize) -> Reply + Send + Sync),
+    seen: &Mutex<Vec<ReceivedRequest>>,
 ) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
@@ -102,7 +101,7 @@ async fn serve(
     }
 }
 
-async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<Asked>> {
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<ReceivedRequest>> {
     let end_of = |buffer: &[u8]| buffer.windows(4).position(|window| window == b"\r\n\r\n");
     loop {
         if let Some(end) = end_of(buffer) {
@@ -112,7 +111,7 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::
                 let rest = buffer.split_off(end + 4 + length);
                 let body = serde_json::from_slice(&buffer[end + 4..]).unwrap_or(Value::Null);
                 *buffer = rest;
-                return Ok(Some(Asked { head, body }));
+                return Ok(Some(ReceivedRequest { head, body }));
             }
         }
         if stream.read_buf(buffer).await? == 0 {
@@ -121,26 +120,24 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::
     }
 }
 
-/// A response that is whole.
-pub fn plain(status: u16, headers: &str, body: &str) -> Reply {
+/// A complete response.
+pub fn full_response(status: u16, headers: &str, body: &str) -> Reply {
     let head =
         format!("HTTP/1.1 {status} X\r\nrequest-id: req_{status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
     vec![Step::Send((head + body).into_bytes())]
 }
 
-/// An error as the API says it.
-pub fn refused(status: u16, headers: &str, kind: &str, message: &str) -> Reply {
+/// An error in the format of the API.
+pub fn error_reply(status: u16, headers: &str, kind: &str, message: &str) -> Reply {
     let body = json!({"type": "error", "error": {"type": kind, "message": message}}).to_string();
-    plain(status, &format!("content-type: application/json\r\n{headers}"), &body)
+    full_response(status, &format!("content-type: application/json\r\n{headers}"), &body)
 }
 
-/// The head of a stream.
 pub fn head() -> Step {
     let text = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nrequest-id: req_200\r\ntransfer-encoding: chunked\r\n\r\n";
     Step::Send(text.as_bytes().to_vec())
 }
 
-/// A piece of a stream.
 pub fn chunk(bytes: &[u8]) -> Vec<u8> {
     [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
 }
@@ -153,11 +150,9 @@ pub fn streamed(events: &str, size: usize) -> Reply {
     reply
 }
 
-/// A part of an answer.
 #[derive(Debug, Clone)]
 pub enum Part {
     Text(String),
-    /// A call: its id, its tool, its arguments as JSON text.
     Call(String, String, String),
 }
 
@@ -169,7 +164,6 @@ pub fn call(id: &str, tool: &str, input: Value) -> Part {
     Part::Call(id.to_owned(), tool.to_owned(), input.to_string())
 }
 
-/// The events of an answer.
 pub fn events(parts: &[Part], stop_reason: &str) -> String {
     let usage = json!({"input_tokens": 100, "cache_read_input_tokens": 40, "output_tokens": 1});
     let mut events = vec![json!({"type": "message_start", "message": {"id": "msg_1", "usage": usage}})];
@@ -198,8 +192,8 @@ pub fn events(parts: &[Part], stop_reason: &str) -> String {
     events.iter().map(line).collect()
 }
 
-/// An answer, streamed.
-pub fn says(parts: &[Part]) -> Reply {
+/// A streamed answer.
+pub fn streamed_answer(parts: &[Part]) -> Reply {
     let calls = parts.iter().any(|part| matches!(part, Part::Call(..)));
     streamed(&events(parts, if calls { "tool_use" } else { "end_turn" }), 64)
 }

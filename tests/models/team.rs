@@ -1,4 +1,4 @@
-//! Whole teams, as the program runs them, whose models are behind the Messages API.
+//! Whole teams in the real program, with models that use the Messages API.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,25 +9,26 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::answers::KEY;
-use super::server::{Asked, Part, Reply, Server, Step, call, chunk, events, head, refused, says, streamed, text};
+use super::server::{
+    Part, ReceivedRequest, Reply, Server, Step, call, chunk, error_reply, events, head, streamed, streamed_answer, text,
+};
 
-/// How long a team may take on a slow, busy machine before the test fails.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time limit of a team on a slow, busy machine.
+const WAIT_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// A workspace.
-struct Place(tempfile::TempDir);
+struct TestWorkspace(tempfile::TempDir);
 
-impl Place {
-    /// One whose team `crew` has these members, all with their models at `url`.
+impl TestWorkspace {
+    /// A workspace with a team `crew` of these members; all models are at `url`.
     fn new(url: &str, members: &[&str], more: &str) -> Self {
-        let place = Self(tempfile::tempdir().unwrap());
+        let workspace = Self(tempfile::tempdir().unwrap());
         let members: String = members
             .iter()
             .map(|name| format!("[[teams.crew.members]]\nname = \"{name}\"\nrole = \"coder\"\n"))
             .collect();
         let lead = format!("lead = {{ provider = \"anthropic\", model = \"m-1\", base_url = \"{url}\" }}");
-        place.write("brigade.toml", &format!("durability = \"process\"\n[teams.crew]\n{lead}\n{more}\n{members}"));
-        place
+        workspace.write("brigade.toml", &format!("durability = \"process\"\n[teams.crew]\n{lead}\n{more}\n{members}"));
+        workspace
     }
 
     fn path(&self) -> &Path {
@@ -48,7 +49,7 @@ impl Place {
             }
         }
         command.env("XDG_CONFIG_HOME", self.path().join("no-config")).envs(variables.iter().copied());
-        tokio::time::timeout(PATIENCE, command.output()).await.expect("the team ends").unwrap()
+        tokio::time::timeout(WAIT_TIME_MAX, command.output()).await.expect("the team ends").unwrap()
     }
 
     fn facts(&self, kind: &str) -> Vec<Value> {
@@ -76,8 +77,8 @@ fn both(output: &Output) -> String {
     String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned()
 }
 
-/// Who asks, by the system prompt.
-fn who(asked: &Asked) -> String {
+/// The member that sent the request, from the system prompt.
+fn sender_of(asked: &ReceivedRequest) -> String {
     let system = asked.body["system"][0]["text"].as_str().unwrap();
     system.split('\'').nth(1).unwrap().to_owned()
 }
@@ -86,12 +87,12 @@ fn blocks(message: &Value) -> &[Value] {
     message["content"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn last_blocks(asked: &Asked) -> &[Value] {
+fn last_blocks(asked: &ReceivedRequest) -> &[Value] {
     blocks(asked.body["messages"].as_array().unwrap().last().unwrap())
 }
 
-/// The tools whose results stand in the last message, and whether each failed.
-fn results(asked: &Asked) -> Vec<(String, bool)> {
+/// The tools whose results are in the last message, and whether each failed.
+fn results(asked: &ReceivedRequest) -> Vec<(String, bool)> {
     let said = asked.body["messages"].as_array().unwrap().iter().flat_map(blocks);
     let tools: HashMap<&str, &str> = said
         .filter(|block| block["type"] == "tool_use")
@@ -105,68 +106,71 @@ fn results(asked: &Asked) -> Vec<(String, bool)> {
     results.map(result).collect()
 }
 
-/// The task at hand, from what was claimed last or from the identity block.
-fn task_at_hand(asked: &Asked) -> Option<u64> {
+/// The current task, from the last claim or from the identity block.
+fn task_at_hand(asked: &ReceivedRequest) -> Option<u64> {
     let messages = asked.body["messages"].to_string();
     let (_, rest) = messages.rsplit_once("-claimed>Task #").or_else(|| messages.split_once("You hold task #"))?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-fn is_told(asked: &Asked, start: &str) -> bool {
+fn is_told(asked: &ReceivedRequest, start: &str) -> bool {
     last_blocks(asked).iter().any(|block| block["text"].as_str().is_some_and(|text| text.starts_with(start)))
 }
 
-/// A model that does what it is there for: the lead plans and reports, teammates write a file and complete.
-fn sensible(asked: &Asked, count: usize) -> Reply {
-    // Ids need not look like the API's own.
+/// A well-behaved model: the lead plans and reports, teammates write a file and complete.
+fn well_behaved(asked: &ReceivedRequest, count: usize) -> Reply {
+    // Ids may differ from the format of the API.
     let id = format!("id-{count}");
-    if who(asked) == "lead" {
+    if sender_of(asked) == "lead" {
         let task = |letter: &str| {
             call(&format!("{id}_{letter}"), "task_create", json!({"subject": letter, "description": "write a file"}))
         };
         return if is_told(asked, "<goal>") {
-            says(&[text("Four tasks."), task("a"), task("b"), task("c"), task("d")])
+            streamed_answer(&[text("Four tasks."), task("a"), task("b"), task("c"), task("d")])
         } else {
-            says(&[text("All four are done.")])
+            streamed_answer(&[text("All four are done.")])
         };
     }
-    let Some(task) = task_at_hand(asked) else { return says(&[text("Nothing to do.")]) };
+    let Some(task) = task_at_hand(asked) else { return streamed_answer(&[text("Nothing to do.")]) };
     let complete = json!({"task_id": task, "status": "completed", "result": "written"});
     match results(asked).last() {
-        Some((tool, false)) if tool == "bash" => says(&[call(&id, "task_update", complete)]),
-        Some((tool, false)) if tool == "task_update" => says(&[text("Done.")]),
-        _ => says(&[text("On it."), call(&id, "bash", json!({"command": format!("echo {task} > out-{task}.txt")}))]),
+        Some((tool, false)) if tool == "bash" => streamed_answer(&[call(&id, "task_update", complete)]),
+        Some((tool, false)) if tool == "task_update" => streamed_answer(&[text("Done.")]),
+        _ => streamed_answer(&[
+            text("On it."),
+            call(&id, "bash", json!({"command": format!("echo {task} > out-{task}.txt")})),
+        ]),
     }
 }
 
 #[tokio::test]
-async fn a_lead_and_two_teammates_drain_a_board() {
-    let server = Server::start(sensible).await;
-    let place = Place::new(&server.url, &["alice", "bob"], "goal = \"four files\"");
-    let output = place.run(&["run", "crew"], &[]).await;
+async fn lead_and_two_teammates_complete_goal() {
+    let server = Server::start(well_behaved).await;
+    let workspace = TestWorkspace::new(&server.url, &["alice", "bob"], "goal = \"four files\"");
+    let output = workspace.run(&["run", "crew"], &[]).await;
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
-    assert_eq!(place.statuses(), ["completed"; 4]);
-    assert!((1..=4).all(|task| place.has(&format!("out-{task}.txt"))));
+    assert_eq!(workspace.statuses(), ["completed"; 4]);
+    assert!((1..=4).all(|task| workspace.has(&format!("out-{task}.txt"))));
     assert!(both(&output).contains("All four are done."), "{}", both(&output));
-    let finished = place.facts("turn_finished");
+    let finished = workspace.facts("turn_finished");
     assert!(finished.len() >= 10, "{finished:?}");
     assert!(finished.iter().all(|fact| fact["input_tokens"] == 100 && fact["output_tokens"] == 9), "{finished:?}");
     assert!(finished.iter().all(|fact| fact["cache_read_tokens"] == 40), "{finished:?}");
     for asked in server.asked() {
         assert_eq!(asked.body["model"], "m-1");
-        assert_eq!(asked.header("x-api-key"), None, "there is no key, and none is needed here");
+        assert_eq!(asked.header("x-api-key"), None, "no key is set, and none is needed");
     }
 }
 
-/// What alice's server does to her requests, one after the other, before it comes to its senses.
-fn trouble(number: usize) -> Option<Reply> {
+/// The faults of alice's server for her first requests, in sequence.
+fn fault(number: usize) -> Option<Reply> {
     let touch = |name: &str| json!({"command": format!("touch {name}.txt")}).to_string();
     let called = |input: String, stop: &str| {
         streamed(&events(&[text("Well."), Part::Call(format!("t{number}"), "bash".into(), input)], stop), 200)
     };
     match number {
-        0 => Some(refused(429, "retry-after: 0\r\n", "rate_limit_error", "slow down")),
-        1 => Some(refused(529, "", "overloaded_error", "Overloaded")),
+        0 => Some(error_reply(429, "retry-after: 0\r\n", "rate_limit_error", "slow down")),
+        1 => Some(error_reply(529, "", "overloaded_error", "Overloaded")),
         2 => {
             let whole = events(&[Part::Call("torn".into(), "bash".into(), touch("torn"))], "tool_use");
             Some(vec![head(), Step::Send(chunk(&whole.as_bytes()[..whole.len() * 2 / 3])), Step::Close])
@@ -175,13 +179,13 @@ fn trouble(number: usize) -> Option<Reply> {
         4 => Some(called(touch("bad").replace('}', ""), "tool_use")),
         5 => Some(called(touch("odd"), "brand_new")),
         6 => Some(called(touch("refused"), "refusal")),
-        7 => Some(refused(400, "", "invalid_request_error", "prompt is too long: 3 tokens > 2 maximum")),
+        7 => Some(error_reply(400, "", "invalid_request_error", "prompt is too long: 3 tokens > 2 maximum")),
         _ => None,
     }
 }
 
 #[tokio::test]
-async fn a_team_gets_through_all_that_goes_wrong() {
+async fn team_completes_despite_model_faults() {
     let asked_by_alice = Mutex::new(0);
     let server = Server::start(move |asked, count| {
         let number = {
@@ -190,33 +194,33 @@ async fn a_team_gets_through_all_that_goes_wrong() {
             *number - 1
         };
         if is_told(asked, "Your conversation has become too long") {
-            return says(&[text("SUMMARY: nothing is written yet.")]);
+            return streamed_answer(&[text("SUMMARY: nothing is written yet.")]);
         }
-        trouble(number).unwrap_or_else(|| sensible(asked, count))
+        fault(number).unwrap_or_else(|| well_behaved(asked, count))
     })
     .await;
-    let place = Place::new(&server.url, &["alice"], "plan = \"plan.md\"");
-    place.write("plan.md", "## Write a file\nWrite it.\n");
+    let workspace = TestWorkspace::new(&server.url, &["alice"], "plan = \"plan.md\"");
+    workspace.write("plan.md", "## Write a file\nWrite it.\n");
     let lead = "[teams.crew]\nlead = { provider = \"runbook\" }";
-    let config = std::fs::read_to_string(place.path().join("brigade.toml")).unwrap();
+    let config = std::fs::read_to_string(workspace.path().join("brigade.toml")).unwrap();
     let member = format!("role = \"coder\"\nprovider = \"anthropic\"\nmodel = \"m\"\nbase_url = \"{}\"", server.url);
     let (start, rest) = config.split_once("[teams.crew]\n").unwrap();
     let (_, rest) = rest.split_once('\n').unwrap();
-    place.write("brigade.toml", &format!("{start}{lead}\n{}", rest.replace("role = \"coder\"", &member)));
-    let output = place.run(&["run", "crew"], &[]).await;
+    workspace.write("brigade.toml", &format!("{start}{lead}\n{}", rest.replace("role = \"coder\"", &member)));
+    let output = workspace.run(&["run", "crew"], &[]).await;
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
-    assert_eq!(place.statuses(), ["completed"]);
-    assert!(place.has("out-1.txt"));
+    assert_eq!(workspace.statuses(), ["completed"]);
+    assert!(workspace.has("out-1.txt"));
     for never in ["torn", "cut", "bad", "odd", "refused"] {
-        assert!(!place.has(&format!("{never}.txt")), "the call {never} was run");
+        assert!(!workspace.has(&format!("{never}.txt")), "the call {never} ran");
     }
     let reasons: Vec<String> =
-        place.facts("model_retried").iter().map(|fact| fact["reason"].as_str().unwrap().to_owned()).collect();
+        workspace.facts("model_retried").iter().map(|fact| fact["reason"].as_str().unwrap().to_owned()).collect();
     assert_eq!(reasons.len(), 3, "{reasons:?}");
-    for (reason, word) in reasons.iter().zip(["429", "529", "broke off"]) {
+    for (reason, word) in reasons.iter().zip(["429", "529", "lost the connection"]) {
         assert!(reason.contains(word), "{reasons:?}");
     }
-    assert_eq!(place.facts("compacted").len(), 1);
+    assert_eq!(workspace.facts("compacted").len(), 1);
     let asked = server.asked();
     let told = |number: usize| serde_json::to_string(&asked[number].body["messages"]).unwrap();
     assert!(told(4).contains("cut by its length limit"), "{}", told(4));
@@ -224,46 +228,47 @@ async fn a_team_gets_through_all_that_goes_wrong() {
     assert!(told(6).contains("a reason Brigade does not know"), "{}", told(6));
     assert!(told(9).contains("SUMMARY: nothing is written yet."), "{}", told(9));
     let prefix = |number: usize| (asked[number].body["tools"].clone(), asked[number].body["system"].clone());
-    assert!((1..asked.len()).all(|number| prefix(number) == prefix(0)), "tools and system prompt stay the same");
+    assert!((1..asked.len()).all(|number| prefix(number) == prefix(0)), "tools and system prompt change");
 }
 
-/// All files below `folder`.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
 #[tokio::test]
-async fn a_key_is_in_nothing_a_run_leaves_though_the_server_echoes_it() {
+async fn key_echoed_by_server_is_in_no_file_or_output() {
     let asked_by_alice = Mutex::new(0);
     let server = Server::start(move |asked, count| {
         let mut number = asked_by_alice.lock().unwrap();
-        *number += usize::from(who(asked) == "alice");
+        *number += usize::from(sender_of(asked) == "alice");
         let echo = asked.header("x-api-key").unwrap_or("none").to_owned();
-        match (who(asked).as_str(), *number) {
-            ("lead", _) if is_told(asked, "<goal>") => sensible(asked, count),
-            ("alice", 1) => refused(529, "retry-after: 0\r\n", &echo, &format!("overloaded {echo}")),
+        match (sender_of(asked).as_str(), *number) {
+            ("lead", _) if is_told(asked, "<goal>") => well_behaved(asked, count),
+            ("alice", 1) => error_reply(529, "retry-after: 0\r\n", &echo, &format!("overloaded {echo}")),
             ("alice", 2) => streamed(&format!("event: error\ndata: {{\"error\":{{\"message\":\"{echo}\"}}}}\n\n"), 7),
             ("alice", 3) => {
                 let command = format!("echo {echo}; env; printenv ANTHROPIC_API_KEY");
-                says(&[text(&format!("It is {echo}.")), call("x", "bash", json!({"command": command}))])
+                streamed_answer(&[text(&format!("It is {echo}.")), call("x", "bash", json!({"command": command}))])
             }
-            _ => refused(401, &format!("request-id: {echo}\r\n"), "authentication_error", &format!("bad key {echo}")),
+            _ => {
+                error_reply(401, &format!("request-id: {echo}\r\n"), "authentication_error", &format!("bad key {echo}"))
+            }
         }
     })
     .await;
-    let place = Place::new(&server.url, &["alice", "bob"], "goal = \"four files\"");
+    let workspace = TestWorkspace::new(&server.url, &["alice", "bob"], "goal = \"four files\"");
     let key = [("ANTHROPIC_API_KEY", KEY), ("RUST_LOG", "trace")];
     let mut printed = String::new();
     for arguments in [&["run", "crew"][..], &["doctor"], &["config", "show"], &["team"], &["why", "1"]] {
-        printed += &both(&place.run(arguments, &key).await);
+        printed += &both(&workspace.run(arguments, &key).await);
     }
     assert!(server.asked().len() > 4 && server.asked().iter().all(|asked| asked.header("x-api-key") == Some(KEY)));
     for words in ["set: ANTHROPIC_API_KEY", "overloaded [key]", "bad key [key]", "It is [key]."] {
         assert!(printed.contains(words), "{words}: {printed}");
     }
     assert!(!printed.contains(KEY), "printed: {printed}");
-    let files = files_below(place.path());
+    let files = files_below(workspace.path());
     assert!(files.len() > 8, "{files:?}");
     for file in files {
         let bytes = std::fs::read(&file).unwrap();
@@ -272,21 +277,21 @@ async fn a_key_is_in_nothing_a_run_leaves_though_the_server_echoes_it() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_said_before_anything_begins() {
-    let place = Place::new("https://api.anthropic.com", &["alice"], "goal = \"x\"");
-    let output = place.run(&["run", "crew"], &[]).await;
+async fn missing_key_or_model_is_reported_before_start() {
+    let workspace = TestWorkspace::new("https://api.anthropic.com", &["alice"], "goal = \"x\"");
+    let output = workspace.run(&["run", "crew"], &[]).await;
     assert_eq!(output.status.code(), Some(2), "{}", both(&output));
     assert!(both(&output).contains("set ANTHROPIC_API_KEY"), "{}", both(&output));
-    let output = place.run(&["doctor"], &[]).await;
+    let output = workspace.run(&["doctor"], &[]).await;
     assert!(output.status.code() == Some(1) && both(&output).contains("ANTHROPIC_API_KEY"), "{}", both(&output));
-    let config = std::fs::read_to_string(place.path().join("brigade.toml")).unwrap();
-    place.write("brigade.toml", &config.replace("model = \"m-1\", ", ""));
-    let output = place.run(&["run", "crew"], &[("ANTHROPIC_API_KEY", KEY)]).await;
+    let config = std::fs::read_to_string(workspace.path().join("brigade.toml")).unwrap();
+    workspace.write("brigade.toml", &config.replace("model = \"m-1\", ", ""));
+    let output = workspace.run(&["run", "crew"], &[("ANTHROPIC_API_KEY", KEY)]).await;
     assert_eq!(output.status.code(), Some(2), "{}", both(&output));
     assert!(both(&output).contains("the anthropic provider needs `model`"), "{}", both(&output));
 }
 
-/// A usage of 2^63 tokens, in an answer that is whole and in one that breaks off, must not spend the budget.
+/// A usage of 2^63 tokens, in a complete or a broken answer, must not use up the budget.
 #[tokio::test]
 async fn usage_beyond_the_request_spends_no_budget() {
     let server = Server::start(|asked, count| {
@@ -299,7 +304,7 @@ async fn usage_beyond_the_request_spends_no_budget() {
             return vec![head(), Step::Send(chunk(&whole.as_bytes()[..whole.len() / 2])), Step::Close];
         }
         let is_done = results(asked).last().is_some_and(|(tool, failed)| tool == "task_update" && !failed);
-        match task_at_hand(asked).filter(|_| who(asked) == "alice" && !is_done) {
+        match task_at_hand(asked).filter(|_| sender_of(asked) == "alice" && !is_done) {
             Some(task) => {
                 let input = json!({"task_id": task, "status": "completed", "result": "done"});
                 streamed(&reply(&[call(&format!("id-{count}"), "task_update", input)]), 200)
@@ -308,17 +313,20 @@ async fn usage_beyond_the_request_spends_no_budget() {
         }
     })
     .await;
-    let place = Place::new(&server.url, &["alice"], "plan = \"plan.md\"\nbudget = { tokens = 1000000 }");
-    place.write("plan.md", "## One\n");
-    let output = place.run(&["run", "crew"], &[]).await;
+    let workspace = TestWorkspace::new(&server.url, &["alice"], "plan = \"plan.md\"\nbudget = { tokens = 1000000 }");
+    workspace.write("plan.md", "## One\n");
+    let output = workspace.run(&["run", "crew"], &[]).await;
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
-    assert_eq!(place.statuses(), ["completed"]);
-    let warnings = place.facts("warning");
+    assert_eq!(workspace.statuses(), ["completed"]);
+    let warnings = workspace.facts("warning");
     let told = warnings.iter().filter(|fact| fact["text"].as_str().unwrap().contains("more tokens than the request"));
-    assert!((1..=2).contains(&told.count()), "once for each member: {warnings:?}");
-    assert!(place.facts("turn_finished").iter().all(|fact| fact["input_tokens"] == 0), "nothing of it is believed");
-    let cost = place.run(&["cost", "--json"], &[]).await;
+    assert!((1..=2).contains(&told.count()), "not one warning for each member: {warnings:?}");
+    assert!(
+        workspace.facts("turn_finished").iter().all(|fact| fact["input_tokens"] == 0),
+        "an invalid usage was counted"
+    );
+    let cost = workspace.run(&["cost", "--json"], &[]).await;
     let cost: Value = serde_json::from_slice(&cost.stdout).unwrap();
     let (tokens, requests) = (cost["data"]["tokens"].as_u64().unwrap(), server.asked().len() as u64);
-    assert!((requests..=200_000 * requests).contains(&tokens), "each counts as the most it could use: {cost}");
+    assert!((requests..=200_000 * requests).contains(&tokens), "each request counts as its upper limit: {cost}");
 }

@@ -1,6 +1,6 @@
-//! Bytes to try a parser with: what is known to be hard, and samples that were changed at random by a seed.
+//! Inputs for parsers: known difficult ones, and samples that a seed changes at random.
 
-/// What is put in between: pieces of the formats, and values at their edges.
+/// Bytes that are inserted: pieces of the formats, and values at their limits.
 const PIECES: [&[u8]; 38] = [
     b"{",
     b"}",
@@ -42,15 +42,14 @@ const PIECES: [&[u8]; 38] = [
     b"= ",
 ];
 
-/// The most changes to one sample.
 const CHANGES_MAX: usize = 8;
-/// Larger ones are cut: growth is tried by [`hard`].
+/// The largest changed sample, in bytes; longer ones are cut. [`difficult_inputs`] tests long inputs.
 const BYTES_MAX: usize = 1 << 16;
-/// How long the long ones are: enough to see that work grows faster than its input.
+/// The length of long inputs: enough to show work that grows faster than the input.
 const LONG_BYTES: usize = 1 << 18;
 
-/// Inputs that parsers choke on: nothing, deep, long, not text.
-pub fn hard(samples: &[&[u8]]) -> Vec<Vec<u8>> {
+/// Difficult inputs: empty, deep, long, invalid text.
+pub fn difficult_inputs(samples: &[&[u8]]) -> Vec<Vec<u8>> {
     let repeated = |piece: &[u8]| piece.repeat(LONG_BYTES / piece.len().max(1));
     let mut all: Vec<Vec<u8>> = vec![Vec::new(), (0..=255).collect(), b"\xef\xbb\xbf{}".to_vec()];
     all.extend(PIECES.iter().map(|piece| repeated(piece)));
@@ -63,7 +62,7 @@ pub fn hard(samples: &[&[u8]]) -> Vec<Vec<u8>> {
     all
 }
 
-/// A sample, or bytes of any kind, changed a few times.
+/// A sample, or random bytes, changed a few times.
 pub fn mutated(samples: &[&[u8]], random: &mut fastrand::Rng) -> Vec<u8> {
     let mut bytes = match random.u32(..16) {
         0 => (0..random.usize(..200)).map(|_| random.u8(..)).collect(),
@@ -99,7 +98,7 @@ fn change(bytes: &mut Vec<u8>, samples: &[&[u8]], random: &mut fastrand::Rng) {
     }
 }
 
-/// Puts the value of one field, as far as one can tell by a colon and a comma, in the place of another's.
+/// Replaces the value of one field with that of another. Fields are found by colons and commas.
 fn swap_values(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
     let values: Vec<std::ops::Range<usize>> = bytes
         .iter()

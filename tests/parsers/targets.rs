@@ -1,32 +1,32 @@
-//! Every file and protocol that is parsed, as a target: samples of it, and what has to hold whatever the bytes are. The tests mutate
-//! the samples on any compiler; `fuzz/` lets libFuzzer loose on the same table.
+//! Every file and protocol that is parsed, as a target: samples, and checks for any bytes. The tests change the samples
+//! on any compiler; `fuzz/` runs libFuzzer on the same table.
 //!
-//! What `git` prints is parted by NUL characters and taken word by word where it is asked for; of it only diffs are parsed.
+//! Most output of `git` is split at NUL characters where it is used; only diffs are parsed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use brigade::config::diagnostics::SourceFile;
 use brigade::config::file::parse as parse_config;
-use brigade::config::problem::SourceFile;
-use brigade::config::{Config, Surroundings, TeamFlags};
-use brigade::domain::context::asks;
-use brigade::domain::document::Document;
+use brigade::config::{Config, Environment, TeamFlags};
+use brigade::domain::approval::Approvals;
+use brigade::domain::budget::{LedgerRecord, LedgerTotals};
+use brigade::domain::dropped_lines::{LineChanges, missing_lines};
 use brigade::domain::event::Event;
-use brigade::domain::merge::{Lines, unaccounted};
+use brigade::domain::json_document::Document;
 use brigade::domain::message::Message;
 use brigade::domain::plan;
-use brigade::domain::record::{MemberStatus, RosterMember, WorkerRecord, WorktreeState, merge_roster, read_roster};
-use brigade::domain::request::RequestBook;
-use brigade::domain::spend::{Book, LedgerLine};
+use brigade::domain::prompt::asks_for_answer;
+use brigade::domain::records::{MemberStatus, RosterMember, WorkerRecord, WorktreeState, merge_roster, read_roster};
 use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
-use brigade::domain::tags::{defuse, restore};
+use brigade::domain::tags::{escape_tags, unescape_tags};
 use brigade::domain::task::{Task, TaskId, TaskStatus};
+use brigade::domain::text_tool_call::{Callable, contains_tool_call};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::Record;
-use brigade::domain::written_call::{Callable, is_written_call};
-use brigade::models::anthropic::assembly::Assembly;
-use brigade::models::anthropic::errors::of_response;
+use brigade::models::anthropic::assembly::MessageAssembler;
+use brigade::models::anthropic::errors::from_response;
 use brigade::models::runbook::blocks_not_run;
 use brigade::models::sse::{SseEvent, SseReader};
 use brigade::stores::file::format::check_format;
@@ -34,17 +34,16 @@ use brigade::stores::fs::RealFileSystem;
 use brigade::tools::arguments::{Arguments, Kind, Parameter, optional, required};
 use serde_json::Value;
 
-/// Something that is parsed.
+/// A parser to test.
 pub struct Target {
-    /// Its name: that of its libFuzzer program too.
+    /// Its name, also of its libFuzzer program.
     pub name: &'static str,
-    /// Valid ones, to begin from.
+    /// Valid samples.
     pub samples: &'static [&'static [u8]],
-    /// Parses these bytes, and panics where a law does not hold.
+    /// Parses these bytes, and panics if an invariant does not hold.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
 #[rustfmt::skip]
 pub const TARGETS: [Target; 19] = [
     Target { name: "task_file", run: task_file, samples: &[
@@ -90,20 +89,20 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
 }
 
-/// The fields of a JSON object as they are spelled; of one that is there twice, the last.
+/// The fields of a JSON object with their original text; for a repeated key, the last one.
 fn raw_fields(bytes: &[u8]) -> BTreeMap<String, String> {
-    let document = Document::parse(bytes).expect("what was parsed once is parsed again");
+    let document = Document::parse(bytes).expect("a parsed file parses again");
     let raw = |name: &str| (name.to_owned(), document.raw(name).unwrap_or_default().to_owned());
     document.field_names().map(raw).collect()
 }
 
-/// Whatever else was written into the file stays there, as it was spelled.
+/// Checks that unknown fields stay in the file unchanged.
 fn assert_kept(before: &[u8], after: &str, own: &[&str]) {
     let (before, after) = (raw_fields(before), raw_fields(after.as_bytes()));
     for (name, value) in before.iter().filter(|(name, _)| !own.contains(&name.as_str())) {
         let kept = after.get(name).unwrap_or_else(|| panic!("the field {name:?} is lost"));
         let (was, is): (Value, Value) = (json(value), json(kept));
-        // What is null says as much as what is left out, and may be spelled out.
+        // `null` means the same as a missing field, and may be written.
         assert!(was == is || was.is_null(), "the field {name:?} was changed: {was} is {is} now");
     }
 }
@@ -113,12 +112,12 @@ fn json(text: &str) -> Value {
 }
 
 fn task_file(bytes: &[u8]) {
-    // The number is that of the file; the samples have several.
+    // The id is part of the file name; the samples have several.
     for id in [1, 3, 7, 12] {
         let Ok(mut task) = Task::parse(TaskId(id), bytes) else { continue };
         let written = task.to_file();
-        let again = Task::parse(TaskId(id), written.as_bytes()).expect("what was written is a task");
-        assert_eq!(again.to_file(), written, "written again it is the same");
+        let again = Task::parse(TaskId(id), written.as_bytes()).expect("the written text is a task");
+        assert_eq!(again.to_file(), written, "a second write changes nothing");
         let same = |a: &Task, b: &Task| {
             (a.status, &a.owner, &a.blocked_by, a.attempt, &a.claim)
                 == (b.status, &b.owner, &b.blocked_by, b.attempt, &b.claim)
@@ -128,7 +127,10 @@ fn task_file(bytes: &[u8]) {
         task.attempt = task.attempt.wrapping_add(1);
         let changed = task.to_file();
         assert_kept(bytes, &changed, &["status", "attempt", "owner", "activeForm", "verify", "worktree", "createdBy"]);
-        assert_eq!(Task::parse(TaskId(id), changed.as_bytes()).expect("it still is one").status, TaskStatus::Failed);
+        assert_eq!(
+            Task::parse(TaskId(id), changed.as_bytes()).expect("the text is still valid").status,
+            TaskStatus::Failed
+        );
     }
 }
 
@@ -137,7 +139,7 @@ fn state_file(bytes: &[u8]) {
     let desired = Some(SetDesired { mode: Mode::RunOnce, by: "human".into(), note: "n".into(), only_if: None });
     let merged = state.merge(&StateUpdate { desired, ..StateUpdate::default() }, UnixMs(1_763_688_000_000));
     let written = merged.to_file();
-    let again = SharedState::parse(written.as_bytes()).expect("what was written is a state");
+    let again = SharedState::parse(written.as_bytes()).expect("the written text is a state");
     assert_eq!((again.desired, again.note.as_str()), (Mode::RunOnce, "n"));
     assert_kept(bytes, &written, &["desired_state", "setBy", "note", "timestamp"]);
 }
@@ -146,10 +148,10 @@ fn roster(bytes: &[u8]) {
     let _ = read_roster(bytes);
     let member = RosterMember { name: "alice".into(), role: "coder".into(), status: MemberStatus::Idle };
     let Ok(written) = merge_roster(Some(bytes), "crew", &[member]) else { return };
-    let members = read_roster(written.as_bytes()).expect("what was written is a roster");
+    let members = read_roster(written.as_bytes()).expect("the written text is a roster");
     assert!(members.iter().any(|member| member.name.eq_ignore_ascii_case("alice")), "{written}");
     assert_kept(bytes, &written, &["team_name", "members"]);
-    let (before, after) = (read_roster(bytes).expect("it was one before"), members);
+    let (before, after) = (read_roster(bytes).expect("the text was valid before"), members);
     let others = before.iter().filter(|member| !member.name.eq_ignore_ascii_case("alice"));
     assert!(others.clone().all(|member| after.iter().any(|there| there.name == member.name)), "{written}");
 }
@@ -158,7 +160,7 @@ fn worktree_state(bytes: &[u8]) {
     let Ok(mut state) = WorktreeState::parse(bytes) else { return };
     state.current_step = "merging".to_owned();
     let written = state.to_file();
-    let again = WorktreeState::parse(written.as_bytes()).expect("what was written is a state");
+    let again = WorktreeState::parse(written.as_bytes()).expect("the written text is a state");
     assert_eq!((&again.issue_identifier, again.current_step.as_str()), (&state.issue_identifier, "merging"));
     let own = [
         "issueId",
@@ -189,7 +191,7 @@ fn inbox(bytes: &[u8]) {
         let Ok(message) = Message::parse(line) else { continue };
         let written = message.to_line();
         assert!(!written.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']), "{written:?}");
-        let again = Message::parse(written.as_bytes()).expect("what was written is a message");
+        let again = Message::parse(written.as_bytes()).expect("the written text is a message");
         assert_eq!(
             (&again.kind, &again.from, &again.content, &again.plan),
             (&message.kind, &message.from, &message.content, &message.plan)
@@ -202,48 +204,48 @@ fn transcript(bytes: &[u8]) {
     for line in lines(bytes) {
         let Ok(record) = Record::parse(line) else { continue };
         let written = record.to_line();
-        let again = Record::parse(written.as_bytes()).expect("what was written is a record").to_line();
-        // A key that is there twice, which is no JSON of anybody's, is there once then.
-        assert_eq!(Record::parse(again.as_bytes()).expect("it still is one").to_line(), again);
+        let again = Record::parse(written.as_bytes()).expect("the written text is a record").to_line();
+        // A repeated key, which is invalid JSON in practice, is written once.
+        assert_eq!(Record::parse(again.as_bytes()).expect("the text is still valid").to_line(), again);
         records.push(record);
     }
-    let context = brigade::domain::context::Context::from_records(&records);
-    let _ = context.open_calls();
+    let context = brigade::domain::prompt::Context::from_records(&records);
+    let _ = context.unanswered_tool_calls();
 }
 
 fn events(bytes: &[u8]) {
     for line in lines(bytes) {
         let Ok(event) = serde_json::from_slice::<Event>(line) else { continue };
         let written = event.to_line();
-        let again: Event = serde_json::from_str(&written).expect("what was written is an event");
+        let again: Event = serde_json::from_str(&written).expect("the written text is an event");
         assert_eq!(again.to_line(), written);
     }
 }
 
 fn ledger(bytes: &[u8]) {
-    let mut book = Book::default();
+    let mut book = LedgerTotals::default();
     for line in lines(bytes) {
-        let Ok(line) = serde_json::from_slice::<LedgerLine>(line) else { continue };
-        book.take(&line.entry);
+        let Ok(line) = serde_json::from_slice::<LedgerRecord>(line) else { continue };
+        book.apply(&line.entry);
         let written = line.to_line();
-        let again: LedgerLine = serde_json::from_str(&written).expect("what was written is a line");
+        let again: LedgerRecord = serde_json::from_str(&written).expect("the written text is a record");
         assert_eq!(again, line);
     }
-    // Folded, it says the same.
-    let mut folded = Book::default();
+    // Folding changes no total.
+    let mut folded = LedgerTotals::default();
     for entry in book.entries() {
-        folded.take(&entry);
+        folded.apply(&entry);
     }
     assert_eq!(folded.spent().keys().collect::<Vec<_>>(), book.spent().keys().collect::<Vec<_>>());
-    book.close_open();
+    book.settle_open_requests();
 }
 
 fn requests(bytes: &[u8]) {
-    let Ok(book) = serde_json::from_slice::<RequestBook>(bytes) else { return };
-    let written = serde_json::to_vec(&book).expect("a book can be written");
-    let again: RequestBook = serde_json::from_slice(&written).expect("what was written is a book");
+    let Ok(book) = serde_json::from_slice::<Approvals>(bytes) else { return };
+    let written = serde_json::to_vec(&book).expect("the approvals can be written");
+    let again: Approvals = serde_json::from_slice(&written).expect("the written text is valid approvals");
     assert_eq!(again, book);
-    let _ = book.open_plans().map(brigade::domain::request::Request::who_answers).count();
+    let _ = book.open_plans().map(brigade::domain::approval::Request::responder).count();
 }
 
 fn format(bytes: &[u8]) {
@@ -252,14 +254,14 @@ fn format(bytes: &[u8]) {
         std::fs::write(folder.path().join("FORMAT"), bytes).expect("a file can be written");
         let outcome = check_format(&RealFileSystem::default(), folder.path());
         let number = std::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse::<u64>().ok());
-        // A byte that is no text is no number either.
+        // A byte that is no text is no number.
         assert_eq!(outcome.is_ok(), number.is_some_and(|number| number <= 1) && bytes.len() <= 1024, "{outcome:?}");
     });
 }
 
 fn team_config(bytes: &[u8]) {
     let (path, text) = (PathBuf::from("/nowhere/brigade.toml"), text(bytes));
-    let source = SourceFile { path: path.clone(), shown: "brigade.toml".into(), text: text.clone() };
+    let source = SourceFile { path: path.clone(), display_path: "brigade.toml".into(), text: text.clone() };
     if let Err(error) = parse_config(source) {
         let _ = (error.to_string(), error.hint());
         return;
@@ -268,8 +270,8 @@ fn team_config(bytes: &[u8]) {
     FOLDER.with(|folder| {
         let file = folder.path().join("brigade.toml");
         std::fs::write(&file, text).expect("a file can be written");
-        let surroundings = Surroundings { current_folder: folder.path().to_owned(), ..Surroundings::default() };
-        let config = Config::load(Some(&file), surroundings).expect("what was parsed is loaded");
+        let surroundings = Environment { current_folder: folder.path().to_owned(), ..Environment::default() };
+        let config = Config::load(Some(&file), surroundings).expect("the parsed file loads");
         for name in config.team_names() {
             if let Err(error) = config.team(&name, &TeamFlags::default()) {
                 let _ = error.to_string();
@@ -294,18 +296,18 @@ fn plan_file(bytes: &[u8]) {
 fn runbook(bytes: &[u8]) {
     let text = text(bytes);
     let _ = blocks_not_run(&text);
-    let _ = asks(&text);
-    let harmless = defuse(&text);
+    let _ = asks_for_answer(&text);
+    let harmless = escape_tags(&text);
     for tag in ["<identity>", "</identity>", "<inbox>", "</inbox>", "<auto-claimed>", "</auto-claimed>"] {
         assert!(!harmless.contains(tag), "{tag} in {harmless}");
     }
-    let _ = restore(&harmless);
+    let _ = unescape_tags(&harmless);
 }
 
 fn events_of_model(bytes: &[u8]) {
     let mut whole = SseReader::default();
     let at_once = whole.feed(bytes);
-    // In pieces it is the same.
+    // Reading in pieces gives the same events.
     let (mut pieces, mut events, mut is_too_large) = (SseReader::default(), Vec::<SseEvent>::new(), false);
     for piece in bytes.chunks(7) {
         match pieces.feed(piece) {
@@ -320,20 +322,20 @@ fn events_of_model(bytes: &[u8]) {
         Ok(at_once) => assert_eq!((at_once, false), (events.clone(), is_too_large)),
         Err(_) => assert!(is_too_large),
     }
-    let mut assembly = Assembly::default();
+    let mut assembly = MessageAssembler::default();
     for event in &events {
-        if assembly.take(event, &()).is_err() {
+        if assembly.process_event(event, &()).is_err() {
             break;
         }
     }
-    let _ = assembly.is_whole();
+    let _ = assembly.is_complete();
     let _ = assembly.finish("spare");
 }
 
 fn error_of_model(bytes: &[u8]) {
     let body = text(bytes);
     for status in [200, 301, 400, 413, 429, 529] {
-        let error = of_response(status, &Default::default(), &body, SystemTime::UNIX_EPOCH);
+        let error = from_response(status, &Default::default(), &body, SystemTime::UNIX_EPOCH);
         assert!(error.to_string().len() < 10_000, "{error}");
     }
 }
@@ -343,7 +345,7 @@ fn written_call(bytes: &[u8]) {
         Callable { name: "bash", arguments: vec!["command", "timeout"] },
         Callable { name: "task_update", arguments: vec!["task_id", "status"] },
     ];
-    let _ = is_written_call(&text(bytes), &tools);
+    let _ = contains_tool_call(&text(bytes), &tools);
 }
 
 fn tool_arguments(bytes: &[u8]) {
@@ -367,7 +369,7 @@ fn tool_arguments(bytes: &[u8]) {
 }
 
 fn diff(bytes: &[u8]) {
-    let lines = Lines::of_diff(bytes);
-    assert_eq!(unaccounted(&lines, &Lines::default(), &lines), Vec::<Vec<u8>>::new());
-    let _ = unaccounted(&lines, &lines, &Lines::default());
+    let lines = LineChanges::of_diff(bytes);
+    assert_eq!(missing_lines(&lines, &LineChanges::default(), &lines), Vec::<Vec<u8>>::new());
+    let _ = missing_lines(&lines, &lines, &LineChanges::default());
 }

@@ -1,101 +1,104 @@
-//! Reviews and plans over real processes: what waits for a person is answered from another terminal, and outlives a kill.
+//! Reviews and plans in real processes: a request that waits for a person is answered from another terminal, and
+//! survives a kill.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use super::support::{Place, Process, git, wait_until};
+use super::support::{Process, TestWorkspace, git, wait_until};
 
-/// A repository with a team of two that a person reviews, each task in a worktree of its own.
-fn reviewed() -> Place {
-    let place = Place::with_team(
+/// A repository with a team of two in worktrees, whose work a person reviews.
+fn repo_with_review() -> TestWorkspace {
+    let workspace = TestWorkspace::with_team(
         2,
         "## Write\nverify: grep -q line new.txt && echo it is there\n```sh\necho line > new.txt\n```\n",
     );
-    place.write_team(2, "plan = \"plan.md\"\nisolation = \"worktree\"\nreview = \"human\"");
-    place.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\n");
-    git(&place, &["init", "-q", "-b", "main", "."]);
-    git(&place, &["add", "-A"]);
-    git(&place, &["commit", "-q", "-m", "Begin"]);
-    place
+    workspace.write_team(2, "plan = \"plan.md\"\nisolation = \"worktree\"\nreview = \"human\"");
+    workspace.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\n");
+    git(&workspace, &["init", "-q", "-b", "main", "."]);
+    git(&workspace, &["add", "-A"]);
+    git(&workspace, &["commit", "-q", "-m", "Begin"]);
+    workspace
 }
 
-/// The only request of this kind that waits, once there is one.
-fn waiting(place: &Place, kind: &str, run: &mut Process) -> Value {
+/// Waits for the only open request of this kind.
+fn wait_for_request(workspace: &TestWorkspace, kind: &str, run: &mut Process) -> Value {
     let mut found = Value::Null;
-    wait_until("somebody asks", || {
-        assert!(!run.has_ended(), "{}", run.said());
-        found = place.json(&[kind]);
+    wait_until("a request waits", || {
+        assert!(!run.has_ended(), "{}", run.output_so_far());
+        found = workspace.json(&[kind]);
         found.as_array().is_some_and(|open| open.len() == 1)
     });
     found[0].clone()
 }
 
 #[test]
-fn what_a_person_reviews_is_merged_once_it_is_approved() {
-    let place = reviewed();
-    let mut run = place.start(&["run", "crew"]);
-    let review = waiting(&place, "review", &mut run);
+fn task_is_merged_after_person_approves_review() {
+    let workspace = repo_with_review();
+    let mut run = workspace.start(&["run", "crew"]);
+    let review = wait_for_request(&workspace, "review", &mut run);
     let text = review["plan"].as_str().unwrap();
     assert!(text.contains("exit status 0") && text.contains("it is there"), "{text}");
     assert!(text.contains("git diff main...brigade/crew/task-1"), "{text}");
-    assert!(git(&place, &["diff", "main...brigade/crew/task-1"]).contains("+line"));
-    assert!(!place.join("new.txt").exists());
-    let holder = place.task(1)["owner"].clone();
-    let early = place.run(&["tasks", "complete", "1", "--as", holder.as_str().unwrap(), "--attempt", "1"]);
+    assert!(git(&workspace, &["diff", "main...brigade/crew/task-1"]).contains("+line"));
+    assert!(!workspace.join("new.txt").exists());
+    let holder = workspace.task(1)["owner"].clone();
+    let early = workspace.run(&["tasks", "complete", "1", "--as", holder.as_str().unwrap(), "--attempt", "1"]);
     assert_eq!(early.code, Some(1), "{early:?}");
-    assert!(!place.all_are("completed"), "{early:?}");
+    assert!(!workspace.all_are("completed"), "{early:?}");
 
-    // The same work is not asked about twice, whatever died meanwhile.
+    // The same work is not reviewed twice after a kill.
     run.kill();
-    let mut run = place.start(&["run", "crew"]);
-    wait_until("it waits again", || place.task(1)["attempt"] == 2 && place.task(1)["status"] == "in_progress");
-    assert_eq!(waiting(&place, "review", &mut run)["id"], review["id"]);
+    let mut run = workspace.start(&["run", "crew"]);
+    wait_until("the request waits again", || {
+        workspace.task(1)["attempt"] == 2 && workspace.task(1)["status"] == "in_progress"
+    });
+    assert_eq!(wait_for_request(&workspace, "review", &mut run)["id"], review["id"]);
     let id = review["id"].as_str().unwrap();
-    let mail = place.run(&["inbox"]);
+    let mail = workspace.run(&["inbox"]);
     assert!(mail.out.contains(&format!("brigade review approve {id}")), "{mail:?}");
-    let waits = place.run(&["team"]);
-    assert!(waits.err.contains("1 review waits") && !waits.err.contains("message for you"), "{waits:?}");
-    assert_eq!(place.task(1)["owner"], holder, "who held it goes on with it");
-    let approved = place.run(&["review", "approve"]);
+    let waits = workspace.run(&["team"]);
+    assert!(waits.err.contains("1 review waits") && !waits.err.contains("unread message"), "{waits:?}");
+    assert_eq!(workspace.task(1)["owner"], holder, "the owner keeps its task");
+    let approved = workspace.run(&["review", "approve"]);
     assert_eq!(approved.code, Some(0), "{approved:?}");
-    let mail = place.run(&["inbox"]);
+    let mail = workspace.run(&["inbox"]);
     assert!(mail.out.contains("approved by human") && !mail.out.contains("brigade review approve"), "{mail:?}");
-    assert_eq!(run.code(), Some(0), "{}", run.said());
-    assert_eq!(place.read("new.txt"), "line\n");
-    let result = &place.task(1)["result"];
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    assert_eq!(workspace.read("new.txt"), "line\n");
+    let result = &workspace.task(1)["result"];
     assert_eq!((&result["reviewedBy"], &result["verify"]["exitStatus"]), (&json!("human"), &json!(0)), "{result}");
     assert_eq!(result["verify"]["outputTail"], "it is there");
-    assert_eq!(result["commit"], git(&place, &["rev-parse", "main"]));
-    let shown = place.run(&["tasks", "show", "1"]).out;
+    assert_eq!(result["commit"], git(&workspace, &["rev-parse", "main"]));
+    let shown = workspace.run(&["tasks", "show", "1"]).out;
     assert!(shown.contains("reviewed by human") && shown.contains("exit status 0"), "{shown}");
-    place.assert_nothing_is_left_running();
+    workspace.assert_nothing_is_left_running();
 }
 
 #[test]
-fn what_a_person_rejects_is_not_merged_and_says_why() {
-    let place = reviewed();
-    let mut run = place.start(&["run", "crew"]);
-    let review = waiting(&place, "review", &mut run);
+fn rejected_review_fails_task_with_feedback() {
+    let workspace = repo_with_review();
+    let mut run = workspace.start(&["run", "crew"]);
+    let review = wait_for_request(&workspace, "review", &mut run);
     let id = review["id"].as_str().unwrap();
-    let note = place.run(&["tasks"]).out;
+    let note = workspace.run(&["tasks"]).out;
     assert!(note.contains(&format!("waits for your review {id}")), "{note}");
     let how = format!("brigade review approve {id}");
-    wait_until("it is said how a review is answered", || run.said().contains(&how));
-    let rejected = place.run(&["review", "reject", "--feedback", "it needs two lines"]);
+    wait_until("the hint to answer the review is shown", || run.output_so_far().contains(&how));
+    let rejected = workspace.run(&["review", "reject", "--feedback", "it needs two lines"]);
     assert_eq!(rejected.code, Some(0), "{rejected:?}");
-    assert_eq!(run.code(), Some(1), "the same commands would come to the same: {}", run.said());
-    assert_eq!((&place.task(1)["status"], &place.task(1)["failures"]), (&json!("failed"), &json!(1)));
-    let reason = place.task(1)["result"]["summary"].as_str().unwrap().to_owned();
+    assert_eq!(run.code(), Some(1), "the same commands would fail again: {}", run.output_so_far());
+    assert_eq!((&workspace.task(1)["status"], &workspace.task(1)["failures"]), (&json!("failed"), &json!(1)));
+    let reason = workspace.task(1)["result"]["summary"].as_str().unwrap().to_owned();
     assert!(reason.contains("it needs two lines"), "{reason}");
-    let why = place.run(&["why", "1"]).out.split_whitespace().collect::<Vec<_>>().join(" ");
+    let why = workspace.run(&["why", "1"]).out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(why.contains("brigade tasks update 1 --description TEXT, then brigade tasks retry 1"), "{why}");
-    assert!(!place.join("new.txt").exists());
+    assert!(!workspace.join("new.txt").exists());
 }
 
 #[test]
-fn a_plan_first_member_changes_nothing_before_its_plan_is_approved() {
-    let place = Place::new();
+fn plan_first_member_writes_only_after_approval() {
+    let workspace = TestWorkspace::new();
     let write = |name: &str| json!({ "tool": "bash", "input": { "command": format!("echo x > {name}") } });
     let script = json!({
         "task": [
@@ -107,33 +110,33 @@ fn a_plan_first_member_changes_nothing_before_its_plan_is_approved() {
                 "task_id": 1, "status": "completed", "result": "written" } }] },
         ],
     });
-    place.write("script.json", &script.to_string());
-    place.write("plan.md", "## Write\n");
-    place.write(
+    workspace.write("script.json", &script.to_string());
+    workspace.write("plan.md", "## Write\n");
+    workspace.write(
         "brigade.toml",
         "[teams.crew]\nplan = \"plan.md\"\n[[teams.crew.members]]\nname = \"m1\"\nplan_first = true\n\
          provider = \"scripted\"\nmodel = \"script.json\"\n",
     );
-    let mut run = place.start(&["run", "crew"]);
-    let plan = waiting(&place, "plan", &mut run);
+    let mut run = workspace.start(&["run", "crew"]);
+    let plan = wait_for_request(&workspace, "plan", &mut run);
     assert_eq!(plan["plan"], "write late.txt");
-    wait_until("it says what it waits for", || place.run(&["team"]).out.contains("a person (plan "));
-    assert!(!place.join("early.txt").exists());
-    assert_eq!(place.run(&["plan", "approve"]).code, Some(0));
-    assert_eq!(run.code(), Some(0), "{}", run.said());
-    assert_eq!(fs::read_to_string(place.join("late.txt")).unwrap(), "x\n");
-    assert!(!place.join("early.txt").exists());
+    wait_until("the request is shown", || workspace.run(&["team"]).out.contains("a person (plan "));
+    assert!(!workspace.join("early.txt").exists());
+    assert_eq!(workspace.run(&["plan", "approve"]).code, Some(0));
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    assert_eq!(fs::read_to_string(workspace.join("late.txt")).unwrap(), "x\n");
+    assert!(!workspace.join("early.txt").exists());
 }
 
 #[test]
-fn what_the_lead_asks_is_seen_from_another_terminal_with_how_it_is_answered() {
-    let place = Place::new();
+fn lead_question_is_shown_with_answer_command() {
+    let workspace = TestWorkspace::new();
     let ask =
         |to: &str| json!({ "call": [{ "tool": "send_message", "input": { "to": to, "content": "Which database?" } }] });
     let script = |first: Value| json!({ "goal": [first, { "say": "I wait." }], "mail": [{ "say": "I take it." }] });
     let team = "[teams.crew]\ngoal = \"Move it\"\n[teams.crew.lead]\nprovider = \"scripted\"\nmodel = \"lead.json\"\n\
                 [[teams.crew.members]]\nname = \"ada\"\nprovider = \"runbook\"\n";
-    place.write("brigade.toml", &format!("durability = \"process\"\n{team}"));
+    workspace.write("brigade.toml", &format!("durability = \"process\"\n{team}"));
     for first in [ask("human"), json!({ "say": "I see two. Which database?" })] {
         let has_mail = first["say"].is_null();
         let mut script = script(first);
@@ -141,32 +144,32 @@ fn what_the_lead_asks_is_seen_from_another_terminal_with_how_it_is_answered() {
             script["goal"].as_array_mut().unwrap().pop();
             script["report"] = script["goal"].clone();
         }
-        place.write("lead.json", &script.to_string());
-        let mut up = place.start(&["up", "--headless"]);
-        let mut told = place.run(&["team"]);
-        wait_until("it is told", || {
-            told = place.run(&["team"]);
-            assert!(!up.has_ended(), "{}", up.said());
+        workspace.write("lead.json", &script.to_string());
+        let mut up = workspace.start(&["up", "--headless"]);
+        let mut told = workspace.run(&["team"]);
+        wait_until("the notice is printed", || {
+            told = workspace.run(&["team"]);
+            assert!(!up.has_ended(), "{}", up.output_so_far());
             told.out.contains("a person:") && told.out.contains("Which database?")
         });
         assert!(told.err.contains("(brigade send lead TEXT answers)"), "{told:?}");
-        let lead = &place.json(&["team"])["lead"];
+        let lead = &workspace.json(&["team"])["lead"];
         assert_eq!((&lead["name"], &lead["phase"]), (&"lead".into(), &"idle".into()), "{lead}");
-        assert_eq!(place.state()["lead"]["phase"], "idle");
+        assert_eq!(workspace.state()["lead"]["phase"], "idle");
         if has_mail {
-            // Read is not answered.
-            assert!(place.run(&["inbox", "--take"]).out.contains("Which database?"));
-            assert!(place.run(&["inbox"]).err.contains("(brigade send lead TEXT answers)"));
+            // Reading a question does not answer it.
+            assert!(workspace.run(&["inbox", "--take"]).out.contains("Which database?"));
+            assert!(workspace.run(&["inbox"]).err.contains("(brigade send lead TEXT answers)"));
         }
         if has_mail {
-            assert_eq!(place.run(&["send", "lead", "the old one"]).code, Some(0));
-            wait_until("it is answered", || {
-                let told = place.run(&["team"]);
+            assert_eq!(workspace.run(&["send", "lead", "the old one"]).code, Some(0));
+            wait_until("the question is answered", || {
+                let told = workspace.run(&["team"]);
                 !told.out.contains("a person:") && !told.err.contains("brigade send lead")
             });
         }
         up.signal("INT");
         up.code();
-        std::fs::remove_dir_all(place.join(".team")).unwrap();
+        std::fs::remove_dir_all(workspace.join(".team")).unwrap();
     }
 }

@@ -1,44 +1,44 @@
-//! The demo on repositories that are not as one would wish.
+//! The audit demo on unusual repositories.
 
 use std::fs;
 
-use super::support::{Answer, Place};
+use super::support::{Answer, TestWorkspace};
 
-/// Runs the demo of this project on the workspace.
-fn demo(place: &Place, folder: &str) -> Answer {
-    let mut command = place.command(env!("CARGO_BIN_EXE_brigade"));
+/// Runs this project's demo in the workspace.
+fn demo(workspace: &TestWorkspace, folder: &str) -> Answer {
+    let mut command = workspace.command(env!("CARGO_BIN_EXE_brigade"));
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/brigade.toml");
-    command.args(["run", "demo", "--config", config, "--workspace"]).arg(place.join(folder));
+    command.args(["run", "demo", "--config", config, "--workspace"]).arg(workspace.join(folder));
     Answer::of(command)
 }
 
-fn git(place: &Place, line: &str) {
-    let mut shell = place.command("sh");
+fn git(workspace: &TestWorkspace, line: &str) {
+    let mut shell = workspace.command("sh");
     let identity = "git -c user.name=Ann -c user.email=ann@example.org";
     shell.args(["-c", &line.replace("git ", &format!("{identity} "))]);
     let answer = Answer::of(shell);
     assert_eq!(answer.code, Some(0), "{line}: {answer:?}");
 }
 
-fn assert_reported(place: &Place, folder: &str) -> String {
-    let answer = demo(place, folder);
+fn assert_reported(workspace: &TestWorkspace, folder: &str) -> String {
+    let answer = demo(workspace, folder);
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    let report = place.read(&format!("{folder}/REPORT.md"));
+    let report = workspace.read(&format!("{folder}/REPORT.md"));
     assert!(report.starts_with("# Audit of ") && report.contains("## Repository hygiene"), "{report}");
     report
 }
 
 #[test]
-fn a_repository_without_commits_is_audited() {
-    let place = Place::new();
-    git(&place, "git init -q . && echo 'fn main() {}' > main.rs");
-    assert!(assert_reported(&place, ".").contains("no commits yet"));
+fn audit_demo_reports_repository_without_commits() {
+    let workspace = TestWorkspace::new();
+    git(&workspace, "git init -q . && echo 'fn main() {}' > main.rs");
+    assert!(assert_reported(&workspace, ".").contains("no commits yet"));
 }
 
 #[test]
-fn names_with_spaces_quotes_and_worse_are_audited() {
-    let place = Place::new();
-    fs::create_dir(place.join("a b")).unwrap();
+fn audit_demo_handles_odd_file_names() {
+    let workspace = TestWorkspace::new();
+    fs::create_dir(workspace.join("a b")).unwrap();
     for name in [
         "a b/with space.py",
         "it's.rs",
@@ -49,31 +49,31 @@ fn names_with_spaces_quotes_and_worse_are_audited() {
         "tab\there.md",
         "$(evil).js",
     ] {
-        fs::write(place.join(name), "x = 1  # TODO: tidy\n").unwrap();
+        fs::write(workspace.join(name), "x = 1  # TODO: tidy\n").unwrap();
     }
-    git(&place, "git init -q . && git add -A && git commit -qm 'All names'");
-    let report = assert_reported(&place, ".");
+    git(&workspace, "git init -q . && git add -A && git commit -qm 'All names'");
+    let report = assert_reported(&workspace, ".");
     assert!(report.contains("with space.py"), "{report}");
-    assert!(!place.join("evil").exists());
+    assert!(!workspace.join("evil").exists());
 }
 
 #[test]
-fn without_a_repository_it_says_so_and_what_to_do() {
-    let place = Place::new();
-    let answer = demo(&place, ".");
+fn audit_demo_without_repository_fails_with_hint() {
+    let workspace = TestWorkspace::new();
+    let answer = demo(&workspace, ".");
     assert_eq!(answer.code, Some(1), "{answer:?}");
     let said = answer.out + &answer.err;
     assert!(said.contains("git init") && said.contains("--workspace"), "{said}");
-    assert!(!place.join("REPORT.md").exists());
+    assert!(!workspace.join("REPORT.md").exists());
 }
 
 #[test]
-fn a_subfolder_is_audited_as_itself() {
-    let place = Place::new();
-    fs::create_dir(place.join("part")).unwrap();
-    place.write("part/lib.rs", "pub fn f() {}\n");
-    place.write("other.py", "print(1)\n");
-    git(&place, "git init -q . && git add -A && git commit -qm 'Two parts'");
-    let report = assert_reported(&place, "part");
+fn audit_demo_of_subfolder_reports_only_it() {
+    let workspace = TestWorkspace::new();
+    fs::create_dir(workspace.join("part")).unwrap();
+    workspace.write("part/lib.rs", "pub fn f() {}\n");
+    workspace.write("other.py", "print(1)\n");
+    git(&workspace, "git init -q . && git add -A && git commit -qm 'Two parts'");
+    let report = assert_reported(&workspace, "part");
     assert!(report.contains("subfolder") && !report.contains("other.py"), "{report}");
 }

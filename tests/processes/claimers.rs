@@ -1,4 +1,4 @@
-//! Eight claimers that are killed at any moment: nobody shares an attempt, nothing is completed twice, nothing is lost.
+//! Eight claimers that are killed at any moment: no attempt is shared, no task is completed twice, no task is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::support::{Answer, PATIENCE, Place};
+use super::support::{Answer, TestWorkspace, WAIT_TIME_MAX};
 
 const TASKS: usize = 200;
 const CLAIMERS: usize = 8;
-/// One command in so many is killed.
+/// One command in this many is killed.
 const KILLED_ONE_IN: u32 = 6;
 
-/// What the claimers were told, all of it.
+/// The answers that the claimers got.
 #[derive(Default)]
-struct Told {
-    /// Who was told that it holds this attempt of this task.
+struct Answers {
+    /// The claimers that were granted this attempt of this task.
     claimed: BTreeMap<(u64, u64), BTreeSet<String>>,
-    /// How often somebody was told that this task is completed.
+    /// The number of confirmed completions of this task.
     completed: BTreeMap<u64, u32>,
     kills: u32,
 }
 
-/// Runs a command, or kills it at a random moment of its life; says what it printed if it came to its end.
-fn perhaps_killed(mut command: Command, told: &Mutex<Told>) -> Option<(Option<i32>, Value, String)> {
+/// Runs a command; at random, kills it at any moment. Returns its output if it ended normally.
+fn run_or_kill(mut command: Command, told: &Mutex<Answers>) -> Option<(Option<i32>, Value, String)> {
     let is_to_die = fastrand::u32(..KILLED_ONE_IN) == 0;
     if !is_to_die {
         let answer = Answer::of(command);
@@ -41,11 +41,11 @@ fn perhaps_killed(mut command: Command, told: &Mutex<Told>) -> Option<(Option<i3
     None
 }
 
-/// Claims and completes until the board is done. Whoever was killed has forgotten everything.
-fn work(place: &Place, name: &str, told: &Mutex<Told>, is_over: &AtomicBool) {
+/// Claims and completes until the board is done. A killed claimer remembers nothing.
+fn claim_until_done(workspace: &TestWorkspace, name: &str, told: &Mutex<Answers>, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
-        let claim = place.brigade(&["tasks", "claim", "--as", name, "--lease", "1s", "--json"]);
-        let Some((code, task, said)) = perhaps_killed(claim, told) else { continue };
+        let claim = workspace.brigade(&["tasks", "claim", "--as", name, "--lease", "1s", "--json"]);
+        let Some((code, task, said)) = run_or_kill(claim, told) else { continue };
         assert_eq!(code, Some(0), "{said}");
         let (Some(id), Some(attempt)) = (task["id"].as_u64(), task["attempt"].as_u64()) else {
             std::thread::sleep(Duration::from_millis(20));
@@ -54,13 +54,13 @@ fn work(place: &Place, name: &str, told: &Mutex<Told>, is_over: &AtomicBool) {
         told.lock().unwrap().claimed.entry((id, attempt)).or_default().insert(name.to_owned());
         let (id_text, attempt_text) = (id.to_string(), attempt.to_string());
         let complete =
-            place.brigade(&["tasks", "complete", &id_text, "--as", name, "--attempt", &attempt_text, "--json"]);
-        match perhaps_killed(complete, told) {
+            workspace.brigade(&["tasks", "complete", &id_text, "--as", name, "--attempt", &attempt_text, "--json"]);
+        match run_or_kill(complete, told) {
             Some((Some(0), task, _)) => {
                 assert_eq!((&task["status"], task["attempt"].as_u64()), (&"completed".into(), Some(attempt)));
                 *told.lock().unwrap().completed.entry(id).or_default() += 1;
             }
-            // On a slow machine the lease may be over and somebody else have it.
+            // On a slow machine the lease may have expired, and another claimer may hold the task.
             Some((code, _, said)) => assert_eq!(code, Some(1), "{said}"),
             None => {}
         }
@@ -68,75 +68,75 @@ fn work(place: &Place, name: &str, told: &Mutex<Told>, is_over: &AtomicBool) {
 }
 
 #[test]
-fn eight_claimers_killed_at_random_share_nothing_and_lose_nothing() {
-    let place = Place::with_idle_team(1);
+fn claimers_killed_at_random_complete_tasks_once() {
+    let workspace = TestWorkspace::with_idle_team(1);
     let plan: String = (1..=TASKS).map(|number| format!("## Task {number}\n")).collect();
-    place.write("tasks.md", &plan);
-    assert_eq!(place.run(&["tasks", "import", "tasks.md"]).code, Some(0));
-    let (told, is_over) = (Mutex::new(Told::default()), AtomicBool::new(false));
+    workspace.write("tasks.md", &plan);
+    assert_eq!(workspace.run(&["tasks", "import", "tasks.md"]).code, Some(0));
+    let (told, is_over) = (Mutex::new(Answers::default()), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for number in 1..=CLAIMERS {
-            let (place, told, is_over) = (&place, &told, &is_over);
-            scope.spawn(move || work(place, &format!("claimer{number}"), told, is_over));
+            let (workspace, told, is_over) = (&workspace, &told, &is_over);
+            scope.spawn(move || claim_until_done(workspace, &format!("claimer{number}"), told, is_over));
         }
         let began = Instant::now();
-        while !place.all_are("completed") {
-            if began.elapsed() > 2 * PATIENCE {
+        while !workspace.all_are("completed") {
+            if began.elapsed() > 2 * WAIT_TIME_MAX {
                 is_over.store(true, Ordering::Relaxed);
-                let left: Vec<_> = place.tasks().into_iter().filter(|task| task["status"] != "completed").collect();
+                let left: Vec<_> = workspace.tasks().into_iter().filter(|task| task["status"] != "completed").collect();
                 panic!("{} tasks are left: {left:#?}", left.len());
             }
-            // A task that was lost with its claimer three times is given up: that is the rule. A person retries it.
-            for task in place.tasks().iter().filter(|task| task["status"] == "failed") {
+            // A task that was lost with its claimer three times fails. A person retries it.
+            for task in workspace.tasks().iter().filter(|task| task["status"] == "failed") {
                 assert_eq!(task["failures"], 3, "{task}");
-                assert_eq!(place.run(&["tasks", "retry", &task["id"].to_string()]).code, Some(0));
+                assert_eq!(workspace.run(&["tasks", "retry", &task["id"].to_string()]).code, Some(0));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
         is_over.store(true, Ordering::Relaxed);
     });
     let told = told.into_inner().unwrap();
-    assert_eq!(place.tasks().len(), TASKS);
-    assert!(told.kills > 20, "too few were killed to mean anything: {}", told.kills);
+    assert_eq!(workspace.tasks().len(), TASKS);
+    assert!(told.kills > 20, "too few commands were killed for a valid test: {}", told.kills);
     let shared: Vec<_> = told.claimed.iter().filter(|(_, names)| names.len() > 1).collect();
     assert!(shared.is_empty(), "attempts with two holders: {shared:?}");
     let twice: Vec<_> = told.completed.iter().filter(|(_, times)| **times > 1).collect();
     assert!(twice.is_empty(), "completed twice: {twice:?}");
-    // One more command sweeps what the killed ones left half written.
-    place.run(&["tasks", "claim", "--as", "claimer1"]);
-    place.assert_no_temporaries();
+    // One more command removes the half-written files of killed commands.
+    workspace.run(&["tasks", "claim", "--as", "claimer1"]);
+    workspace.assert_no_temporaries();
 }
 
 #[test]
-fn a_claim_by_command_lives_by_its_lease_and_comes_back() {
-    let place = Place::with_idle_team(1);
-    assert_eq!(place.run(&["tasks", "add", "Walk the dog"]).code, Some(0));
-    let mine = place.json(&["tasks", "claim", "--as", "ann", "--lease", "1s"]);
+fn claim_by_command_expires_with_its_lease() {
+    let workspace = TestWorkspace::with_idle_team(1);
+    assert_eq!(workspace.run(&["tasks", "add", "Walk the dog"]).code, Some(0));
+    let mine = workspace.json(&["tasks", "claim", "--as", "ann", "--lease", "1s"]);
     assert_eq!((mine["owner"].as_str(), mine["attempt"].as_u64()), (Some("ann"), Some(1)));
-    assert!(place.json(&["tasks", "claim", "--as", "bea"]).is_null(), "it is still held");
-    super::support::wait_until("the lease runs out", || !place.json(&["tasks", "claim", "--as", "bea"]).is_null());
-    assert_eq!(place.task(1)["owner"], "bea");
-    assert_eq!(place.task(1)["attempt"], 2);
-    let late = place.run(&["tasks", "complete", "1", "--as", "ann", "--attempt", "1"]);
+    assert!(workspace.json(&["tasks", "claim", "--as", "bea"]).is_null(), "the lease still holds");
+    super::support::wait_until("the lease expires", || !workspace.json(&["tasks", "claim", "--as", "bea"]).is_null());
+    assert_eq!(workspace.task(1)["owner"], "bea");
+    assert_eq!(workspace.task(1)["attempt"], 2);
+    let late = workspace.run(&["tasks", "complete", "1", "--as", "ann", "--attempt", "1"]);
     assert_eq!(late.code, Some(1), "{late:?}");
-    assert_eq!(place.task(1)["status"], "in_progress");
+    assert_eq!(workspace.task(1)["status"], "in_progress");
 }
 
 #[test]
-fn what_a_killed_team_held_is_claimed_by_command_at_once_and_its_command_has_ended() {
-    let place = Place::with_team(1, "## One\n```sh\nsleep 300\n```\n");
+fn claim_of_killed_team_is_claimable_by_command() {
+    let workspace = TestWorkspace::with_team(1, "## One\n```sh\nsleep 300\n```\n");
     let claim = ["tasks", "claim", "--as", "ann"];
-    let mut run = place.start(&["run"]);
-    super::support::wait_until("its command runs", || run.said().contains("bash sleep 300"));
-    assert!(place.json(&claim).is_null(), "who lives keeps its claim");
+    let mut run = workspace.start(&["run"]);
+    super::support::wait_until("the command runs", || run.output_so_far().contains("bash sleep 300"));
+    assert!(workspace.json(&claim).is_null(), "a running worker lost its claim");
     run.kill();
-    let mine = place.json(&claim);
+    let mine = workspace.json(&claim);
     assert_eq!(
         (mine["id"].as_u64(), mine["owner"].as_str(), mine["attempt"].as_u64()),
         (Some(1), Some("ann"), Some(2))
     );
-    assert_eq!(mine["failures"].as_u64().unwrap_or(0), 0, "the death of the team counts against nobody: {mine}");
-    let commands = place.processes().into_iter().filter(|(_, command)| command.contains("sleep 300"));
+    assert_eq!(mine["failures"].as_u64().unwrap_or(0), 0, "the end of the team counts as a failure: {mine}");
+    let commands = workspace.processes().into_iter().filter(|(_, command)| command.contains("sleep 300"));
     assert_eq!(commands.collect::<Vec<_>>(), []);
-    assert!(place.json(&["tasks", "claim", "--as", "bea"]).is_null());
+    assert!(workspace.json(&["tasks", "claim", "--as", "bea"]).is_null());
 }

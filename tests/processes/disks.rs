@@ -1,4 +1,5 @@
-//! A disk that fills up, turns read-only, or loses what is ours: the team says so, waits, loses nothing, and goes on by itself.
+//! A disk that is full, becomes read-only, or loses files of Brigade: the team reports it, waits, loses nothing, and
+//! continues by itself.
 
 use std::fs;
 use std::path::Path;
@@ -7,20 +8,20 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::support::{Place, Process, files_below, is_root, put_folder, wait_until};
+use super::support::{Process, TestWorkspace, files_below, is_root, put_folder, wait_until};
 
-/// A disk of its own at a place's root, gone with the value.
-struct Disk<'a>(&'a Place);
+/// A disk mounted at a workspace's root, unmounted when the value is dropped.
+struct Disk<'a>(&'a TestWorkspace);
 
 impl<'a> Disk<'a> {
-    /// Mounts `megabytes` of memory there; none when this machine does not let us.
-    fn mount(place: &'a Place, test: &str, megabytes: u32) -> Option<Self> {
+    /// Mounts `megabytes` of memory there. Returns `None` if this machine does not permit mounts.
+    fn mount(workspace: &'a TestWorkspace, test: &str, megabytes: u32) -> Option<Self> {
         if !is_root(test) {
             return None;
         }
         let size = format!("size={megabytes}m");
-        if run("mount", &["-t", "tmpfs", "-o", &size, "tmpfs"], place.path()) {
-            return Some(Self(place));
+        if run("mount", &["-t", "tmpfs", "-o", &size, "tmpfs"], workspace.path()) {
+            return Some(Self(workspace));
         }
         println!("{test}: skipped, because tmpfs cannot be mounted here");
         None
@@ -29,7 +30,7 @@ impl<'a> Disk<'a> {
 
 impl Drop for Disk<'_> {
     fn drop(&mut self) {
-        // What is still open there keeps it until it is closed.
+        // The mount stays until open files on it are closed.
         let _ = run("umount", &["--lazy"], self.0.path());
     }
 }
@@ -38,99 +39,103 @@ fn run(program: &str, arguments: &[&str], path: &Path) -> bool {
     Command::new(program).args(arguments).arg(path).status().is_ok_and(|status| status.success())
 }
 
-/// A team of three on a place, that takes no new work once less than 256 KB are free.
-fn write_team(place: &Place, plan: &str) {
-    place.write("plan.md", plan);
-    place.write_team(3, "plan = \"plan.md\"\nlimits = { free_bytes_min = 262144, poll_interval_ms = 1000 }");
+/// A team of three that claims no task while less than 256 KB are free.
+fn write_team(workspace: &TestWorkspace, plan: &str) {
+    workspace.write("plan.md", plan);
+    workspace.write_team(3, "plan = \"plan.md\"\nlimits = { free_bytes_min = 262144, poll_interval_ms = 1000 }");
 }
 
-/// Starts a run whose output goes elsewhere than to the disk that is full.
-fn start(place: &Place, outside: &Place, arguments: &[&str]) -> Process {
-    Process::start(place.brigade(arguments), &outside.join("said.txt"))
+/// Starts a run whose output does not go to the full disk.
+fn start(workspace: &TestWorkspace, outside: &TestWorkspace, arguments: &[&str]) -> Process {
+    Process::start(workspace.brigade(arguments), &outside.join("said.txt"))
 }
 
-/// Tasks that take a moment each and note that they ran, outside.
-fn small_tasks(from: u32, to: u32, outside: &Place, seconds: &str) -> String {
+/// Tasks that take `seconds` each, and note their runs outside.
+fn small_tasks(from: u32, to: u32, outside: &TestWorkspace, seconds: &str) -> String {
     let folder = outside.path().display();
     let task = |id| format!("## Small {id}\n```sh\nsleep {seconds}\necho {id} >> {folder}/ran-{id}\n```\n");
     (from..=to).map(task).collect()
 }
 
-/// How often the small tasks ran.
-fn runs(outside: &Place, id: u32) -> usize {
+/// The number of runs of this task.
+fn runs(outside: &TestWorkspace, id: u32) -> usize {
     fs::read_to_string(outside.join(&format!("ran-{id}"))).unwrap_or_default().lines().count()
 }
 
-/// Every file of ours is whole: `tasks`, `events` and `state` fail on one that is torn.
-fn assert_whole(place: &Place) {
-    place.tasks();
-    place.state();
-    for (index, event) in place.events().iter().enumerate() {
+/// Checks that every file of Brigade is valid: `tasks`, `events` and `state` fail on a torn one.
+fn assert_files_valid(workspace: &TestWorkspace) {
+    workspace.tasks();
+    workspace.state();
+    for (index, event) in workspace.events().iter().enumerate() {
         assert_eq!(event["seq"], index as u64 + 1, "{event}");
     }
-    for path in files_below(&place.join(".team/transcripts")) {
+    for path in files_below(&workspace.join(".team/transcripts")) {
         for line in fs::read_to_string(&path).unwrap().lines().filter(|line| !line.is_empty()) {
             serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         }
     }
 }
 
-/// Nothing is claimed from when the team says that the disk is full until it says that there is room.
-fn assert_claims_nothing_while_full(place: &Place) {
-    let events = place.events();
-    let said = |text: &str| {
-        let says = |event: &Value| {
+/// Checks that no task is claimed between the reports of a full disk and of free space.
+fn assert_claims_nothing_while_full(workspace: &TestWorkspace) {
+    let events = workspace.events();
+    let warning_position = |text: &str| {
+        let is_warning = |event: &Value| {
             event["kind"] == "warning" && event["about"] == "disk" && event["text"].as_str().unwrap().contains(text)
         };
-        events.iter().position(says).unwrap_or_else(|| panic!("it never said: {text}"))
+        events.iter().position(is_warning).unwrap_or_else(|| panic!("the notice is missing: {text}"))
     };
-    let between = &events[said("no new work is taken")..said("there is room again")];
+    let between = &events[warning_position("claims no new tasks")..warning_position("there is room again")];
     let claims = between.iter().filter(|event| event["kind"] == "task_claimed").count();
-    // Two may have looked just before the third saw that it is full.
+    // Two may have polled just before the third saw the full disk.
     assert!(claims <= 2, "{between:#?}");
 }
 
 #[test]
-fn tasks_that_fill_the_disk_lose_nothing_and_the_team_goes_on_once_there_is_room() {
-    let (place, outside) = (Place::new(), Place::new());
-    let Some(_disk) = Disk::mount(&place, "tasks_that_fill_the_disk", 4) else { return };
-    // The first of them fill the disk to the last byte, while others are at work and have yet to report.
+fn full_disk_pauses_team_until_room_and_loses_nothing() {
+    let (workspace, outside) = (TestWorkspace::new(), TestWorkspace::new());
+    let Some(_disk) = Disk::mount(&workspace, "tasks_that_fill_the_disk", 4) else { return };
+    // The first tasks fill the disk to the last byte while others run and have not reported yet.
     let hog = "## Hog\npriority: 9\n```sh\nsleep 0.3\nhead -c 8000000 /dev/zero > hog || true\n```\n";
-    write_team(&place, &format!("{hog}{}", small_tasks(1, 40, &outside, "0.4")));
-    let mut run = start(&place, &outside, &["run"]);
-    wait_until("the disk is full", || place.join("hog").metadata().is_ok_and(|hog| hog.len() > 1 << 20));
-    wait_until("the team says so", || run.said().contains("disk"));
-    // Time enough to take more work, if it did.
+    write_team(&workspace, &format!("{hog}{}", small_tasks(1, 40, &outside, "0.4")));
+    let mut run = start(&workspace, &outside, &["run"]);
+    wait_until("the disk is full", || workspace.join("hog").metadata().is_ok_and(|hog| hog.len() > 1 << 20));
+    wait_until("the team reports the full disk", || run.output_so_far().contains("disk"));
+    // Time enough to claim more tasks.
     std::thread::sleep(Duration::from_secs(3));
-    assert!((1..=40).map(|id| runs(&outside, id)).sum::<usize>() < 40, "it worked on: {}", run.said());
-    assert!(!run.has_ended(), "{}", run.said());
-    place.tasks();
-    fs::remove_file(place.join("hog")).unwrap();
-    assert_eq!(run.code(), Some(0), "{}", run.said());
-    assert!(place.all_are("completed"), "{}", run.said());
+    assert!(
+        (1..=40).map(|id| runs(&outside, id)).sum::<usize>() < 40,
+        "the team claimed all tasks: {}",
+        run.output_so_far()
+    );
+    assert!(!run.has_ended(), "{}", run.output_so_far());
+    workspace.tasks();
+    fs::remove_file(workspace.join("hog")).unwrap();
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    assert!(workspace.all_are("completed"), "{}", run.output_so_far());
     for id in 1..=40 {
-        assert_eq!(runs(&outside, id), 1, "small {id}: {}", run.said());
+        assert_eq!(runs(&outside, id), 1, "small {id}: {}", run.output_so_far());
     }
-    for task in place.tasks() {
+    for task in workspace.tasks() {
         assert_eq!((task["failures"].as_u64().unwrap_or(0), &task["attempt"]), (0, &1.into()), "{task}");
     }
-    assert_whole(&place);
-    assert_claims_nothing_while_full(&place);
-    place.assert_no_temporaries();
+    assert_files_valid(&workspace);
+    assert_claims_nothing_while_full(&workspace);
+    workspace.assert_no_temporaries();
 }
 
-/// A place that cannot be written, until the value is dropped: its folder lies over itself, read-only.
-struct ReadOnly<'a>(&'a Place);
+/// A workspace mounted over itself read-only until the value is dropped.
+struct ReadOnly<'a>(&'a TestWorkspace);
 
 impl<'a> ReadOnly<'a> {
-    fn turn(place: &'a Place) -> Self {
-        let path = place.path();
+    fn turn(workspace: &'a TestWorkspace) -> Self {
+        let path = workspace.path();
         let is_bound = Command::new("mount").arg("--bind").args([path, path]).status().unwrap().success();
-        let read_only = Self(place);
-        assert!(is_bound, "cannot be mounted over itself");
-        // It is refused for as long as somebody has a file there open to write it.
-        wait_until("it turns read-only", || run("mount", &["-o", "remount,bind,ro"], path));
-        assert!(fs::write(place.join("probe"), "x").is_err(), "it can be written");
+        let read_only = Self(workspace);
+        assert!(is_bound, "the folder cannot be mounted over itself");
+        // The kernel refuses this while a file below is open for writing.
+        wait_until("the folder becomes read-only", || run("mount", &["-o", "remount,bind,ro"], path));
+        assert!(fs::write(workspace.join("probe"), "x").is_err(), "the folder is writable");
         read_only
     }
 }
@@ -142,106 +147,117 @@ impl Drop for ReadOnly<'_> {
 }
 
 #[test]
-fn a_workspace_that_turns_read_only_and_comes_back_loses_nothing() {
-    let (place, outside) = (Place::new(), Place::new());
-    let Some(_disk) = Disk::mount(&place, "a_workspace_that_turns_read_only", 16) else { return };
-    write_team(&place, &small_tasks(1, 12, &outside, "0.5"));
-    let mut run = start(&place, &outside, &["run"]);
-    wait_until("one ran", || runs(&outside, 1) > 0);
-    let read_only = ReadOnly::turn(&place);
-    wait_until("the team says so", || run.said().contains("waits to be recorded"));
-    wait_until("what was begun ran", || runs(&outside, 3) > 0);
-    assert!(!run.has_ended(), "{}", run.said());
+fn read_only_workspace_waits_and_loses_nothing() {
+    let (workspace, outside) = (TestWorkspace::new(), TestWorkspace::new());
+    let Some(_disk) = Disk::mount(&workspace, "a_workspace_that_turns_read_only", 16) else { return };
+    write_team(&workspace, &small_tasks(1, 12, &outside, "0.5"));
+    let mut run = start(&workspace, &outside, &["run"]);
+    wait_until("a task ran", || runs(&outside, 1) > 0);
+    let read_only = ReadOnly::turn(&workspace);
+    wait_until("the team reports the full disk", || run.output_so_far().contains("waits to be recorded"));
+    wait_until("the started tasks ran", || runs(&outside, 3) > 0);
+    assert!(!run.has_ended(), "{}", run.output_so_far());
     drop(read_only);
-    assert_eq!(run.code(), Some(0), "{}", run.said());
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
     for id in 1..=12 {
-        assert_eq!(runs(&outside, id), 1, "small {id}: {}", run.said());
+        assert_eq!(runs(&outside, id), 1, "small {id}: {}", run.output_so_far());
     }
-    assert!(place.all_are("completed"));
-    assert_whole(&place);
+    assert!(workspace.all_are("completed"));
+    assert_files_valid(&workspace);
 }
 
-/// A run of nine tasks to whose files somebody does something in the middle.
-fn attacked(attack: impl FnOnce(&Place)) -> (Place, Place, Process) {
-    let (place, outside) = (Place::new(), Place::new());
-    write_team(&place, &small_tasks(1, 9, &outside, "0.4"));
-    let run = start(&place, &outside, &["run"]);
-    wait_until("one ran", || runs(&outside, 1) > 0);
-    attack(&place);
-    (place, outside, run)
+/// Runs nine tasks and calls `attack` in the middle.
+fn run_with_file_attack(attack: impl FnOnce(&TestWorkspace)) -> (TestWorkspace, TestWorkspace, Process) {
+    let (workspace, outside) = (TestWorkspace::new(), TestWorkspace::new());
+    write_team(&workspace, &small_tasks(1, 9, &outside, "0.4"));
+    let run = start(&workspace, &outside, &["run"]);
+    wait_until("a task ran", || runs(&outside, 1) > 0);
+    attack(&workspace);
+    (workspace, outside, run)
 }
 
-/// `rm -rf`, while others may still put files there.
-fn remove(place: &Place, name: &str) {
-    wait_until("it is removed", || fs::remove_dir_all(place.join(name)).is_ok());
+/// `rm -rf`, while other processes may still write files there.
+fn remove(workspace: &TestWorkspace, name: &str) {
+    wait_until("the file is removed", || fs::remove_dir_all(workspace.join(name)).is_ok());
 }
 
-fn replace_by_folder(place: &Place, name: &str) {
-    put_folder(&place.join(name));
+fn replace_by_folder(workspace: &TestWorkspace, name: &str) {
+    put_folder(&workspace.join(name));
 }
 
 #[test]
-fn a_board_that_is_removed_is_told_of_and_a_task_that_comes_later_is_done() {
-    let (place, outside) = (Place::new(), Place::new());
-    write_team(&place, &small_tasks(1, 9, &outside, "0.4"));
-    let mut up = start(&place, &outside, &["up", "--headless"]);
-    wait_until("one ran", || runs(&outside, 1) > 0);
-    remove(&place, ".tasks");
-    wait_until("the team says that tasks are gone", || up.said().contains("deletes #9"));
+fn removed_board_is_reported_and_later_task_runs() {
+    let (workspace, outside) = (TestWorkspace::new(), TestWorkspace::new());
+    write_team(&workspace, &small_tasks(1, 9, &outside, "0.4"));
+    let mut up = start(&workspace, &outside, &["up", "--headless"]);
+    wait_until("a task ran", || runs(&outside, 1) > 0);
+    remove(&workspace, ".tasks");
+    wait_until("the team says that tasks are gone", || up.output_so_far().contains("deletes #9"));
     let description = format!("```sh\necho late >> {}\n```", outside.join("late").display());
-    assert_eq!(place.run(&["tasks", "add", "Late", "--description", &description]).code, Some(0));
-    wait_until("it is done", || outside.join("late").exists() && place.all_are("completed"));
+    assert_eq!(workspace.run(&["tasks", "add", "Late", "--description", &description]).code, Some(0));
+    wait_until("the tasks are done", || outside.join("late").exists() && workspace.all_are("completed"));
     up.signal("INT");
-    assert_eq!(up.code(), Some(130), "{}", up.said());
-    place.assert_nothing_is_left_running();
+    assert_eq!(up.code(), Some(0), "nothing is pending: {}", up.output_so_far());
+    workspace.assert_nothing_is_left_running();
 }
 
 #[test]
-fn a_team_folder_that_is_removed_is_made_anew_and_every_task_is_done_once() {
-    let (place, outside, mut run) = attacked(|place| remove(place, ".team"));
-    assert_eq!(run.code(), Some(0), "{}", run.said());
+fn removed_team_folder_is_recreated() {
+    let (workspace, outside, mut run) = run_with_file_attack(|workspace| remove(workspace, ".team"));
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
     for id in 1..=9 {
-        assert_eq!(runs(&outside, id), 1, "small {id}: {}", run.said());
+        assert_eq!(runs(&outside, id), 1, "small {id}: {}", run.output_so_far());
     }
-    assert!(place.all_are("completed"));
-    place.assert_nothing_is_left_running();
-    assert_eq!(place.run(&["send", "m1", "hello"]).code, Some(0), "the team can be written to again");
+    assert!(workspace.all_are("completed"));
+    workspace.assert_nothing_is_left_running();
+    assert_eq!(workspace.run(&["send", "m1", "hello"]).code, Some(0), "the team receives mail again");
 }
 
 #[test]
-fn a_transcript_replaced_by_a_folder_stops_its_teammate_and_the_others_do_the_work() {
-    let (place, outside, mut run) = attacked(|place| replace_by_folder(place, ".team/transcripts/m1.jsonl"));
-    assert_eq!(run.code(), Some(0), "{}", run.said());
-    assert!(place.all_are("completed"), "{}", run.said());
+fn transcript_replaced_by_folder_stops_one_teammate() {
+    let (workspace, outside, mut run) =
+        run_with_file_attack(|workspace| replace_by_folder(workspace, ".team/transcripts/m1.jsonl"));
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    assert!(workspace.all_are("completed"), "{}", run.output_so_far());
     assert!((1..=9).all(|id| runs(&outside, id) > 0));
-    let failures: u64 = place.tasks().iter().filter_map(|task| task["failures"].as_u64()).sum();
-    assert!(failures <= 1, "only what it held then: {}", run.said());
-    assert!(run.said().contains("m1.jsonl") || run.said().contains("started again"), "{}", run.said());
+    let failures: u64 = workspace.tasks().iter().filter_map(|task| task["failures"].as_u64()).sum();
+    assert!(failures <= 1, "more than the held task failed: {}", run.output_so_far());
+    assert!(
+        run.output_so_far().contains("m1.jsonl") || run.output_so_far().contains("restart 1: "),
+        "{}",
+        run.output_so_far()
+    );
 }
 
 #[test]
-fn a_state_file_replaced_by_a_folder_pauses_the_team_and_loses_nothing() {
-    let (place, outside, mut run) = attacked(|place| replace_by_folder(place, "agent_state.json"));
-    assert_eq!(run.code(), Some(1), "{}", run.said());
-    // Between the file and the folder there is nothing for a moment, in which the team may make the file anew.
-    let said = run.said();
+fn state_file_replaced_by_folder_pauses_team() {
+    let (workspace, outside, mut run) =
+        run_with_file_attack(|workspace| replace_by_folder(workspace, "agent_state.json"));
+    assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
+    // There is a moment without file or folder, in which the team may make the file again.
+    let said = run.output_so_far();
     let ways = ["the state file cannot be read", "the state file is missing", "warning: agent_state.json: cannot read"];
     assert!(ways.iter().any(|way| said.contains(way)), "{said}");
-    assert!(place.tasks().iter().all(|task| task["status"] != "in_progress"), "work in hand ran to its end");
-    fs::remove_dir(place.join("agent_state.json")).unwrap();
-    let mut again = place.start(&["run"]);
-    assert_eq!(again.code(), Some(0), "{}", again.said());
+    assert!(workspace.tasks().iter().all(|task| task["status"] != "in_progress"), "a running task did not end");
+    fs::remove_dir(workspace.join("agent_state.json")).unwrap();
+    let mut again = workspace.start(&["run"]);
+    assert_eq!(again.code(), Some(0), "{}", again.output_so_far());
     for id in 1..=9 {
-        assert_eq!(runs(&outside, id), 1, "small {id}: {}", again.said());
+        assert_eq!(runs(&outside, id), 1, "small {id}: {}", again.output_so_far());
     }
 }
 
 #[test]
-fn a_task_replaced_by_a_folder_is_named_and_the_others_are_done() {
-    let (place, outside, mut run) = attacked(|place| replace_by_folder(place, ".tasks/task_9.json"));
+fn task_replaced_by_folder_is_named_others_complete() {
+    let (workspace, outside, mut run) =
+        run_with_file_attack(|workspace| replace_by_folder(workspace, ".tasks/task_9.json"));
     let code = run.code();
-    assert!(run.said().contains("task_9.json is no task: it is a folder"), "{code:?} {}", run.said());
-    assert!((1..=8).all(|id| runs(&outside, id) == 1), "{}", run.said());
+    assert!(
+        run.output_so_far().contains("task_9.json is not a valid task: it is a folder"),
+        "{code:?} {}",
+        run.output_so_far()
+    );
+    assert!((1..=8).all(|id| runs(&outside, id) == 1), "{}", run.output_so_far());
     assert_eq!(runs(&outside, 9), 0);
-    assert_eq!(place.run(&["tasks"]).err.matches("task_9.json").count(), 1);
+    assert_eq!(workspace.run(&["tasks"]).err.matches("task_9.json").count(), 1);
 }

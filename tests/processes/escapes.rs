@@ -1,4 +1,4 @@
-//! Ways around the sandbox that need an ordinary user, a terminal multiplexer, or a mount of the person's.
+//! Escapes from the sandbox that need an ordinary user, a terminal multiplexer, or a mount of the person.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -10,21 +10,21 @@ use std::process::Command;
 use super::sandbox::Attack;
 use super::support::{Answer, is_root};
 
-/// Ids of an ordinary user and of a group that this user is not in.
+/// Ids of an ordinary user, and of a group that this user is not in.
 const USER: u32 = 54321;
 const OTHER_GROUP: u32 = 54322;
 
-/// Gives the workspace and the home folder to the ordinary user, where root runs the test.
+/// Gives the workspace and the home folder to the ordinary user if root runs the test.
 fn give_to_ordinary_user(attack: &Attack) {
     if is_root("another user") {
-        for folder in [attack.place.path(), &attack.home("")] {
+        for folder in [attack.workspace.path(), &attack.home("")] {
             let owner = format!("{USER}:{USER}");
             assert!(Command::new("chown").args(["-R", &owner]).arg(folder).status().unwrap().success());
         }
     }
 }
 
-/// The words that make a program run as the ordinary user.
+/// The command prefix that runs a program as the ordinary user.
 fn as_user() -> String {
     let is_root = is_root("another user");
     if is_root { format!("setpriv --reuid={USER} --regid={USER} --clear-groups") } else { String::new() }
@@ -36,9 +36,8 @@ fn is_confined(attack: &Attack) -> bool {
     attack.is_confined() && Command::new("sh").args(["-c", &script]).status().is_ok_and(|status| status.success())
 }
 
-/// Runs the team as the ordinary user.
 fn run_as_ordinary_user(attack: &Attack, variables: &[(&str, &str)]) -> Answer {
-    // The program is executed by an open file: that user may not enter its folder.
+    // The program is executed through an open file: that user may not enter its folder.
     let script = format!("exec 9<\"$0\" && exec {} /proc/self/fd/9 run", as_user());
     let answer = run_by_script(attack, attack.brigade(&["run"]), &script, variables);
     assert!(!answer.out.contains("not confined"), "{answer:?}");
@@ -47,7 +46,7 @@ fn run_as_ordinary_user(attack: &Attack, variables: &[(&str, &str)]) -> Answer {
 
 /// Runs a script whose `$0` is the program, in the environment of `run`.
 fn run_by_script(attack: &Attack, run: Command, script: &str, variables: &[(&str, &str)]) -> Answer {
-    let mut shell = attack.place.command("sh");
+    let mut shell = attack.workspace.command("sh");
     shell.args(["-c", script]).arg(run.get_program());
     for (name, value) in run.get_envs() {
         match value {
@@ -64,7 +63,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn control_groups_cannot_be_mounted_by_a_user() {
+fn user_cannot_mount_control_groups() {
     let script = "unshare -UrmC echo ENTERED 2>&1; unshare -Urm echo nested 2>&1; echo tried";
     let attack = Attack::new(&[script]);
     if !is_confined(&attack) {
@@ -78,7 +77,7 @@ fn control_groups_cannot_be_mounted_by_a_user() {
 }
 
 #[test]
-fn terminal_multiplexers_are_out_of_reach() {
+fn command_cannot_reach_terminal_multiplexers() {
     let script = "env | grep -E '^(TMUX|TMUX_PANE|STY|WINDOW)='; for socket in ~/mux/tmux-*/default ~/named ~/screens/1.x ~/.screen/2.x; \
                   do [ -S $socket ] && echo SEEN $socket; done; echo tried";
     let attack = Attack::new(&[script]);
@@ -110,7 +109,7 @@ fn attack_with_closed_folder() -> (Attack, String) {
 }
 
 #[test]
-fn closed_folder_above_protected_path_is_no_obstacle() {
+fn protected_path_below_closed_folder_is_read_only() {
     let (attack, path) = attack_with_closed_folder();
     if !is_confined(&attack) {
         return;
@@ -121,7 +120,7 @@ fn closed_folder_above_protected_path_is_no_obstacle() {
 }
 
 #[test]
-fn protected_path_out_of_reach_fails_the_command() {
+fn unreachable_protected_path_fails_command() {
     let (attack, path) = attack_with_closed_folder();
     if !is_root("a folder of another group") || !is_confined(&attack) {
         return;
@@ -131,7 +130,7 @@ fn protected_path_out_of_reach_fails_the_command() {
     let answer = run_as_ordinary_user(&attack, &[("PATH", &path)]);
     set_mode(&attack.home("tools"), 0o755);
     let (text, bin) = (format!("{answer:?}"), attack.home("tools/bin").display().to_string());
-    assert!(answer.code == Some(1) && text.contains("was not started") && text.contains(&bin), "{text}");
+    assert!(answer.code == Some(1) && text.contains("cannot start the command") && text.contains(&bin), "{text}");
     assert!(!attack.home("tools/bin/check").exists(), "{answer:?}");
 }
 
@@ -151,7 +150,7 @@ fn mount_below_read_only_folder_is_read_only() {
 }
 
 #[test]
-fn user_config_folder_that_is_closed_is_protected() {
+fn closed_user_config_folder_is_protected() {
     let evil = "chmod 755 ~/.config; mkdir -p ~/.config/brigade; echo x >~/.config/brigade/config.toml; echo tried";
     let attack = Attack::new(&[evil]);
     if !is_confined(&attack) {

@@ -1,4 +1,4 @@
-//! A board full of files nobody should have written: every command answers, names them, loses none, and the good tasks are done.
+//! A board full of invalid files: every command answers, names them, keeps them all, and the good tasks are done.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -7,12 +7,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 use std::time::Instant;
 
-use super::support::{Place, wait_until};
+use super::support::{TestWorkspace, wait_until};
 
-/// Files that are tasks, strange as they look.
-fn write_good(place: &Place) {
+/// Valid task files that look unusual.
+fn write_valid_tasks(workspace: &TestWorkspace) {
     let runs = r#""status":"pending","description":"```sh\ntrue\n```""#;
-    let write = |id: u64, text: String| place.write(&format!(".tasks/task_{id}.json"), &text);
+    let write = |id: u64, text: String| workspace.write(&format!(".tasks/task_{id}.json"), &text);
     write(1, format!(r#"{{"id":1,"subject":"plain",{runs}}}"#));
     write(8, format!("\u{feff}{{\"id\":8,\"subject\":\"byte order mark\",{runs}}}"));
     write(9, format!("{{\r\n  \"id\": 9,\r\n  \"subject\": \"crlf\",\r\n  {runs}\r\n}}\r\n"));
@@ -29,18 +29,18 @@ fn write_good(place: &Place) {
     );
 }
 
-/// Tasks that can never be claimed, and why.
-const STUCK: [(u64, &str, &str); 6] = [
+/// Tasks that can never be claimed, and the reason.
+const NEVER_CLAIMABLE: [(u64, &str, &str); 6] = [
     (20, r#""status":"pending","blockedBy":[21]"#, "waits for itself"),
     (21, r#""status":"pending","blockedBy":[20]"#, "waits for itself"),
     (22, r#""status":"pending","blockedBy":[22]"#, "waits for itself"),
     (23, r#""status":"pending","blockedBy":[999]"#, "missing"),
     (24, r#""status":"pending","blockedBy":[40]"#, "#40"),
-    (25, r#""status":"in_progress","owner":"ghost""#, "another program"),
+    (25, r#""status":"in_progress","owner":"ghost""#, "Another program"),
 ];
 
-/// Files that are no tasks: the name, and what is said of it. All but the last few can be moved away.
-fn write_bad(place: &Place) -> Vec<(String, &'static str)> {
+/// Invalid task files: the name, and the message. All except the last few can be moved away.
+fn write_invalid_files(workspace: &TestWorkspace) -> Vec<(String, &'static str)> {
     let too_deep =
         format!(r#"{{"id":44,"subject":"s","status":"pending","x":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
     let no_room = format!(r#"{{"id":45,"subject":"s","status":"pending","x":"{}"}}"#, "x".repeat((1 << 20) - 100));
@@ -51,7 +51,7 @@ fn write_bad(place: &Place) -> Vec<(String, &'static str)> {
         ("task_42.json", b"\xff\xfe{\0\"\0", "not a JSON object"),
         ("task_43.json", br#"{"id":6,"subject":"another's","status":"pending"}"#, "its id is 6"),
         ("task_44.json", too_deep.as_bytes(), "levels deep"),
-        ("task_45.json", no_room.as_bytes(), "no room"),
+        ("task_45.json", no_room.as_bytes(), "leaves no space for a claim"),
         ("task_46.json", large.as_bytes(), "more than"),
         ("task_47.json", br#"{"id":47,"subject":"s","status":"doing"}"#, "doing"),
         ("task_48.json", br#"{"id":"48","subject":"s","status":"pending"}"#, "field `id`"),
@@ -64,12 +64,12 @@ fn write_bad(place: &Place) -> Vec<(String, &'static str)> {
         ("task_55.json", br#"{"id":55,"subject":"s","status":"pending"} trailing"#, "not a JSON object"),
     ];
     for (name, bytes, _) in &texts {
-        fs::write(place.join(".tasks").join(name), bytes).unwrap();
+        fs::write(workspace.join(".tasks").join(name), bytes).unwrap();
     }
-    let sparse = fs::File::create(place.join(".tasks/task_60.json")).unwrap();
+    let sparse = fs::File::create(workspace.join(".tasks/task_60.json")).unwrap();
     sparse.set_len(200 << 20).unwrap();
-    symlink("/etc/passwd", place.join(".tasks/task_61.json")).unwrap();
-    symlink("task_62.json", place.join(".tasks/task_62.json")).unwrap();
+    symlink("/etc/passwd", workspace.join(".tasks/task_61.json")).unwrap();
+    symlink("task_62.json", workspace.join(".tasks/task_62.json")).unwrap();
     let mut bad: Vec<(String, &str)> = texts.iter().map(|(name, _, said)| ((*name).to_owned(), *said)).collect();
     for (name, said) in
         [("task_60.json", "more than"), ("task_61.json", "symbolic link"), ("task_62.json", "symbolic link")]
@@ -79,9 +79,9 @@ fn write_bad(place: &Place) -> Vec<(String, &'static str)> {
     bad
 }
 
-/// What cannot be moved away, because it is no file of ours to move, or has no number.
-fn write_strays(place: &Place) -> Vec<(String, &'static str)> {
-    let tasks = place.join(".tasks");
+/// Files that cannot be moved away: they have no id or are not Brigade's.
+fn write_unmovable_files(workspace: &TestWorkspace) -> Vec<(String, &'static str)> {
+    let tasks = workspace.join(".tasks");
     fs::create_dir(tasks.join("task_70.json")).unwrap();
     fs::write(tasks.join("task_70.json/inside"), "kept").unwrap();
     assert!(Command::new("mkfifo").arg(tasks.join("task_71.json")).status().unwrap().success());
@@ -114,123 +114,123 @@ fn write_strays(place: &Place) -> Vec<(String, &'static str)> {
     strays
 }
 
-/// No command may send a terminal what it takes for orders.
-fn assert_harmless(text: &str) {
+/// Asserts that the text has no terminal control sequences.
+fn assert_no_control_sequences(text: &str) {
     let harmful = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
     assert!(!text.contains(harmful), "{text:?}");
 }
 
 #[test]
-fn a_board_of_rubbish_is_named_and_worked_around() {
-    let place = Place::with_idle_team(2);
-    fs::create_dir(place.join(".tasks")).unwrap();
-    write_good(&place);
-    for (id, rest, _) in STUCK {
-        place.write(&format!(".tasks/task_{id}.json"), &format!(r#"{{"id":{id},"subject":"stuck {id}",{rest}}}"#));
+fn malformed_board_is_reported_and_good_tasks_run() {
+    let workspace = TestWorkspace::with_idle_team(2);
+    fs::create_dir(workspace.join(".tasks")).unwrap();
+    write_valid_tasks(&workspace);
+    for (id, rest, _) in NEVER_CLAIMABLE {
+        workspace.write(&format!(".tasks/task_{id}.json"), &format!(r#"{{"id":{id},"subject":"stuck {id}",{rest}}}"#));
     }
-    let (bad, strays) = (write_bad(&place), write_strays(&place));
+    let (bad, strays) = (write_invalid_files(&workspace), write_unmovable_files(&workspace));
     for (name, text) in [(".batch-1-2", "rubbish"), (".highwatermark", "many"), (".tmp-4000000-1-1", "left")] {
-        place.write(&format!(".tasks/{name}"), text);
+        workspace.write(&format!(".tasks/{name}"), text);
     }
     let is_root = super::support::is_root("unreadable file");
-    let before = fs::read_dir(place.join(".tasks")).unwrap().count();
+    let before = fs::read_dir(workspace.join(".tasks")).unwrap().count();
 
-    let listed = place.run(&["tasks"]);
+    let listed = workspace.run(&["tasks"]);
     assert_eq!(listed.code, Some(0), "{listed:?}");
-    assert_harmless(&listed.out);
-    assert_harmless(&listed.err);
+    assert_no_control_sequences(&listed.out);
+    assert_no_control_sequences(&listed.err);
     for (name, said) in bad.iter().chain(&strays) {
         let named = listed.err.lines().any(|line| line.contains(name.as_str()) && line.contains(said));
         assert!(named, "{name} ({said}) is not named in\n{}", listed.err);
     }
-    assert_eq!(place.json(&["tasks"]).as_array().unwrap().len(), 8 + STUCK.len());
-    assert_eq!(fs::read_dir(place.join(".tasks")).unwrap().count(), before, "looking changes nothing");
-    for (id, _, why) in STUCK {
-        let answer = place.run(&["why", &id.to_string()]);
+    assert_eq!(workspace.json(&["tasks"]).as_array().unwrap().len(), 8 + NEVER_CLAIMABLE.len());
+    assert_eq!(fs::read_dir(workspace.join(".tasks")).unwrap().count(), before, "reading changes the folder");
+    for (id, _, why) in NEVER_CLAIMABLE {
+        let answer = workspace.run(&["why", &id.to_string()]);
         assert!(answer.code == Some(0) && answer.out.contains(why), "{id}: {answer:?}");
     }
     for (name, said) in &bad {
         let id = name.trim_start_matches("task_").trim_end_matches(".json");
-        let answer = place.run(&["why", id]);
+        let answer = workspace.run(&["why", id]);
         assert!(answer.out.contains(said), "{name} ({said}): {answer:?}");
     }
     if !is_root {
-        fs::set_permissions(place.join(".tasks/task_1.json"), fs::Permissions::from_mode(0o000)).unwrap();
-        assert!(place.run(&["tasks"]).err.contains("permission denied"));
-        fs::set_permissions(place.join(".tasks/task_1.json"), fs::Permissions::from_mode(0o644)).unwrap();
+        fs::set_permissions(workspace.join(".tasks/task_1.json"), fs::Permissions::from_mode(0o000)).unwrap();
+        assert!(workspace.run(&["tasks"]).err.contains("permission denied"));
+        fs::set_permissions(workspace.join(".tasks/task_1.json"), fs::Permissions::from_mode(0o644)).unwrap();
     }
-    work_around(&place, &bad, &strays, before);
+    run_with_invalid_files(&workspace, &bad, &strays, before);
 }
 
-/// A run does what can be done, says what cannot, and moves nothing away but what is spoiled.
-fn work_around(place: &Place, bad: &[(String, &str)], strays: &[(String, &str)], before: usize) {
-    let mut run = place.start(&["run"]);
-    assert_eq!(run.code(), Some(1), "{}", run.said());
-    assert_harmless(&run.said());
+/// A run does the possible tasks, names the others, and moves only invalid files away.
+fn run_with_invalid_files(workspace: &TestWorkspace, bad: &[(String, &str)], strays: &[(String, &str)], before: usize) {
+    let mut run = workspace.start(&["run"]);
+    assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
+    assert_no_control_sequences(&run.output_so_far());
     for id in [1, 8, 9, 12, 13, 14, 15, 16] {
-        assert_eq!(place.run(&["tasks", "show", &id.to_string(), "--json"]).code, Some(0));
-        let text = place.read(&format!(".tasks/task_{id}.json"));
+        assert_eq!(workspace.run(&["tasks", "show", &id.to_string(), "--json"]).code, Some(0));
+        let text = workspace.read(&format!(".tasks/task_{id}.json"));
         assert!(text.contains(r#""completed""#), "{id}: {:.300}", text);
     }
-    assert!(place.read(".tasks/task_15.json").replace([' ', '\n'], "").contains(&"[".repeat(90)));
-    assert_eq!(place.read(".tasks/task_14.json").matches('1').count() / 1000, 400);
-    for (id, rest, _) in STUCK {
+    assert!(workspace.read(".tasks/task_15.json").replace([' ', '\n'], "").contains(&"[".repeat(90)));
+    assert_eq!(workspace.read(".tasks/task_14.json").matches('1').count() / 1000, 400);
+    for (id, rest, _) in NEVER_CLAIMABLE {
         let status = if rest.contains("in_progress") { "in_progress" } else { "pending" };
-        assert_eq!(place.task(id)["status"], status);
+        assert_eq!(workspace.task(id)["status"], status);
     }
-    // Spoiled files are moved once they have been the same for two seconds.
-    let mut up = place.start(&["up", "--headless"]);
-    wait_until("it runs", || up.said().contains("crew starts"));
-    wait_until("the spoiled files are moved away", || {
-        bad.iter().all(|(name, _)| fs::symlink_metadata(place.join(".tasks/.spoiled").join(name)).is_ok())
+    // Invalid files are moved after they stay the same for two seconds.
+    let mut up = workspace.start(&["up", "--headless"]);
+    wait_until("the run has started", || up.output_so_far().contains("crew starts"));
+    wait_until("the invalid files are moved away", || {
+        bad.iter().all(|(name, _)| fs::symlink_metadata(workspace.join(".tasks/.spoiled").join(name)).is_ok())
     });
     up.signal("INT");
-    assert_eq!(up.code(), Some(130), "{}", up.said());
-    assert_eq!(fs::metadata(place.join(".tasks/.spoiled/task_60.json")).unwrap().len(), 200 << 20);
-    assert_eq!(fs::read_link(place.join(".tasks/.spoiled/task_61.json")).unwrap(), OsStr::new("/etc/passwd"));
-    assert_eq!(place.read(".tasks/task_70.json/inside"), "kept");
-    // What was there is there still, but for one temporary, and for .spoiled and .lock that came.
-    let left = fs::read_dir(place.join(".tasks")).unwrap().count();
-    let moved = fs::read_dir(place.join(".tasks/.spoiled")).unwrap().count();
+    assert_eq!(up.code(), Some(130), "{}", up.output_so_far());
+    assert_eq!(fs::metadata(workspace.join(".tasks/.spoiled/task_60.json")).unwrap().len(), 200 << 20);
+    assert_eq!(fs::read_link(workspace.join(".tasks/.spoiled/task_61.json")).unwrap(), OsStr::new("/etc/passwd"));
+    assert_eq!(workspace.read(".tasks/task_70.json/inside"), "kept");
+    // All files are still there, except for one temporary file; .spoiled and .lock are new.
+    let left = fs::read_dir(workspace.join(".tasks")).unwrap().count();
+    let moved = fs::read_dir(workspace.join(".tasks/.spoiled")).unwrap().count();
     assert_eq!(left + moved, before - 1 + 2);
     assert!(strays.len() > 8 && moved >= bad.len());
-    let added = place.json(&["tasks", "add", "New"]);
-    assert!(added["id"].as_u64().unwrap() > 62, "numbers of spoiled files are not given again: {added}");
+    let added = workspace.json(&["tasks", "add", "New"]);
+    assert!(added["id"].as_u64().unwrap() > 62, "an id of an invalid file was reused: {added}");
 }
 
 #[test]
-fn ten_thousand_tasks_are_no_burden() {
-    let place = Place::with_idle_team(2);
-    fs::create_dir(place.join(".tasks")).unwrap();
+fn board_of_ten_thousand_tasks_works() {
+    let workspace = TestWorkspace::with_idle_team(2);
+    fs::create_dir(workspace.join(".tasks")).unwrap();
     for id in 1..=10_000 {
         let status = if id % 5_000 == 0 { "pending" } else { "completed" };
         let task =
             format!(r#"{{"id":{id},"subject":"Task {id}","description":"```sh\ntrue\n```","status":"{status}"}}"#);
-        fs::write(place.join(&format!(".tasks/task_{id}.json")), task).unwrap();
+        fs::write(workspace.join(&format!(".tasks/task_{id}.json")), task).unwrap();
     }
     let began = Instant::now();
-    assert_eq!(place.json(&["tasks"]).as_array().unwrap().len(), 10_000);
-    assert_eq!(place.run(&["why", "5000"]).code, Some(0));
-    assert_eq!(place.run(&["tasks", "claim", "--as", "ann", "--json"]).code, Some(0));
-    assert_eq!(place.run(&["tasks", "complete", "5000", "--as", "ann", "--attempt", "1"]).code, Some(0));
-    let mut run = place.start(&["run"]);
-    assert_eq!(run.code(), Some(0), "{}", run.said());
-    assert_eq!(place.task(10_000)["status"], "completed");
+    assert_eq!(workspace.json(&["tasks"]).as_array().unwrap().len(), 10_000);
+    assert_eq!(workspace.run(&["why", "5000"]).code, Some(0));
+    assert_eq!(workspace.run(&["tasks", "claim", "--as", "ann", "--json"]).code, Some(0));
+    assert_eq!(workspace.run(&["tasks", "complete", "5000", "--as", "ann", "--attempt", "1"]).code, Some(0));
+    let mut run = workspace.start(&["run"]);
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    assert_eq!(workspace.task(10_000)["status"], "completed");
     println!("10,000 tasks: {:?}", began.elapsed());
 }
 
-/// Whether commands here see control files read-only.
-fn is_confined(place: &Place) -> bool {
-    place.run(&["doctor"]).out.contains("they see the control files read-only")
+/// Returns true if control files are read-only for commands.
+fn is_confined(workspace: &TestWorkspace) -> bool {
+    workspace.run(&["doctor"]).out.contains("they see the control files read-only")
 }
 
 #[test]
-fn a_command_cannot_write_the_state_file_however_often_it_is_exchanged() {
-    let place = Place::new();
-    if !is_confined(&place) {
+fn command_cannot_write_exchanged_state_file() {
+    let workspace = TestWorkspace::new();
+    if !is_confined(&workspace) {
         return;
     }
-    place.write(
+    workspace.write(
         "brigade.toml",
         "[teams.t]\nplan = \"plan.md\"\n[[teams.t.members]]\nname = \"a\"\n[[teams.t.members]]\nname = \"b\"\n",
     );
@@ -239,35 +239,35 @@ fn a_command_cannot_write_the_state_file_however_often_it_is_exchanged() {
                  && echo MOVED; ls -i agent_state.json >>inodes; sleep 0.01; done; uniq inodes | wc -l";
     let short = "sleep 0.2";
     let plan = format!("## A\n\n```sh\n{tries}\n```\n\n## B\n\n```sh\n{short}\n```\n\n## C\n\n```sh\n{short}\n```\n");
-    place.write("plan.md", &plan);
-    let answer = place.run(&["run"]);
+    workspace.write("plan.md", &plan);
+    let answer = workspace.run(&["run"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    let summary = place.task(1)["result"]["summary"].as_str().unwrap().to_owned();
+    let summary = workspace.task(1)["result"]["summary"].as_str().unwrap().to_owned();
     assert!(!summary.contains("WRITTEN") && !summary.contains("MOVED"), "{summary}");
-    assert!(!place.read("agent_state.json").contains("forged"));
+    assert!(!workspace.read("agent_state.json").contains("forged"));
     let exchanged: u32 = summary.trim().parse().unwrap();
-    // A few versions take turns, so the same file comes back.
-    assert!(exchanged > 1, "the file was hardly exchanged: {exchanged}");
+    // A few versions take turns, so the same file appears again.
+    assert!(exchanged > 1, "the file was exchanged too few times: {exchanged}");
 }
 
 #[test]
-fn a_config_outside_the_workspace_is_out_of_reach_of_commands() {
-    let place = Place::new();
-    if !is_confined(&place) {
+fn command_cannot_write_config_outside_workspace() {
+    let workspace = TestWorkspace::new();
+    if !is_confined(&workspace) {
         return;
     }
-    place.write("brigade.toml", "[teams.t]\nplan = \"plan.md\"\n[[teams.t.members]]\nname = \"a\"\n");
-    fs::create_dir_all(place.join("prompts")).unwrap();
-    place.write("prompts/lead.md", "You lead.");
-    fs::create_dir_all(place.join("sub")).unwrap();
+    workspace.write("brigade.toml", "[teams.t]\nplan = \"plan.md\"\n[[teams.t.members]]\nname = \"a\"\n");
+    fs::create_dir_all(workspace.join("prompts")).unwrap();
+    workspace.write("prompts/lead.md", "You lead.");
+    fs::create_dir_all(workspace.join("sub")).unwrap();
     let plan = "## A\n\n```sh\nset +e; cd ..; for file in brigade.toml plan.md prompts/lead.md; do echo '# evil' >>$file; rm -f $file; done; \
                 touch prompts/cleanup.md; rm -rf prompts; echo fine >sub/mine; echo fine >beside; exit 0\n```\n";
-    place.write("plan.md", plan);
-    let answer = place.run(&["run", "--workspace", "sub"]);
+    workspace.write("plan.md", plan);
+    let answer = workspace.run(&["run", "--workspace", "sub"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    assert_eq!((place.read("sub/mine").trim(), place.read("beside").trim()), ("fine", "fine"));
-    assert!(!place.read("brigade.toml").contains("evil"));
-    assert_eq!(place.read("plan.md"), plan);
-    assert_eq!(place.read("prompts/lead.md"), "You lead.");
-    assert!(!place.join("prompts/cleanup.md").exists());
+    assert_eq!((workspace.read("sub/mine").trim(), workspace.read("beside").trim()), ("fine", "fine"));
+    assert!(!workspace.read("brigade.toml").contains("evil"));
+    assert_eq!(workspace.read("plan.md"), plan);
+    assert_eq!(workspace.read("prompts/lead.md"), "You lead.");
+    assert!(!workspace.join("prompts/cleanup.md").exists());
 }

@@ -1,4 +1,5 @@
-//! A team with isolation: its branches conflict, it is killed at every moment, its git is missing or old. Every line is counted.
+//! A team in worktrees: its branches conflict, it is killed at every moment, its git is missing or old. Every line is
+//! counted.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,26 +7,26 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Place, git, wait_until};
+use crate::support::{Answer, TestWorkspace, git, wait_until};
 
-/// How often a run is killed, each time one event later.
+/// The number of kills, each one event later.
 const KILLS: usize = 14;
-/// Runs after which everything must be done.
+/// Runs after which all tasks must be completed.
 const RUNS_MAX: usize = 12;
 
-/// A repository with a team of three that keeps each task in a worktree, and these tasks.
-fn repository(plan: &str) -> Place {
-    let place = Place::with_team(3, plan);
-    place.write_team(3, "plan = \"plan.md\"\nisolation = \"worktree\"");
-    place.write("log.txt", "begin\nend\n");
-    place.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\nno-config/\n");
-    git(&place, &["init", "-q", "-b", "main", "."]);
-    git(&place, &["add", "-A"]);
-    git(&place, &["commit", "-q", "-m", "Begin"]);
-    place
+/// A repository with a team of three in worktrees, and these tasks.
+fn repository(plan: &str) -> TestWorkspace {
+    let workspace = TestWorkspace::with_team(3, plan);
+    workspace.write_team(3, "plan = \"plan.md\"\nisolation = \"worktree\"");
+    workspace.write("log.txt", "begin\nend\n");
+    workspace.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\nno-config/\n");
+    git(&workspace, &["init", "-q", "-b", "main", "."]);
+    git(&workspace, &["add", "-A"]);
+    git(&workspace, &["commit", "-q", "-m", "Begin"]);
+    workspace
 }
 
-/// Tasks that all put their line at the same place: they conflict, and who is refused merges by hand and tries again.
+/// Tasks that put their lines at the same place, so that they conflict. A refused task merges by script and retries.
 fn conflicting(tasks: usize) -> String {
     let task = |number: usize| {
         let line = format!("of task {number}");
@@ -40,8 +41,8 @@ fn conflicting(tasks: usize) -> String {
 }
 
 /// The lines of `log.txt` on `main`, sorted.
-fn lines(place: &Place) -> Vec<String> {
-    let mut lines: Vec<String> = git(place, &["show", "main:log.txt"]).lines().map(str::to_owned).collect();
+fn lines(workspace: &TestWorkspace) -> Vec<String> {
+    let mut lines: Vec<String> = git(workspace, &["show", "main:log.txt"]).lines().map(str::to_owned).collect();
     lines.sort();
     lines
 }
@@ -53,151 +54,157 @@ fn all_lines(tasks: usize) -> Vec<String> {
     lines
 }
 
-/// What holds at every moment at which the team does not run: the repository is whole, and the branch is nothing but whole merges.
-fn assert_whole(place: &Place) {
-    git(place, &["fsck", "--strict", "--no-dangling", "--no-progress"]);
-    let text = git(place, &["show", "main:log.txt"]);
+/// Checks the repository while the team does not run: git finds no damage, and the branch consists of complete merges.
+fn assert_branch_valid(workspace: &TestWorkspace) {
+    git(workspace, &["fsck", "--strict", "--no-dangling", "--no-progress"]);
+    let text = git(workspace, &["show", "main:log.txt"]);
     assert!(!text.contains("<<<<") && !text.contains("===="), "{text}");
-    // What is in is in once, with the file of the same task.
+    // Each merged line occurs once, with the file of the same task.
     for line in text.lines().filter_map(|line| line.strip_prefix("of task ")) {
-        let file = git(place, &["show", &format!("main:file-{line}.txt")]);
+        let file = git(workspace, &["show", &format!("main:file-{line}.txt")]);
         assert_eq!((file.as_str(), text.matches(&format!("of task {line}\n")).count()), (line, 1), "{text}");
     }
 }
 
 /// Runs the team until all tasks are completed.
-fn finish(place: &Place, tasks: usize) {
+fn finish(workspace: &TestWorkspace, tasks: usize) {
     let mut said = Vec::new();
     for _ in 0..RUNS_MAX {
-        said.push(place.run(&["run", "crew"]));
-        if place.all_are("completed") {
+        said.push(workspace.run(&["run", "crew"]));
+        if workspace.all_are("completed") {
             break;
         }
-        for task in place.tasks().iter().filter(|task| task["status"] == "failed") {
-            place.run(&["tasks", "retry", &task["id"].to_string()]);
+        for task in workspace.tasks().iter().filter(|task| task["status"] == "failed") {
+            workspace.run(&["tasks", "retry", &task["id"].to_string()]);
         }
     }
-    assert!(place.all_are("completed"), "{said:#?}");
-    assert_eq!(lines(place), all_lines(tasks), "every line of every task, once");
-    assert_eq!(git(place, &["status", "--porcelain"]), "", "the person's checkout has all of it");
-    assert_eq!(fs::read_to_string(place.join("log.txt")).unwrap().lines().count(), tasks + 2);
-    let left = git(place, &["for-each-ref", "--format=%(refname)"]);
-    assert_eq!(left, "refs/heads/main", "neither branches nor marks are left");
-    assert_whole(place);
+    assert!(workspace.all_are("completed"), "{said:#?}");
+    assert_eq!(lines(workspace), all_lines(tasks), "a line is missing or repeated");
+    assert_eq!(git(workspace, &["status", "--porcelain"]), "", "the person's checkout lacks changes");
+    assert_eq!(fs::read_to_string(workspace.join("log.txt")).unwrap().lines().count(), tasks + 2);
+    let left = git(workspace, &["for-each-ref", "--format=%(refname)"]);
+    assert_eq!(left, "refs/heads/main", "branches or refs are left");
+    assert_branch_valid(workspace);
 }
 
 #[test]
-fn what_a_runbook_printed_is_no_message_of_a_commit() {
-    let place = repository("## Print\n```sh\necho much > file.txt\necho loudly printed\n```\n");
-    assert_eq!(place.run(&["run", "crew"]).code, Some(0));
-    let said = git(&place, &["log", "--format=%B", "main"]);
+fn runbook_output_is_not_in_commit_message() {
+    let workspace = repository("## Print\n```sh\necho much > file.txt\necho loudly printed\n```\n");
+    assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
+    let said = git(&workspace, &["log", "--format=%B", "main"]);
     assert!(said.contains("Merge task 1: Print\n\nBrigade-Task: 1\n") && !said.contains("loudly"), "{said}");
 }
 
 #[test]
-fn pipe_in_place_of_a_file_fails_its_task_alone() {
-    let place = repository("## Break\n```sh\nrm log.txt; mkfifo log.txt\n```\n## Next\n```sh\necho y > y.txt\n```\n");
-    // The person's rules for what git ignores are a pipe too.
-    fs::create_dir_all(place.join("no-config/git")).unwrap();
-    assert!(place.command("mkfifo").arg("no-config/git/ignore").status().unwrap().success());
-    let run = place.run(&["run", "crew"]);
+fn pipe_in_worktree_fails_only_its_task() {
+    let workspace =
+        repository("## Break\n```sh\nrm log.txt; mkfifo log.txt\n```\n## Next\n```sh\necho y > y.txt\n```\n");
+    // The person's global ignore file is a pipe too.
+    fs::create_dir_all(workspace.join("no-config/git")).unwrap();
+    assert!(workspace.command("mkfifo").arg("no-config/git/ignore").status().unwrap().success());
+    let run = workspace.run(&["run", "crew"]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    assert_eq!([1, 2].map(|id| place.task(id)["status"].clone()), ["failed", "completed"], "{run:?}");
-    assert_eq!(place.read("y.txt"), "y\n");
-    let said = place.task(1).to_string();
+    assert_eq!([1, 2].map(|id| workspace.task(id)["status"].clone()), ["failed", "completed"], "{run:?}");
+    assert_eq!(workspace.read("y.txt"), "y\n");
+    let said = workspace.task(1).to_string();
     assert!(said.contains("log.txt: it is a pipe, not a plain file: remove it (rm)"), "{said}");
 }
 
 #[test]
-fn what_stays_of_a_task_that_is_deleted_is_named() {
-    let place = repository("## Merge\n```sh\ntrue\n```\n## Fail\n```sh\necho half > half.txt\nfalse\n```\n");
-    assert_eq!(place.run(&["run", "crew"]).code, Some(1));
+fn deleted_task_names_worktree_and_branch_left() {
+    let workspace = repository("## Merge\n```sh\ntrue\n```\n## Fail\n```sh\necho half > half.txt\nfalse\n```\n");
+    assert_eq!(workspace.run(&["run", "crew"]).code, Some(1));
     let told = |arguments: &[&str]| {
-        let answer = place.run(arguments);
+        let answer = workspace.run(arguments);
         format!("{}{}", answer.out, answer.err)
     };
     let merged = told(&["tasks", "show", "1"]);
-    assert!(merged.contains("commit") && !merged.contains("worktree"), "its folder was removed: {merged}");
+    assert!(
+        merged.contains("commit") && !merged.contains("worktree"),
+        "the notice about the removed folder is missing: {merged}"
+    );
     let folder = ".worktrees/crew-task-2";
     assert!(told(&["tasks", "show", "2"]).contains(folder));
-    assert!(!told(&["clean"]).contains(folder), "it is the task's");
+    assert!(!told(&["clean"]).contains(folder), "the worktree belongs to the task");
+    assert!(!told(&["clean", "--board"]).contains(folder), "without --yes the task stays");
     let deleted = told(&["tasks", "rm", "2"]);
-    assert!(deleted.contains(&format!("its work stays in {folder}, on branch brigade/crew/task-2")), "{deleted}");
+    assert!(deleted.contains(&format!("its worktree stays: {folder}, on branch brigade/crew/task-2")), "{deleted}");
     let left = told(&["clean", "--yes"]);
     let how = format!("git worktree remove --force {folder} && git branch -D brigade/crew/task-2");
-    assert!(left.contains("work of #2 stays in the repository") && left.contains(&how), "{left}");
-    let removed = std::process::Command::new("sh").args(["-c", &how]).current_dir(place.path()).status().unwrap();
+    assert!(left.contains("work of deleted #2 is still in the repository") && left.contains(&how), "{left}");
+    let removed = std::process::Command::new("sh").args(["-c", &how]).current_dir(workspace.path()).status().unwrap();
     assert!(removed.success());
     assert!(!told(&["clean"]).contains("#2"));
 }
 
 #[test]
-fn branches_that_conflict_are_merged_with_every_line_and_name_their_makers() {
+fn conflicting_branches_merge_with_every_line() {
     let tasks = 8;
-    let place = repository(&conflicting(tasks));
-    finish(&place, tasks);
+    let workspace = repository(&conflicting(tasks));
+    finish(&workspace, tasks);
     for number in 1..=tasks {
-        let task = place.task(number as u64);
+        let task = workspace.task(number as u64);
         assert_eq!(task["worktree"], format!(".worktrees/crew-task-{number}"), "{task}");
         let evidence = task["result"]["evidence"].as_str().unwrap();
         assert!(evidence.contains("verify exited 0 on the merged result; merged into main as "), "{evidence}");
     }
-    let made = git(&place, &["log", "--format=%an|%(trailers:key=Brigade-Task,valueonly)", "--author=brigade.invalid"]);
+    let made =
+        git(&workspace, &["log", "--format=%an|%(trailers:key=Brigade-Task,valueonly)", "--author=brigade.invalid"]);
     for number in 1..=tasks {
         let is_it = |line: &&str| line.starts_with('m') && line.ends_with(&format!(" (crew)|{number}"));
         assert!(made.lines().filter(is_it).count() >= 2, "task {number} has a commit and a merge:\n{made}");
     }
-    place.assert_nothing_is_left_running();
+    workspace.assert_nothing_is_left_running();
 }
 
 #[test]
-fn a_team_killed_at_any_event_leaves_a_whole_branch_and_the_next_launch_finishes() {
+fn killed_team_leaves_valid_branch_and_next_finishes() {
     let tasks = 5;
-    let place = repository(&conflicting(tasks));
+    let workspace = repository(&conflicting(tasks));
     for kill in 0..KILLS {
-        let before = place.events().first().map(|event| event["at"].clone());
-        let mut run = place.start(&["run", "crew"]);
+        let before = workspace.events().first().map(|event| event["at"].clone());
+        let mut run = workspace.start(&["run", "crew"]);
         let enough = 12 + 4 * kill;
-        wait_until("some events", || {
-            let events = place.events();
+        wait_until("some events are logged", || {
+            let events = workspace.events();
             let is_new = events.first().map(|event| event["at"].clone()) != before;
             (is_new && events.len() >= enough) || run.has_ended()
         });
         run.kill();
-        place.assert_nothing_is_left_running();
-        assert_whole(&place);
-        for task in place.tasks().iter().filter(|task| task["status"] == "failed") {
-            place.run(&["tasks", "retry", &task["id"].to_string()]);
+        workspace.assert_nothing_is_left_running();
+        assert_branch_valid(&workspace);
+        for task in workspace.tasks().iter().filter(|task| task["status"] == "failed") {
+            workspace.run(&["tasks", "retry", &task["id"].to_string()]);
         }
     }
-    finish(&place, tasks);
+    finish(&workspace, tasks);
 }
 
 #[test]
-fn a_red_merge_is_refused_and_who_waits_for_it_does_not_begin() {
+fn merge_failing_verify_is_refused_and_blocks() {
     let plan = "## One\nverify: test $(ls part-* | wc -l) -lt 2\n```sh\necho x > part-1\n```\n\
                 ## Two\nverify: test $(ls part-* | wc -l) -lt 2\n```sh\necho x > part-2\n```\n\
                 ## After\nafter: One, Two\n```sh\necho x > after\n```\n";
-    let place = repository(plan);
-    // Both begin before either is merged, so each is green by itself and the second one red as merged.
-    let answer = place.run(&["run", "crew"]);
+    let workspace = repository(plan);
+    // Both begin before either is merged. Each passes by itself; the second one fails as merged.
+    let answer = workspace.run(&["run", "crew"]);
     assert_eq!(answer.code, Some(1), "{answer:?}");
-    let tasks = place.tasks();
+    let tasks = workspace.tasks();
     let of = |status: &str| tasks.iter().filter(|task| task["status"] == status).collect::<Vec<_>>();
     assert_eq!((of("completed").len(), of("failed").len(), of("pending").len()), (1, 1, 1), "{tasks:#?}");
     let reason = of("failed")[0]["result"]["summary"].as_str().unwrap().to_owned();
-    assert!(reason.contains("came out red"), "{reason}");
-    assert_eq!(git(&place, &["ls-tree", "--name-only", "main"]).matches("part-").count(), 1);
-    assert_whole_without_tasks(&place);
+    assert!(reason.contains("` failed on"), "{reason}");
+    assert_eq!(git(&workspace, &["ls-tree", "--name-only", "main"]).matches("part-").count(), 1);
+    assert_branch_valid_without_tasks(&workspace);
 }
 
-fn assert_whole_without_tasks(place: &Place) {
-    git(place, &["fsck", "--strict", "--no-dangling", "--no-progress"]);
-    assert_eq!(git(place, &["status", "--porcelain"]), "");
+fn assert_branch_valid_without_tasks(workspace: &TestWorkspace) {
+    git(workspace, &["fsck", "--strict", "--no-dangling", "--no-progress"]);
+    assert_eq!(git(workspace, &["status", "--porcelain"]), "");
 }
 
 #[test]
-fn commands_in_a_worktree_write_nowhere_else() {
+fn command_writes_only_in_its_worktree() {
     let plan = "## Escape\n```sh\nset +e\n\
                 (echo x > ../../escaped.txt) 2> /dev/null; (echo x >> ../../.git/config) 2> /dev/null\n\
                 (echo x > ../other.txt) 2> /dev/null; (echo x > .git) 2> /dev/null; (echo x > brigade.toml) 2> /dev/null\n\
@@ -211,89 +218,89 @@ fn commands_in_a_worktree_write_nowhere_else() {
                 mv $own $own.other 2> /dev/null && echo own >> broken.txt\n\
                 (touch $common/objects/pack/x; rm -rf $common/refs/remotes) 2> /dev/null\n\
                 up=$(dirname $common); mv $up $up.old 2> /dev/null && echo up >> broken.txt; true\n```\n";
-    let place = repository(plan);
-    let doctor = place.run(&["doctor"]);
+    let workspace = repository(plan);
+    let doctor = workspace.run(&["doctor"]);
     assert!(doctor.out.contains("a worktree for each task, merged into main"), "{doctor:?}");
-    let before = fs::read(place.join(".git/config")).unwrap();
-    fs::create_dir_all(place.join(".git/refs/remotes/origin")).unwrap();
-    let answer = place.run(&["run", "crew"]);
+    let before = fs::read(workspace.join(".git/config")).unwrap();
+    fs::create_dir_all(workspace.join(".git/refs/remotes/origin")).unwrap();
+    let answer = workspace.run(&["run", "crew"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    assert_eq!(place.read("inside.txt"), "inside\n");
+    assert_eq!(workspace.read("inside.txt"), "inside\n");
     if doctor.out.contains("they see the control files read-only") {
-        assert!(!place.join("escaped.txt").exists() && !place.join(".worktrees/other.txt").exists());
-        assert_eq!(fs::read(place.join(".git/config")).unwrap(), before);
-        assert!(!place.join("broken.txt").exists(), "{}", place.read("broken.txt"));
-        assert!(place.join(".git/refs/remotes/origin").exists() && !place.join(".git/objects/pack/x").exists());
-        let refs = git(&place, &["for-each-ref", "--format=%(refname)"]);
-        assert_eq!(refs, "refs/heads/main", "no ref was made, and the task's own is gone with it");
-        let merges = git(&place, &["log", "--first-parent", "--format=%an %s", "main"]);
-        assert_eq!(merges.lines().count(), 2, "the branch moved by its one merge: {merges}");
-        assert_eq!(git(&place, &["symbolic-ref", "HEAD"]), "refs/heads/main");
-        assert_whole_without_tasks(&place);
+        assert!(!workspace.join("escaped.txt").exists() && !workspace.join(".worktrees/other.txt").exists());
+        assert_eq!(fs::read(workspace.join(".git/config")).unwrap(), before);
+        assert!(!workspace.join("broken.txt").exists(), "{}", workspace.read("broken.txt"));
+        assert!(workspace.join(".git/refs/remotes/origin").exists() && !workspace.join(".git/objects/pack/x").exists());
+        let refs = git(&workspace, &["for-each-ref", "--format=%(refname)"]);
+        assert_eq!(refs, "refs/heads/main", "a ref was made, or the task's own branch is left");
+        let merges = git(&workspace, &["log", "--first-parent", "--format=%an %s", "main"]);
+        assert_eq!(merges.lines().count(), 2, "the branch did not move by one merge: {merges}");
+        assert_eq!(git(&workspace, &["symbolic-ref", "HEAD"]), "refs/heads/main");
+        assert_branch_valid_without_tasks(&workspace);
     }
-    assert!(place.read("brigade.toml").contains("isolation"));
+    assert!(workspace.read("brigade.toml").contains("isolation"));
 }
 
 #[test]
-fn what_git_ignores_passes_no_verify() {
-    let place = repository("## Build\nverify: test -s built/out\n```sh\nmkdir -p built; echo x > built/out\n```\n");
-    place.write(".gitignore", &format!("{}/built/\n", place.read(".gitignore")));
-    git(&place, &["commit", "-q", "-a", "-m", "Ignore"]);
-    let answer = place.run(&["run", "crew"]);
+fn ignored_file_does_not_satisfy_verify() {
+    let workspace = repository("## Build\nverify: test -s built/out\n```sh\nmkdir -p built; echo x > built/out\n```\n");
+    workspace.write(".gitignore", &format!("{}/built/\n", workspace.read(".gitignore")));
+    git(&workspace, &["commit", "-q", "-a", "-m", "Ignore"]);
+    let answer = workspace.run(&["run", "crew"]);
     assert_eq!(answer.code, Some(1), "{answer:?}");
-    let task = place.task(1);
+    let task = workspace.task(1);
     assert_eq!(task["status"], "failed", "{task}");
-    assert!(place.join(".worktrees/crew-task-1/built/out").exists(), "what it made stays");
+    assert!(workspace.join(".worktrees/crew-task-1/built/out").exists(), "the built file was removed");
 }
 
 #[test]
-fn a_checkout_that_could_not_follow_is_told_of_until_it_can() {
-    let place = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
-    place.write("log.txt", &format!("{}mine\n", place.read("log.txt")));
-    let answer = place.run(&["run", "crew"]);
+fn stuck_checkout_is_reported_until_it_follows() {
+    let workspace = repository("## Change\n```sh\necho of the team >> log.txt\n```\n");
+    workspace.write("log.txt", &format!("{}mine\n", workspace.read("log.txt")));
+    let answer = workspace.run(&["run", "crew"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     for command in ["team", "doctor"] {
-        let said = place.run(&[command]);
+        let said = workspace.run(&[command]);
         assert!((said.out + &said.err).contains("brigade-yours/main"), "{command}");
     }
-    assert_eq!(git(&place, &["diff", "--name-only"]), "log.txt");
-    git(&place, &["stash", "--quiet"]);
-    place.run(&["run", "crew"]);
-    assert_eq!(git(&place, &["branch", "--show-current"]), "main");
-    assert!(place.read("log.txt").contains("of the team"));
-    assert!(!place.run(&["team"]).err.contains("brigade-yours"));
+    assert_eq!(git(&workspace, &["diff", "--name-only"]), "log.txt");
+    git(&workspace, &["stash", "--quiet"]);
+    workspace.run(&["run", "crew"]);
+    assert_eq!(git(&workspace, &["branch", "--show-current"]), "main");
+    assert!(workspace.read("log.txt").contains("of the team"));
+    assert!(!workspace.run(&["team"]).err.contains("brigade-yours"));
 }
 
-/// The program with a `git` of the test's own, or none, before all others in `PATH`.
-fn with_git(place: &Place, folder: &Path) -> Answer {
-    let mut command = place.brigade(&["run", "crew"]);
+/// The program with a `git` of the test, or none, first in `PATH`.
+fn with_git(workspace: &TestWorkspace, folder: &Path) -> Answer {
+    let mut command = workspace.brigade(&["run", "crew"]);
     command.env("PATH", folder);
     Answer::of(command)
 }
 
 #[test]
-fn without_a_git_that_will_do_nothing_begins_and_it_is_said_why() {
-    let place = repository(&conflicting(1));
+fn isolation_without_usable_git_is_refused() {
+    let workspace = repository(&conflicting(1));
     let folder = tempfile::tempdir().unwrap();
-    let none = with_git(&place, folder.path());
+    let none = with_git(&workspace, folder.path());
     assert_eq!(none.code, Some(2), "{none:?}");
-    assert!(none.err.contains("isolation needs git, and there is none in PATH"), "{none:?}");
+    assert!(none.err.contains("isolation needs git: no git was found in PATH"), "{none:?}");
     let git = folder.path().join("git");
     fs::write(&git, "#!/bin/sh\necho git version 2.30.1\n").unwrap();
     fs::set_permissions(&git, fs::Permissions::from_mode(0o755)).unwrap();
-    let old = with_git(&place, folder.path());
+    let old = with_git(&workspace, folder.path());
     assert_eq!(old.code, Some(2), "{old:?}");
-    assert!(old.err.contains("needs git 2.38 or newer, and this is git version 2.30.1"), "{old:?}");
-    fs::remove_dir_all(place.join(".git")).unwrap();
-    let outside = place.run(&["run", "crew"]);
+    assert!(old.err.contains("needs git 2.38 or newer: this is git version 2.30.1"), "{old:?}");
+    fs::remove_dir_all(workspace.join(".git")).unwrap();
+    let outside = workspace.run(&["run", "crew"]);
     assert_eq!(outside.code, Some(2), "{outside:?}");
     assert!(outside.err.contains("isolation needs a git repository"), "{outside:?}");
-    let doctor = place.run(&["doctor"]);
+    let doctor = workspace.run(&["doctor"]);
     assert!(doctor.out.contains("FAIL") && doctor.out.contains("isolation needs a git repository"), "{doctor:?}");
 }
 
 #[test]
-fn who_made_a_conflict_is_answered_with_it_and_mends_it_in_the_same_attempt() {
+fn conflict_is_returned_and_resolved_in_same_attempt() {
     let put = |line: &str| format!("sed -i 's/^begin$/begin\\n{line}/' log.txt");
     let bash = |command: String| json!({ "call": [{ "tool": "bash", "input": { "command": command } }] });
     let report = json!({ "call": [{ "tool": "task_update", "input": {
@@ -305,80 +312,83 @@ fn who_made_a_conflict_is_answered_with_it_and_mends_it_in_the_same_attempt() {
         "m1.task": [bash(format!("{other_began}; {}", put("of task 1"))), report],
         "m2.task": [bash(format!("{}; {other_is_in}", put("of task 2"))), report, bash(merge.to_owned()), report],
     });
-    let place =
-        repository("## One\nrequires: first\n\n## Two\nrequires: second\n\n## After\nafter: Two\nrequires: nobody\n");
+    let workspace =
+        repository("## One\nrequires: first\n\n## Two\nrequires: second\n\n## After\nafter: Two\nrequires: absent\n");
     let member = |name: &str, role: &str| {
         format!(
             "[[teams.crew.members]]\nname = \"{name}\"\nrole = \"{role}\"\nprovider = \"scripted\"\nmodel = \"script.json\"\n"
         )
     };
     let members = member("m1", "first") + &member("m2", "second");
-    place.write(
+    workspace.write(
         "brigade.toml",
         &format!("durability = \"process\"\n[teams.crew]\nplan = \"plan.md\"\nisolation = \"worktree\"\n{members}"),
     );
-    place.write("script.json", &script.to_string());
-    git(&place, &["add", "-A"]);
-    git(&place, &["commit", "-q", "-m", "Script"]);
-    place.run(&["run", "crew"]);
-    let [one, two, after] = [1, 2, 3].map(|id| place.task(id));
+    workspace.write("script.json", &script.to_string());
+    git(&workspace, &["add", "-A"]);
+    git(&workspace, &["commit", "-q", "-m", "Script"]);
+    workspace.run(&["run", "crew"]);
+    let [one, two, after] = [1, 2, 3].map(|id| workspace.task(id));
     let how = |task: &Value| (task["status"].as_str().unwrap().to_owned(), task["attempt"].as_u64().unwrap_or(0));
     assert_eq!((how(&one), how(&two)), (("completed".to_owned(), 1), ("completed".to_owned(), 1)), "{two}");
-    assert_eq!(after["blockedBy"], json!([]), "what waited for it may begin");
-    let told = place.read(".team/transcripts/m2.jsonl");
-    assert!(told.contains("conflict in log.txt") && told.contains("task #2 stays in progress (red 1 of 3)"), "{told}");
+    assert_eq!(after["blockedBy"], json!([]), "the dependent task is blocked");
+    let told = workspace.read(".team/transcripts/m2.jsonl");
+    assert!(
+        told.contains("conflict in log.txt") && told.contains("task #2 stays in progress (failure 1 of 3)"),
+        "{told}"
+    );
     assert!(told.contains("Your worktree for it is "), "{told}");
-    assert_eq!(lines(&place), all_lines(2));
-    assert_eq!(git(&place, &["status", "--porcelain"]), "");
+    assert_eq!(lines(&workspace), all_lines(2));
+    assert_eq!(git(&workspace, &["status", "--porcelain"]), "");
 }
 
 #[test]
-fn a_task_that_gets_no_worktree_fails_and_keeps_nobody_from_the_others() {
+fn task_without_worktree_fails_and_others_complete() {
     let others: String = (2..=6).map(|number| format!("## Task {number}\n```sh\ntrue\n```\n")).collect();
-    let place = repository(&format!("## Task 1\npriority: 9\n```sh\ntrue\n```\n{others}"));
+    let workspace = repository(&format!("## Task 1\npriority: 9\n```sh\ntrue\n```\n{others}"));
     // No name for its branch is left.
     for end in ["", "-2", "-3", "-4", "-5", "-6", "-7", "-8", "-9"] {
-        git(&place, &["branch", &format!("brigade/crew/task-1{end}/below")]);
+        git(&workspace, &["branch", &format!("brigade/crew/task-1{end}/below")]);
     }
-    let run = place.brigade(&["run"]).output().unwrap();
+    let run = workspace.brigade(&["run"]).output().unwrap();
     assert_eq!(run.status.code(), Some(1));
-    let tasks = place.json(&["tasks"]);
+    let tasks = workspace.json(&["tasks"]);
     let status = |id: u64| {
         let task = tasks.as_array().unwrap().iter().find(|task| task["id"] == id).unwrap();
         task["status"].as_str().unwrap().to_owned()
     };
     assert_eq!(status(1), "failed");
     assert!((2..=6).all(|id| status(id) == "completed"));
-    let text = place.json(&["tasks", "show", "1"]).to_string();
+    let text = workspace.json(&["tasks", "show", "1"]).to_string();
     assert!(text.contains("there are branches below"), "{text}");
 }
 
 #[test]
-fn what_is_wrong_with_the_whole_repository_is_no_tasks_failure() {
+fn repository_wide_error_is_no_task_failure() {
     let tasks: String = (1..=4).map(|number| format!("## Task {number}\n```sh\ntrue\n```\n")).collect();
-    let place = repository(&tasks);
-    // What every checkout needs, and is not there.
-    git(&place, &["config", "filter.absent.smudge", "false"]);
-    git(&place, &["config", "filter.absent.required", "true"]);
-    place.write(".git/info/attributes", "log.txt filter=absent\n");
-    let mut run = place.start(&["run"]);
-    let given_back = || place.events().iter().filter(|event| event["kind"] == "task_released").count();
-    wait_until("several tasks were given back", || given_back() >= 4 || run.has_ended());
+    let workspace = repository(&tasks);
+    // A filter that every checkout needs, and that is missing.
+    git(&workspace, &["config", "filter.absent.smudge", "false"]);
+    git(&workspace, &["config", "filter.absent.required", "true"]);
+    workspace.write(".git/info/attributes", "log.txt filter=absent\n");
+    let mut run = workspace.start(&["run"]);
+    let given_back = || workspace.events().iter().filter(|event| event["kind"] == "task_released").count();
+    wait_until("several tasks were released", || given_back() >= 4 || run.has_ended());
     run.kill();
-    let failures: u64 = place.tasks().iter().map(|task| task["failures"].as_u64().unwrap_or(0)).sum();
-    assert!(failures <= 1, "{:?}", place.tasks());
-    fs::remove_file(place.join(".git/info/attributes")).unwrap();
-    assert_eq!(place.run(&["run"]).code, Some(0));
-    assert!(place.all_are("completed"));
+    let failures: u64 = workspace.tasks().iter().map(|task| task["failures"].as_u64().unwrap_or(0)).sum();
+    assert!(failures <= 1, "{:?}", workspace.tasks());
+    fs::remove_file(workspace.join(".git/info/attributes")).unwrap();
+    assert_eq!(workspace.run(&["run"]).code, Some(0));
+    assert!(workspace.all_are("completed"));
 }
 
 #[test]
-fn what_is_not_committed_is_named_at_the_launch() {
-    let place = repository("## One\n```sh\necho one > one.txt\n```\n");
-    let clean = place.run(&["run"]);
+fn uncommitted_files_are_named_at_launch() {
+    let workspace = repository("## One\n```sh\necho one > one.txt\n```\n");
+    let clean = workspace.run(&["run"]);
     assert!(clean.code == Some(0) && !clean.err.contains("not committed"), "{clean:?}");
-    place.write("log.txt", "mine\n");
-    place.write("new/a.txt", "mine\n");
-    let dirty = place.run(&["run"]);
-    assert!(dirty.err.contains("not committed in your checkout: log.txt, new/."), "{dirty:?}");
+    workspace.write("log.txt", "mine\n");
+    workspace.write("new/a.txt", "mine\n");
+    let dirty = workspace.run(&["run"]);
+    assert!(dirty.err.contains("uncommitted in your checkout: log.txt, new/."), "{dirty:?}");
 }

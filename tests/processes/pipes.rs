@@ -1,11 +1,11 @@
-//! Pipes, devices and links in the place of files that Brigade reads: every command answers, and says what it found.
+//! Pipes, devices and links in the place of files that Brigade reads: every command answers, and names the problem.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use super::support::{Answer, Place};
+use super::support::{Answer, TestWorkspace};
 
 const PLAN: &str = "## One\n```sh\ntrue\n```\n";
 
@@ -15,12 +15,12 @@ fn make_pipe(path: &Path) {
 }
 
 #[test]
-fn commands_answer_when_a_prompt_is_a_pipe() {
-    let place = Place::with_team(1, PLAN);
-    let config = place.read("brigade.toml");
-    place.write("brigade.toml", &format!("{config}prompt = \"prompts/m1.md\"\n"));
-    fs::create_dir(place.join("prompts")).unwrap();
-    make_pipe(&place.join("prompts/m1.md"));
+fn prompt_pipe_does_not_hang_commands() {
+    let workspace = TestWorkspace::with_team(1, PLAN);
+    let config = workspace.read("brigade.toml");
+    workspace.write("brigade.toml", &format!("{config}prompt = \"prompts/m1.md\"\n"));
+    fs::create_dir(workspace.join("prompts")).unwrap();
+    make_pipe(&workspace.join("prompts/m1.md"));
     for command in [
         "tasks",
         "team",
@@ -42,7 +42,7 @@ fn commands_answer_when_a_prompt_is_a_pipe() {
     ] {
         // A command that waits for the pipe fails the test here.
         let arguments: Vec<&str> = command.split(' ').collect();
-        let answer = place.run(&arguments);
+        let answer = workspace.run(&arguments);
         if ["config show", "run", "up"].contains(&command) {
             assert_eq!(answer.code, Some(2), "{answer:?}");
             assert!(answer.err.contains("prompts/m1.md: it is a pipe, not a plain file"), "{answer:?}");
@@ -51,31 +51,31 @@ fn commands_answer_when_a_prompt_is_a_pipe() {
 }
 
 #[test]
-fn files_of_a_config_are_no_pipes_and_no_links_out() {
+fn config_files_as_pipes_or_outside_links_are_refused() {
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("file"), "").unwrap();
-    let place = Place::with_team(1, PLAN);
+    let workspace = TestWorkspace::with_team(1, PLAN);
     for name in ["prompts/lead.md", "plan.md", "brigade.toml"] {
-        let path = place.join(name);
+        let path = workspace.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let before = fs::read_to_string(&path).unwrap_or_default();
         make_pipe(&path);
-        let answer = place.run(&["config", "show"]);
+        let answer = workspace.run(&["config", "show"]);
         assert_eq!(answer.code, Some(2), "{name}: {answer:?}");
         assert!(answer.err.contains(name) && answer.err.contains("it is a pipe"), "{name}: {answer:?}");
         for target in [outside.path().join("file"), "/dev/zero".into()] {
             fs::remove_file(&path).unwrap();
             symlink(target, &path).unwrap();
-            let answer = place.run(&["config", "show"]);
+            let answer = workspace.run(&["config", "show"]);
             assert_eq!(answer.code, Some(2), "{name}: {answer:?}");
             assert!(answer.err.contains(name), "{name}: {answer:?}");
             let is_named = ["leads out of", "outside of the folder"].iter().any(|words| answer.err.contains(words));
             assert!(is_named, "{name}: {answer:?}");
         }
         fs::remove_file(&path).unwrap();
-        place.write("inside", &before);
+        workspace.write("inside", &before);
         symlink(if name.contains('/') { "../inside" } else { "inside" }, &path).unwrap();
-        let answer = place.run(&["config", "show"]);
+        let answer = workspace.run(&["config", "show"]);
         assert_eq!(answer.code, Some(0), "{name}: {answer:?}");
         fs::remove_file(&path).unwrap();
         fs::write(&path, before).unwrap();
@@ -83,10 +83,10 @@ fn files_of_a_config_are_no_pipes_and_no_links_out() {
 }
 
 #[test]
-fn paths_a_person_types_may_be_links_and_pipes() {
-    let place = Place::with_idle_team(1);
+fn path_arguments_may_be_links_and_pipes() {
+    let workspace = TestWorkspace::with_idle_team(1);
     let shell = |script: &str| {
-        let mut command = place.command("bash");
+        let mut command = workspace.command("bash");
         command.args(["-c", script]).env("BRIGADE", env!("CARGO_BIN_EXE_brigade"));
         Answer::of(command)
     };
@@ -100,61 +100,61 @@ fn paths_a_person_types_may_be_links_and_pipes() {
     let endless = shell("ulimit -v 3000000; $BRIGADE tasks import <(cat /dev/zero)");
     assert!(endless.code == Some(2) && endless.err.contains("more than 1048576 bytes"), "{endless:?}");
     let elsewhere = tempfile::tempdir().unwrap();
-    fs::rename(place.join("brigade.toml"), elsewhere.path().join("config")).unwrap();
-    symlink(elsewhere.path().join("config"), place.join("link.toml")).unwrap();
-    let shown = place.run(&["config", "show", "--config", "link.toml"]);
+    fs::rename(workspace.join("brigade.toml"), elsewhere.path().join("config")).unwrap();
+    symlink(elsewhere.path().join("config"), workspace.join("link.toml")).unwrap();
+    let shown = workspace.run(&["config", "show", "--config", "link.toml"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
-    // The user's own config, which dotfile managers link.
-    fs::create_dir_all(place.join("no-config/brigade")).unwrap();
-    symlink(elsewhere.path().join("config"), place.join("no-config/brigade/config.toml")).unwrap();
-    place.write("brigade.toml", "[teams.crew]\n");
-    let shown = place.run(&["config", "show"]);
+    // The user's own config is a link, as dotfile managers make it.
+    fs::create_dir_all(workspace.join("no-config/brigade")).unwrap();
+    symlink(elsewhere.path().join("config"), workspace.join("no-config/brigade/config.toml")).unwrap();
+    workspace.write("brigade.toml", "[teams.crew]\n");
+    let shown = workspace.run(&["config", "show"]);
     assert_eq!(shown.code, Some(0), "{shown:?}");
 }
 
 #[test]
-fn teammate_works_on_when_its_transcript_is_a_pipe() {
-    let place = Place::with_team(1, PLAN);
-    fs::create_dir_all(place.join(".team/transcripts")).unwrap();
+fn transcript_pipe_is_quarantined_and_work_continues() {
+    let workspace = TestWorkspace::with_team(1, PLAN);
+    fs::create_dir_all(workspace.join(".team/transcripts")).unwrap();
     for name in ["m1", "lead"] {
-        make_pipe(&place.join(&format!(".team/transcripts/{name}.jsonl")));
+        make_pipe(&workspace.join(&format!(".team/transcripts/{name}.jsonl")));
     }
-    let ran = place.run(&["run"]);
+    let ran = workspace.run(&["run"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert_eq!(place.task(1)["failures"].as_u64().unwrap_or(0), 0);
+    assert_eq!(workspace.task(1)["failures"].as_u64().unwrap_or(0), 0);
     for name in ["m1", "lead"] {
         let is_named = |event: &serde_json::Value| event["kind"] == "warning" && event["about"] == name;
-        assert_eq!(place.events().iter().filter(|event| is_named(event)).count(), 1, "{name}");
-        assert!(place.join(&format!(".team/transcripts/.spoiled/{name}-1.jsonl")).symlink_metadata().is_ok());
+        assert_eq!(workspace.events().iter().filter(|event| is_named(event)).count(), 1, "{name}");
+        assert!(workspace.join(&format!(".team/transcripts/.spoiled/{name}-1.jsonl")).symlink_metadata().is_ok());
     }
-    // What cannot be moved is no task's failure: nothing is launched.
-    fs::remove_dir_all(place.join(".team/transcripts/.spoiled")).unwrap();
-    place.write(".team/transcripts/.spoiled", "in the way");
-    make_pipe(&place.join(".team/transcripts/m1.jsonl"));
-    let refused = place.run(&["run"]);
+    // A file that cannot be moved counts as no task's failure: the launch is refused.
+    fs::remove_dir_all(workspace.join(".team/transcripts/.spoiled")).unwrap();
+    workspace.write(".team/transcripts/.spoiled", "in the way");
+    make_pipe(&workspace.join(".team/transcripts/m1.jsonl"));
+    let refused = workspace.run(&["run"]);
     assert!(refused.code == Some(1) && refused.err.contains("cannot set aside"), "{refused:?}");
 }
 
 #[test]
-fn searches_answer_beside_endless_rules() {
-    let place = Place::new();
-    place.write(
+fn search_ignores_endless_ignore_files() {
+    let workspace = TestWorkspace::new();
+    workspace.write(
         "brigade.toml",
         "durability = \"process\"\n[teams.crew]\n[[teams.crew.members]]\nname = \"m1\"\nrole = \"worker\"\nprovider = \"scripted\"\nmodel = \"script.json\"\n",
     );
-    place.write(
+    workspace.write(
         "script.json",
         r#"{"task":[{"call":[{"tool":"glob","input":{"pattern":"**"}},{"tool":"grep","input":{"pattern":"x"}}]},
             {"call":[{"tool":"task_update","input":{"task_id":"{{task}}","status":"completed","result":"done"}}]}]}"#,
     );
-    symlink("/dev/zero", place.join(".ignore")).unwrap();
-    make_pipe(&place.join(".gitignore"));
-    place.write("plan.md", "## One\nLook around.\n");
-    let mut command = place.command("bash");
-    // A lead that reads without end is refused memory.
+    symlink("/dev/zero", workspace.join(".ignore")).unwrap();
+    make_pipe(&workspace.join(".gitignore"));
+    workspace.write("plan.md", "## One\nLook around.\n");
+    let mut command = workspace.command("bash");
+    // A lead that reads without end runs out of memory.
     command.args(["-c", "ulimit -v 3000000; exec \"$0\" run --plan plan.md", env!("CARGO_BIN_EXE_brigade")]);
     let ran = Answer::of(command);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let transcript = place.read(".team/transcripts/m1.jsonl");
-    assert_eq!(transcript.matches("the rules in `.gitignore` do not count: it is a pipe").count(), 2, "{transcript}");
+    let transcript = workspace.read(".team/transcripts/m1.jsonl");
+    assert_eq!(transcript.matches("cannot use the rules in `.gitignore`: it is a pipe").count(), 2, "{transcript}");
 }

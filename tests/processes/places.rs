@@ -1,11 +1,11 @@
-//! Strange surroundings: no config, every kind of broken config, closed streams, full streams, no home, odd folder names.
+//! Unusual environments: no config, invalid configs, closed streams, full streams, no home, odd folder names.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
-use super::support::{Answer, Place};
+use super::support::{Answer, TestWorkspace};
 
 const COMMANDS: [&[&str]; 11] = [
     &["tasks"],
@@ -22,19 +22,19 @@ const COMMANDS: [&[&str]; 11] = [
 ];
 
 #[test]
-fn an_empty_folder_is_told_how_to_begin_and_stays_empty() {
-    let place = Place::new();
+fn empty_folder_gets_init_hint_and_stays_empty() {
+    let workspace = TestWorkspace::new();
     for command in COMMANDS {
-        let answer = place.run(command);
+        let answer = workspace.run(command);
         assert_eq!(answer.code, Some(2), "{command:?}: {answer:?}");
         assert!(answer.err.contains("brigade.toml") && answer.err.contains("brigade init"), "{command:?}: {answer:?}");
     }
-    assert_eq!(place.run(&["doctor"]).code, Some(1));
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    assert_eq!(workspace.run(&["doctor"]).code, Some(1));
+    assert_eq!(fs::read_dir(workspace.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn each_kind_of_broken_config_is_refused_with_what_is_wrong() {
+fn broken_config_error_names_problem() {
     const MEMBER: &str = "\n[[teams.x.members]]\nname = \"a\"\n";
     let with_member = |text: &str| format!("{text}{MEMBER}");
     let broken: [(String, &str); 28] = [
@@ -46,12 +46,12 @@ fn each_kind_of_broken_config_is_refused_with_what_is_wrong() {
         ("[teams.x]\nmembers = 3".into(), "members"),
         (with_member("a = 1"), "unknown key `a`"),
         (with_member("[team.x]"), "`team`"),
-        (with_member("[teams.x]\ngoal = 3"), "`goal` must be a text"),
+        (with_member("[teams.x]\ngoal = 3"), "`goal` must be a string"),
         (with_member("[teams.x]\ngaol = \"g\""), "goal"),
         (with_member("[teams.x]\nplan = \"nope.md\""), "nope.md"),
         (with_member("[teams.x]\nhooks = \"coder\""), "not enforced"),
-        (with_member("[teams.x]\nreview = \"critic\""), "nobody of the team is or can do `critic`"),
-        (with_member("[teams.x]\nreview = \"worker\""), "goes by rule"),
+        (with_member("[teams.x]\nreview = \"critic\""), "needs a member with the role or capability `critic`"),
+        (with_member("[teams.x]\nreview = \"worker\""), "`review` needs a model"),
         (with_member("[teams.x]\nbudget = { tokens = 0 }"), "from 1 to"),
         (with_member("[teams.x]\nbudget = { usd = \"1\" }"), "must be a number"),
         (
@@ -75,42 +75,42 @@ fn each_kind_of_broken_config_is_refused_with_what_is_wrong() {
             "already",
         ),
         (format!("{MEMBER}provider = \"magic\""), "runbook"),
-        (format!("{MEMBER}[[teams.y.members]]\nname = \"b\""), "which team"),
+        (format!("{MEMBER}[[teams.y.members]]\nname = \"b\""), "cannot choose a team"),
     ];
     for (text, said) in &broken {
-        let place = Place::new();
-        place.write("brigade.toml", text);
+        let workspace = TestWorkspace::new();
+        workspace.write("brigade.toml", text);
         for command in [&["run"][..], &["up", "--headless"]] {
-            let answer = place.run(command);
+            let answer = workspace.run(command);
             assert!(answer.code == Some(2) && answer.err.contains(said), "{text}\n{said}: {answer:?}");
         }
-        let doctor = place.run(&["doctor"]);
-        assert!(doctor.code == Some(1) || *said == "which team", "{text}: {doctor:?}");
-        // The board needs no config, only a place.
-        assert_eq!(place.run(&["tasks", "add", "x"]).code, Some(0), "{text}");
-        assert!(!place.join(".team/lead.json").exists(), "{text}: nothing was launched");
+        let doctor = workspace.run(&["doctor"]);
+        assert!(doctor.code == Some(1) || *said == "cannot choose a team", "{text}: {doctor:?}");
+        // The board needs no config, only a folder.
+        assert_eq!(workspace.run(&["tasks", "add", "x"]).code, Some(0), "{text}");
+        assert!(!workspace.join(".team/lead.json").exists(), "{text}: a team was launched");
     }
     for bytes in [&b"\xff\xfe"[..], &vec![b'#'; 2 << 20]] {
-        let place = Place::new();
-        fs::write(place.join("brigade.toml"), bytes).unwrap();
-        let answer = place.run(&["run"]);
+        let workspace = TestWorkspace::new();
+        fs::write(workspace.join("brigade.toml"), bytes).unwrap();
+        let answer = workspace.run(&["run"]);
         assert!(answer.code == Some(2) && answer.err.contains("cannot read brigade.toml"), "{answer:?}");
     }
 }
 
-/// A team of two tasks, and a shell line in its folder; returns how the line ended and what it printed.
-fn in_shell(line: &str, change: impl FnOnce(&mut Command)) -> (Place, Answer) {
-    let place = Place::with_team(2, "## One\n```sh\ntrue\n```\n## Two\nafter: One\n```sh\ntrue\n```\n");
+/// A team with two tasks, and a shell line in its folder. Returns the exit and the output of the line.
+fn in_shell(line: &str, change: impl FnOnce(&mut Command)) -> (TestWorkspace, Answer) {
+    let workspace = TestWorkspace::with_team(2, "## One\n```sh\ntrue\n```\n## Two\nafter: One\n```sh\ntrue\n```\n");
     let program = env!("CARGO_BIN_EXE_brigade");
-    let mut shell = place.command("sh");
+    let mut shell = workspace.command("sh");
     shell.args(["-c", &line.replace("brigade", program)]);
     change(&mut shell);
     let answer = Answer::of(shell);
-    (place, answer)
+    (workspace, answer)
 }
 
 #[test]
-fn closed_and_full_streams_cost_no_work() {
+fn closed_or_full_output_stream_loses_no_work() {
     for (line, code) in [
         ("brigade run <&-", 0),
         ("brigade run >&-", 0),
@@ -124,10 +124,10 @@ fn closed_and_full_streams_cost_no_work() {
         ("brigade run | true", 0),
         ("brigade run --output-format stream-json | head -1", 0),
     ] {
-        let (place, answer) = in_shell(line, |_| {});
+        let (workspace, answer) = in_shell(line, |_| {});
         assert_eq!(answer.code, Some(code), "{line}: {answer:?}");
-        assert!(place.all_are("completed"), "{line}: {:#?}", place.tasks());
-        place.assert_nothing_is_left_running();
+        assert!(workspace.all_are("completed"), "{line}: {:#?}", workspace.tasks());
+        workspace.assert_nothing_is_left_running();
     }
     for line in
         ["brigade tasks >&-", "brigade tasks | true", "brigade --help | true", "brigade completions bash | true"]
@@ -141,25 +141,25 @@ fn closed_and_full_streams_cost_no_work() {
 }
 
 #[test]
-fn homes_and_languages_do_not_matter() {
+fn home_and_locale_do_not_change_results() {
     let nowhere: [(&str, Option<&str>); 4] =
         [("unset", None), ("empty", Some("")), ("read-only", Some("/proc")), ("missing", Some("/no/where"))];
     for (what, home) in nowhere {
-        let (place, answer) = in_shell("brigade run && brigade doctor && brigade team", |shell| {
+        let (workspace, answer) = in_shell("brigade run && brigade doctor && brigade team", |shell| {
             shell.env_remove("XDG_CONFIG_HOME").env_remove("HOME");
             if let Some(home) = home {
                 shell.env("HOME", home);
             }
         });
         assert_eq!(answer.code, Some(0), "{what}: {answer:?}");
-        assert!(place.all_are("completed"), "{what}");
+        assert!(workspace.all_are("completed"), "{what}");
     }
     for language in ["C", "POSIX", "tr_TR.UTF-8", "nonsense"] {
-        let (place, answer) = in_shell("brigade tasks add 'Größe — ✓' && brigade tasks", |shell| {
+        let (workspace, answer) = in_shell("brigade tasks add 'Größe — ✓' && brigade tasks", |shell| {
             shell.env("LANG", language).env("LC_ALL", language);
         });
         assert!(answer.code == Some(0) && answer.out.contains("Größe — ✓"), "{language}: {answer:?}");
-        assert_eq!(place.task(1)["subject"], "Größe — ✓");
+        assert_eq!(workspace.task(1)["subject"], "Größe — ✓");
     }
     let bare =
         Command::new(env!("CARGO_BIN_EXE_brigade")).arg("--version").env_clear().stdin(Stdio::null()).output().unwrap();
@@ -167,7 +167,7 @@ fn homes_and_languages_do_not_matter() {
 }
 
 #[test]
-fn folder_names_may_be_anything() {
+fn workspace_with_odd_folder_name_works() {
     let names: [&[u8]; 7] = [
         b"with spaces",
         b"it's \"quoted\"",
@@ -178,23 +178,23 @@ fn folder_names_may_be_anything() {
         "Größe✓".as_bytes(),
     ];
     for name in names {
-        let place = Place::named(OsStr::from_bytes(name));
+        let workspace = TestWorkspace::named(OsStr::from_bytes(name));
         let shown = OsString::from(OsStr::from_bytes(name));
         for command in
             [&["init"][..], &["run"], &["tasks"], &["team"], &["doctor"], &["why", "1"], &["stop"], &["clean"]]
         {
-            let answer = place.run(command);
+            let answer = workspace.run(command);
             assert_eq!(answer.code, Some(0), "{shown:?} {command:?}: {answer:?}");
         }
-        assert!(place.all_are("completed"), "{shown:?}");
-        assert_eq!(place.json(&["tasks"]).as_array().unwrap().len(), 3);
+        assert!(workspace.all_are("completed"), "{shown:?}");
+        assert_eq!(workspace.json(&["tasks"]).as_array().unwrap().len(), 3);
         for command in [&["clean"][..], &["team"], &["init", "--force"], &["config", "show"], &["doctor"]] {
-            place.json(command);
+            workspace.json(command);
         }
-        assert!(!place.join("evil").exists());
-        // From elsewhere, by name.
-        let mut elsewhere = place.command(env!("CARGO_BIN_EXE_brigade"));
-        elsewhere.current_dir("/").args(["tasks", "--workspace"]).arg(place.path());
+        assert!(!workspace.join("evil").exists());
+        // From another folder, by name.
+        let mut elsewhere = workspace.command(env!("CARGO_BIN_EXE_brigade"));
+        elsewhere.current_dir("/").args(["tasks", "--workspace"]).arg(workspace.path());
         assert_eq!(Answer::of(elsewhere).code, Some(0), "{shown:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! Programs that git's settings name: Brigade's own git starts none outside of the sandbox, and hands none the key of a provider.
+//! Programs named in git settings: Brigade's own git starts none outside the sandbox, and passes the key of a provider
+//! to none.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,12 +7,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Answer, Place, git};
+use crate::support::{Answer, TestWorkspace, git};
 
 /// The key that no program may see.
 const KEY: &str = "sk-ant-never-handed-on";
 
-/// Settings that name a program, and others that have git run one. `PROGRAM` stands for one that reports itself by the name before the line's first blank.
+/// Settings that name a program, and others that make git run one. `PROGRAM` stands for a program that records its run
+/// under the first word of the line.
 const SETTINGS: &[&str] = &[
     "fsmonitor core.fsmonitor=PROGRAM",
     "hooks core.hooksPath=HOOKS",
@@ -62,29 +64,30 @@ const SETTINGS: &[&str] = &[
     "merge merge.evil.driver=PROGRAM %O %A %B",
 ];
 
-/// The programs among them that Brigade needs: they run in the sandbox.
+/// The programs that Brigade needs: they run in the sandbox.
 const NEEDED: [&str; 3] = ["clean", "smudge", "merge"];
 
-/// A workspace with a home beside it, where programs report what they see and whether they can write a control file.
+/// A workspace and a home folder. Programs record their environment and whether they can write a control file.
 struct Setup {
-    place: Place,
+    workspace: TestWorkspace,
     home: tempfile::TempDir,
-    /// As `BRIGADE_CONFINEMENT` has it.
+    /// The value of `BRIGADE_CONFINEMENT`.
     confinement: &'static str,
 }
 
 impl Setup {
     fn new(plan: &str) -> Self {
-        let setup = Self { place: Place::with_team(2, plan), home: tempfile::tempdir().unwrap(), confinement: "" };
-        let place = &setup.place;
-        place.write_team(2, "plan = \"plan.md\"\nisolation = \"worktree\"");
-        place.write("log.txt", &(1..=9).map(|line| format!("line {line}\n")).collect::<String>());
-        place.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\nno-config/\n");
-        place.write(".gitattributes", "*.txt filter=evil diff=evil merge=evil\n");
-        git(place, &["init", "-q", "-b", "main", "."]);
-        setup.nested();
-        git(place, &["add", "-A"]);
-        git(place, &["commit", "-q", "-m", "Begin"]);
+        let setup =
+            Self { workspace: TestWorkspace::with_team(2, plan), home: tempfile::tempdir().unwrap(), confinement: "" };
+        let workspace = &setup.workspace;
+        workspace.write_team(2, "plan = \"plan.md\"\nisolation = \"worktree\"");
+        workspace.write("log.txt", &(1..=9).map(|line| format!("line {line}\n")).collect::<String>());
+        workspace.write(".gitignore", ".tasks/\n.team/\nagent_state.json\nsaid-*\nno-config/\n");
+        workspace.write(".gitattributes", "*.txt filter=evil diff=evil merge=evil\n");
+        git(workspace, &["init", "-q", "-b", "main", "."]);
+        setup.add_submodule();
+        git(workspace, &["add", "-A"]);
+        git(workspace, &["commit", "-q", "-m", "Begin"]);
         for folder in ["marks", "hooks", "programs"] {
             fs::create_dir(setup.home.path().join(folder)).unwrap();
         }
@@ -95,8 +98,8 @@ impl Setup {
     }
 
     /// A submodule whose own settings name a program.
-    fn nested(&self) {
-        let folder = self.place.join("sub");
+    fn add_submodule(&self) {
+        let folder = self.workspace.join("sub");
         fs::create_dir(&folder).unwrap();
         let at = |arguments: &[&str]| {
             let mut command = Command::new("git");
@@ -109,9 +112,10 @@ impl Setup {
         at(&["commit", "-q", "-m", "Within"]);
     }
 
-    /// A program that notes its environment and tries to write a control file. Then it does what a filter or merge driver does.
+    /// A program that records its environment, tries to write a control file, and then acts as a filter or merge
+    /// driver.
     fn program(&self, name: &str) -> PathBuf {
-        let (home, control) = (self.home.path().display(), self.place.join(".team").display().to_string());
+        let (home, control) = (self.home.path().display(), self.workspace.join(".team").display().to_string());
         let text = format!(
             "#!/bin/sh\nenv > '{home}/marks/{name}'-$$\n(echo x > '{control}/escaped-{name}') 2> /dev/null\n\
              case '{name}' in\nclean | smudge | planted) exec cat ;;\n\
@@ -125,22 +129,22 @@ impl Setup {
         path
     }
 
-    /// Puts all settings into `file`.
-    fn settle(&self, file: &Path) {
+    /// Writes all settings to `file`.
+    fn write_settings(&self, file: &Path) {
         for line in SETTINGS {
             let (name, setting) = line.split_once(' ').unwrap();
             let (key, value) = setting.split_once('=').unwrap();
             let value = value
                 .replace("PROGRAM", &self.program(name).display().to_string())
                 .replace("HOOKS", &self.home.path().join("hooks").display().to_string())
-                .replace("ESCAPED", &self.place.join(".team/escaped-trace").display().to_string());
+                .replace("ESCAPED", &self.workspace.join(".team/escaped-trace").display().to_string());
             let file = file.to_str().unwrap();
-            git(&self.place, &["config", "--file", file, "--add", key, &value]);
+            git(&self.workspace, &["config", "--file", file, "--add", key, &value]);
         }
     }
 
     fn brigade(&self, arguments: &[&str]) -> Answer {
-        let mut command = self.place.brigade(arguments);
+        let mut command = self.workspace.brigade(arguments);
         let path = std::env::var("PATH").unwrap();
         command.env("HOME", self.home.path()).env("ANTHROPIC_API_KEY", KEY);
         command.env("BRIGADE_CONFINEMENT", self.confinement);
@@ -148,27 +152,26 @@ impl Setup {
         Answer::of(command)
     }
 
-    /// The programs that ran; none had the key.
-    fn ran(&self) -> BTreeSet<String> {
+    /// The programs that ran; asserts that none had the key.
+    fn programs_run(&self) -> BTreeSet<String> {
         let marks = fs::read_dir(self.home.path().join("marks")).unwrap().map(|entry| entry.unwrap().path());
         let name = |path: PathBuf| {
             let name = path.file_name().unwrap().to_str().unwrap().rsplit_once('-').unwrap().0.to_owned();
-            assert!(!fs::read_to_string(&path).unwrap().contains(KEY), "{name} was handed the key");
+            assert!(!fs::read_to_string(&path).unwrap().contains(KEY), "{name} got the key");
             name
         };
         marks.map(name).collect()
     }
 
-    /// The programs that wrote a control file.
-    fn escaped(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.place.join(".team")).into_iter().flatten().flatten();
+    fn programs_outside_sandbox(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.workspace.join(".team")).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names.filter(|name| name.starts_with("escaped-")).collect()
     }
 
-    /// Uses all that looks at the repository, before, in and after a run; both tasks must be completed.
-    fn live(&self) -> bool {
-        fs::write(self.place.join("sub/f.txt"), "2\n").unwrap();
+    /// Runs every command that uses the repository, before, during and after a run. Both tasks must be completed.
+    fn run_all_commands(&self) -> bool {
+        fs::write(self.workspace.join("sub/f.txt"), "2\n").unwrap();
         let doctor = self.brigade(&["doctor"]);
         let is_confined = doctor.out.contains("they see the control files read-only");
         let run = self.brigade(&["run", "crew"]);
@@ -176,23 +179,23 @@ impl Setup {
         for arguments in [&["team"][..], &["doctor"], &["clean", "--yes"], &["tasks", "show", "1"], &["run", "crew"]] {
             self.brigade(arguments);
         }
-        assert!(self.place.all_are("completed"));
+        assert!(self.workspace.all_are("completed"));
         is_confined
     }
 
     fn assert_safe(&self, needed: &[&str]) {
-        let is_confined = self.live();
-        let ran = self.ran();
-        assert_eq!(ran.iter().map(String::as_str).collect::<Vec<_>>(), needed, "no other program ran");
+        let is_confined = self.run_all_commands();
+        let programs_run = self.programs_run();
+        assert_eq!(programs_run.iter().map(String::as_str).collect::<Vec<_>>(), needed, "another program ran");
         if is_confined {
-            assert_eq!(self.escaped(), [""; 0], "outside of the sandbox");
+            assert_eq!(self.programs_outside_sandbox(), [""; 0], "a program ran outside the sandbox");
         }
-        let merged = self.place.read("log.txt");
+        let merged = self.workspace.read("log.txt");
         assert!(merged.contains("line 1 of one\n") && merged.contains("line 9 of two\n"), "{merged}");
     }
 }
 
-/// Two tasks that change a file at the same time, so that git merges it.
+/// Two tasks that change one file at the same time, so that git merges it.
 fn plan() -> String {
     let task = |name: &str, line: u32, other: u32| {
         format!(
@@ -210,80 +213,80 @@ fn needed() -> Vec<&'static str> {
 }
 
 #[test]
-fn global_settings_start_nothing_outside_the_sandbox() {
+fn global_git_settings_run_only_in_sandbox() {
     let setup = Setup::new(&plan());
-    setup.settle(&setup.home.path().join(".gitconfig"));
+    setup.write_settings(&setup.home.path().join(".gitconfig"));
     setup.assert_safe(&needed());
 }
 
 #[test]
-fn settings_start_nothing_outside_without_process_namespaces() {
+fn git_settings_run_only_in_mounts_sandbox() {
     let setup = Setup { confinement: "mounts", ..Setup::new(&plan()) };
-    setup.settle(&setup.home.path().join(".gitconfig"));
+    setup.write_settings(&setup.home.path().join(".gitconfig"));
     setup.assert_safe(&needed());
 }
 
-/// Filters run as commands do; the key is kept from them all the same.
+/// Filters run as commands do; they do not get the key either.
 #[test]
-fn unconfined_filters_are_handed_no_key() {
+fn unconfined_git_filter_gets_no_key() {
     let setup = Setup { confinement: "off", ..Setup::new(&plan()) };
-    setup.settle(&setup.home.path().join(".gitconfig"));
+    setup.write_settings(&setup.home.path().join(".gitconfig"));
     setup.assert_safe(&needed());
-    assert!(!setup.escaped().is_empty(), "they run where commands run");
+    assert!(!setup.programs_outside_sandbox().is_empty(), "filters run in the same place as commands");
 }
 
 #[test]
-fn included_global_settings_start_nothing_outside() {
+fn included_global_git_settings_run_only_in_sandbox() {
     let setup = Setup::new(&plan());
-    setup.settle(&setup.home.path().join("work.cfg"));
+    setup.write_settings(&setup.home.path().join("work.cfg"));
     let global = setup.home.path().join(".gitconfig");
-    let condition = format!("includeIf.gitdir:{}/.path", setup.place.path().display());
-    git(&setup.place, &["config", "--file", global.to_str().unwrap(), &condition, "work.cfg"]);
+    let condition = format!("includeIf.gitdir:{}/.path", setup.workspace.path().display());
+    git(&setup.workspace, &["config", "--file", global.to_str().unwrap(), &condition, "work.cfg"]);
     setup.assert_safe(&needed());
 }
 
 #[test]
-fn repository_settings_start_nothing_outside_the_sandbox() {
+fn repository_git_settings_run_only_in_sandbox() {
     let setup = Setup::new(&plan());
-    setup.settle(&setup.place.join(".git/config"));
+    setup.write_settings(&setup.workspace.join(".git/config"));
     setup.assert_safe(&needed());
 }
 
 #[test]
-fn settings_a_repository_includes_start_nothing_outside() {
+fn settings_included_by_repository_run_in_sandbox() {
     let setup = Setup::new(&plan());
-    setup.settle(&setup.home.path().join("own.cfg"));
+    setup.write_settings(&setup.home.path().join("own.cfg"));
     let include = setup.home.path().join("own.cfg").display().to_string();
-    git(&setup.place, &["config", "includeIf.onbranch:**.path", &include]);
+    git(&setup.workspace, &["config", "includeIf.onbranch:**.path", &include]);
     setup.assert_safe(&needed());
 }
 
 #[test]
-fn submodule_settings_start_nothing() {
+fn submodule_git_settings_run_nothing() {
     let setup = Setup::new(&plan());
     for (key, name) in
         [("core.fsmonitor", "nested"), ("filter.evil.clean", "nested-clean"), ("diff.external", "nested-diff")]
     {
         let program = setup.program(name).display().to_string();
-        let file = setup.place.join("sub/.git/config");
-        git(&setup.place, &["config", "--file", file.to_str().unwrap(), key, &program]);
+        let file = setup.workspace.join("sub/.git/config");
+        git(&setup.workspace, &["config", "--file", file.to_str().unwrap(), key, &program]);
     }
-    fs::write(setup.place.join("sub/.gitattributes"), "* filter=evil\n").unwrap();
+    fs::write(setup.workspace.join("sub/.gitattributes"), "* filter=evil\n").unwrap();
     setup.assert_safe(&[]);
 }
 
 #[test]
-fn doctor_runs_nothing_of_the_folder_it_checks() {
+fn doctor_runs_no_program_of_repository() {
     let setup = Setup::new("");
-    setup.settle(&setup.place.join(".git/config"));
-    setup.place.write("brigade.toml", "[teams.crew]\n[[teams.crew.members]]\nname = \"m1\"\nrole = \"worker\"\n");
+    setup.write_settings(&setup.workspace.join(".git/config"));
+    setup.workspace.write("brigade.toml", "[teams.crew]\n[[teams.crew.members]]\nname = \"m1\"\nrole = \"worker\"\n");
     let doctor = setup.brigade(&["doctor"]);
     assert!(doctor.out.contains("ok    git: git version"), "{doctor:?}");
-    assert_eq!(setup.ran(), BTreeSet::new());
+    assert_eq!(setup.programs_run(), BTreeSet::new());
 }
 
 #[test]
-fn doctor_names_a_pipe_that_git_waits_for() {
+fn doctor_names_pipe_that_blocks_git() {
     let setup = Setup::new("");
     let config = setup.home.path().join(".gitconfig");
     let _ = fs::remove_file(&config);
@@ -292,9 +295,9 @@ fn doctor_names_a_pipe_that_git_waits_for() {
     assert!(doctor.out.contains(".gitconfig is a"), "{doctor:?}");
 }
 
-/// A launch looks for files that are not committed, and so runs a filter, before any task.
+/// A launch looks for uncommitted files, and so runs a filter, before any task.
 #[test]
-fn filter_at_launch_cannot_write_the_config() {
+fn git_filter_at_launch_cannot_write_config() {
     let (setup, outside) = (Setup::new(""), tempfile::tempdir().unwrap());
     let config = "[teams.crew]\nplan = \"plan.md\"\nisolation = \"worktree\"\n[[teams.crew.members]]\nname = \"m1\"\n";
     fs::create_dir(outside.path().join("prompts")).unwrap();
@@ -304,25 +307,26 @@ fn filter_at_launch_cannot_write_the_config() {
     let filter = format!(
         "cat; for file in {folder}/team.toml {folder}/plan.md {folder}/prompts/lead.md; do (echo '# x' >>$file) 2>&1; done; touch {folder}/ran"
     );
-    git(&setup.place, &["config", "filter.evil.clean", &filter]);
-    // Of the same size: git has to look at the contents.
-    setup.place.write("log.txt", &setup.place.read("log.txt").to_uppercase());
+    git(&setup.workspace, &["config", "filter.evil.clean", &filter]);
+    // The same size, so that git must read the contents.
+    setup.workspace.write("log.txt", &setup.workspace.read("log.txt").to_uppercase());
     if !setup.brigade(&["doctor"]).out.contains("they see the control files read-only") {
         println!("skipped: commands are not confined here");
         return;
     }
     let config = outside.path().join("team.toml").display().to_string();
-    let run = setup.brigade(&["run", "crew", "--config", &config, "--workspace", setup.place.path().to_str().unwrap()]);
-    assert!(run.err.contains("not committed in your checkout: log.txt"), "{run:?}");
-    assert!(outside.path().join("ran").exists(), "the filter ran");
+    let run =
+        setup.brigade(&["run", "crew", "--config", &config, "--workspace", setup.workspace.path().to_str().unwrap()]);
+    assert!(run.err.contains("uncommitted in your checkout: log.txt"), "{run:?}");
+    assert!(outside.path().join("ran").exists(), "the filter did not run");
     for (name, text) in files {
         assert_eq!(fs::read_to_string(outside.path().join(name)).unwrap(), text, "{name}");
     }
 }
 
-/// A command of a teammate writes the person's settings and puts a `git` before all others.
+/// A command of a teammate writes the person's settings and puts a `git` first in `PATH`.
 #[test]
-fn settings_made_by_a_command_have_no_effect() {
+fn git_settings_written_by_command_have_no_effect() {
     let setup = Setup::new("");
     let (home, program) = (setup.home.path().display().to_string(), setup.program("planted").display().to_string());
     let plan = format!(
@@ -331,27 +335,28 @@ fn settings_made_by_a_command_have_no_effect() {
          echo '* filter=late merge=late' > .gitattributes\necho x > x.txt\n```\n\
          ## Next\nafter: Plant\n```sh\necho y > y.txt\n```\n"
     );
-    setup.place.write("plan.md", &plan);
+    setup.workspace.write("plan.md", &plan);
     let run = setup.brigade(&["run", "crew"]);
     assert_eq!(run.code, Some(0), "{run:?}");
-    assert_eq!(setup.ran(), BTreeSet::new());
-    assert_eq!(setup.place.read("y.txt"), "y\n");
-    // Commands cannot write a folder of PATH where they are confined; another program could.
+    assert_eq!(setup.programs_run(), BTreeSet::new());
+    assert_eq!(setup.workspace.read("y.txt"), "y\n");
+    // Confined commands cannot write a folder of PATH; another program could.
     fs::copy(setup.program("planted"), setup.home.path().join("bin/git")).unwrap();
-    // A later launch takes settings and PATH as they are then. What the settings name runs in the sandbox; nothing is handed the key.
+    // A later launch uses the settings and PATH of that time. Programs from settings run in the sandbox, without the
+    // key.
     setup.brigade(&["doctor"]);
-    setup.ran();
+    setup.programs_run();
     fs::remove_file(setup.home.path().join("bin/git")).unwrap();
-    fs::remove_file(setup.place.join(".team/escaped-planted")).unwrap_or_default();
-    setup.place.write("plan.md", "## Again\n```sh\necho z > z.txt\n```\n");
+    fs::remove_file(setup.workspace.join(".team/escaped-planted")).unwrap_or_default();
+    setup.workspace.write("plan.md", "## Again\n```sh\necho z > z.txt\n```\n");
     let run = setup.brigade(&["run", "crew"]);
     assert_eq!(run.code, Some(0), "{run:?}");
-    assert!(setup.ran().contains("planted"));
+    assert!(setup.programs_run().contains("planted"));
     let is_confined = setup.brigade(&["doctor"]).out.contains("they see the control files read-only");
-    assert!(!is_confined || setup.escaped().is_empty(), "{:?}", setup.escaped());
+    assert!(!is_confined || setup.programs_outside_sandbox().is_empty(), "{:?}", setup.programs_outside_sandbox());
 }
 
-/// Members change a file that Git LFS keeps, in worktrees, by commands of their own.
+/// Members change a file of Git LFS in worktrees, by commands.
 #[test]
 fn git_lfs_files_are_merged_as_pointers() {
     if Command::new("git-lfs").arg("version").output().is_err() {
@@ -367,10 +372,10 @@ fn git_lfs_files_are_merged_as_pointers() {
         ("process", "git-lfs filter-process"),
         ("required", "true"),
     ] {
-        git(&setup.place, &["config", "--file", global.to_str().unwrap(), &format!("filter.lfs.{part}"), command]);
+        git(&setup.workspace, &["config", "--file", global.to_str().unwrap(), &format!("filter.lfs.{part}"), command]);
     }
     let at_home = |arguments: &[&str]| {
-        let mut command = setup.place.command("git");
+        let mut command = setup.workspace.command("git");
         command.env("HOME", setup.home.path()).args(["-c", "user.name=P", "-c", "user.email=p@example.invalid"]);
         let answer = Answer::of({
             command.args(arguments);
@@ -379,15 +384,15 @@ fn git_lfs_files_are_merged_as_pointers() {
         assert_eq!(answer.code, Some(0), "{answer:?}");
         answer.out
     };
-    setup.place.write(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
-    setup.place.write("old.bin", "of the person\n");
+    setup.workspace.write(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
+    setup.workspace.write("old.bin", "of the person\n");
     at_home(&["add", "-A"]);
     at_home(&["commit", "-q", "-m", "Track"]);
     let run = setup.brigade(&["run", "crew"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     for file in ["old.bin", "new.bin"] {
         assert!(at_home(&["show", &format!("main:{file}")]).starts_with("version https://git-lfs"), "{file}");
-        assert_eq!(setup.place.read(file), "of the person\nmore\n");
+        assert_eq!(setup.workspace.read(file), "of the person\nmore\n");
     }
     assert!(at_home(&["lfs", "fsck"]).contains("OK"));
 }

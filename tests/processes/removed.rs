@@ -1,120 +1,124 @@
-//! What somebody removes under a running team.
+//! Files and folders that are removed while a team runs.
 
 use std::fs;
 
-use super::support::{Place, Process, wait_until};
+use super::support::{Process, TestWorkspace, wait_until};
 
-/// Two tasks that run until they are ended, and a third that waits for room.
+/// Two tasks that run until they are ended, and a third that waits for a free teammate.
 const ENDLESS: &str = "## One\n```sh\nsleep 300\n```\n## Two\n```sh\nsleep 300\n```\n## Three\n```sh\ntrue\n```\n";
 
-fn at_work(place: &Place, arguments: &[&str]) -> Process {
-    let run = place.start(arguments);
-    wait_until("two commands run", || run.said().matches("bash sleep 300").count() == 2);
+fn start_working(workspace: &TestWorkspace, arguments: &[&str]) -> Process {
+    let run = workspace.start(arguments);
+    wait_until("two commands run", || run.output_so_far().matches("bash sleep 300").count() == 2);
     run
 }
 
 #[test]
-fn a_second_lead_is_refused_though_what_says_who_leads_was_removed() {
+fn second_lead_is_refused_after_lead_files_removed() {
     for removed in [".team/lead.lock", ".team"] {
-        let place = Place::with_team(2, ENDLESS);
-        let mut first = at_work(&place, &["run"]);
-        let path = place.join(removed);
-        // The team may make a file in it meanwhile.
-        wait_until("it is removed", || fs::remove_file(&path).is_ok() || fs::remove_dir_all(&path).is_ok());
+        let workspace = TestWorkspace::with_team(2, ENDLESS);
+        let mut first = start_working(&workspace, &["run"]);
+        let path = workspace.join(removed);
+        // The team may make a file in it in the meantime.
+        wait_until("the file is removed", || fs::remove_file(&path).is_ok() || fs::remove_dir_all(&path).is_ok());
         if removed == ".team/lead.lock" {
-            let second = place.run(&["run"]);
+            let second = workspace.run(&["run"]);
             assert_eq!(second.code, Some(4), "{removed}: {second:?}");
         }
-        wait_until("the lead says anew that it leads", || place.join(".team/lead.json").exists());
-        let second = place.run(&["run"]);
+        wait_until("the lead writes its record again", || workspace.join(".team/lead.json").exists());
+        let second = workspace.run(&["run"]);
         assert!(second.code == Some(4) && second.err.contains(&first.id().to_string()), "{removed}: {second:?}");
-        assert_eq!((&place.task(1)["attempt"], &place.task(2)["attempt"]), (&1.into(), &1.into()), "{removed}");
-        wait_until("its members can be written to", || place.run(&["send", "m1", "still there?"]).code == Some(0));
+        assert_eq!((&workspace.task(1)["attempt"], &workspace.task(2)["attempt"]), (&1.into(), &1.into()), "{removed}");
+        wait_until("the members receive mail", || workspace.run(&["send", "m1", "still there?"]).code == Some(0));
         first.signal("INT");
-        // Two signals at once are one.
-        wait_until("it stops", || first.said().contains("stopping"));
+        // Two signals at once are merged.
+        wait_until("the run stops", || first.output_so_far().contains("stopping"));
         first.signal("INT");
-        assert_eq!(first.code(), Some(130), "{removed}: {}", first.said());
-        place.assert_nothing_is_left_running();
+        assert_eq!(first.code(), Some(130), "{removed}: {}", first.output_so_far());
+        workspace.assert_nothing_is_left_running();
     }
 }
 
 #[test]
-fn a_board_that_vanishes_is_named_and_is_no_success() {
-    let place = Place::with_team(2, ENDLESS);
-    let mut run = at_work(&place, &["run"]);
-    fs::remove_dir_all(place.join(".tasks")).unwrap();
-    assert_eq!(run.code(), Some(1), "{}", run.said());
-    let said = run.said();
-    assert!(said.contains("nobody deleted them: #1 (One), #2 (Two), #3 (Three)"), "{said}");
+fn removed_board_is_reported_and_exits_1() {
+    let workspace = TestWorkspace::with_team(2, ENDLESS);
+    let mut run = start_working(&workspace, &["run"]);
+    fs::remove_dir_all(workspace.join(".tasks")).unwrap();
+    assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
+    let said = run.output_so_far();
+    assert!(said.contains("not deleted: #1 (One), #2 (Two), #3 (Three)"), "{said}");
     assert!(!said.contains("There was nothing to do"), "{said}");
-    place.assert_nothing_is_left_running();
+    workspace.assert_nothing_is_left_running();
 }
 
 #[test]
-fn one_task_that_vanishes_is_named_and_one_that_is_deleted_is_not() {
-    let place = Place::with_team(
+fn removed_task_file_is_reported_but_deleted_is_not() {
+    let workspace = TestWorkspace::with_team(
         1,
         "## One\n```sh\nwhile ! test -e open; do sleep 0.01; done\n```\n## Two\n```sh\ntrue\n```\n## Three\n```sh\ntrue\n```\n",
     );
-    let mut run = place.start(&["run"]);
-    wait_until("it works", || run.said().contains("bash while"));
-    assert_eq!(place.run(&["tasks", "rm", "2"]).code, Some(0));
-    fs::remove_file(place.join(".tasks/task_3.json")).unwrap();
-    place.write("open", "");
-    assert_eq!(run.code(), Some(1), "{}", run.said());
-    assert!(run.said().contains("nobody deleted them: #3 (Three)."), "{}", run.said());
+    let mut run = workspace.start(&["run"]);
+    wait_until("the member works", || run.output_so_far().contains("bash while"));
+    assert_eq!(workspace.run(&["tasks", "rm", "2"]).code, Some(0));
+    fs::remove_file(workspace.join(".tasks/task_3.json")).unwrap();
+    workspace.write("open", "");
+    assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
+    assert!(run.output_so_far().contains("not deleted: #3 (Three)."), "{}", run.output_so_far());
 }
 
 #[test]
-fn a_workspace_that_is_removed_or_moved_ends_the_run_and_is_not_made_anew() {
+fn removed_or_moved_workspace_ends_run() {
     for is_moved in [false, true] {
-        let place = Place::with_team(2, ENDLESS);
-        fs::create_dir(place.join("sub")).unwrap();
-        let mut run = at_work(&place, &["run", "--workspace", "sub"]);
-        // In one step: a team that finds half of its files removed says what is gone instead.
-        fs::rename(place.join("sub"), place.join("moved")).unwrap();
+        let workspace = TestWorkspace::with_team(2, ENDLESS);
+        fs::create_dir(workspace.join("sub")).unwrap();
+        let mut run = start_working(&workspace, &["run", "--workspace", "sub"]);
+        // In one step: a team that finds only half of its files removed reports the missing ones instead.
+        fs::rename(workspace.join("sub"), workspace.join("moved")).unwrap();
         if !is_moved {
-            wait_until("it is removed", || fs::remove_dir_all(place.join("moved")).is_ok());
+            wait_until("the file is removed", || fs::remove_dir_all(workspace.join("moved")).is_ok());
         }
-        assert_eq!(run.code(), Some(1), "{}", run.said());
-        assert!(run.said().contains("it was removed or moved away"), "{}", run.said());
-        assert!(!place.join("sub").exists(), "a ghost of the workspace was made: {}", run.said());
-        place.assert_nothing_is_left_running();
+        assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
+        assert!(run.output_so_far().contains("it was removed or moved away"), "{}", run.output_so_far());
+        assert!(!workspace.join("sub").exists(), "the removed folder was made again: {}", run.output_so_far());
+        workspace.assert_nothing_is_left_running();
     }
 }
 
 #[test]
-fn the_workers_folder_that_is_removed_costs_no_task_an_attempt() {
+fn removed_workers_folder_costs_no_attempt() {
     let gate = "while ! test -e open; do sleep 0.01; done";
-    let place = Place::with_team(
+    let workspace = TestWorkspace::with_team(
         1,
         &format!("## One\n```sh\n{gate}\n```\n## Two\n```sh\ntrue\n```\n## Three\n```sh\ntrue\n```\n"),
     );
-    let mut run = place.start(&["run"]);
-    wait_until("it works", || run.said().contains("bash while"));
-    fs::remove_dir_all(place.join(".team/workers")).unwrap();
-    place.write("open", "");
-    assert_eq!(run.code(), Some(0), "{}", run.said());
-    assert!(place.all_are("completed"));
-    assert!(place.tasks().iter().all(|task| task["failures"].as_u64().unwrap_or(0) == 0), "{:#?}", place.tasks());
+    let mut run = workspace.start(&["run"]);
+    wait_until("the member works", || run.output_so_far().contains("bash while"));
+    fs::remove_dir_all(workspace.join(".team/workers")).unwrap();
+    workspace.write("open", "");
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    assert!(workspace.all_are("completed"));
+    assert!(
+        workspace.tasks().iter().all(|task| task["failures"].as_u64().unwrap_or(0) == 0),
+        "{:#?}",
+        workspace.tasks()
+    );
 }
 
 #[test]
-fn a_failure_of_the_harness_gives_the_task_back_without_counting() {
+fn harness_failure_releases_task_without_counting() {
     let gate = "while ! test -e open; do sleep 0.01; done";
-    let place = Place::with_team(1, &format!("## One\n```sh\n{gate}\n```\n## Two\n```sh\ntrue\n```\n"));
-    let mut run = place.start(&["run"]);
-    wait_until("it works", || run.said().contains("bash while"));
-    // Nothing can be recorded as long as this lies there.
-    fs::remove_dir_all(place.join(".team/workers")).unwrap();
-    place.write(".team/workers", "");
-    place.write("open", "");
-    wait_until("it cannot record its command", || run.said().contains("could not do its part"));
-    wait_until("the task is given back", || place.task(2)["status"] == "pending");
-    assert_eq!(place.task(2)["failures"].as_u64().unwrap_or(0), 0);
-    fs::remove_file(place.join(".team/workers")).unwrap();
-    assert_eq!(run.code(), Some(0), "{}", run.said());
-    assert!(place.all_are("completed"));
-    assert_eq!(place.task(2)["failures"].as_u64().unwrap_or(0), 0);
+    let workspace = TestWorkspace::with_team(1, &format!("## One\n```sh\n{gate}\n```\n## Two\n```sh\ntrue\n```\n"));
+    let mut run = workspace.start(&["run"]);
+    wait_until("the member works", || run.output_so_far().contains("bash while"));
+    // The folder prevents all records while it is there.
+    fs::remove_dir_all(workspace.join(".team/workers")).unwrap();
+    workspace.write(".team/workers", "");
+    workspace.write("open", "");
+    wait_until("the team cannot record its command", || run.output_so_far().contains("tools or workspace failed"));
+    wait_until("the task is released", || workspace.task(2)["status"] == "pending");
+    assert_eq!(workspace.task(2)["failures"].as_u64().unwrap_or(0), 0);
+    fs::remove_file(workspace.join(".team/workers")).unwrap();
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
+    assert!(workspace.all_are("completed"));
+    assert_eq!(workspace.task(2)["failures"].as_u64().unwrap_or(0), 0);
 }

@@ -1,15 +1,15 @@
-//! Commands that try to leave their sandbox, in a real team: what one command did, the next one finds.
+//! Commands that try to leave their sandbox, in a real team. Each script finds the effects of the ones before.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::support::{Answer, Place, is_root};
+use super::support::{Answer, TestWorkspace, is_root};
 
-/// A workspace below a home folder of its own, with one member whose tasks run these scripts one after the other.
+/// A workspace below a separate home folder, with one member whose tasks run these scripts in sequence.
 pub(super) struct Attack {
-    pub place: Place,
+    pub workspace: TestWorkspace,
     home: tempfile::TempDir,
 }
 
@@ -20,7 +20,7 @@ impl Attack {
             let after = if number == 0 { String::new() } else { format!("Blocked by: S{}\n\n", number - 1) };
             plan.push_str(&format!("## S{number}\n\n{after}```sh\nset +e\n{script}\nexit 0\n```\n\n"));
         }
-        Self { place: Place::with_team(1, &plan), home: tempfile::tempdir().unwrap() }
+        Self { workspace: TestWorkspace::with_team(1, &plan), home: tempfile::tempdir().unwrap() }
     }
 
     pub fn home(&self, name: &str) -> PathBuf {
@@ -28,12 +28,12 @@ impl Attack {
     }
 
     pub fn brigade(&self, arguments: &[&str]) -> Command {
-        let mut command = self.place.brigade(arguments);
+        let mut command = self.workspace.brigade(arguments);
         command.env("HOME", self.home("")).env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME");
         command
     }
 
-    /// Whether commands are confined here; says so where they are not.
+    /// Returns true if commands are confined here; prints a notice otherwise.
     pub fn is_confined(&self) -> bool {
         let doctor = Answer::of(self.brigade(&["doctor"]));
         let is_confined = doctor.out.contains("they see the control files read-only");
@@ -43,9 +43,9 @@ impl Attack {
         is_confined
     }
 
-    /// What the command of task `id` printed, as its result keeps it.
+    /// The output of the command of task `id`, from its result.
     pub fn output(&self, id: u64) -> String {
-        self.place.task(id)["result"]["summary"].as_str().unwrap_or_default().to_owned()
+        self.workspace.task(id)["result"]["summary"].as_str().unwrap_or_default().to_owned()
     }
 
     fn run(&self) -> Answer {
@@ -55,7 +55,7 @@ impl Attack {
     }
 }
 
-/// Writes all that a command must not write, and says what it could.
+/// Tries to write all control files, and reports the ones it could write.
 const WRITE_CONTROLS: &str = "echo x >>brigade.toml && echo WROTE config\n\
      echo x >>.tasks/task_1.json && echo WROTE board\n\
      echo x >.team/inbox/lead.jsonl && echo WROTE mail\n\
@@ -64,7 +64,7 @@ const WRITE_CONTROLS: &str = "echo x >>brigade.toml && echo WROTE config\n\
      echo tried";
 
 #[test]
-fn command_cannot_lower_the_confinement() {
+fn command_cannot_lower_confinement() {
     for prepare in [
         "mkdir -p ~/.config; rm -rf ~/.config/brigade; echo >~/.config/brigade",
         "mv ~/.config ~/.other; echo >~/.config",
@@ -85,7 +85,7 @@ fn command_cannot_lower_the_confinement() {
 }
 
 #[test]
-fn odd_user_config_path_keeps_the_confinement() {
+fn odd_user_config_path_keeps_confinement() {
     let long = "x".repeat(255);
     for folder in ["!odd", "a/*", "with space\nand line", &long, &vec![long.as_str(); 20].join("/")] {
         let attack = Attack::new(&[WRITE_CONTROLS]);
@@ -103,7 +103,7 @@ fn odd_user_config_path_keeps_the_confinement() {
 }
 
 #[test]
-fn user_config_cannot_be_made_by_a_command() {
+fn command_cannot_create_user_config() {
     let evil = "mkdir -p ~/.config/brigade; echo '[teams.t.lead]' >~/.config/brigade/config.toml; \
                 mv ~/.config ~/.aside; mkdir -p ~/.config/brigade; echo x >~/.config/brigade/config.toml";
     let (missing, file_in_the_way, linked) = (Attack::new(&[evil]), Attack::new(&[evil]), Attack::new(&[evil]));
@@ -149,7 +149,7 @@ fn confinement_off_is_shown_and_logged() {
     run.env("BRIGADE_CONFINEMENT", "off");
     let answer = Answer::of(run);
     assert!(answer.out.contains("not confined") && answer.out.contains("BRIGADE_CONFINEMENT=off"), "{answer:?}");
-    let warnings = attack.place.events().into_iter().filter(|event| event["kind"] == "warning");
+    let warnings = attack.workspace.events().into_iter().filter(|event| event["kind"] == "warning");
     assert_eq!(warnings.filter(|warning| warning["about"] == "commands").count(), 1);
 }
 
@@ -168,37 +168,37 @@ fn inherited_files_do_not_reach_commands() {
     for confinement in ["", "mounts", "off"] {
         let attack = Attack::new(&["ls -l /proc/self/fd; (echo x >/proc/self/fd/5/planted) 2>&1; (echo x >&6) 2>&1"]);
         fs::write(attack.home("mine"), "").unwrap();
-        // A shell gives them these numbers, and hands them on.
+        // A shell opens these file descriptors and passes them on.
         let script = "exec 5<\"$1\" 6>>\"$2\"; shift 2; exec \"$@\"";
         let run = attack.brigade(&["run"]);
         let mut shell = Command::new("sh");
         shell
             .args(["-c", script, "sh"])
-            .arg(attack.place.path())
+            .arg(attack.workspace.path())
             .arg(attack.home("mine"))
             .arg(run.get_program())
             .arg("run");
-        shell.current_dir(attack.place.path()).stdin(std::process::Stdio::null());
+        shell.current_dir(attack.workspace.path()).stdin(std::process::Stdio::null());
         shell.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("HOME", attack.home(""));
         shell.env("BRIGADE_CONFINEMENT", confinement);
         let answer = Answer::of(shell);
         assert_eq!(answer.code, Some(0), "{confinement}: {answer:?}");
         let output = attack.output(1);
         assert!(!output.contains(" 5 -> ") && !output.contains(" 6 -> "), "{confinement}: {output}");
-        assert!(!attack.place.join("planted").exists() && fs::read(attack.home("mine")).unwrap().is_empty());
+        assert!(!attack.workspace.join("planted").exists() && fs::read(attack.home("mine")).unwrap().is_empty());
     }
 }
 
 #[test]
-fn plan_may_be_a_pipe_that_the_person_names() {
+fn plan_argument_may_be_a_pipe() {
     let attack = Attack::new(&["true"]);
     let script = "printf '## From a pipe\\n\\n```sh\\ntrue\\n```\\n' | \"$1\" run --plan /dev/fd/0 2>&1";
     let mut shell = Command::new("sh");
     let program = attack.brigade(&[]).get_program().to_owned();
-    shell.args(["-c", script, "sh"]).arg(program).current_dir(attack.place.path()).env("HOME", attack.home(""));
+    shell.args(["-c", script, "sh"]).arg(program).current_dir(attack.workspace.path()).env("HOME", attack.home(""));
     let answer = Answer::of(shell);
     assert!(answer.out.contains("From a pipe"), "{answer:?}");
-    assert_eq!(attack.place.task(1)["status"], "completed");
+    assert_eq!(attack.workspace.task(1)["status"], "completed");
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn system_settings_are_read_only() {
 }
 
 #[test]
-fn command_sees_no_terminal_but_its_own() {
+fn command_sees_only_its_own_terminal() {
     let attack = Attack::new(&["ls /dev/pts; python3 -c 'import pty; pty.spawn([\"tty\"])' 2>/dev/null; echo tried"]);
     if !attack.is_confined() {
         return;
@@ -238,12 +238,12 @@ fn lock_files_are_hidden_from_commands() {
         return;
     }
     attack.run();
-    assert!(attack.place.join(".tasks/.lock").is_file() && attack.place.join(".team/lead.lock").is_file());
+    assert!(attack.workspace.join(".tasks/.lock").is_file() && attack.workspace.join(".team/lead.lock").is_file());
     assert_eq!(attack.output(2), "tried");
 }
 
 #[test]
-fn verify_runs_the_persons_programs() {
+fn verify_ignores_programs_planted_by_command() {
     let evil = "for folder in ~/bin ~/real/bin ~/missing; do mkdir -p $folder; printf '#!/bin/sh\\nexit 0\\n' >$folder/check; \
                 chmod +x $folder/check; done; rm ~/bin; mv ~/real ~/aside; echo 'check() { return 0; }' >~/startup; echo tried";
     for variable in ["BASH_ENV", "ENV"] {
@@ -258,13 +258,13 @@ fn verify_runs_the_persons_programs() {
         fs::write(programs.path().join("check"), "#!/bin/sh\necho red\nexit 1\n").unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(programs.path().join("check"), mode).unwrap();
-        attack.place.write(
+        attack.workspace.write(
             ".tasks/task_1.json",
             &serde_json::json!({ "id": 1, "subject": "s", "status": "pending", "verify": "check", "maxAttempts": 1,
                 "description": format!("```sh\nset +e\n{evil}\nexit 0\n```") })
             .to_string(),
         );
-        attack.place.write_team(1, "");
+        attack.workspace.write_team(1, "");
         let folders = [attack.home("bin"), attack.home("missing"), programs.path().to_owned()];
         let usual = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths(folders.into_iter().chain(std::env::split_paths(&usual))).unwrap();
@@ -272,14 +272,14 @@ fn verify_runs_the_persons_programs() {
         run.env("PATH", path).env(variable, attack.home("startup"));
         let answer = Answer::of(run);
         assert_eq!(answer.code, Some(1), "{answer:?}");
-        assert_eq!(attack.place.task(1)["status"], "failed", "{answer:?}");
+        assert_eq!(attack.workspace.task(1)["status"], "failed", "{answer:?}");
         assert!(!attack.home("real/bin/check").exists());
     }
 }
 
 /// A command makes folders of `PATH` that did not exist at launch, and puts a `git` there for the next launch.
 #[test]
-fn missing_path_folders_cannot_be_made_by_a_command() {
+fn command_cannot_create_missing_path_folders() {
     let plant = "put() { mkdir -p \"$1\"; printf '#!/bin/sh\\ntouch %s\\n' ~/ran >\"$1/git\"; chmod +x \"$1/git\"; }\n\
                  put ~/.local/bin; rm -f ~/file; put ~/file/bin; put ~/link; put ~/target; mv ~/.local ~/.aside; put ~/.local/bin";
     let attack = Attack::new(&[plant]);
@@ -288,7 +288,7 @@ fn missing_path_folders_cannot_be_made_by_a_command() {
     }
     fs::write(attack.home("file"), "").unwrap();
     symlink("target", attack.home("link")).unwrap();
-    // The home folder may itself be named by a link.
+    // The home folder itself may be a link.
     let named = tempfile::tempdir().unwrap();
     symlink(attack.home(""), named.path().join("me")).unwrap();
     let home = named.path().join("me");
@@ -312,7 +312,8 @@ fn missing_path_folders_cannot_be_made_by_a_command() {
     assert!(!attack.home("ran").exists());
 }
 
-/// A program that Brigade starts unconfined, here `git`, finds no key in the process that started it. Root may look into every process.
+/// A program that Brigade starts unconfined, here `git`, finds no key in its parent process. Root may read every
+/// process.
 #[test]
 fn key_is_hidden_from_programs_brigade_starts() {
     let attack = Attack::new(&["true"]);
@@ -321,15 +322,15 @@ fn key_is_hidden_from_programs_brigade_starts() {
     let script = format!("#!/bin/sh\ncat /proc/$PPID/environ >{}\necho git version 2.40.0\n", seen.display());
     fs::write(programs.path().join("git"), script).unwrap();
     fs::set_permissions(programs.path().join("git"), fs::Permissions::from_mode(0o755)).unwrap();
-    let mut user = attack.place.command("bash");
+    let mut user = attack.workspace.command("bash");
     let mut become_user = "";
     if is_root("another user than root") {
         become_user = "setpriv --reuid=54321 --regid=54321 --clear-groups";
-        for folder in [attack.place.path(), attack.home.path(), programs.path()] {
+        for folder in [attack.workspace.path(), attack.home.path(), programs.path()] {
             chown(folder, Some(54_321), Some(54_321)).unwrap();
         }
     }
-    // The program is executed by an open file: that user may not enter its folder.
+    // The program is executed through an open file: that user may not enter its folder.
     let script = format!("exec 9<\"$0\" && exec {become_user} /proc/self/fd/9 doctor");
     let usual = std::env::var_os("PATH").unwrap_or_default();
     let path = [programs.path().to_owned()].into_iter().chain(std::env::split_paths(&usual));
@@ -340,24 +341,24 @@ fn key_is_hidden_from_programs_brigade_starts() {
     assert_eq!(fs::read_to_string(seen).unwrap(), "");
 }
 
-/// The config lies elsewhere, and neither a config in the workspace nor prompts exist at launch.
+/// The config is in another folder. Neither a config in the workspace nor prompts exist at launch.
 #[test]
-fn missing_config_made_a_link_stops_no_command() {
+fn config_link_made_by_command_is_refused_next_launch() {
     let outside = tempfile::tempdir().unwrap();
     let attack =
         Attack::new(&[&format!("ln -s x brigade.toml; ln -s x {}/prompts", outside.path().display()), "echo ran"]);
     let config = outside.path().join("team.toml");
-    fs::write(&config, attack.place.read("brigade.toml")).unwrap();
-    fs::rename(attack.place.join("plan.md"), outside.path().join("plan.md")).unwrap();
-    fs::remove_file(attack.place.join("brigade.toml")).unwrap();
-    let workspace = attack.place.path().display().to_string();
+    fs::write(&config, attack.workspace.read("brigade.toml")).unwrap();
+    fs::rename(attack.workspace.join("plan.md"), outside.path().join("plan.md")).unwrap();
+    fs::remove_file(attack.workspace.join("brigade.toml")).unwrap();
+    let workspace = attack.workspace.path().display().to_string();
     let arguments = ["run", "--config", config.to_str().unwrap(), "--workspace", &workspace];
     let answer = Answer::of(attack.brigade(&arguments));
     assert_eq!(answer.code, Some(0), "{answer:?}");
     assert_eq!(attack.output(2), "ran");
     let next = Answer::of(attack.brigade(&arguments));
-    let error = format!("cannot use {}: it is a symbolic link", attack.place.join("brigade.toml").display());
-    assert!(next.code == Some(2) && next.err.contains(&error) && next.err.contains("remove the link"), "{next:?}");
+    let error = format!("cannot use {}: it is a symbolic link", attack.workspace.join("brigade.toml").display());
+    assert!(next.code == Some(2) && next.err.contains(&error) && next.err.contains("hint: rm "), "{next:?}");
 }
 
 #[test]
@@ -365,31 +366,31 @@ fn command_text_is_no_argument_of_any_process() {
     let attack = Attack::new(&["touch begun; # confidential-text\nwhile ! [ -e go ]; do sleep 0.05; done"]);
     let mut run = attack.brigade(&["run"]);
     let mut child = run.stdout(std::process::Stdio::null()).spawn().unwrap();
-    super::support::wait_until("the command has begun", || attack.place.join("begun").exists());
-    let arguments: Vec<String> = attack.place.processes().into_iter().map(|(_, arguments)| arguments).collect();
-    fs::write(attack.place.join("go"), "").unwrap();
+    super::support::wait_until("the command has started", || attack.workspace.join("begun").exists());
+    let arguments: Vec<String> = attack.workspace.processes().into_iter().map(|(_, arguments)| arguments).collect();
+    fs::write(attack.workspace.join("go"), "").unwrap();
     assert!(child.wait().unwrap().success());
     // Guard and init hide themselves from their own user.
     assert!(
         arguments.len() >= 4 || !super::support::is_root("hidden processes"),
-        "guard, init and shell are not among them: {arguments:?}"
+        "guard, init or shell are in the list: {arguments:?}"
     );
     assert!(!arguments.iter().any(|line| line.contains("confidential-text")), "{arguments:#?}");
 }
 
 #[test]
-fn command_of_a_team_sees_its_team_run() {
+fn command_of_team_sees_team_as_running() {
     let program = env!("CARGO_BIN_EXE_brigade");
     let script =
         format!("for what in team tasks 'why 1' doctor stop 'send m1 x'; do {program} $what; done >said.txt 2>&1");
     let attack = Attack::new(&[&script]);
     let answer = Answer::of(attack.brigade(&["run"]));
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    let said = attack.place.read("said.txt");
-    assert!(said.contains("crew runs (pid") && said.contains("m1 is working on it"), "{said}");
+    let said = attack.workspace.read("said.txt");
+    assert!(said.contains("crew is running (pid") && said.contains("m1 is working on it"), "{said}");
     assert!(!said.contains("is gone") && !said.contains("killed at work"), "{said}");
     if attack.is_confined() {
         assert!(said.contains("cannot stop the team from one of its commands"), "{said}");
-        assert!(said.contains("commands that a team runs see its control files read-only"), "{said}");
+        assert!(said.contains("commands that a team runs cannot write its control files"), "{said}");
     }
 }

@@ -1,13 +1,13 @@
-//! What must not get out: keys in the environment, files beyond the umask, a port that somebody else could reach.
+//! Secrets: keys in the environment, files with open modes, a port that other users could reach.
 
 use std::os::unix::fs::PermissionsExt;
 
-use super::support::{Answer, Place, files_below, wait_until};
+use super::support::{Answer, TestWorkspace, files_below, wait_until};
 
 #[test]
-fn the_values_of_keys_appear_in_no_file() {
+fn secret_values_are_in_no_file_or_output() {
     let plan = "## Print all\n```sh\nset +e\nenv | tee env.txt\nprintenv ANTHROPIC_API_KEY; printenv MY_TOKEN; printenv DB_PASSWORD\nset\n```\n## Verify\nverify: env\n```sh\ntrue\n```\n";
-    let place = Place::with_team(1, plan);
+    let workspace = TestWorkspace::with_team(1, plan);
     let secrets = [
         ("ANTHROPIC_API_KEY", "sk-secret-xyz"),
         ("OPENAI_API_KEY", "sk-other-secret"),
@@ -16,12 +16,12 @@ fn the_values_of_keys_appear_in_no_file() {
         ("GITHUB_TOKEN", "ghp-value"),
         ("AWS_SECRET_ACCESS_KEY", "aws-value"),
     ];
-    let mut run = place.brigade(&["run"]);
+    let mut run = workspace.brigade(&["run"]);
     run.envs(secrets).env("MY_PLAIN", "plain-value");
     let answer = Answer::of(run);
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    assert!(place.read("env.txt").contains("MY_PLAIN=plain-value"), "other variables are handed on");
-    let files = files_below(place.path());
+    assert!(workspace.read("env.txt").contains("MY_PLAIN=plain-value"), "other variables are not passed on");
+    let files = files_below(workspace.path());
     assert!(files.len() > 8, "{files:?}");
     for file in files {
         let bytes = std::fs::read(&file).unwrap();
@@ -36,26 +36,26 @@ fn the_values_of_keys_appear_in_no_file() {
 }
 
 #[test]
-fn no_file_is_more_open_than_the_umask_says() {
-    let place = Place::with_team(2, "## One\n```sh\ntrue\n```\n## Two\nverify: true\n```sh\ntrue\n```\n");
-    let before = files_below(place.path());
-    let mut run = place.command("sh");
+fn created_files_respect_umask() {
+    let workspace = TestWorkspace::with_team(2, "## One\n```sh\ntrue\n```\n## Two\nverify: true\n```sh\ntrue\n```\n");
+    let before = files_below(workspace.path());
+    let mut run = workspace.command("sh");
     run.args(["-c", "umask 077; exec \"$0\" run crew", env!("CARGO_BIN_EXE_brigade")]);
     let answer = Answer::of(run);
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    let made: Vec<_> = files_below(place.path()).into_iter().filter(|file| !before.contains(file)).collect();
+    let made: Vec<_> = files_below(workspace.path()).into_iter().filter(|file| !before.contains(file)).collect();
     assert!(made.len() > 8, "{made:?}");
     for file in made {
         let mode = std::fs::symlink_metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", file.display());
     }
     for folder in [".tasks", ".team", ".team/inbox", ".team/transcripts"] {
-        let mode = std::fs::metadata(place.join(folder)).unwrap().permissions().mode();
+        let mode = std::fs::metadata(workspace.join(folder)).unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0, "{folder} has mode {mode:o}");
     }
 }
 
-/// The inodes of the sockets that a process has open.
+/// The inodes of the open sockets of a process.
 #[cfg(target_os = "linux")]
 fn sockets_of(process: u32) -> Vec<String> {
     let entries = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
@@ -66,10 +66,10 @@ fn sockets_of(process: u32) -> Vec<String> {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_running_team_listens_nowhere() {
-    let place = Place::with_team(2, "## One\n```sh\nuntil test -e go; do sleep 0.02; done\n```\n");
-    let mut run = place.start(&["run", "crew"]);
-    wait_until("it works", || place.tasks().first().is_some_and(|task| task["status"] == "in_progress"));
+fn running_team_has_no_listening_socket() {
+    let workspace = TestWorkspace::with_team(2, "## One\n```sh\nuntil test -e go; do sleep 0.02; done\n```\n");
+    let mut run = workspace.start(&["run", "crew"]);
+    wait_until("the member works", || workspace.tasks().first().is_some_and(|task| task["status"] == "in_progress"));
     let sockets = sockets_of(run.id());
     // `/proc/net/*`: the state 0A is "listening" for TCP, the flag 00010000 for Unix sockets; the inode is one of the fields.
     for (table, listens) in [("tcp", " 0A "), ("tcp6", " 0A "), ("udp", " "), ("udp6", " "), ("unix", " 00010000 ")] {
@@ -78,6 +78,6 @@ fn a_running_team_listens_nowhere() {
         let found: Vec<&str> = lines.lines().skip(1).filter(|line| line.contains(listens)).filter(is_ours).collect();
         assert!(found.is_empty(), "{table}: {found:?}");
     }
-    place.write("go", "");
-    assert_eq!(run.code(), Some(0), "{}", run.said());
+    workspace.write("go", "");
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
 }

@@ -1,4 +1,4 @@
-//! A workspace, and processes that end with the test, however that ends.
+//! A workspace, and processes that end with the test in every case.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,21 +10,19 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long a condition may take on a slow, busy machine before the test fails.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+/// Time limit for a condition on a slow, busy machine.
+pub const WAIT_TIME_MAX: Duration = Duration::from_secs(90);
 
-/// The variable by which the processes of one workspace are found again: commands inherit it.
-const MARK: &str = "TORTURE_MARK";
+/// The variable that marks the processes of one workspace; commands inherit it.
+const MARK: &str = "CHAOS_MARK";
 
-/// A workspace.
-pub struct Place {
+pub struct TestWorkspace {
     root: PathBuf,
     mark: String,
     _folder: tempfile::TempDir,
 }
 
-impl Place {
-    /// An empty folder.
+impl TestWorkspace {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self::at(folder.path().canonicalize().unwrap(), folder)
@@ -46,17 +44,17 @@ impl Place {
 
     /// A workspace with a team `crew` of this many runbook members, `m1`, `m2`, ..., and this plan.
     pub fn with_team(members: usize, plan: &str) -> Self {
-        let place = Self::new();
-        place.write("plan.md", plan);
-        place.write_team(members, "plan = \"plan.md\"");
-        place
+        let workspace = Self::new();
+        workspace.write("plan.md", plan);
+        workspace.write_team(members, "plan = \"plan.md\"");
+        workspace
     }
 
-    /// The same without a plan.
+    /// A workspace with a team and without a plan.
     pub fn with_idle_team(members: usize) -> Self {
-        let place = Self::new();
-        place.write_team(members, "");
-        place
+        let workspace = Self::new();
+        workspace.write_team(members, "");
+        workspace
     }
 
     /// Writes a config with the team `crew`, and `more` in its table.
@@ -85,14 +83,14 @@ impl Place {
         fs::read_to_string(self.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// The program with these arguments, in the workspace, without what the tester's environment says of Brigade.
+    /// The program with these arguments, in the workspace, without Brigade's variables in the environment.
     pub fn brigade(&self, arguments: &[&str]) -> Command {
         let mut command = self.command(env!("CARGO_BIN_EXE_brigade"));
         command.args(arguments);
         command
     }
 
-    /// Any program in the workspace, with an environment that is the same everywhere.
+    /// A program in the workspace, with the same environment on every machine.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.root).stdin(Stdio::null());
@@ -107,12 +105,11 @@ impl Place {
         command
     }
 
-    /// Runs the program to its end.
     pub fn run(&self, arguments: &[&str]) -> Answer {
         Answer::of(self.brigade(arguments))
     }
 
-    /// Starts the program and goes on.
+    /// Starts the program in the background.
     pub fn start(&self, arguments: &[&str]) -> Process {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let log = format!("said-{}.txt", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -128,7 +125,7 @@ impl Place {
         value["data"].clone()
     }
 
-    /// The tasks as their files say: each must be whole at every moment.
+    /// The tasks, read from their files. Each file must be valid at every moment.
     pub fn tasks(&self) -> Vec<Value> {
         let mut tasks: Vec<Value> = fs::read_dir(self.join(".tasks"))
             .into_iter()
@@ -149,13 +146,13 @@ impl Place {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("task {id} is torn: {error}: {text}"))
     }
 
-    /// Whether the board has tasks and all of them have this status.
+    /// Returns true if the board has tasks and all have this status.
     pub fn all_are(&self, status: &str) -> bool {
         let tasks = self.tasks();
         !tasks.is_empty() && tasks.iter().all(|task| task["status"] == status)
     }
 
-    /// The events of the run that began last, each a whole line.
+    /// The events of the newest run; each line must be complete.
     pub fn events(&self) -> Vec<Value> {
         let path = self.join(".team/events.jsonl");
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -168,7 +165,7 @@ impl Place {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("agent_state.json is torn: {error}: {text}"))
     }
 
-    /// The ids of all living processes that were started for this workspace, with what they run.
+    /// The ids and commands of all running processes of this workspace.
     pub fn processes(&self) -> Vec<(u32, String)> {
         let wanted = format!("{MARK}={}", self.mark);
         let is_marked = |path: &Path| {
@@ -179,14 +176,14 @@ impl Place {
         let marked = entries.filter_map(|entry| {
             let process: u32 = entry.file_name().to_str()?.parse().ok()?;
             let command = fs::read(entry.path().join("cmdline")).ok()?;
-            // One that has ended and was not waited for has no command line any more.
+            // An ended process that was not reaped has no command line.
             (!command.is_empty() && is_marked(&entry.path()))
                 .then(|| (process, String::from_utf8_lossy(&command).replace('\0', " ")))
         });
         marked.collect()
     }
 
-    /// Waits until nothing that was started for this workspace runs any more.
+    /// Waits until no process of this workspace runs any more.
     pub fn assert_nothing_is_left_running(&self) {
         let began = Instant::now();
         loop {
@@ -194,40 +191,39 @@ impl Place {
             if left.is_empty() {
                 return;
             }
-            assert!(began.elapsed() < PATIENCE, "still running: {left:#?}");
+            assert!(began.elapsed() < WAIT_TIME_MAX, "still running: {left:#?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Fails if a temporary of ours lies about anywhere in the workspace.
+    /// Asserts that the workspace has no temporary files of Brigade.
     pub fn assert_no_temporaries(&self) {
         let left: Vec<PathBuf> = files_below(&self.root)
             .into_iter()
             .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(".tmp-"))
             .collect();
-        assert!(left.is_empty(), "temporaries were left: {left:?}");
+        assert!(left.is_empty(), "temporary files are left: {left:?}");
     }
 }
 
-impl Drop for Place {
+impl Drop for TestWorkspace {
     fn drop(&mut self) {
-        // A failed test may have left something that no `Process` knows of.
+        // A failed test may have left processes without a `Process`.
         for (process, _) in self.processes() {
             signal(process, "KILL");
         }
     }
 }
 
-/// What git says in this workspace, as its person.
-pub fn git(place: &Place, arguments: &[&str]) -> String {
-    let mut command = place.command("git");
+/// The output of git in this workspace, with the person's identity.
+pub fn git(workspace: &TestWorkspace, arguments: &[&str]) -> String {
+    let mut command = workspace.command("git");
     command.args(["-c", "user.name=Person", "-c", "user.email=person@example.invalid"]).args(arguments);
     let answer = Answer::of(command);
     assert_eq!(answer.code, Some(0), "git {arguments:?}: {answer:?}");
     answer.out.trim_end().to_owned()
 }
 
-/// All files below a folder.
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -240,7 +236,7 @@ pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What a command printed and how it ended.
+/// The output and the end of a command.
 #[derive(Debug)]
 pub struct Answer {
     pub code: Option<i32>,
@@ -249,7 +245,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Runs `command` to its end; one that hangs fails the test.
+    /// Runs `command` to its end; a hang fails the test.
     pub fn of(mut command: Command) -> Self {
         let shown = format!("{command:?}");
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -257,7 +253,7 @@ impl Answer {
         let read_out = std::thread::spawn(move || read_all(&mut out));
         let read_err = std::thread::spawn(move || read_all(&mut err));
         let mut process = Process { child, log: PathBuf::new() };
-        let status = process.end_within(PATIENCE).unwrap_or_else(|| panic!("{shown} hangs"));
+        let status = process.end_within(WAIT_TIME_MAX).unwrap_or_else(|| panic!("{shown} hangs"));
         let (out, err) = (read_out.join().unwrap(), read_err.join().unwrap());
         assert!(!err.contains("panicked at") && !err.contains("RUST_BACKTRACE"), "{shown}: {err}");
         Self { code: status.code(), out, err }
@@ -275,14 +271,14 @@ fn read_all(pipe: &mut impl Read) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A process that is killed when the test is over, however it ends.
+/// A process that is killed when the value is dropped.
 pub struct Process {
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts `command`; what it prints goes to `log`.
+    /// Starts `command`; its output goes to `log`.
     pub fn start(mut command: Command, log: &Path) -> Self {
         let file = fs::File::options().create_new(true).append(true).open(log).unwrap();
         command.stdout(file.try_clone().unwrap()).stderr(file);
@@ -293,8 +289,8 @@ impl Process {
         self.child.id()
     }
 
-    /// What it printed so far.
-    pub fn said(&self) -> String {
+    /// The output so far.
+    pub fn output_so_far(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
@@ -306,13 +302,13 @@ impl Process {
         signal(self.id(), name);
     }
 
-    /// Kills it and waits until it is gone.
+    /// Kills the process and waits for its end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// How it ended, or nothing if it runs on.
+    /// Its exit status, or `None` if it still runs after `time`.
     pub fn end_within(&mut self, time: Duration) -> Option<ExitStatus> {
         let began = Instant::now();
         loop {
@@ -326,12 +322,11 @@ impl Process {
         }
     }
 
-    /// Waits for its end and returns its exit code.
     pub fn code(&mut self) -> Option<i32> {
-        let status = self.end_within(PATIENCE);
-        let said = self.said();
+        let status = self.end_within(WAIT_TIME_MAX);
+        let said = self.output_so_far();
         assert!(!said.contains("panicked at"), "{said}");
-        status.unwrap_or_else(|| panic!("it hangs: {said}")).code()
+        status.unwrap_or_else(|| panic!("the process hangs: {said}")).code()
     }
 }
 
@@ -341,12 +336,11 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal by its name.
 pub fn signal(process: u32, name: &str) {
     let _ = Command::new("kill").args([&format!("-{name}"), "--", &process.to_string()]).stderr(Stdio::null()).status();
 }
 
-/// Puts a folder in the place of a file, which a team may make anew the moment it is gone.
+/// Puts a folder in the place of a file, which a team may make again right after its removal.
 #[track_caller]
 pub fn put_folder(path: &Path) {
     wait_until("a folder is in its place", || {
@@ -355,17 +349,17 @@ pub fn put_folder(path: &Path) {
     });
 }
 
-/// Waits until `condition` holds; fails with `what` if it never does.
+/// Waits until `condition` holds; fails with `what` after the time limit.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < PATIENCE, "this never came: {what}");
+        assert!(began.elapsed() < WAIT_TIME_MAX, "timed out waiting for: {what}");
         std::thread::sleep(Duration::from_millis(3));
     }
 }
 
-/// Whether this machine lets us mount; says why not.
+/// Returns true if this machine permits mounts; prints a notice otherwise.
 pub fn is_root(test: &str) -> bool {
     let is_root = Answer::from_output(Command::new("id").arg("-u").output().unwrap()).out.trim() == "0";
     if !is_root {

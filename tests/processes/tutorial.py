@@ -1,4 +1,4 @@
-"""The functions of the tutorial's agent, as small as they are there: no locks, files written in place."""
+"""The functions of the tutorial's agent, unchanged in size: no locks, files written in place."""
 
 import json
 import os
@@ -14,7 +14,7 @@ TORN, SENT, READ = [], [], []
 
 
 def load(path):
-    """A file of Brigade's may come and go; it must never be half there."""
+    """A file of Brigade may appear and disappear, but must never be incomplete."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:

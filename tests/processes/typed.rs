@@ -1,30 +1,30 @@
-//! Commands typed wrong, as new users type them: the exit code, a word that names the thing, and a way on.
+//! Mistyped commands, as new users type them: the exit code, a word that names the problem, and a hint.
 
-use super::support::Place;
+use super::support::TestWorkspace;
 
-/// What is typed, the exit code, and what the answer must name.
+/// The typed line, the exit code, and the words that the answer must contain.
 #[rustfmt::skip]
 const TYPED: &[(&str, i32, &[&str])] = &[
     ("", 2, &["Usage", "init"]),
-    ("strat", 2, &["strat", "--help"]),
+    ("strat", 2, &["strat", "brigade state"]),
     ("start", 2, &["start", "brigade up"]),
     ("status", 2, &["status", "brigade team"]),
     ("logs", 2, &["logs", "brigade log"]),
-    ("UP", 2, &["UP", "--help"]),
+    ("UP", 2, &["UP", "brigade up"]),
     ("--verison", 2, &["--verison", "--version"]),
     ("help nothing", 2, &["nothing"]),
     ("approve 3", 2, &["review approve", "plan approve"]),
-    ("run nobody", 2, &["nobody", "crew"]),
+    ("run ghost", 2, &["ghost", "crew"]),
     ("run crew --plan nope.md", 2, &["nope.md"]),
     ("run crew --plan .", 2, &["folder"]),
     ("run --plan /dev/null", 2, &["/dev/null"]),
     ("run --output-format xml", 2, &["xml", "stream-json"]),
-    ("run crew goal extra", 2, &["extra", "Usage"]),
-    ("up nobody", 2, &["nobody", "crew"]),
+    ("run crew goal extra", 2, &["extra", "brigade run"]),
+    ("up ghost", 2, &["ghost", "crew"]),
     ("up --mode fast", 2, &["fast", "run_once"]),
-    ("up -x", 2, &["-x", "Usage"]),
+    ("up -x", 2, &["-x", "brigade up --help"]),
     ("state paws", 2, &["paws", "pause"]),
-    ("state pause now", 2, &["now", "Usage"]),
+    ("state pause now", 2, &["now", "brigade state"]),
     ("state --note why", 2, &["MODE"]),
     ("tasks lst", 2, &["lst", "list"]),
     ("tasks list --status done", 2, &["done", "completed"]),
@@ -39,7 +39,7 @@ const TYPED: &[(&str, i32, &[&str])] = &[
     ("tasks add x --priority high", 2, &["high", "whole number"]),
     ("tasks add x --max-attempts 0", 2, &["0", "max-attempts"]),
     ("tasks add x --for 'a b'", 2, &["a b", "letters"]),
-    ("tasks update 1", 2, &["nothing to change", "--priority"]),
+    ("tasks update 1", 2, &["no change is given", "--priority"]),
     ("tasks update 1 --after 1", 1, &["#1"]),
     ("tasks rm", 2, &["IDS"]),
     ("tasks rm 99", 1, &["#99", "brigade tasks"]),
@@ -50,15 +50,15 @@ const TYPED: &[(&str, i32, &[&str])] = &[
     ("tasks claim", 2, &["--as"]),
     ("tasks claim --as", 2, &["--as", "NAME"]),
     ("tasks claim --as 'a b'", 2, &["a b", "letters"]),
-    ("tasks claim --as lead", 2, &["lead", "name of your own"]),
+    ("tasks claim --as lead", 2, &["lead", "YOUR-NAME"]),
     ("tasks claim --as all", 2, &["all"]),
     ("tasks claim --as me --lease 5", 2, &["5", "15m"]),
     ("tasks claim --as me --lease 0s", 2, &["0s", "1s"]),
     ("tasks claim x --as me", 2, &["x", "#3"]),
     ("tasks claim 99 --as me", 1, &["#99", "brigade tasks"]),
     ("tasks complete", 2, &["ID"]),
-    ("tasks complete 1", 1, &["nobody holds task #1", "--as NAME"]),
-    ("tasks complete 1 --as me", 1, &["nobody holds task #1", "--as NAME"]),
+    ("tasks complete 1", 1, &["cannot complete #1: it is pending", "--as "]),
+    ("tasks complete 1 --as me", 1, &["cannot complete #1: it is pending", "--as "]),
     ("tasks complete 1 --as me --attempt 7", 1, &["#1"]),
     ("tasks complete 1 --as me --attempt one", 2, &["one"]),
     ("tasks fail 1 --as me --attempt 1", 2, &["--reason"]),
@@ -70,17 +70,17 @@ const TYPED: &[(&str, i32, &[&str])] = &[
     ("why 42", 1, &["#42", "brigade tasks"]),
     ("send", 2, &["TO", "TEXT"]),
     ("send m1", 2, &["TEXT"]),
-    ("send m1 ''", 2, &["nothing to send"]),
-    ("send nobody hi", 1, &["nobody", "m1"]),
-    ("inbox nobody", 1, &["nobody", "m1"]),
+    ("send m1 ''", 2, &["empty message"]),
+    ("send ghost hi", 1, &["ghost", "m1"]),
+    ("inbox ghost", 1, &["ghost", "m1"]),
     ("inbox ../../etc", 1, &["../../etc"]),
-    ("inbox m1 --take", 2, &["m1", "human"]),
-    ("team nobody", 2, &["nobody", "crew"]),
+    ("inbox m1 --take", 2, &["m1", "only its owner"]),
+    ("team ghost", 2, &["ghost", "crew"]),
     ("stop --wait soon", 2, &["soon", "--wait"]),
     ("clean --al", 2, &["--al", "--all"]),
     ("config", 2, &["show", "schema"]),
     ("config shw", 2, &["shw", "show"]),
-    ("config show nobody", 2, &["nobody", "crew"]),
+    ("config show ghost", 2, &["ghost", "crew"]),
     ("completions tcsh", 2, &["tcsh", "bash"]),
     ("completions", 2, &["SHELL"]),
     ("init", 2, &["brigade.toml", "--force"]),
@@ -94,7 +94,7 @@ const TYPED: &[(&str, i32, &[&str])] = &[
     ("run --config /nowhere/brigade.toml", 2, &["/nowhere/brigade.toml"]),
 ];
 
-/// Splits at spaces; what stands between single quotes stays together.
+/// Splits at spaces; text between single quotes stays together.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut is_quoted) = (Vec::new(), false);
     for part in line.split('\'') {
@@ -109,15 +109,15 @@ fn words(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_is_typed_wrong_is_answered_with_the_thing_and_a_way_on() {
-    let place = Place::with_idle_team(1);
-    assert_eq!(place.run(&["tasks", "add", "One"]).code, Some(0));
-    let before = place.task(1);
+fn mistyped_command_error_names_word_and_next_step() {
+    let workspace = TestWorkspace::with_idle_team(1);
+    assert_eq!(workspace.run(&["tasks", "add", "One"]).code, Some(0));
+    let before = workspace.task(1);
     let mut poor = Vec::new();
     for (line, code, named) in TYPED {
         let words = words(line);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let answer = place.run(&words);
+        let answer = workspace.run(&words);
         let said = answer.out.clone() + &answer.err;
         let is_silent = answer.err.trim().is_empty() && *line != "why 42"; // Its answer is on stdout.
         if answer.code != Some(*code) || is_silent || !named.iter().all(|name| said.contains(name)) {
@@ -126,9 +126,9 @@ fn what_is_typed_wrong_is_answered_with_the_thing_and_a_way_on() {
                 answer.code
             ));
         }
-        // The same for programs: one line of JSON that says what is wrong.
+        // With `--json`: one line of JSON with the error.
         if !line.is_empty() && *line != "config" {
-            let answer = place.run(&[&words[..], &["--json"]].concat());
+            let answer = workspace.run(&[&words[..], &["--json"]].concat());
             let first: Option<serde_json::Value> = serde_json::from_str((answer.err + &answer.out).trim()).ok();
             let is_error = first
                 .as_ref()
@@ -139,6 +139,6 @@ fn what_is_typed_wrong_is_answered_with_the_thing_and_a_way_on() {
         }
     }
     assert!(poor.is_empty(), "{}", poor.join("\n"));
-    assert_eq!(place.task(1), before, "nothing of this changed anything");
-    assert_eq!(place.tasks().len(), 1);
+    assert_eq!(workspace.task(1), before, "a mistyped command changed the task");
+    assert_eq!(workspace.tasks().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Repositories as people have them: linked, bare, sparse, borrowing objects, with settings and branches of their own.
+//! Kinds of repositories: linked, bare, sparse, with borrowed objects, with custom settings and branches.
 
 use std::fs;
 
@@ -7,48 +7,48 @@ use brigade::ports::Repository;
 use brigade::stores::git::GitRepository;
 use tempfile::TempDir;
 
-use super::place::{Place, git, open, put};
+use super::harness::{TestRepository, git, open, put};
 
-/// A checkout of `branch` that is linked to the repository in `common`.
-async fn linked(common: &TempDir, branch: &str, settings: impl FnOnce(&std::path::Path)) -> Place {
+/// A checkout of `branch` linked to the repository in `common`.
+async fn linked(common: &TempDir, branch: &str, settings: impl FnOnce(&std::path::Path)) -> TestRepository {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().display().to_string();
     git(common.path(), &["worktree", "add", "-q", &path, branch]);
     settings(folder.path());
     let repository = open(folder.path()).await.unwrap();
-    Place { folder, repository }
+    TestRepository { folder, repository }
 }
 
-/// Work on a task is merged, and the checkout has it.
-async fn holds(place: &Place) {
-    let worktree = place.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
-    assert_eq!(place.merged(1, &worktree).await, None);
-    assert_eq!(place.clear(1, &worktree).await, None);
-    assert!(fs::read_to_string(place.path().join("f.txt")).unwrap().contains("of the team"));
-    assert_eq!(place.status(), "");
+/// Asserts that work on a task is merged, and that the checkout has it.
+async fn assert_task_merges(repo: &TestRepository) {
+    let worktree = repo.done(1, |root| put(root, "f.txt", "line 2", "of the team")).await;
+    assert_eq!(repo.merged(1, &worktree).await, None);
+    assert_eq!(repo.clear(1, &worktree).await, None);
+    assert!(fs::read_to_string(repo.path().join("f.txt")).unwrap().contains("of the team"));
+    assert_eq!(repo.status(), "");
 }
 
-fn bare(source: &Place) -> TempDir {
+fn bare(source: &TestRepository) -> TempDir {
     let common = tempfile::tempdir().unwrap();
     git(source.path(), &["clone", "-q", "--bare", ".", &common.path().display().to_string()]);
     common
 }
 
 #[tokio::test]
-async fn a_checkout_of_a_repository_without_one_of_its_own_is_as_good_as_any() {
-    let source = Place::new().await;
-    holds(&linked(&bare(&source), "main", |_| {}).await).await;
-    // Where worktrees have settings of their own, that it has none stands there.
+async fn linked_worktree_of_bare_repository_works() {
+    let source = TestRepository::new().await;
+    assert_task_merges(&linked(&bare(&source), "main", |_| {}).await).await;
+    // With settings for each worktree, the fact that the repository is bare is kept there.
     let common = bare(&source);
     git(common.path(), &["config", "extensions.worktreeConfig", "true"]);
     git(common.path(), &["config", "--unset", "core.bare"]);
     git(common.path(), &["config", "--worktree", "core.bare", "true"]);
-    holds(&linked(&common, "main", |_| {}).await).await;
+    assert_task_merges(&linked(&common, "main", |_| {}).await).await;
 }
 
 #[tokio::test]
-async fn what_a_sparse_checkout_leaves_out_is_worked_on_all_the_same() {
-    let source = Place::new().await;
+async fn sparse_checkout_stays_sparse_and_paths_are_merged() {
+    let source = TestRepository::new().await;
     for folder in ["in", "out"] {
         fs::create_dir(source.path().join(folder)).unwrap();
         fs::write(source.path().join(folder).join("x"), "x\n").unwrap();
@@ -58,37 +58,37 @@ async fn what_a_sparse_checkout_leaves_out_is_worked_on_all_the_same() {
     let common = bare(&source);
     source.git(&["sparse-checkout", "set", "in"]);
     let linked = linked(&common, "main", |path| drop(git(path, &["sparse-checkout", "set", "in"]))).await;
-    for place in [source, linked] {
-        let worktree = place.provision(1).await;
+    for repo in [source, linked] {
+        let worktree = repo.provision(1).await;
         fs::create_dir_all(worktree.root.join("out")).unwrap();
         fs::write(worktree.root.join("out/new"), "new\n").unwrap();
         put(&worktree.root, "f.txt", "line 2", "of the team");
-        place.commit(1, &worktree).await;
-        assert_eq!(place.merged(1, &worktree).await, None);
-        let all = place.git(&["ls-tree", "-r", "--name-only", "main"]);
+        repo.commit(1, &worktree).await;
+        assert_eq!(repo.merged(1, &worktree).await, None);
+        let all = repo.git(&["ls-tree", "-r", "--name-only", "main"]);
         assert!(all.contains("out/new") && all.contains("out/x"), "{all}");
-        assert!(!place.path().join("out").exists(), "it stays as sparse as it was");
-        assert_eq!(place.status(), "");
+        assert!(!repo.path().join("out").exists(), "the checkout is not sparse any more");
+        assert_eq!(repo.status(), "");
     }
 }
 
 #[tokio::test]
-async fn settings_that_the_teammate_added_are_not_the_checkouts() {
-    let place = Place::new().await;
-    place.git(&["config", "extensions.worktreeConfig", "true"]);
-    place.git(&["config", "--worktree", "diff.algorithm", "histogram"]);
-    let worktree = place.provision(1).await;
+async fn worktree_git_settings_of_teammate_are_refused() {
+    let repo = TestRepository::new().await;
+    repo.git(&["config", "extensions.worktreeConfig", "true"]);
+    repo.git(&["config", "--worktree", "diff.algorithm", "histogram"]);
+    let worktree = repo.provision(1).await;
     git(&worktree.root, &["config", "--worktree", "filter.own.clean", "touch /tmp/never"]);
     put(&worktree.root, "f.txt", "line 2", "mine");
-    let refused = place.repository.commit(&worktree, &super::place::task(1), "").await.unwrap().unwrap_err();
-    assert!(refused.contains("git settings of its own"), "{refused}");
+    let refused = repo.repository.commit(&worktree, &super::harness::task(1), "").await.unwrap().unwrap_err();
+    assert!(refused.contains("its own git settings"), "{refused}");
     git(&worktree.root, &["config", "--worktree", "--unset", "filter.own.clean"]);
-    place.commit(1, &worktree).await;
+    repo.commit(1, &worktree).await;
 }
 
 #[tokio::test]
-async fn objects_that_are_borrowed_are_not_a_commands_to_write() {
-    let source = Place::new().await;
+async fn alternate_object_folders_are_read_only() {
+    let source = TestRepository::new().await;
     let folder = tempfile::tempdir().unwrap();
     git(source.path(), &["clone", "-q", "--shared", ".", &folder.path().display().to_string()]);
     let further = tempfile::tempdir().unwrap();
@@ -98,19 +98,19 @@ async fn objects_that_are_borrowed_are_not_a_commands_to_write() {
     )
     .unwrap();
     let repository = open(folder.path()).await.unwrap();
-    let place = Place { folder, repository };
-    let worktree = place.provision(1).await;
-    let boundaries = place.repository.boundaries(Some(&worktree));
+    let repo = TestRepository { folder, repository };
+    let worktree = repo.provision(1).await;
+    let boundaries = repo.repository.boundaries(Some(&worktree));
     for objects in [source.path().join(".git/objects"), further.path().to_owned()] {
         assert!(boundaries.contains(&PathRule::read_only(&objects)), "{}: {boundaries:?}", objects.display());
     }
 }
 
 #[tokio::test]
-async fn packs_are_whole_however_small_the_person_wants_them() {
-    let place = Place::new().await;
-    place.git(&["config", "pack.packSizeLimit", "1m"]);
-    let worktree = place
+async fn small_pack_size_limit_does_not_split_packs() {
+    let repo = TestRepository::new().await;
+    repo.git(&["config", "pack.packSizeLimit", "1m"]);
+    let worktree = repo
         .done(1, |root| {
             for file in ["a", "b", "c"] {
                 let noise: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(900_000).collect();
@@ -118,33 +118,33 @@ async fn packs_are_whole_however_small_the_person_wants_them() {
             }
         })
         .await;
-    assert_eq!(place.merged(1, &worktree).await, None);
+    assert_eq!(repo.merged(1, &worktree).await, None);
 }
 
 #[tokio::test]
-async fn branches_in_the_way_of_the_teams_are_told_or_gone_around() {
-    let place = Place::new().await;
-    place.git(&["branch", "brigade/crew/task-1/below"]);
-    let worktree = place.provision(1).await;
+async fn conflicting_branch_name_is_avoided_or_refused() {
+    let repo = TestRepository::new().await;
+    repo.git(&["branch", "brigade/crew/task-1/below"]);
+    let worktree = repo.provision(1).await;
     assert_eq!(worktree.branch, "brigade/crew/task-1-2");
     assert!(worktree.warnings.concat().contains("there are branches below"), "{:?}", worktree.warnings);
     put(&worktree.root, "f.txt", "line 2", "mine");
-    place.commit(1, &worktree).await;
-    assert_eq!(place.merged(1, &worktree).await, None);
-    let other = Place::new().await;
+    repo.commit(1, &worktree).await;
+    assert_eq!(repo.merged(1, &worktree).await, None);
+    let other = TestRepository::new().await;
     other.git(&["branch", "brigade"]);
-    let refused = GitRepository::check(other.path(), None).unwrap_err().to_string();
+    let refused = GitRepository::target_branch(other.path(), None).unwrap_err().to_string();
     assert!(refused.contains("git branch -m brigade"), "{refused}");
 }
 
 #[tokio::test]
-async fn what_the_person_has_git_not_see_stays_as_it_is() {
-    let place = Place::new().await;
-    let file = place.path().join(".git/info/exclude");
+async fn git_exclude_file_is_extended_once() {
+    let repo = TestRepository::new().await;
+    let file = repo.path().join(".git/info/exclude");
     fs::write(&file, b"# mine\ncaf\xe9.txt").unwrap();
-    place.provision(1).await;
+    repo.provision(1).await;
     let text = fs::read(&file).unwrap();
     assert_eq!(text, b"# mine\ncaf\xe9.txt\n/.worktrees/\n/.agent/\n/.tasks/\n/.team/\n/agent_state.json\n");
-    place.provision(2).await;
+    repo.provision(2).await;
     assert_eq!(fs::read(&file).unwrap(), text, "once");
 }

@@ -1,22 +1,22 @@
-//! Accounts for the lines of a branch: each line that a commit added is in the result, or was removed by a later commit that says so.
-//! It shares nothing with the accounting that is tested.
+//! Accounting of the lines of a branch: each added line is in the result, or was removed by a later commit that says
+//! so. It shares no code with the tested accounting.
 
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::place::git;
+use crate::harness::git;
 
-/// A line of a file.
+/// A file and a line of it.
 type Line = (String, String);
 
-/// What one commit did: how often each line was added and removed.
+/// The number of times that one commit added and removed each line.
 struct Commit {
     id: String,
     added: HashMap<Line, usize>,
     removed: HashMap<Line, usize>,
 }
 
-/// The commits of `branch`, oldest first, without merges, but for those that say what they drop.
+/// The commits of `branch`, oldest first, without merges, except for those that name dropped lines.
 fn commits(folder: &Path, branch: &str) -> Vec<Commit> {
     let ids = git(folder, &["rev-list", "--reverse", "--topo-order", branch]);
     let says_so = |id: &str| {
@@ -45,7 +45,7 @@ fn commit(folder: &Path, id: &str) -> Commit {
     commit
 }
 
-/// The lines that commits added, that are not in `branch`, and that no later commit removed.
+/// Added lines that are missing from `branch` and that no later commit removed.
 pub fn missing(folder: &Path, branch: &str) -> Vec<(String, Line)> {
     let commits = commits(folder, branch);
     let mut files: HashMap<String, String> = HashMap::new();
@@ -67,11 +67,10 @@ pub fn missing(folder: &Path, branch: &str) -> Vec<(String, Line)> {
 }
 
 fn git_says(folder: &Path, old: &str, new: &str) -> bool {
-    crate::place::git_any(folder, &["merge-base", "--is-ancestor", old, new]).0 == Some(0)
+    crate::harness::git_any(folder, &["merge-base", "--is-ancestor", old, new]).0 == Some(0)
 }
 
-/// Fails unless every line is accounted for.
-pub fn assert_all_there(folder: &Path, branch: &str) {
+pub fn assert_no_lines_lost(folder: &Path, branch: &str) {
     let missing = missing(folder, branch);
-    assert!(missing.is_empty(), "lines that nobody removed are gone: {missing:#?}");
+    assert!(missing.is_empty(), "lines are missing without a removal: {missing:#?}");
 }

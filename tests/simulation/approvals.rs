@@ -1,12 +1,12 @@
-//! Plans, reviews and their answers, as the requests on the disk say: each is answered once, by somebody who may; work that is to be
-//! reviewed is completed by the approval of its attempt, and who plans first writes nothing before.
+//! Checks plans, reviews and their answers in the request file: each is answered once by a permitted member; reviewed
+//! work is completed only by the approval of its attempt; a member that plans first writes nothing before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use brigade::domain::approval::{Answer, Approvals, Request, RequestKind};
 use brigade::domain::name::{HUMAN, LEAD, SYSTEM};
-use brigade::domain::request::{Answer, Request, RequestBook, RequestKind};
 use brigade::domain::task::{Task, TaskId};
 use brigade::stores::fs::FileSystem;
 use brigade::stores::fs::simulated::SimulatedDisk;
@@ -14,58 +14,58 @@ use brigade::stores::fs::simulated::SimulatedDisk;
 use super::files::ProcessFiles;
 use super::plan::{Reviewer, Setup};
 
-/// The file, below the team's folder.
+/// The file, relative to the team's folder.
 pub const REQUESTS_FILE: &str = "requests.json";
-/// The role of the member that reviews.
+/// The role of the reviewing member.
 pub const REVIEWER_ROLE: &str = "reviewer";
 /// The largest file that is read, in bytes.
 const BYTES_MAX: u64 = 1 << 24;
 
-/// See the module.
-pub struct Approvals {
+/// The checker of the request file.
+pub struct ApprovalChecks {
     setup: Setup,
     reviewer: &'static str,
-    book: RequestBook,
-    /// How many failures a task had when an attempt of it began.
+    approvals: Approvals,
+    /// The failures of a task at the start of an attempt.
     failures: BTreeMap<(TaskId, u32), u32>,
-    /// Whose process sent the answer to a request.
+    /// The process that sent the answer to a request.
     answered: BTreeMap<String, Arc<ProcessFiles>>,
-    /// Requests whose answer may not have been recorded: they may be answered again.
+    /// Requests whose answer may not have been recorded; they may be answered again.
     unrecorded: BTreeSet<String>,
 }
 
-impl Approvals {
-    /// `reviewer`: the member that reviews by its role.
+impl ApprovalChecks {
+    /// `reviewer` is the member with the reviewer role.
     pub fn new(setup: Setup, reviewer: &'static str) -> Self {
-        let book = RequestBook::default();
+        let approvals = Approvals::default();
         let (failures, answered, unrecorded) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Self { setup, reviewer, book, failures, answered, unrecorded }
+        Self { setup, reviewer, approvals, failures, answered, unrecorded }
     }
 
-    /// The requests were written. Says what is wrong with that.
-    pub fn look(&mut self, disk: &SimulatedDisk, path: &Path, by: &str) -> Vec<String> {
+    /// The request file was written. Returns the violations.
+    pub fn check_file(&mut self, disk: &SimulatedDisk, path: &Path, by: &str) -> Vec<String> {
         let Ok((bytes, _)) = disk.read(path, 0, BYTES_MAX) else { return Vec::new() };
-        let Ok(new) = serde_json::from_slice::<RequestBook>(&bytes) else {
+        let Ok(new) = serde_json::from_slice::<Approvals>(&bytes) else {
             return vec![format!("nothing lost: {by} wrote requests that cannot be read")];
         };
-        let old = std::mem::replace(&mut self.book, new);
+        let old = std::mem::replace(&mut self.approvals, new);
         let before: BTreeMap<&str, &Request> = old.requests.iter().map(|known| (known.id.as_str(), known)).collect();
         let mut wrong = Vec::new();
-        for request in &self.book.requests {
+        for request in &self.approvals.requests {
             let former = before.get(request.id.as_str()).and_then(|former| former.answer.as_ref().map(|_| *former));
             match (former, &request.answer) {
                 (Some(former), _) if former != request => {
                     wrong.push(format!("answered once: {by} changed {former:?} to {request:?}"));
                 }
                 (None, Some(answer)) if !self.may_answer(request, answer) => {
-                    wrong.push(format!("an approval is by somebody else who may: {request:?}"));
+                    wrong.push(format!("an approval is by a member who may not answer: {request:?}"));
                 }
                 _ => {}
             }
         }
-        let there: BTreeSet<&str> = self.book.requests.iter().map(|request| request.id.as_str()).collect();
+        let there: BTreeSet<&str> = self.approvals.requests.iter().map(|request| request.id.as_str()).collect();
         let lost = old.requests.iter().filter(|request| !there.contains(request.id.as_str()));
-        wrong.extend(lost.map(|request| format!("nothing lost: {by} forgot request {}", request.id)));
+        wrong.extend(lost.map(|request| format!("nothing lost: {by} removed request {}", request.id)));
         wrong
     }
 
@@ -76,40 +76,39 @@ impl Approvals {
         }
         match by {
             HUMAN => request.kind != RequestKind::Shutdown,
-            // What is taken back is not approved.
+            // A cancelled request is not approved.
             SYSTEM => !answer.approve,
-            LEAD => self.setup.lead_thinks,
+            LEAD => self.setup.lead_is_llm,
             member if request.kind == RequestKind::Shutdown => member == request.to,
             member => self.setup.review == Some(Reviewer::Role) && member == self.reviewer,
         }
     }
 
-    /// An attempt begins.
-    pub fn begun(&mut self, task: &Task) {
+    pub fn attempt_started(&mut self, task: &Task) {
         self.failures.insert((task.id, task.attempt), task.failures);
     }
 
-    /// A member completed its task, or the lead did: `held` became `task`. Says what is wrong with that.
+    /// A member or the lead completed a task: `held` became `task`. Returns the violation, if any.
     pub fn check_completion(&self, held: &Task, task: &Task, by: &str) -> Option<String> {
         let reviewer = self.setup.review?;
         let claimed_at = held.claim.as_ref().map(|claim| claim.at)?;
-        // A power cut may take a claim, and its number is given again: the claim is known by its time.
-        let is_of_it = |request: &&Request| {
+        // A power cut may undo a claim, and its attempt number is given again: the claim is identified by its time.
+        let is_for_claim = |request: &&Request| {
             request.kind == RequestKind::Review
                 && request.about.as_ref().is_some_and(|about| {
                     (about.task, about.attempt, about.claimed_at) == (held.id, held.attempt, claimed_at)
                 })
         };
-        let review = self.book.requests.iter().filter(is_of_it).find(|request| request.is_approved());
+        let review = self.approvals.requests.iter().filter(is_for_claim).find(|request| request.is_approved());
         let tell =
-            |what: String| Some(format!("done is approved, {what}: {by} completed {} {:?}", task.id, task.owner));
+            |what: String| Some(format!("reviewed completion, {what}: {by} completed {} {:?}", task.id, task.owner));
         let Some(answer) = review.and_then(|review| review.answer.as_ref()) else {
-            return tell(format!("nobody approved attempt {}", task.attempt));
+            return tell(format!("no approval of attempt {}", task.attempt));
         };
         let is_by_rule = match (reviewer, answer.by.as_str()) {
             (_, HUMAN) => true,
             (Reviewer::Human, _) => false,
-            (Reviewer::Lead | Reviewer::Role, LEAD) => self.setup.lead_thinks,
+            (Reviewer::Lead | Reviewer::Role, LEAD) => self.setup.lead_is_llm,
             (Reviewer::Lead, _) => false,
             (Reviewer::Role, member) => member == self.reviewer,
         };
@@ -118,45 +117,45 @@ impl Approvals {
         }
         let named = task.result.as_ref().and_then(|result| result.reviewed_by.as_deref());
         (named != Some(answer.by.as_str()))
-            .then(|| format!("done is approved, by {}, and {named:?} is named", answer.by))
+            .then(|| format!("reviewed completion, by {}, and {named:?} is named", answer.by))
     }
 
-    /// Whether this member's plan for what it holds is approved, as far as it needs one.
+    /// Returns true if the plan of this member for its task is approved, or none is needed.
     pub fn may_write(&self, name: &str, held: Option<(TaskId, u32)>) -> bool {
         if !self.plans_first(name) {
             return true;
         }
         let Some((task, attempt)) = held else { return false };
         let Some(failures) = self.failures.get(&(task, attempt)) else { return false };
-        let is_of_it = |request: &&Request| {
+        let is_for_claim = |request: &&Request| {
             request.kind == RequestKind::PlanApproval
                 && request.from == name
                 && request.about.as_ref().is_some_and(|about| (about.task, about.failures) == (task, *failures))
         };
-        self.book.requests.iter().filter(is_of_it).any(Request::is_approved)
+        self.approvals.requests.iter().filter(is_for_claim).any(Request::is_approved)
     }
 
-    /// Whether this member hands in its plan first.
+    /// Returns true if this member submits its plan first.
     pub fn plans_first(&self, name: &str) -> bool {
         self.setup.plan_first && name == super::world::MEMBERS[0]
     }
 
-    /// The answer to a request was sent. Says what is wrong with that.
+    /// The answer to a request was sent. Returns the violation, if any.
     pub fn answer_sent(&mut self, id: &str, files: &Arc<ProcessFiles>) -> Option<String> {
         let former = self.answered.insert(id.to_owned(), Arc::clone(files))?;
-        let is_known = self.book.requests.iter().any(|request| request.id == id && request.answer.is_some());
+        let is_known = self.approvals.requests.iter().any(|request| request.id == id && request.answer.is_some());
         let may_be_unknown = former.is_dead() || self.unrecorded.contains(id);
         (is_known || !may_be_unknown)
             .then(|| format!("answered once: {} answers {id} after {}", files.name, former.name))
     }
 
-    /// It could not be recorded.
+    /// The answer could not be recorded.
     pub fn answer_unrecorded(&mut self, id: &str) {
         self.unrecorded.insert(id.to_owned());
     }
 
     pub fn power_was_cut(&mut self, disk: &SimulatedDisk, path: &Path) {
-        self.book = RequestBook::default();
-        self.look(disk, path, "the power");
+        self.approvals = Approvals::default();
+        self.check_file(disk, path, "the power");
     }
 }

@@ -1,5 +1,5 @@
-//! The file system of one simulated process: the shared disk, seen through calls that may fail, and that end with the process.
-//! Whatever it changes is shown to the laws at once.
+//! The file system of one simulated process: the shared disk, with calls that may fail and that end with the process.
+//! Each change is checked against the invariants at once.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,48 +8,48 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use brigade::stores::fs::simulated::SimulatedDisk;
-use brigade::stores::fs::{Drained, FileSystem, FolderWatch, HeldLock, Stamp};
+use brigade::stores::fs::{FileStamp, FileSystem, FolderWatch, HeldLock, WatchEvents};
 
-use super::nature::{Nature, lock};
-use super::plan::{Deed, Failure, Fate};
+use super::faults::{Environment, lock};
+use super::plan::{Action, ActionFault, Failure};
 
-/// See the module.
+/// The files of one process.
 pub struct ProcessFiles {
     pub name: String,
-    pub nature: Arc<Nature>,
+    pub environment: Arc<Environment>,
     disk: SimulatedDisk,
     is_dead: AtomicBool,
-    fates: Mutex<Vec<(u32, Fate)>>,
+    scheduled_faults: Mutex<Vec<(u32, ActionFault)>>,
     failing: Mutex<(Option<Failure>, u32)>,
-    /// Locks for life: they end with the process, whoever still has what stands for them.
+    /// Locks held for life. They end with the process, even if their tokens still exist.
     held: Mutex<HashMap<u64, HeldLock>>,
     next_held: AtomicU64,
-    /// Counts up when watches lose what they were to tell.
+    /// Increases when watches lose changes.
     losses: AtomicU64,
 }
 
-/// What kind of call it is.
+/// The kind of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Call {
-    Looks,
+    Reads,
     Changes,
     Writes,
 }
 
 enum Verdict {
     Passes,
-    /// Half of a write gets through, and this is what is said of it.
+    /// Half of a write gets through, and this error is returned.
     Half(io::Error),
 }
 
 impl ProcessFiles {
-    pub fn new(name: String, nature: &Arc<Nature>) -> Arc<Self> {
+    pub fn new(name: String, environment: &Arc<Environment>) -> Arc<Self> {
         Arc::new(Self {
             name,
-            nature: Arc::clone(nature),
-            disk: nature.disk(),
+            environment: Arc::clone(environment),
+            disk: environment.disk(),
             is_dead: AtomicBool::new(false),
-            fates: Mutex::default(),
+            scheduled_faults: Mutex::default(),
             failing: Mutex::new((None, 0)),
             held: Mutex::default(),
             next_held: AtomicU64::new(0),
@@ -61,23 +61,23 @@ impl ProcessFiles {
         self.is_dead.load(Ordering::Relaxed)
     }
 
-    /// The process is gone from here on: it changes nothing any more, and its locks are free.
+    /// Ends the process: it changes nothing any more, and its locks are free.
     pub fn kill(&self) {
         if !self.is_dead.swap(true, Ordering::Relaxed) {
-            self.nature.note(|| format!("{} dies", self.name));
+            self.environment.note(|| format!("{} dies", self.name));
             lock(&self.held).clear();
-            self.nature.died.notify_one();
+            self.environment.died.notify_one();
         }
     }
 
-    /// Something is to befall the process after so many calls.
-    pub fn befall(&self, after: u32, fate: Fate) {
-        lock(&self.fates).push((after, fate));
+    /// Schedules a fault of the process after this many calls.
+    pub fn inject_fault(&self, after: u32, fault: ActionFault) {
+        lock(&self.scheduled_faults).push((after, fault));
     }
 
-    /// Nothing befalls it any more.
+    /// Cancels all faults.
     pub fn calm(&self) {
-        lock(&self.fates).clear();
+        lock(&self.scheduled_faults).clear();
         *lock(&self.failing) = (None, 0);
     }
 
@@ -93,9 +93,9 @@ impl ProcessFiles {
         if self.is_dead() {
             return Err(Self::killed());
         }
-        self.nature.tell_time();
-        for fate in self.due() {
-            if let Some(verdict) = self.meet(fate, call)? {
+        self.environment.update_disk_clock();
+        for fault in self.due_faults() {
+            if let Some(verdict) = self.apply_fault(fault, call)? {
                 return Ok(verdict);
             }
         }
@@ -107,61 +107,61 @@ impl ProcessFiles {
         Ok(Verdict::Passes)
     }
 
-    /// The fates whose time has come.
-    fn due(&self) -> Vec<Fate> {
-        let mut fates = lock(&self.fates);
-        let mut due = Vec::new();
-        fates.retain_mut(|(after, fate)| {
-            // Whoever needs a lock waits until none is held.
-            let waits = matches!(fate, Fate::Meanwhile(deed) if !is_lockless(deed) && self.nature.is_locked());
+    /// The faults that are due.
+    fn due_faults(&self) -> Vec<ActionFault> {
+        let mut scheduled_faults = lock(&self.scheduled_faults);
+        let mut due_faults = Vec::new();
+        scheduled_faults.retain_mut(|(after, fault)| {
+            // An action that needs a lock waits until none is held.
+            let waits = matches!(fault, ActionFault::ConcurrentAction(action) if !is_lockless(action) && self.environment.is_locked());
             let is_due = *after == 0 && !waits;
             *after = after.saturating_sub(1);
             if is_due {
-                due.push(fate.clone());
+                due_faults.push(fault.clone());
             }
             !is_due
         });
-        due
+        due_faults
     }
 
-    fn meet(&self, fate: Fate, call: Call) -> io::Result<Option<Verdict>> {
-        self.nature.note(|| format!("{} meets {fate:?}", self.name));
-        match fate {
-            Fate::Fail { how, times } => *lock(&self.failing) = (Some(how), times),
-            Fate::Tear if call == Call::Writes => return Ok(Some(Verdict::Half(error_of(Failure::Full)))),
-            Fate::Tear => self.befall(0, Fate::Tear),
-            Fate::Die if call == Call::Writes => return Ok(Some(Verdict::Half(Self::killed()))),
-            Fate::Die => {
+    fn apply_fault(&self, fault: ActionFault, call: Call) -> io::Result<Option<Verdict>> {
+        self.environment.note(|| format!("{} meets {fault:?}", self.name));
+        match fault {
+            ActionFault::Fail { how, times } => *lock(&self.failing) = (Some(how), times),
+            ActionFault::Tear if call == Call::Writes => return Ok(Some(Verdict::Half(error_of(Failure::Full)))),
+            ActionFault::Tear => self.inject_fault(0, ActionFault::Tear),
+            ActionFault::Die if call == Call::Writes => return Ok(Some(Verdict::Half(Self::killed()))),
+            ActionFault::Die => {
                 self.kill();
                 return Err(Self::killed());
             }
-            Fate::PowerCut { dice } => {
-                self.nature.cut_power(dice);
+            ActionFault::PowerCut { seed } => {
+                self.environment.cut_power(seed);
                 return Err(Self::killed());
             }
-            // Nobody is in two places at once.
-            Fate::Meanwhile(deed) if self.name.starts_with(whose(&deed)) => {}
-            Fate::Meanwhile(deed) => self.nature.meanwhile(&deed),
+            // A process cannot act during its own call.
+            ActionFault::ConcurrentAction(action) if self.name.starts_with(process_of(&action)) => {}
+            ActionFault::ConcurrentAction(action) => self.environment.act_concurrently(&action),
         }
-        // Whoever acted meanwhile may have ended this process.
+        // The other action may have ended this process.
         if self.is_dead() { Err(Self::killed()) } else { Ok(None) }
     }
 
-    fn look<R>(&self, call: impl FnOnce(&SimulatedDisk) -> io::Result<R>) -> io::Result<R> {
-        self.count(Call::Looks)?;
+    fn query<R>(&self, call: impl FnOnce(&SimulatedDisk) -> io::Result<R>) -> io::Result<R> {
+        self.count(Call::Reads)?;
         call(&self.disk)
     }
 
     fn change<R>(&self, paths: &[&Path], call: impl FnOnce(&SimulatedDisk) -> io::Result<R>) -> io::Result<R> {
         self.count(Call::Changes)?;
-        self.shown(paths, || call(&self.disk))
+        self.call_and_check(paths, || call(&self.disk))
     }
 
     fn put<R>(&self, path: &Path, bytes: &[u8], write: impl FnOnce(&[u8]) -> io::Result<R>) -> io::Result<R> {
         match self.count(Call::Writes)? {
-            Verdict::Passes => self.shown(&[path], || write(bytes)),
+            Verdict::Passes => self.call_and_check(&[path], || write(bytes)),
             Verdict::Half(error) => {
-                self.shown(&[path], || write(&bytes[..bytes.len() / 2]))?;
+                self.call_and_check(&[path], || write(&bytes[..bytes.len() / 2]))?;
                 if error.kind() == io::ErrorKind::Other {
                     self.kill();
                 }
@@ -170,11 +170,11 @@ impl ProcessFiles {
         }
     }
 
-    /// Does it, and shows the laws what became of these paths.
-    fn shown<R>(&self, paths: &[&Path], act: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
-        let outcome = act()?;
+    /// Performs the call and checks these paths against the invariants.
+    fn call_and_check<R>(&self, paths: &[&Path], call: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+        let outcome = call()?;
         for path in paths {
-            self.nature.changed(self, path);
+            self.environment.changed(self, path);
         }
         Ok(outcome)
     }
@@ -187,16 +187,16 @@ impl ProcessFiles {
     }
 }
 
-/// Whether it gets by without our locks.
-fn is_lockless(deed: &Deed) -> bool {
-    matches!(deed, Deed::Click { .. } | Deed::ForeignMail { .. } | Deed::TornTask { .. })
+/// Returns true if the action takes none of our locks.
+fn is_lockless(action: &Action) -> bool {
+    matches!(action, Action::Click { .. } | Action::ForeignMail { .. } | Action::TornTask { .. })
 }
 
-/// Whose process does it.
-fn whose(deed: &Deed) -> &'static str {
-    match deed {
-        Deed::WorkerClaims { .. } | Deed::WorkerFinishes { .. } => "worker",
-        deed if is_lockless(deed) => "foreign",
+/// The process of the action.
+fn process_of(action: &Action) -> &'static str {
+    match action {
+        Action::WorkerClaims { .. } | Action::WorkerFinishes { .. } => "worker",
+        action if is_lockless(action) => "foreign",
         _ => "person",
     }
 }
@@ -209,7 +209,7 @@ fn error_of(failure: Failure) -> io::Error {
     }
 }
 
-/// Stands for a lock that the process holds for life.
+/// A token of a lock that the process holds for life.
 struct Token {
     files: Weak<ProcessFiles>,
     number: u64,
@@ -224,7 +224,7 @@ impl Drop for Token {
     }
 }
 
-/// Watches through which news may be lost.
+/// Watches that may lose changes.
 struct LossyWatch {
     inner: Box<dyn FolderWatch>,
     files: Weak<ProcessFiles>,
@@ -232,30 +232,30 @@ struct LossyWatch {
 }
 
 impl FolderWatch for LossyWatch {
-    fn drain(&mut self, each: &mut dyn FnMut(&str, Option<&str>)) -> Drained {
+    fn drain(&mut self, each: &mut dyn FnMut(&str, Option<&str>)) -> WatchEvents {
         let losses = self.files.upgrade().map_or(0, |files| files.losses.load(Ordering::Relaxed));
         if std::mem::replace(&mut self.seen, losses) == losses {
             return self.inner.drain(each);
         }
         match self.inner.drain(&mut |_, _| ()) {
-            Drained::All => Drained::SomeLost,
+            WatchEvents::All => WatchEvents::SomeLost,
             other => other,
         }
     }
 }
 
-/// [`ProcessFiles`] as the stores take it.
+/// [`ProcessFiles`] as a file system of the stores.
 pub struct Files(pub Arc<ProcessFiles>);
 
 impl FileSystem for Files {
     fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
-        self.0.look(|disk| disk.list(folder))
+        self.0.query(|disk| disk.list(folder))
     }
-    fn stamp(&self, path: &Path) -> io::Result<Stamp> {
-        self.0.look(|disk| disk.stamp(path))
+    fn stamp(&self, path: &Path) -> io::Result<FileStamp> {
+        self.0.query(|disk| disk.stamp(path))
     }
-    fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)> {
-        self.0.look(|disk| disk.read(path, offset, bytes_max))
+    fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, FileStamp)> {
+        self.0.query(|disk| disk.read(path, offset, bytes_max))
     }
     fn create_folder(&self, folder: &Path) -> io::Result<()> {
         self.0.change(&[], |disk| disk.create_folder(folder))
@@ -273,7 +273,7 @@ impl FileSystem for Files {
         self.0.change(&[], |disk| disk.sync_folder(folder))
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.nature.moves(&self.0, from, Some(to));
+        self.0.environment.check_rename(&self.0, from, Some(to));
         self.0.change(&[from, to], |disk| disk.rename(from, to))
     }
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -283,12 +283,12 @@ impl FileSystem for Files {
         self.0.change(&[a, b], |disk| disk.exchange(a, b))
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.nature.moves(&self.0, path, None);
+        self.0.environment.check_rename(&self.0, path, None);
         self.0.change(&[path], |disk| disk.remove(path))
     }
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
         self.0.count(Call::Changes)?;
-        let _section = self.0.nature.section(path);
+        let _section = self.0.environment.section(path);
         self.0.disk.locked(path, critical)
     }
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
@@ -299,22 +299,22 @@ impl FileSystem for Files {
         self.0.disk.wait(time);
     }
     fn now_ns(&self) -> i128 {
-        self.0.nature.tell_time();
+        self.0.environment.update_disk_clock();
         self.0.disk.now_ns()
     }
     fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
-        self.0.look(|disk| disk.free_bytes(folder))
+        self.0.query(|disk| disk.free_bytes(folder))
     }
     fn watch(&self, folder: &Path) -> Option<Box<dyn FolderWatch>> {
-        if !self.0.nature.setup.has_watches {
+        if !self.0.environment.setup.has_watches {
             return None;
         }
-        let inner = self.0.look(|disk| Ok(disk.watch(folder))).ok().flatten()?;
+        let inner = self.0.query(|disk| Ok(disk.watch(folder))).ok().flatten()?;
         let seen = self.0.losses.load(Ordering::Relaxed);
         Some(Box::new(LossyWatch { inner, files: Arc::downgrade(&self.0), seen }))
     }
-    fn distrusts_locks(&self, _folder: &Path) -> Option<&'static str> {
-        self.0.nature.setup.by_lease.then_some("NFS")
+    fn unreliable_lock_file_system(&self, _folder: &Path) -> Option<&'static str> {
+        self.0.environment.setup.by_lease.then_some("NFS")
     }
     fn renames_after_bytes(&self, folder: &Path) -> bool {
         self.0.disk.renames_after_bytes(folder)

@@ -1,23 +1,24 @@
-//! The whole of Brigade but for the machine: the real file stores over a simulated disk, the real team loop with scripted models, several
-//! processes, a person and other programs, all in one thread and paused time, by a seed. Whatever goes wrong, the laws hold.
+//! All of Brigade except for the machine: the real file stores on a simulated disk, the real team loop with scripted
+//! models, several processes, a person and other programs. All run in one thread in paused time, from a seed. The
+//! invariants must hold under every fault.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stderr,
-    reason = "what fails in a test is to stop it, and to say how it is run again"
+    reason = "a failure must stop the test, and print how to repeat it"
 )]
 
-mod accounts;
+mod actions;
+mod agents;
 mod approvals;
 mod calls;
-mod deeds;
+mod faults;
 mod files;
-mod laws;
-mod minds;
-mod nature;
+mod invariants;
+mod ledger_checks;
 mod plan;
-mod sayings;
+mod replies;
 mod shrink;
 mod spending;
 mod tools;
@@ -29,7 +30,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use plan::Plan;
 use world::run;
 
-/// The first seed, and how many are run: `BRIGADE_SIM_SEED=7 BRIGADE_SIM_COUNT=1 cargo test --test simulation laws`.
+/// The first seed and the number of seeds: `BRIGADE_SIM_SEED=7 BRIGADE_SIM_COUNT=1 cargo test --test simulation
+/// invariants`.
 const SEED: &str = "BRIGADE_SIM_SEED";
 const COUNT: &str = "BRIGADE_SIM_COUNT";
 const COUNT_DEFAULT: u64 = 2_000;
@@ -39,7 +41,7 @@ fn number(variable: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn whatever_befalls_the_processes_the_laws_hold() {
+fn simulation_keeps_invariants() {
     let first = number(SEED, 1);
     let (next, end) = (AtomicU64::new(first), first + number(COUNT, COUNT_DEFAULT));
     let (failed, has_failed) = (Mutex::new(Vec::new()), AtomicBool::new(false));
@@ -65,17 +67,17 @@ fn whatever_befalls_the_processes_the_laws_hold() {
     if let Some(plan) = failed.iter().min_by_key(|plan| plan.seed) {
         let seeds: Vec<String> = failed.iter().map(|plan| plan.seed.to_string()).collect();
         eprintln!("seeds that fail: {}", seeds.join(", "));
-        eprintln!("again: {SEED}={} {COUNT}=1 cargo test --test simulation laws", plan.seed);
+        eprintln!("again: {SEED}={} {COUNT}=1 cargo test --test simulation invariants", plan.seed);
         panic!("{}", shrink::report(plan));
     }
 }
 
 #[test]
-fn a_seed_gives_the_same_run_each_time() {
+fn same_seed_gives_same_simulation() {
     for seed in 1..=20 {
         let plan = Plan::of(seed);
         let (once, again) = (run(&plan), run(&plan));
-        assert_eq!(once.story, again.story, "seed {seed}");
+        assert_eq!(once.log, again.log, "seed {seed}");
         assert_eq!(once.digest, again.digest, "seed {seed}: the disks differ");
     }
 }

@@ -1,50 +1,48 @@
-//! What happens in one run, as data derived from its seed: so that parts of it can be left out, and it can be printed.
+//! The events of one run, as data derived from its seed, so that parts can be left out and printed.
 
 use fastrand::Rng;
 
-/// The team and the disk of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
     pub members: usize,
     pub tasks: u64,
-    /// What the team may use.
     pub budget: Option<Allowance>,
-    /// Whether the lead is a model; otherwise it goes by rule.
-    pub lead_thinks: bool,
-    /// Who reviews what is done.
+    /// True if the lead is a model; otherwise it is a runbook.
+    pub lead_is_llm: bool,
+    /// The reviewer of completions.
     pub review: Option<Reviewer>,
-    /// Whether the first member hands in its plans first.
+    /// True if the first member submits its plans first.
     pub plan_first: bool,
-    /// Whether what is accepted survives power cuts; without that there are none.
+    /// True if accepted changes survive power cuts; otherwise there are none.
     pub is_durable: bool,
     pub renames_after_bytes: bool,
-    /// Whether folders can be watched; without that stamps are compared.
+    /// True if folders can be watched; otherwise stamps are compared.
     pub has_watches: bool,
-    /// Whether workers that fall silent count as gone, as where locks are not to be trusted.
+    /// True if silent workers count as dead, as on file systems with unreliable locks.
     pub by_lease: bool,
-    /// Whether the run ends with a team at rest, or with one that ends by itself.
+    /// True if the run ends with a team at rest; otherwise the team ends by itself.
     pub ends_at_rest: bool,
 }
 
-/// A budget, and what its provider does with it.
+/// A budget, and the provider's use of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
     pub tokens: Option<u64>,
     pub cents: Option<u64>,
-    /// Whether the provider says what a request used.
+    /// True if the provider reports the usage of a request.
     pub is_reported: bool,
 }
 
-/// Whose approval a completion needs.
+/// The member or person whose approval a completion needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reviewer {
-    /// The last member's, by its role.
+    /// The last member, which has the reviewer role.
     Role,
     Lead,
     Human,
 }
 
-/// Everything that is chosen by the seed but for what the models say, which follows from the seed as well.
+/// All random choices of a run except for the models' answers, which follow from the seed as well.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     pub seed: u64,
@@ -52,14 +50,14 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// Something that happens, and how long after the step before it.
+/// An action, and its delay after the step before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub wait_ms: u64,
-    pub deed: Deed,
+    pub action: Action,
 }
 
-/// Whose process.
+/// The process of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     Lead,
@@ -67,51 +65,51 @@ pub enum Who {
     Person,
 }
 
-/// What happens. Numbers called `dice` pick the details.
+/// An action or a fault. Each `seed` chooses the details.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Deed {
-    /// A person's doing, by command.
+pub enum Action {
+    /// Actions of a person, by command.
     AddTasks {
-        dice: u64,
+        seed: u64,
     },
     ChangeTask {
-        dice: u64,
+        seed: u64,
     },
     ClaimTask {
-        dice: u64,
+        seed: u64,
     },
     SendMail {
-        dice: u64,
+        seed: u64,
     },
     AnswerRequests {
-        dice: u64,
+        seed: u64,
     },
-    /// In time for the next launch.
+    /// Takes effect at the next launch.
     RaiseBudget {
         stops: bool,
     },
-    /// Has what was used counted anew, which needs the team to be stopped.
+    /// Resets the used budget, which needs a stopped team.
     ResetLedger {
         stops: bool,
     },
-    /// Another program's doing, without our locks.
+    /// Actions of another program, without our locks.
     Click {
-        dice: u64,
+        seed: u64,
     },
     ForeignMail {
-        dice: u64,
+        seed: u64,
     },
     TornTask {
-        dice: u64,
+        seed: u64,
     },
     /// A second process that works on tasks.
     WorkerClaims {
-        dice: u64,
+        seed: u64,
     },
     WorkerFinishes {
-        dice: u64,
+        seed: u64,
     },
-    /// Ends of processes. Leads are launched again by the next step.
+    /// Ends of processes. The next step launches a lead again.
     Kill {
         who: Who,
     },
@@ -120,9 +118,9 @@ pub enum Deed {
     },
     SecondLead,
     PowerCut {
-        dice: u64,
+        seed: u64,
     },
-    /// Troubles.
+    /// Faults.
     JumpClock {
         ms: i64,
     },
@@ -130,21 +128,21 @@ pub enum Deed {
         ms: u64,
     },
     LoseWatches,
-    Dawdle {
+    SlowStores {
         ms: u64,
     },
-    /// Something befalls a process in the middle of its calls.
-    Befall {
+    /// A fault of a process in the middle of its calls.
+    InjectFault {
         who: Who,
         after: u32,
-        fate: Fate,
+        fault: ActionFault,
     },
 }
 
-/// What befalls a process at a call of its file system.
+/// A fault of a process at a call of its file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
-    /// This call, and so many after it, fail.
+pub enum ActionFault {
+    /// This call, and this many after it, fail.
     Fail {
         how: Failure,
         times: u32,
@@ -154,10 +152,10 @@ pub enum Fate {
     /// The process is killed; a write is left half done.
     Die,
     PowerCut {
-        dice: u64,
+        seed: u64,
     },
-    /// Somebody else acts between this call and the one before.
-    Meanwhile(Box<Deed>),
+    /// Another process acts between this call and the one before.
+    ConcurrentAction(Box<Action>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,20 +165,20 @@ pub enum Failure {
     Denied,
 }
 
-/// One seed of so many is a long run.
+/// One seed in this many is a long run.
 const LONG_EVERY: u64 = 16;
 
 impl Plan {
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        // Most troubles need little to show; short runs are many, and the long ones have everything at once.
+        // Most bugs show in short runs, of which there are many; long runs have all faults at once.
         let is_long = seed.is_multiple_of(LONG_EVERY);
         let (tasks_max, steps, odds) = if is_long { (4, 4..=14, 3) } else { (2, 2..=5, 8) };
         let setup = Setup {
             members: rng.usize(2..=3),
             tasks: rng.u64(1..=tasks_max),
             budget: (rng.u8(..odds) == 0).then(|| allowance(&mut rng)),
-            lead_thinks: rng.u8(..odds) == 0,
+            lead_is_llm: rng.u8(..odds) == 0,
             review: [Some(Reviewer::Role), Some(Reviewer::Lead), Some(Reviewer::Human)]
                 .get(rng.usize(..2 * usize::from(odds)))
                 .copied()
@@ -210,56 +208,56 @@ fn step(rng: &mut Rng, setup: Setup, is_long: bool) -> Step {
         0..=4 => rng.u64(..400),
         _ => rng.u64(..4000),
     };
-    Step { wait_ms, deed: deed(rng, setup) }
+    Step { wait_ms, action: action(rng, setup) }
 }
 
-fn deed(rng: &mut Rng, setup: Setup) -> Deed {
+fn action(rng: &mut Rng, setup: Setup) -> Action {
     match rng.u8(..100) {
         0..=39 => outsider(rng),
-        40..=43 => Deed::Kill { who: who(rng) },
-        44..=45 => Deed::StopLead { now: rng.bool() },
-        46 => Deed::SecondLead,
-        47..=51 if setup.is_durable => Deed::PowerCut { dice: rng.u64(..) },
-        52..=54 => Deed::JumpClock { ms: rng.i64(-7_200_000..7_200_000) },
-        55..=57 => Deed::LoseHints { ms: rng.u64(..20_000) },
-        58 => Deed::LoseWatches,
-        59..=61 => Deed::Dawdle { ms: rng.u64(..5000) },
-        62..=65 if setup.budget.is_some() => Deed::RaiseBudget { stops: rng.bool() },
-        66..=69 if setup.budget.is_some() => Deed::ResetLedger { stops: rng.bool() },
+        40..=43 => Action::Kill { who: who(rng) },
+        44..=45 => Action::StopLead { now: rng.bool() },
+        46 => Action::SecondLead,
+        47..=51 if setup.is_durable => Action::PowerCut { seed: rng.u64(..) },
+        52..=54 => Action::JumpClock { ms: rng.i64(-7_200_000..7_200_000) },
+        55..=57 => Action::LoseHints { ms: rng.u64(..20_000) },
+        58 => Action::LoseWatches,
+        59..=61 => Action::SlowStores { ms: rng.u64(..5000) },
+        62..=65 if setup.budget.is_some() => Action::RaiseBudget { stops: rng.bool() },
+        66..=69 if setup.budget.is_some() => Action::ResetLedger { stops: rng.bool() },
         _ => {
             let calls_max = if rng.bool() { 12 } else { 120 };
-            Deed::Befall { who: who(rng), after: rng.u32(..calls_max), fate: fate(rng, setup) }
+            Action::InjectFault { who: who(rng), after: rng.u32(..calls_max), fault: fault(rng, setup) }
         }
     }
 }
 
-/// What others than the team do.
-fn outsider(rng: &mut Rng) -> Deed {
-    let dice = rng.u64(..);
+/// An action from outside the team.
+fn outsider(rng: &mut Rng) -> Action {
+    let seed = rng.u64(..);
     match rng.u8(..20) {
-        0..=2 => Deed::AddTasks { dice },
-        3..=6 => Deed::ChangeTask { dice },
-        7 => Deed::ClaimTask { dice },
-        8..=9 => Deed::SendMail { dice },
-        10 => Deed::AnswerRequests { dice },
-        11..=13 => Deed::Click { dice },
-        14 => Deed::ForeignMail { dice },
-        15 => Deed::TornTask { dice },
-        16..=17 => Deed::WorkerClaims { dice },
-        _ => Deed::WorkerFinishes { dice },
+        0..=2 => Action::AddTasks { seed },
+        3..=6 => Action::ChangeTask { seed },
+        7 => Action::ClaimTask { seed },
+        8..=9 => Action::SendMail { seed },
+        10 => Action::AnswerRequests { seed },
+        11..=13 => Action::Click { seed },
+        14 => Action::ForeignMail { seed },
+        15 => Action::TornTask { seed },
+        16..=17 => Action::WorkerClaims { seed },
+        _ => Action::WorkerFinishes { seed },
     }
 }
 
-fn fate(rng: &mut Rng, setup: Setup) -> Fate {
+fn fault(rng: &mut Rng, setup: Setup) -> ActionFault {
     match rng.u8(..12) {
         0..=3 => {
             let how = [Failure::Io, Failure::Full, Failure::Denied][rng.usize(..3)];
-            Fate::Fail { how, times: if rng.bool() { 1 } else { rng.u32(1..30) } }
+            ActionFault::Fail { how, times: if rng.bool() { 1 } else { rng.u32(1..30) } }
         }
-        4 => Fate::Tear,
-        5..=6 => Fate::Die,
-        7 if setup.is_durable => Fate::PowerCut { dice: rng.u64(..) },
-        _ => Fate::Meanwhile(Box::new(outsider(rng))),
+        4 => ActionFault::Tear,
+        5..=6 => ActionFault::Die,
+        7 if setup.is_durable => ActionFault::PowerCut { seed: rng.u64(..) },
+        _ => ActionFault::ConcurrentAction(Box::new(outsider(rng))),
     }
 }
 

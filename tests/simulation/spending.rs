@@ -1,47 +1,48 @@
-//! What the provider of a run counted, and what the ledger says of it: the budget is kept, and the ledger never says less.
+//! The usage that the provider counted, compared with the ledger: the budget is kept, and the ledger never records
+//! less.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use brigade::domain::spend::{Amount, Budget, Price, Prices};
+use brigade::domain::budget::{Budget, Price, Prices, TokensAndUsd};
 use brigade::domain::transcript::Usage;
 use brigade::stores::fs::FileSystem;
 use brigade::stores::fs::simulated::SimulatedDisk;
 use serde_json::Value;
 
-use super::nature::WORKSPACE;
+use super::faults::WORKSPACE;
 use super::plan::Setup;
 
-/// What a model's tokens cost, whichever it is.
+/// The price of every model.
 const PRICE: Price = Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };
-/// A budget nobody reaches.
+/// A budget that no run reaches.
 const PLENTY: Budget = Budget { tokens: Some(1 << 40), usd: Some(1e6) };
 /// The largest ledger that is read, in bytes.
 const BYTES_MAX: u64 = 1 << 24;
 /// Sums of dollars differ by less.
 const USD_ROUNDED: f64 = 1e-6;
 
-/// See the module.
+/// The provider's count and the ledger's.
 #[derive(Default)]
-pub struct Spending {
-    /// What the team may use, as the person last said.
+pub struct SpendingChecks {
+    /// The budget that the person set last.
     budget: Budget,
-    /// What was asked and answered since it was last counted anew.
-    counted: Amount,
-    said: Said,
+    /// The usage since the last reset.
+    counted: TokensAndUsd,
+    ledger: ReadLedger,
     cuts: u64,
 }
 
-/// What the ledger says, as far as it was read.
+/// The part of the ledger that has been read.
 #[derive(Default)]
-struct Said {
+struct ReadLedger {
     offset: u64,
-    ended: Amount,
-    open: BTreeMap<u64, Amount>,
+    ended: TokensAndUsd,
+    open: BTreeMap<u64, TokensAndUsd>,
     resets: u64,
 }
 
-impl Spending {
+impl SpendingChecks {
     pub fn new(setup: &Setup) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
         let budget = setup.budget.map_or_else(Budget::default, |allowance| Budget {
@@ -55,88 +56,88 @@ impl Spending {
         self.budget
     }
 
-    /// The prices as the team's config says them.
+    /// The prices in the team's config.
     pub fn prices(models: &[&str]) -> Prices {
         models.iter().map(|model| ((*model).to_owned(), PRICE)).collect()
     }
 
-    /// The person allows half as much again.
+    /// The person raises the budget by half.
     pub fn raise(&mut self) {
         self.budget.tokens = self.budget.tokens.map(|tokens| tokens * 3 / 2);
         self.budget.usd = self.budget.usd.map(|usd| usd * 1.5);
     }
 
-    /// The person allows whatever is needed.
+    /// The person removes the limit.
     pub fn allow_all(&mut self) {
         self.budget.tokens = self.budget.tokens.and(PLENTY.tokens);
         self.budget.usd = self.budget.usd.and(PLENTY.usd);
     }
 
-    /// How often the power was cut.
+    /// The number of power cuts.
     pub fn cuts(&self) -> u64 {
         self.cuts
     }
 
-    /// The provider has worked so much for the team, by a request that was sent after so many power cuts. Says what is wrong with that.
+    /// The provider counts this usage, for a request sent after this many power cuts. Returns the violation, if any.
     pub fn bill(&mut self, usage: Usage, cuts: u64) -> Option<String> {
         if cuts != self.cuts {
             return None;
         }
-        self.counted += Amount { tokens: usage.total(), usd: PRICE.of(usage) };
-        let Amount { tokens, usd } = self.counted;
+        self.counted += TokensAndUsd { tokens: usage.total(), usd: PRICE.of(usage) };
+        let TokensAndUsd { tokens, usd } = self.counted;
         let is_over = self.budget.tokens.is_some_and(|bound| tokens > bound)
             || self.budget.usd.is_some_and(|bound| usd > bound + USD_ROUNDED);
-        is_over.then(|| format!("a budget stops before it is spent: {tokens} tokens, ${usd:.4} of {:?}", self.budget))
+        is_over.then(|| format!("budget not exceeded: {tokens} tokens, ${usd:.4} of {:?}", self.budget))
     }
 
-    /// Reads on in the ledger. Says what is wrong with it.
+    /// Reads the new part of the ledger. Returns the violation, if any.
     pub fn check(&mut self, disk: &SimulatedDisk) -> Option<String> {
-        let resets = self.said.resets;
-        self.said.read_on(disk);
-        if self.said.resets != resets {
-            // Nobody leads meanwhile, so nothing was used since.
-            self.counted = Amount::default();
+        let resets = self.ledger.resets;
+        self.ledger.read_new_lines(disk);
+        if self.ledger.resets != resets {
+            // No lead runs during a reset, so no usage was counted after it.
+            self.counted = TokensAndUsd::default();
         }
-        let (said, counted) = (self.said.all(), self.counted);
-        let is_less = said.tokens < counted.tokens || said.usd + USD_ROUNDED < counted.usd;
+        let (recorded, counted) = (self.ledger.all(), self.counted);
+        let is_less = recorded.tokens < counted.tokens || recorded.usd + USD_ROUNDED < counted.usd;
         is_less.then(|| {
             format!(
-                "a budget stops before it is spent, the ledger says {} tokens, ${:.4}; used were {}, ${:.4}",
-                said.tokens, said.usd, counted.tokens, counted.usd
+                "budget not exceeded, the ledger says {} tokens, ${:.4}; used were {}, ${:.4}",
+                recorded.tokens, recorded.usd, counted.tokens, counted.usd
             )
         })
     }
 
-    /// A power cut may take the last lines of the ledger, and what they tell of is forgotten.
+    /// A power cut may undo the last lines of the ledger; their usage is forgotten.
     pub fn power_was_cut(&mut self, disk: &SimulatedDisk) {
         self.cuts += 1;
-        self.said = Said::default();
-        self.said.read_on(disk);
-        let said = self.said.all();
-        self.counted.tokens = self.counted.tokens.min(said.tokens);
-        self.counted.usd = self.counted.usd.min(said.usd);
+        self.ledger = ReadLedger::default();
+        self.ledger.read_new_lines(disk);
+        let recorded = self.ledger.all();
+        self.counted.tokens = self.counted.tokens.min(recorded.tokens);
+        self.counted.usd = self.counted.usd.min(recorded.usd);
     }
 }
 
-impl Said {
-    fn all(&self) -> Amount {
+impl ReadLedger {
+    fn all(&self) -> TokensAndUsd {
         self.open.values().fold(self.ended, |sum, open| sum + *open)
     }
 
-    fn read_on(&mut self, disk: &SimulatedDisk) {
+    fn read_new_lines(&mut self, disk: &SimulatedDisk) {
         let path: PathBuf = Path::new(WORKSPACE).join(".team/ledger.jsonl");
         let Ok((bytes, _)) = disk.read(&path, self.offset, BYTES_MAX) else { return };
         let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n') else { return };
         self.offset += end as u64 + 1;
         for line in bytes[..=end].split(|byte| *byte == b'\n') {
-            // A torn line says nothing.
+            // A torn line has no content.
             if let Ok(line) = serde_json::from_slice::<Value>(line) {
-                self.take(&line);
+                self.read_line(&line);
             }
         }
     }
 
-    fn take(&mut self, line: &Value) {
+    fn read_line(&mut self, line: &Value) {
         let request = line["request"].as_u64().unwrap_or_default();
         match line["state"].as_str() {
             Some("sent") => {
@@ -147,7 +148,7 @@ impl Said {
                 self.ended += amount_of(&line["usage"]);
             }
             Some("reset") => {
-                (self.ended, self.resets) = (Amount::default(), self.resets + 1);
+                (self.ended, self.resets) = (TokensAndUsd::default(), self.resets + 1);
                 self.open.clear();
             }
             _ => {}
@@ -155,7 +156,7 @@ impl Said {
     }
 }
 
-fn amount_of(usage: &Value) -> Amount {
+fn amount_of(usage: &Value) -> TokensAndUsd {
     let tokens = |kind: &str| usage[kind].as_u64().unwrap_or(0);
     let usage = Usage {
         input_tokens: tokens("input_tokens"),
@@ -163,5 +164,5 @@ fn amount_of(usage: &Value) -> Amount {
         cache_read_tokens: tokens("cache_read_tokens"),
         cache_write_tokens: tokens("cache_write_tokens"),
     };
-    Amount { tokens: usage.total(), usd: PRICE.of(usage) }
+    TokensAndUsd { tokens: usage.total(), usd: PRICE.of(usage) }
 }

@@ -1,5 +1,5 @@
-//! The tools of a run's models that are not quite the product's: one for work that takes time, which looks whether who uses it may still
-//! do so; and the product's own for writing files, watched.
+//! The tools of a run's models that differ from the product's: a slow tool that checks the claim of its user, and the
+//! product's write tool with checks.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,33 +13,36 @@ use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
 
 use super::calls::call_of;
+use super::faults::lock;
 use super::files::ProcessFiles;
-use super::nature::lock;
 
-/// A teammate hears of a lost claim within this time where nothing is wrong with the stores: the poll, and a second.
-const LOST_CLAIM_HEARD: Duration = Duration::from_secs(6);
+/// A teammate learns of a lost claim within this time if the stores have no faults: the poll interval and a second.
+const LOST_CLAIM_NOTICED_MAX: Duration = Duration::from_secs(6);
 
-/// The product's tool that writes.
+/// The product's write tool.
 pub const WRITE: &str = "write_file";
 
-/// A tool that takes its time.
-pub struct Work {
+/// A slow tool.
+pub struct SlowTool {
     pub files: Arc<ProcessFiles>,
 }
 
-impl Work {
-    /// The claim the tool is used under is live, or was until a moment ago.
+impl SlowTool {
+    /// Checks that the tool's claim is live, or was until a moment ago.
     fn check_claim(&self, context: &ToolContext, lost_since: Duration) {
-        let nature = &self.files.nature;
-        let Some((id, attempt)) = *context.holding.borrow() else { return };
-        if self.files.is_dead() || lost_since < LOST_CLAIM_HEARD || nature.was_troubled(Duration::from_secs(60)) {
+        let environment = &self.files.environment;
+        let Some((id, attempt)) = *context.claim.borrow() else { return };
+        if self.files.is_dead()
+            || lost_since < LOST_CLAIM_NOTICED_MAX
+            || environment.had_fault_within(Duration::from_secs(60))
+        {
             return;
         }
-        let mut laws = lock(&nature.laws);
+        let mut invariants = lock(&environment.invariants);
         let is_live =
-            laws.task(id).is_some_and(|task| task.status == TaskStatus::InProgress && task.attempt == attempt);
+            invariants.task(id).is_some_and(|task| task.status == TaskStatus::InProgress && task.attempt == attempt);
         if !is_live {
-            laws.violate(format!(
+            invariants.violate(format!(
                 "one owner: {} works on {id}, attempt {attempt}, {lost_since:?} after it lost it",
                 context.name
             ));
@@ -48,7 +51,7 @@ impl Work {
 }
 
 #[async_trait]
-impl Tool for Work {
+impl Tool for SlowTool {
     fn spec(&self) -> ToolSpec {
         ToolSpec { name: "work".to_owned(), description: String::new(), input_schema: json!({"type": "object"}) }
     }
@@ -56,16 +59,16 @@ impl Tool for Work {
         input.to_string()
     }
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        ran(&self.files, input["call"].as_str());
+        record_call(&self.files, input["call"].as_str());
         let mut left = Duration::from_millis(input["ms"].as_u64().unwrap_or(0));
         let mut lost_since = Duration::ZERO;
         while !left.is_zero() {
             let step = left.min(Duration::from_millis(500));
             tokio::time::sleep(step).await;
             left -= step;
-            let is_live = (*context.holding.borrow()).is_none_or(|(id, attempt)| {
-                let laws = lock(&self.files.nature.laws);
-                laws.task(id).is_some_and(|task| task.status == TaskStatus::InProgress && task.attempt == attempt)
+            let is_live = (*context.claim.borrow()).is_none_or(|(id, attempt)| {
+                let invariants = lock(&self.files.environment.invariants);
+                invariants.task(id).is_some_and(|task| task.status == TaskStatus::InProgress && task.attempt == attempt)
             });
             lost_since = if is_live { Duration::ZERO } else { lost_since + step };
             self.check_claim(context, lost_since);
@@ -74,31 +77,31 @@ impl Tool for Work {
     }
 }
 
-fn ran(files: &ProcessFiles, call: Option<&str>) {
-    let mut laws = lock(&files.nature.laws);
-    let wrong = call.and_then(|call| laws.calls.ran(call));
-    wrong.into_iter().for_each(|wrong| laws.violate(wrong));
+fn record_call(files: &ProcessFiles, call: Option<&str>) {
+    let mut invariants = lock(&files.environment.invariants);
+    let wrong = call.and_then(|call| invariants.calls.ran(call));
+    wrong.into_iter().for_each(|wrong| invariants.violate(wrong));
 }
 
-/// Waits for what is done in another thread: nobody else's turn may come between, or a run would not be the same each time.
-fn at_once<R>(doing: impl Future<Output = R>) -> R {
-    let mut doing = pin!(tokio::task::unconstrained(doing));
+/// Waits for another thread. No other task may run in between, or a run would not be repeatable.
+fn block_on_ready<R>(future: impl Future<Output = R>) -> R {
+    let mut future = pin!(tokio::task::unconstrained(future));
     loop {
-        if let Poll::Ready(done) = doing.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return done;
         }
         std::thread::yield_now();
     }
 }
 
-/// The tool that writes, and whether it may.
-pub struct Watched {
+/// The write tool, with a check of its permission.
+pub struct CheckedWriteTool {
     pub inner: Arc<dyn Tool>,
     pub files: Arc<ProcessFiles>,
 }
 
 #[async_trait]
-impl Tool for Watched {
+impl Tool for CheckedWriteTool {
     fn spec(&self) -> ToolSpec {
         self.inner.spec()
     }
@@ -106,13 +109,13 @@ impl Tool for Watched {
         self.inner.about(input)
     }
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        ran(&self.files, input["content"].as_str().and_then(call_of));
-        let (name, held) = (context.name.as_str(), *context.holding.borrow());
-        let may = lock(&self.files.nature.laws).approvals.may_write(name, held);
-        let outcome = at_once(self.inner.run(input, context));
+        record_call(&self.files, input["content"].as_str().and_then(call_of));
+        let (name, held) = (context.name.as_str(), *context.claim.borrow());
+        let may = lock(&self.files.environment.invariants).approvals.may_write(name, held);
+        let outcome = block_on_ready(self.inner.run(input, context));
         if outcome.is_ok() && !may && !self.files.is_dead() {
-            let what = format!("who plans first writes nothing before: {name} wrote for {held:?}");
-            lock(&self.files.nature.laws).violate(what);
+            let what = format!("plan before writing: {name} wrote for {held:?}");
+            lock(&self.files.environment.invariants).violate(what);
         }
         outcome
     }

@@ -1,4 +1,5 @@
-//! One run: a team, a person, another worker and whatever befalls them, step by step as the plan says; then calm, and the end.
+//! One run: a team, a person, another worker and their faults, step by step from the plan; then the calm phase and the
+//! end.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,84 +15,84 @@ use brigade::domain::state::Mode;
 use brigade::models::runbook::Runbook;
 use brigade::ports::{Clock, Durability, ModelClient, ModelSpec, StoreError, StoreResult, Stores};
 use brigade::sandbox::Sandbox;
-use brigade::stores::file::workers::Incarnation;
+use brigade::stores::file::workers::ProcessId;
 use brigade::stores::fs::FileSystem;
-use brigade::stores::open::{OpenOptions, Purpose, Workspace, open_as};
-use brigade::team::handle::{Command, End, TeamHandle};
+use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace, open_as};
+use brigade::team::handle::{TeamCommand, TeamEnd, TeamHandle};
 use brigade::team::spec::{Limits, MemberSpec, TeamSpec};
-use brigade::team::{self, Start, Surroundings};
+use brigade::team::{self, StartOptions, TeamDependencies};
 use brigade::tools::Tool;
-use brigade::tools::table::tools_of;
+use brigade::tools::table::tools_for;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::accounts;
+use super::agents::{ScriptedModel, ScriptedModels};
 use super::approvals::REVIEWER_ROLE;
+use super::faults::{Environment, WORKSPACE, lock};
 use super::files::{Files, ProcessFiles};
-use super::minds::{Mind, Minds};
-use super::nature::{Nature, WORKSPACE, lock};
-use super::plan::{Deed, Plan, Reviewer, Who};
-use super::spending::Spending;
-use super::tools::{WRITE, Watched, Work};
+use super::ledger_checks;
+use super::plan::{Action, Plan, Reviewer, Who};
+use super::spending::SpendingChecks;
+use super::tools::{CheckedWriteTool, SlowTool, WRITE};
 
 pub const MEMBERS: [&str; 3] = ["alice", "bob", "carol"];
 pub const TEAM: &str = "crew";
 /// Turns of one WORK phase.
 pub const LIMITS_TURNS: u32 = 6;
 
-/// Numbers of simulated processes begin above all that a system gives.
+/// Ids of simulated processes are above all ids of real ones.
 const FIRST_PID: u32 = 4_300_000;
-/// Longer than anything may take.
+/// Time limit of every wait.
 const LONG: Duration = Duration::from_secs(4 * 3600);
-/// How long a deed may take; one that hangs in a dawdling store is given up, as a person would.
-const DEED_TIME_MAX: Duration = Duration::from_secs(30);
-/// How often what is done in the middle of a call is gone on with: more often than it gives way to others.
+/// Time limit of an action; one that hangs in a slow store is cancelled, as a person would do.
+const ACTION_TIME_MAX: Duration = Duration::from_secs(30);
+/// The most polls of an action in the middle of a call; an action yields less often than this.
 const POLLS_MAX: usize = 100;
-/// How long nothing has to happen for the team to count as at rest: longer than any wait of its own choice.
+/// The time without events after which the team counts as at rest: longer than any of its waits.
 const QUIET: Duration = Duration::from_secs(130);
 
 /// The longest answer, in tokens.
 const OUTPUT_TOKENS_MAX: u32 = 400;
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub violations: Vec<String>,
-    pub story: Vec<String>,
-    /// Tells what is on the disk in the end from anything else.
+    pub log: Vec<String>,
+    /// A digest of the final disk content.
     pub digest: u64,
 }
 
-/// One process.
+/// A simulated process.
 pub struct Process {
     pub files: Arc<ProcessFiles>,
     pub stores: Stores,
     _workspace: Workspace,
 }
 
-/// The process that leads.
+/// The process of the lead.
 struct Leader {
     process: Process,
     team: TeamHandle,
 }
 
-/// See the module.
+/// The processes and shared state of a run.
 pub struct World {
     pub plan: Plan,
-    pub nature: Arc<Nature>,
-    pub minds: Arc<Minds>,
+    pub environment: Arc<Environment>,
+    pub models: Arc<ScriptedModels>,
     leader: Mutex<Option<Leader>>,
     person: Mutex<Option<Arc<Process>>>,
     worker: Mutex<Option<Arc<Process>>>,
-    /// What the second worker holds.
+    /// The claims of the second worker.
     pub claims: Mutex<Vec<(brigade::domain::task::TaskId, u32)>>,
     next_pid: AtomicU64,
     pub clicks: AtomicU64,
-    /// Where tools write files.
+    /// The folder in which tools write files.
     folder: TempDir,
 }
 
-/// Runs a plan, the same way each time.
+/// Runs a plan, with the same result each time.
 pub fn run(plan: &Plan) -> Outcome {
     fastrand::seed(plan.seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -105,12 +106,12 @@ pub fn run(plan: &Plan) -> Outcome {
 
 impl World {
     fn new(plan: Plan) -> Arc<Self> {
-        let nature = Nature::new(plan.setup);
-        let minds = Minds::new(&nature, plan.seed, MEMBERS[..plan.setup.members].to_vec());
+        let environment = Environment::new(plan.setup);
+        let models = ScriptedModels::new(&environment, plan.seed, MEMBERS[..plan.setup.members].to_vec());
         let world = Arc::new(Self {
             plan,
-            nature,
-            minds,
+            environment,
+            models,
             leader: Mutex::default(),
             person: Mutex::default(),
             worker: Mutex::default(),
@@ -120,113 +121,114 @@ impl World {
             folder: tempfile::tempdir().expect("no folder for files"),
         });
         let weak: Weak<Self> = Arc::downgrade(&world);
-        world.nature.on_meanwhile(Box::new(move |deed| {
+        world.environment.set_concurrent_action(Box::new(move |action| {
             if let Some(world) = weak.upgrade() {
-                world.nature.note(|| format!("meanwhile {deed:?}"));
-                // What cannot be done at once is left half done, as by somebody who is killed.
-                let mut deed = pin!(world.perform(deed));
+                world.environment.note(|| format!("meanwhile {action:?}"));
+                // An action that cannot finish at once is left half done, as after a kill.
+                let mut action = pin!(world.perform(action));
                 let mut polls = 0..POLLS_MAX;
-                while polls.next().is_some() && deed.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
-                {
-                }
+                while polls.next().is_some()
+                    && action.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+                {}
             }
         }));
         world
     }
 
     async fn live(self: &Arc<Self>) {
-        for dice in 0..self.plan.setup.tasks {
-            self.perform(&Deed::AddTasks { dice }).await;
+        for seed in 0..self.plan.setup.tasks {
+            self.perform(&Action::AddTasks { seed }).await;
         }
         for step in &self.plan.steps {
-            self.lead_again().await;
+            self.ensure_lead().await;
             self.pass(Duration::from_millis(step.wait_ms)).await;
-            self.nature.note(|| format!("{:?}", step.deed));
-            // Whoever does not come to an end was killed, or dawdles.
-            let _ = tokio::time::timeout(DEED_TIME_MAX, self.perform(&step.deed)).await;
+            self.environment.note(|| format!("{:?}", step.action));
+            // An action that does not end was killed, or its store is slow.
+            let _ = tokio::time::timeout(ACTION_TIME_MAX, self.perform(&step.action)).await;
             self.reap().await;
             if self.has_failed() {
                 return;
             }
         }
         self.pass(Duration::from_secs(3)).await;
-        self.nature.calm();
+        self.environment.calm();
         self.end().await;
     }
 
-    /// All is well from now on: the team comes to its end, or to rest.
+    /// The calm phase: no faults any more; the team ends, or comes to rest.
     async fn end(self: &Arc<Self>) {
-        self.nature.note(|| "calm".to_owned());
-        lock(&self.nature.laws).spending.allow_all();
+        self.environment.note(|| "calm".to_owned());
+        lock(&self.environment.invariants).spending.allow_all();
         if self.plan.setup.budget.is_some() {
-            // What it may use now it learns when it is launched.
-            self.stop_lead(Command::Stop).await;
+            // A new budget takes effect at the launch.
+            self.stop_lead(TeamCommand::Stop).await;
         }
         lock(&self.worker).take().into_iter().for_each(|worker| worker.files.kill());
         if let Some(person) = lock(&self.person).take() {
             person.files.kill();
         }
-        self.lead_again().await;
+        self.ensure_lead().await;
         self.pass(Duration::from_secs(4)).await;
         if self.is_led() {
-            lock(&self.nature.laws).check_click(&self.nature.disk(), Path::new(WORKSPACE));
+            lock(&self.environment.invariants).check_click(&self.environment.disk(), Path::new(WORKSPACE));
         }
         if self.plan.setup.ends_at_rest {
             self.click(Mode::Continuous, false);
-            self.rest().await;
+            self.wait_for_rest().await;
         }
-        self.stop_lead(Command::Stop).await;
-        let start = Start { mode: Some(Mode::RunOnce), one_session: true, ..Start::default() };
+        self.stop_lead(TeamCommand::Stop).await;
+        let start = StartOptions { mode: Some(Mode::RunOnce), one_session: true, ..StartOptions::default() };
         if let Err(error) = self.launch(start).await {
-            return lock(&self.nature.laws).violate(format!("progress: no launch in the calm: {error}"));
+            return lock(&self.environment.invariants).violate(format!("progress: no launch in the calm: {error}"));
         }
         self.ended().await;
         self.check();
-        let (disk, mut laws) = (self.nature.disk(), lock(&self.nature.laws));
+        let (disk, mut invariants) = (self.environment.disk(), lock(&self.environment.invariants));
         let inboxes = Path::new(WORKSPACE).join(".team/inbox");
-        laws.check_arrivals(&MEMBERS[..self.plan.setup.members], &disk, &inboxes, self.nature.now());
-        laws.check_end(&disk, &Path::new(WORKSPACE).join(".tasks"));
+        invariants.check_arrivals(&MEMBERS[..self.plan.setup.members], &disk, &inboxes, self.environment.now());
+        invariants.check_end(&disk, &Path::new(WORKSPACE).join(".tasks"));
     }
 
-    /// Waits until nothing has happened for a while; then nothing may cost anything.
-    async fn rest(self: &Arc<Self>) {
+    /// Waits until nothing has happened for a while; after that, no request may be made.
+    async fn wait_for_rest(self: &Arc<Self>) {
         let begun = Instant::now();
-        let (mut last, mut since) = (self.busy(), Instant::now());
+        let (mut last, mut since) = (self.activity(), Instant::now());
         while since.elapsed() < QUIET {
             if begun.elapsed() > LONG {
-                return lock(&self.nature.laws).violate("progress: the team never rests");
+                return lock(&self.environment.invariants).violate("progress: the team never rests");
             }
             self.approve_all().await;
             self.pass(Duration::from_secs(20)).await;
-            if last != self.busy() {
-                (last, since) = (self.busy(), Instant::now());
+            if last != self.activity() {
+                (last, since) = (self.activity(), Instant::now());
             }
         }
-        let requests = self.minds.requests.load(Ordering::Relaxed);
+        let requests = self.models.requests.load(Ordering::Relaxed);
         self.pass(QUIET).await;
-        if requests != self.minds.requests.load(Ordering::Relaxed) {
-            lock(&self.nature.laws).violate("idle is free: a model was asked though nothing happened");
+        if requests != self.models.requests.load(Ordering::Relaxed) {
+            lock(&self.environment.invariants)
+                .violate("idle members make no requests: a model got a request without an event");
         }
     }
 
-    /// What moves while somebody works.
-    fn busy(&self) -> (u64, u64) {
+    /// Counters that change while a member works.
+    fn activity(&self) -> (u64, u64) {
         let mut hasher = DefaultHasher::new();
-        for (path, bytes) in self.nature.disk().contents() {
+        for (path, bytes) in self.environment.disk().contents() {
             if path.starts_with(Path::new(WORKSPACE).join(".tasks")) {
                 (path, bytes).hash(&mut hasher);
             }
         }
-        (self.minds.requests.load(Ordering::Relaxed), hasher.finish())
+        (self.models.requests.load(Ordering::Relaxed), hasher.finish())
     }
 
-    /// Lets time pass; whoever dies meanwhile is buried at once.
+    /// Lets time pass, and reaps each process that dies in the meantime.
     async fn pass(self: &Arc<Self>, time: Duration) {
         let until = Instant::now() + time;
         loop {
             let is_over = tokio::select! {
                 biased;
-                () = self.nature.died.notified() => false,
+                () = self.environment.died.notified() => false,
                 () = tokio::time::sleep_until(until.min(Instant::now() + Duration::from_secs(5))) => Instant::now() >= until,
             };
             self.reap().await;
@@ -237,14 +239,14 @@ impl World {
     }
 
     fn has_failed(&self) -> bool {
-        !lock(&self.nature.laws).violations.is_empty()
+        !lock(&self.environment.invariants).violations.is_empty()
     }
 
     fn check(&self) {
-        lock(&self.nature.laws).check(&self.nature.disk(), Path::new(WORKSPACE));
+        lock(&self.environment.invariants).check(&self.environment.disk(), Path::new(WORKSPACE));
     }
 
-    /// Ends what is left of processes that died, and checks the laws.
+    /// Ends the remains of dead processes, and checks the invariants.
     async fn reap(&self) {
         for slot in [&self.person, &self.worker] {
             let mut slot = lock(slot);
@@ -261,53 +263,53 @@ impl World {
         };
         if let Some(mut leader) = dead {
             leader.team.abort();
-            // It was ended; how does not matter.
+            // The result does not matter.
             let _ = leader.team.wait().await;
         }
-        self.bury_the_spent().await;
+        self.end_finished_leader().await;
         self.check();
     }
 
-    /// A team that ended by itself leaves its process; one whose budget is spent holds nothing.
-    async fn bury_the_spent(&self) {
+    /// A team that ended by itself ends its process; one with a spent budget holds nothing.
+    async fn end_finished_leader(&self) {
         let Some(mut leader) = lock(&self.leader).take() else { return };
         let Ok(ended) = tokio::time::timeout(Duration::ZERO, leader.team.wait()).await else {
             *lock(&self.leader) = Some(leader);
             return;
         };
         let end = ended.as_ref().map(|outcome| outcome.end);
-        self.nature.note(|| format!("{} ended by itself: {end:?}", leader.process.files.name));
-        if matches!(end, Ok(End::BudgetSpent)) && !self.nature.was_troubled(Duration::from_secs(60)) {
+        self.environment.note(|| format!("{} ended by itself: {end:?}", leader.process.files.name));
+        if matches!(end, Ok(TeamEnd::BudgetSpent)) && !self.environment.had_fault_within(Duration::from_secs(60)) {
             let me = leader.process.stores.workers.me().to_owned();
-            lock(&self.nature.laws).check_released(&me);
+            lock(&self.environment.invariants).check_released(&me);
         }
         leader.process.files.kill();
     }
 
     fn outcome(&self) -> Outcome {
         let mut hasher = DefaultHasher::new();
-        for (path, bytes) in self.nature.disk().contents() {
-            // Records of workers say how long this machine is up.
+        for (path, bytes) in self.environment.disk().contents() {
+            // Records of workers contain this machine's uptime.
             if !path.starts_with(Path::new(WORKSPACE).join(".team/workers"))
                 && !path.to_string_lossy().contains("/.tmp-")
             {
                 (path, bytes).hash(&mut hasher);
             }
         }
-        let violations = lock(&self.nature.laws).violations.clone();
+        let violations = lock(&self.environment.invariants).violations.clone();
         if !violations.is_empty() {
-            self.tell_remains();
+            self.note_files_left();
         }
-        Outcome { violations, story: self.nature.story(), digest: hasher.finish() }
+        Outcome { violations, log: self.environment.log(), digest: hasher.finish() }
     }
 
-    /// What lies on the board, in the inboxes and in the transcripts.
-    fn tell_remains(&self) {
-        for (path, bytes) in self.nature.disk().contents() {
-            let place = path.strip_prefix(WORKSPACE).unwrap_or(&path);
-            if [".tasks", ".team/inbox", ".team/transcripts"].iter().any(|folder| place.starts_with(folder)) {
+    /// Notes the files of the board, the inboxes and the transcripts.
+    fn note_files_left(&self) {
+        for (path, bytes) in self.environment.disk().contents() {
+            let relative_path = path.strip_prefix(WORKSPACE).unwrap_or(&path);
+            if [".tasks", ".team/inbox", ".team/transcripts"].iter().any(|folder| relative_path.starts_with(folder)) {
                 let text = String::from_utf8_lossy(&bytes).replace("\n  ", " ");
-                self.nature.note(|| format!("{}: {}", place.display(), text.trim_end()));
+                self.environment.note(|| format!("{}: {}", relative_path.display(), text.trim_end()));
             }
         }
     }
@@ -315,41 +317,41 @@ impl World {
 
 /// Processes.
 impl World {
-    /// A name for one that opens nothing of its own.
+    /// A name for a process that opens no files.
     pub fn next_process(&self) -> String {
         format!("command{}", self.next_pid.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub fn open(&self, what: &str, purpose: Purpose) -> StoreResult<Process> {
+    pub fn open(&self, what: &str, purpose: OpenMode) -> StoreResult<Process> {
         let number = self.next_pid.fetch_add(1, Ordering::Relaxed);
-        let files = ProcessFiles::new(format!("{what}{number}"), &self.nature);
-        self.nature.enlist(&files);
+        let files = ProcessFiles::new(format!("{what}{number}"), &self.environment);
+        self.environment.add_process(&files);
         let pid = FIRST_PID + u32::try_from(number).unwrap_or(0);
-        let process = Incarnation { pid, started_ms: number + 1 };
+        let process = ProcessId { pid, started_ms: number + 1 };
         let durability = if self.plan.setup.is_durable { Durability::Power } else { Durability::Process };
-        let clock = Arc::clone(&self.nature) as Arc<dyn Clock>;
-        let options = OpenOptions { purpose, durability, clock };
+        let clock = Arc::clone(&self.environment) as Arc<dyn Clock>;
+        let options = OpenOptions { mode: purpose, durability, clock };
         let port: Arc<dyn FileSystem> = Arc::new(Files(Arc::clone(&files)));
         let workspace = open_as(process, port, Path::new(WORKSPACE), &options)?;
-        let stores = accounts::over(&files, &workspace.stores);
+        let stores = ledger_checks::wrap(&files, &workspace.stores);
         Ok(Process { files, stores, _workspace: workspace })
     }
 
-    /// The person's process, begun where there is none.
+    /// The person's process, started if there is none.
     pub fn person(&self) -> StoreResult<Arc<Process>> {
-        self.in_slot(&self.person, "person", || Purpose::Act)
+        self.get_or_open(&self.person, "person", || OpenMode::Write)
     }
 
-    /// The second worker's process, begun where there is none.
+    /// The second worker's process, started if there is none.
     pub fn worker(&self) -> StoreResult<Arc<Process>> {
-        self.in_slot(&self.worker, "worker", || Purpose::Act)
+        self.get_or_open(&self.worker, "worker", || OpenMode::Write)
     }
 
-    fn in_slot(
+    fn get_or_open(
         &self,
         slot: &Mutex<Option<Arc<Process>>>,
         what: &str,
-        purpose: impl FnOnce() -> Purpose,
+        purpose: impl FnOnce() -> OpenMode,
     ) -> StoreResult<Arc<Process>> {
         let there = lock(slot).clone().filter(|process| !process.files.is_dead());
         if let Some(process) = there {
@@ -360,7 +362,7 @@ impl World {
         Ok(process)
     }
 
-    /// The files of a process that is there.
+    /// The files of a running process.
     pub fn files_of(&self, who: Who) -> Option<Arc<ProcessFiles>> {
         match who {
             Who::Lead => lock(&self.leader).as_ref().map(|leader| Arc::clone(&leader.process.files)),
@@ -373,50 +375,50 @@ impl World {
         lock(&self.leader).as_ref().is_some_and(|leader| !leader.process.files.is_dead())
     }
 
-    /// Another process tries to lead; it must not while one does.
+    /// Another process tries to lead; this must fail while a lead runs.
     pub fn second_lead(&self) {
         if self.is_led() {
-            match self.open("second", Purpose::Lead { team: TEAM.to_owned() }) {
-                Err(StoreError::Occupied { .. } | StoreError::Io { .. }) => {}
-                Err(error) => lock(&self.nature.laws).violate(format!("one lead: {error}")),
+            match self.open("second", OpenMode::Lead { team: TEAM.to_owned() }) {
+                Err(StoreError::AlreadyLed { .. } | StoreError::Io { .. }) => {}
+                Err(error) => lock(&self.environment.invariants).violate(format!("one lead: {error}")),
                 Ok(_) if !self.is_led() => {}
-                Ok(_) => lock(&self.nature.laws).violate("one lead: two lead at once"),
+                Ok(_) => lock(&self.environment.invariants).violate("one lead: two lead at once"),
             }
         }
     }
 
-    /// Launches a team where none is.
-    async fn lead_again(self: &Arc<Self>) {
+    /// Launches a team if none runs.
+    async fn ensure_lead(self: &Arc<Self>) {
         if !self.is_led() {
-            let start = Start { mode_without_file: Some(Mode::Continuous), ..Start::default() };
+            let start = StartOptions { mode_without_file: Some(Mode::Continuous), ..StartOptions::default() };
             if let Err(error) = self.launch(start).await {
-                self.nature.note(|| format!("not launched: {error}"));
+                self.environment.note(|| format!("not launched: {error}"));
             }
         }
     }
 
-    async fn launch(self: &Arc<Self>, start: Start) -> Result<(), String> {
-        let process = self.open("lead", Purpose::Lead { team: TEAM.to_owned() }).map_err(|error| error.to_string())?;
-        self.nature.hear_hints(process.stores.changes.clone());
-        let surroundings = self.surroundings(&process);
+    async fn launch(self: &Arc<Self>, start: StartOptions) -> Result<(), String> {
+        let process = self.open("lead", OpenMode::Lead { team: TEAM.to_owned() }).map_err(|error| error.to_string())?;
+        self.environment.send_hints_to(process.stores.changes.clone());
+        let dependencies = self.dependencies(&process);
         let died = async {
             while !process.files.is_dead() {
-                self.nature.died.notified().await;
+                self.environment.died.notified().await;
             }
         };
         let team = tokio::select! {
             biased;
             () = died => Err("it died".to_owned()),
-            team = team::launch(self.spec(), start, surroundings) => team.map_err(|error| error.to_string()),
+            team = team::launch(self.spec(), start, dependencies) => team.map_err(|error| error.to_string()),
         }?;
         *lock(&self.leader) = Some(Leader { process, team });
         Ok(())
     }
 
-    pub async fn stop_lead(&self, command: Command) {
+    pub async fn stop_lead(&self, command: TeamCommand) {
         let sender = lock(&self.leader).as_ref().map(|leader| leader.team.commands());
         if let Some(sender) = sender {
-            // A team that is gone needs no commands.
+            // An ended team needs no commands.
             let _ = sender.send(command).await;
             self.ended().await;
         }
@@ -441,11 +443,11 @@ impl World {
             _ = team.wait() => {}
             () = died => team.abort(),
             () = answering => {}
-            () = tokio::time::sleep(LONG) => lock(&self.nature.laws).violate("progress: the team never ends"),
+            () = tokio::time::sleep(LONG) => lock(&self.environment.invariants).violate("progress: the team never ends"),
         }
-        self.nature.note(|| format!("{} ended", process.files.name));
+        self.environment.note(|| format!("{} ended", process.files.name));
         process.files.kill();
-        // The recorder and the keepers find that they are alone.
+        // The recorder and the lock holders notice that they are alone.
         tokio::task::yield_now().await;
     }
 
@@ -466,64 +468,64 @@ impl World {
             ..Limits::default()
         };
         let setup = self.plan.setup;
-        let lead = model(LEAD, if setup.lead_thinks { "mind" } else { "runbook" });
+        let lead = model(LEAD, if setup.lead_is_llm { "mind" } else { "runbook" });
         let team = TeamSpec {
             limits,
-            goal: setup.lead_thinks.then(|| "Make it good".to_owned()),
+            goal: setup.lead_is_llm.then(|| "Make it good".to_owned()),
             review: setup.review.map(|reviewer| match reviewer {
                 Reviewer::Role => REVIEWER_ROLE.to_owned(),
                 Reviewer::Lead => LEAD.to_owned(),
                 Reviewer::Human => HUMAN.to_owned(),
             }),
-            budget: lock(&self.nature.laws).spending.budget(),
-            prices: Spending::prices(&[MEMBERS.as_slice(), &[LEAD]].concat()),
+            budget: lock(&self.environment.invariants).spending.budget(),
+            prices: SpendingChecks::prices(&[MEMBERS.as_slice(), &[LEAD]].concat()),
             ..TeamSpec::new(TEAM, lead).unwrap()
         };
-        let members = self.minds.members.iter().enumerate().map(|(place, who)| {
-            let role = if place + 1 == setup.members { REVIEWER_ROLE } else { "coder" };
+        let members = self.models.members.iter().enumerate().map(|(index, who)| {
+            let role = if index + 1 == setup.members { REVIEWER_ROLE } else { "coder" };
             MemberSpec {
-                plan_first: setup.plan_first && place == 0,
+                plan_first: setup.plan_first && index == 0,
                 ..MemberSpec::new(who, role, model(who, "mind")).unwrap()
             }
         });
         TeamSpec { members: members.collect(), ..team }
     }
 
-    fn surroundings(&self, process: &Process) -> Surroundings {
-        let (minds, files) = (Arc::clone(&self.minds), Arc::clone(&process.files));
+    fn dependencies(&self, process: &Process) -> TeamDependencies {
+        let (models, files) = (Arc::clone(&self.models), Arc::clone(&process.files));
         let connect = move |spec: &ModelSpec| -> Result<Arc<dyn ModelClient>, String> {
             match spec.provider.as_str() {
                 "runbook" => Ok(Arc::new(Runbook)),
-                _ => Ok(Arc::new(Mind::new(&minds, &files))),
+                _ => Ok(Arc::new(ScriptedModel::new(&models, &files))),
             }
         };
         let files = Arc::clone(&process.files);
         let tools = move |is_lead| {
             let watched = |inner: Arc<dyn Tool>| -> Arc<dyn Tool> {
                 match inner.spec().name == WRITE {
-                    true => Arc::new(Watched { inner, files: Arc::clone(&files) }),
+                    true => Arc::new(CheckedWriteTool { inner, files: Arc::clone(&files) }),
                     false => inner,
                 }
             };
-            let mut tools: Vec<_> = tools_of(is_lead).into_iter().map(watched).collect();
-            tools.push(Arc::new(Work { files: Arc::clone(&files) }) as Arc<dyn Tool>);
+            let mut tools: Vec<_> = tools_for(is_lead).into_iter().map(watched).collect();
+            tools.push(Arc::new(SlowTool { files: Arc::clone(&files) }) as Arc<dyn Tool>);
             tools
         };
-        Surroundings {
+        TeamDependencies {
             stores: process.stores.clone(),
-            clock: Arc::clone(&self.nature) as Arc<dyn Clock>,
+            clock: Arc::clone(&self.environment) as Arc<dyn Clock>,
             workspace: self.folder.path().to_owned(),
             control_files: Arc::<[PathBuf]>::default(),
             sandbox: Sandbox::without_guard(),
             connect: Arc::new(connect),
-            tools_of: Arc::new(tools),
+            tool_factory: Arc::new(tools),
             count_tokens: |text| text.len() as u64 / 4,
             repository: None,
         }
     }
 
-    /// All that is told of who works on what, for deeds that pick.
+    /// The tasks with owners and status, for actions that choose one.
     pub fn tasks(&self) -> BTreeMap<u64, brigade::domain::task::Task> {
-        lock(&self.nature.laws).known()
+        lock(&self.environment.invariants).known()
     }
 }

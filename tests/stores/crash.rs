@@ -1,4 +1,5 @@
-//! The process dies, or the power, at every call of the file system: what was accepted is there, and is delivered once.
+//! The process dies, or the power is cut, at every call of the file system: accepted changes are there, and messages
+//! are delivered once.
 
 use std::collections::HashSet;
 use std::io;
@@ -14,25 +15,25 @@ use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
 use brigade::ports::{Mailbox, StateStore, StoreResult, Transcripts};
 use brigade::stores::file::Durability;
+use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::mailbox::FileMailbox;
-use brigade::stores::file::shared::SharedFile;
 use brigade::stores::file::state::FileState;
 use brigade::stores::file::transcripts::FileTranscripts;
-use brigade::stores::fs::dying::{DyingFileSystem, Fate};
+use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 use brigade::stores::fs::simulated::{DiskOptions, SimulatedDisk};
-use brigade::stores::fs::{FileSystem, HeldLock, Stamp};
+use brigade::stores::fs::{FileStamp, FileSystem, HeldLock};
 
 use crate::support::{changes, clock};
 
 const TEAM: &str = "/w/.team";
 
-/// One life of a process that sends to alice and runs her.
-struct Life {
+/// A process that sends to alice and delivers her mail.
+struct TestProcess {
     mail: FileMailbox,
     transcripts: FileTranscripts,
 }
 
-impl Life {
+impl TestProcess {
     fn begin(files: Arc<dyn FileSystem>, durability: Durability) -> Self {
         let team = Path::new(TEAM);
         Self {
@@ -72,8 +73,8 @@ impl Life {
         self.mail.settle("alice", &self::delivered(&self.transcripts.load("alice").await?)).await
     }
 
-    /// What the process does until it dies; `accepted` are the messages whose sending returned.
-    async fn live(&self, first: u32, accepted: &mut Vec<u32>) -> StoreResult<()> {
+    /// The calls of the process until it dies; `accepted` lists the messages whose send returned.
+    async fn run_to_end(&self, first: u32, accepted: &mut Vec<u32>) -> StoreResult<()> {
         self.open().await?;
         self.send(first, accepted).await?;
         self.send(first + 1, accepted).await?;
@@ -107,7 +108,7 @@ fn delivered(records: &[Record]) -> HashSet<String> {
 }
 
 async fn check(files: Arc<dyn FileSystem>, durability: Durability, accepted: &[u32], what: &str) {
-    let life = Life::begin(files, durability);
+    let life = TestProcess::begin(files, durability);
     life.open().await.unwrap();
     life.deliver().await.unwrap();
     let received = life.received().await;
@@ -120,21 +121,21 @@ async fn check(files: Arc<dyn FileSystem>, durability: Durability, accepted: &[u
 }
 
 #[tokio::test]
-async fn a_process_killed_at_any_call_loses_and_doubles_no_mail() {
-    for fate in [Fate::DiesAt as fn(u64) -> Fate, Fate::DiesInside, Fate::FailsAt] {
+async fn kill_at_any_call_delivers_mail_exactly_once() {
+    for fate in [CallFault::CrashBefore as fn(u64) -> CallFault, CallFault::CrashDuring, CallFault::FailsAt] {
         for call in 1.. {
             let disk = SimulatedDisk::new(DiskOptions::default());
             let mut accepted = Vec::new();
-            // A life before, so that the files are there already.
-            Life::begin(Arc::new(disk.clone()), Durability::Power).live(0, &mut accepted).await.unwrap();
-            let dying = Arc::new(DyingFileSystem::new(Arc::new(disk.clone()), fate(call)));
-            let life = Life::begin(Arc::clone(&dying) as Arc<dyn FileSystem>, Durability::Power);
-            let outcome = life.live(10, &mut accepted).await;
+            // An earlier process, so that the files exist.
+            TestProcess::begin(Arc::new(disk.clone()), Durability::Power).run_to_end(0, &mut accepted).await.unwrap();
+            let dying = Arc::new(FaultyFileSystem::new(Arc::new(disk.clone()), fate(call)));
+            let life = TestProcess::begin(Arc::clone(&dying) as Arc<dyn FileSystem>, Durability::Power);
+            let outcome = life.run_to_end(10, &mut accepted).await;
             drop(life);
             let what = format!("{:?}, outcome {outcome:?}", fate(call));
             check(Arc::new(disk), Durability::Power, &accepted, &what).await;
-            if !dying.is_struck() {
-                assert!(call > 15, "hardly a call was struck: {call}");
+            if !dying.has_failed() {
+                assert!(call > 15, "too few calls were tested: {call}");
                 break;
             }
         }
@@ -142,21 +143,21 @@ async fn a_process_killed_at_any_call_loses_and_doubles_no_mail() {
 }
 
 #[tokio::test]
-async fn a_power_cut_at_any_call_loses_and_doubles_no_mail() {
+async fn power_cut_at_any_call_delivers_mail_exactly_once() {
     for call in 1.. {
         let mut is_over = false;
         for seed in 0..8 {
             let disk = SimulatedDisk::new(DiskOptions { renames_after_bytes: seed % 2 == 0, ..DiskOptions::default() });
             let mut accepted = Vec::new();
-            Life::begin(Arc::new(disk.clone()), Durability::Power).live(0, &mut accepted).await.unwrap();
-            let dying = Arc::new(DyingFileSystem::new(Arc::new(disk.clone()), Fate::DiesInside(call)));
-            let life = Life::begin(Arc::clone(&dying) as Arc<dyn FileSystem>, Durability::Power);
-            let outcome = life.live(10, &mut accepted).await;
+            TestProcess::begin(Arc::new(disk.clone()), Durability::Power).run_to_end(0, &mut accepted).await.unwrap();
+            let dying = Arc::new(FaultyFileSystem::new(Arc::new(disk.clone()), CallFault::CrashDuring(call)));
+            let life = TestProcess::begin(Arc::clone(&dying) as Arc<dyn FileSystem>, Durability::Power);
+            let outcome = life.run_to_end(10, &mut accepted).await;
             drop(life);
             let left = disk.crash(seed);
             let what = format!("call {call}, seed {seed}, outcome {outcome:?}");
             check(Arc::new(left), Durability::Power, &accepted, &what).await;
-            is_over = !dying.is_struck();
+            is_over = !dying.has_failed();
         }
         if is_over {
             break;
@@ -165,11 +166,11 @@ async fn a_power_cut_at_any_call_loses_and_doubles_no_mail() {
 }
 
 #[tokio::test]
-async fn mail_accepted_behind_a_line_of_a_program_that_syncs_nothing_survives_a_power_cut() {
+async fn mail_after_unsynced_line_survives_power_cut() {
     let disk = SimulatedDisk::new(DiskOptions::default());
-    let life = Life::begin(Arc::new(disk.clone()), Durability::Power);
+    let life = TestProcess::begin(Arc::new(disk.clone()), Durability::Power);
     life.open().await.unwrap();
-    disk.settle();
+    disk.make_all_durable();
     disk.append(&Path::new(TEAM).join("inbox/alice.jsonl"), b"{\"type\": \"message\", \"content\": \"7\"}\n").unwrap();
     let mut accepted = Vec::new();
     life.send(1, &mut accepted).await.unwrap();
@@ -182,36 +183,36 @@ fn state_text(mode: &str) -> String {
     )
 }
 
-/// A state store over a disk on which the file says `continuous`, durably.
+/// A state store on a disk whose state file durably contains `continuous`.
 fn disk_with_state() -> (SimulatedDisk, PathBuf) {
     let disk = SimulatedDisk::new(DiskOptions { renames_after_bytes: false, ..DiskOptions::default() });
     let path = PathBuf::from("/w/agent_state.json");
     disk.create_folder(Path::new("/w")).unwrap();
     disk.write(&path, state_text("continuous").as_bytes()).unwrap();
-    disk.settle();
+    disk.make_all_durable();
     (disk, path)
 }
 
 fn state_store(files: Arc<dyn FileSystem>) -> FileState {
-    let file = SharedFile::new(
+    let file = ExchangeFile::new(
         files,
         Durability::Power,
         Path::new("/w"),
         "agent_state.json",
         Path::new(TEAM),
-        FileState::is_whole,
+        FileState::is_valid,
     );
-    FileState::new(file.by_turns(&Path::new(TEAM).join("spare")), clock(), changes(), true)
+    FileState::new(file.with_spare_inodes(&Path::new(TEAM).join("spare")), clock(), changes(), true)
 }
 
 #[tokio::test]
-async fn the_shared_state_is_the_old_or_the_new_one_whenever_the_power_is_cut() {
+async fn power_cut_leaves_old_or_new_state_file() {
     let wish = SetDesired { mode: Mode::RunCleanup, by: "human".into(), note: String::new(), only_if: None };
     for call in 1.. {
         let mut is_over = false;
         for seed in 0..16 {
             let (disk, path) = disk_with_state();
-            let dying = Arc::new(DyingFileSystem::new(Arc::new(disk.clone()), Fate::DiesInside(call)));
+            let dying = Arc::new(FaultyFileSystem::new(Arc::new(disk.clone()), CallFault::CrashDuring(call)));
             let update = StateUpdate { desired: Some(wish.clone()), report: None };
             let outcome = state_store(Arc::clone(&dying) as Arc<dyn FileSystem>).update(update).await;
             let is_cut = seed % 2 == 0;
@@ -224,10 +225,10 @@ async fn the_shared_state_is_the_old_or_the_new_one_whenever_the_power_is_cut() 
             if outcome.is_ok() && !is_cut {
                 assert_eq!(found.desired, Mode::RunCleanup, "{what}");
             }
-            // What the dead process left is no click of anybody.
+            // The file of the dead process is no click.
             let state = state_store(Arc::new(left)).update(StateUpdate::default()).await.unwrap();
             assert_eq!(state.desired, found.desired, "{what}");
-            is_over = !dying.is_struck();
+            is_over = !dying.has_failed();
         }
         if is_over {
             break;
@@ -236,7 +237,7 @@ async fn the_shared_state_is_the_old_or_the_new_one_whenever_the_power_is_cut() 
 }
 
 #[tokio::test]
-async fn a_click_between_any_two_calls_of_an_ending_wins() {
+async fn desired_state_set_during_session_end_wins() {
     for (call, in_place) in (1..70).flat_map(|call| [(call, false), (call, true)]) {
         let (disk, path) = disk_with_state();
         let clicking = Arc::new(ClickingAt { disk: disk.clone(), call, in_place, calls: AtomicU64::new(0), path });
@@ -263,17 +264,17 @@ async fn a_click_between_any_two_calls_of_an_ending_wins() {
 }
 
 #[tokio::test]
-async fn a_click_between_any_two_calls_of_a_launch_wins() {
+async fn desired_state_set_during_launch_wins() {
     let left = state_text("run_once").replace("\"note\": \"\"", "\"note\": \"left\"");
     for (call, in_place) in (1..70).flat_map(|call| [(call, false), (call, true)]) {
-        let noted = Expected::Noted(Mode::RunOnce, "left".to_owned());
+        let noted = Expected::ModeWithNote(Mode::RunOnce, "left".to_owned());
         for (before, only_if) in [(Some(&left), noted), (None, Expected::NoFile)] {
             let (disk, path) = disk_with_state();
             match before {
                 Some(text) => disk.write(&path, text.as_bytes()).unwrap(),
                 None => disk.remove(&path).unwrap(),
             }
-            disk.settle();
+            disk.make_all_durable();
             let clicking = Arc::new(ClickingAt { disk, call, in_place, calls: AtomicU64::new(0), path });
             let store = state_store(Arc::clone(&clicking) as Arc<dyn FileSystem>);
             let note = "launched".to_owned();
@@ -289,7 +290,7 @@ async fn a_click_between_any_two_calls_of_a_launch_wins() {
     }
 }
 
-/// A file system on which somebody clicks `run_once` just before one call.
+/// A file system on which `run_once` is clicked just before one call.
 struct ClickingAt {
     disk: SimulatedDisk,
     call: u64,
@@ -316,10 +317,10 @@ impl FileSystem for ClickingAt {
     fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
         self.count().list(folder)
     }
-    fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+    fn stamp(&self, path: &Path) -> io::Result<FileStamp> {
         self.count().stamp(path)
     }
-    fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)> {
+    fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, FileStamp)> {
         self.count().read(path, offset, bytes_max)
     }
     fn create_folder(&self, folder: &Path) -> io::Result<()> {

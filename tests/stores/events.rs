@@ -1,17 +1,17 @@
-//! The event log: numbered without gaps, also over full disks, parts and runs.
+//! The event log: numbers without gaps, also over full disks, parts and runs.
 
 use std::fs;
 use std::sync::Arc;
 
-use brigade::domain::event::{Event, Fact};
+use brigade::domain::event::{Event, EventKind};
 use brigade::ports::EventLog;
 use brigade::stores::file::events::{EventReader, FileEventLog, PARTS_MAX};
-use brigade::stores::fs::dying::{DyingFileSystem, Fate};
+use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 
 use crate::support::{clock, real, worlds};
 
-fn fact(text: &str) -> Fact {
-    Fact::Warning { about: "test".into(), text: text.into() }
+fn fact(text: &str) -> EventKind {
+    EventKind::Warning { about: "test".into(), text: text.into() }
 }
 
 fn numbers(events: &[Event]) -> Vec<u64> {
@@ -19,19 +19,19 @@ fn numbers(events: &[Event]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn facts_are_numbered_from_one_in_their_order() {
+async fn events_are_numbered_from_one_in_order() {
     for world in worlds().await {
         let log = &world.stores.events;
         assert!(log.append(Vec::new()).await.unwrap().is_empty());
         let first = log.append(vec![fact("a"), fact("b")]).await.unwrap();
         let second = log.append(vec![fact("c")]).await.unwrap();
         assert_eq!((numbers(&first), numbers(&second)), (vec![1, 2], vec![3]), "{}", world.kind);
-        assert_eq!(first[1].fact, fact("b"));
+        assert_eq!(first[1].kind, fact("b"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_writers_leave_a_log_without_gaps() {
+async fn concurrent_writers_leave_event_log_without_gaps() {
     let folder = tempfile::tempdir().unwrap();
     let log = Arc::new(FileEventLog::with_part_bytes(real(), clock(), folder.path(), 20_000));
     let mut reader = EventReader::new(real(), folder.path());
@@ -55,26 +55,26 @@ async fn many_writers_leave_a_log_without_gaps() {
     }
     assert_eq!(numbers(&read), (1..=800).collect::<Vec<_>>());
     assert!(folder.path().join("events.2.jsonl").exists());
-    // A reader that comes later finds the whole run over all parts.
+    // A later reader finds the whole run over all parts.
     assert_eq!(numbers(&EventReader::new(real(), folder.path()).read_new().unwrap()), numbers(&read));
 }
 
 #[tokio::test]
-async fn a_run_begins_anew_and_the_parts_are_bounded() {
+async fn new_run_restarts_numbers_and_log_parts_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
     for run in 0..10 {
         let log = FileEventLog::new(real(), clock(), folder.path());
         let events = log.append(vec![fact(&run.to_string()), fact("x")]).await.unwrap();
         assert_eq!(numbers(&events), [1, 2]);
         let read = EventReader::new(real(), folder.path()).read_new().unwrap();
-        assert_eq!(read, events, "the newest run and no other");
+        assert_eq!(read, events, "not exactly the newest run");
     }
     let parts = fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(parts, PARTS_MAX as usize + 1);
 }
 
 #[tokio::test]
-async fn half_a_line_is_read_once_it_is_whole() {
+async fn partial_event_line_is_read_once_complete() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("events.jsonl");
     let sample = include_str!("../contracts/events.jsonl");
@@ -89,10 +89,10 @@ async fn half_a_line_is_read_once_it_is_whole() {
 }
 
 #[tokio::test]
-async fn a_full_disk_stops_nothing_and_leaves_no_gap() {
+async fn failed_event_write_leaves_no_gap() {
     for at in 1..8 {
         let folder = tempfile::tempdir().unwrap();
-        let dying = Arc::new(DyingFileSystem::new(real(), Fate::FailsAt(at)));
+        let dying = Arc::new(FaultyFileSystem::new(real(), CallFault::FailsAt(at)));
         let log = FileEventLog::with_part_bytes(dying, clock(), folder.path(), 500);
         for number in 1..=20_u64 {
             let events = log.append(vec![fact("one"), fact("two")]).await.unwrap();
@@ -109,9 +109,9 @@ async fn a_full_disk_stops_nothing_and_leaves_no_gap() {
 }
 
 #[tokio::test]
-async fn facts_wait_for_room_on_the_disk() {
+async fn events_wait_in_memory_while_disk_is_full() {
     let folder = tempfile::tempdir().unwrap();
-    let dying = Arc::new(DyingFileSystem::new(real(), Fate::DiskFullFrom(2)));
+    let dying = Arc::new(FaultyFileSystem::new(real(), CallFault::DiskFullFrom(2)));
     let log = FileEventLog::new(dying, clock(), folder.path());
     log.append(vec![fact("written")]).await.unwrap();
     let mut accepted = 1;
@@ -123,13 +123,13 @@ async fn facts_wait_for_room_on_the_disk() {
         }
     };
     assert!(refused.to_string().contains("events.jsonl"), "{refused}");
-    assert!(accepted > 50, "only {accepted} facts waited");
-    // What is refused takes no number.
+    assert!(accepted > 50, "only {accepted} events waited");
+    // A refused event gets no number.
     assert_eq!(numbers(&log.append(vec![fact("small")]).await.unwrap()), [accepted + 1]);
 }
 
 #[tokio::test]
-async fn a_folder_in_the_place_of_the_log_or_of_a_part_stops_no_run() {
+async fn folder_in_place_of_event_log_stops_no_run() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     for run in 0..10 {
@@ -145,6 +145,6 @@ async fn a_folder_in_the_place_of_the_log_or_of_a_part_stops_no_run() {
         let events = log.append(vec![fact(&run.to_string())]).await.unwrap();
         assert_eq!(EventReader::new(real(), folder.path()).read_new().unwrap(), events, "run {run}");
     }
-    assert!(at("events.2.jsonl").is_dir(), "it is nobody's to remove");
+    assert!(at("events.2.jsonl").is_dir(), "a foreign folder was removed");
     assert!(at("events.5.jsonl").is_file());
 }

@@ -1,40 +1,40 @@
-//! The ledger: what was recorded counts after any death, once, and the file stays small.
+//! The ledger: recorded usage counts once after any crash, and the file stays small.
 
 use std::fs;
 use std::sync::Arc;
 
-use brigade::domain::spend::{Account, LedgerEntry, LedgerLine};
+use brigade::domain::budget::{LedgerEntry, LedgerRecord, UsageKey};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::Usage;
 use brigade::ports::Ledger;
 use brigade::stores::file::ledger::FileLedger;
-use brigade::stores::fs::dying::{DyingFileSystem, Fate};
+use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 
 use crate::support::{real, worlds};
 
-fn account() -> Account {
-    Account { team: "crew".into(), teammate: "alice".into(), model: "m".into() }
+fn account() -> UsageKey {
+    UsageKey { team: "crew".into(), teammate: "alice".into(), model: "m".into() }
 }
 
 fn usage(input_tokens: u64) -> Usage {
     Usage { input_tokens, ..Usage::default() }
 }
 
-/// A request of this number is sent, which can use 1,000 tokens, and over, having used its number.
-fn request(request: u64) -> [LedgerLine; 2] {
+/// The start and end of request number `request`, which can use 1,000 tokens and used as many as its number.
+fn request(request: u64) -> [LedgerRecord; 2] {
     let sent = LedgerEntry::Sent { request, account: account(), usage: usage(1_000) };
     let ended = LedgerEntry::Ended { request, account: account(), usage: usage(request), confirmed: true };
-    [LedgerLine::new(UnixMs(1), sent), LedgerLine::new(UnixMs(2), ended)]
+    [LedgerRecord::new(UnixMs(1), sent), LedgerRecord::new(UnixMs(2), ended)]
 }
 
 async fn used(ledger: &dyn Ledger) -> (u64, u64) {
     let mut book = ledger.read().await.unwrap();
-    book.close_open();
+    book.settle_open_requests();
     book.spent().get(&account()).map_or((0, 0), |spend| (spend.usage.total(), spend.requests))
 }
 
 #[tokio::test]
-async fn what_was_appended_is_counted_in_every_store() {
+async fn ledger_counts_appended_requests_in_every_store() {
     for world in worlds().await {
         let ledger = &world.stores.ledger;
         assert_eq!(used(ledger.as_ref()).await, (0, 0), "{}", world.kind);
@@ -44,13 +44,13 @@ async fn what_was_appended_is_counted_in_every_store() {
         ledger.append(vec![ended]).await.unwrap();
         assert_eq!(used(ledger.as_ref()).await, (7, 1), "{}", world.kind);
         let reset = LedgerEntry::Reset { team: "crew".into() };
-        ledger.append(vec![LedgerLine::new(UnixMs(3), reset), sent]).await.unwrap();
+        ledger.append(vec![LedgerRecord::new(UnixMs(3), reset), sent]).await.unwrap();
         assert_eq!(used(ledger.as_ref()).await, (1_000, 1), "{}", world.kind);
     }
 }
 
 #[tokio::test]
-async fn a_ledger_that_has_grown_large_is_folded_and_comes_to_the_same() {
+async fn large_ledger_is_folded_with_same_totals() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = FileLedger::with_bytes(real(), folder.path(), 4_096);
     for number in 1..=500 {
@@ -65,21 +65,28 @@ async fn a_ledger_that_has_grown_large_is_folded_and_comes_to_the_same() {
 }
 
 #[tokio::test]
-async fn a_process_killed_at_any_call_loses_and_doubles_no_request() {
-    let fates = |call| [Fate::DiesAt(call), Fate::DiesInside(call), Fate::DiskFullFrom(call), Fate::FailsAt(call)];
+async fn kill_at_any_call_counts_ledger_requests_once() {
+    let fates = |call| {
+        [
+            CallFault::CrashBefore(call),
+            CallFault::CrashDuring(call),
+            CallFault::DiskFullFrom(call),
+            CallFault::FailsAt(call),
+        ]
+    };
     for fate in (1..36).flat_map(fates) {
         let folder = tempfile::tempdir().unwrap();
         let team = folder.path().join(".team");
         fs::create_dir(&team).unwrap();
-        let dying = FileLedger::with_bytes(Arc::new(DyingFileSystem::new(real(), fate)), &team, 700);
+        let dying = FileLedger::with_bytes(Arc::new(FaultyFileSystem::new(real(), fate)), &team, 700);
         let (mut accepted, mut tried) = (0, 0);
         for number in 1..=12 {
             for line in request(number) {
                 tried += 1;
                 match dying.append(vec![line.clone()]).await {
                     Ok(()) => accepted += 1,
-                    // A disk that has room again: what was cut off is written once, by the next append.
-                    Err(_) if matches!(fate, Fate::FailsAt(_)) => dying.append(vec![line]).await.unwrap(),
+                    // The disk has room again: the next append writes the truncated line once.
+                    Err(_) if matches!(fate, CallFault::FailsAt(_)) => dying.append(vec![line]).await.unwrap(),
                     Err(_) => {}
                 }
             }
@@ -87,10 +94,11 @@ async fn a_process_killed_at_any_call_loses_and_doubles_no_request() {
         let next = FileLedger::with_bytes(real(), &team, 700);
         next.append(request(100).to_vec()).await.unwrap();
         let (tokens, requests) = used(&next).await;
-        if matches!(fate, Fate::FailsAt(_)) || accepted == tried {
+        if matches!(fate, CallFault::FailsAt(_)) || accepted == tried {
             assert_eq!((tokens, requests), (78 + 100, 13), "{fate:?}");
         } else {
-            // Lines go in pairs, so this many requests were accepted wholly; one more may be there with the most it can use.
+            // Lines are written in pairs, so this many requests were fully accepted; one more may be there with its
+            // upper limit.
             let whole = accepted / 2;
             let least = whole * (whole + 1) / 2 + 100;
             assert!((least..=least + 1_000).contains(&tokens), "{fate:?}: {tokens} tokens, {accepted} lines accepted");

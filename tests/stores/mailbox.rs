@@ -1,4 +1,4 @@
-//! Mail: accepted once, delivered once, in order, whoever else writes the inboxes.
+//! Mail: accepted once, delivered once, in order, with any other writers of the inboxes.
 
 use std::collections::HashSet;
 use std::fs;
@@ -34,7 +34,7 @@ fn inbox(workspace: &Path, name: &str) -> PathBuf {
     workspace.join(".team/inbox").join(format!("{name}.jsonl"))
 }
 
-/// A line as the tutorial program writes it: opens with mode "a", takes no lock.
+/// Writes a line as the tutorial program does: with mode "a" and without a lock.
 fn tutorial_writes(workspace: &Path, name: &str, line: &str) {
     fs::create_dir_all(workspace.join(".team/inbox")).unwrap();
     let mut file = fs::OpenOptions::new().append(true).create(true).open(inbox(workspace, name)).unwrap();
@@ -46,7 +46,7 @@ fn taken_files(workspace: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn mail_is_handed_out_until_a_transcript_carries_it() {
+async fn mail_is_delivered_until_settled() {
     for world in worlds().await {
         let mail = &world.stores.mailbox;
         mail.open_inboxes(&names(&["alice"])).await.unwrap();
@@ -71,7 +71,7 @@ async fn mail_is_handed_out_until_a_transcript_carries_it() {
 }
 
 #[tokio::test]
-async fn an_id_is_given_and_hints_are_sent() {
+async fn sent_mail_gets_id_and_change_notice() {
     for world in worlds().await {
         let mail = &world.stores.mailbox;
         let mut changes = world.stores.changes.subscribe();
@@ -86,7 +86,7 @@ async fn an_id_is_given_and_hints_are_sent() {
 }
 
 #[tokio::test]
-async fn nobody_is_written_to_who_is_not_there() {
+async fn unknown_recipient_is_refused() {
     for world in worlds().await {
         let mail = &world.stores.mailbox;
         mail.open_inboxes(&names(&["alice"])).await.unwrap();
@@ -100,7 +100,7 @@ async fn nobody_is_written_to_who_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_long_and_a_full_inbox_are_errors() {
+async fn long_message_and_full_inbox_are_errors() {
     for world in worlds().await {
         let mail = &world.stores.mailbox;
         let error = mail.send("lead", message("bob", &"x".repeat(MESSAGE_BYTES_MAX))).await.unwrap_err();
@@ -117,15 +117,15 @@ async fn a_message_that_is_too_long_and_a_full_inbox_are_errors() {
         assert_eq!(sent, 16, "{}", world.kind);
         let taken = mail.take("lead", &HashSet::new()).await.unwrap();
         assert_eq!(taken.len(), 16);
-        // What was taken still waits.
+        // The taken messages still wait.
         assert!(matches!(mail.send("lead", large.clone()).await, Err(StoreError::InboxFull { .. })), "{}", world.kind);
         mail.settle("lead", &keys(&taken)).await.unwrap();
-        eventually("there is room again", async || mail.send("lead", large.clone()).await.is_ok()).await;
+        eventually("the disk has room again", async || mail.send("lead", large.clone()).await.is_ok()).await;
     }
 }
 
 #[tokio::test]
-async fn an_inbox_of_many_small_messages_is_full_too() {
+async fn inbox_message_count_is_limited() {
     let folder = tempfile::tempdir().unwrap();
     let mail = mailbox(real(), folder.path(), Durability::Process);
     mail.send("lead", message("bob", "first")).await.unwrap();
@@ -143,7 +143,7 @@ async fn an_inbox_of_many_small_messages_is_full_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_senders_at_once_keep_their_order() {
+async fn concurrent_senders_keep_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let reader = mailbox(real(), folder.path(), Durability::Process);
     let senders: Vec<_> = (0..8)
@@ -177,7 +177,7 @@ async fn many_senders_at_once_keep_their_order() {
 }
 
 #[tokio::test]
-async fn lines_of_the_tutorial_program_are_delivered_once_also_across_restarts() {
+async fn tutorial_program_mail_is_delivered_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
@@ -192,14 +192,14 @@ async fn lines_of_the_tutorial_program_are_delivered_once_also_across_restarts()
     let mail = mailbox(real(), path, Durability::Process);
     assert_eq!(keys(&mail.take("alice", &HashSet::new()).await.unwrap()), carried, "the keys changed");
     assert!(mail.take("alice", &carried).await.unwrap().is_empty());
-    eventually("the taken file goes by itself", async || taken_files(path).is_empty()).await;
-    // The same lines again are other messages.
+    eventually("the taken file is removed without a call", async || taken_files(path).is_empty()).await;
+    // The same lines again are new messages.
     tutorial_writes(path, "alice", sample);
     assert_eq!(mail.take("alice", &carried).await.unwrap().len(), first.len());
 }
 
 #[tokio::test]
-async fn a_line_written_into_a_taken_file_is_delivered() {
+async fn line_written_into_taken_file_is_delivered() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
@@ -219,11 +219,11 @@ async fn a_line_written_into_a_taken_file_is_delivered() {
     assert_eq!(contents(&found), ["two"]);
     delivered.extend(keys(&found));
     mail.settle("lead", &delivered).await.unwrap();
-    eventually("the taken file goes", async || taken_files(path).is_empty()).await;
+    eventually("the taken file is removed", async || taken_files(path).is_empty()).await;
 }
 
 #[tokio::test]
-async fn a_torn_tail_costs_nobody_elses_message() {
+async fn torn_line_loses_no_other_message() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
@@ -237,11 +237,15 @@ async fn a_torn_tail_costs_nobody_elses_message() {
     mail.take("lead", &HashSet::new()).await.unwrap();
     let restarted = mailbox(real(), path, Durability::Process);
     restarted.take("lead", &HashSet::new()).await.unwrap();
-    assert_eq!(fs::read_to_string(path.join(".team/inbox/.spoiled.jsonl")).unwrap(), spoiled, "named again");
+    assert_eq!(
+        fs::read_to_string(path.join(".team/inbox/.spoiled.jsonl")).unwrap(),
+        spoiled,
+        "the line was set aside twice"
+    );
 }
 
 #[tokio::test]
-async fn a_line_in_the_making_is_waited_for_and_one_that_stays_torn_is_kept_aside() {
+async fn torn_line_is_waited_for_then_quarantined() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
@@ -255,17 +259,17 @@ async fn a_line_in_the_making_is_waited_for_and_one_that_stays_torn_is_kept_asid
     assert_eq!(contents(&taken), ["whole"]);
     mail.settle("lead", &keys(&taken)).await.unwrap();
     tutorial_writes(path, "lead", "{\"content\": \"never who");
-    eventually("it is kept aside", async || {
+    eventually("the line is set aside", async || {
         assert!(mail.take("lead", &keys(&taken)).await.unwrap().is_empty());
         path.join(".team/inbox/.spoiled.jsonl").exists()
     })
     .await;
     assert!(mail.waiting().await.unwrap().is_empty());
-    eventually("nothing is left of it", async || taken_files(path).is_empty()).await;
+    eventually("no temporary file is left", async || taken_files(path).is_empty()).await;
 }
 
 #[tokio::test]
-async fn garbage_of_all_kinds_blocks_no_message() {
+async fn malformed_inbox_lines_block_no_message() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
@@ -286,7 +290,7 @@ async fn garbage_of_all_kinds_blocks_no_message() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn an_inbox_that_is_a_link_is_not_followed() {
+async fn linked_inbox_is_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
@@ -301,7 +305,7 @@ async fn an_inbox_that_is_a_link_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_reader_that_empties_the_inbox_takes_what_it_took_and_no_more() {
+async fn inbox_emptied_by_other_reader_keeps_working() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
     let mail = mailbox(real(), &path, Durability::Process);
@@ -336,7 +340,7 @@ async fn a_reader_that_empties_the_inbox_takes_what_it_took_and_no_more() {
 }
 
 #[tokio::test]
-async fn mail_in_an_inbox_of_another_spelling_is_found() {
+async fn inbox_name_is_found_in_any_case() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
@@ -348,7 +352,7 @@ async fn mail_in_an_inbox_of_another_spelling_is_found() {
 }
 
 #[tokio::test]
-async fn another_process_knows_the_recipients_and_a_new_run_begins_with_its_own() {
+async fn new_run_replaces_recipients_for_all_processes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let first = mailbox(real(), path, Durability::Process);
@@ -366,7 +370,7 @@ async fn another_process_knows_the_recipients_and_a_new_run_begins_with_its_own(
 
 #[cfg(unix)]
 #[tokio::test]
-async fn inboxes_that_cannot_be_mail_are_put_aside_and_do_not_wait() {
+async fn invalid_inboxes_are_quarantined() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
@@ -383,7 +387,7 @@ async fn inboxes_that_cannot_be_mail_are_put_aside_and_do_not_wait() {
 }
 
 #[tokio::test]
-async fn what_is_carried_is_not_seen_to_wait_and_goes_with_a_later_process() {
+async fn settled_mail_is_removed_by_later_process() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let first = mailbox(real(), path, Durability::Process);
@@ -393,8 +397,8 @@ async fn what_is_carried_is_not_seen_to_wait_and_goes_with_a_later_process() {
     first.settle("human", &HashSet::from([taken[0].key.clone()])).await.unwrap();
     assert_eq!(contents(&first.peek("human").await.unwrap()), ["two"]);
     drop(first);
-    // Each process that only looks once lets go of what has settled before it came.
-    eventually("the taken file goes", async || {
+    // Each process that looks once releases the messages that settled before it started.
+    eventually("the taken file is removed", async || {
         mailbox(real(), path, Durability::Process).settle("human", &keys(&taken)).await.unwrap();
         taken_files(path).is_empty()
     })

@@ -1,24 +1,24 @@
-//! Opening a workspace: who may, what is said, and the hints that tell of changes by others.
+//! Opening a workspace: permissions, notices, and hints about changes by other processes.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::time::Instant;
 
-use brigade::domain::change::{Actor, ActorKind};
+use brigade::domain::approval::{Request, RequestKind};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::Name;
-use brigade::domain::request::{Request, RequestKind};
 use brigade::domain::state::{Mode, SetDesired, StateUpdate};
 use brigade::domain::task::NewTask;
 use brigade::domain::time::UnixMs;
+use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::{StoreChange, StoreError, Stores};
 use brigade::stores::file::{LOCK_FILES, WORKERS_FOLDER};
-use brigade::stores::open::{Purpose, StoreKind, leader, open};
+use brigade::stores::workspace::{OpenMode, StoreKind, current_leader, open};
 use tokio::sync::broadcast::Receiver;
 
-use crate::support::{PATIENCE, lead, options};
+use crate::support::{WAIT_TIME_MAX, lead, options};
 
-/// Waits for a hint and passes over all others.
+/// Waits for this hint and skips all others.
 async fn hint(changes: &mut Receiver<StoreChange>, wanted: &StoreChange) {
     let wait = async {
         loop {
@@ -28,30 +28,30 @@ async fn hint(changes: &mut Receiver<StoreChange>, wanted: &StoreChange) {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("no hint of {wanted:?}"));
+    tokio::time::timeout(WAIT_TIME_MAX, wait).await.unwrap_or_else(|_| panic!("no hint of {wanted:?}"));
 }
 
 #[tokio::test]
-async fn one_process_leads_and_others_act_beside_it() {
+async fn second_lead_is_refused_but_other_processes_may_act() {
     let folder = tempfile::tempdir().unwrap();
     let first = open(folder.path(), lead()).await.unwrap();
     let refused = open(folder.path(), lead()).await.err().unwrap();
-    assert!(matches!(refused, StoreError::Occupied { .. }), "{refused}");
-    assert_eq!(leader(folder.path()).unwrap().unwrap().team, "my-team");
-    let beside = open(folder.path(), options(Purpose::Act)).await.unwrap();
+    assert!(matches!(refused, StoreError::AlreadyLed { .. }), "{refused}");
+    assert_eq!(current_leader(folder.path()).unwrap().unwrap().team, "my-team");
+    let beside = open(folder.path(), options(OpenMode::Write)).await.unwrap();
     first.stores.mailbox.open_inboxes(&[Name::new("alice").unwrap()]).await.unwrap();
     let message = Message::new(MessageType::Message, "human", "hello", UnixMs(0));
     beside.stores.mailbox.send("alice", message).await.unwrap();
     assert_eq!(first.stores.mailbox.waiting().await.unwrap(), ["alice"]);
-    assert_eq!(beside.stores.workers.survey().await.unwrap().live.len(), 1);
+    assert_eq!(beside.stores.workers.reap_dead_workers().await.unwrap().live.len(), 1);
     drop((first, beside));
-    assert_eq!(leader(folder.path()).unwrap(), None);
+    assert_eq!(current_leader(folder.path()).unwrap(), None);
     open(folder.path(), lead()).await.unwrap();
 }
 
 #[cfg(unix)]
 #[tokio::test]
-async fn lock_files_are_listed_and_there_from_the_start() {
+async fn lock_files_exist_at_open_and_match_list() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let workspace = open(folder.path(), lead()).await.unwrap();
@@ -59,7 +59,7 @@ async fn lock_files_are_listed_and_there_from_the_start() {
         let about = fs::metadata(folder.path().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
         assert_eq!(about.permissions().mode() & 0o777, 0o600, "{file}");
     }
-    // Whatever the stores do, they make no other.
+    // No store call creates another one.
     let Stores { mailbox, state, roster, requests, board, .. } = &workspace.stores;
     mailbox.open_inboxes(&[Name::new("alice").unwrap()]).await.unwrap();
     mailbox.send("alice", Message::new(MessageType::Message, "human", "hello", UnixMs(0))).await.unwrap();
@@ -92,39 +92,39 @@ async fn lock_files_are_listed_and_there_from_the_start() {
 }
 
 #[tokio::test]
-async fn looking_makes_nothing() {
+async fn read_only_open_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let looker = open(folder.path(), options(Purpose::Look)).await.unwrap();
+    let looker = open(folder.path(), options(OpenMode::ReadOnly)).await.unwrap();
     assert_eq!(looker.stores.state.read().await.unwrap(), None);
     assert!(looker.stores.roster.read().await.unwrap().is_empty());
     assert!(looker.stores.mailbox.waiting().await.unwrap().is_empty());
     assert!(looker.stores.mailbox.peek("human").await.unwrap().is_empty());
     assert!(looker.stores.transcripts.load("alice").await.unwrap().is_empty());
-    assert!(looker.stores.workers.survey().await.unwrap().live.is_empty());
+    assert!(looker.stores.workers.reap_dead_workers().await.unwrap().live.is_empty());
     assert!(looker.stores.board.view().await.unwrap().tasks.is_empty());
     assert!(fs::read_dir(folder.path()).unwrap().next().is_none());
 }
 
 #[tokio::test]
-async fn files_of_a_newer_brigade_are_refused() {
+async fn newer_format_is_refused_for_every_purpose() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join(".team")).unwrap();
     fs::write(folder.path().join(".team/FORMAT"), "2\n").unwrap();
-    for purpose in [Purpose::Lead { team: "t".into() }, Purpose::Act, Purpose::Look] {
+    for purpose in [OpenMode::Lead { team: "t".into() }, OpenMode::Write, OpenMode::ReadOnly] {
         let refused = open(folder.path(), options(purpose)).await.err().unwrap();
         assert!(matches!(refused, StoreError::NewerFormat { found: 2, .. }), "{refused}");
     }
 }
 
 #[test]
-fn kinds_are_found_by_name() {
+fn store_kind_is_found_by_name() {
     assert!(StoreKind::named("file").is_some() && StoreKind::named("memory").is_some());
     assert!(StoreKind::named("postgres").is_none());
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_by_other_programs_are_told_at_once() {
+async fn change_by_other_program_sends_notice() {
     let folder = tempfile::tempdir().unwrap();
     let workspace = open(folder.path(), lead()).await.unwrap();
     assert!(workspace.warnings.is_empty(), "{:?}", workspace.warnings);
@@ -150,7 +150,7 @@ async fn changes_by_other_programs_are_told_at_once() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_do_not_matter_wake_nobody_and_many_changes_are_few_hints() {
+async fn irrelevant_files_send_no_notice_and_bursts_merge() {
     let folder = tempfile::tempdir().unwrap();
     let workspace = open(folder.path(), lead()).await.unwrap();
     let mut changes = workspace.stores.changes.subscribe();
@@ -162,10 +162,10 @@ async fn names_that_do_not_matter_wake_nobody_and_many_changes_are_few_hints() {
         fs::write(path.join(".team/inbox/bob.jsonl"), "").unwrap();
     }
     fs::write(path.join(".tasks/task_9.json"), "{").unwrap();
-    // The events come in their order: with this one all others have come.
+    // Events arrive in order: after this one, all others have arrived.
     let mut seen = Vec::new();
     while seen.last() != Some(&StoreChange::Board) {
-        seen.push(tokio::time::timeout(PATIENCE, changes.recv()).await.unwrap().unwrap());
+        seen.push(tokio::time::timeout(WAIT_TIME_MAX, changes.recv()).await.unwrap().unwrap());
     }
     assert_eq!(seen, [StoreChange::Board]);
     let began = Instant::now();
@@ -183,7 +183,7 @@ async fn names_that_do_not_matter_wake_nobody_and_many_changes_are_few_hints() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_that_is_made_anew_is_watched_again() {
+async fn recreated_folder_is_watched_again() {
     let folder = tempfile::tempdir().unwrap();
     let workspace = open(folder.path(), lead()).await.unwrap();
     let mut changes = workspace.stores.changes.subscribe();
@@ -198,7 +198,7 @@ async fn a_folder_that_is_made_anew_is_watched_again() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_watch_ends_with_the_workspace() {
+async fn watch_threads_end_with_workspace() {
     let watchers = || {
         fs::read_dir("/proc/self/task")
             .unwrap()
@@ -208,10 +208,10 @@ async fn the_watch_ends_with_the_workspace() {
     };
     let folder = tempfile::tempdir().unwrap();
     let before = open(folder.path(), lead()).await.unwrap();
-    // A thread takes its name once it runs.
-    crate::support::eventually("one watches", async || watchers() >= 1).await;
+    // A thread sets its name after its start.
+    crate::support::eventually("a watcher runs", async || watchers() >= 1).await;
     drop(before);
-    // Other tests have watchers of their own: it is enough that they do not pile up.
+    // Other tests have watchers too: the number must only not grow.
     for _ in 0..20 {
         drop(open(folder.path(), lead()).await.unwrap());
     }

@@ -1,27 +1,27 @@
-//! The roster, which the tutorial program reads and writes too.
+//! The roster, which the tutorial program also reads and writes.
 
 use std::fs;
 use std::time::Duration;
 
-use brigade::domain::record::{MemberStatus, RosterMember};
+use brigade::domain::records::{MemberStatus, RosterMember};
 use brigade::ports::Roster;
 use brigade::stores::file::Durability;
+use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::roster::FileRoster;
-use brigade::stores::file::shared::SharedFile;
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, eventually, real, worlds};
+use crate::support::{WAIT_TIME_MAX, eventually, real, worlds};
 
 fn member(name: &str, status: MemberStatus) -> RosterMember {
     RosterMember { name: name.into(), role: "coder".into(), status }
 }
 
 fn roster(team: &std::path::Path) -> FileRoster {
-    FileRoster::new(SharedFile::new(real(), Durability::Process, team, "config.json", team, FileRoster::is_whole))
+    FileRoster::new(ExchangeFile::new(real(), Durability::Process, team, "config.json", team, FileRoster::is_valid))
 }
 
 #[tokio::test]
-async fn members_are_reported_and_read_back() {
+async fn roster_report_is_read_back() {
     for world in worlds().await {
         let roster = &world.stores.roster;
         assert!(roster.read().await.unwrap().is_empty());
@@ -33,7 +33,7 @@ async fn members_are_reported_and_read_back() {
 }
 
 #[tokio::test]
-async fn members_and_fields_of_others_stay() {
+async fn roster_keeps_foreign_members_and_fields() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     fs::write(&path, include_str!("../contracts/roster.json")).unwrap();
@@ -44,12 +44,12 @@ async fn members_and_fields_of_others_stay() {
         .unwrap();
     let names: Vec<String> = roster.read().await.unwrap().into_iter().map(|member| member.name).collect();
     assert_eq!(names, ["alice", "bob", "carol", "dave"]);
-    // The tutorial program writes it in place, with its own idea of our members.
+    // The tutorial program writes it in place, with its own list of members.
     let theirs = json!({"team_name": "my-team", "x": 1.50, "members": [{"name": "alice", "role": "coder", "status": "working"},
         {"name": "erin", "role": "guest", "status": "idle", "since": 3}]});
     fs::write(&path, theirs.to_string()).unwrap();
     roster.report("my-team", &[member("dave", MemberStatus::Idle)]).await.unwrap();
-    eventually("both are in it", async || {
+    eventually("both are in the roster", async || {
         let text = fs::read_to_string(&path).unwrap();
         let file: Value = serde_json::from_str(&text).unwrap_or_default();
         let erin = file["members"].as_array().and_then(|rows| rows.iter().find(|row| row["name"] == "erin").cloned());
@@ -62,7 +62,7 @@ async fn members_and_fields_of_others_stay() {
 }
 
 #[tokio::test]
-async fn a_malformed_roster_is_kept_beside_and_made_anew() {
+async fn malformed_roster_is_backed_up_and_replaced() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config.json"), "{\"members\": 7}").unwrap();
     let roster = roster(folder.path());
@@ -72,13 +72,13 @@ async fn a_malformed_roster_is_kept_beside_and_made_anew() {
 }
 
 #[tokio::test]
-async fn the_last_report_is_written_when_the_store_goes() {
+async fn pending_roster_report_is_written_on_drop() {
     let folder = tempfile::tempdir().unwrap();
     let first = roster(folder.path());
     first.report("t", &[member("alice", MemberStatus::Idle)]).await.unwrap();
     first.report("t", &[member("alice", MemberStatus::Shutdown)]).await.unwrap();
     drop(first);
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(WAIT_TIME_MAX, async {
         while roster(folder.path()).read().await.unwrap() != [member("alice", MemberStatus::Shutdown)] {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

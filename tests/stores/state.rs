@@ -1,4 +1,4 @@
-//! The shared state file under outside writers that take no locks.
+//! The shared state file with outside writers that take no locks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use brigade::domain::state::{Expected, Mode, SetDesired, SharedState, StateReport, StateUpdate, TeammateReport};
 use brigade::ports::{StateStore, StoreChange};
 use brigade::stores::file::Durability;
-use brigade::stores::file::shared::SharedFile;
+use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::state::FileState;
-use brigade::stores::fs::dying::{DyingFileSystem, Fate};
-use brigade::stores::open::{Purpose, open};
+use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
+use brigade::stores::workspace::{OpenMode, open};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, changes, clock, eventually, lead, options, real, state_store, worlds};
+use crate::support::{WAIT_TIME_MAX, changes, clock, eventually, lead, options, real, state_store, worlds};
 
 fn report(current: Mode, tokens: u64) -> StateUpdate {
     let teammate = TeammateReport {
@@ -45,7 +45,7 @@ fn set(mode: Mode, only_if: Option<Mode>) -> StateUpdate {
     StateUpdate { report: None, desired: Some(desired) }
 }
 
-/// What a second program writes: its whole idea of the file, the team's fields out of date.
+/// The content that a second program writes: the whole file, with outdated fields of the team.
 fn click(number: u64) -> String {
     let mode = Mode::ALL[usize::try_from(number % 4).unwrap()];
     json!({
@@ -83,12 +83,12 @@ fn on_disk(workspace: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(workspace.join("agent_state.json")).ok()?).ok()
 }
 
-/// Bursts of clicks at full speed while reports and endings go on at full speed: after each burst its last click stands, no
-/// click ever comes back after a later one, and the team's own fields are right again.
-async fn hammer(writer: Writer, durability: Durability) {
+/// Bursts of clicks at full speed, while reports and session ends are written at full speed. After each burst its last
+/// click is in effect, no click returns after a later one, and the team's own fields are correct again.
+async fn click_and_report(writer: Writer, durability: Durability) {
     const BURSTS: u64 = 40;
     const CLICKS: u64 = 25;
-    /// So many reports at least run against the clicks, however slow the machine is.
+    /// The least number of reports during the clicks, on any machine.
     const REPORTS: u64 = 100;
     let folder = tempfile::tempdir().unwrap();
     let workspace: PathBuf = folder.path().to_owned();
@@ -122,7 +122,8 @@ async fn report_at_full_speed(store: Arc<impl StateStore>, is_over: Arc<AtomicBo
     let mut newest_seen = 0;
     while !is_over.load(Ordering::SeqCst) {
         let reports = count.fetch_add(1, Ordering::SeqCst) + 1;
-        // Endings run against the clicks too, and never win over one; a change of what the team does is written at once.
+        // Session ends compete with the clicks too, and never override one. A change of the current state is written at
+        // once.
         let update = match reports % 5 {
             0 => set(Mode::Pause, Some(Mode::RunOnce)),
             1 => report(Mode::Continuous, reports),
@@ -138,17 +139,17 @@ async fn report_at_full_speed(store: Arc<impl StateStore>, is_over: Arc<AtomicBo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_fast_click_of_a_renaming_writer_is_lost() {
-    hammer(Writer::Rename, Durability::Process).await;
+async fn fast_state_changes_by_rename_are_not_lost() {
+    click_and_report(Writer::Rename, Durability::Process).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_fast_click_of_a_writer_in_place_is_lost() {
-    hammer(Writer::InPlace, Durability::Process).await;
+async fn fast_state_changes_in_place_are_not_lost() {
+    click_and_report(Writer::InPlace, Durability::Process).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_fast_click_is_lost_with_power_durability_and_both_kinds_of_writers() {
+async fn fast_state_changes_at_power_durability_survive() {
     let folder = tempfile::tempdir().unwrap();
     let workspace: PathBuf = folder.path().to_owned();
     let store = Arc::new(state_store(&workspace, Durability::Power));
@@ -181,8 +182,8 @@ async fn no_fast_click_is_lost_with_power_durability_and_both_kinds_of_writers()
     for writer in writers {
         tokio::task::spawn_blocking(move || writer.join().unwrap()).await.unwrap();
     }
-    // The last click of all is the last of one of them.
-    eventually("the last click stands", async || {
+    // The last click is the last one of either writer.
+    eventually("the last click is in effect", async || {
         let state = store.read().await.unwrap().unwrap();
         matches!(note(&state), Some(300 | 1300)) && state.document.contains("teammates")
     })
@@ -192,7 +193,7 @@ async fn no_fast_click_is_lost_with_power_durability_and_both_kinds_of_writers()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_fast_click_of_a_python_program_is_lost() {
+async fn fast_state_changes_by_python_are_not_lost() {
     const PROGRAM: &str = "
 import json, os, sys
 path, last = sys.argv[1], int(sys.argv[2])
@@ -235,9 +236,9 @@ for number in range(last - 49, last + 1):
     reporting.await.unwrap();
 }
 
-/// A writer may have opened the file before it was swapped out, and write into it afterwards.
+/// A writer may have opened the file before the exchange, and write into it afterwards.
 #[tokio::test]
-async fn a_click_into_a_file_that_was_swapped_out_is_found() {
+async fn state_written_into_displaced_file_is_found() {
     for (wait_ms, later_click) in [(0, false), (300, false), (700, false), (300, true)] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent_state.json");
@@ -255,12 +256,12 @@ async fn a_click_into_a_file_that_was_swapped_out_is_found() {
         } else {
             2
         };
-        eventually("the latest click stands", async || {
+        eventually("the latest click is in effect", async || {
             let state = store.read().await.unwrap().unwrap();
             note(&state) == Some(expected) && state.current == Mode::RunOnce
         })
         .await;
-        eventually("nothing is left aside", async || {
+        eventually("no displaced file is left", async || {
             fs::read_dir(folder.path().join(".team/aside")).unwrap().count() == 0
         })
         .await;
@@ -268,26 +269,26 @@ async fn a_click_into_a_file_that_was_swapped_out_is_found() {
     }
 }
 
-/// The process is killed between the swap and the look at what came out, or while that is kept aside.
+/// The process is killed between the exchange and the check of the displaced file, or while that file is set aside.
 #[tokio::test]
-async fn a_click_that_a_dead_process_had_not_seen_is_found_by_the_next() {
+async fn state_change_unseen_by_killed_process_is_found() {
     for into_old_file in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent_state.json");
         fs::write(&path, click(1)).unwrap();
         let mut old = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        // Calls of an update of a file that is there; killed after the exchange at the earliest.
+        // The calls of an update of an existing file; the kill comes after the exchange at the earliest.
         let calls = (1..40).rev();
         for call in calls {
-            let dying = Arc::new(DyingFileSystem::new(real(), Fate::DiesAt(call)));
+            let dying = Arc::new(FaultyFileSystem::new(real(), CallFault::CrashBefore(call)));
             let team = folder.path().join(".team");
-            let file = SharedFile::new(
+            let file = ExchangeFile::new(
                 dying,
                 Durability::Process,
                 folder.path(),
                 "agent_state.json",
                 &team,
-                FileState::is_whole,
+                FileState::is_valid,
             );
             let store = FileState::new(file, clock(), changes(), true);
             let _ = store.update(set(Mode::Pause, None)).await;
@@ -299,12 +300,12 @@ async fn a_click_that_a_dead_process_had_not_seen_is_found_by_the_next() {
         let expected = if into_old_file { "2" } else { "done" };
         let store = state_store(folder.path(), Durability::Process);
         store.update(report(Mode::RunOnce, 1)).await.unwrap();
-        eventually("the latest change stands", async || {
+        eventually("the latest change is in effect", async || {
             let state = store.read().await.unwrap().unwrap();
             state.note == expected && state.document.contains("teammates")
         })
         .await;
-        eventually("nothing is left aside", async || {
+        eventually("no displaced file is left", async || {
             fs::read_dir(folder.path().join(".team/aside")).unwrap().count() == 0
         })
         .await;
@@ -313,7 +314,7 @@ async fn a_click_that_a_dead_process_had_not_seen_is_found_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stale_fields_put_back_by_others_are_corrected() {
+async fn stale_state_fields_of_other_writers_are_corrected() {
     for with_events in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let workspace = open(folder.path(), lead()).await.unwrap();
@@ -334,7 +335,7 @@ async fn stale_fields_put_back_by_others_are_corrected() {
                     assert_eq!(state["theirs"]["n"], number);
                     break;
                 }
-                assert!(began.elapsed() < PATIENCE, "never corrected");
+                assert!(began.elapsed() < WAIT_TIME_MAX, "the report was not corrected");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
@@ -342,7 +343,7 @@ async fn stale_fields_put_back_by_others_are_corrected() {
 }
 
 #[tokio::test]
-async fn a_state_is_kept_by_every_kind_of_store() {
+async fn state_round_trips_in_every_store() {
     for world in worlds().await {
         let store = &world.stores.state;
         assert_eq!(store.read().await.unwrap(), None, "{}", world.kind);
@@ -354,13 +355,13 @@ async fn a_state_is_kept_by_every_kind_of_store() {
         assert_eq!((state.desired, state.current, state.note.as_str()), (Mode::Continuous, Mode::RunOnce, "done"));
         let StateUpdate { report: Some(told), .. } = report(Mode::RunOnce, 9) else { unreachable!() };
         let answer = store.update(report(Mode::RunOnce, 9)).await.unwrap();
-        assert!(answer.carries(&told), "{}: the answer has the report though it is written later", world.kind);
-        eventually("it is written", async || store.read().await.unwrap().unwrap().carries(&told)).await;
+        assert!(answer.contains_report(&told), "{}: the answer lacks the report that is written later", world.kind);
+        eventually("the report is written", async || store.read().await.unwrap().unwrap().contains_report(&told)).await;
     }
 }
 
 #[tokio::test]
-async fn reports_go_out_at_most_four_times_a_second_and_the_last_one_does() {
+async fn state_reports_are_rate_limited_and_last_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let store = state_store(folder.path(), Durability::Process);
     store.update(report(Mode::RunOnce, 0)).await.unwrap();
@@ -386,18 +387,19 @@ async fn reports_go_out_at_most_four_times_a_second_and_the_last_one_does() {
 }
 
 #[tokio::test]
-async fn a_report_that_waits_is_written_when_the_store_goes() {
+async fn pending_state_report_is_written_on_drop() {
     let folder = tempfile::tempdir().unwrap();
     let store = state_store(folder.path(), Durability::Process);
     for tokens in 0..=30 {
         store.update(report(Mode::RunOnce, tokens)).await.unwrap();
     }
     drop(store);
-    eventually("it is written", async || on_disk(folder.path()).unwrap()["teammates"]["alice"]["tokens"] == 30).await;
+    eventually("the report is written", async || on_disk(folder.path()).unwrap()["teammates"]["alice"]["tokens"] == 30)
+        .await;
 }
 
 #[tokio::test]
-async fn torn_is_waited_for_and_malformed_is_kept_beside_and_made_anew() {
+async fn torn_state_is_awaited_and_malformed_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agent_state.json");
     let truncated = include_str!("../contracts/agent_state_truncated.json");
@@ -408,10 +410,10 @@ async fn torn_is_waited_for_and_malformed_is_kept_beside_and_made_anew() {
         async move { store.read().await.unwrap().unwrap() }
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!reading.is_finished(), "a torn file is no answer");
+    assert!(!reading.is_finished(), "a torn file was read");
     fs::write(&path, click(1)).unwrap();
     assert_eq!(note(&reading.await.unwrap()), Some(1));
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is kept beside");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "a second file is left");
     for round in 1..=7 {
         let broken = format!("{truncated} {round}");
         fs::write(&path, &broken).unwrap();
@@ -432,7 +434,7 @@ async fn torn_is_waited_for_and_malformed_is_kept_beside_and_made_anew() {
 }
 
 #[tokio::test]
-async fn the_samples_of_the_contracts_are_read_and_their_fields_kept() {
+async fn state_samples_keep_foreign_fields() {
     for sample in ["agent_state", "agent_state_team", "agent_state_unknown"] {
         let folder = tempfile::tempdir().unwrap();
         let text = fs::read_to_string(format!("tests/contracts/{sample}.json")).unwrap();
@@ -444,7 +446,7 @@ async fn the_samples_of_the_contracts_are_read_and_their_fields_kept() {
         assert_eq!(
             fs::read_to_string(folder.path().join("agent_state.json")).unwrap(),
             text,
-            "reading changes nothing"
+            "reading changed the file"
         );
         store.update(report(Mode::Pause, 3)).await.unwrap();
         let written = fs::read_to_string(folder.path().join("agent_state.json")).unwrap();
@@ -458,12 +460,12 @@ async fn the_samples_of_the_contracts_are_read_and_their_fields_kept() {
 }
 
 #[tokio::test]
-async fn a_wish_of_another_process_of_ours_reaches_the_team() {
+async fn desired_state_of_other_process_reaches_team() {
     let folder = tempfile::tempdir().unwrap();
     let workspace = open(folder.path(), lead()).await.unwrap();
     workspace.stores.state.update(report(Mode::RunOnce, 1)).await.unwrap();
     let mut changes = workspace.stores.changes.subscribe();
-    let beside = open(folder.path(), options(Purpose::Act)).await.unwrap();
+    let beside = open(folder.path(), options(OpenMode::Write)).await.unwrap();
     let said = beside.stores.state.update(set(Mode::RunCleanup, None)).await.unwrap();
     assert_eq!((said.desired, said.current), (Mode::RunCleanup, Mode::RunOnce));
     while changes.recv().await.unwrap() != StoreChange::State {}
@@ -473,14 +475,14 @@ async fn a_wish_of_another_process_of_ours_reaches_the_team() {
         state.desired == Mode::RunCleanup && state.current == Mode::RunOnce
     })
     .await;
-    eventually("what the other process put aside goes", async || {
+    eventually("the displaced file of the other process is removed", async || {
         fs::read_dir(folder.path().join(".team/aside")).unwrap().count() == 0
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_file_that_was_removed_is_made_again_by_the_team_alone() {
+async fn only_team_recreates_removed_state_file() {
     let folder = tempfile::tempdir().unwrap();
     let workspace = open(folder.path(), lead()).await.unwrap();
     let looker = state_store(folder.path(), Durability::Process);
@@ -488,7 +490,7 @@ async fn a_file_that_was_removed_is_made_again_by_the_team_alone() {
     assert_eq!(on_disk(folder.path()), None);
     workspace.stores.state.update(report(Mode::RunOnce, 1)).await.unwrap();
     fs::remove_file(folder.path().join("agent_state.json")).unwrap();
-    eventually("it is there again", async || on_disk(folder.path()).is_some()).await;
+    eventually("the file is there again", async || on_disk(folder.path()).is_some()).await;
     let state = looker.read().await.unwrap().unwrap();
     assert_eq!((state.desired, state.current), (Mode::Pause, Mode::RunOnce));
 }

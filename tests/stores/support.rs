@@ -1,4 +1,4 @@
-//! What the tests of the stores share.
+//! Shared parts of the store tests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,15 +7,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use brigade::domain::time::UnixMs;
 use brigade::ports::{Clock, StoreChange, Stores};
 use brigade::stores::file::Durability;
+use brigade::stores::file::exchange_file::ExchangeFile;
 use brigade::stores::file::mailbox::FileMailbox;
-use brigade::stores::file::shared::SharedFile;
 use brigade::stores::file::state::FileState;
 use brigade::stores::fs::{FileSystem, RealFileSystem};
-use brigade::stores::open::{OpenOptions, Purpose, STORES, Workspace};
+use brigade::stores::workspace::{OpenMode, OpenOptions, STORES, Workspace};
 use tempfile::TempDir;
 use tokio::sync::broadcast;
 
-/// The machine's clock.
 pub struct WallClock;
 
 impl Clock for WallClock {
@@ -33,14 +32,14 @@ pub fn real() -> Arc<dyn FileSystem> {
     Arc::new(RealFileSystem::default())
 }
 
-/// How long a test waits for what has to come; only a failure takes as long.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of a wait; only a failure takes as long.
+pub const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Waits until `holds`, and fails when it never does.
+/// Waits until `holds` returns true; fails after the time limit.
 pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !holds().await {
-        assert!(began.elapsed() < PATIENCE, "never: {what}");
+        assert!(began.elapsed() < WAIT_TIME_MAX, "never: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -49,15 +48,15 @@ pub fn changes() -> broadcast::Sender<StoreChange> {
     broadcast::channel(1024).0
 }
 
-pub fn options(purpose: Purpose) -> OpenOptions {
-    OpenOptions { purpose, durability: Durability::Process, clock: clock() }
+pub fn options(purpose: OpenMode) -> OpenOptions {
+    OpenOptions { mode: purpose, durability: Durability::Process, clock: clock() }
 }
 
 pub fn lead() -> OpenOptions {
-    options(Purpose::Lead { team: "my-team".into() })
+    options(OpenMode::Lead { team: "my-team".into() })
 }
 
-/// The stores of one kind, in a workspace of their own.
+/// The stores of one kind, in a separate workspace.
 pub struct World {
     pub kind: &'static str,
     pub stores: Stores,
@@ -65,7 +64,7 @@ pub struct World {
     _workspace: Workspace,
 }
 
-/// A fresh world of each kind: what one keeps, all must keep.
+/// A new world of each kind: all kinds keep the same contract.
 pub async fn worlds() -> Vec<World> {
     let mut worlds = Vec::new();
     for kind in &STORES {
@@ -84,12 +83,11 @@ pub async fn worlds() -> Vec<World> {
 /// The shared state of a workspace, without file events.
 pub fn state_store(workspace: &Path, durability: Durability) -> FileState {
     let team = workspace.join(".team");
-    let file = SharedFile::new(real(), durability, workspace, "agent_state.json", &team, FileState::is_whole)
-        .by_turns(&team.join("spare"));
+    let file = ExchangeFile::new(real(), durability, workspace, "agent_state.json", &team, FileState::is_valid)
+        .with_spare_inodes(&team.join("spare"));
     FileState::new(file, clock(), changes(), false)
 }
 
-/// The inboxes of a workspace.
 pub fn mailbox(files: Arc<dyn FileSystem>, workspace: &Path, durability: Durability) -> FileMailbox {
     FileMailbox::new(files, durability, clock(), changes(), &workspace.join(".team"))
 }

@@ -1,4 +1,4 @@
-//! Transcripts: they grow, survive torn tails, and are archived without losing what a resume needs.
+//! Transcripts: they grow, survive torn tails, and are archived without losing the records that a resume needs.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use brigade::ports::{StoreError, Transcripts};
 use brigade::stores::file::Durability;
 use brigade::stores::file::transcripts::{FileTranscripts, RECORD_BYTES_MAX};
 use brigade::stores::fs::FileSystem;
-use brigade::stores::fs::dying::{DyingFileSystem, Fate};
+use brigade::stores::fs::fault_injection::{CallFault, FaultyFileSystem};
 use brigade::stores::fs::simulated::SimulatedDisk;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn compaction(covers: u64) -> Record {
 }
 
 #[tokio::test]
-async fn what_was_appended_is_loaded_in_order() {
+async fn transcript_records_load_in_order() {
     for world in worlds().await {
         let transcripts = &world.stores.transcripts;
         assert!(transcripts.load("alice").await.unwrap().is_empty());
@@ -41,7 +41,7 @@ async fn what_was_appended_is_loaded_in_order() {
 }
 
 #[tokio::test]
-async fn a_torn_last_line_is_closed_and_passed_over() {
+async fn torn_transcript_line_is_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("transcripts/alice.jsonl");
     let open = || FileTranscripts::new(real(), Durability::Process, folder.path());
@@ -59,10 +59,10 @@ async fn a_torn_last_line_is_closed_and_passed_over() {
 }
 
 #[tokio::test]
-async fn an_append_that_failed_halfway_is_done_wholly_by_the_next() {
+async fn failed_transcript_append_can_be_retried_whole() {
     let folder = tempfile::tempdir().unwrap();
     for writes in 1..4 {
-        let dying = DyingFileSystem::new(real(), Fate::DiskFullFrom(writes));
+        let dying = FaultyFileSystem::new(real(), CallFault::DiskFullFrom(writes));
         let team = folder.path().join(writes.to_string());
         fs::create_dir(&team).unwrap();
         let transcripts = FileTranscripts::new(Arc::new(dying), Durability::Process, &team);
@@ -74,18 +74,18 @@ async fn an_append_that_failed_halfway_is_done_wholly_by_the_next() {
                 Err(_) => break [record.clone(), record],
             }
         };
-        // The disk has room again: another process, or this one later.
+        // The disk has room again: for another process, or for this one later.
         let transcripts = FileTranscripts::new(real(), Durability::Process, &team);
         let loaded = transcripts.load("alice").await.unwrap();
-        assert_eq!(loaded[..written.len()], written[..], "what was accepted is there");
+        assert_eq!(loaded[..written.len()], written[..], "an accepted record is missing");
         assert!(loaded.len() <= written.len() + 1);
         transcripts.append("alice", &failed, false).await.unwrap();
         assert_eq!(transcripts.load("alice").await.unwrap()[loaded.len()..], failed[..]);
     }
 }
 
-/// Puts what is no transcript in its place: a pipe, a link, a folder.
-fn spoil(path: &Path, kind: usize) {
+/// Replaces the transcript by a pipe, a link or a folder.
+fn replace_by_kind(path: &Path, kind: usize) {
     match kind {
         0 => assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success()),
         1 => std::os::unix::fs::symlink("/dev/zero", path).unwrap(),
@@ -94,45 +94,45 @@ fn spoil(path: &Path, kind: usize) {
 }
 
 #[tokio::test]
-async fn what_is_no_transcript_is_set_aside() {
+async fn invalid_transcript_is_quarantined() {
     let folder = tempfile::tempdir().unwrap();
     let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
     let path = folder.path().join("transcripts/alice.jsonl");
     transcripts.append("alice", &[said("a")], false).await.unwrap();
     for kind in 0..3 {
-        // Found by the one who loads, then by the one who appends to what it loaded before.
+        // Found by a process that loads, and by one that appends after an earlier load.
         fs::remove_file(&path).unwrap();
-        spoil(&path, kind);
+        replace_by_kind(&path, kind);
         assert!(transcripts.load("alice").await.unwrap().is_empty());
         let aside = transcripts.take_set_aside();
         assert_eq!((aside.len(), aside[0].teammate.as_str()), (1, "alice"));
         assert!(aside[0].kept.symlink_metadata().is_ok(), "{aside:?}");
-        spoil(&path, kind);
+        replace_by_kind(&path, kind);
         transcripts.append("alice", &[said("b")], true).await.unwrap();
         assert_eq!(transcripts.take_set_aside().len(), 1);
         assert_eq!(transcripts.load("alice").await.unwrap(), [said("b")]);
     }
     assert_eq!(fs::read_dir(folder.path().join("transcripts/.spoiled")).unwrap().count(), 6);
     fs::remove_file(&path).unwrap();
-    spoil(&path, 0);
-    let error = FileTranscripts::look(real(), folder.path()).load("alice").await.unwrap_err().to_string();
+    replace_by_kind(&path, 0);
+    let error = FileTranscripts::open_read_only(real(), folder.path()).load("alice").await.unwrap_err().to_string();
     assert!(error.contains("alice.jsonl") && error.contains("it is a pipe"), "{error}");
     assert!(path.symlink_metadata().is_ok());
 }
 
 #[tokio::test]
-async fn transcript_that_cannot_be_set_aside_is_an_error() {
+async fn transcript_quarantine_failure_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("transcripts")).unwrap();
-    spoil(&folder.path().join("transcripts/alice.jsonl"), 0);
+    replace_by_kind(&folder.path().join("transcripts/alice.jsonl"), 0);
     fs::write(folder.path().join("transcripts/.spoiled"), "in the way").unwrap();
     let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
-    let error = transcripts.set_all_aside().unwrap_err().to_string();
-    assert!(error.contains("alice.jsonl: it is a pipe or a device, no transcript; remove it"), "{error}");
+    let error = transcripts.set_aside_non_files().unwrap_err().to_string();
+    assert!(error.contains("alice.jsonl: it is a pipe or a device, not a transcript file; remove it"), "{error}");
 }
 
 #[tokio::test]
-async fn names_never_become_paths() {
+async fn transcript_name_with_path_parts_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
     for name in ["../x", "", "a/b", ".archive"] {
@@ -143,7 +143,7 @@ async fn names_never_become_paths() {
 }
 
 #[tokio::test]
-async fn ten_thousand_records_are_loaded() {
+async fn transcript_of_ten_thousand_records_loads() {
     let folder = tempfile::tempdir().unwrap();
     let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
     let records: Vec<Record> = (0..10_000).map(|number| said(&format!("{number} {}", "word ".repeat(40)))).collect();
@@ -160,7 +160,7 @@ fn delivering(number: u64) -> Record {
     record
 }
 
-/// What a resume needs: the records after the last compaction's cover, all delivered mail, all tokens.
+/// The data that a resume needs: the records after the last compaction, all delivered mail, all tokens.
 fn needed(records: &[Record]) -> (Vec<Record>, Vec<String>, u64) {
     let covers = records.iter().rev().find_map(|record| match &record.entry {
         Entry::Compaction { covers, .. } => Some(usize::try_from(*covers).unwrap()),
@@ -179,11 +179,11 @@ fn needed(records: &[Record]) -> (Vec<Record>, Vec<String>, u64) {
 }
 
 #[tokio::test]
-async fn archiving_keeps_what_a_resume_needs_and_what_covers_means() {
+async fn archived_transcript_keeps_records_needed_to_resume() {
     let folder = tempfile::tempdir().unwrap();
     let open = || FileTranscripts::with_live_bytes(real(), Durability::Power, folder.path(), 2_000);
     let mut transcripts = open();
-    // The writer counts in its own records, from what it loaded.
+    // The writer counts in its own records, from those it loaded.
     let mut mine: Vec<Record> = Vec::new();
     let mut said_so_far = 0;
     for round in 0..20 {
@@ -206,35 +206,35 @@ async fn archiving_keeps_what_a_resume_needs_and_what_covers_means() {
     assert!(fs::metadata(folder.path().join("transcripts/alice.jsonl")).unwrap().len() < 12_000);
     let archives = fs::read_dir(folder.path().join("transcripts/.archive")).unwrap();
     let lines: usize = archives.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap().lines().count()).sum();
-    assert!(lines > 150, "{lines} records are archived");
+    assert!(lines > 150, "only {lines} records are archived");
 }
 
 #[tokio::test]
-async fn an_append_that_fails_at_any_call_is_there_once_when_it_is_tried_again() {
+async fn transcript_append_retry_writes_once() {
     for call in 1.. {
         let disk = SimulatedDisk::default();
         let team = Path::new("/w/.team");
         let sound = FileTranscripts::new(Arc::new(disk.clone()), Durability::Power, team);
         sound.append("ann", &[said("a")], true).await.unwrap();
-        let failing = Arc::new(DyingFileSystem::new(Arc::new(disk), Fate::FailsAt(call)));
+        let failing = Arc::new(FaultyFileSystem::new(Arc::new(disk), CallFault::FailsAt(call)));
         let transcripts = FileTranscripts::new(Arc::clone(&failing) as Arc<dyn FileSystem>, Durability::Power, team);
         let first = transcripts.append("ann", &[said("b")], true).await;
         if first.is_err() {
             transcripts.append("ann", &[said("b")], true).await.unwrap();
         }
         assert_eq!(sound.load("ann").await.unwrap(), [said("a"), said("b")], "call {call}, {first:?}");
-        if !failing.is_struck() {
-            assert!(call > 3, "hardly a call failed: {call}");
+        if !failing.has_failed() {
+            assert!(call > 3, "too few calls failed: {call}");
             break;
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_synced_survives_though_the_file_was_made_by_what_was_not() {
+async fn synced_record_survives_crash_after_unsynced_one() {
     let (disk, team) = (SimulatedDisk::default(), Path::new("/w/.team"));
     disk.create_folder(&team.join("transcripts")).unwrap();
-    disk.settle();
+    disk.make_all_durable();
     let transcripts = FileTranscripts::new(Arc::new(disk.clone()), Durability::Power, team);
     transcripts.append("ann", &[said("a")], false).await.unwrap();
     transcripts.append("ann", &[said("b")], true).await.unwrap();

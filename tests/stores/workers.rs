@@ -1,4 +1,4 @@
-//! Workers: who lives is told by locks, and what the dead left running is ended.
+//! Workers: locks show which ones run, and the processes of dead ones are ended.
 
 #![cfg(target_os = "linux")]
 
@@ -9,12 +9,12 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-use brigade::domain::record::{GuardProcess, WorkerRecord, WorkerTeammate};
+use brigade::domain::records::{GuardProcess, WorkerRecord, WorkerTeammate};
 use brigade::platform::processes;
-use brigade::ports::{StoreError, Tenure, Workers};
+use brigade::ports::{LeaderStatus, StoreError, Workers};
 use brigade::sandbox::WORKER_VARIABLE;
-use brigade::stores::file::workers::lead::{Leadership, occupy, who_leads};
-use brigade::stores::file::workers::{FileWorkers, Incarnation};
+use brigade::stores::file::workers::leader_lock::{LeaderLock, acquire_leader_lock, current_leader};
+use brigade::stores::file::workers::{FileWorkers, ProcessId};
 
 use crate::support::{clock, eventually, real, worlds};
 
@@ -23,8 +23,8 @@ fn worker(team: &Path) -> FileWorkers {
 }
 
 /// Leads as this process.
-fn lead(workspace: &Path, team: &str) -> Result<Leadership, StoreError> {
-    occupy(real(), workspace, &Incarnation::own(), team)
+fn lead(workspace: &Path, team: &str) -> Result<LeaderLock, StoreError> {
+    acquire_leader_lock(real(), workspace, &ProcessId::own(), team)
 }
 
 fn running(group: Option<i32>) -> BTreeMap<String, WorkerTeammate> {
@@ -32,7 +32,7 @@ fn running(group: Option<i32>) -> BTreeMap<String, WorkerTeammate> {
     BTreeMap::from([("alice".to_owned(), WorkerTeammate { process_groups, ..WorkerTeammate::default() })])
 }
 
-/// A program that carries the mark of this process, as the commands of its teammates do.
+/// A program with the mark of this process, as the commands of its teammates have.
 fn marked(program: &str) -> Command {
     let mut command = Command::new(program);
     command.env(WORKER_VARIABLE, processes::own_mark());
@@ -55,40 +55,41 @@ fn names(team: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_worker_lives_and_says_so() {
+async fn running_worker_is_in_survey() {
     for world in worlds().await {
         let workers = &world.stores.workers;
         workers.report(running(None)).await.unwrap();
-        let survey = workers.survey().await.unwrap();
+        let survey = workers.reap_dead_workers().await.unwrap();
         assert!(survey.live.contains(workers.me()) && survey.dead.is_empty(), "{}", world.kind);
     }
 }
 
 #[tokio::test]
-async fn the_living_see_each_other_and_bury_the_dead_once() {
+async fn dead_worker_is_reported_once_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (worker(folder.path()), worker(folder.path()));
-    let both = |survey: &brigade::ports::Survey| survey.live.contains(first.me()) && survey.live.contains(second.me());
-    assert!(both(&first.survey().await.unwrap()) && both(&second.survey().await.unwrap()));
+    let both =
+        |survey: &brigade::ports::WorkerSurvey| survey.live.contains(first.me()) && survey.live.contains(second.me());
+    assert!(both(&first.reap_dead_workers().await.unwrap()) && both(&second.reap_dead_workers().await.unwrap()));
     let (mut child, group) = command();
     let dead = {
         let third = worker(folder.path());
         third.report(running(Some(group))).await.unwrap();
-        assert!(first.survey().await.unwrap().live.contains(third.me()));
+        assert!(first.reap_dead_workers().await.unwrap().live.contains(third.me()));
         third.me().to_owned()
     };
-    // It had a command running, so its record is left, and its lock free.
-    let survey = first.survey().await.unwrap();
+    // It had a command running, so its record stays, and its lock is free.
+    let survey = first.reap_dead_workers().await.unwrap();
     assert!(both(&survey) && !survey.live.contains(&dead));
     assert_eq!(survey.dead.iter().map(|record| &record.worker).collect::<Vec<_>>(), [&dead]);
-    assert!(!child.wait().unwrap().success(), "its command was ended");
-    let survey = second.survey().await.unwrap();
+    assert!(!child.wait().unwrap().success(), "its command was not ended");
+    let survey = second.reap_dead_workers().await.unwrap();
     assert!(survey.dead.is_empty() && both(&survey));
-    assert_eq!(names(folder.path()).len(), 4, "nothing is left of it: {:?}", names(folder.path()));
+    assert_eq!(names(folder.path()).len(), 4, "a file is left: {:?}", names(folder.path()));
 }
 
 #[tokio::test]
-async fn the_dead_are_told_only_once_their_commands_have_ended() {
+async fn dead_worker_is_reported_after_its_commands_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("alive");
     let script = format!("trap '' TERM; while :; do date +%s%N > {}; sleep 0.02; done", path.display());
@@ -98,38 +99,38 @@ async fn the_dead_are_told_only_once_their_commands_have_ended() {
     dead.report(running(Some(group))).await.unwrap();
     drop(dead);
     let waiting = std::thread::spawn(move || child.wait().unwrap());
-    let survey = worker(folder.path()).survey().await.unwrap();
+    let survey = worker(folder.path()).reap_dead_workers().await.unwrap();
     assert_eq!(survey.dead.len(), 1);
     let last = fs::read_to_string(&path).unwrap_or_default();
     assert!(!waiting.join().unwrap().success());
-    assert_eq!(fs::read_to_string(&path).unwrap_or_default(), last, "it ran on after the survey");
+    assert_eq!(fs::read_to_string(&path).unwrap_or_default(), last, "the process ran after the survey");
 }
 
 #[tokio::test]
-async fn a_worker_that_ends_in_order_leaves_nothing() {
+async fn worker_leaves_no_files_after_clean_exit() {
     let folder = tempfile::tempdir().unwrap();
-    let looker = FileWorkers::visit(real(), clock(), folder.path());
-    assert!(looker.survey().await.unwrap().live.is_empty());
+    let looker = FileWorkers::open_read_only(real(), clock(), folder.path());
+    assert!(looker.reap_dead_workers().await.unwrap().live.is_empty());
     let one = worker(folder.path());
     one.report(running(None)).await.unwrap();
-    assert_eq!(looker.survey().await.unwrap().live.len(), 1);
+    assert_eq!(looker.reap_dead_workers().await.unwrap().live.len(), 1);
     drop(one);
     assert!(names(folder.path()).is_empty());
 }
 
 #[tokio::test]
-async fn a_living_worker_whose_lock_was_removed_is_not_taken_for_dead() {
+async fn worker_with_removed_lock_counts_as_live() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (worker(folder.path()), worker(folder.path()));
     fs::remove_file(folder.path().join(format!("workers/{}.lock", second.me()))).unwrap();
-    assert!(first.survey().await.unwrap().live.contains(second.me()));
+    assert!(first.reap_dead_workers().await.unwrap().live.contains(second.me()));
     second.report(running(None)).await.unwrap();
     assert!(folder.path().join(format!("workers/{}.lock", second.me())).exists());
-    assert!(first.survey().await.unwrap().live.contains(second.me()));
+    assert!(first.reap_dead_workers().await.unwrap().live.contains(second.me()));
 }
 
 #[tokio::test]
-async fn a_record_is_written_when_something_changes_and_not_for_progress() {
+async fn worker_record_is_not_rewritten_for_progress() {
     let folder = tempfile::tempdir().unwrap();
     let one = worker(folder.path());
     let path = folder.path().join(format!("workers/{}.json", one.me()));
@@ -148,21 +149,21 @@ async fn a_record_is_written_when_something_changes_and_not_for_progress() {
 }
 
 #[tokio::test]
-async fn what_is_no_record_is_tidied_away() {
+async fn malformed_worker_record_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let one = worker(folder.path());
     fs::write(folder.path().join("workers/1-2-3.json"), "{\"half").unwrap();
     fs::write(folder.path().join("workers/4-5-6.lock"), "").unwrap();
-    // The sample of the contracts: of another machine, not provably ours.
+    // The sample of the contracts: from another machine, and not provably from this one.
     fs::write(folder.path().join("workers/4021-88213-5f0c9e2b.json"), include_str!("../contracts/worker.json"))
         .unwrap();
-    let survey = one.survey().await.unwrap();
+    let survey = one.reap_dead_workers().await.unwrap();
     assert_eq!(survey.dead.len(), 1);
     assert_eq!((survey.live.len(), names(folder.path()).len()), (1, 2));
 }
 
 #[tokio::test]
-async fn planted_record_ends_no_process() {
+async fn planted_worker_record_kills_no_process() {
     let folder = tempfile::tempdir().unwrap();
     let one = worker(folder.path());
     let mut child = Command::new("sleep").arg("60").env_remove(WORKER_VARIABLE).process_group(0).spawn().unwrap();
@@ -170,46 +171,46 @@ async fn planted_record_ends_no_process() {
     let guard = GuardProcess { pid, started_ms: processes::process(pid).unwrap().started_ms };
     let own = fs::read_to_string(folder.path().join(format!("workers/{}.json", one.me()))).unwrap();
     let own: WorkerRecord = serde_json::from_str(&own).unwrap();
-    // All that can be known of this machine is right in it: the boot, the host, the time.
+    // All facts about this machine are right in it: the boot, the host, the time.
     let mut teammates = running(Some(pid));
     teammates.get_mut("alice").unwrap().guards.push(guard);
     let planted = WorkerRecord { worker: "999999-1-0000abcd".into(), teammates, uptime_ms: u64::MAX, ..own };
     let text = serde_json::to_string(&planted).unwrap();
     fs::write(folder.path().join("workers/999999-1-0000abcd.json"), &text).unwrap();
-    // Under another name it would speak for a worker that has a record of its own.
+    // Under another name it would replace the record of another worker.
     fs::write(folder.path().join("workers/1-1-1.json"), &text).unwrap();
-    let survey = one.survey().await.unwrap();
-    assert!(child.try_wait().unwrap().is_none(), "a planted record ended it");
+    let survey = one.reap_dead_workers().await.unwrap();
+    assert!(child.try_wait().unwrap().is_none(), "a planted record ended the process");
     assert_eq!(survey.dead.iter().map(|record| &*record.worker).collect::<Vec<_>>(), ["999999-1-0000abcd"]);
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
 #[tokio::test]
-async fn one_leads_and_others_are_told_who() {
+async fn second_lead_error_names_team_and_pid() {
     let folder = tempfile::tempdir().unwrap();
     let files = real();
-    assert_eq!(who_leads(&*files, folder.path()).unwrap(), None);
+    assert_eq!(current_leader(&*files, folder.path()).unwrap(), None);
     let held = lead(folder.path(), "my-team").unwrap();
-    let leader = who_leads(&*files, folder.path()).unwrap().unwrap();
+    let leader = current_leader(&*files, folder.path()).unwrap().unwrap();
     assert_eq!((leader.team.as_str(), leader.pid), ("my-team", std::process::id()));
     match lead(folder.path(), "other") {
-        Err(StoreError::Occupied { team, pid }) => assert_eq!((team.as_str(), pid), ("my-team", std::process::id())),
+        Err(StoreError::AlreadyLed { team, pid }) => assert_eq!((team.as_str(), pid), ("my-team", std::process::id())),
         other => panic!("{:?}", other.err()),
     }
     drop(held);
-    assert_eq!(who_leads(&*files, folder.path()).unwrap(), None);
-    eventually("it can be led again", async || lead(folder.path(), "other").is_ok()).await;
+    assert_eq!(current_leader(&*files, folder.path()).unwrap(), None);
+    eventually("the workspace can be led again", async || lead(folder.path(), "other").is_ok()).await;
 }
 
 #[tokio::test]
-async fn asking_who_leads_keeps_nobody_from_leading() {
+async fn reading_leader_blocks_no_lead() {
     let folder = tempfile::tempdir().unwrap();
     drop(lead(folder.path(), "t").unwrap());
     let path = folder.path().to_owned();
     let asking = std::thread::spawn(move || {
         for _ in 0..300 {
-            who_leads(&*real(), &path).unwrap();
+            current_leader(&*real(), &path).unwrap();
         }
     });
     for _ in 0..30 {
@@ -219,42 +220,46 @@ async fn asking_who_leads_keeps_nobody_from_leading() {
 }
 
 #[tokio::test]
-async fn lead_keeps_others_out_by_lock_or_record() {
+async fn leader_lock_or_record_alone_excludes_others() {
     let folder = tempfile::tempdir().unwrap();
     let (files, team) = (real(), folder.path().join(".team"));
     let held = Arc::new(lead(folder.path(), "my-team").unwrap());
-    let worker = FileWorkers::register(real(), clock(), &team, "my-team").unwrap().leading(&held);
-    assert_eq!(worker.tenure().await.unwrap(), Tenure::Held);
+    let worker = FileWorkers::register(real(), clock(), &team, "my-team").unwrap().as_leader(&held);
+    assert_eq!(worker.leader_status().await.unwrap(), LeaderStatus::Held);
     for removed in ["lead.lock", "lead.json"] {
         fs::remove_file(team.join(removed)).unwrap();
-        assert!(lead(folder.path(), "other").is_err(), "{removed}: two lead");
-        assert!(who_leads(&*files, folder.path()).unwrap().is_some(), "{removed}");
-        assert_eq!(worker.tenure().await.unwrap(), Tenure::Renewed, "{removed}");
-        assert_eq!(who_leads(&*files, folder.path()).unwrap().unwrap().team, "my-team", "{removed}");
-        assert_eq!(worker.tenure().await.unwrap(), Tenure::Held, "{removed}");
+        assert!(lead(folder.path(), "other").is_err(), "{removed}: two processes lead");
+        assert!(current_leader(&*files, folder.path()).unwrap().is_some(), "{removed}");
+        assert_eq!(worker.leader_status().await.unwrap(), LeaderStatus::Renewed, "{removed}");
+        assert_eq!(current_leader(&*files, folder.path()).unwrap().unwrap().team, "my-team", "{removed}");
+        assert_eq!(worker.leader_status().await.unwrap(), LeaderStatus::Held, "{removed}");
     }
-    // Both: it makes them anew at its next look, unless another was first.
+    // Both: they are made again at the next check, unless another process made them first.
     fs::remove_dir_all(&team).unwrap();
-    assert_eq!(worker.tenure().await.unwrap(), Tenure::Renewed);
-    assert!(matches!(lead(folder.path(), "other").err(), Some(StoreError::Occupied { .. })));
+    assert_eq!(worker.leader_status().await.unwrap(), LeaderStatus::Renewed);
+    assert!(matches!(lead(folder.path(), "other").err(), Some(StoreError::AlreadyLed { .. })));
     fs::remove_dir_all(&team).unwrap();
     let other = lead(folder.path(), "other").unwrap();
-    let lost = Tenure::Lost { team: "other".into(), pid: std::process::id() };
-    assert_eq!(worker.tenure().await.unwrap(), lost);
+    let lost = LeaderStatus::Lost { team: "other".into(), pid: std::process::id() };
+    assert_eq!(worker.leader_status().await.unwrap(), lost);
     drop((worker, held));
-    assert_eq!(who_leads(&*files, folder.path()).unwrap().unwrap().team, "other", "the former lead removed the record");
+    assert_eq!(
+        current_leader(&*files, folder.path()).unwrap().unwrap().team,
+        "other",
+        "the former lead removed the record"
+    );
     drop(other);
 }
 
 #[tokio::test]
-async fn lead_lock_held_by_a_stranger_is_named() {
+async fn stray_leader_lock_error_names_holder() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join(".team")).unwrap();
-    // A clone brought a record along, too.
+    // A clone contained a record too.
     fs::write(folder.path().join(".team/lead.json"), "{\"team\": \"planted\", \"pid\": 1}").unwrap();
     let stranger = real().hold(&folder.path().join(".team/lead.lock")).unwrap().unwrap();
-    let planted = who_leads(&*real(), folder.path()).unwrap().unwrap();
-    assert_eq!((planted.pid, planted.lives()), (1, None), "it may not be signalled");
+    let planted = current_leader(&*real(), folder.path()).unwrap().unwrap();
+    assert_eq!((planted.pid, planted.is_running()), (1, None), "the process may not be signalled");
     fs::remove_file(folder.path().join(".team/lead.json")).unwrap();
     let error = lead(folder.path(), "t").err().unwrap().to_string();
     let holder = format!("process {} (", std::process::id());
@@ -264,36 +269,40 @@ async fn lead_lock_held_by_a_stranger_is_named() {
 }
 
 #[tokio::test]
-async fn lead_takes_nothing_and_misses_its_workspace() {
+async fn leader_detects_loss_and_moved_workspace() {
     let outer = tempfile::tempdir().unwrap();
     let folder = outer.path().join("workspace");
     fs::create_dir(&folder).unwrap();
     let held = Arc::new(lead(&folder, "first").unwrap());
-    let lead = FileWorkers::register(real(), clock(), &folder.join(".team"), "first").unwrap().leading(&held);
-    // A program that knows no records, such as an older Brigade, took the lock's file after it was removed.
+    let lead = FileWorkers::register(real(), clock(), &folder.join(".team"), "first").unwrap().as_leader(&held);
+    // A program without support for records, such as an older Brigade, took the lock's file after its removal.
     fs::remove_file(folder.join(".team/lead.lock")).unwrap();
     let other = real().hold(&folder.join(".team/lead.lock")).unwrap().unwrap();
-    assert_eq!(lead.tenure().await.unwrap(), Tenure::Held, "its record keeps other leads out");
+    assert_eq!(lead.leader_status().await.unwrap(), LeaderStatus::Held, "its record does not keep other leads out");
     fs::write(folder.join(".team/lead.json"), "{\"team\": \"second\", \"pid\": 7}").unwrap();
-    assert_eq!(lead.tenure().await.unwrap(), Tenure::Lost { team: "second".into(), pid: 7 });
+    assert_eq!(lead.leader_status().await.unwrap(), LeaderStatus::Lost { team: "second".into(), pid: 7 });
     drop(other);
     fs::rename(&folder, outer.path().join("moved")).unwrap();
-    assert_eq!(lead.tenure().await.unwrap(), Tenure::NoWorkspace);
+    assert_eq!(lead.leader_status().await.unwrap(), LeaderStatus::NoWorkspace);
     fs::create_dir(&folder).unwrap();
-    assert_eq!(lead.tenure().await.unwrap(), Tenure::NoWorkspace, "another folder of the name is not it");
+    assert_eq!(
+        lead.leader_status().await.unwrap(),
+        LeaderStatus::NoWorkspace,
+        "another folder of the same name counts as the workspace"
+    );
 }
 
 #[tokio::test]
-async fn a_worker_of_which_nothing_is_left_on_disk_still_lives() {
+async fn worker_without_files_counts_as_live() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (worker(folder.path()), worker(folder.path()));
     fs::remove_dir_all(folder.path().join("workers")).unwrap();
     let ids = vec![second.me().to_owned(), "999999-1-0000abcd".to_owned(), "lease:zoe".to_owned(), "x".to_owned()];
     let living = first.unrecorded(ids.clone()).await.unwrap();
     assert_eq!(living.into_iter().collect::<Vec<_>>(), [second.me()]);
-    // It makes itself known again with its next report; then locks say whether it lives.
+    // The next report makes a new record; then locks show whether the worker runs.
     second.report(running(None)).await.unwrap();
     assert!(folder.path().join(format!("workers/{}.json", second.me())).exists());
-    assert!(first.survey().await.unwrap().live.contains(second.me()));
+    assert!(first.reap_dead_workers().await.unwrap().live.contains(second.me()));
     assert!(first.unrecorded(ids).await.unwrap().is_empty());
 }

@@ -1,9 +1,9 @@
-//! The state of a worktree, as the Go runner keeps it.
+//! The state of a worktree, in the format of the Go runner.
 
 use std::fs;
 use std::path::Path;
 
-use brigade::domain::record::WorktreeState;
+use brigade::domain::records::WorktreeState;
 use brigade::stores::file::Durability;
 use brigade::stores::file::worktree::{WorktreeError, WorktreeStore};
 
@@ -28,7 +28,7 @@ fn write(worktree: &Path, text: &str) {
 }
 
 #[test]
-fn a_fresh_worktree_has_no_state_and_a_written_one_is_read_back() {
+fn worktree_state_is_missing_until_written() {
     let folder = tempfile::tempdir().unwrap();
     assert!(matches!(store().read(folder.path()), Err(WorktreeError::NotFound { .. })));
     let written = store().write(folder.path(), state("t/task-3")).unwrap();
@@ -40,7 +40,7 @@ fn a_fresh_worktree_has_no_state_and_a_written_one_is_read_back() {
 }
 
 #[test]
-fn a_state_of_the_other_runner_keeps_all_its_fields() {
+fn worktree_state_keeps_foreign_fields() {
     let folder = tempfile::tempdir().unwrap();
     let sample = include_str!("../contracts/worktree_state.json");
     write(folder.path(), &sample.replacen('{', "{\n  \"theirs\": 1.50,", 1));
@@ -55,7 +55,7 @@ fn a_state_of_the_other_runner_keeps_all_its_fields() {
 }
 
 #[test]
-fn a_state_of_another_task_is_refused_and_handed_back() {
+fn worktree_state_of_other_task_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     store().write(folder.path(), state("t/task-3")).unwrap();
     assert!(store().read_expect(folder.path(), "t/task-3").is_ok());
@@ -69,7 +69,7 @@ fn a_state_of_another_task_is_refused_and_handed_back() {
 }
 
 #[test]
-fn a_malformed_state_is_told_and_may_be_overwritten() {
+fn malformed_worktree_state_can_be_overwritten() {
     for text in ["", "{\"issueId\": 3}", "{\"issueId\":", "[]", "{\"attemptCount\": \"two\"}"] {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), text);
@@ -83,7 +83,7 @@ fn a_malformed_state_is_told_and_may_be_overwritten() {
 }
 
 #[test]
-fn a_failing_change_writes_nothing() {
+fn failed_worktree_state_change_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let refused = store().update(folder.path(), |state| {
         state.attempt_count = 9;
@@ -94,7 +94,7 @@ fn a_failing_change_writes_nothing() {
 }
 
 #[test]
-fn fifty_updates_at_once_lose_none_and_leave_nothing() {
+fn concurrent_worktree_state_updates_lose_none() {
     let folder = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..50 {

@@ -1,13 +1,12 @@
-//! The whole team in a storm: stores, models, tools and people do by a seed whatever they may. Then it is calm, and what must
-//! always hold is looked at. A seed that fails prints how it is run again.
+//! A whole team with injected faults: stores, models, tools and people make random choices from a seed. In the calm phase
+//! after it, the invariants are checked. A failure prints the command that repeats its seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use brigade::domain::change::{Actor, ActorKind, Change};
-use brigade::domain::graph;
+use brigade::domain::dependencies;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::replay::Replay;
@@ -15,34 +14,37 @@ use brigade::domain::state::{Mode, SetDesired, StateUpdate};
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Entry};
+use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{Claimant, Clock, ModelError, ModelRequest, StoreChange, Stores};
 use brigade::stores::memory::state::MemoryState;
-use brigade::team::Start;
-use brigade::team::handle::{Command, TeamHandle};
+use brigade::team::StartOptions;
+use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::stage::{Answer, LONG, Stage, call, complete, diligent, lock, name, new_task, on_and_on, once, say};
-use super::stage::{approve_plan, task_at_hand, text_of};
-use super::storm::Storm;
+use super::faults::FaultInjector;
+use super::harness::{
+    Answer, LONG, TestTeam, call, complete, diligent, lock, name, new_task, once, say, start_continuous,
+};
+use super::harness::{approve_plan, task_at_hand, text_of};
 
-/// The first seed, and how many are run: `BRIGADE_CHAOS_SEED=7 BRIGADE_CHAOS_COUNT=1 cargo test --test team chaos`.
+/// The first seed and the number of seeds: `BRIGADE_CHAOS_SEED=7 BRIGADE_CHAOS_COUNT=1 cargo test --test team chaos`.
 const SEED: &str = "BRIGADE_CHAOS_SEED";
 const COUNT: &str = "BRIGADE_CHAOS_COUNT";
 const COUNT_DEFAULT: u64 = 150;
 
-/// What panics of models and tools say, so that they are not printed.
-const WANTED: &str = "as the test wants";
-/// The team rests once nothing has happened for so long, and nobody waits for something to pass by itself.
+/// The message of intended panics of models and tools, which are not printed.
+const INTENDED_PANIC: &str = "as the test wants";
+/// The team rests after this time without events, if no member waits for a fault to pass.
 const QUIET: Duration = Duration::from_secs(120);
-/// The same where the lead thinks, whose waiting does not show: longer than any wait of its own choice.
+/// The same for a lead with a model, whose waits are not visible: longer than any of its waits.
 const QUIET_LEAD: Duration = Duration::from_secs(700);
-/// How often it is looked whether something happened.
-const LOOK: Duration = Duration::from_secs(20);
-/// What a teammate waits for that is not there for a while.
-const AWAY: [&str; 3] = ["its model", "its inbox", "the board"];
-/// The longest a person's claim lives.
+/// The interval between two checks for events.
+const CHECK_INTERVAL: Duration = Duration::from_secs(20);
+/// The subjects that a teammate waits for during a fault.
+const FAULTY_SUBJECTS: [&str; 3] = ["its model", "its inbox", "the board"];
+/// The longest lease of a person's claim.
 const LEASE: Duration = Duration::from_secs(90);
 
 const MEMBERS: [&str; 4] = ["alice", "bob", "carol", "dave"];
@@ -52,8 +54,8 @@ fn number(variable: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn whatever_happens_the_laws_hold() {
-    silence_wanted_panics();
+fn chaos_run_keeps_invariants() {
+    silence_expected_panics();
     let first = number(SEED, 1);
     let (next, end) = (AtomicU64::new(first), first + number(COUNT, COUNT_DEFAULT));
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -67,11 +69,11 @@ fn whatever_happens_the_laws_hold() {
     });
 }
 
-/// One seed, from storm to rest.
+/// Runs one seed, from the faults to rest.
 fn run(seed: u64) {
     let outcome = std::panic::catch_unwind(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-        runtime.unwrap().block_on(async { World::new(seed).live().await });
+        runtime.unwrap().block_on(async { World::new(seed).run_phases().await });
     });
     if let Err(panic) = outcome {
         eprintln!("seed {seed} failed; again: {SEED}={seed} {COUNT}=1 cargo test --test team chaos");
@@ -79,195 +81,196 @@ fn run(seed: u64) {
     }
 }
 
-fn silence_wanted_panics() {
+fn silence_expected_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             let text = info.payload().downcast_ref::<String>().map_or("", String::as_str);
             let text = info.payload().downcast_ref::<&str>().copied().unwrap_or(text);
-            if !text.contains(WANTED) {
+            if !text.contains(INTENDED_PANIC) {
                 before(info);
             }
         }));
     });
 }
 
-/// A team, a storm around it, and a person.
+/// A team, its fault injector, and a person.
 struct World {
-    storm: Arc<Storm>,
-    stage: Stage,
+    faults: Arc<FaultInjector>,
+    harness: TestTeam,
     members: Vec<&'static str>,
-    /// The stores without the storm, for what is looked at.
+    /// The stores without faults, for checks.
     inner: Stores,
     clock: Arc<dyn Clock>,
 }
 
 impl World {
     fn new(seed: u64) -> Self {
-        let storm = Storm::new(seed);
-        let members = MEMBERS[..usize::try_from(2 + storm.below(3)).unwrap()].to_vec();
-        let mut stage = Stage::new(&members);
-        stage.spec.limits.stall_timeout = Duration::from_secs(60 + storm.below(300));
-        stage.spec.limits.respawns_max = u32::try_from(2 + storm.below(20)).unwrap();
-        stage.spec.limits.model_retries_max = 2;
-        stage.spec.limits.turns_max = 8;
-        stage.spec.limits.stop_timeout = Duration::from_secs(20);
+        let faults = FaultInjector::new(seed);
+        let members = MEMBERS[..usize::try_from(2 + faults.below(3)).unwrap()].to_vec();
+        let mut harness = TestTeam::new(&members);
+        harness.spec.limits.stall_timeout = Duration::from_secs(60 + faults.below(300));
+        harness.spec.limits.respawns_max = u32::try_from(2 + faults.below(20)).unwrap();
+        harness.spec.limits.model_retries_max = 2;
+        harness.spec.limits.turns_max = 8;
+        harness.spec.limits.stop_timeout = Duration::from_secs(20);
         for who in &members {
-            let storm = Arc::clone(&storm);
-            stage.brain(who, move |request, _| think(Arc::clone(&storm), request, false));
+            let faults = Arc::clone(&faults);
+            harness.set_model_fn(who, move |request, _| respond(Arc::clone(&faults), request, false));
         }
-        if storm.chance(50) {
-            let leads = Arc::clone(&storm);
-            stage.brain(LEAD, move |request, _| think(Arc::clone(&leads), request, true));
-            stage.spec.goal = storm.chance(50).then(|| "weather the storm".to_owned());
+        if faults.chance(50) {
+            let leads = Arc::clone(&faults);
+            harness.set_model_fn(LEAD, move |request, _| respond(Arc::clone(&leads), request, true));
+            harness.spec.goal = faults.chance(50).then(|| "survive the faults".to_owned());
         }
-        // Its file is not what is attacked here, and reading it would take most of the time.
-        let state = MemoryState::new(Arc::clone(&stage.clock), stage.stores.changes.clone());
-        stage.stores.state = Arc::new(state);
-        let inner = stage.stores.clone();
-        storm.over(&mut stage.stores);
-        Self { storm, members, inner, clock: Arc::clone(&stage.clock), stage }
+        // The state file is not under test here, and reading it would take most of the time.
+        let state = MemoryState::new(Arc::clone(&harness.clock), harness.stores.changes.clone());
+        harness.stores.state = Arc::new(state);
+        let inner = harness.stores.clone();
+        faults.wrap(&mut harness.stores);
+        Self { faults, members, inner, clock: Arc::clone(&harness.clock), harness }
     }
 
-    /// The storm, the calm, the laws.
-    async fn live(&mut self) {
+    /// Runs the fault phase, the calm phase and the checks.
+    async fn run_phases(&mut self) {
         self.add_tasks(3).await;
-        let is_once = self.storm.chance(25);
-        let start = if is_once { once } else { on_and_on };
-        let mut team = self.stage.launch(start()).await;
-        self.storm.rage();
-        for _ in 0..5 + self.storm.below(25) {
-            let wait = if self.storm.chance(20) { 120_000 } else { 8000 };
-            tokio::time::sleep(Duration::from_millis(self.storm.below(wait))).await;
-            team = self.act(team, start).await;
+        let is_once = self.faults.chance(25);
+        let start = if is_once { once } else { start_continuous };
+        let mut team = self.harness.launch(start()).await;
+        self.faults.start();
+        for _ in 0..5 + self.faults.below(25) {
+            let wait = if self.faults.chance(20) { 120_000 } else { 8000 };
+            tokio::time::sleep(Duration::from_millis(self.faults.below(wait))).await;
+            team = self.perform_random_action(team, start).await;
         }
-        self.storm.calm();
+        self.faults.calm();
         if is_once {
-            // It may have been paused before its session began; else it ends, or ended, by itself.
+            // It may have been paused before its session began; otherwise it ends, or has ended, by itself.
             self.click(Mode::RunOnce).await;
         } else {
             self.rest(&team).await;
-            let stop = if self.storm.chance(50) { Command::Stop } else { Command::StopNow };
+            let stop = if self.faults.chance(50) { TeamCommand::Stop } else { TeamCommand::Abort };
             team.command(stop).await;
         }
         let answering = async {
             loop {
                 self.answer_plans().await;
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
             }
         };
         tokio::select! {
-            _ = self.stage.ended(team) => {}
+            _ = self.harness.ended(team) => {}
             () = answering => {}
         }
         self.check_accounts().await;
-        self.stage.check_laws().await;
+        self.harness.check_invariants().await;
     }
 
     async fn rest(&self, team: &TeamHandle) {
-        // Whom the storm kept from its model has another chance.
+        // Members that lost their model to a fault get another try.
         self.click(Mode::Pause).await;
         tokio::time::sleep(Duration::from_secs(20)).await;
         self.click(Mode::Continuous).await;
         self.add_tasks(1).await;
-        self.until_rest(team).await;
-        self.check_rest(team).await;
-        self.check_idle_is_free().await;
+        self.wait_for_rest(team).await;
+        self.check_at_rest(team).await;
+        self.check_idle_makes_no_requests().await;
     }
 
-    /// One thing a person, or fate, does.
-    async fn act(&self, mut team: TeamHandle, start: fn() -> Start) -> TeamHandle {
-        // What a board says that is changed while no team runs is in no log until the next one does.
-        self.stage.meddled.store(Replay::of(&self.stage.events()).stopped.is_some(), Ordering::Relaxed);
-        match self.storm.below(20) {
-            0..=4 => self.add_tasks(1 + self.storm.below(3)).await,
+    /// Performs one action of a person, or one fault.
+    async fn perform_random_action(&self, mut team: TeamHandle, start: fn() -> StartOptions) -> TeamHandle {
+        // Changes of the board while no team runs are in no log until the next run.
+        self.harness.changed_after_end.store(Replay::of(&self.harness.events()).stopped.is_some(), Ordering::Relaxed);
+        match self.faults.below(20) {
+            0..=4 => self.add_tasks(1 + self.faults.below(3)).await,
             5..=8 => self.change_some_task().await,
-            9..=10 => self.claim_some_task().await,
+            9..=10 => self.claim_random_task().await,
             11..=13 => self.send_mail().await,
             14..=16 => {
                 let modes = [Mode::Pause, Mode::Continuous, Mode::RunOnce, Mode::RunCleanup];
                 self.click(modes[self.pick(modes.len())]).await;
             }
             17 => {
-                let command = Command::StopTeammate { name: name(self.somebody()), now: self.storm.chance(50) };
+                let command =
+                    TeamCommand::StopTeammate { name: name(self.random_member()), now: self.faults.chance(50) };
                 team.command(command).await;
             }
             18 => {
                 let member = self.pick(self.members.len());
                 let (reply, _) = tokio::sync::oneshot::channel();
-                team.command(Command::Spawn { spec: self.stage.spec.members[member].clone(), reply }).await;
+                team.command(TeamCommand::Spawn { spec: self.harness.spec.members[member].clone(), reply }).await;
             }
             _ => {
-                team.command(if self.storm.chance(50) { Command::Stop } else { Command::StopNow }).await;
-                self.stage.ended(team).await;
-                self.storm.calm();
-                // A process that is gone writes no more facts; here its recorder has to finish.
+                team.command(if self.faults.chance(50) { TeamCommand::Stop } else { TeamCommand::Abort }).await;
+                self.harness.ended(team).await;
+                self.faults.calm();
+                // An ended process writes no more events; here its recorder must finish.
                 tokio::time::sleep(Duration::from_secs(60)).await;
-                team = self.launch_anew(start()).await;
-                self.storm.rage();
-                self.stage.meddled.store(false, Ordering::Relaxed);
+                team = self.launch_process(start()).await;
+                self.faults.start();
+                self.harness.changed_after_end.store(false, Ordering::Relaxed);
             }
         }
         team
     }
 
-    /// Another process on the same stores.
-    async fn launch_anew(&self, start: Start) -> TeamHandle {
-        let mut surroundings = self.stage.surroundings();
-        surroundings.stores.workers = Arc::new(brigade::stores::memory::workers::MemoryWorkers::default());
-        self.storm.over_workers(&mut surroundings.stores);
-        brigade::team::launch(self.stage.spec.clone(), start, surroundings).await.unwrap()
+    /// Launches another process on the same stores.
+    async fn launch_process(&self, start: StartOptions) -> TeamHandle {
+        let mut dependencies = self.harness.dependencies();
+        dependencies.stores.workers = Arc::new(brigade::stores::memory::workers::MemoryWorkers::default());
+        self.faults.wrap_workers(&mut dependencies.stores);
+        brigade::team::launch(self.harness.spec.clone(), start, dependencies).await.unwrap()
     }
 
     fn pick(&self, count: usize) -> usize {
-        usize::try_from(self.storm.below(count as u64)).unwrap()
+        usize::try_from(self.faults.below(count as u64)).unwrap()
     }
 
-    fn somebody(&self) -> &'static str {
+    fn random_member(&self) -> &'static str {
         self.members[self.pick(self.members.len())]
     }
 
-    fn some_task(&self) -> TaskId {
-        TaskId(1 + self.storm.below(12))
+    fn random_task(&self) -> TaskId {
+        TaskId(1 + self.faults.below(12))
     }
 
     async fn add_tasks(&self, count: u64) {
         let by = Actor::new(HUMAN, ActorKind::Person);
         for _ in 0..count {
             let task = NewTask {
-                priority: i64::try_from(self.storm.below(5)).unwrap(),
-                blocked_by: if self.storm.chance(30) { vec![self.some_task()] } else { Vec::new() },
-                max_attempts: Some(u32::try_from(1 + self.storm.below(6)).unwrap()),
-                owner: self.storm.chance(10).then(|| self.somebody().to_owned()),
+                priority: i64::try_from(self.faults.below(5)).unwrap(),
+                blocked_by: if self.faults.chance(30) { vec![self.random_task()] } else { Vec::new() },
+                max_attempts: Some(u32::try_from(1 + self.faults.below(6)).unwrap()),
+                owner: self.faults.chance(10).then(|| self.random_member().to_owned()),
                 ..new_task("weather it")
             };
-            // One that waits for a task there is not is refused, as it should be.
+            // A task with an unknown blocker is refused, as it should be.
             let _ = self.inner.board.create(&by, vec![task], false).await;
         }
     }
 
     async fn change_some_task(&self) {
-        let by = Actor::new(HUMAN, ActorKind::Person).forcing(self.storm.chance(70));
-        let (board, id) = (&self.stage.stores.board, self.some_task());
+        let by = Actor::new(HUMAN, ActorKind::Person).forcing(self.faults.chance(70));
+        let (board, id) = (&self.harness.stores.board, self.random_task());
         let reason = "a person wants it so".to_owned();
-        let _ = match self.storm.below(8) {
-            0..=2 => board.change(id, Change::Release { reason, counts: self.storm.chance(20) }, &by).await,
+        let _ = match self.faults.below(8) {
+            0..=2 => board.change(id, Change::Release { reason, counts: self.faults.chance(20) }, &by).await,
             3 => board.change(id, Change::Retry, &by).await,
             4 => board.change(id, Change::Reopen, &by).await,
-            5 => board.change(id, Change::Fail { reason, is_final: self.storm.chance(30) }, &by).await,
+            5 => board.change(id, Change::Fail { reason, is_final: self.faults.chance(30) }, &by).await,
             6 => board.change(id, Change::Complete(TaskResult::default()), &by).await,
             _ => board.delete(id, &by).await,
         };
     }
 
-    /// A person claims, and perhaps completes, or forgets it.
-    async fn claim_some_task(&self) {
+    /// Claims a task as a person, and then completes it, releases it or leaves it.
+    async fn claim_random_task(&self) {
         let (name, worker) = ("ann".to_owned(), "lease:ann".to_owned());
         let claimant = Claimant { name, capabilities: Vec::new(), worker, lease: Some(LEASE) };
-        let board = &self.stage.stores.board;
-        if let Ok(task) = board.claim(self.some_task(), &claimant).await
-            && self.storm.chance(50)
+        let board = &self.harness.stores.board;
+        if let Ok(task) = board.claim(self.random_task(), &claimant).await
+            && self.faults.chance(50)
         {
             let by = Actor { kind: ActorKind::Person, ..Actor::holder("ann", task.attempt) };
             let _ = board.change(task.id, Change::Complete(TaskResult::default()), &by).await;
@@ -275,11 +278,11 @@ impl World {
     }
 
     async fn send_mail(&self) {
-        let to = if self.storm.chance(25) { LEAD } else { self.somebody() };
-        let kind = if self.storm.chance(10) { MessageType::ShutdownRequest } else { MessageType::Message };
-        for number in 0..1 + self.storm.below(4) {
+        let to = if self.faults.chance(25) { LEAD } else { self.random_member() };
+        let kind = if self.faults.chance(10) { MessageType::ShutdownRequest } else { MessageType::Message };
+        for number in 0..1 + self.faults.below(4) {
             let message = Message::new(kind, HUMAN, format!("{number} of them"), self.clock.now());
-            let _ = self.stage.stores.mailbox.send(to, message).await;
+            let _ = self.harness.stores.mailbox.send(to, message).await;
         }
     }
 
@@ -290,39 +293,39 @@ impl World {
     }
 
     /// Waits until nothing has happened for a long while.
-    async fn until_rest(&self, team: &TeamHandle) {
+    async fn wait_for_rest(&self, team: &TeamHandle) {
         let begun = Instant::now();
         let (mut last, mut since) = (None, Instant::now());
-        let quiet = if self.stage.spec.lead.model.provider == "test" { QUIET_LEAD } else { QUIET };
+        let quiet = if self.harness.spec.lead.model.provider == "test" { QUIET_LEAD } else { QUIET };
         while since.elapsed() < quiet {
             let live = team.live().teammates();
-            let is_away = live.values().any(|report| {
+            let is_in_outage = live.values().any(|report| {
                 matches!(report.phase.as_str(), "work" | "stalled" | "stopping")
                     || report
                         .waiting_for
                         .as_ref()
                         .map(WaitingFor::to_file_text)
-                        .is_some_and(|what| AWAY.iter().any(|away| what.starts_with(away)))
+                        .is_some_and(|what| FAULTY_SUBJECTS.iter().any(|away| what.starts_with(away)))
             });
-            let now = (self.stage.requests(), self.inner.board.view().await.unwrap().revision);
-            if last != Some(now) || is_away {
+            let now = (self.harness.requests(), self.inner.board.view().await.unwrap().revision);
+            if last != Some(now) || is_in_outage {
                 (last, since) = (Some(now), Instant::now());
             }
-            // Who waits for an answer waits for as long as nobody gives one.
+            // Without an answer, a member waits forever.
             self.answer_plans().await;
-            assert!(begun.elapsed() < LONG, "the team never rests\n{}", self.stage.story());
-            tokio::time::sleep(LOOK).await;
+            assert!(begun.elapsed() < LONG, "the team never rests\n{}", self.harness.event_lines());
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 
     async fn answer_plans(&self) {
         for plan in self.inner.requests.all().await.unwrap().open_plans() {
-            approve_plan(&self.stage.stores, &plan.id, self.clock.now()).await;
+            approve_plan(&self.harness.stores, &plan.id, self.clock.now()).await;
         }
     }
 
-    /// At rest nobody holds anything, nothing is left that somebody there could do, and no mail waits for them.
-    async fn check_rest(&self, team: &TeamHandle) {
+    /// At rest no member holds a task, no task can be done by a member, and no mail waits.
+    async fn check_at_rest(&self, team: &TeamHandle) {
         let view = self.inner.board.view().await.unwrap();
         let live = team.live().teammates();
         let is_there = |report: &brigade::domain::state::TeammateReport| {
@@ -331,31 +334,31 @@ impl World {
         let there: Vec<&String> = live.iter().filter(|(_, report)| is_there(report)).map(|(name, _)| name).collect();
         let coder = ["coder".to_owned()];
         for task in view.tasks.values() {
-            assert_ne!(task.status, TaskStatus::InProgress, "{task:?} is held\n{}", self.stage.story());
+            assert_ne!(task.status, TaskStatus::InProgress, "{task:?} is held\n{}", self.harness.event_lines());
             for name in &there {
                 let later = UnixMs(self.clock.now().0 + 86_400_000);
-                let obstacle = graph::obstacle(task, name, &coder, &*view, later);
-                assert!(obstacle.is_some(), "{name} could do {task:?}\n{}", self.stage.story());
+                let obstacle = dependencies::find_claim_obstacle(task, name, &coder, &*view, later);
+                assert!(obstacle.is_some(), "{name} could do {task:?}\n{}", self.harness.event_lines());
             }
         }
         let waiting = self.inner.mailbox.waiting().await.unwrap();
         let unread: Vec<_> = waiting.iter().filter(|to| there.contains(to)).collect();
-        assert!(unread.is_empty(), "mail waits for {unread:?}\n{}", self.stage.story());
+        assert!(unread.is_empty(), "mail waits for {unread:?}\n{}", self.harness.event_lines());
     }
 
-    async fn check_idle_is_free(&self) {
-        let before = self.stage.requests();
+    async fn check_idle_makes_no_requests(&self) {
+        let before = self.harness.requests();
         tokio::time::sleep(Duration::from_secs(120)).await;
-        assert_eq!(self.stage.requests(), before, "idle called a model\n{}", self.stage.story());
+        assert_eq!(self.harness.requests(), before, "idle members called a model\n{}", self.harness.event_lines());
     }
 
-    /// No task had two owners; every accepted message is in its transcript once and in order for each sender, or waits.
+    /// No task had two owners. Every accepted message is in its transcript once and in order for each sender, or waits.
     async fn check_accounts(&self) {
         let (violations, mail) = {
-            let accepted = lock(&self.storm.accepted);
+            let accepted = lock(&self.faults.accepted);
             (accepted.violations.clone(), accepted.mail.clone())
         };
-        assert_eq!(violations, Vec::<String>::new(), "{}", self.stage.story());
+        assert_eq!(violations, Vec::<String>::new(), "{}", self.harness.event_lines());
         for (to, sent) in mail {
             let records = self.inner.transcripts.load(&to).await.unwrap();
             let delivered = records.iter().flat_map(|record| match &record.entry {
@@ -364,40 +367,40 @@ impl World {
             });
             let mut arrived: Vec<String> = delivered.collect();
             let carried: std::collections::HashSet<String> = arrived.iter().cloned().collect();
-            assert_eq!(carried.len(), arrived.len(), "{to} has mail twice");
+            assert_eq!(carried.len(), arrived.len(), "{to} got a message twice");
             let waiting = self.inner.mailbox.take(&to, &carried).await.unwrap();
             arrived.extend(waiting.into_iter().map(|delivery| delivery.key));
             let mut by_sender: BTreeMap<&String, Vec<&String>> = BTreeMap::new();
             sent.iter().for_each(|(from, id)| by_sender.entry(from).or_default().push(id));
             for (from, ids) in by_sender {
                 let found: Vec<&String> = arrived.iter().filter(|id| ids.contains(id)).collect();
-                assert_eq!(found, ids, "mail of {from} to {to}\n{}", self.stage.story());
+                assert_eq!(found, ids, "mail of {from} to {to}\n{}", self.harness.event_lines());
             }
         }
     }
 }
 
-/// What a model in the storm does.
-async fn think(storm: Arc<Storm>, request: ModelRequest, is_lead: bool) -> Answer {
-    if storm.is_calm() {
+/// The behaviour of a model in the fault phase.
+async fn respond(faults: Arc<FaultInjector>, request: ModelRequest, is_lead: bool) -> Answer {
+    if faults.is_calm() {
         return settle(&request);
     }
-    match storm.below(100) {
+    match faults.below(100) {
         0..=3 => {
-            let retry_after = storm.chance(30).then(|| Duration::from_secs(storm.below(500)));
+            let retry_after = faults.chance(30).then(|| Duration::from_secs(faults.below(500)));
             Err(ModelError::Temporary { message: "busy".to_owned(), retry_after })
         }
         4 => Err(ModelError::Final("no such model".to_owned())),
         5..=7 => Err(ModelError::ContextTooLong { message: "too long".to_owned(), window_tokens: None }),
-        8..=9 => panic!("a model panics, {WANTED}"),
+        8..=9 => panic!("a model panics, {INTENDED_PANIC}"),
         10 => std::future::pending().await,
         11..=20 => {
-            tokio::time::sleep(Duration::from_millis(storm.below(90_000))).await;
-            answer(&storm, &request, is_lead)
+            tokio::time::sleep(Duration::from_millis(faults.below(90_000))).await;
+            answer(&faults, &request, is_lead)
         }
         _ => {
-            tokio::time::sleep(Duration::from_millis(storm.below(1500))).await;
-            answer(&storm, &request, is_lead)
+            tokio::time::sleep(Duration::from_millis(faults.below(1500))).await;
+            answer(&faults, &request, is_lead)
         }
     }
 }
@@ -415,50 +418,50 @@ fn is_reminded(request: &ModelRequest) -> bool {
     last.iter().any(|block| matches!(block, Block::Text { text } if text.starts_with("You still hold")))
 }
 
-fn answer(storm: &Storm, request: &ModelRequest, is_lead: bool) -> Answer {
+fn answer(faults: &FaultInjector, request: &ModelRequest, is_lead: bool) -> Answer {
     if request.tools.is_empty() {
         return say("A summary.");
     }
     let held = task_at_hand(request);
     let mut calls: Vec<(&str, Value)> = Vec::new();
-    for _ in 0..storm.below(3) {
-        calls.push(some_call(storm, request, is_lead));
+    for _ in 0..faults.below(3) {
+        calls.push(random_call(faults, request, is_lead));
     }
-    if let Some(task) = held.filter(|_| storm.chance(50)) {
+    if let Some(task) = held.filter(|_| faults.chance(50)) {
         let status = ["completed", "completed", "completed", "failed", "pending"];
-        let status = status[usize::try_from(storm.below(5)).unwrap()];
+        let status = status[usize::try_from(faults.below(5)).unwrap()];
         calls.push(("task_update", json!({"task_id": task, "status": status, "result": "so it came out"})));
     }
     if calls.is_empty() { say("Well.") } else { call(&calls) }
 }
 
-fn some_call(storm: &Storm, request: &ModelRequest, is_lead: bool) -> (&'static str, Value) {
-    let somebody = [MEMBERS.as_slice(), &[LEAD, HUMAN, "nobody"]].concat();
-    let somebody = somebody[usize::try_from(storm.below(somebody.len() as u64)).unwrap()];
-    let some_task = 1 + storm.below(12);
+fn random_call(faults: &FaultInjector, request: &ModelRequest, is_lead: bool) -> (&'static str, Value) {
+    let recipients = [MEMBERS.as_slice(), &[LEAD, HUMAN, "stranger"]].concat();
+    let recipient = recipients[usize::try_from(faults.below(recipients.len() as u64)).unwrap()];
+    let random_task = 1 + faults.below(12);
     let known: BTreeSet<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
-    let (tool, input) = match storm.below(if is_lead { 18 } else { 14 }) {
-        0..=1 => ("nap", json!({"ms": storm.below(40_000)})),
+    let (tool, input) = match faults.below(if is_lead { 18 } else { 14 }) {
+        0..=1 => ("nap", json!({"ms": faults.below(40_000)})),
         2 => ("fail", json!({})),
         3 => ("boom", json!({})),
-        4..=5 => ("send_message", json!({"to": somebody, "content": "well?"})),
+        4..=5 => ("send_message", json!({"to": recipient, "content": "well?"})),
         6 => ("task_create", json!({"subject": "more", "description": "of it"})),
-        7 => ("claim_task", json!({"task_id": some_task})),
-        8 => ("task_update", json!({"task_id": some_task, "status": "completed", "result": "not mine"})),
-        9 => ("task_update", json!({"task_id": some_task, "add_blocked_by": [1 + storm.below(12)]})),
+        7 => ("claim_task", json!({"task_id": random_task})),
+        8 => ("task_update", json!({"task_id": random_task, "status": "completed", "result": "not mine"})),
+        9 => ("task_update", json!({"task_id": random_task, "add_blocked_by": [1 + faults.below(12)]})),
         10 => ("read_inbox", json!({})),
         11 => ("idle", json!({})),
         12 => ("plan_approval", json!({"plan": "to weather it"})),
-        13 => ("shutdown_response", json!({"request_id": request_id(request), "approve": storm.chance(50)})),
-        14 => ("spawn_teammate", json!({"name": somebody, "role": "coder", "prompt": ""})),
-        15 => ("shutdown_request", json!({"teammate": somebody})),
+        13 => ("shutdown_response", json!({"request_id": request_id(request), "approve": faults.chance(50)})),
+        14 => ("spawn_teammate", json!({"name": recipient, "role": "coder", "prompt": ""})),
+        15 => ("shutdown_request", json!({"teammate": recipient})),
         16 => ("broadcast", json!({"content": "hear"})),
         _ => ("goal_done", json!({"summary": "weathered"})),
     };
     if known.contains(tool) { (tool, input) } else { ("task_list", json!({})) }
 }
 
-/// The last request the context tells of.
+/// The last request id in the context.
 fn request_id(request: &ModelRequest) -> String {
     let text = text_of(request);
     let found = text.rsplit_once("request_id").map(|(_, rest)| rest.trim_start_matches([':', ' ', '"', '=']));

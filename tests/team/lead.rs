@@ -1,20 +1,22 @@
-//! A lead that thinks: it turns a goal into tasks, answers, reports, and says when the goal is met.
+//! A lead with a model: it turns a goal into tasks, answers, reports, and says when the goal is met.
 
 use std::time::Duration;
 
-use brigade::domain::event::Fact;
+use brigade::domain::event::EventKind;
 use brigade::domain::state::Mode;
 use brigade::domain::task::TaskStatus;
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{ModelError, ModelRequest};
-use brigade::team::Start;
-use brigade::team::handle::Command;
+use brigade::team::StartOptions;
+use brigade::team::handle::TeamCommand;
 use serde_json::json;
 
-use super::stage::{Answer, Stage, block_text, call, complete, has_new_task, on_and_on, once, say, text_of};
+use super::harness::{
+    Answer, TestTeam, block_text, call, complete, has_new_task, once, say, start_continuous, text_of,
+};
 
-/// What the lead was last asked, by how the text begins.
-fn asked(request: &ModelRequest) -> &'static str {
+/// The last request to the lead, by the start of its text.
+fn last_request_kind(request: &ModelRequest) -> &'static str {
     let last = request.messages.last().map(|message| message.content.as_slice()).unwrap_or_default();
     let starts = ["<report>", "<inbox>", "<goal>"];
     let is_in = |start: &&str| last.iter().any(|block| block_text(block).starts_with(start));
@@ -29,11 +31,11 @@ fn plan(subjects: &[&str]) -> Answer {
     call(&calls)
 }
 
-/// A lead that plans three tasks, answers questions, and reports with `goal_done` when told to.
-fn good_lead(stage: &mut Stage, is_done: bool) {
-    stage.spec.goal = Some("port the parser".to_owned());
-    stage.brain("lead", move |request, _| async move {
-        match asked(&request) {
+/// Sets a lead that plans three tasks, answers questions, and reports with `goal_done` if `is_done`.
+fn set_planning_lead(harness: &mut TestTeam, is_done: bool) {
+    harness.spec.goal = Some("port the parser".to_owned());
+    harness.set_model_fn("lead", move |request, _| async move {
+        match last_request_kind(&request) {
             "<goal>" => plan(&["one", "two", "three"]),
             "<inbox>" => call(&[("send_message", json!({"to": "alice", "content": "use the old way"}))]),
             "<report>" if is_done => call(&[("goal_done", json!({"summary": "it is ported"}))]),
@@ -42,9 +44,9 @@ fn good_lead(stage: &mut Stage, is_done: bool) {
     });
 }
 
-/// A teammate that asks the lead something before it completes its first task.
-fn curious(stage: &mut Stage, who: &str) {
-    stage.brain(who, |request, _| async move {
+/// Sets a teammate that asks the lead a question before it completes its first task.
+fn set_asking_teammate(harness: &mut TestTeam, who: &str) {
+    harness.set_model_fn(who, |request, _| async move {
         let text = text_of(&request);
         if has_new_task(&request) && !text.contains("call: send_message") {
             return call(&[
@@ -53,7 +55,7 @@ fn curious(stage: &mut Stage, who: &str) {
             ]);
         }
         let open = !text.rsplit("<auto-claimed>").next().unwrap_or("").contains("is completed");
-        match super::stage::task_at_hand(&request) {
+        match super::harness::task_at_hand(&request) {
             Some(task) if open => call(&[complete(task)]),
             _ => say("Done."),
         }
@@ -61,205 +63,218 @@ fn curious(stage: &mut Stage, who: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_goal_becomes_tasks_questions_are_answered_and_a_report_closes_the_session() {
-    let mut stage = Stage::new(&["alice", "bob"]);
-    stage.diligent(&["bob"]);
-    curious(&mut stage, "alice");
-    good_lead(&mut stage, false);
-    let outcome = stage.run_once().await;
-    assert_eq!((outcome.tally.completed, outcome.summary.as_str()), (3, "All three are done."), "{}", stage.story());
-    assert_eq!(outcome.trouble, None);
-    let alice = stage.transcript("alice").await.join("\n");
+async fn goal_session_plans_answers_and_reports() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.diligent(&["bob"]);
+    set_asking_teammate(&mut harness, "alice");
+    set_planning_lead(&mut harness, false);
+    let outcome = harness.run_once().await;
+    assert_eq!(
+        (outcome.tally.completed, outcome.summary.as_str()),
+        (3, "All three are done."),
+        "{}",
+        harness.event_lines()
+    );
+    assert_eq!(outcome.error, None);
+    let alice = harness.transcript("alice").await.join("\n");
     assert!(alice.contains("[message] from lead: use the old way"), "{alice}");
-    let asked: Vec<&str> =
-        stage.sent_by("lead").iter().map(|sent| asked(&sent.request)).filter(|a| !a.is_empty()).collect();
-    assert_eq!(asked, ["<goal>", "<inbox>", "<report>"]);
-    let finished = stage.facts().into_iter().find_map(|fact| match fact {
-        Fact::SessionFinished { summary, tally, .. } => Some((summary, tally.completed)),
+    let last_request_kind: Vec<&str> =
+        harness.sent_by("lead").iter().map(|sent| last_request_kind(&sent.request)).filter(|a| !a.is_empty()).collect();
+    assert_eq!(last_request_kind, ["<goal>", "<inbox>", "<report>"]);
+    let finished = harness.facts().into_iter().find_map(|fact| match fact {
+        EventKind::SessionFinished { summary, tally, .. } => Some((summary, tally.completed)),
         _ => None,
     });
     assert_eq!(finished, Some(("All three are done.".to_owned(), 3)));
-    stage.check_laws().await;
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn goal_done_ends_a_continuous_team_in_pause_and_counts_once() {
-    let mut stage = Stage::new(&["alice", "bob"]);
-    stage.diligent(&["alice", "bob"]);
-    good_lead(&mut stage, true);
-    let team = stage.launch(on_and_on()).await;
-    stage.until_status(3, TaskStatus::Completed).await;
+async fn goal_done_pauses_continuous_team_once() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.diligent(&["alice", "bob"]);
+    set_planning_lead(&mut harness, true);
+    let team = harness.launch(start_continuous()).await;
+    harness.wait_for_status(3, TaskStatus::Completed).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    let state = stage.shared().await;
+    let state = harness.shared().await;
     assert_eq!((state.desired, state.current, state.set_by.as_str()), (Mode::Pause, Mode::Pause, "agent"));
     assert_eq!(state.note, "goal met: it is ported");
-    // What was said of the goal then does not end what the person begins now.
-    stage.brain("lead", |_, _| async { say("Nothing to add.") });
-    stage.tasks(&["four"]).await;
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
-    stage.restart();
-    let team = stage.launch(on_and_on()).await;
-    stage.until_status(4, TaskStatus::Completed).await;
+    // The earlier verdict about the goal does not end the new session.
+    harness.set_model_fn("lead", |_, _| async { say("Nothing to add.") });
+    harness.tasks(&["four"]).await;
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+    harness.restart();
+    let team = harness.launch(start_continuous()).await;
+    harness.wait_for_status(4, TaskStatus::Completed).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    assert_eq!(stage.shared().await.desired, Mode::Continuous);
-    let told = stage.transcript("lead").await.iter().filter(|line| line.contains("<goal>port the parser")).count();
-    assert_eq!(told, 1, "the goal is not handed over again");
-    assert_eq!(stage.stores.board.view().await.unwrap().tasks.len(), 4);
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
-    stage.check_laws().await;
+    assert_eq!(harness.shared().await.desired, Mode::Continuous);
+    let told = harness.transcript("lead").await.iter().filter(|line| line.contains("<goal>port the parser")).count();
+    assert_eq!(told, 1, "the goal was sent again");
+    assert_eq!(harness.stores.board.view().await.unwrap().tasks.len(), 4);
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_session_of_the_same_process_is_not_ended_by_the_first_ones_goal() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.diligent(&["alice"]);
-    stage.spec.goal = Some("a".to_owned());
-    stage.brain("lead", |_, count| async move {
+async fn goal_done_does_not_end_second_session() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.spec.goal = Some("a".to_owned());
+    harness.set_model_fn("lead", |_, count| async move {
         if count == 0 { call(&[("goal_done", json!({"summary": "it was there already"}))]) } else { say("I see.") }
     });
-    let team = stage.launch(on_and_on()).await;
-    stage.until("ended", |stage| stage.count(|fact| matches!(fact, Fact::SessionFinished { .. })) == 1).await;
+    let team = harness.launch(start_continuous()).await;
+    harness
+        .wait_until("ended", |harness| harness.count(|fact| matches!(fact, EventKind::SessionFinished { .. })) == 1)
+        .await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(stage.shared().await.desired, Mode::Pause);
-    stage.click(Mode::Continuous).await;
-    stage.tasks(&["b"]).await;
-    stage.until("ended", |stage| stage.count(|fact| matches!(fact, Fact::SessionFinished { .. })) == 2).await;
+    assert_eq!(harness.shared().await.desired, Mode::Pause);
+    harness.click(Mode::Continuous).await;
+    harness.tasks(&["b"]).await;
+    harness
+        .wait_until("ended", |harness| harness.count(|fact| matches!(fact, EventKind::SessionFinished { .. })) == 2)
+        .await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(stage.shared().await.desired, Mode::Continuous);
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
+    assert_eq!(harness.shared().await.desired, Mode::Continuous);
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_goal_the_lead_was_stopped_over_is_taken_up_again() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.diligent(&["alice"]);
-    stage.spec.goal = Some("port the parser".to_owned());
-    stage.brain("lead", |request, count| async move {
+async fn goal_interrupted_by_stop_is_planned_next_launch() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.spec.goal = Some("port the parser".to_owned());
+    harness.set_model_fn("lead", |request, count| async move {
         if count == 0 {
             std::future::pending::<()>().await;
         }
-        match asked(&request) {
+        match last_request_kind(&request) {
             "<goal>" => plan(&["one"]),
             _ => say("Reported."),
         }
     });
-    let team = stage.launch(on_and_on()).await;
-    stage.until("asked", |stage| stage.requests() == 1).await;
-    team.command(Command::StopNow).await;
-    stage.ended(team).await;
-    stage.restart();
-    let team = stage.launch(on_and_on()).await;
-    stage.until("planned", |stage| stage.count(|fact| matches!(fact, Fact::TaskCompleted { .. })) == 1).await;
-    let told = stage.transcript("lead").await.iter().filter(|line| line.contains("<goal>")).count();
+    let team = harness.launch(start_continuous()).await;
+    harness.wait_until("asked", |harness| harness.requests() == 1).await;
+    team.command(TeamCommand::Abort).await;
+    harness.ended(team).await;
+    harness.restart();
+    let team = harness.launch(start_continuous()).await;
+    harness
+        .wait_until("planned", |harness| harness.count(|fact| matches!(fact, EventKind::TaskCompleted { .. })) == 1)
+        .await;
+    let told = harness.transcript("lead").await.iter().filter(|line| line.contains("<goal>")).count();
     assert_eq!(told, 1);
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
-    stage.check_laws().await;
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lead_that_panics_over_the_goal_is_asked_again_in_the_same_run() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.diligent(&["alice"]);
-    stage.spec.goal = Some("port the parser".to_owned());
-    stage.brain("lead", |request, count| async move {
+async fn lead_panic_on_goal_is_retried_in_same_run() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.spec.goal = Some("port the parser".to_owned());
+    harness.set_model_fn("lead", |request, count| async move {
         assert!(count > 0, "the model panics, as the test wants");
-        match asked(&request) {
+        match last_request_kind(&request) {
             "<goal>" => plan(&["one"]),
             _ => say("Reported."),
         }
     });
-    let outcome = stage.run_once().await;
-    assert_eq!((outcome.tally.completed, outcome.summary.as_str()), (1, "Reported."), "{}", stage.story());
-    stage.check_laws().await;
+    let outcome = harness.run_once().await;
+    assert_eq!((outcome.tally.completed, outcome.summary.as_str()), (1, "Reported."), "{}", harness.event_lines());
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_report_that_adds_tasks_has_them_done_a_bounded_number_of_times() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.diligent(&["alice"]);
-    stage.brain("lead", |request, _| async move {
-        match asked(&request) {
+async fn tasks_added_by_reports_are_bounded() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.set_model_fn("lead", |request, _| async move {
+        match last_request_kind(&request) {
             "<report>" => plan(&["one more"]),
             _ => say("One more was needed."),
         }
     });
-    stage.tasks(&["first"]).await;
-    let outcome = stage.run_once().await;
-    assert_eq!((outcome.tally.completed, outcome.tally.pending), (6, 1), "{}", stage.story());
+    harness.tasks(&["first"]).await;
+    let outcome = harness.run_once().await;
+    assert_eq!((outcome.tally.completed, outcome.tally.pending), (6, 1), "{}", harness.event_lines());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cleanup_session_is_led_by_its_prompt_though_a_goal_waits() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.diligent(&["alice"]);
-    stage.spec.goal = Some("port the parser".to_owned());
-    stage.brain("lead", |request, _| async move {
+async fn cleanup_session_uses_cleanup_prompt_not_goal() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.spec.goal = Some("port the parser".to_owned());
+    harness.set_model_fn("lead", |request, _| async move {
         let text = text_of(&request);
-        match asked(&request) {
+        match last_request_kind(&request) {
             "<goal>" if text.contains("This session tidies") => plan(&["tidy"]),
             "<goal>" => plan(&["port"]),
             _ => say("Reported."),
         }
     });
-    let team = stage.launch(Start { mode: Some(Mode::RunCleanup), one_session: true, ..Start::default() }).await;
-    let outcome = stage.ended(team).await;
+    let team = harness
+        .launch(StartOptions { mode: Some(Mode::RunCleanup), one_session: true, ..StartOptions::default() })
+        .await;
+    let outcome = harness.ended(team).await;
     assert_eq!(outcome.tally.completed, 1);
-    assert_eq!(stage.task(1).await.subject, "tidy");
-    assert!(stage.shared().await.note.contains("run_cleanup is done"));
-    stage.check_laws().await;
+    assert_eq!(harness.task(1).await.subject, "tidy");
+    assert!(harness.shared().await.note.contains("run_cleanup is done"));
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_greeting_is_answered_not_planned() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.diligent(&["alice"]);
-    stage.spec.goal = Some("hello".to_owned());
-    stage.brain("lead", |request, _| async move {
-        if asked(&request) == "<goal>" { say("Hello.") } else { say("We said hello.") }
+async fn goal_without_work_creates_no_tasks() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.spec.goal = Some("hello".to_owned());
+    harness.set_model_fn("lead", |request, _| async move {
+        if last_request_kind(&request) == "<goal>" { say("Hello.") } else { say("We said hello.") }
     });
-    let team = stage.launch(once()).await;
-    let outcome = stage.ended(team).await;
-    assert_eq!((outcome.summary.as_str(), outcome.trouble), ("We said hello.", None));
-    assert!(stage.sent_by("alice").is_empty());
+    let team = harness.launch(once()).await;
+    let outcome = harness.ended(team).await;
+    assert_eq!((outcome.summary.as_str(), outcome.error), ("We said hello.", None));
+    assert!(harness.sent_by("alice").is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_lead_is_seen_to_work_to_wait_for_the_person_and_for_its_model() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.diligent(&["alice"]);
-    stage.spec.goal = Some("port the parser".to_owned());
-    stage.brain("lead", |request, count| async move {
+async fn lead_status_shows_work_question_and_model_error() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.spec.goal = Some("port the parser".to_owned());
+    harness.set_model_fn("lead", |request, count| async move {
         if count == 0 {
             tokio::time::sleep(Duration::from_secs(20)).await;
             return say("There are two databases.\nWhich one?");
         }
-        match asked(&request) {
+        match last_request_kind(&request) {
             "<inbox>" => Err(ModelError::Final("no credit".to_owned())),
             _ => say("Which one?"),
         }
     });
-    let team = stage.launch(on_and_on()).await;
+    let team = harness.launch(start_continuous()).await;
     let is = |phase: &str, waiting_for: Option<&str>| {
         team.live().lead().is_some_and(|lead| {
             (lead.phase.as_str(), lead.waiting_for.as_ref().map(WaitingFor::to_file_text).as_deref())
                 == (phase, waiting_for)
         })
     };
-    stage.until("it thinks", |_| is("work", None)).await;
-    assert!(!team.live().teammates().contains_key("lead"), "it is no teammate");
-    stage.until("it asks", |_| is("idle", Some("a person: Which one?"))).await;
-    stage.mail("human", "lead", "the old one").await;
-    stage.until("its model fails", |_| is("idle", Some("its model: no credit"))).await;
-    let reported = || async { stage.shared().await.lead().and_then(|lead| lead.waiting_for.clone()) };
+    harness.wait_until("the lead's model works", |_| is("work", None)).await;
+    assert!(!team.live().teammates().contains_key("lead"), "the lead counts as a teammate");
+    harness.wait_until("the program asks", |_| is("idle", Some("a person: Which one?"))).await;
+    harness.mail("human", "lead", "the old one").await;
+    harness.wait_until("its model fails", |_| is("idle", Some("its model: no credit"))).await;
+    let reported = || async { harness.shared().await.lead().and_then(|lead| lead.waiting_for.clone()) };
     while reported().await != Some(WaitingFor::Model("no credit".into())) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
-    assert_eq!(stage.shared().await.lead().unwrap().phase, "stopped");
-    stage.check_laws().await;
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+    assert_eq!(harness.shared().await.lead().unwrap().phase, "stopped");
+    harness.check_invariants().await;
 }

@@ -1,26 +1,26 @@
-//! The whole team over memory stores, with models made by closures and paused time.
+//! The whole team on memory stores, with models made of closures and paused time.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stderr,
-    reason = "what fails in a test is to stop it, and to say how it is run again"
+    reason = "a failure must stop the test, and print how to repeat it"
 )]
 
 mod budget;
 mod chaos;
 mod claims;
 mod compactions;
+mod disk_space;
 mod drain;
+mod faults;
+mod harness;
 mod lead;
-mod lives;
+mod lifecycle;
 mod mail;
 mod models;
 mod resume;
 mod reviews;
-mod room;
 mod shutdown;
-mod stage;
 mod steering;
-mod storm;
 mod streams;

@@ -1,22 +1,24 @@
-//! What a killed process left is taken up where it was: calls, requests, plans, steps.
+//! A new process resumes the state that a killed one left: calls, requests, plans, steps.
 
 use std::time::Duration;
 
-use brigade::domain::context::claimed_block;
-use brigade::domain::event::Fact;
+use brigade::domain::approval::{Request, RequestKind};
+use brigade::domain::event::EventKind;
 use brigade::domain::name::HUMAN;
-use brigade::domain::request::{Request, RequestKind};
+use brigade::domain::prompt::claimed_block;
 use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::Claimant;
-use brigade::team::handle::Command;
+use brigade::team::handle::TeamCommand;
 use serde_json::{Value, json};
 
-use super::stage::{Stage, approve_plan, call, complete, diligent, has_new_task, on_and_on, say, task_at_hand};
+use super::harness::{
+    TestTeam, approve_plan, call, complete, diligent, has_new_task, say, start_continuous, task_at_hand,
+};
 
-/// When the process lived that was killed.
+/// The time at which the killed process ran.
 const THEN: UnixMs = UnixMs(1_763_687_000_000);
 
 fn asks(id: &str, tool: &str, input: Value) -> Block {
@@ -27,11 +29,11 @@ fn answers(id: &str, text: &str) -> Block {
     Block::ToolResult { tool_use_id: id.to_owned(), content: text.to_owned(), is_error: false }
 }
 
-/// Leaves alice on task 1 as a process that was killed does: claimed, told of it, and then these messages.
-async fn killed_at(stage: &Stage, behind: Vec<(Role, Vec<Block>)>) {
-    stage.tasks(&["first"]).await;
+/// Leaves alice on task 1 as a killed process does: a claimed task, its message, and then these messages.
+async fn kill_after_messages(harness: &TestTeam, behind: Vec<(Role, Vec<Block>)>) {
+    harness.tasks(&["first"]).await;
     let dead = Claimant { name: "alice".into(), capabilities: vec![], worker: "dead".into(), lease: None };
-    let task = stage.stores.board.claim(TaskId(1), &dead).await.unwrap();
+    let task = harness.stores.board.claim(TaskId(1), &dead).await.unwrap();
     let told = (Role::User, vec![Block::text(claimed_block(&task, None))]);
     let records = [told].into_iter().chain(behind).map(|(role, content)| Record {
         at: THEN,
@@ -41,56 +43,57 @@ async fn killed_at(stage: &Stage, behind: Vec<(Role, Vec<Block>)>) {
             ..MessageRecord::new(role, content)
         }),
     });
-    stage.stores.transcripts.append("alice", &records.collect::<Vec<_>>(), true).await.unwrap();
+    harness.stores.transcripts.append("alice", &records.collect::<Vec<_>>(), true).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_without_a_result_are_not_made_again_and_the_model_is_told_which_may_have_been() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.diligent(&["alice"]);
+async fn interrupted_tool_calls_are_not_repeated() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
     let calls = ["c-1", "c-2", "c-3"].map(|id| asks(id, "nap", json!({"note": id})));
-    killed_at(&stage, vec![(Role::Assistant, calls.to_vec()), (Role::User, vec![answers("c-1", "c-1")])]).await;
-    stage.run_once().await;
-    let text = stage.sent_by("alice")[0].text();
+    kill_after_messages(&harness, vec![(Role::Assistant, calls.to_vec()), (Role::User, vec![answers("c-1", "c-1")])])
+        .await;
+    harness.run_once().await;
+    let text = harness.sent_by("alice")[0].text();
     let results: Vec<&str> = text.lines().filter(|line| line.starts_with("result: ")).collect();
     assert_eq!(results.len(), 3, "{text}");
     assert_eq!(results[0], "result: c-1");
     assert!(results[1].starts_with("result: Interrupted: ") && results[1].contains("is not known"), "{text}");
-    assert!(results[2].starts_with("result: Not called: ") && results[2].contains("before it came to"), "{text}");
-    assert_eq!(stage.notes(), Vec::<String>::new(), "nobody made them again");
-    assert_eq!(stage.task(1).await.owner.as_deref(), Some("alice"));
-    stage.check_laws().await;
+    assert!(results[2].starts_with("result: Not called: ") && results[2].contains("before it reached"), "{text}");
+    assert_eq!(harness.notes(), Vec::<String>::new(), "the calls were repeated");
+    assert_eq!(harness.task(1).await.owner.as_deref(), Some("alice"));
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_in_flight_is_sent_again() {
-    let mut stage = Stage::new(&["alice", "bob"]);
-    stage.diligent(&["alice", "bob"]);
+async fn interrupted_model_request_is_sent_again() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.diligent(&["alice", "bob"]);
     let said = "I begin with what is easy.";
     let steps = vec![
         (Role::Assistant, vec![Block::text(said), asks("c-1", "nap", json!({}))]),
         (Role::User, vec![answers("c-1", "slept")]),
     ];
-    killed_at(&stage, steps).await;
-    // And bob was asked something that his model had not answered.
+    kill_after_messages(&harness, steps).await;
+    // Bob has a request that his model had not answered.
     let mut asked = MessageRecord::new(Role::User, vec![Block::text("<inbox>\n[message] from human: well?\n</inbox>")]);
     asked.delivered = vec!["m-1".to_owned()];
     let record = Record { at: THEN, entry: Entry::Message(asked) };
-    stage.stores.transcripts.append("bob", &[record], true).await.unwrap();
-    stage.run_once().await;
-    let first = &stage.sent_by("alice")[0];
+    harness.stores.transcripts.append("bob", &[record], true).await.unwrap();
+    harness.run_once().await;
+    let first = &harness.sent_by("alice")[0];
     assert!(first.text().contains(said) && first.text().contains("result: slept"), "{}", first.text());
     assert_eq!(task_at_hand(&first.request), Some(1));
-    assert_eq!(stage.task(1).await.status, TaskStatus::Completed);
-    let bobs = stage.sent_by("bob");
-    assert_eq!((bobs.len(), bobs[0].text().contains("human: well?")), (1, true), "{}", stage.story());
-    stage.check_laws().await;
+    assert_eq!(harness.task(1).await.status, TaskStatus::Completed);
+    let bobs = harness.sent_by("bob");
+    assert_eq!((bobs.len(), bobs[0].text().contains("human: well?")), (1, true), "{}", harness.event_lines());
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waited_for_the_answer_to_its_plan_waits_on_whatever_was_killed_and_goes_on_with_it() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.brain("alice", |request, _| async move {
+async fn plan_approval_wait_resumes_after_kill() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |request, _| async move {
         let is_answered = request
             .messages
             .iter()
@@ -103,37 +106,37 @@ async fn who_waited_for_the_answer_to_its_plan_waits_on_whatever_was_killed_and_
         (Role::User, vec![answers("c-1", "handed in as plan-1")]),
         (Role::Assistant, vec![Block::text("I wait.")]),
     ];
-    killed_at(&stage, handed_in).await;
+    kill_after_messages(&harness, handed_in).await;
     let plan = Request {
         plan: "1. this 2. that".into(),
         ..Request::new("plan-1", RequestKind::PlanApproval, "alice", HUMAN, THEN)
     };
-    stage.stores.requests.open(plan).await.unwrap();
-    // One kill more: what was claimed then is newer than the plan.
+    harness.stores.requests.open(plan).await.unwrap();
+    // One more kill: that claim is newer than the plan.
     let dead = Claimant { name: "alice".into(), capabilities: vec![], worker: "dead too".into(), lease: None };
     let claims = vec![(TaskId(1), 1)];
-    let lost = brigade::ports::LostClaims { claims, reason: "killed".into(), ..Default::default() };
-    stage.stores.board.reclaim(&lost).await.unwrap();
-    stage.stores.board.claim(TaskId(1), &dead).await.unwrap();
-    let team = stage.launch(on_and_on()).await;
-    stage.until_status(1, TaskStatus::InProgress).await;
+    let lost = brigade::ports::ReclaimRequest { claims, reason: "killed".into(), ..Default::default() };
+    harness.stores.board.reclaim(&lost).await.unwrap();
+    harness.stores.board.claim(TaskId(1), &dead).await.unwrap();
+    let team = harness.launch(start_continuous()).await;
+    harness.wait_for_status(1, TaskStatus::InProgress).await;
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(stage.requests(), 0, "waiting costs nothing\n{}", stage.story());
+    assert_eq!(harness.requests(), 0, "a waiting member made requests\n{}", harness.event_lines());
     let alice = team.live().teammates()["alice"].clone();
     assert_eq!((alice.task, alice.attempt), (Some(TaskId(1)), Some(3)));
     assert_eq!(alice.waiting_for, Some(WaitingFor::Other("a person (plan plan-1)".into())));
-    approve_plan(&stage.stores, "plan-1", stage.clock.now()).await;
-    stage.until_status(1, TaskStatus::Completed).await;
-    assert_eq!(stage.task(1).await.failures, 0);
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
-    stage.check_laws().await;
+    approve_plan(&harness.stores, "plan-1", harness.clock.now()).await;
+    harness.wait_for_status(1, TaskStatus::Completed).await;
+    assert_eq!(harness.task(1).await.failures, 0);
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_of_steps_outlives_its_process_and_its_context() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.brain("alice", |request, _| async move {
+async fn todo_list_survives_restart_and_compaction() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |request, _| async move {
         if request.is_for_summary() {
             return say("SUMMARY");
         }
@@ -143,43 +146,43 @@ async fn a_list_of_steps_outlives_its_process_and_its_context() {
             None => diligent(&request),
         }
     });
-    stage.tasks(&["first"]).await;
-    stage.run_once().await;
-    stage.tasks(&["second"]).await;
-    let team = stage.launch(on_and_on()).await;
-    stage
-        .until("asked for", |stage| {
-            stage.sent_by("alice").iter().any(|sent| sent.text().contains("result: look\nleap"))
+    harness.tasks(&["first"]).await;
+    harness.run_once().await;
+    harness.tasks(&["second"]).await;
+    let team = harness.launch(start_continuous()).await;
+    harness
+        .wait_until("the approval is requested", |harness| {
+            harness.sent_by("alice").iter().any(|sent| sent.text().contains("result: look\nleap"))
         })
         .await;
-    // Whoever compacts does not lose them either.
+    // A compaction does not lose them either.
     let (reply, mut done) = tokio::sync::mpsc::channel(1);
-    team.command(Command::Compact { name: "alice".into(), reply }).await;
+    team.command(TeamCommand::Compact { name: "alice".into(), reply }).await;
     assert_eq!(done.recv().await, Some(Ok(())));
-    stage.mail("human", "alice", "well?").await;
+    harness.mail("human", "alice", "well?").await;
     let is_told =
-        |stage: &Stage| stage.sent_by("alice").last().is_some_and(|sent| sent.text().contains("human: well?"));
-    stage.until("she is asked", is_told).await;
-    let text = stage.sent_by("alice").pop().unwrap().text();
+        |harness: &TestTeam| harness.sent_by("alice").last().is_some_and(|sent| sent.text().contains("human: well?"));
+    harness.wait_until("alice gets the request", is_told).await;
+    let text = harness.sent_by("alice").pop().unwrap().text();
     assert!(text.contains("SUMMARY") && text.contains("`todo` keeps it:\nlook\nleap"), "{text}");
-    team.command(Command::StopNow).await;
-    stage.ended(team).await;
-    stage.check_laws().await;
+    team.command(TeamCommand::Abort).await;
+    harness.ended(team).await;
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_spent_are_counted_on() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.diligent(&["alice"]);
-    stage.tasks(&["first"]).await;
-    stage.run_once().await;
-    let spent = |stage: &Stage| brigade::domain::replay::Replay::of(&stage.events()).members["alice"].tokens;
-    let before = spent(&stage);
+async fn token_count_continues_over_launches() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.tasks(&["first"]).await;
+    harness.run_once().await;
+    let spent = |harness: &TestTeam| brigade::domain::replay::Replay::of(&harness.events()).members["alice"].tokens;
+    let before = spent(&harness);
     assert!(before > 0);
-    stage.tasks(&["second"]).await;
-    let started = stage.count(|fact| matches!(fact, Fact::TurnStarted { .. }));
-    stage.run_once().await;
-    let turns = stage.count(|fact| matches!(fact, Fact::TurnStarted { .. })) - started;
-    assert_eq!(spent(&stage), before + 11 * turns as u64);
-    stage.check_laws().await;
+    harness.tasks(&["second"]).await;
+    let started = harness.count(|fact| matches!(fact, EventKind::TurnStarted { .. }));
+    harness.run_once().await;
+    let turns = harness.count(|fact| matches!(fact, EventKind::TurnStarted { .. })) - started;
+    assert_eq!(spent(&harness), before + 11 * turns as u64);
+    harness.check_invariants().await;
 }

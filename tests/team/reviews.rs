@@ -1,31 +1,31 @@
-//! Teams that have their tasks reviewed, and members that hand in a plan first.
+//! Teams with reviewed tasks, and members that submit a plan first.
 
-use brigade::domain::event::Fact;
+use brigade::domain::approval::{Request, RequestKind};
+use brigade::domain::event::EventKind;
 use brigade::domain::name::HUMAN;
-use brigade::domain::request::{Request, RequestKind};
 use brigade::domain::task::{NewTask, TaskStatus};
 use brigade::ports::{ModelError, ModelRequest};
-use brigade::team::handle::{Command, TeamHandle};
-use brigade::tools::answers::{self, Answerer, Asked};
+use brigade::team::handle::{TeamCommand, TeamHandle};
+use brigade::tools::approval_answers::{self, ApprovalRef, Responder};
 use serde_json::json;
 
-use super::stage::{Answer, Stage, call, complete, diligent, has_new_task, name, new_task, once, say, text_of};
+use super::harness::{Answer, TestTeam, call, complete, diligent, has_new_task, name, new_task, once, say, text_of};
 
-/// A team of coders and one critic, who is to review what the others do.
-fn reviewed(coders: &[&str]) -> Stage {
+/// A team of coders and one critic who reviews their tasks.
+fn reviewed(coders: &[&str]) -> TestTeam {
     let members: Vec<&str> = coders.iter().copied().chain(["carol"]).collect();
-    let mut stage = Stage::new(&members);
-    stage.spec.review = Some("critic".to_owned());
-    for member in &mut stage.spec.members {
+    let mut harness = TestTeam::new(&members);
+    harness.spec.review = Some("critic".to_owned());
+    for member in &mut harness.spec.members {
         if member.name.as_str() == "carol" {
             member.role = "critic".to_owned();
         }
     }
-    stage
+    harness
 }
 
-/// Reports its task, and again once it is told that the work was approved.
-fn reports(request: &ModelRequest) -> Answer {
+/// Reports its task, and again after the work was approved.
+fn report_task(request: &ModelRequest) -> Answer {
     let text = text_of(request);
     let is_told = |word: &str| text.rsplit_once("call: task_update").is_some_and(|(_, since)| since.contains(word));
     match () {
@@ -34,11 +34,11 @@ fn reports(request: &ModelRequest) -> Answer {
     }
 }
 
-/// Gives the review it was asked for, as `approves` says of how many it gave before.
-fn reviews(request: &ModelRequest, approves: impl Fn(usize) -> bool) -> Answer {
+/// Answers a requested review; `approves` gets the number of earlier reviews.
+fn give_review(request: &ModelRequest, approves: impl Fn(usize) -> bool) -> Answer {
     let text = text_of(request);
     let given = text.matches("call: review").count();
-    match text.matches("its tool review and this request_id").count() > given {
+    match text.matches("call `review` with this request_id").count() > given {
         true => {
             let (_, rest) = text.rsplit_once("(request_id: ").unwrap();
             let id = rest.split(')').next().unwrap();
@@ -60,107 +60,116 @@ fn waits_for(team: &TeamHandle, who: &str) -> String {
         .unwrap_or_default()
 }
 
-async fn review_of(stage: &Stage) -> Option<Request> {
-    stage.stores.requests.all().await.unwrap().open(RequestKind::Review).next().cloned()
+async fn review_of(harness: &TestTeam) -> Option<Request> {
+    harness.stores.requests.all().await.unwrap().open(RequestKind::Review).next().cloned()
 }
 
-async fn approve(stage: &Stage) {
-    let id = review_of(stage).await.expect("a review waits").id;
-    let (by, asked) = (Answerer { name: HUMAN, process: "test" }, Asked { id: &id, kind: RequestKind::Review });
-    let now = stage.clock.now();
-    let compose = |request: &Request| answers::reply(request, HUMAN, true, None, now);
-    answers::answer(&stage.stores, by, now, asked, true, compose).await.unwrap();
+async fn approve(harness: &TestTeam) {
+    let id = review_of(harness).await.expect("a review waits").id;
+    let (by, asked) = (Responder { name: HUMAN, process: "test" }, ApprovalRef { id: &id, kind: RequestKind::Review });
+    let now = harness.clock.now();
+    let compose = |request: &Request| approval_answers::answer_message(request, HUMAN, true, None, now);
+    approval_answers::send_answer(&harness.stores, by, now, asked, true, compose).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_is_completed_once_another_member_approved_it() {
-    let mut stage = reviewed(&["alice"]);
-    stage.brain("alice", |request, _| async move { reports(&request) });
-    stage.brain("carol", |request, _| async move { reviews(&request, |given| given > 0) });
-    stage.create(vec![for_coders("count")]).await;
-    let team = stage.launch(once()).await;
-    assert_eq!(stage.ended(team).await.tally.completed, 1, "{}", stage.story());
-    let task = stage.task(1).await;
-    assert_eq!((task.owner.as_deref(), task.attempt), (Some("alice"), 1), "{}", stage.story());
+async fn task_completes_after_member_approves() {
+    let mut harness = reviewed(&["alice"]);
+    harness.set_model_fn("alice", |request, _| async move { report_task(&request) });
+    harness.set_model_fn("carol", |request, _| async move { give_review(&request, |given| given > 0) });
+    harness.create(vec![for_coders("count")]).await;
+    let team = harness.launch(once()).await;
+    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    let task = harness.task(1).await;
+    assert_eq!((task.owner.as_deref(), task.attempt), (Some("alice"), 1), "{}", harness.event_lines());
     assert_eq!(task.result.unwrap().reviewed_by.as_deref(), Some("carol"));
-    let said = stage.transcript("alice").await.join("\n");
-    assert!(said.contains("(approve: false)") && said.contains("as I see it"), "it was rejected once: {said}");
-    stage.check_laws().await;
+    let said = harness.transcript("alice").await.join("\n");
+    assert!(said.contains("(approve: false)") && said.contains("as I see it"), "not rejected once: {said}");
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_for_a_review_is_free_and_is_said() {
-    let mut stage = reviewed(&["alice"]);
-    stage.spec.review = Some(HUMAN.to_owned());
-    stage.brain("alice", |request, _| async move { reports(&request) });
-    stage.brain("carol", |request, _| async move { reports(&request) });
-    stage.tasks(&["count"]).await;
-    let team = stage.launch(once()).await;
+async fn review_wait_makes_no_requests_and_is_shown() {
+    let mut harness = reviewed(&["alice"]);
+    harness.spec.review = Some(HUMAN.to_owned());
+    harness.set_model_fn("alice", |request, _| async move { report_task(&request) });
+    harness.set_model_fn("carol", |request, _| async move { report_task(&request) });
+    harness.tasks(&["count"]).await;
+    let team = harness.launch(once()).await;
     let says = |who: &str| waits_for(&team, who).starts_with("a person (review ");
-    stage.until("it waits", |_| says("alice") || says("carol")).await;
-    let requests = stage.requests();
+    harness.wait_until("the plan waits", |_| says("alice") || says("carol")).await;
+    let requests = harness.requests();
     tokio::time::sleep(std::time::Duration::from_secs(3_600)).await;
-    assert_eq!(stage.requests(), requests, "waiting is free");
-    let task = stage.task(1).await;
+    assert_eq!(harness.requests(), requests, "a waiting member made requests");
+    let task = harness.task(1).await;
     assert_eq!((task.status, task.attempt, task.failures), (TaskStatus::InProgress, 1, 0));
-    approve(&stage).await;
-    assert_eq!(stage.ended(team).await.tally.completed, 1, "{}", stage.story());
-    assert_eq!(stage.task(1).await.result.unwrap().reviewed_by.as_deref(), Some(HUMAN));
-    stage.check_laws().await;
+    approve(&harness).await;
+    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.task(1).await.result.unwrap().reviewed_by.as_deref(), Some(HUMAN));
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reviewer_that_says_nothing_is_reminded_once_and_then_it_is_the_persons() {
-    let mut stage = reviewed(&["alice"]);
-    stage.brain("alice", |request, _| async move { reports(&request) });
-    stage.brain("carol", |_, _| async move { say("Nice.") });
-    stage.create(vec![for_coders("count")]).await;
-    let team = stage.launch(once()).await;
-    stage.until("it is the person's", |_| waits_for(&team, "alice").starts_with("a person (review ")).await;
-    assert!(stage.transcript("carol").await.join("\n").contains("waits for your answer to review"), "it was reminded");
-    assert_eq!(review_of(&stage).await.unwrap().to, HUMAN);
-    approve(&stage).await;
-    assert_eq!(stage.ended(team).await.tally.completed, 1, "{}", stage.story());
-    stage.check_laws().await;
+async fn silent_reviewer_is_reminded_then_person_reviews() {
+    let mut harness = reviewed(&["alice"]);
+    harness.set_model_fn("alice", |request, _| async move { report_task(&request) });
+    harness.set_model_fn("carol", |_, _| async move { say("Nice.") });
+    harness.create(vec![for_coders("count")]).await;
+    let team = harness.launch(once()).await;
+    harness
+        .wait_until("the review waits for the person", |_| waits_for(&team, "alice").starts_with("a person (review "))
+        .await;
+    assert!(
+        harness.transcript("carol").await.join("\n").contains("waits for your answer to review"),
+        "the reviewer got no reminder"
+    );
+    assert_eq!(review_of(&harness).await.unwrap().to, HUMAN);
+    approve(&harness).await;
+    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_review_of_one_that_is_gone_is_handed_on() {
-    let mut stage = reviewed(&["alice"]);
-    stage.brain("alice", |request, _| async move { reports(&request) });
-    stage.brain("carol", |_, _| async move {
+async fn review_of_stopped_reviewer_goes_to_person() {
+    let mut harness = reviewed(&["alice"]);
+    harness.set_model_fn("alice", |request, _| async move { report_task(&request) });
+    harness.set_model_fn("carol", |_, _| async move {
         tokio::time::sleep(std::time::Duration::from_secs(30)).await;
         say("Too late.")
     });
-    stage.create(vec![for_coders("count")]).await;
-    let team = stage.launch(once()).await;
-    stage.until("carol is asked", |_| waits_for(&team, "alice").starts_with("carol (review ")).await;
-    team.command(Command::StopTeammate { name: name("carol"), now: true }).await;
-    stage.until("it is the person's", |_| waits_for(&team, "alice").starts_with("a person (review ")).await;
-    approve(&stage).await;
-    assert_eq!(stage.ended(team).await.tally.completed, 1, "{}", stage.story());
-    stage.check_laws().await;
+    harness.create(vec![for_coders("count")]).await;
+    let team = harness.launch(once()).await;
+    harness.wait_until("carol gets the request", |_| waits_for(&team, "alice").starts_with("carol (review ")).await;
+    team.command(TeamCommand::StopTeammate { name: name("carol"), now: true }).await;
+    harness
+        .wait_until("the review waits for the person", |_| waits_for(&team, "alice").starts_with("a person (review "))
+        .await;
+    approve(&harness).await;
+    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_review_by_a_lead_out_of_reach_is_the_persons_and_nobody_is_asked_without_end() {
-    let mut stage = reviewed(&["alice"]);
-    stage.spec.review = Some("lead".to_owned());
-    stage.diligent(&["carol"]);
-    stage.brain("alice", |request, _| async move { reports(&request) });
-    stage.brain("lead", |_, _| async move { Err(ModelError::Final("no such model".to_owned())) });
-    stage.create(vec![for_coders("count")]).await;
-    let team = stage.launch(once()).await;
-    stage.until("it is the person's", |_| waits_for(&team, "alice").starts_with("a person (review ")).await;
-    approve(&stage).await;
-    assert_eq!(stage.ended(team).await.tally.completed, 1, "{}", stage.story());
-    let asked = stage.count(|fact| matches!(fact, Fact::MessageSent { from, .. } if from == "alice"));
-    assert!(asked <= 2, "asked {asked} times: {}", stage.story());
-    stage.check_laws().await;
+async fn review_of_unreachable_lead_goes_to_person() {
+    let mut harness = reviewed(&["alice"]);
+    harness.spec.review = Some("lead".to_owned());
+    harness.diligent(&["carol"]);
+    harness.set_model_fn("alice", |request, _| async move { report_task(&request) });
+    harness.set_model_fn("lead", |_, _| async move { Err(ModelError::Final("no such model".to_owned())) });
+    harness.create(vec![for_coders("count")]).await;
+    let team = harness.launch(once()).await;
+    harness
+        .wait_until("the review waits for the person", |_| waits_for(&team, "alice").starts_with("a person (review "))
+        .await;
+    approve(&harness).await;
+    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    let asked = harness.count(|fact| matches!(fact, EventKind::MessageSent { from, .. } if from == "alice"));
+    assert!(asked <= 2, "{asked} requests: {}", harness.event_lines());
+    harness.check_invariants().await;
 }
 
-/// Tries to write, hands in a plan, and writes once that was answered.
-fn plans_first(request: &ModelRequest) -> Answer {
+/// Tries to write, submits a plan, and writes after its answer.
+fn plan_then_write(request: &ModelRequest) -> Answer {
     let text = text_of(request);
     let write = ("write_file", json!({ "path": "done.txt", "content": "done" }));
     match () {
@@ -171,13 +180,13 @@ fn plans_first(request: &ModelRequest) -> Answer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_plans_first_writes_once_its_plan_is_approved() {
+async fn plan_first_member_writes_after_lead_approves() {
     let folder = tempfile::tempdir().unwrap();
-    let mut stage = Stage::new(&["alice"]);
-    stage.workspace = folder.path().to_owned();
-    stage.spec.members[0].plan_first = true;
-    stage.brain("alice", |request, _| async move { plans_first(&request) });
-    stage.brain("lead", |request, _| async move {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.workspace = folder.path().to_owned();
+    harness.spec.members[0].plan_first = true;
+    harness.set_model_fn("alice", |request, _| async move { plan_then_write(&request) });
+    harness.set_model_fn("lead", |request, _| async move {
         let text = text_of(&request);
         match text.contains("[plan_approval_request]") && !text.contains("call: plan_approval") {
             true => {
@@ -187,11 +196,11 @@ async fn who_plans_first_writes_once_its_plan_is_approved() {
             false => diligent(&request),
         }
     });
-    stage.tasks(&["risky"]).await;
-    let team = stage.launch(once()).await;
-    assert_eq!(stage.ended(team).await.tally.completed, 1, "{}", stage.story());
-    let alice = stage.transcript("alice").await.join("\n");
+    harness.tasks(&["risky"]).await;
+    let team = harness.launch(once()).await;
+    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    let alice = harness.transcript("alice").await.join("\n");
     assert_eq!(alice.matches("read-only until your plan is approved").count(), 1, "{alice}");
     assert_eq!(std::fs::read_to_string(folder.path().join("done.txt")).unwrap(), "done");
-    stage.check_laws().await;
+    harness.check_invariants().await;
 }

@@ -1,37 +1,38 @@
-//! Requests to stop, and plans to approve.
+//! Requests to stop, and plans that need approval.
 
 use std::time::Duration;
 
-use brigade::domain::change::{Actor, ActorKind};
-use brigade::domain::event::Fact;
+use brigade::domain::event::EventKind;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::HUMAN;
 use brigade::domain::state::Mode;
 use brigade::domain::task::{NewTask, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
+use brigade::domain::transition::{Actor, ActorKind};
 use brigade::ports::ModelRequest;
-use brigade::team::handle::{Command, TeamHandle};
+use brigade::team::handle::{TeamCommand, TeamHandle};
 use serde_json::{Value, json};
 
-use super::stage::{
-    Answer, Stage, approve_plan, call, complete, diligent, has_new_task, new_task, on_and_on, once, say, text_of,
+use super::harness::{
+    Answer, TestTeam, approve_plan, call, complete, diligent, has_new_task, new_task, once, say, start_continuous,
+    text_of,
 };
 
-fn stopped(stage: &Stage, who: &str) -> bool {
-    stage.count(|fact| matches!(fact, Fact::TeammateStopped { teammate, .. } if teammate == who)) == 1
+fn stopped(harness: &TestTeam, who: &str) -> bool {
+    harness.count(|fact| matches!(fact, EventKind::TeammateStopped { teammate, .. } if teammate == who)) == 1
 }
 
-/// The id of the last request that was told.
+/// The id of the last request in the context.
 fn request_id(request: &ModelRequest) -> Option<String> {
     let text = text_of(request);
     let (_, rest) = text.rsplit_once("(request_id: ")?;
     Some(rest.split(')').next()?.to_owned())
 }
 
-/// A lead that asks alice to stop, and then reports what it reads.
-fn asking_lead(stage: &mut Stage) {
-    stage.spec.goal = Some("stop alice".to_owned());
-    stage.brain("lead", |_, count| async move {
+/// Sets a lead that asks alice to stop, and then reports the answer it reads.
+fn set_lead_requesting_shutdown(harness: &mut TestTeam) {
+    harness.spec.goal = Some("stop alice".to_owned());
+    harness.set_model_fn("lead", |_, count| async move {
         match count {
             0 => call(&[("nap", json!({"ms": 1000})), ("shutdown_request", json!({"teammate": "alice"}))]),
             _ => say("I see."),
@@ -39,40 +40,44 @@ fn asking_lead(stage: &mut Stage) {
     });
 }
 
-async fn book(stage: &Stage) -> Vec<(String, Option<bool>)> {
-    let book = stage.stores.requests.all().await.unwrap();
-    book.requests.into_iter().map(|request| (request.to, request.answer.map(|answer| answer.approve))).collect()
+async fn recorded_answers(harness: &TestTeam) -> Vec<(String, Option<bool>)> {
+    let recorded_answers = harness.stores.requests.all().await.unwrap();
+    recorded_answers
+        .requests
+        .into_iter()
+        .map(|request| (request.to, request.answer.map(|answer| answer.approve)))
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_teammate_agrees_without_its_model() {
-    let mut stage = Stage::new(&["alice", "bob"]);
-    stage.diligent(&["alice", "bob"]);
-    asking_lead(&mut stage);
-    let team = stage.launch(on_and_on()).await;
-    stage.until("stopped", |stage| stopped(stage, "alice")).await;
+async fn idle_teammate_agrees_to_stop_without_model() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.diligent(&["alice", "bob"]);
+    set_lead_requesting_shutdown(&mut harness);
+    let team = harness.launch(start_continuous()).await;
+    harness.wait_until("stopped", |harness| stopped(harness, "alice")).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(stage.sent_by("alice").is_empty(), "no model was asked");
-    assert_eq!(book(&stage).await, [("alice".to_owned(), Some(true))]);
-    let lead = stage.transcript("lead").await.join("\n");
+    assert!(harness.sent_by("alice").is_empty(), "a model got a request");
+    assert_eq!(recorded_answers(&harness).await, [("alice".to_owned(), Some(true))]);
+    let lead = harness.transcript("lead").await.join("\n");
     assert!(lead.contains("[shutdown_response] from alice") && lead.contains("(approve: true)"), "{lead}");
-    // Stopped, not on call: neither a task nor mail brings it back.
-    stage.create(vec![NewTask { owner: Some("alice".into()), ..new_task("hers") }]).await;
-    stage.mail("human", "alice", "hello").await;
+    // Stopped, not on call: neither a task nor mail wakes it.
+    harness.create(vec![NewTask { owner: Some("alice".into()), ..new_task("hers") }]).await;
+    harness.mail("human", "alice", "hello").await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!((stage.sent_by("alice").len(), stage.task(1).await.status), (0, TaskStatus::Pending));
+    assert_eq!((harness.sent_by("alice").len(), harness.task(1).await.status), (0, TaskStatus::Pending));
     assert_eq!(team.live().teammates()["alice"].phase, "stopped");
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
-    stage.check_laws().await;
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+    harness.check_invariants().await;
 }
 
-/// Alice is asked to stop while she works; she answers so, and goes on to complete her task if she stays.
-async fn asked_at_work(approve: bool) -> Stage {
-    let mut stage = Stage::new(&["alice", "bob"]);
-    stage.diligent(&["bob"]);
-    asking_lead(&mut stage);
-    stage.brain("alice", move |request, count| async move {
+/// Asks alice to stop while she works. She answers, and completes her task if she stays.
+async fn request_shutdown_at_work(approve: bool) -> TestTeam {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.diligent(&["bob"]);
+    set_lead_requesting_shutdown(&mut harness);
+    harness.set_model_fn("alice", move |request, count| async move {
         let asked = request_id(&request).filter(|_| text_of(&request).matches("call: shutdown_response").count() == 0);
         match (count, asked) {
             (0, _) => call(&[("nap", json!({"ms": 5000}))]),
@@ -85,33 +90,37 @@ async fn asked_at_work(approve: bool) -> Stage {
         }
     });
     let hers = NewTask { owner: Some("alice".into()), ..new_task("hers") };
-    stage.create(vec![hers]).await;
-    let team = stage.launch(on_and_on()).await;
-    stage.until("answered", |stage| stage.sent_by("lead").len() > 2).await;
+    harness.create(vec![hers]).await;
+    let team = harness.launch(start_continuous()).await;
+    harness.wait_until("answered", |harness| harness.sent_by("lead").len() > 2).await;
     tokio::time::sleep(Duration::from_secs(120)).await;
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
-    stage.check_laws().await;
-    stage
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+    harness.check_invariants().await;
+    harness
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_working_teammate_is_asked_by_its_model() {
-    let stage = asked_at_work(true).await;
-    assert_eq!(book(&stage).await, [("alice".to_owned(), Some(true))]);
-    assert!(!stage.notes().iter().any(|note| note.contains("behind")), "nothing after it agreed");
-    let task = stage.task(1).await;
+async fn working_teammate_model_answers_shutdown_request() {
+    let harness = request_shutdown_at_work(true).await;
+    assert_eq!(recorded_answers(&harness).await, [("alice".to_owned(), Some(true))]);
+    assert!(!harness.notes().iter().any(|note| note.contains("behind")), "a tool ran after she agreed");
+    let task = harness.task(1).await;
     assert_eq!(
         (task.failures, task.owner.as_deref()),
         (0, Some("bob")),
-        "given back, not counted, and done by the other"
+        "not released uncounted and done by the other"
     );
-    assert_eq!(stage.sent_by("alice").len(), 2);
+    assert_eq!(harness.sent_by("alice").len(), 2);
 
-    let stage = asked_at_work(false).await;
-    assert_eq!(book(&stage).await, [("alice".to_owned(), Some(false))], "the harness does not overrule her once idle");
-    assert_eq!(stage.task(1).await.status, TaskStatus::Completed);
-    let lead = stage.transcript("lead").await.join("\n");
+    let harness = request_shutdown_at_work(false).await;
+    assert_eq!(
+        recorded_answers(&harness).await,
+        [("alice".to_owned(), Some(false))],
+        "the harness overruled her once idle"
+    );
+    assert_eq!(harness.task(1).await.status, TaskStatus::Completed);
+    let lead = harness.transcript("lead").await.join("\n");
     assert!(
         lead.contains("(approve: false): as I see it") && lead.matches("[shutdown_response]").count() == 1,
         "{lead}"
@@ -119,84 +128,84 @@ async fn a_working_teammate_is_asked_by_its_model() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_does_not_answer_stops_once_it_is_idle() {
-    let mut stage = Stage::new(&["alice"]);
-    asking_lead(&mut stage);
-    stage.brain("alice", |_, count| async move {
+async fn unanswered_shutdown_request_stops_idle_teammate() {
+    let mut harness = TestTeam::new(&["alice"]);
+    set_lead_requesting_shutdown(&mut harness);
+    harness.set_model_fn("alice", |_, count| async move {
         match count {
             0 => call(&[("nap", json!({"ms": 5000}))]),
             1 => call(&[complete(1)]),
             _ => say("Done."),
         }
     });
-    stage.tasks(&["a"]).await;
-    let team = stage.launch(on_and_on()).await;
-    stage.until("stopped", |stage| stopped(stage, "alice")).await;
-    assert_eq!(stage.task(1).await.status, TaskStatus::Completed);
-    assert_eq!(book(&stage).await, [("alice".to_owned(), Some(true))]);
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
+    harness.tasks(&["a"]).await;
+    let team = harness.launch(start_continuous()).await;
+    harness.wait_until("stopped", |harness| stopped(harness, "alice")).await;
+    assert_eq!(harness.task(1).await.status, TaskStatus::Completed);
+    assert_eq!(recorded_answers(&harness).await, [("alice".to_owned(), Some(true))]);
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_person_is_always_obeyed() {
-    // At work, idle, and under a pause.
+async fn shutdown_by_person_stops_in_every_mode() {
+    // At work, idle, and paused.
     for (work, mode) in [(true, Mode::Continuous), (false, Mode::Continuous), (false, Mode::Pause)] {
-        let mut stage = Stage::new(&["alice", "bob"]);
-        stage.brain("alice", |_, _| async { call(&[("nap", json!({"ms": 2000}))]) });
-        stage.diligent(&["bob"]);
+        let mut harness = TestTeam::new(&["alice", "bob"]);
+        harness.set_model_fn("alice", |_, _| async { call(&[("nap", json!({"ms": 2000}))]) });
+        harness.diligent(&["bob"]);
         if work {
-            stage.create(vec![NewTask { owner: Some("alice".into()), ..new_task("hers") }]).await;
+            harness.create(vec![NewTask { owner: Some("alice".into()), ..new_task("hers") }]).await;
         }
-        let team = stage.launch(on_and_on()).await;
+        let team = harness.launch(start_continuous()).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
-        stage.click(mode).await;
+        harness.click(mode).await;
         tokio::time::sleep(Duration::from_secs(90)).await;
-        let requests = stage.sent_by("alice").len();
-        stage.mail_of(MessageType::ShutdownRequest, "human", "alice", Some("stop-1")).await;
-        stage.mail("human", "alice", "and this behind it").await;
-        stage.until("stopped", |stage| stopped(stage, "alice")).await;
+        let requests = harness.sent_by("alice").len();
+        harness.mail_of(MessageType::ShutdownRequest, "human", "alice", Some("stop-1")).await;
+        harness.mail("human", "alice", "and this behind it").await;
+        harness.wait_until("stopped", |harness| stopped(harness, "alice")).await;
         tokio::time::sleep(Duration::from_secs(30)).await;
-        assert!(stage.sent_by("alice").len() <= requests + 1, "at most the turn that ran");
+        assert!(harness.sent_by("alice").len() <= requests + 1, "more than the running turn was finished");
         if work {
-            let task = stage.task(1).await;
+            let task = harness.task(1).await;
             assert_eq!((task.status, task.failures, task.owner.as_deref()), (TaskStatus::Completed, 0, Some("bob")));
         }
-        let respawned = |fact: &Fact| matches!(fact, Fact::TeammateRespawned { .. });
-        assert_eq!(stage.count(respawned), 0, "{}", stage.story());
-        team.command(Command::Stop).await;
-        stage.ended(team).await;
-        stage.check_laws().await;
+        let respawned = |fact: &EventKind| matches!(fact, EventKind::TeammateRespawned { .. });
+        assert_eq!(harness.count(respawned), 0, "{}", harness.event_lines());
+        team.command(TeamCommand::Stop).await;
+        harness.ended(team).await;
+        harness.check_invariants().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_person_who_does_not_wait_for_the_turn_breaks_it_off() {
-    let mut stage = Stage::new(&["alice", "bob"]);
-    stage.brain("alice", |_, _| async {
+async fn shutdown_now_by_person_aborts_turn() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.set_model_fn("alice", |_, _| async {
         std::future::pending::<()>().await;
         say("")
     });
-    stage.diligent(&["bob"]);
-    stage.create(vec![NewTask { owner: Some("alice".into()), ..new_task("hers") }]).await;
-    let team = stage.launch(on_and_on()).await;
-    stage.until("she is at it", |stage| !stage.sent_by("alice").is_empty()).await;
-    stage.mail_of(MessageType::ShutdownRequest, "human", "alice", Some("stop-1")).await;
+    harness.diligent(&["bob"]);
+    harness.create(vec![NewTask { owner: Some("alice".into()), ..new_task("hers") }]).await;
+    let team = harness.launch(start_continuous()).await;
+    harness.wait_until("alice works", |harness| !harness.sent_by("alice").is_empty()).await;
+    harness.mail_of(MessageType::ShutdownRequest, "human", "alice", Some("stop-1")).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(!stopped(&stage, "alice"), "a plain request waits for the turn");
+    assert!(!stopped(&harness, "alice"), "a plain request aborted the turn");
     let order = Message { now: Some(true), ..Message::new(MessageType::ShutdownRequest, "bob", "x", UnixMs(0)) };
-    stage.stores.mailbox.send("alice", order.clone()).await.unwrap();
+    harness.stores.mailbox.send("alice", order.clone()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(!stopped(&stage, "alice"), "only a person breaks off a turn");
-    stage.stores.mailbox.send("alice", Message { from: "human".to_owned(), ..order }).await.unwrap();
-    stage.until("stopped", |stage| stopped(stage, "alice")).await;
-    stage.until_status(1, TaskStatus::Completed).await;
-    let task = stage.task(1).await;
-    assert_eq!((task.failures, task.owner.as_deref(), stage.sent_by("alice").len()), (0, Some("bob"), 1));
-    assert!(!stage.mailbox_waits().await, "the order was read: it stops no later life");
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
-    stage.check_laws().await;
+    assert!(!stopped(&harness, "alice"), "a teammate aborted a turn");
+    harness.stores.mailbox.send("alice", Message { from: "human".to_owned(), ..order }).await.unwrap();
+    harness.wait_until("stopped", |harness| stopped(harness, "alice")).await;
+    harness.wait_for_status(1, TaskStatus::Completed).await;
+    let task = harness.task(1).await;
+    assert_eq!((task.failures, task.owner.as_deref(), harness.sent_by("alice").len()), (0, Some("bob"), 1));
+    assert!(!harness.has_mail().await, "the request would stop a later process");
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+    harness.check_invariants().await;
 }
 
 fn plan_answer(request: &ModelRequest, approve: bool) -> Answer {
@@ -208,11 +217,11 @@ fn plan_answer(request: &ModelRequest, approve: bool) -> Answer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plan_goes_to_the_lead_and_its_answer_comes_back() {
+async fn plan_is_answered_by_lead() {
     for approve in [true, false] {
-        let mut stage = Stage::new(&["alice"]);
-        stage.brain("lead", move |request, _| async move { plan_answer(&request, approve) });
-        stage.brain("alice", |request, _| async move {
+        let mut harness = TestTeam::new(&["alice"]);
+        harness.set_model_fn("lead", move |request, _| async move { plan_answer(&request, approve) });
+        harness.set_model_fn("alice", |request, _| async move {
             let text = text_of(&request);
             if text.contains("[plan_approval_response]") && !text.contains("call: task_update") {
                 return call(&[complete(1)]);
@@ -223,33 +232,33 @@ async fn a_plan_goes_to_the_lead_and_its_answer_comes_back() {
                 false => say("Done."),
             }
         });
-        stage.tasks(&["risky"]).await;
-        let team = stage.launch(once()).await;
-        assert_eq!(stage.ended(team).await.tally.completed, 1);
-        let alice = stage.transcript("alice").await.join("\n");
+        harness.tasks(&["risky"]).await;
+        let team = harness.launch(once()).await;
+        assert_eq!(harness.ended(team).await.tally.completed, 1);
+        let alice = harness.transcript("alice").await.join("\n");
         assert!(alice.contains(&format!("(approve: {approve}): split step 2")), "{alice}");
-        assert_eq!(book(&stage).await, [("lead".to_owned(), Some(approve))]);
-        stage.check_laws().await;
+        assert_eq!(recorded_answers(&harness).await, [("lead".to_owned(), Some(approve))]);
+        harness.check_invariants().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plan_of_another_program_can_be_answered() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.diligent(&["alice"]);
-    stage.brain("lead", |request, _| async move { plan_answer(&request, true) });
-    let team = stage.launch(on_and_on()).await;
-    stage.mail_of(MessageType::PlanApprovalRequest, "alice", "lead", Some("9b1d4e05")).await;
-    stage.until("answered", |stage| stage.sent_by("alice").len() == 1).await;
-    let alice = stage.transcript("alice").await.join("\n");
+async fn plan_of_other_program_is_answered() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.set_model_fn("lead", |request, _| async move { plan_answer(&request, true) });
+    let team = harness.launch(start_continuous()).await;
+    harness.mail_of(MessageType::PlanApprovalRequest, "alice", "lead", Some("9b1d4e05")).await;
+    harness.wait_until("answered", |harness| harness.sent_by("alice").len() == 1).await;
+    let alice = harness.transcript("alice").await.join("\n");
     assert!(alice.contains("(request_id: 9b1d4e05) (approve: true)"), "{alice}");
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
-    stage.check_laws().await;
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+    harness.check_invariants().await;
 }
 
-/// Hands in a plan for a new task, ends its turn, and does the task once it is told something about the plan.
-fn plans_first(request: &ModelRequest) -> Answer {
+/// Submits a plan for a new task, ends its turn, and does the task after any answer to the plan.
+fn plan_then_complete(request: &ModelRequest) -> Answer {
     let text = text_of(request);
     match () {
         () if has_new_task(request) => call(&[("plan_approval", json!({"plan": "1. this 2. that"}))]),
@@ -258,7 +267,7 @@ fn plans_first(request: &ModelRequest) -> Answer {
     }
 }
 
-/// What alice waits for, once she has reported.
+/// The subject that alice waits for, after she has reported one.
 fn waits_for(team: &TeamHandle) -> String {
     team.live()
         .teammates()
@@ -268,46 +277,49 @@ fn waits_for(team: &TeamHandle) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_the_answer_to_its_plan_keeps_its_task_and_costs_nothing() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.brain("alice", |request, _| async move { plans_first(&request) });
-    stage.tasks(&["risky"]).await;
-    let team = stage.launch(once()).await;
-    stage.until("it waits", |_| waits_for(&team).starts_with("a person (plan ")).await;
-    assert_eq!(stage.requests(), 2);
+async fn plan_wait_keeps_claim_and_makes_no_requests() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |request, _| async move { plan_then_complete(&request) });
+    harness.tasks(&["risky"]).await;
+    let team = harness.launch(once()).await;
+    harness.wait_until("the plan waits", |_| waits_for(&team).starts_with("a person (plan ")).await;
+    assert_eq!(harness.requests(), 2);
     tokio::time::sleep(std::time::Duration::from_secs(3_600)).await;
-    assert_eq!(stage.requests(), 2, "waiting is free");
-    let task = stage.task(1).await;
-    assert_eq!((task.status, task.attempt, task.failures), (TaskStatus::InProgress, 1, 0), "{}", stage.story());
-    let plan = stage.stores.requests.all().await.unwrap().open_plans().next().unwrap().id.clone();
-    approve_plan(&stage.stores, &plan, stage.clock.now()).await;
-    assert_eq!(stage.ended(team).await.tally.completed, 1, "{}", stage.story());
-    assert_eq!(stage.task(1).await.attempt, 1);
-    stage.check_laws().await;
+    assert_eq!(harness.requests(), 2, "a waiting member made requests");
+    let task = harness.task(1).await;
+    assert_eq!((task.status, task.attempt, task.failures), (TaskStatus::InProgress, 1, 0), "{}", harness.event_lines());
+    let plan = harness.stores.requests.all().await.unwrap().open_plans().next().unwrap().id.clone();
+    approve_plan(&harness.stores, &plan, harness.clock.now()).await;
+    assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
+    assert_eq!(harness.task(1).await.attempt, 1);
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_an_answer_can_be_stopped_and_can_lose_its_task() {
+async fn plan_wait_ends_on_stop_or_deleted_task() {
     for is_stopped in [true, false] {
-        let mut stage = Stage::new(&["alice"]);
-        stage.brain("alice", |request, _| async move { plans_first(&request) });
-        stage.tasks(&["risky"]).await;
-        let team = stage.launch(on_and_on()).await;
-        stage.until("it waits", |_| waits_for(&team).starts_with("a person (plan ")).await;
+        let mut harness = TestTeam::new(&["alice"]);
+        harness.set_model_fn("alice", |request, _| async move { plan_then_complete(&request) });
+        harness.tasks(&["risky"]).await;
+        let team = harness.launch(start_continuous()).await;
+        harness.wait_until("the plan waits", |_| waits_for(&team).starts_with("a person (plan ")).await;
         if is_stopped {
-            team.command(Command::Stop).await;
+            team.command(TeamCommand::Stop).await;
         } else {
             let person = Actor::new(HUMAN, ActorKind::Person).forcing(true);
-            stage.stores.board.delete(TaskId(1), &person).await.unwrap();
-            stage.until("it is idle", |_| team.live().teammates()["alice"].phase == "idle").await;
-            assert!(stage.transcript("alice").await.join("\n").contains("not yours any more"), "it is told");
-            team.command(Command::Stop).await;
+            harness.stores.board.delete(TaskId(1), &person).await.unwrap();
+            harness.wait_until("the member is idle", |_| team.live().teammates()["alice"].phase == "idle").await;
+            assert!(
+                harness.transcript("alice").await.join("\n").contains("not yours any more"),
+                "the notice is printed"
+            );
+            team.command(TeamCommand::Stop).await;
         }
-        stage.ended(team).await;
+        harness.ended(team).await;
         if is_stopped {
-            let task = stage.task(1).await;
-            assert_eq!((task.status, task.failures), (TaskStatus::Pending, 0), "{}", stage.story());
+            let task = harness.task(1).await;
+            assert_eq!((task.status, task.failures), (TaskStatus::Pending, 0), "{}", harness.event_lines());
         }
-        stage.check_laws().await;
+        harness.check_invariants().await;
     }
 }

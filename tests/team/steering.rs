@@ -1,208 +1,209 @@
-//! The person steers: modes, clicks, stops.
+//! The person steers: desired states and stops.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use brigade::domain::event::Fact;
+use brigade::domain::event::EventKind;
 use brigade::domain::state::Mode;
 use brigade::domain::task::TaskStatus;
 use brigade::ports::{Listener, ModelClient, ModelRequest};
-use brigade::team::Start;
-use brigade::team::handle::{Command, End};
+use brigade::team::StartOptions;
+use brigade::team::handle::{TeamCommand, TeamEnd};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::stage::{Answer, Stage, call, complete, diligent, has_new_task, name, on_and_on, once, say, task_at_hand};
+use super::harness::{
+    Answer, TestTeam, call, complete, diligent, has_new_task, name, once, say, start_continuous, task_at_hand,
+};
 
-/// One teammate whose tasks take this long each.
-fn slow(ms: u64) -> Stage {
-    let mut stage = Stage::new(&["alice"]);
-    stage.brain("alice", move |request, _| async move {
+/// One teammate whose tasks take this many milliseconds each.
+fn team_with_slow_tasks(ms: u64) -> TestTeam {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", move |request, _| async move {
         match task_at_hand(&request).filter(|_| has_new_task(&request)) {
             Some(task) => call(&[("nap", json!({"ms": ms})), complete(task)]),
             None => say("Done."),
         }
     });
-    stage
+    harness
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_lets_the_task_in_hand_end_and_nothing_begins() {
-    let stage = slow(10_000);
-    stage.tasks(&["a", "b"]).await;
-    let team = stage.launch(on_and_on()).await;
-    stage.until("at it", |stage| !stage.notes().is_empty()).await;
-    stage.click(Mode::Pause).await;
+async fn pause_finishes_current_task_and_starts_none() {
+    let harness = team_with_slow_tasks(10_000);
+    harness.tasks(&["a", "b"]).await;
+    let team = harness.launch(start_continuous()).await;
+    harness.wait_until("alice works", |harness| !harness.notes().is_empty()).await;
+    harness.click(Mode::Pause).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let state = stage.shared().await;
-    assert_eq!((state.desired, state.current), (Mode::Pause, Mode::Continuous), "still finishing");
-    stage.until_status(1, TaskStatus::Completed).await;
+    let state = harness.shared().await;
+    assert_eq!((state.desired, state.current), (Mode::Pause, Mode::Continuous), "a turn still runs");
+    harness.wait_for_status(1, TaskStatus::Completed).await;
     tokio::time::sleep(Duration::from_secs(300)).await;
-    assert_eq!(stage.shared().await.current, Mode::Pause);
-    assert_eq!((stage.task(2).await.status, stage.task(2).await.attempt), (TaskStatus::Pending, 0));
+    assert_eq!(harness.shared().await.current, Mode::Pause);
+    assert_eq!((harness.task(2).await.status, harness.task(2).await.attempt), (TaskStatus::Pending, 0));
     let before = Instant::now();
-    stage.click(Mode::Continuous).await;
-    stage.until_status(2, TaskStatus::Completed).await;
+    harness.click(Mode::Continuous).await;
+    harness.wait_for_status(2, TaskStatus::Completed).await;
     assert!(before.elapsed() < Duration::from_millis(10_600), "{:?}", before.elapsed());
-    team.command(Command::Stop).await;
-    let outcome = stage.ended(team).await;
-    assert_eq!(outcome.end, End::Interrupted);
-    assert_eq!(stage.shared().await.current, Mode::Pause);
-    assert_eq!(stage.shared().await.desired, Mode::Continuous, "a stop is not a wish");
-    stage.check_laws().await;
+    team.command(TeamCommand::Stop).await;
+    let outcome = harness.ended(team).await;
+    assert_eq!(outcome.end, TeamEnd::Interrupted);
+    assert_eq!(harness.shared().await.current, Mode::Pause);
+    assert_eq!(harness.shared().await.desired, Mode::Continuous, "a stop changed the desired state");
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn run_once_ends_in_pause_by_the_agent_with_a_note() {
-    let stage = slow(10);
-    stage.tasks(&["a"]).await;
-    let team = stage.launch(Start { mode: Some(Mode::RunOnce), ..Start::default() }).await;
-    stage.until_status(1, TaskStatus::Completed).await;
+async fn run_once_ends_in_pause_with_note() {
+    let harness = team_with_slow_tasks(10);
+    harness.tasks(&["a"]).await;
+    let team = harness.launch(StartOptions { mode: Some(Mode::RunOnce), ..StartOptions::default() }).await;
+    harness.wait_for_status(1, TaskStatus::Completed).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let state = stage.shared().await;
+    let state = harness.shared().await;
     assert_eq!((state.desired, state.current, state.set_by.as_str()), (Mode::Pause, Mode::Pause, "agent"));
     assert!(state.note.contains("run_once is done"), "{}", state.note);
-    stage.tasks(&["b"]).await;
+    harness.tasks(&["b"]).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(stage.task(2).await.status, TaskStatus::Pending, "one session was wanted");
-    stage.click(Mode::RunOnce).await;
-    stage.until_status(2, TaskStatus::Completed).await;
+    assert_eq!(harness.task(2).await.status, TaskStatus::Pending, "a second session ran");
+    harness.click(Mode::RunOnce).await;
+    harness.wait_for_status(2, TaskStatus::Completed).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(stage.shared().await.desired, Mode::Pause);
-    assert_eq!(stage.count(|fact| matches!(fact, Fact::SessionFinished { .. })), 2);
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
+    assert_eq!(harness.shared().await.desired, Mode::Pause);
+    assert_eq!(harness.count(|fact| matches!(fact, EventKind::SessionFinished { .. })), 2);
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_click_during_a_session_is_not_undone_by_its_end() {
-    let stage = slow(5000);
-    stage.tasks(&["a"]).await;
-    let team = stage.launch(Start { mode: Some(Mode::RunOnce), ..Start::default() }).await;
-    stage.until("at it", |stage| !stage.notes().is_empty()).await;
-    stage.click(Mode::Continuous).await;
-    stage.until_status(1, TaskStatus::Completed).await;
+async fn desired_state_set_in_session_survives_its_end() {
+    let harness = team_with_slow_tasks(5000);
+    harness.tasks(&["a"]).await;
+    let team = harness.launch(StartOptions { mode: Some(Mode::RunOnce), ..StartOptions::default() }).await;
+    harness.wait_until("alice works", |harness| !harness.notes().is_empty()).await;
+    harness.click(Mode::Continuous).await;
+    harness.wait_for_status(1, TaskStatus::Completed).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    let state = stage.shared().await;
+    let state = harness.shared().await;
     assert_eq!((state.desired, state.set_by.as_str()), (Mode::Continuous, "human"));
-    stage.tasks(&["b"]).await;
-    stage.until_status(2, TaskStatus::Completed).await;
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
+    harness.tasks(&["b"]).await;
+    harness.wait_for_status(2, TaskStatus::Completed).await;
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_wish_and_a_missing_file_are_a_pause() {
+async fn unknown_or_missing_desired_state_pauses() {
     for text in [Some(r#"{"desired_state":"hyperdrive","mine":1}"#), None] {
-        let stage = slow(2000);
-        stage.tasks(&["a"]).await;
-        let team = stage.launch(on_and_on()).await;
-        stage.until("at it", |stage| !stage.notes().is_empty()).await;
-        stage.state.put(text);
-        stage.until_status(1, TaskStatus::Completed).await;
-        stage.tasks(&["b"]).await;
+        let harness = team_with_slow_tasks(2000);
+        harness.tasks(&["a"]).await;
+        let team = harness.launch(start_continuous()).await;
+        harness.wait_until("alice works", |harness| !harness.notes().is_empty()).await;
+        harness.state.put(text);
+        harness.wait_for_status(1, TaskStatus::Completed).await;
+        harness.tasks(&["b"]).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!((stage.task(2).await.status, stage.shared().await.current), (TaskStatus::Pending, Mode::Pause));
-        let warned =
-            |fact: &Fact| matches!(fact, Fact::Warning { text, .. } if text.contains("`hyperdrive` is none of"));
-        assert_eq!(stage.count(warned), usize::from(text.is_some()));
+        assert_eq!((harness.task(2).await.status, harness.shared().await.current), (TaskStatus::Pending, Mode::Pause));
+        let warned = |fact: &EventKind| matches!(fact, EventKind::Warning { text, .. } if text.contains("unknown desired_state `hyperdrive`"));
+        assert_eq!(harness.count(warned), usize::from(text.is_some()));
         if text.is_some() {
-            let file = stage.shared().await.to_file();
+            let file = harness.shared().await.to_file();
             assert!(file.contains("hyperdrive") && file.contains("mine"), "{file}");
         }
-        stage.click(Mode::Continuous).await;
-        stage.until_status(2, TaskStatus::Completed).await;
-        team.command(Command::Stop).await;
-        stage.ended(team).await;
+        harness.click(Mode::Continuous).await;
+        harness.wait_for_status(2, TaskStatus::Completed).await;
+        team.command(TeamCommand::Stop).await;
+        harness.ended(team).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_outside_writer_puts_back_is_corrected() {
-    let stage = slow(5000);
-    stage.tasks(&["a"]).await;
-    let team = stage.launch(on_and_on()).await;
-    stage.until("at it", |stage| !stage.notes().is_empty()).await;
+async fn stale_fields_of_outside_writer_are_corrected() {
+    let harness = team_with_slow_tasks(5000);
+    harness.tasks(&["a"]).await;
+    let team = harness.launch(start_continuous()).await;
+    harness.wait_until("alice works", |harness| !harness.notes().is_empty()).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    stage.state.put(Some(r#"{"desired_state":"continuous","current_state":"pause","team":"crew","teammates":{}}"#));
+    harness.state.put(Some(r#"{"desired_state":"continuous","current_state":"pause","team":"crew","teammates":{}}"#));
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let state = stage.shared().await;
+    let state = harness.shared().await;
     assert_eq!(state.current, Mode::Continuous);
     assert!(state.to_file().contains("alice"), "{}", state.to_file());
-    team.command(Command::StopNow).await;
-    stage.ended(team).await;
+    team.command(TeamCommand::Abort).await;
+    harness.ended(team).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_finishes_the_running_turn_and_gives_claims_back() {
-    let mut stage = Stage::new(&["alice", "bob"]);
+async fn stop_finishes_turn_and_releases_claims() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
     for who in ["alice", "bob"] {
-        stage.brain(who, |_, _| async { call(&[("nap", json!({"ms": 20_000}))]) });
+        harness.set_model_fn(who, |_, _| async { call(&[("nap", json!({"ms": 20_000}))]) });
     }
-    stage.tasks(&["a", "b", "c"]).await;
-    let team = stage.launch(once()).await;
-    stage.until("both at it", |stage| stage.notes().len() == 2).await;
+    harness.tasks(&["a", "b", "c"]).await;
+    let team = harness.launch(once()).await;
+    harness.wait_until("both members work", |harness| harness.notes().len() == 2).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (commands, asked) = (team.commands(), Instant::now());
-    commands.send(Command::Stop).await.unwrap();
+    commands.send(TeamCommand::Stop).await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(team.live().teammates()["alice"].phase, "stopping", "people see that it was heard");
-    commands.send(Command::Stop).await.unwrap();
-    let outcome = stage.ended(team).await;
-    assert_eq!(outcome.end, End::Interrupted);
+    assert_eq!(team.live().teammates()["alice"].phase, "stopping", "the status does not show the stop");
+    commands.send(TeamCommand::Stop).await.unwrap();
+    let outcome = harness.ended(team).await;
+    assert_eq!(outcome.end, TeamEnd::Interrupted);
     assert!(
         asked.elapsed() >= Duration::from_secs(14) && asked.elapsed() < Duration::from_secs(17),
         "{:?}",
         asked.elapsed()
     );
-    assert_eq!(stage.notes().iter().filter(|note| note.contains("ended")).count(), 2, "the turns ran to their end");
-    assert_eq!(stage.requests(), 2);
+    assert_eq!(harness.notes().iter().filter(|note| note.contains("ended")).count(), 2, "a turn was aborted");
+    assert_eq!(harness.requests(), 2);
     for id in 1..=3 {
-        let task = stage.task(id).await;
+        let task = harness.task(id).await;
         assert_eq!((task.status, task.failures, task.claim), (TaskStatus::Pending, 0, None));
     }
-    assert_eq!(stage.shared().await.current, Mode::Pause);
-    stage.check_laws().await;
+    assert_eq!(harness.shared().await.current, Mode::Pause);
+    harness.check_invariants().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_takes_too_long_to_finish_is_broken_off() {
-    let stage = slow(3_000_000);
-    stage.tasks(&["a"]).await;
-    let team = stage.launch(once()).await;
-    stage.until("at it", |stage| !stage.notes().is_empty()).await;
+async fn stop_aborts_turn_after_time_limit() {
+    let harness = team_with_slow_tasks(3_000_000);
+    harness.tasks(&["a"]).await;
+    let team = harness.launch(once()).await;
+    harness.wait_until("alice works", |harness| !harness.notes().is_empty()).await;
     let asked = Instant::now();
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
     assert!(asked.elapsed() >= Duration::from_secs(60) && asked.elapsed() < Duration::from_secs(63));
-    assert_eq!((stage.task(1).await.status, stage.task(1).await.failures), (TaskStatus::Pending, 0));
+    assert_eq!((harness.task(1).await.status, harness.task(1).await.failures), (TaskStatus::Pending, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_does_not_wait_for_a_limit() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.brain("alice", |_, _| async {
+async fn stop_does_not_wait_for_rate_limit() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |_, _| async {
         let retry_after = Some(Duration::from_secs(500));
         Err(brigade::ports::ModelError::Temporary { message: "limited".into(), retry_after })
     });
-    stage.tasks(&["a"]).await;
-    let team = stage.launch(once()).await;
-    stage.until("asked", |stage| stage.requests() == 1).await;
+    harness.tasks(&["a"]).await;
+    let team = harness.launch(once()).await;
+    harness.wait_until("asked", |harness| harness.requests() == 1).await;
     let asked = Instant::now();
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
-    assert_eq!((stage.task(1).await.status, stage.task(1).await.failures), (TaskStatus::Pending, 0));
+    assert_eq!((harness.task(1).await.status, harness.task(1).await.failures), (TaskStatus::Pending, 0));
 }
 
-/// A model that says the first word, if any, at once, and the rest after a while.
-struct Slow {
+/// A model that streams the first word, if any, at once, and the rest after a while.
+struct SlowModel {
     first: Option<&'static str>,
 }
 
 #[async_trait]
-impl ModelClient for Slow {
+impl ModelClient for SlowModel {
     async fn request(&self, _: ModelRequest, listener: &dyn Listener) -> Answer {
         listener.alive();
         if let Some(first) = self.first {
@@ -215,145 +216,148 @@ impl ModelClient for Slow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_finishes_an_answer_that_has_begun_and_waits_for_no_other() {
+async fn stop_finishes_only_started_answer() {
     for (first, least_s, most_s, said) in [(None, 0, 2, 0), (Some("At"), 14, 17, 1)] {
-        let mut stage = Stage::new(&["alice"]);
-        stage.model("alice", Arc::new(Slow { first }));
-        stage.tasks(&["a"]).await;
-        let team = stage.launch(once()).await;
-        stage.until("asked", |stage| stage.count(|fact| matches!(fact, Fact::TurnStarted { .. })) == 1).await;
+        let mut harness = TestTeam::new(&["alice"]);
+        harness.model("alice", Arc::new(SlowModel { first }));
+        harness.tasks(&["a"]).await;
+        let team = harness.launch(once()).await;
+        harness
+            .wait_until("asked", |harness| harness.count(|fact| matches!(fact, EventKind::TurnStarted { .. })) == 1)
+            .await;
         tokio::time::sleep(Duration::from_secs(5)).await;
         let asked = Instant::now();
-        team.command(Command::Stop).await;
-        stage.ended(team).await;
+        team.command(TeamCommand::Stop).await;
+        harness.ended(team).await;
         let took = asked.elapsed();
         assert!(took >= Duration::from_secs(least_s) && took < Duration::from_secs(most_s), "{first:?}: {took:?}");
-        assert_eq!(stage.count(|fact| matches!(fact, Fact::Said { .. })), said, "{first:?}");
-        let task = stage.task(1).await;
+        assert_eq!(harness.count(|fact| matches!(fact, EventKind::Said { .. })), said, "{first:?}");
+        let task = harness.task(1).await;
         assert_eq!((task.status, task.failures), (TaskStatus::Pending, 0));
         assert_eq!(task.result.unwrap().summary, "the team stops");
-        stage.check_laws().await;
+        harness.check_invariants().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_interrupted_run_left_is_no_wish_for_the_next_launch() {
-    let up = || Start { mode_without_file: Some(Mode::Continuous), ..Start::default() };
-    let stage = slow(10_000);
-    stage.tasks(&["a"]).await;
-    let team = stage.launch(once()).await;
-    stage.until("at it", |stage| !stage.notes().is_empty()).await;
-    team.command(Command::StopNow).await;
-    stage.ended(team).await;
-    assert_eq!(stage.shared().await.desired, Mode::RunOnce, "a stop is not a wish");
-    let team = stage.launch(up()).await;
-    assert_eq!(stage.shared().await.desired, Mode::Continuous, "nobody wants one session of this team");
-    team.command(Command::StopNow).await;
-    stage.ended(team).await;
-    // One session that somebody asked for is one.
-    stage.click(Mode::RunOnce).await;
-    let team = stage.launch(up()).await;
-    assert_eq!(stage.shared().await.desired, Mode::RunOnce);
-    team.command(Command::StopNow).await;
-    stage.ended(team).await;
+async fn desired_state_of_interrupted_run_is_not_reused() {
+    let up = || StartOptions { mode_without_file: Some(Mode::Continuous), ..StartOptions::default() };
+    let harness = team_with_slow_tasks(10_000);
+    harness.tasks(&["a"]).await;
+    let team = harness.launch(once()).await;
+    harness.wait_until("alice works", |harness| !harness.notes().is_empty()).await;
+    team.command(TeamCommand::Abort).await;
+    harness.ended(team).await;
+    assert_eq!(harness.shared().await.desired, Mode::RunOnce, "a stop changed the desired state");
+    let team = harness.launch(up()).await;
+    assert_eq!(harness.shared().await.desired, Mode::Continuous, "a single session was set");
+    team.command(TeamCommand::Abort).await;
+    harness.ended(team).await;
+    // A single requested session is possible.
+    harness.click(Mode::RunOnce).await;
+    let team = harness.launch(up()).await;
+    assert_eq!(harness.shared().await.desired, Mode::RunOnce);
+    team.command(TeamCommand::Abort).await;
+    harness.ended(team).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_is_given_back_at_a_stop_keeps_what_went_wrong_before() {
-    let mut stage = Stage::new(&["alice"]);
-    stage.brain("alice", |_, count| async move {
+async fn task_released_at_stop_keeps_failure_reason() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |_, count| async move {
         match count {
             0 => call(&[("task_update", json!({"task_id": 1, "status": "failed", "result": "no compiler"}))]),
             1 => say("It failed."),
             _ => call(&[("nap", json!({"ms": 5_000}))]),
         }
     });
-    stage.tasks(&["a"]).await;
-    let team = stage.launch(once()).await;
-    stage.until("at it again", |stage| !stage.notes().is_empty()).await;
-    team.command(Command::Stop).await;
-    stage.ended(team).await;
-    let released =
-        |fact: &Fact| matches!(fact, Fact::TaskReleased { attempt: 2, reason, .. } if reason == "the team stops");
-    assert_eq!(stage.count(released), 1, "{}", stage.story());
-    let result = stage.task(1).await.result.unwrap();
+    harness.tasks(&["a"]).await;
+    let team = harness.launch(once()).await;
+    harness.wait_until("the member works again", |harness| !harness.notes().is_empty()).await;
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+    let released = |fact: &EventKind| matches!(fact, EventKind::TaskReleased { attempt: 2, reason, .. } if reason == "the team stops");
+    assert_eq!(harness.count(released), 1, "{}", harness.event_lines());
+    let result = harness.task(1).await.result.unwrap();
     assert_eq!(
         (result.summary.as_str(), result.evidence.as_str()),
         ("the team stops", "attempt 1 failed: no compiler")
     );
-    let team = stage.launch(once()).await;
-    stage.until("told", |stage| stage.sent_by("alice").iter().any(|sent| sent.text().contains("Before that: "))).await;
-    let told = stage.sent_by("alice").last().unwrap().text();
+    let team = harness.launch(once()).await;
+    harness
+        .wait_until("told", |harness| harness.sent_by("alice").iter().any(|sent| sent.text().contains("Before that: ")))
+        .await;
+    let told = harness.sent_by("alice").last().unwrap().text();
     assert!(told.contains("ended: the team stops\nBefore that: attempt 1 failed: no compiler"), "{told}");
-    team.command(Command::StopNow).await;
-    stage.ended(team).await;
+    team.command(TeamCommand::Abort).await;
+    harness.ended(team).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_now_breaks_off_whatever_runs() {
+async fn stop_now_aborts_tool_and_model_request() {
     for waits_for in ["tool", "model"] {
-        let mut stage = Stage::new(&["alice"]);
-        stage.brain("alice", move |_, _| async move {
+        let mut harness = TestTeam::new(&["alice"]);
+        harness.set_model_fn("alice", move |_, _| async move {
             if waits_for == "model" {
                 std::future::pending::<()>().await;
             }
             call(&[("nap", json!({"ms": 3_000_000})), ("nap", json!({"note": "never"}))])
         });
-        stage.tasks(&["a"]).await;
-        let team = stage.launch(once()).await;
-        stage.until("asked", |stage| stage.requests() == 1).await;
+        harness.tasks(&["a"]).await;
+        let team = harness.launch(once()).await;
+        harness.wait_until("asked", |harness| harness.requests() == 1).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         let asked = Instant::now();
-        team.command(Command::Stop).await;
-        team.command(Command::StopNow).await;
-        let outcome = stage.ended(team).await;
-        assert_eq!(outcome.end, End::Interrupted);
+        team.command(TeamCommand::Stop).await;
+        team.command(TeamCommand::Abort).await;
+        let outcome = harness.ended(team).await;
+        assert_eq!(outcome.end, TeamEnd::Interrupted);
         assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
-        let task = stage.task(1).await;
+        let task = harness.task(1).await;
         assert_eq!((task.status, task.failures, task.claim), (TaskStatus::Pending, 0, None));
-        assert!(!stage.notes().iter().any(|note| note.contains("never")));
-        assert_eq!(stage.shared().await.current, Mode::Pause);
-        // The next life finds a context it can go on with.
-        stage.restart();
-        stage.diligent(&["alice"]);
-        assert_eq!(stage.run_once().await.tally.completed, 1);
-        stage.check_laws().await;
+        assert!(!harness.notes().iter().any(|note| note.contains("never")));
+        assert_eq!(harness.shared().await.current, Mode::Pause);
+        // The next process finds a valid context.
+        harness.restart();
+        harness.diligent(&["alice"]);
+        assert_eq!(harness.run_once().await.tally.completed, 1);
+        harness.check_invariants().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_while_the_team_starts_stops_it() {
-    for command in [Command::Stop, Command::StopNow] {
-        let mut stage = Stage::new(&["alice", "bob"]);
-        stage.diligent(&["alice", "bob"]);
-        stage.tasks(&["a"]).await;
-        let team = stage.launch(on_and_on()).await;
+async fn stop_during_start_stops_team() {
+    for command in [TeamCommand::Stop, TeamCommand::Abort] {
+        let mut harness = TestTeam::new(&["alice", "bob"]);
+        harness.diligent(&["alice", "bob"]);
+        harness.tasks(&["a"]).await;
+        let team = harness.launch(start_continuous()).await;
         let asked = Instant::now();
         team.command(command).await;
-        team.command(Command::Stop).await;
-        assert_eq!(stage.ended(team).await.end, End::Interrupted);
+        team.command(TeamCommand::Stop).await;
+        assert_eq!(harness.ended(team).await.end, TeamEnd::Interrupted);
         assert!(asked.elapsed() < Duration::from_secs(1));
-        assert_eq!(stage.shared().await.current, Mode::Pause);
-        assert!(stage.task(1).await.claim.is_none());
-        stage.check_laws().await;
+        assert_eq!(harness.shared().await.current, Mode::Pause);
+        assert!(harness.task(1).await.claim.is_none());
+        harness.check_invariants().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_of_one_leaves_the_others_at_work() {
-    let mut stage = Stage::new(&["alice", "bob"]);
+async fn stop_of_one_teammate_keeps_others_working() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
     for who in ["alice", "bob"] {
-        stage.brain(who, |request, _| async move {
+        harness.set_model_fn(who, |request, _| async move {
             tokio::time::sleep(Duration::from_secs(10)).await;
             diligent(&request)
         });
     }
-    stage.tasks(&["a", "b", "c", "d"]).await;
-    let team = stage.launch(once()).await;
-    stage.until("both asked", |stage| stage.requests() == 2).await;
-    team.command(Command::StopTeammate { name: name("alice"), now: true }).await;
-    let outcome = stage.ended(team).await;
-    assert_eq!((outcome.end, outcome.tally.completed), (End::SessionOver, 4));
-    assert_eq!(stage.sent_by("alice").len(), 1);
-    stage.check_laws().await;
+    harness.tasks(&["a", "b", "c", "d"]).await;
+    let team = harness.launch(once()).await;
+    harness.wait_until("both members sent requests", |harness| harness.requests() == 2).await;
+    team.command(TeamCommand::StopTeammate { name: name("alice"), now: true }).await;
+    let outcome = harness.ended(team).await;
+    assert_eq!((outcome.end, outcome.tally.completed), (TeamEnd::SessionOver, 4));
+    assert_eq!(harness.sent_by("alice").len(), 1);
+    harness.check_invariants().await;
 }

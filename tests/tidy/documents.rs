@@ -1,25 +1,26 @@
-//! What the public documents say is there: links, files, tests, commands and their flags.
+//! Checks that links, files, tests, commands and flags in the public documents exist.
 
 use std::collections::HashMap;
 use std::process::Command;
 
+use brigade::cli::commands;
+
 use super::{hold, root, text_of};
 
-/// The documents people read.
 const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", ".tasks/README.md"];
 
-/// Folders of the project, its sources first; a path into one of them that a document names is there.
+/// Folders of the project, its sources first. A path into one of them in a document must exist.
 const FOLDERS: &[&str] = &["src/", "tests/", "prompts/", "schema/", "demo/", "benches/", "examples/", ".ci/", "docs/"];
 
-/// Between these stand the README's commands for a new machine; `.ci/run` runs them.
+/// The README's commands for a new machine are between these marks; `.ci/run` runs them.
 const TWO_COMMANDS: &str = "<!-- two-commands -->";
 
 #[test]
-fn links_lead_somewhere() {
+fn document_links_lead_to_existing_files() {
     let mut complaints = Vec::new();
     for document in DOCUMENTS {
         let text = text_of(document);
-        let folder = root().join(document).parent().expect("it lies in a folder").to_owned();
+        let folder = root().join(document).parent().expect("the file is in a folder").to_owned();
         for (number, line) in text.lines().enumerate() {
             for link in links_of(line) {
                 let file = link.split('#').next().unwrap_or_default();
@@ -32,38 +33,38 @@ fn links_lead_somewhere() {
     hold("documents: every relative link leads to a file", &complaints);
 }
 
-/// What stands in the brackets of `[text](…)`.
+/// The targets of `[text](target)`.
 fn links_of(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link))
 }
 
 #[test]
-fn named_files_and_tests_are_there() {
+fn files_and_tests_named_in_documents_exist() {
     let mut complaints = Vec::new();
     let mut checked = 0;
     for document in DOCUMENTS {
         let mut is_block = false;
         for (number, line) in text_of(document).lines().enumerate() {
             is_block ^= line.trim_start().starts_with("```");
-            // What stands in an example lies in the reader's workspace, but for our sources.
+            // Paths in an example belong to the reader's workspace, except for our sources.
             let folders = if is_block { &FOLDERS[..2] } else { FOLDERS };
             for word in line.split(|character: char| character.is_whitespace() || "`()[]|,;\"'".contains(character)) {
                 let word = word.trim_end_matches(['.', ':']);
                 let is_pattern = word.contains(['<', '*', '…', '$']) || word.contains("NAME");
                 if folders.iter().any(|folder| word.starts_with(folder)) && !is_pattern {
                     checked += 1;
-                    let missing = what_is_missing(word);
+                    let missing = missing_file_or_test(word);
                     complaints.extend(missing.map(|missing| format!("{document}:{}: {missing}", number + 1)));
                 }
             }
         }
     }
-    assert!(checked > 30, "the named files are found");
+    assert!(checked > 30, "too few files are named");
     hold("documents: what they name is there", &complaints);
 }
 
-/// `tests/board.rs` is to exist; of `tests/board.rs::name`, the file is to have that word.
-fn what_is_missing(word: &str) -> Option<String> {
+/// Checks that the file of `tests/board.rs` exists; for `tests/board.rs::name`, also that it contains the word.
+fn missing_file_or_test(word: &str) -> Option<String> {
     let (path, name) = word.split_once("::").map_or((word, None), |(path, name)| (path, Some(name)));
     if !root().join(path).exists() {
         return Some(format!("there is no {path}"));
@@ -75,7 +76,7 @@ fn what_is_missing(word: &str) -> Option<String> {
     (!name.split("::").all(has)).then(|| format!("{path} has no {name}"))
 }
 
-/// What `brigade … --help` says, asked once for each command.
+/// The output of `brigade … --help`, read once for each command.
 #[derive(Default)]
 struct Helps(HashMap<Vec<String>, String>);
 
@@ -94,8 +95,8 @@ impl Helps {
         list.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
     }
 
-    /// What is wrong with the words after `brigade`.
-    fn what_is_wrong(&mut self, words: &[&str]) -> Option<String> {
+    /// The problem in the words after `brigade`, if any.
+    fn command_problem(&mut self, words: &[&str]) -> Option<String> {
         let mut command = Vec::new();
         for word in words.iter().take_while(|word| !word.starts_with('-')) {
             let known = self.commands_of(&command);
@@ -119,7 +120,7 @@ impl Helps {
 }
 
 #[test]
-fn named_commands_are_there() {
+fn commands_named_in_documents_exist() {
     let mut helps = Helps::default();
     let mut complaints = Vec::new();
     let mut checked = 0;
@@ -127,14 +128,14 @@ fn named_commands_are_there() {
         for (number, command) in commands_in(&text_of(document)) {
             checked += 1;
             let words: Vec<&str> = command.split_whitespace().collect();
-            complaints.extend(helps.what_is_wrong(&words).map(|wrong| format!("{document}:{number}: {wrong}")));
+            complaints.extend(helps.command_problem(&words).map(|wrong| format!("{document}:{number}: {wrong}")));
         }
     }
-    assert!(checked > 10, "the commands are found; there are {checked}");
+    assert!(checked > 10, "too few commands: {checked}");
     hold("documents: every command they name is there, with its flags", &complaints);
 }
 
-/// What stands after `brigade` in code: in `…` and in fenced blocks, with the line it is on.
+/// The words after `brigade` in inline code and fenced blocks, with their line numbers.
 fn commands_in(text: &str) -> Vec<(usize, String)> {
     let mut commands = Vec::new();
     let mut is_block = false;
@@ -152,7 +153,7 @@ fn commands_in(text: &str) -> Vec<(usize, String)> {
     commands
 }
 
-/// The words of a command after `brigade`; what stands after `#`, `|` or `&&` is none of it.
+/// The words of a command after `brigade`, up to `#`, `|` or `&&`.
 fn command_of(code: &str) -> Option<String> {
     let words = code.strip_prefix("brigade ").or_else(|| code.strip_prefix("cargo run --locked --release -- "))?;
     let end = words
@@ -164,7 +165,7 @@ fn command_of(code: &str) -> Option<String> {
 }
 
 #[test]
-fn the_readme_begins_with_two_commands() {
+fn readme_starts_with_two_commands() {
     let readme = text_of("README.md");
     let parts: Vec<&str> = readme.split(TWO_COMMANDS).collect();
     assert_eq!(parts.len(), 3, "README.md has its two commands between two marks {TWO_COMMANDS}");
@@ -172,9 +173,33 @@ fn the_readme_begins_with_two_commands() {
     assert_eq!(commands, ["cargo run --locked --release -- run demo", "cargo test --locked"]);
 }
 
-/// Builds without `--locked` may take versions of crates that nobody looked at.
+/// Set this variable to write the generated tables into the README.
+const UPDATE_VARIABLE: &str = "UPDATE_README";
+
 #[test]
-fn cargo_commands_are_locked() {
+fn readme_tables_match_the_command_list() {
+    let mut readme = text_of("README.md");
+    let mut complaints = Vec::new();
+    for (name, table) in [("commands", commands::readme_commands()), ("exit codes", commands::readme_exit_codes())] {
+        let mark = format!("<!-- {name} -->\n");
+        let parts: Vec<&str> = readme.split(mark.as_str()).collect();
+        assert_eq!(parts.len(), 3, "README.md has the table of {name} between two lines <!-- {name} -->");
+        if parts[1] != table {
+            let regenerate = format!("{UPDATE_VARIABLE}=1 cargo test --locked --test tidy readme_tables");
+            complaints.push(format!("README.md: the table of {name} is out of date. Write it with: {regenerate}"));
+        }
+        readme = [parts[0], &table, parts[2]].join(&mark);
+    }
+    if std::env::var_os(UPDATE_VARIABLE).is_some() {
+        std::fs::write(root().join("README.md"), readme).expect("README.md can be written");
+        return;
+    }
+    hold("documents: the README lists every command and exit code", &complaints);
+}
+
+/// Builds without `--locked` may use unreviewed versions of crates.
+#[test]
+fn cargo_commands_have_locked_flag() {
     const COMMANDS: &[&str] = &["run", "test", "bench", "build", "install", "check", "clippy", "doc", "fetch"];
     let mut complaints = Vec::new();
     let mut count = 0;
@@ -189,12 +214,12 @@ fn cargo_commands_are_locked() {
             }
         }
     }
-    assert!(count > 10, "the commands are found; there are {count}");
+    assert!(count > 10, "too few commands: {count}");
     hold("`--locked` is the first flag of every cargo command", &complaints);
 }
 
 #[test]
-fn commands_are_found_in_code_only() {
+fn document_commands_are_read_from_code_only() {
     let text =
         "`brigade tasks claim 3 --as me` and brigade no\n```\n$ brigade run demo # it\nbrigade.toml\n```\n`brigade`";
     let commands: Vec<String> = commands_in(text).into_iter().map(|(_, command)| command).collect();

@@ -1,31 +1,31 @@
-//! What every file looks like: its size, its first line, what may not stand in it.
+//! The form of every file: its size, its first line, forbidden words.
 
 use std::path::{Path, PathBuf};
 
 use super::source::{Source, closing, sources};
 use super::{files_below, hold, root, text_of};
 
-/// Lines of a file before its tests.
+/// The most lines of a file before its tests.
 const FILE_LINES_MAX: usize = 500;
-/// Lines of a function, from its `fn` to its closing bracket.
+/// The most lines of a function, from its `fn` to its closing bracket.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// What ends the program where an error should be told, and what is not finished.
+/// Macros that end the program instead of returning an error, or that mark unfinished code.
 const NOT_IN_CODE: &[&str] =
     &[".unwrap()", ".expect(", ".unwrap_err()", ".expect_err(", "todo!", "unimplemented!", "dbg!", "panic!"];
 
-/// Places of one machine.
+/// Paths of one machine.
 const NOT_IN_TREE: &[&str] = &["/work/", "/root/", "/home/", "/tmp/"];
-/// Of those, what tests must not say either; they may name the system's folder for temporaries.
+/// Paths that tests must not contain either; they may name the system's folder for temporary files.
 const NOT_IN_TESTS: &[&str] = &["/work/", "/root/"];
-/// What a comment says of code that is not finished.
+/// Marks of unfinished code in comments.
 const MARKS: &[&str] = &["TODO", "FIXME", "XXX", "HACK"];
 
-/// What is read for [`NOT_IN_TREE`], besides the files in the root.
+/// Folders that are searched for [`NOT_IN_TREE`], in addition to the files in the root.
 const FOLDERS: &[&str] = &["src", "tests", "benches", "examples", "prompts", "schema", "demo", "docs", ".ci"];
 
 #[test]
-fn files_fit_their_bound() {
+fn files_are_under_line_limit() {
     let complaints: Vec<String> = sources()
         .iter()
         .filter_map(|source| {
@@ -37,9 +37,9 @@ fn files_fit_their_bound() {
 }
 
 #[test]
-fn functions_fit_a_screen() {
+fn functions_are_under_line_limit() {
     let functions: Vec<_> = sources().iter().flat_map(functions_of).collect();
-    assert!(functions.len() > 500, "the functions are found; there are {}", functions.len());
+    assert!(functions.len() > 500, "too few functions: {}", functions.len());
     let complaints: Vec<String> = functions
         .iter()
         .filter(|(.., lines)| *lines > FUNCTION_LINES_MAX)
@@ -48,7 +48,7 @@ fn functions_fit_a_screen() {
     hold(&format!("sizes: a function has at most {FUNCTION_LINES_MAX} lines"), &complaints);
 }
 
-/// The functions with a body: where, the name, how many lines.
+/// The functions with a body: position, name, number of lines.
 fn functions_of(source: &Source) -> Vec<(String, String, usize)> {
     let code = &source.code;
     let starts = code.match_indices("fn ").map(|(at, _)| at).filter(|at| *at == 0 || !is_word(code.as_bytes()[at - 1]));
@@ -61,7 +61,7 @@ fn functions_of(source: &Source) -> Vec<(String, String, usize)> {
     functions.collect()
 }
 
-/// Where the body begins of a function whose signature goes on at `at`; `None` for one without.
+/// The start of the body of a function whose signature continues at `at`; `None` for a function without a body.
 fn body_of(code: &str, mut at: usize) -> Option<usize> {
     loop {
         match code.as_bytes().get(at)? {
@@ -78,7 +78,7 @@ fn is_word(byte: u8) -> bool {
 }
 
 #[test]
-fn every_file_says_what_it_owns() {
+fn every_file_starts_with_module_doc() {
     let folders = ["src", "tests", "benches", "examples"];
     let silent = folders
         .iter()
@@ -89,7 +89,7 @@ fn every_file_says_what_it_owns() {
 }
 
 #[test]
-fn errors_are_told_and_nothing_is_unfinished() {
+fn code_has_no_unwrap_todo_or_bare_allow() {
     let mut complaints = Vec::new();
     for source in sources() {
         for banned in NOT_IN_CODE {
@@ -113,7 +113,7 @@ fn errors_are_told_and_nothing_is_unfinished() {
 }
 
 #[test]
-fn no_place_of_one_machine_and_no_mark_is_left() {
+fn tree_has_no_machine_paths_or_todo_marks() {
     let mut complaints = Vec::new();
     for path in tree() {
         let Ok(text) = String::from_utf8(std::fs::read(root().join(&path)).expect("the tree can be read")) else {
@@ -131,7 +131,7 @@ fn no_place_of_one_machine_and_no_mark_is_left() {
     hold("tree: no place of one machine, no mark of what is not finished", &complaints);
 }
 
-/// The files that are read for [`NOT_IN_TREE`]. This test's own are not: they name what they look for.
+/// The files that are searched for [`NOT_IN_TREE`], except for this test's: they contain the words.
 fn tree() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(root()).expect("the root can be read").map(|entry| entry.expect("an entry"));
     // `.git` is a file in a worktree of git.
@@ -141,11 +141,11 @@ fn tree() -> Vec<PathBuf> {
     tree.extend(FOLDERS.iter().flat_map(|folder| files_below(folder)));
     tree.push(PathBuf::from(".tasks/README.md"));
     tree.retain(|path| !path.starts_with("tests/tidy"));
-    assert!(tree.len() > 100, "the tree is found");
+    assert!(tree.len() > 100, "too few files");
     tree
 }
 
-/// The offset from which on a file is a test's: snapshots and modules for tests only are so from the first line.
+/// The offset at which the tests of a file begin; 0 for snapshots and test modules.
 fn tests_begin(path: &Path, text: &str) -> usize {
     if path.starts_with("tests") || path.extension().is_some_and(|extension| extension == "snap") {
         return 0;

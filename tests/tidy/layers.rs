@@ -1,4 +1,4 @@
-//! Who may know whom: our own layers, other crates, and what the domain must not touch.
+//! The permitted dependencies: between our layers, on other crates, and of the domain.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::paths::paths_of;
 use super::source::{Source, sources};
 use super::{hold, text_of};
 
-/// Which layer may name which, and why. A line that nothing needs any more is to be removed.
+/// Permitted dependencies between layers, with their reasons. An unused line must be removed.
 #[rustfmt::skip]
 const LAYERS: &[(&str, &str, &str)] = &[
     ("main",   "cli",      "hands over what was typed, and launches what it asks for"),
@@ -66,7 +66,7 @@ const LAYERS: &[(&str, &str, &str)] = &[
     ("ports",  "domain",   "the vocabulary"),
 ];
 
-/// Crates that belong to some layers only, and why.
+/// Crates that only some layers may use, with reasons.
 #[rustfmt::skip]
 const CRATES: &[(&str, &[&str], &str)] = &[
     ("anyhow",        &["main", "cli"],          "elsewhere an error is a type that can be told apart"),
@@ -90,18 +90,19 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("anstyle",       &["ui", "cli"],            "the terminal"),
     ("terminal_size", &["ui", "cli"],            "the terminal"),
     ("rustyline",     &["cli"],                  "the line editor of an interactive session"),
+    ("pulldown_cmark", &["ui"],                  "the Markdown of agents"),
     ("shlex",         &["cli"],                  "slash commands are quoted as in a shell"),
     ("unicode_width", &["ui"],                   "the terminal"),
 ];
 
-/// Files that name a crate outside its layers, and why.
+/// Files that use a crate outside its layers, with reasons.
 #[rustfmt::skip]
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("rustix", "src/stores/file/watch.rs", "waits for file events and its own end at once, by poll(2)"),
     ("rustix", "src/tools/write_file.rs",  "a replaced file keeps its owner; cap-std cannot say so"),
 ];
 
-/// What the domain must not name: it is handed everything, so that it can be tested and simulated.
+/// Names that the domain must not use: it gets everything passed in, so that it can be tested and simulated.
 const NOT_IN_DOMAIN: &[&str] = &[
     "tokio",
     "std::fs",
@@ -114,43 +115,43 @@ const NOT_IN_DOMAIN: &[&str] = &[
     "std::time::Instant",
 ];
 
-/// Layers that need no permission to know themselves; `lib.rs` declares them all and knows none.
+/// This layer declares all others and uses none.
 const DECLARES_ALL: &str = "lib";
 
 fn is_allowed(from: &str, to: &str) -> bool {
     from == to || LAYERS.iter().any(|(layer, known, _)| *layer == from && *known == to)
 }
 
-/// Every step of the code from one layer into another: where, from, into.
-fn steps(sources: &[Source]) -> Vec<(String, String, String)> {
+/// All uses between layers: position, from, to.
+fn layer_uses(sources: &[Source]) -> Vec<(String, String, String)> {
     let layers: Vec<String> = sources.iter().map(Source::layer).collect();
-    let mut steps = Vec::new();
+    let mut layer_uses = Vec::new();
     for source in sources {
         for path in paths_of(source) {
             let is_ours = matches!(path.parts[0].as_str(), "crate" | "brigade");
             if let Some(to) = path.parts.get(1).filter(|to| is_ours && layers.contains(to)) {
-                steps.push((source.at(path.at), source.layer(), to.clone()));
+                layer_uses.push((source.at(path.at), source.layer(), to.clone()));
             } else if is_ours && path.parts.get(1).is_some_and(|part| part == "*") {
-                steps.push((source.at(path.at), source.layer(), "everything (*)".to_owned()));
+                layer_uses.push((source.at(path.at), source.layer(), "everything (*)".to_owned()));
             }
         }
     }
-    steps.retain(|(_, from, to)| from != to);
-    steps
+    layer_uses.retain(|(_, from, to)| from != to);
+    layer_uses
 }
 
 #[test]
-fn layers_know_only_what_lies_below() {
+fn layers_use_only_allowed_layers() {
     let sources = sources();
-    let steps = steps(sources);
-    assert!(steps.len() > 100, "the layers' paths are found; there are {}", steps.len());
-    let mut complaints: Vec<String> = steps
+    let layer_uses = layer_uses(sources);
+    assert!(layer_uses.len() > 100, "too few paths between layers: {}", layer_uses.len());
+    let mut complaints: Vec<String> = layer_uses
         .iter()
         .filter(|(_, from, to)| !is_allowed(from, to))
         .map(|(at, from, to)| format!("{at}: {from} names {to}"))
         .collect();
     for (from, to, reason) in LAYERS {
-        if !steps.iter().any(|step| step.1 == *from && step.2 == *to) {
+        if !layer_uses.iter().any(|step| step.1 == *from && step.2 == *to) {
             complaints.push(format!("LAYERS: nothing needs {from} -> {to} ({reason}); remove the line"));
         }
     }
@@ -173,10 +174,10 @@ fn every_file_belongs_to_a_layer() {
 }
 
 #[test]
-fn crates_stay_where_they_belong() {
+fn crates_are_used_only_in_allowed_layers() {
     let sources = sources();
     let strangers: Vec<(&str, &Source, String)> =
-        sources.iter().flat_map(|source| strangers_in(source, sources)).collect();
+        sources.iter().flat_map(|source| foreign_crates_in(source, sources)).collect();
     let is_excepted = |name: &str, source: &Source| {
         EXCEPTIONS.iter().any(|(krate, file, _)| *krate == name && source.path == Path::new(file))
     };
@@ -193,10 +194,10 @@ fn crates_stay_where_they_belong() {
     hold("crates: some belong to some layers only", &complaints);
 }
 
-/// The crates that `source` names though they belong elsewhere.
-fn strangers_in<'a>(source: &'a Source, all: &[Source]) -> Vec<(&'static str, &'a Source, String)> {
+/// The crates that `source` uses although its layer may not.
+fn foreign_crates_in<'a>(source: &'a Source, all: &[Source]) -> Vec<(&'static str, &'a Source, String)> {
     let layer = source.layer();
-    // A module of ours may be called as a crate is: `glob` among the tools.
+    // One of our modules may have the name of a crate, such as `glob` in the tools.
     let has_module = |name: &str| all.iter().any(|other| other.module() == [layer.as_str(), name]);
     let mut strangers = Vec::new();
     for path in paths_of(source) {
@@ -210,7 +211,7 @@ fn strangers_in<'a>(source: &'a Source, all: &[Source]) -> Vec<(&'static str, &'
 }
 
 #[test]
-fn the_domain_touches_nothing() {
+fn domain_uses_no_io_clock_or_runtime() {
     let mut complaints = Vec::new();
     for source in sources().iter().filter(|source| source.layer() == "domain") {
         for path in paths_of(source) {
@@ -225,7 +226,7 @@ fn the_domain_touches_nothing() {
 }
 
 #[test]
-fn every_dependency_is_used() {
+fn every_cargo_dependency_is_used() {
     let manifest = text_of("Cargo.toml");
     let mut is_dependencies = false;
     let mut declared = Vec::new();
@@ -236,8 +237,8 @@ fn every_dependency_is_used() {
             declared.push(name.trim().replace('-', "_"));
         }
     }
-    assert!(declared.len() > 10, "the dependencies are found");
-    // `async_trait` and the like are also named in attributes, so the words of the code count, not only its paths.
+    assert!(declared.len() > 10, "too few dependencies");
+    // `async_trait` and similar crates also occur in attributes, so all words of the code count, not only its paths.
     let code: String = sources().iter().map(|source| source.code.as_str()).collect();
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     let words: std::collections::HashSet<&str> = code.split(|character| !is_word(character)).collect();

@@ -1,13 +1,13 @@
-//! Keeps the project in order: layers, sizes, forms, tables, public documents. It reads the sources and runs `--help`; it
-//! knows nothing of what the code does.
+//! Checks of the project's form: layers, sizes, tables, public documents. They read the sources and run `--help`; they
+//! do not test behaviour.
 //!
-//! What is allowed stands as data at the top of each module, with its reason. A rule that is in the way is changed there,
-//! in the open, not worked around.
+//! The permitted exceptions are tables at the top of each module, with reasons. To change a rule, change its table.
 
-#![allow(clippy::expect_used, reason = "the helpers of tests may panic as the tests do")]
+#![allow(clippy::expect_used, reason = "test helpers may panic")]
 
 mod documents;
 mod forms;
+mod language;
 mod layers;
 mod paths;
 mod source;
@@ -15,20 +15,19 @@ mod tables;
 
 use std::path::{Path, PathBuf};
 
-/// What one broken rule looks like: where, and what to do.
+/// A violation: the position, and the fix.
 type Complaint = String;
 
-/// The project's root.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Fails with all complaints at once, so that one run shows everything there is to mend.
+/// Fails with all complaints at once, so that one run shows all problems.
 fn hold(rule: &str, complaints: &[Complaint]) {
     assert!(complaints.is_empty(), "{rule}\n  {}\n", complaints.join("\n  "));
 }
 
-/// All files below `folder`, relative to the root, sorted; none when there is no such folder.
+/// All files below `folder`, relative to the root, sorted; empty if the folder is missing.
 fn files_below(folder: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
@@ -38,7 +37,7 @@ fn files_below(folder: &str) -> Vec<PathBuf> {
             if path.is_dir() {
                 folders.push(path);
             } else {
-                found.push(path.strip_prefix(root()).expect("it lies below the root").to_owned());
+                found.push(path.strip_prefix(root()).expect("the path is below the root").to_owned());
             }
         }
     }

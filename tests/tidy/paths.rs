@@ -1,17 +1,16 @@
-//! The paths a source names: `use` trees spread out, paths in the code, `super` and `self` resolved. It judges none of them.
+//! The paths that a source uses: expanded `use` trees and paths in the code, with `super` and `self` resolved. No rule
+//! is decided here.
 
 use super::source::Source;
 
-/// A path as code names it, such as `["std", "time", "Instant"]`, and where.
+/// A path in the code, such as `["std", "time", "Instant"]`, and its offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPath {
-    /// Its parts.
     pub parts: Vec<String>,
-    /// The offset at which it begins.
     pub at: usize,
 }
 
-/// All paths of more than one part, and all that are used, that the shipped code of `source` names; those of our own crate
+/// All used paths, and all other paths of more than one part, in the shipped code of `source`. Paths of our own crate
 /// begin with `crate`.
 pub fn paths_of(source: &Source) -> Vec<NamedPath> {
     let module = source.module();
@@ -20,12 +19,12 @@ pub fn paths_of(source: &Source) -> Vec<NamedPath> {
     paths
 }
 
-/// `path` from the crate's root on, where it begins with `self` or `super`.
+/// `path` from the crate's root if it begins with `self` or `super`.
 fn absolute(path: &[String], module: &[String]) -> Vec<String> {
     let supers = path.iter().take_while(|part| *part == "super").count();
     let own = match path.first().map(String::as_str) {
         Some("self") => (module.len(), 1),
-        // Inside a module in the file, `super` may still be in the file; so this sees at most too much.
+        // In an inline module, `super` may still be in the same file; this finds too many paths at worst.
         Some("super") => (module.len().saturating_sub(supers), supers),
         _ => return path.to_vec(),
     };
@@ -69,7 +68,7 @@ fn named_in(code: &str) -> Vec<NamedPath> {
     paths
 }
 
-/// Reads one path or tree from `at` on, adds what it names to `paths`, and returns where it ends.
+/// Reads one path or tree from `at`, adds its paths to `paths`, and returns its end.
 fn spread(tokens: &[(usize, Token<'_>)], mut at: usize, before: &[String], paths: &mut Vec<NamedPath>) -> usize {
     let (begins, mut parts) = (tokens[at].0, before.to_vec());
     loop {
@@ -77,7 +76,7 @@ fn spread(tokens: &[(usize, Token<'_>)], mut at: usize, before: &[String], paths
             Some(Token::Word(word)) => parts.push(word.to_owned()),
             Some(Token::Sign(b'*')) => parts.push("*".to_owned()),
             Some(Token::Sign(b'{')) => return spread_all(tokens, at + 1, &parts, paths),
-            // The generic arguments of a path in the code: they are paths of their own.
+            // The generic arguments of a path in the code are separate paths.
             _ => break,
         }
         at += 1;
@@ -104,7 +103,7 @@ fn spread_all(tokens: &[(usize, Token<'_>)], mut at: usize, before: &[String], p
 }
 
 #[test]
-fn trees_are_spread_and_supers_resolved() {
+fn use_trees_are_expanded_and_super_resolved() {
     let code = "use std::{fs, time::{Duration as D, self}};\nuse tokio;\nfn a(b: super::c::D) -> crate::e::F<g::H> { i::<J>() }";
     let module = ["tools".to_owned(), "bash".to_owned()];
     let named: Vec<String> = named_in(code).iter().map(|path| absolute(&path.parts, &module).join("::")).collect();

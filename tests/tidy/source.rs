@@ -1,4 +1,5 @@
-//! Rust sources as the rules read them: comments, texts and tests blanked out, line numbers kept. No rule is decided here.
+//! Rust sources for the rules: comments, strings and tests are blanked out, line numbers are kept. No rule is decided
+//! here.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -6,16 +7,14 @@ use std::sync::LazyLock;
 
 use super::{files_below, text_of};
 
-/// The modules of the program itself; together they are the layer `main`.
+/// The modules of the program itself; together they form the layer `main`.
 const WIRING: &[&str] = &["main", "launch"];
 
-/// One file of `src/`.
 pub struct Source {
     /// Its path from the project's root.
     pub path: PathBuf,
-    /// All of it.
     pub text: String,
-    /// The code that ships: comments, the contents of texts, and what is compiled for tests only are spaces.
+    /// The shipped code: comments, the contents of strings, and test-only items are spaces.
     pub code: String,
 }
 
@@ -28,7 +27,7 @@ impl Source {
         if WIRING.contains(&name) { "main".to_owned() } else { name.to_owned() }
     }
 
-    /// The modules it is, from the crate's root: `["stores", "file", "replace"]`.
+    /// The module path from the crate's root: `["stores", "file", "replace"]`.
     pub fn module(&self) -> Vec<String> {
         let below = self.path.strip_prefix("src").expect("a file of src/").with_extension("");
         let mut parts: Vec<String> = below.iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -38,18 +37,17 @@ impl Source {
         parts
     }
 
-    /// `src/a.rs:12`.
+    /// The position in the form `src/a.rs:12`.
     pub fn at(&self, offset: usize) -> String {
         format!("{}:{}", self.path.display(), line_of(&self.code, offset))
     }
 }
 
-/// The number of the line that `offset` stands on.
 pub fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// The files of `src/`, but those that are modules for tests only.
+/// The files of `src/`, except for test-only modules.
 pub fn sources() -> &'static [Source] {
     static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(shipped_sources);
     &SOURCES
@@ -58,7 +56,7 @@ pub fn sources() -> &'static [Source] {
 fn shipped_sources() -> Vec<Source> {
     let rust = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "rs");
     let all: Vec<Source> = files_below("src").into_iter().filter(rust).map(read).collect();
-    assert!(all.len() > 50, "there are sources below src/");
+    assert!(all.len() > 50, "too few sources below src/");
     let for_tests: Vec<PathBuf> = all.iter().flat_map(modules_for_tests).collect();
     all.into_iter().filter(|source| !for_tests.iter().any(|path| source.path.starts_with(path))).collect()
 }
@@ -69,11 +67,11 @@ fn read(path: PathBuf) -> Source {
     Source { path, text, code }
 }
 
-/// Where the modules lie that a file declares for tests only: `#[cfg(test)] mod tests;`, as file and as folder.
+/// The paths of the test-only modules (`#[cfg(test)] mod tests;`) of a file, as file and as folder.
 fn modules_for_tests(source: &Source) -> Vec<PathBuf> {
     let masked = mask(&source.text);
     let folder = match source.path.file_stem().and_then(|stem| stem.to_str()) {
-        Some("mod" | "lib" | "main") => source.path.parent().expect("it lies in a folder").to_owned(),
+        Some("mod" | "lib" | "main") => source.path.parent().expect("the file is in a folder").to_owned(),
         _ => source.path.with_extension(""),
     };
     let declared = test_attributes(&masked).into_iter().filter_map(|at| {
@@ -84,12 +82,12 @@ fn modules_for_tests(source: &Source) -> Vec<PathBuf> {
     declared.flat_map(|path| [path.with_extension("rs"), path]).collect()
 }
 
-/// Offsets of the attributes that keep an item for tests.
+/// Offsets of the attributes that make an item test-only.
 fn test_attributes(masked: &str) -> Vec<usize> {
     ["#[cfg(test)]", "#[cfg(all(test"].iter().flat_map(|form| masked.match_indices(form).map(|(at, _)| at)).collect()
 }
 
-/// Where the item begins that the attribute at `at` stands before; other attributes of it are passed over.
+/// The start of the item after the attribute at `at`; other attributes are skipped.
 fn item_start(masked: &str, at: usize) -> usize {
     let mut at = at;
     while masked[at..].starts_with('#') {
@@ -99,7 +97,7 @@ fn item_start(masked: &str, at: usize) -> usize {
     at
 }
 
-/// `masked` with the items that are compiled for tests only blanked out.
+/// `masked` with the test-only items blanked out.
 pub fn without_tests(masked: &str) -> String {
     let mut code = masked.as_bytes().to_vec();
     for at in test_attributes(masked) {
@@ -111,14 +109,14 @@ pub fn without_tests(masked: &str) -> String {
         };
         blank(&mut code[at..=end]);
     }
-    String::from_utf8(code).expect("spaces take the place of whole characters")
+    String::from_utf8(code).expect("every blanked character becomes spaces")
 }
 
 fn blank(bytes: &mut [u8]) {
     bytes.iter_mut().filter(|byte| **byte != b'\n').for_each(|byte| *byte = b' ');
 }
 
-/// The offset of the bracket that closes the one at `open`; the end where there is none.
+/// The offset of the bracket that closes the one at `open`; the end of the text if there is none.
 pub fn closing(masked: &str, open: usize) -> usize {
     let (mut depth, bytes) = (0_usize, masked.as_bytes());
     for (offset, byte) in bytes.iter().enumerate().skip(open) {
@@ -134,7 +132,7 @@ pub fn closing(masked: &str, open: usize) -> usize {
     bytes.len() - 1
 }
 
-/// `text` with the contents of comments, texts and characters as spaces; every other byte stays where it was.
+/// `text` with the contents of comments, strings and characters as spaces; every other byte keeps its place.
 pub fn mask(text: &str) -> String {
     let mut masked = text.as_bytes().to_vec();
     let mut at = 0;
@@ -143,10 +141,10 @@ pub fn mask(text: &str) -> String {
         blank(&mut masked[gone]);
         at = next;
     }
-    String::from_utf8(masked).expect("spaces take the place of whole characters")
+    String::from_utf8(masked).expect("every blanked character becomes spaces")
 }
 
-/// What is to be blanked out of what begins at `at`, and where to go on.
+/// The range to blank out in the token at `at`, and the offset after the token.
 fn contents_at(text: &str, at: usize) -> (Range<usize>, usize) {
     let bytes = text.as_bytes();
     let quoted = |inside: Range<usize>, quotes: usize| (inside.clone(), (inside.end + quotes).min(bytes.len()));
@@ -166,14 +164,14 @@ fn contents_at(text: &str, at: usize) -> (Range<usize>, usize) {
     }
 }
 
-/// Whether the letter at `at` goes on a word, but for the prefixes of texts: `br"…"`, `cr"…"`.
+/// Returns true if the letter at `at` continues a word. The prefixes of raw strings (`br"…"`, `cr"…"`) do not count.
 fn is_in_word(bytes: &[u8], at: usize) -> bool {
     let is_word = |at: usize| bytes[at].is_ascii_alphanumeric() || bytes[at] == b'_';
     let start = if at > 0 && matches!(bytes[at - 1], b'b' | b'c') { at - 1 } else { at };
     start > 0 && is_word(start - 1)
 }
 
-/// Comments in comments count.
+/// Nested comments count.
 fn end_of_block_comment(bytes: &[u8], start: usize) -> usize {
     let (mut depth, mut at) = (0_usize, start);
     while at < bytes.len() {
@@ -189,7 +187,7 @@ fn end_of_block_comment(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// The offset of the quote that ends the text whose contents begin at `at`.
+/// The offset of the quote that ends the string whose contents begin at `at`.
 fn end_of_text(bytes: &[u8], mut at: usize) -> usize {
     while at < bytes.len() && bytes[at] != b'"' {
         at += if bytes[at] == b'\\' { 2 } else { 1 };
@@ -197,7 +195,7 @@ fn end_of_text(bytes: &[u8], mut at: usize) -> usize {
     at.min(bytes.len())
 }
 
-/// The contents of `r"…"`, `r#"…"#` and so on, which begins at `at`, and its hashes; `None` where it is none, as in `r#type`.
+/// The contents of the raw string (`r"…"`, `r#"…"#`) at `at`, and its hashes; `None` if there is none, as in `r#type`.
 fn raw_text(text: &str, at: usize) -> Option<(Range<usize>, usize)> {
     let hashes = text[at + 1..].bytes().take_while(|byte| *byte == b'#').count();
     let start = at + 1 + hashes;
@@ -220,7 +218,7 @@ fn end_of_character(text: &str, at: usize) -> Option<usize> {
 }
 
 #[test]
-fn texts_comments_and_tests_are_not_code() {
+fn mask_removes_strings_comments_and_tests() {
     let text = r##"fn a() { let _ = ("x.unwrap()", '"', '\'', b'"', r#"}"{"#, ""); } // panic!
 /* { /* { */ */ struct B<'a>(&'a str, char);
 #[cfg(test)]

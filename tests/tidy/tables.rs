@@ -1,9 +1,9 @@
-//! Extending is one file and one line of a table: every file that should be in a table is.
+//! Every extension is one file and one line of a table: every file that should be in a table is in it.
 
 use super::source::{Source, sources};
 use super::{files_below, hold, text_of};
 
-/// The name after `marker`, up to what cannot be part of a name.
+/// The name after `marker`.
 fn name_after<'a>(text: &'a str, marker: &str) -> Option<&'a str> {
     let rest = &text[text.find(marker)? + marker.len()..];
     rest.split(|character: char| !character.is_alphanumeric() && character != '_').next()
@@ -14,26 +14,26 @@ fn stem(source: &Source) -> String {
 }
 
 #[test]
-fn every_tool_is_in_the_table() {
+fn every_tool_is_in_tools_table() {
     let table = text_of("src/tools/table.rs");
     let mut complaints = Vec::new();
     let mut tools = 0;
     for source in sources().iter().filter(|source| source.layer() == "tools") {
-        for (at, marker) in source.code.match_indices("impl Checked for ") {
+        for (at, marker) in source.code.match_indices("impl TypedTool for ") {
             tools += 1;
             let tool = name_after(&source.code[at..], marker).expect("a name");
             let entry = format!("{}::{tool}", stem(source));
-            if !table.contains(&format!("Safe({entry}")) {
+            if !table.contains(&format!("ToolAdapter({entry}")) {
                 complaints.push(format!("{}: {entry} has no line in TOOLS (src/tools/table.rs)", source.at(at)));
             }
         }
     }
-    assert!(tools > 10, "the tools are found");
+    assert!(tools > 10, "too few tools");
     hold("tables: TOOLS has every tool", &complaints);
 }
 
 #[test]
-fn every_provider_is_in_the_table() {
+fn every_provider_is_in_providers_table() {
     let table = text_of("src/models/mod.rs");
     let mut complaints = Vec::new();
     let mut providers = 0;
@@ -47,18 +47,18 @@ fn every_provider_is_in_the_table() {
             }
         }
     }
-    assert!(providers > 0, "the providers are found");
+    assert!(providers > 0, "no providers");
     hold("tables: PROVIDERS has every provider", &complaints);
 }
 
 #[test]
-fn every_command_is_in_the_enum() {
+fn every_command_is_in_command_enum() {
     let mut complaints = Vec::new();
     let mut commands = 0;
     for source in sources().iter().filter(|source| source.layer() == "cli") {
-        let parent = source.path.parent().expect("it lies in a folder").join("mod.rs");
+        let parent = source.path.parent().expect("the file is in a folder").join("mod.rs");
         let own_enum = source.path.file_stem().is_some_and(|stem| stem == "mod");
-        // A file of a command has a `run` that answers; what it parses is the type that has it.
+        // A command's file has a `run` that answers; the type of that method is the parsed one.
         let is_command = source.code.contains("fn run(self, ") && source.code.contains("Args)]");
         if !is_command || own_enum {
             continue;
@@ -69,12 +69,12 @@ fn every_command_is_in_the_enum() {
             complaints.push(format!("{}: no command of {} is made of it", source.path.display(), parent.display()));
         }
     }
-    assert!(commands > 8, "the commands are found; there are {commands}");
+    assert!(commands > 8, "too few commands: {commands}");
     hold("tables: every subcommand is in the command enum", &complaints);
 }
 
 #[test]
-fn every_contract_is_tested() {
+fn every_contract_sample_is_tested() {
     let tests: String = files_below("tests")
         .into_iter()
         .chain(files_below("src"))

@@ -4,8 +4,8 @@
 
 mod board;
 mod files;
+mod harness;
 mod mail;
 mod reviews;
-mod stage;
 mod table;
 mod walks;

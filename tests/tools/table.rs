@@ -1,14 +1,14 @@
-//! The TOOLS table is whole, and every tool takes what its schema says and nothing else.
+//! The TOOLS table is complete, and every tool accepts its schema and nothing else.
 
 use std::collections::BTreeSet;
 
-use brigade::domain::written_call::{Callable, is_written_call};
+use brigade::domain::text_tool_call::{Callable, contains_tool_call};
 use brigade::team::spec::Prompts;
 use brigade::tools::ToolError;
-use brigade::tools::table::{Audience, TOOLS, tools_of};
+use brigade::tools::table::{Audience, TOOLS, tools_for};
 use serde_json::{Value, json};
 
-use super::stage::stage;
+use super::harness::harness;
 
 const OF_ALL: [&str; 16] = [
     "bash",
@@ -39,30 +39,33 @@ const OF_LEAD: [&str; 7] = [
 ];
 
 #[test]
-fn each_member_has_the_tools_of_the_design() {
-    let names = |is_lead| tools_of(is_lead).iter().map(|tool| tool.spec().name).collect::<Vec<_>>();
+fn lead_and_teammates_have_expected_tools() {
+    let names = |is_lead| tools_for(is_lead).iter().map(|tool| tool.spec().name).collect::<Vec<_>>();
     let (teammate, lead) = (names(false), names(true));
     let expected_teammate: BTreeSet<_> = OF_ALL.into_iter().chain(["plan_approval", "shutdown_response"]).collect();
     let expected_lead: BTreeSet<_> = OF_ALL.into_iter().chain(OF_LEAD).collect();
     assert_eq!(teammate.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected_teammate);
     assert_eq!(lead.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected_lead);
-    assert_eq!((teammate.len(), lead.len()), (expected_teammate.len(), expected_lead.len()), "a name stands twice");
+    assert_eq!(
+        (teammate.len(), lead.len()),
+        (expected_teammate.len(), expected_lead.len()),
+        "a name is in the table twice"
+    );
     for entry in TOOLS {
         assert_eq!((entry.build)().spec().name, entry.name);
     }
 }
 
 #[test]
-fn every_tool_file_stands_in_the_table() {
+fn every_tool_file_is_in_tools_table() {
     let helpers = [
-        "answers",
+        "adapter",
+        "approval_answers",
         "arguments",
-        "checked",
-        "command",
-        "deliver",
-        "environment",
+        "command_runner",
+        "completion",
         "ignored",
-        "mail",
+        "messaging",
         "mod",
         "output",
         "table",
@@ -73,12 +76,16 @@ fn every_tool_file_stands_in_the_table() {
     let source = std::fs::read_to_string("src/tools/table.rs").unwrap();
     for entry in std::fs::read_dir("src/tools").unwrap() {
         let name = entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned();
-        let stands = source.contains(&format!("Safe({name}::"));
-        assert_ne!(stands, helpers.contains(&name.as_str()), "{name} is neither in the table nor known as a helper");
+        let is_in_table = source.contains(&format!("ToolAdapter({name}::"));
+        assert_ne!(
+            is_in_table,
+            helpers.contains(&name.as_str()),
+            "{name} is neither in the table nor known as a helper"
+        );
     }
 }
 
-/// A value a schema's property describes.
+/// A value that matches a schema's property.
 fn example_of(property: &Value) -> Value {
     match property["type"].as_str().unwrap() {
         "string" => property["enum"].get(0).cloned().unwrap_or(json!("x")),
@@ -99,7 +106,7 @@ fn wrong_for(property: &Value) -> Value {
 }
 
 #[test]
-fn schemas_are_valid_and_say_what_each_argument_is() {
+fn tool_schemas_are_valid_and_described() {
     for entry in TOOLS {
         let spec = (entry.build)().spec();
         let schema = &spec.input_schema;
@@ -121,10 +128,10 @@ fn schemas_are_valid_and_say_what_each_argument_is() {
     }
 }
 
-/// Small models write down what they are shown, so no prompt and no description shows a call in the form of text.
+/// Small models copy the form of examples, so no prompt and no description shows a call as text.
 #[test]
-fn neither_prompts_nor_descriptions_show_a_call_as_text() {
-    let specs: Vec<_> = [false, true].into_iter().flat_map(tools_of).map(|tool| tool.spec()).collect();
+fn prompts_and_descriptions_show_no_call_as_text() {
+    let specs: Vec<_> = [false, true].into_iter().flat_map(tools_for).map(|tool| tool.spec()).collect();
     let tools: Vec<Callable> = specs
         .iter()
         .map(|spec| {
@@ -132,24 +139,24 @@ fn neither_prompts_nor_descriptions_show_a_call_as_text() {
             Callable { name: &spec.name, arguments }
         })
         .collect();
-    assert!(is_written_call("bash {\"command\": \"ls\"}", &tools), "such a call is known by its looks");
+    assert!(contains_tool_call("bash {\"command\": \"ls\"}", &tools), "such a call is recognized by its form");
     for spec in &specs {
         let properties = spec.input_schema["properties"].as_object().unwrap().values();
         for text in properties.filter_map(|property| property["description"].as_str()).chain([&*spec.description]) {
-            assert!(!text.contains("{\"") && !is_written_call(text, &tools), "{}: {text}", spec.name);
+            assert!(!text.contains("{\"") && !contains_tool_call(text, &tools), "{}: {text}", spec.name);
         }
     }
     let Prompts { lead, teammate, compact, cleanup } = Prompts::default();
     for part in [&lead, &teammate, &compact, &cleanup].into_iter().flat_map(|text| text.split("->")) {
-        assert!(!is_written_call(part, &tools), "{part}");
+        assert!(!contains_tool_call(part, &tools), "{part}");
     }
 }
 
 #[tokio::test]
-async fn tools_take_what_their_schema_says_and_name_what_they_do_not() {
-    let stage = stage().await;
+async fn tools_accept_their_schema_and_name_bad_arguments() {
+    let harness = harness().await;
     for entry in TOOLS {
-        let member = if entry.audience == Audience::Lead { &stage.lead } else { &stage.alice };
+        let member = if entry.audience == Audience::Lead { &harness.lead } else { &harness.alice };
         let schema = (entry.build)().spec().input_schema;
         let properties = schema["properties"].as_object().unwrap();
         let full: Value = properties
@@ -157,33 +164,37 @@ async fn tools_take_what_their_schema_says_and_name_what_they_do_not() {
             .map(|(name, property)| (name.clone(), example_of(property)))
             .collect::<serde_json::Map<_, _>>()
             .into();
-        // Whatever a full call comes to, it is not its arguments that are wrong.
-        if let Err(ToolError::Mendable(text)) = member.call(entry.name, full.clone()).await {
+        // The call may fail for any reason except for its arguments.
+        if let Err(ToolError::Recoverable(text)) = member.call(entry.name, full.clone()).await {
             assert!(!text.contains("argument") || text.contains("`force`"), "{}: {text}", entry.name);
         }
         member.holding.send_replace(None);
         let mut unknown = full.clone();
         unknown["surprise"] = json!(1);
-        assert!(member.refused(entry.name, unknown).await.contains("unknown argument `surprise`"), "{}", entry.name);
+        assert!(
+            member.expect_refusal(entry.name, unknown).await.contains("unknown argument `surprise`"),
+            "{}",
+            entry.name
+        );
         for (name, property) in properties {
             let mut wrong = full.clone();
             wrong[name] = wrong_for(property);
-            // Any text is a text, and a list may be written as one.
-            let text = member.refused(entry.name, wrong).await;
+            // Any string is valid text, and a list may be written as one.
+            let text = member.expect_refusal(entry.name, wrong).await;
             assert!(text.contains(&format!("argument `{name}` must be")), "{} {name}: {text}", entry.name);
         }
         for name in schema["required"].as_array().unwrap() {
             let mut missing = full.clone();
             missing.as_object_mut().unwrap().remove(name.as_str().unwrap());
-            let text = member.refused(entry.name, missing).await;
+            let text = member.expect_refusal(entry.name, missing).await;
             assert!(text.contains(&format!("argument `{}` is missing", name.as_str().unwrap())), "{text}");
         }
     }
 }
 
 #[test]
-fn a_line_about_a_call_is_one_line() {
-    let bash = &tools_of(false)[0];
+fn tool_call_summary_is_one_line() {
+    let bash = &tools_for(false)[0];
     assert_eq!(bash.about(&json!({ "command": "cd a\nmake" })), "cd a…");
     assert_eq!(bash.about(&json!({ "command": "x".repeat(500) })).chars().count(), 201);
     for entry in TOOLS {

@@ -11,31 +11,33 @@ use super::arguments::task_id;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
-use super::runs::{self, Moment, Run, RunChoice};
+use super::run_selection::{self, Moment, Run, RunChoice};
 use super::tasks::show::document;
-use crate::domain::event::{Event, SpoiledRow};
+use crate::domain::event::{Event, InvalidFileSnapshot};
 use crate::domain::replay::Replay as State;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
-use crate::ui::replay::{Place, board, changes, happened, render, team, unknown};
+use crate::ui::replay::{ReplayPosition, board, changes, event_text, render, team, unknown};
 use crate::ui::team::TeamView;
 
-/// Show board and team as they were at any event of a run
+/// Show the board and the team as they were at any event of a run
 ///
-/// On a terminal it steps through the run: Enter goes on, and `?` says what else there is. With --at, or where nobody sits at a
-/// terminal, it shows one moment; with --from or --to each event between them and what it changed.
+/// On a terminal it steps through the run: Enter shows the next event, and `?` lists the keys. With --at, or without a terminal, it
+/// shows one moment. With --from or --to it shows each event between them and its changes.
 #[derive(Debug, clap::Args)]
 pub struct Replay {
-    /// The moment: the number of an event, first, latest, 0:42 since the run began, 10m ago, or a time
+    /// Show this moment: an event number, `first`, `latest`, `0:42` (into the run), `10m` (ago), or `2026-01-31T12:00:00Z`
     #[arg(long, value_name = "MOMENT", conflicts_with_all = ["from", "to"])]
     at: Option<Moment>,
-    /// Show each event from this moment on [default: first]
+    /// Show each event from this moment: an event number, `first`, `latest`, `0:42` (into the run), `10m` (ago), or
+    /// `2026-01-31T12:00:00Z` [default: first]
     #[arg(long, value_name = "MOMENT")]
     from: Option<Moment>,
-    /// Show each event up to this moment [default: latest]
+    /// Show each event up to this moment: an event number, `first`, `latest`, `0:42` (into the run), `10m` (ago), or
+    /// `2026-01-31T12:00:00Z` [default: latest]
     #[arg(long, value_name = "MOMENT")]
     to: Option<Moment>,
-    /// Which run: 1 is the newest, 2 the one before; `brigade log --runs` lists them
+    /// The run: 1 is the newest, 2 the one before; `brigade log --runs` lists them
     #[arg(long, value_name = "RUN", default_value = "1")]
     run: RunChoice,
     /// Only events at which this task changed
@@ -43,20 +45,20 @@ pub struct Replay {
     task: Option<TaskId>,
 }
 
-/// A moment, for programs.
+/// A moment of a run, for programs.
 #[derive(Serialize)]
-struct Shown<'a> {
-    run: RunShown<'a>,
+struct MomentDocument<'a> {
+    run: RunDocument<'a>,
     event: &'a Event,
     team: TeamView,
     tasks: Vec<Option<Box<RawValue>>>,
-    spoiled: &'a [SpoiledRow],
-    /// What cannot be known of it.
+    spoiled: &'a [InvalidFileSnapshot],
+    /// The parts of the state that the log does not contain.
     unknown: Vec<String>,
 }
 
 #[derive(Serialize)]
-struct RunShown<'a> {
+struct RunDocument<'a> {
     run: usize,
     team: &'a str,
     began: String,
@@ -64,7 +66,7 @@ struct RunShown<'a> {
     last: u64,
 }
 
-/// An event and what it changed, for programs.
+/// An event and its changes, for programs.
 #[derive(Serialize)]
 struct Step<'a> {
     event: &'a Event,
@@ -75,13 +77,13 @@ impl Replay {
     /// Shows a moment, or steps through the run.
     ///
     /// # Errors
-    /// There is no such run or moment, or the log cannot be read.
+    /// The run or the moment does not exist, or the log cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let RunChoice::Nth(nth) = self.run else {
-            return Err(CliError::usage("which run? One is replayed at a time").hint("brigade log --runs lists them"));
+            return Err(CliError::usage("cannot replay all runs: choose one").hint("brigade log --runs lists them"));
         };
-        let run = &runs::nth(context, nth)?;
-        let walk = Walk { run, now: context.now(), task: self.task };
+        let run = &run_selection::nth(context, nth)?;
+        let walk = Stepper { run, now: context.now(), task: self.task };
         if self.from.is_some() || self.to.is_some() {
             let from = self.from.unwrap_or(Moment::First).place(run, walk.now)?;
             let to = self.to.unwrap_or(Moment::Latest).place(run, walk.now)?;
@@ -96,35 +98,35 @@ impl Replay {
     }
 }
 
-/// A run that is walked through.
-struct Walk<'a> {
+/// Shows the moments of one run.
+struct Stepper<'a> {
     run: &'a Run,
     now: UnixMs,
     task: Option<TaskId>,
 }
 
-impl Walk<'_> {
-    fn place(&self) -> Place<'_> {
+impl Stepper<'_> {
+    fn place(&self) -> ReplayPosition<'_> {
         let team = self.run.team().unwrap_or("a team");
-        Place { run: self.run.number, team, began: self.run.began(), last: self.run.span().1 }
+        ReplayPosition { run: self.run.number, team, began: self.run.began(), last: self.run.span().1 }
     }
 
-    /// The state before the event at `place`, and after it.
+    /// The states before and after the event at the index `place`.
     fn around(&self, place: usize) -> (State, State) {
         let before = State::of(&self.run.events[..place]);
         let mut after = before.clone();
-        after.take(&self.run.events[place]);
+        after.apply(&self.run.events[place]);
         (before, after)
     }
 
-    /// The last event up to `place` at which the task changed, where one was named.
+    /// The index of the last event up to `place` at which the task changed. Without `--task` it is `place`.
     fn back_to_task(&self, place: usize) -> usize {
         let Some(task) = self.task else { return place };
         let mut state = State::default();
         let mut found = place;
         for (index, event) in self.run.events.iter().enumerate().take(place + 1) {
             let before = state.tasks.get(&task).cloned();
-            state.take(event);
+            state.apply(event);
             if state.tasks.get(&task) != before.as_ref() {
                 found = index;
             }
@@ -143,12 +145,12 @@ impl Walk<'_> {
         let view = board(&after);
         let (first, last) = self.run.span();
         let name = self.place().team;
-        let shown = Shown {
-            run: RunShown { run: self.run.number, team: name, began: self.run.began().to_iso(), first, last },
+        let shown = MomentDocument {
+            run: RunDocument { run: self.run.number, team: name, began: self.run.began().to_iso(), first, last },
             event,
             team: team(&after, name),
             tasks: view.tasks.values().map(|task| document(task)).collect(),
-            spoiled: &after.spoiled,
+            spoiled: &after.invalid_files,
             unknown: unknown(&after),
         };
         context.output.answer(&shown, String::new)
@@ -156,23 +158,25 @@ impl Walk<'_> {
 
     fn between(&self, context: &Context, from: usize, to: usize) -> CliResult<Answer> {
         let mut state = State::of(&self.run.events[..from]);
-        let (began, columns) = (self.run.began(), context.output.columns);
-        let (mut steps, mut text) = (Vec::new(), String::new());
+        let began = self.run.began();
+        let columns = context.output.columns;
+        let mut steps = Vec::new();
+        let mut text = String::new();
         for event in self.run.events.iter().take(to + 1).skip(from) {
             let before = state.clone();
-            state.take(event);
+            state.apply(event);
             if self.task.is_some_and(|task| before.tasks.get(&task) == state.tasks.get(&task)) {
                 continue;
             }
             let changes = changes(&before, &state);
             if !context.output.json {
-                text += &format!("{:>6} {}", event.seq, happened(event, &state, began, columns.saturating_sub(7)));
+                text += &format!("{:>6} {}", event.seq, event_text(event, &state, began, columns.saturating_sub(7)));
                 changes.iter().for_each(|change| text += &crate::ui::text::indented(change, columns, 9));
             }
             steps.push(Step { event, changes });
         }
         let is_empty = steps.is_empty();
         let answer = context.output.answer(&steps, || text)?;
-        Ok(if is_empty { answer.note("no event there changes it") } else { answer })
+        Ok(if is_empty { answer.note("no event in this range matches") } else { answer })
     }
 }

@@ -1,11 +1,12 @@
-//! The line editor of a session, in a thread of its own: it hands typed lines over one at a time and reads the next when it is
-//! told to go on. The terminal is put back as it was when it ends, also in the middle of a line.
+//! The line editor of a session, in its own thread. It hands over one line at a time and reads the next on request. At the end it restores
+//! the terminal, also in the middle of a line.
 
 use std::borrow::Cow;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
@@ -15,68 +16,80 @@ use rustyline::history::FileHistory;
 use rustyline::{CompletionType, Config};
 use tokio::sync::mpsc;
 
-use super::completion::{Hint, Vocabulary};
-use super::screen::{Pause, Screen};
+use super::completion::{CompletionIndex, Hint};
+use super::screen::{Pause, Printer};
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Output;
-use crate::platform::reading::{self as files, Accept};
+use crate::platform::reading::{self as files, AllowedKinds};
 use crate::platform::terminal::{self, Terminal};
 use crate::ui::style::{BOLD, DIM, WARN, paint};
 use crate::ui::text::width;
 
-/// Lines that are kept from one session to the next.
+/// Lines that the history keeps from one session to the next.
 const HISTORY_MAX: usize = 1_000;
-/// The largest file of former lines that is read, in bytes.
+/// The largest history file that is read, in bytes.
 const HISTORY_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// The widest prompt; a longer team's name is left out.
+/// The widest prompt, in columns. A longer name of a team is left out.
 const PROMPT_WIDTH_MAX: usize = 20;
+/// The editor's thread is asked so often to leave a line before the session ends without it.
+const LEAVE_TRIES_MAX: usize = 100;
+/// The time between two such requests.
+const LEAVE_TRY_TIME: Duration = Duration::from_millis(20);
 
-/// What came of reading a line.
+/// The result of reading a line.
 #[derive(Debug)]
-pub enum Typed {
-    /// A line.
+pub enum EditorEvent {
+    /// A complete line.
     Line(String),
     /// Ctrl-C on an empty line.
     Interrupt,
-    /// Ctrl-C that did away with what was typed.
+    /// Ctrl-C that deleted a started line.
     Cleared,
-    /// Ctrl-D, or the terminal is gone.
+    /// Ctrl-D, or the terminal was closed.
     End,
-    /// A signal to the process.
+    /// A signal to end the process.
     Signal,
-    /// Nothing can be read any more.
+    /// The terminal cannot be read any more, for this reason.
     Failed(String),
 }
 
-/// See the module.
+/// The handle of the editor's thread.
 pub struct Editor {
-    typed: mpsc::Receiver<Typed>,
+    typed: mpsc::Receiver<EditorEvent>,
     go_on: SyncSender<()>,
-    screen: Screen,
+    screen: Printer,
     terminal: Option<Terminal>,
-    /// Whether a line was handed over and the next is not being read yet.
+    /// True after a line was handed over, until the next is requested.
     is_waiting: bool,
-    /// Whether lines can be edited; else the terminal is as it was all the time.
+    /// True if lines can be edited. If not, the settings of the terminal are never changed.
     can_edit: bool,
     leaving: Leaving,
 }
 
-/// While the line being read is to be left, for the process to be suspended: keeps the screen from printing.
-type Leaving = Arc<Mutex<Option<Pause>>>;
+/// The reason why the editor must leave the line that it reads; `None` while it may read on.
+type Leaving = Arc<Mutex<Option<LeaveReason>>>;
+
+#[derive(Debug)]
+enum LeaveReason {
+    /// The process is suspended. Nothing is printed while the pause lives.
+    Suspend { _pause: Pause },
+    /// The session ends.
+    End,
+}
 
 impl Editor {
-    /// Begins to read lines; what is printed on the screen it returns appears above them.
+    /// Starts to read lines. Texts on the returned screen appear above them.
     ///
     /// # Errors
     /// The terminal cannot be used.
     pub fn start(
         team: &str,
         history: PathBuf,
-        vocabulary: Arc<Mutex<Vocabulary>>,
+        vocabulary: Arc<Mutex<CompletionIndex>>,
         output: Output,
-    ) -> CliResult<(Self, Screen)> {
+    ) -> CliResult<(Self, Printer)> {
         let cannot = |error: &dyn std::fmt::Display| CliError::refused(format!("cannot use the terminal: {error}"));
-        let terminal = Terminal::remember();
+        let terminal = Terminal::save();
         let config = Config::builder()
             .completion_type(CompletionType::List)
             .max_history_size(HISTORY_MAX)
@@ -86,10 +99,10 @@ impl Editor {
             .build();
         let mut lines: rustyline::Editor<Helper, FileHistory> =
             rustyline::Editor::with_config(config).map_err(|error| cannot(&error))?;
-        // A terminal that can do nothing but print has no printer of its own.
+        // There is no external printer for a terminal that can only print.
         let printer = lines.create_external_printer().ok();
         let can_edit = printer.is_some();
-        let screen = Screen::start(printer, output).map_err(|error| cannot(&error))?;
+        let screen = Printer::start(printer, output).map_err(|error| cannot(&error))?;
         let prompt = if team.len() <= PROMPT_WIDTH_MAX { format!("{team}> ") } else { "> ".to_owned() };
         let (text, leaving) = (Arc::new(Mutex::default()), Leaving::default());
         let helper = Helper {
@@ -99,8 +112,8 @@ impl Editor {
             has_colours: screen.has_colours(),
         };
         lines.set_helper(Some(helper));
-        // There is none the first time. What is no plain file, or too large, is neither read nor written.
-        let history = match files::read(&history, Accept::FilesHere, HISTORY_BYTES_MAX) {
+        // The first session has no history. A history that is not a plain file, or too large, is neither read nor written.
+        let history = match files::read(&history, AllowedKinds::FilesHere, HISTORY_BYTES_MAX) {
             Err(error) if error.kind() != ErrorKind::NotFound => None,
             _ => Some(history),
         };
@@ -116,82 +129,98 @@ impl Editor {
         Ok((editor, screen))
     }
 
-    /// The next thing that was typed. Dropping the future loses nothing.
-    pub async fn next(&mut self) -> Typed {
+    /// The next result. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> EditorEvent {
         match self.typed.recv().await {
             Some(typed) => {
                 self.is_waiting = true;
                 typed
             }
-            // It has said that it ended.
+            // The thread has ended, after it reported that.
             None => std::future::pending().await,
         }
     }
 
-    /// The line before is done: reads the next.
+    /// Reads the next line.
     pub fn go_on(&mut self) {
         if std::mem::take(&mut self.is_waiting) {
             let _ = self.go_on.try_send(());
         }
     }
 
-    /// Suspends the process, as Ctrl-Z does elsewhere: the terminal is left as it was first, and what is typed is there again later.
+    /// Suspends the process, as Ctrl-Z does elsewhere. The terminal is restored meanwhile, and the started line is kept.
     pub fn suspend(&self) {
         if self.is_waiting || !self.can_edit {
             drop(take(&self.leaving));
             return terminal::suspend();
         }
         let pause = self.screen.pause();
-        *self.leaving.lock().unwrap_or_else(PoisonError::into_inner) = Some(pause);
+        set(&self.leaving, LeaveReason::Suspend { _pause: pause });
         terminal::interrupt();
     }
 
-    /// Whether the line being read is to be left, and was not yet.
+    /// Returns true while the editor was asked to leave its line and has not done so.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        is_set(&self.leaving)
     }
 
-    /// Ends it, whatever is being typed.
-    pub async fn end(self) {
-        let Self { screen, terminal, leaving, .. } = self;
-        drop(take(&leaving));
+    /// Ends the editor, also in the middle of a line. Everything printed before is on the terminal afterwards.
+    pub async fn end(mut self) {
+        drop(take(&self.leaving));
+        if cfg!(unix) && self.can_edit && !self.is_waiting && terminal::is_in_foreground() {
+            self.leave_line().await;
+        }
+        let Self { screen, terminal, .. } = self;
         let put_back = move || {
             screen.flush();
             if let Some(terminal) = terminal {
-                terminal.put_back();
+                terminal.restore();
             }
         };
-        // It cannot panic; a runtime that is being shut down has no terminal to care for.
+        // An error means that the runtime is being shut down.
         let _ = tokio::task::spawn_blocking(put_back).await;
+    }
+
+    /// Makes the editor's thread draw what was printed, and end. It may be about to read: it is interrupted until it ends.
+    async fn leave_line(&mut self) {
+        let screen = self.screen.clone();
+        let _ = tokio::task::spawn_blocking(move || screen.hand_over()).await;
+        set(&self.leaving, LeaveReason::End);
+        for _ in 0..LEAVE_TRIES_MAX {
+            terminal::interrupt();
+            if tokio::time::timeout(LEAVE_TRY_TIME, self.typed.recv()).await.is_ok() {
+                return;
+            }
+        }
     }
 }
 
-/// A line as it is being typed, and where the cursor stands in it.
+/// The started line, and the position of the cursor in it, in bytes.
 type Text = Arc<Mutex<(String, usize)>>;
 
-/// What the editor's thread goes by.
+/// The state of the editor's thread.
 struct Reading {
     prompt: String,
     history: Option<PathBuf>,
-    /// Told at every key.
+    /// Updated at every key.
     text: Text,
     leaving: Leaving,
-    screen: Screen,
+    screen: Printer,
 }
 
 impl Reading {
     fn read_lines(
         &self,
         lines: &mut rustyline::Editor<Helper, FileHistory>,
-        typed: &mpsc::Sender<Typed>,
+        typed: &mpsc::Sender<EditorEvent>,
         may_go_on: &Receiver<()>,
     ) {
-        terminal::outlive_in_this_thread();
+        terminal::block_background_signals();
         let mut before = (String::new(), 0);
         loop {
-            // In the background the terminal is the shell's.
-            terminal::await_ours();
+            // A background job of a shell must not read the terminal.
+            terminal::wait_for_foreground();
             *text_of(&self.text) = before.clone();
             let (left, right) = before.0.split_at(before.1);
             let line = lines.readline_with_initial(&self.prompt, (left, right));
@@ -199,28 +228,32 @@ impl Reading {
             let text = std::mem::take(&mut *text_of(&self.text));
             let (what, is_last) = match line {
                 Ok(line) => {
-                    // What cannot be kept is typed again.
+                    // Without a history file only later sessions miss the line.
                     if let Some(history) = &self.history {
                         let _ = lines.save_history(history);
                     }
-                    (Typed::Line(line), false)
+                    (EditorEvent::Line(line), false)
                 }
-                Err(ReadlineError::Interrupted) if take(&self.leaving).is_some() => {
+                Err(ReadlineError::Interrupted) if is_set(&self.leaving) => {
+                    if matches!(take(&self.leaving), Some(LeaveReason::End)) {
+                        erase_line(width(&self.prompt) + width(&text.0));
+                        return;
+                    }
                     before = text;
                     self.screen.flush();
                     terminal::suspend();
                     continue;
                 }
-                Err(ReadlineError::Interrupted) if !text.0.is_empty() => (Typed::Cleared, false),
-                Err(ReadlineError::Interrupted) => (Typed::Interrupt, false),
-                Err(ReadlineError::Eof) => (Typed::End, false),
+                Err(ReadlineError::Interrupted) if !text.0.is_empty() => (EditorEvent::Cleared, false),
+                Err(ReadlineError::Interrupted) => (EditorEvent::Interrupt, false),
+                Err(ReadlineError::Eof) => (EditorEvent::End, false),
                 Err(ReadlineError::Signal(_)) => continue,
-                // It was suspended some other way.
-                Err(_) if !terminal::is_ours() => {
+                // The process was suspended by another signal.
+                Err(_) if !terminal::is_in_foreground() => {
                     before = text;
                     continue;
                 }
-                Err(error) => (Typed::Failed(error.to_string()), true),
+                Err(error) => (EditorEvent::Failed(error.to_string()), true),
             };
             if typed.blocking_send(what).is_err() || is_last || may_go_on.recv().is_err() {
                 return;
@@ -229,28 +262,44 @@ impl Reading {
     }
 }
 
-fn take(leaving: &Leaving) -> Option<Pause> {
+fn set(leaving: &Leaving, reason: LeaveReason) {
+    *leaving.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+}
+
+fn is_set(leaving: &Leaving) -> bool {
+    leaving.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+}
+
+fn take(leaving: &Leaving) -> Option<LeaveReason> {
     leaving.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Clears the line that the editor left. It is `typed` columns wide, and the cursor is below it.
+fn erase_line(typed: usize) {
+    let rows = typed / super::columns().max(1) + 1;
+    let mut out = std::io::stdout().lock();
+    // A terminal that is gone shows nothing.
+    let _ = write!(out, "\x1b[{rows}A\r\x1b[J").and_then(|()| out.flush());
 }
 
 fn text_of(text: &Text) -> std::sync::MutexGuard<'_, (String, usize)> {
     text.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the editor asks while a line is typed.
+/// Completion, hints and highlighting of the line being typed.
 struct Helper {
-    vocabulary: Arc<Mutex<Vocabulary>>,
+    vocabulary: Arc<Mutex<CompletionIndex>>,
     text: Text,
     prompt_width: usize,
-    /// Without colours nothing is highlighted: what waits is a hint then, which the editor renews at the next key.
+    /// Without colours the open requests are a hint, because nothing is highlighted. The editor updates hints only at a key.
     has_colours: bool,
 }
 
 impl Helper {
-    /// What an empty line says of what the person is asked.
+    /// The text of an empty line about open requests.
     fn asked(&self) -> Option<String> {
         let room = super::columns().saturating_sub(self.prompt_width + 1);
-        Vocabulary::of(&self.vocabulary).asked(room)
+        CompletionIndex::of(&self.vocabulary).asked(room)
     }
 }
 
@@ -272,7 +321,7 @@ impl Completer for Helper {
     type Candidate = Pair;
 
     fn complete(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
-        let (start, candidates) = Vocabulary::of(&self.vocabulary).complete(&line[..pos]);
+        let (start, candidates) = CompletionIndex::of(&self.vocabulary).complete(&line[..pos]);
         let pair =
             |candidate: super::completion::Candidate| Pair { display: candidate.shown, replacement: candidate.typed };
         Ok((start, candidates.into_iter().map(pair).collect()))
@@ -290,21 +339,21 @@ impl Hinter for Helper {
         if line.is_empty() && !self.has_colours {
             return self.asked().map(|shown| Hint { shown, typed: None });
         }
-        Vocabulary::of(&self.vocabulary).hint(line)
+        CompletionIndex::of(&self.vocabulary).hint(line)
     }
 }
 
 impl Highlighter for Helper {
-    /// The sign at the prompt's end says whether something waits for an answer; the prompt stays as wide as it is.
+    /// The prompt ends with `?` instead of `>` while a request waits for an answer. Its width stays the same.
     fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, is_default: bool) -> Cow<'b, str> {
-        let is_asked = is_default && Vocabulary::of(&self.vocabulary).is_asked();
+        let is_asked = is_default && CompletionIndex::of(&self.vocabulary).is_asked();
         Cow::Owned(match prompt.strip_suffix("> ").filter(|_| is_asked) {
             Some(team) => paint(BOLD, team) + &paint(WARN, "? "),
             None => paint(BOLD, prompt),
         })
     }
 
-    /// An empty line says what is asked: not as a hint, because the editor renews those only at a key.
+    /// An empty line names the open requests. A hint would not do: the editor updates hints only at a key.
     fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
         let asked = if line.is_empty() { self.asked() } else { None };
         asked.map_or(Cow::Borrowed(line), |asked| Cow::Owned(paint(DIM, &asked)))
@@ -315,7 +364,7 @@ impl Highlighter for Helper {
     }
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
-        // What an empty line said goes with the first key.
-        Vocabulary::of(&self.vocabulary).says_anything()
+        // The text of an empty line disappears with the first key.
+        CompletionIndex::of(&self.vocabulary).has_content()
     }
 }

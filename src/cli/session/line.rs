@@ -1,113 +1,119 @@
-//! What a typed line means, and the table of slash commands. Pure.
+//! The meaning of a typed line, and the session's slash commands. Pure.
 
+use std::sync::LazyLock;
+
+use crate::cli::commands::{about, arguments, listed, root};
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::{indented, pad};
 
-/// The list of commands begins behind so many spaces.
+/// The indentation of the list of commands, in columns.
 const INDENT: usize = 2;
-/// What a command does stands below it where there is less room beside it.
+/// The least width of a description beside its command, in columns. With less room it goes below.
 const ABOUT_WIDTH_MIN: usize = 30;
 
+/// The commands of `brigade` that a session does not offer: a team runs already, and shells have their own terminal.
+const NOT_IN_SESSION: [&str; 5] = ["init", "up", "run", "clean", "completions"];
+
 /// A slash command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlashCommand {
-    /// Its name, without the slash.
+    /// The name, without the slash.
     pub name: &'static str,
-    /// What goes behind it.
-    pub arguments: &'static str,
-    /// What it does.
-    pub about: &'static str,
-    /// Whose it is.
-    does: Does,
+    /// The words that follow the name.
+    pub arguments: String,
+    /// The description, in one line.
+    pub about: String,
+    target: CommandTarget,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Does {
-    /// What `brigade` does in any terminal.
+enum CommandTarget {
+    /// A command that works in any terminal.
     Brigade,
-    /// Something only a session has.
-    Own(Own),
+    /// A command that only a session has.
+    Own(SessionCommand),
 }
 
-/// Commands that only a session has.
+/// The commands that only a session has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Own {
-    /// Shows the commands.
+pub enum SessionCommand {
+    /// Lists the commands.
     Help,
-    /// Has a member's context compacted.
+    /// Compacts the context of a member.
     Compact,
-    /// Shows teammates' words as they come, or no more.
+    /// Starts or stops showing a teammate's output as it is written.
     Watch,
-    /// Ends the session, and the team.
+    /// Stops the team and the session.
     Quit,
 }
 
-const fn brigade(name: &'static str, arguments: &'static str, about: &'static str) -> SlashCommand {
-    SlashCommand { name, arguments, about, does: Does::Brigade }
-}
-
-const fn own(name: &'static str, arguments: &'static str, own: Own, about: &'static str) -> SlashCommand {
-    SlashCommand { name, arguments, about, does: Does::Own(own) }
-}
-
-/// All slash commands.
-#[rustfmt::skip]
-pub const COMMANDS: &[SlashCommand] = &[
-    brigade("tasks",  "[show|add|update|retry|rm …]", "the board: status, owner, blockers; with a word behind it, work on it"),
-    brigade("team",   "",                 "who does what since when, and what they wait for"),
-    brigade("why",    "ID",               "why a task is not being worked on"),
-    brigade("inbox",  "[NAME]",           "mail that waits, yours or another's"),
-    brigade("send",   "NAME TEXT",        "write to somebody; @NAME TEXT is shorter"),
-    brigade("plan",   "[show|approve|reject] [ID]", "plans that wait for an answer; --feedback TEXT says what to change"),
-    brigade("review", "[show|approve|reject] [ID]", "work that waits to be approved before its task is completed"),
-    brigade("state",  "[MODE]",           "what the team is to do: continuous, run_once, run_cleanup, pause"),
-    brigade("cost",   "",                 "tokens used so far, what they cost, what is left of the budget"),
-    brigade("log",    "[-n COUNT]",       "what happened, from the event log"),
-    brigade("replay", "[--at EVENT|TIME]", "board and team as they were at an event"),
-    brigade("stop",   "NAME [--now]",     "stop a teammate"),
-    brigade("config", "show",             "every setting and where it comes from"),
-    brigade("doctor", "",                 "what this machine offers, and what is amiss"),
-    own("compact", "[NAME]", Own::Compact, "replace the context of the lead, or a teammate, by a summary"),
-    own("watch",   "[NAME]", Own::Watch,   "show a teammate's words as they come; again: no more"),
-    own("help",    "",       Own::Help,    "this list"),
-    own("quit",    "",       Own::Quit,    "stop the team and leave; twice: at once"),
+/// The session's own commands; all others come from clap.
+const OWN: [(&str, &str, SessionCommand, &str); 4] = [
+    ("compact", "[NAME]", SessionCommand::Compact, "Replace the context of the lead, or a teammate, by a summary"),
+    ("watch", "[NAME]", SessionCommand::Watch, "Show a teammate's output as it is written; again: stop that"),
+    ("help", "", SessionCommand::Help, "Show this list"),
+    ("quit", "", SessionCommand::Quit, "Stop the team and leave; `q`, `exit` and Ctrl-D too"),
 ];
 
-/// A typed line, understood.
+/// All slash commands.
+pub fn commands() -> &'static [SlashCommand] {
+    static COMMANDS: LazyLock<Vec<SlashCommand>> = LazyLock::new(|| {
+        let shared = listed(root()).filter(|command| !NOT_IN_SESSION.contains(&command.get_name()));
+        let shared = shared.map(|command| SlashCommand {
+            name: command.get_name(),
+            arguments: arguments(command),
+            about: about(command),
+            target: CommandTarget::Brigade,
+        });
+        let own = OWN.map(|(name, arguments, own, about)| SlashCommand {
+            name,
+            arguments: arguments.to_owned(),
+            about: about.to_owned(),
+            target: CommandTarget::Own(own),
+        });
+        shared.chain(own).collect()
+    });
+    &COMMANDS
+}
+
+/// Lines that mean /quit.
+const QUIT_WORDS: [&str; 8] = ["q", "quit", "exit", "stop", ":q", "/q", "/exit", "/stop"];
+
+/// A parsed line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Line {
-    /// Nothing was typed.
+pub enum Input {
+    /// An empty line.
     Nothing,
-    /// A message to these.
+    /// A message to members.
     To {
-        /// Whom, as they were written.
+        /// The recipients, as typed.
         names: Vec<String>,
-        /// What.
+        /// The text.
         text: String,
     },
     /// A message to the lead.
     ToLead(String),
     /// A command of `brigade`.
     Brigade {
-        /// Which.
+        /// The command.
         name: &'static str,
-        /// What stands behind it.
+        /// The words after the command.
         arguments: Vec<String>,
     },
     /// A command of the session.
     Own {
-        /// Which.
-        own: Own,
-        /// What stands behind it.
+        /// The command.
+        own: SessionCommand,
+        /// The words after the command.
         arguments: Vec<String>,
     },
 }
 
-impl Line {
-    /// Understands a line.
+impl Input {
+    /// Parses a line.
     ///
     /// # Errors
-    /// A sentence for the person who typed it.
+    /// A sentence for the person.
     pub fn parse(typed: &str) -> Result<Self, String> {
         let typed = typed.trim();
         if typed.is_empty() {
@@ -115,6 +121,9 @@ impl Line {
         }
         if typed.starts_with('@') {
             return to(typed);
+        }
+        if QUIT_WORDS.contains(&typed) {
+            return Ok(Self::Own { own: SessionCommand::Quit, arguments: Vec::new() });
         }
         match typed.strip_prefix('/') {
             Some(command) => slash(command),
@@ -124,46 +133,47 @@ impl Line {
 }
 
 /// `@alice @bob text`.
-fn to(typed: &str) -> Result<Line, String> {
+fn to(typed: &str) -> Result<Input, String> {
     let mut names = Vec::new();
     let mut rest = typed;
     while let Some(named) = rest.strip_prefix('@') {
         let (name, behind) = named.split_once(char::is_whitespace).unwrap_or((named, ""));
         let name = name.trim_end_matches([',', ':']);
         if name.is_empty() {
-            return Err("Whom? @NAME TEXT writes to a teammate, @all TEXT to all of them".to_owned());
+            return Err("a name is missing: @NAME TEXT writes to a teammate, @all TEXT to all".to_owned());
         }
         names.push(name.to_owned());
         rest = behind.trim_start();
     }
     if rest.is_empty() {
-        return Err(format!("What? @{} TEXT", names.join(" @")));
+        return Err(format!("a text is missing: @{} TEXT", names.join(" @")));
     }
-    Ok(Line::To { names, text: rest.to_owned() })
+    Ok(Input::To { names, text: rest.to_owned() })
 }
 
-fn slash(command: &str) -> Result<Line, String> {
+fn slash(command: &str) -> Result<Input, String> {
     let (name, behind) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
-    let Some(found) = COMMANDS.iter().find(|command| command.name == name) else {
-        let nearest = crate::config::problem::nearest(name, COMMANDS.iter().map(|command| command.name));
+    let Some(found) = commands().iter().find(|command| command.name == name) else {
+        let nearest = crate::config::diagnostics::nearest(name, commands().iter().map(|command| command.name));
         let meant = nearest.map_or_else(String::new, |nearest| format!(" Did you mean /{nearest}?"));
-        return Err(format!("There is no command /{name}.{meant} /help shows all."));
+        return Err(format!("unknown command /{name}.{meant} /help lists the commands"));
     };
     let arguments = shlex::split(behind).ok_or_else(|| format!("/{name}: a quotation mark is not closed"))?;
-    Ok(match found.does {
-        Does::Own(own) => Line::Own { own, arguments },
-        Does::Brigade => Line::Brigade { name: found.name, arguments },
+    Ok(match found.target {
+        CommandTarget::Own(own) => Input::Own { own, arguments },
+        CommandTarget::Brigade => Input::Brigade { name: found.name, arguments },
     })
 }
 
-/// A text with the commands of `brigade` it names as they are typed in a session.
+/// Returns the text with its commands of `brigade` in the form of a session: `/why 3` for `brigade why 3`.
 #[must_use]
-pub fn as_typed(text: &str) -> String {
+pub fn as_slash_command(text: &str) -> String {
     let mut parts = text.split("brigade ");
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let word = part.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default();
-        let is_known = COMMANDS.iter().any(|command| command.name == word && command.does == Does::Brigade);
+        let is_known =
+            commands().iter().any(|command| command.name == word && command.target == CommandTarget::Brigade);
         match part.strip_prefix("send ") {
             Some(behind) => out.extend(["@", behind]),
             None if is_known => out.extend(["/", part]),
@@ -173,13 +183,13 @@ pub fn as_typed(text: &str) -> String {
     out
 }
 
-/// The list of commands, for a screen of so many columns.
+/// The list of commands, for this width.
 #[must_use]
 pub fn help(columns: usize) -> String {
-    let commands = COMMANDS
-        .iter()
-        .map(|command| (format!("/{} {}", command.name, command.arguments).trim_end().to_owned(), command.about));
-    let others = [("@NAME TEXT", "write to a teammate; @all TEXT to all of them"), ("TEXT", "goes to the lead")];
+    let commands = commands().iter().map(|command| {
+        (format!("/{} {}", command.name, command.arguments).trim_end().to_owned(), command.about.as_str())
+    });
+    let others = [("@NAME TEXT", "Write to a teammate; @all TEXT writes to all"), ("TEXT", "Write to the lead")];
     let rows: Vec<(String, &str)> = commands.chain(others.map(|(what, about)| (what.to_owned(), about))).collect();
     let width = rows.iter().map(|(shown, _)| shown.chars().count()).max().unwrap_or(0);
     let is_narrow = columns < width + ABOUT_WIDTH_MIN;
@@ -190,8 +200,7 @@ pub fn help(columns: usize) -> String {
         let between = if is_narrow { "\n".to_owned() + &about } else { "  ".to_owned() + about.trim_start() };
         format!("{}{shown}{between}", " ".repeat(INDENT))
     };
-    let more =
-        indented("Behind a command --help says more; Tab completes, Up brings back what you typed.", columns, INDENT);
+    let more = indented("Add --help to a command for more. Tab completes, Up recalls what you typed.", columns, INDENT);
     rows.into_iter().map(row).chain([paint(DIM, more.trim_end()) + "\n"]).collect()
 }
 
@@ -204,26 +213,30 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_understood() {
+    fn session_line_parses_to_message_or_command() {
         for (typed, line) in [
-            ("  ", Line::Nothing),
-            ("hello there", Line::ToLead("hello there".into())),
-            ("@alice look at #3", Line::To { names: words(&["alice"]), text: "look at #3".into() }),
-            ("@alice, @bob: both", Line::To { names: words(&["alice", "bob"]), text: "both".into() }),
-            ("/tasks show 3", Line::Brigade { name: "tasks", arguments: words(&["show", "3"]) }),
+            ("  ", Input::Nothing),
+            ("hello there", Input::ToLead("hello there".into())),
+            ("@alice look at #3", Input::To { names: words(&["alice"]), text: "look at #3".into() }),
+            ("@alice, @bob: both", Input::To { names: words(&["alice", "bob"]), text: "both".into() }),
+            ("/tasks show 3", Input::Brigade { name: "tasks", arguments: words(&["show", "3"]) }),
             (
                 "/tasks add 'a b' --after 2",
-                Line::Brigade { name: "tasks", arguments: words(&["add", "a b", "--after", "2"]) },
+                Input::Brigade { name: "tasks", arguments: words(&["add", "a b", "--after", "2"]) },
             ),
-            ("/quit", Line::Own { own: Own::Quit, arguments: Vec::new() }),
-            ("/compact ada", Line::Own { own: Own::Compact, arguments: words(&["ada"]) }),
+            ("/quit", Input::Own { own: SessionCommand::Quit, arguments: Vec::new() }),
+            ("exit ", Input::Own { own: SessionCommand::Quit, arguments: Vec::new() }),
+            ("/stop", Input::Own { own: SessionCommand::Quit, arguments: Vec::new() }),
+            ("/stop ada", Input::Brigade { name: "stop", arguments: words(&["ada"]) }),
+            ("stop ada", Input::ToLead("stop ada".into())),
+            ("/compact ada", Input::Own { own: SessionCommand::Compact, arguments: words(&["ada"]) }),
         ] {
-            assert_eq!(Line::parse(typed), Ok(line), "{typed}");
+            assert_eq!(Input::parse(typed), Ok(line), "{typed}");
         }
     }
 
     #[test]
-    fn the_list_fits_its_columns() {
+    fn session_help_fits_terminal_width() {
         for columns in [40, 60, 100, 200] {
             let list = anstream::adapter::strip_str(&help(columns)).to_string();
             assert!(list.lines().all(|line| line.chars().count() <= columns), "{columns}:\n{list}");
@@ -232,36 +245,38 @@ mod tests {
     }
 
     #[test]
-    fn hints_name_commands_as_they_are_typed() {
+    fn hint_shows_session_form_of_commands() {
         for (hint, typed) in [
             ("brigade plan approve 9b, or brigade send ada TEXT", "/plan approve 9b, or @ada TEXT"),
             ("`brigade why ID` says why", "`/why ID` says why"),
             ("brigade up starts it", "brigade up starts it"),
         ] {
-            assert_eq!(as_typed(hint), typed);
+            assert_eq!(as_slash_command(hint), typed);
         }
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_session_line_error_names_problem() {
         for (typed, said) in [
-            ("@", "Whom?"),
-            ("@alice", "What?"),
+            ("@", "a name is missing"),
+            ("@alice", "a text is missing"),
             ("/taks", "Did you mean /tasks?"),
-            ("/xyzzy", "no command /xyzzy"),
+            ("/xyzzy", "unknown command /xyzzy"),
             ("/tasks add 'a", "not closed"),
         ] {
-            let error = Line::parse(typed).unwrap_err();
+            let error = Input::parse(typed).unwrap_err();
             assert!(error.contains(said), "{typed}: {error}");
         }
     }
 
     #[test]
-    fn the_commands_of_brigade_are_commands_of_brigade() {
-        use clap::CommandFactory;
-        let brigade = crate::cli::Cli::command();
-        for command in COMMANDS.iter().filter(|command| command.does == Does::Brigade) {
-            assert!(brigade.find_subcommand(command.name).is_some(), "{}", command.name);
+    fn session_offers_every_command_but_a_few() {
+        for name in NOT_IN_SESSION {
+            assert!(root().find_subcommand(name).is_some(), "{name}");
         }
+        for name in ["tasks", "config", "review", "cost", "replay", "quit"] {
+            assert!(commands().iter().any(|command| command.name == name), "{name}");
+        }
+        assert!(!commands().iter().any(|command| ["up", "complete"].contains(&command.name)));
     }
 }

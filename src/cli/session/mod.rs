@@ -1,34 +1,33 @@
-//! The interactive session: a person at a terminal types lines; what the team does appears above the line being typed.
+//! The interactive session: a person at a terminal types lines, and the team's events appear above the line being typed.
 //!
-//! A line that begins with `/` is a command of `brigade` itself, run as in any other terminal; `@name` begins a message to
-//! somebody; anything else goes to the lead. The session owns the terminal while it lasts. It knows of the team what its handle
-//! and its events say, and nothing of how it works.
+//! A line that begins with `/` is a command of `brigade`, run as in any other terminal. `@NAME` begins a message to a member. Any other
+//! line goes to the lead. The session owns the terminal while it lasts. It uses only the handle and the events of the team.
 
+mod background;
 mod completion;
 mod editor;
-mod jobs;
 pub(super) mod line;
+mod repl;
 pub mod screen;
-mod speech;
-mod talk;
+mod stream_view;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::context::Context;
 use super::error::CliResult;
-use super::headless::Report;
 use super::output::{Color, Output};
+use super::run_output::Report;
 use super::signals::{Signals, keep_terminal};
 use crate::domain::state::Mode;
-use crate::team::handle::{Outcome, TeamHandle};
+use crate::team::handle::{TeamHandle, TeamOutcome};
 use crate::ui::style::{DIM, paint};
 use crate::ui::text::wrap;
-use completion::Vocabulary;
+use completion::CompletionIndex;
 use editor::Editor;
-use screen::Screen;
-use talk::Talk;
+use repl::Repl;
+use screen::Printer;
 
-/// What a person who sits at the terminal is given.
+/// The interactive session of a team, before it starts.
 #[derive(Debug)]
 pub struct Session {
     context: Context,
@@ -36,48 +35,53 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session with this team, for commands given in `context`.
+    /// A session with this team. Its commands run in `context`.
     #[must_use]
     pub fn new(context: Context, team: String) -> Self {
         Self { context, team }
     }
 
-    /// Talks until the team has ended. The terminal is as it was afterwards.
+    /// Runs the session until the team has ended, then restores the terminal.
     ///
     /// # Errors
-    /// The lead broke down.
-    pub async fn follow(self, team: &mut TeamHandle, report: &mut Report, signals: &mut Signals) -> CliResult<Outcome> {
-        let vocabulary = Arc::new(Mutex::new(Vocabulary::default()));
+    /// The terminal cannot be used, or the lead's task panicked.
+    pub async fn follow(
+        self,
+        team: &mut TeamHandle,
+        report: &mut Report,
+        signals: &mut Signals,
+    ) -> CliResult<TeamOutcome> {
+        let vocabulary = Arc::new(Mutex::new(CompletionIndex::default()));
         for member in team.live().members() {
-            Vocabulary::of(&vocabulary).meet(member.as_str());
+            CompletionIndex::of(&vocabulary).add_teammate(member.as_str());
         }
         let desired = self.context.running().await?.desired;
-        Vocabulary::of(&vocabulary).pause(desired == Some(Mode::Pause));
+        CompletionIndex::of(&vocabulary).pause(desired == Some(Mode::Pause));
         let history = self.context.workspace()?.join(crate::stores::file::TEAM_FOLDER).join("history");
         keep_terminal();
         let (mut editor, screen) = Editor::start(&self.team, history, Arc::clone(&vocabulary), self.context.output)?;
         report.show_on(screen.clone());
-        let talk = Talk::new(self.context, team, screen, vocabulary);
-        let outcome = talk.until_the_end(team, report, signals, &mut editor).await;
+        let repl = Repl::new(self.context, team, screen, vocabulary);
+        let outcome = repl.run(team, report, signals, &mut editor).await;
         report.show_on_stdout();
         editor.end().await;
         outcome
     }
 }
 
-impl Vocabulary {
+impl CompletionIndex {
     fn of(shared: &Mutex<Self>) -> std::sync::MutexGuard<'_, Self> {
         shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How wide the terminal is now.
+/// The present width of the terminal.
 fn columns() -> usize {
     Output::new(false, Color::Auto).columns
 }
 
-impl Screen {
-    /// Says something in passing.
+impl Printer {
+    /// Prints a note in a dim style.
     fn note(&self, text: &str) {
         self.print(&paint(DIM, &wrap(text, columns(), 2)));
     }

@@ -1,58 +1,56 @@
-//! Where a session's words go: above the line being typed while one is, plainly otherwise. A thread of its own prints them in
-//! order, so that a slow terminal holds nobody up but itself.
+//! The screen of a session. Its own thread prints texts in order: above the line being typed, or plainly if none is. A slow terminal
+//! delays only that thread.
 
 use std::io::{self, Write as _};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use anstream::{AutoStream, ColorChoice};
 use rustyline::ExternalPrinter;
 
-use crate::cli::output::{Color, Output};
+use crate::cli::output::Output;
 
-/// Texts that wait to be printed; who prints waits then.
+/// Texts that wait to be printed. At this number the next print blocks.
 const WAITING_MAX: usize = 1024;
-/// How long the end of a session waits for what is still to be printed.
+/// A text that leaves the screen as it is: one line up, and down again.
+const NOTHING_VISIBLE: &str = "\x1b[A\n";
+/// The longest time that the end of a session waits for texts to be printed.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// See the module. Cheap to clone.
+/// Prints texts on the screen of a session. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Screen {
-    texts: SyncSender<Text>,
+pub struct Printer {
+    texts: SyncSender<PrintJob>,
     has_colours: bool,
 }
 
-enum Text {
+enum PrintJob {
     Print(String),
-    /// Say so once everything before is printed.
+    /// Acknowledge after everything before was printed.
     Flush(SyncSender<()>),
-    /// Say so once everything before is printed, and print the next when this closes.
+    /// Acknowledge after a line editor has taken everything before.
+    HandOver(SyncSender<()>),
+    /// Acknowledge after everything before was printed; print the next text when the channel closes.
     Pause(SyncSender<()>, Receiver<()>),
 }
 
-/// Nothing is printed while this lives.
+/// Keeps the screen from printing until it is dropped.
 #[derive(Debug)]
 pub struct Pause {
     _resume: SyncSender<()>,
 }
 
-impl Screen {
-    /// A screen that prints through `printer`, or plainly where the terminal is too simple for an editor.
+impl Printer {
+    /// A screen that prints through `printer`, or plainly on a terminal that is too simple for a line editor.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// The thread cannot be started.
     pub fn start(printer: Option<impl ExternalPrinter + Send + 'static>, output: Output) -> io::Result<Self> {
         let (texts, waiting) = sync_channel(WAITING_MAX);
         std::thread::Builder::new().name("screen".to_owned()).spawn(move || print_all(&waiting, printer))?;
-        let has_colours = match output.color {
-            Color::Always => true,
-            Color::Never => false,
-            Color::Auto => AutoStream::choice(&io::stdout()) != ColorChoice::Never,
-        };
-        Ok(Self { texts, has_colours })
+        Ok(Self { texts, has_colours: output.has_colours() })
     }
 
-    /// Whether it shows colours.
+    /// Returns true if the terminal gets colours.
     #[must_use]
     pub fn has_colours(&self) -> bool {
         self.has_colours
@@ -65,51 +63,64 @@ impl Screen {
         }
         let text = if self.has_colours { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
         let text = if text.ends_with('\n') { text } else { text + "\n" };
-        // A screen that is gone has nobody in front of it.
-        let _ = self.texts.send(Text::Print(text));
+        // The send fails only if the screen's thread has ended.
+        let _ = self.texts.send(PrintJob::Print(text));
     }
 
-    /// Prints whole lines, and says whether the terminal took them within a moment.
+    /// Prints whole lines. Returns true if they were printed within two seconds.
     #[must_use]
     pub fn print_and_wait(&self, text: &str) -> bool {
         self.print(text);
         self.flush()
     }
 
-    /// Waits until everything is printed, but not for ever; says whether it is.
+    /// Waits up to two seconds until everything is printed. Returns true if it is.
     pub fn flush(&self) -> bool {
         let (done, printed) = sync_channel(1);
-        self.texts.try_send(Text::Flush(done)).is_ok() && printed.recv_timeout(END_TIMEOUT).is_ok()
+        self.texts.try_send(PrintJob::Flush(done)).is_ok() && printed.recv_timeout(END_TIMEOUT).is_ok()
     }
 
-    /// Prints nothing while the result lives. Returns when everything before is printed, or after two seconds.
+    /// Waits up to two seconds until a line editor that reads a line has taken every text. It draws them before it reacts to a signal.
+    pub fn hand_over(&self) -> bool {
+        let (done, handed_over) = sync_channel(1);
+        self.texts.try_send(PrintJob::HandOver(done)).is_ok() && handed_over.recv_timeout(END_TIMEOUT).is_ok()
+    }
+
+    /// Prints nothing until the result is dropped. Returns when everything before is printed, or after two seconds.
     ///
-    /// A line editor that stops reading takes no more text. A text that is being handed to it at that moment waits for the next line.
+    /// A line editor that stops reading takes no more text. A text that it is given at that moment waits for the next line.
     pub fn pause(&self) -> Pause {
         let (done, paused) = sync_channel(1);
         let (resume, resumed) = sync_channel(0);
-        if self.texts.try_send(Text::Pause(done, resumed)).is_ok() {
+        if self.texts.try_send(PrintJob::Pause(done, resumed)).is_ok() {
             let _ = paused.recv_timeout(END_TIMEOUT);
         }
         Pause { _resume: resume }
     }
 }
 
-fn print_all(waiting: &Receiver<Text>, mut printer: Option<impl ExternalPrinter>) {
+fn print_all(waiting: &Receiver<PrintJob>, mut printer: Option<impl ExternalPrinter>) {
     while let Ok(text) = waiting.recv() {
         match text {
-            Text::Print(text) => {
+            PrintJob::Print(text) => {
                 let printed = printer.as_mut().is_some_and(|printer| printer.print(text.clone()).is_ok());
                 if !printed {
                     let mut out = io::stdout().lock();
-                    // Whoever closed the terminal sees nothing any more.
+                    // An error means that the terminal is closed.
                     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
                 }
             }
-            Text::Flush(done) => {
+            PrintJob::Flush(done) => {
                 let _ = done.send(());
             }
-            Text::Pause(done, resumed) => {
+            PrintJob::HandOver(done) => {
+                if let Some(printer) = &mut printer {
+                    // The editor's queue holds one text: this one is queued once the one before was taken.
+                    let _ = printer.print(NOTHING_VISIBLE.to_owned());
+                }
+                let _ = done.send(());
+            }
+            PrintJob::Pause(done, resumed) => {
                 let _ = done.send(());
                 let _ = resumed.recv();
             }

@@ -1,40 +1,40 @@
 //! `brigade tasks add`.
 
-use super::several::for_nobody_notes;
+use super::bulk::unclaimable_notes;
 use super::show::document;
-use crate::cli::arguments::{By, acting_name, number, task_id, text_or_stdin, whole_number, word, words};
+use crate::cli::arguments::{ActingAs, acting_name, number, task_id, text_or_stdin, whole_number, word, words};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
 use crate::domain::task::{NewTask, TaskId};
 
-/// Put a task on the board
+/// Add a task
 #[derive(Debug, clap::Args)]
 pub struct Add {
-    /// What is to be done, in one line
+    /// The subject, in one line
     subject: String,
-    /// The whole of it; `-` reads it from stdin
+    /// The full description; `-` reads it from stdin
     #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     description: String,
-    /// Tasks that must be finished first, such as 3,4
+    /// Tasks that must be completed first, such as 3,4
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = task_id)]
     after: Vec<TaskId>,
-    /// Roles or capabilities, one of which is needed, such as coder,rust
+    /// Roles or capabilities; the teammate needs one of them, such as coder,rust
     #[arg(long, value_name = "WORDS", value_delimiter = ',', value_parser = word)]
     requires: Vec<String>,
-    /// A command that must exit 0 before the task counts as completed
+    /// A command that must exit 0 before the task is completed
     #[arg(long, value_name = "COMMAND")]
     verify: Option<String>,
-    /// Higher goes first
+    /// A whole number such as 5 or -1; higher numbers go first
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = whole_number)]
     priority: i64,
-    /// Failures at which it is given up [default: 3]
+    /// Failed attempts after which the task fails, 1 or more [default: 3]
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     max_attempts: Option<u32>,
-    /// Keep it for this teammate
+    /// Reserve the task for this teammate
     #[arg(long = "for", value_name = "NAME")]
     owner: Option<String>,
-    /// Who adds it [default: a person]
+    /// Add it as this teammate [default: a person]
     #[arg(long = "as", value_name = "NAME")]
     by: Option<String>,
 }
@@ -43,10 +43,11 @@ impl Add {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let subject = self.subject.trim().to_owned();
         if subject.is_empty() || subject.contains('\n') {
-            return Err(CliError::usage("a task needs a subject of one line").hint("the rest goes into --description"));
+            return Err(CliError::usage("cannot add the task: the subject must be one line")
+                .hint("put the rest into --description TEXT"));
         }
         let owner = self.owner.as_deref().map(acting_name).transpose()?;
-        let by = By { name: self.by, ..By::default() }.actor()?;
+        let by = ActingAs { name: self.by, ..ActingAs::default() }.actor()?;
         let task = NewTask {
             subject,
             description: text_or_stdin(self.description)?,
@@ -66,6 +67,6 @@ impl Add {
         let answer = context
             .output
             .answer(&document(&task), || format!("added {} {}\n", task.id, crate::ui::text::one_line(&task.subject)))?;
-        Ok(for_nobody_notes(context, std::iter::once(&task)).into_iter().fold(answer, Answer::note))
+        Ok(unclaimable_notes(context, std::iter::once(&task)).into_iter().fold(answer, Answer::note))
     }
 }

@@ -7,31 +7,31 @@ use crate::cli::arguments::{acting_name, lease, task_id, word, words};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
-use crate::domain::change::{Actor, Change};
 use crate::domain::name::{LEAD, Name};
-use crate::domain::task::{Task, TaskId, TaskStatus};
-use crate::ports::{Board, Claimant, LostClaims, Workers};
-use crate::stores::open::leader;
-use crate::ui::tasks::{self, Look};
+use crate::domain::task::{Task, TaskId, TaskStatus, lease_worker};
+use crate::domain::transition::{Actor, Change};
+use crate::ports::{Board, Claimant, ReclaimRequest, Workers};
+use crate::stores::workspace::current_leader;
+use crate::ui::tasks::{self, TaskViewContext};
 use crate::ui::text::{duration, one_line};
 
-/// Claim a task, to work on it by the same rules as a teammate
+/// Claim a task, by the same rules as a teammate
 ///
-/// Without a number it is the best that is claimable: highest priority, then lowest number. The answer says the attempt;
-/// completing, failing, releasing and renewing take it, so that a claim that was lost meanwhile is noticed. The claim lives
-/// by its lease: renew it, or it is taken back. Nothing claimable is no error: exit code 0, and `null` with --json.
+/// Without a number it claims the best task: highest priority, then lowest number. It prints the attempt number. Pass the number
+/// to complete, fail, release and renew: a lost claim is then refused. Renew the lease in time, or the claim is released. If no
+/// task is claimable, the exit code is 0 and --json prints `null`.
 #[derive(Debug, clap::Args)]
 pub struct Claim {
-    /// The task's number [default: the best that is claimable]
+    /// The task number [default: the best claimable task]
     #[arg(value_parser = task_id)]
     id: Option<TaskId>,
-    /// Who claims it
+    /// Claim it under this name
     #[arg(long = "as", value_name = "NAME")]
     name: String,
-    /// How long the claim lives unless it is renewed
+    /// Length of the lease: a time such as 90s, 15m or 2h30m, from 1s to 7d
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "15m")]
     lease: Duration,
-    /// What NAME can do, such as coder,rust [default: as the config has it]
+    /// The capabilities of NAME, such as coder,rust [default: those in the config]
     #[arg(long, value_name = "WORDS", value_delimiter = ',', value_parser = word)]
     can: Vec<String>,
 }
@@ -40,14 +40,15 @@ impl Claim {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let name = acting_name(&self.name)?;
         if name.is_same(LEAD) {
-            return Err(CliError::usage("the lead holds no tasks").hint("claim under a name of your own"));
+            return Err(CliError::usage("cannot claim as `lead`: the lead works on no tasks")
+                .hint("brigade tasks claim --as YOUR-NAME"));
         }
         let board = context.board()?;
-        take_back_leases(board.as_ref()).await?;
-        take_back_from_the_dead(context, board.as_ref()).await?;
+        reclaim_expired_leases(board.as_ref()).await?;
+        reclaim_from_dead_workers(context, board.as_ref()).await?;
         let claimant = Claimant {
             capabilities: capabilities(&name, words(&self.can), context),
-            worker: format!("lease:{name}"),
+            worker: lease_worker(name.as_str()),
             lease: Some(self.lease),
             name: name.to_string(),
         };
@@ -57,19 +58,22 @@ impl Claim {
         };
         let Some(task) = claimed else {
             let nothing = context.output.answer(&(), String::new)?;
-            return Ok(nothing.note(format!("nothing is claimable for {name}: brigade tasks, brigade why ID")));
+            let view = board.view().await?;
+            let first = view.tasks.values().find(|task| task.status == TaskStatus::Pending);
+            let why = first.map(|task| format!("; brigade why {} says why", task.id.0)).unwrap_or_default();
+            return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
         };
         let view = board.view().await?;
-        let look = Look { view: &view, live_workers: None, approvals: &[], now: context.now() };
+        let look = TaskViewContext { view: &view, live_workers: None, approvals: &[], now: context.now() };
         let answer =
             context.output.answer(&document(&task), || tasks::card(&task, &[], &look, context.output.columns))?;
-        // Who never learns the attempt could do nothing with the claim.
-        if let Err(error) = context.print_whole(&answer.text) {
+        // Without the attempt number the claim is useless.
+        if let Err(error) = context.print_required(&answer.text) {
             let release = Change::Release { reason: String::new(), counts: false };
             let outcome = board.change(task.id, release, &Actor::holder(name.as_str(), task.attempt)).await;
             let then = match outcome {
-                Ok(_) => "the task was given back".to_owned(),
-                Err(error) => format!("the claim stands (attempt {}): {error}", task.attempt),
+                Ok(_) => "the task was released".to_owned(),
+                Err(error) => format!("the task stays claimed (attempt {}): {error}", task.attempt),
             };
             return Err(CliError::refused(format!("cannot write the output: {error}; {then}")));
         }
@@ -87,7 +91,7 @@ fn said(task: &Task, name: &Name, lease: Duration) -> String {
     )
 }
 
-/// What this name can do: as it says, or as the config has it.
+/// The capabilities from `--can`, else from the config.
 fn capabilities(name: &Name, said: Vec<String>, context: &Context) -> Vec<String> {
     if !said.is_empty() {
         return said;
@@ -97,37 +101,37 @@ fn capabilities(name: &Name, said: Vec<String>, context: &Context) -> Vec<String
         .iter()
         .flat_map(|config| config.team_names().into_iter().filter_map(|team| context.team_if_valid(Some(&team))));
     let mut members = teams.flat_map(|team| team.members);
-    members.find(|member| member.name == *name).map(|member| member.can_do()).unwrap_or_default()
+    members.find(|member| member.name == *name).map(|member| member.capabilities()).unwrap_or_default()
 }
 
-/// Takes back claims whose lease ran out: where no team runs, nobody else does.
-async fn take_back_leases(board: &dyn Board) -> CliResult<()> {
-    let lost = LostClaims { counts: true, reason: "its lease ran out".to_owned(), ..LostClaims::default() };
+/// Reclaims tasks whose lease expired. Without a running team only commands do this.
+async fn reclaim_expired_leases(board: &dyn Board) -> CliResult<()> {
+    let lost = ReclaimRequest { counts: true, reason: "its lease ran out".to_owned(), ..ReclaimRequest::default() };
     board.reclaim(&lost).await?;
     Ok(())
 }
 
-/// Takes back what workers that are gone held, once their commands have ended: where no team runs, nobody else does. A claim is
-/// looked at before its worker, and taken back by its attempt, so that a team that is launched meanwhile keeps its own.
-async fn take_back_from_the_dead(context: &Context, board: &dyn Board) -> CliResult<()> {
+/// Reclaims tasks of dead workers after their commands have ended. Without a running team only commands do this. Claims are read
+/// before workers and reclaimed by attempt, so that a team that starts at the same time keeps its own.
+async fn reclaim_from_dead_workers(context: &Context, board: &dyn Board) -> CliResult<()> {
     let view = board.view().await?;
     let held = view.tasks.values().filter(|task| task.status == TaskStatus::InProgress).filter_map(|task| {
         let claim = task.claim.as_ref().filter(|claim| claim.expires.is_none())?;
         Some((task.id, task.attempt, claim.worker.clone()))
     });
     let mut held: Vec<(TaskId, u32, String)> = held.collect();
-    if held.is_empty() || leader(&context.workspace()?)?.is_some() {
+    if held.is_empty() || current_leader(&context.workspace()?)?.is_some() {
         return Ok(());
     }
     let workers = context.workers()?;
-    let mut live = workers.survey().await?.live;
+    let mut live = workers.reap_dead_workers().await?.live;
     let unknown = held.iter().map(|(_, _, worker)| worker).filter(|worker| !live.contains(*worker)).cloned();
     live.extend(workers.unrecorded(unknown.collect()).await?);
     held.retain(|(_, _, worker)| !live.contains(worker));
     if !held.is_empty() {
         let claims = held.into_iter().map(|(id, attempt, _)| (id, attempt)).collect();
         let reason = "the team ended before it was done".to_owned();
-        board.reclaim(&LostClaims { claims, reason, ..LostClaims::default() }).await?;
+        board.reclaim(&ReclaimRequest { claims, reason, ..ReclaimRequest::default() }).await?;
     }
     Ok(())
 }

@@ -2,41 +2,42 @@
 
 use std::time::Duration;
 
-use super::several::each;
+use super::bulk::each;
 use super::show::document;
 use super::verify;
-use crate::cli::arguments::{By, lease, task_id};
+use crate::cli::arguments::{ActingAs, lease, task_id};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::first_run;
 use crate::cli::output::Answer;
 use crate::config::settings::PROVIDER_DEFAULT;
-use crate::domain::change::{Action, Actor, ActorKind, Change, permit};
+use crate::domain::approval::{ReviewSubject, WAITS_FOR_REVIEW};
 use crate::domain::name::HUMAN;
-use crate::domain::request::{About, WAITS_FOR_REVIEW};
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
+use crate::domain::task_error::TaskError;
 use crate::domain::time::UnixMs;
-use crate::ports::Board;
+use crate::domain::transition::{Action, Actor, ActorKind, Change, permit};
+use crate::ports::{Board, StoreError};
 use crate::stores::git::GitRepository;
-use crate::stores::open::Purpose;
+use crate::stores::workspace::OpenMode;
 use crate::team::spec::{Isolation, MemberSpec, TeamSpec};
-use crate::tools::review::{self, Stand, Work};
+use crate::tools::review::{self, ReviewRequest, ReviewStatus};
 use crate::ui::text::{ago, one_line};
 
-/// Say that a task is done
+/// Complete a task
 ///
-/// A task with a `verify` command counts as done only once that exits 0: it is run here, and on red nothing changes.
+/// If the task has a `verify` command, it runs first. Unless it exits 0, nothing changes.
 #[derive(Debug, clap::Args)]
 pub struct Complete {
-    /// The task's number
+    /// The task number
     #[arg(value_parser = task_id)]
     id: TaskId,
     #[command(flatten)]
-    by: By,
-    /// What was done
+    by: ActingAs,
+    /// A summary of the work
     #[arg(long, alias = "result", value_name = "TEXT", default_value = "", hide_default_value = true)]
     summary: String,
-    /// What shows it: a commit, a command and its exit status
+    /// The evidence: a commit, or a command and its exit status
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     evidence: String,
 }
@@ -44,7 +45,7 @@ pub struct Complete {
 impl Complete {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let by = holder(context, &self.by, "complete", self.id).await?;
-        let result = TaskResult::said(self.summary, self.evidence);
+        let result = TaskResult::new(self.summary, self.evidence);
         complete(context, self.id, result, &by).await
     }
 }
@@ -53,10 +54,10 @@ impl Complete {
 pub(super) async fn complete(context: &Context, id: TaskId, mut result: TaskResult, by: &Actor) -> CliResult<Answer> {
     let board = context.board()?;
     let task = board.get(id).await?;
-    // Who may not complete it need not wait for the command to be told so.
-    permit(&task, Action::Complete, by).map_err(crate::ports::StoreError::from)?;
+    // Checked before the command runs, so that a refusal comes at once.
+    permit(&task, Action::Complete, by).map_err(|error| refusal(error.into(), by))?;
     let team = context.team_if_valid(None);
-    // A person who insists answers for what is not merged or not reviewed.
+    // With --force a person takes responsibility for work that is not merged or not reviewed.
     let insists = by.kind == ActorKind::Person && by.force;
     if let (Some(team), false) = (&team, insists) {
         merged(context, team, &task)?;
@@ -75,7 +76,7 @@ pub(super) async fn complete(context: &Context, id: TaskId, mut result: TaskResu
     change(context, board.as_ref(), id, Change::Complete(result), by, "completed").await
 }
 
-/// A task with a worktree is completed by what is merged.
+/// Checks that the work of a task with a worktree is merged.
 fn merged(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<()> {
     if team.isolation != Isolation::Worktree || task.worktree.is_none() {
         return Ok(());
@@ -84,14 +85,17 @@ fn merged(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<()> {
     match unmerged.map_err(|error| CliError::refused(error.to_string()))?.as_slice() {
         [] => Ok(()),
         branches => {
-            let message = format!("{} is not merged: its work is on {}", task.id, branches.join(", "));
-            let hint = "merge it (git merge BRANCH) and complete the task again, or release it for a teammate to merge; --force completes it without";
+            let message = format!("cannot complete {}: its work on {} is not merged", task.id, branches.join(", "));
+            let branch = branches.first().map_or("BRANCH", String::as_str);
+            let hint = format!(
+                "git merge {branch}, then complete the task again; or release it for a teammate; --force skips the merge"
+            );
             Err(CliError::refused(message).hint(hint))
         }
     }
 }
 
-/// Who approved it, in a team that has its tasks reviewed; asks for that where nobody did.
+/// Returns the approver if the team reviews its tasks. Requests a review if none was requested.
 async fn reviewed(
     context: &Context,
     team: &TeamSpec,
@@ -100,39 +104,51 @@ async fn reviewed(
     by: &Actor,
 ) -> CliResult<Option<String>> {
     let Some(what) = &team.review else { return Ok(None) };
-    let stores = context.stores(Purpose::Act).await?;
-    let about = About::of(task, None);
+    let stores = context.stores(OpenMode::Write).await?;
+    let about = ReviewSubject::of(task, None);
     let waits = |id: &str, to: &str| {
         let message = format!("{} {WAITS_FOR_REVIEW}{} by {}", task.id, one_line(id), one_line(to));
         Err(CliError::refused(message)
-            .hint("complete it again once it is approved: brigade review shows how it stands"))
+            .hint("brigade review shows its state; complete the task again after the approval"))
     };
-    match Stand::of(&stores.requests.all().await?, &about) {
-        Stand::Approved(by) => Ok(Some(by)),
-        Stand::Waits { id, to } => waits(&id, &to),
-        Stand::Rejected(words) | Stand::GivenUp(words) => {
-            let message = format!("the review of {} rejected it: {}", task.id, one_line(&words));
-            Err(CliError::refused(message).hint("release it or fail it"))
+    match ReviewStatus::of(&stores.requests.all().await?, &about) {
+        ReviewStatus::Approved(by) => Ok(Some(by)),
+        ReviewStatus::Pending { id, to } => waits(&id, &to),
+        ReviewStatus::Rejected(words) | ReviewStatus::Abandoned(words) => {
+            let message = format!("cannot complete {}: its review rejected it: {}", task.id, one_line(&words));
+            Err(CliError::refused(message)
+                .hint(format!("brigade tasks release {}, or brigade tasks fail {}", task.id.0, task.id.0)))
         }
-        Stand::Unasked => {
-            // One that goes by rule reviews nothing.
+        ReviewStatus::NotRequested => {
+            // A runbook member cannot review.
             let is_fit = |member: &&MemberSpec| {
                 !member.name.is_same(&by.name) && member.can(what) && member.model.provider != PROVIDER_DEFAULT
             };
-            // No process runs for a claim by command that could read an answer by mail; a person sees it in any case.
+            // Without a running team no member answers, so a person does.
             context.open_inboxes(&stores).await?;
             let member =
-                team.members.iter().find(is_fit).filter(|_| context.who_runs().is_ok_and(|who| who.lead.is_some()));
+                team.members.iter().find(is_fit).filter(|_| context.running_team().is_ok_and(|who| who.lead.is_some()));
             let to = member.map_or(HUMAN, |member| member.name.as_str());
             let (summary, verify) = (result.summary.as_str(), result.verify.as_ref());
-            let work = Work { task, about, by: &by.name, summary, verify, place: String::new() };
-            let (id, _) = review::ask(&stores, &work, to, context.now()).await?;
+            let work = ReviewRequest { task, about, by: &by.name, summary, verify, worktree: String::new() };
+            let (id, _) = review::send_review_request(&stores, &work, to, context.now()).await?;
             waits(&id, to)
         }
     }
 }
 
-/// Makes one change and says so.
+/// The error of a refused change. Its hint names the actor.
+fn refusal(error: StoreError, by: &Actor) -> CliError {
+    match &error {
+        StoreError::Refused(TaskError::Stale { task, status: TaskStatus::Pending, .. }) => {
+            let hint = format!("claim it again: brigade tasks claim {} --as {}", task.0, one_line(&by.name));
+            CliError::from(error).hint(hint)
+        }
+        _ => error.into(),
+    }
+}
+
+/// Makes one change.
 pub(super) async fn change(
     context: &Context,
     board: &dyn Board,
@@ -141,13 +157,12 @@ pub(super) async fn change(
     by: &Actor,
     done: &str,
 ) -> CliResult<Answer> {
-    let task = board.change(id, change, by).await?;
+    let task = board.change(id, change, by).await.map_err(|error| refusal(error, by))?;
     let now = context.now();
     context.output.answer(&document(&task), || said(&task, done, now))
 }
 
-/// Makes one change to several tasks, or to none where one of them would not have it. For programs one task is an object,
-/// several are a list.
+/// Makes one change to several tasks, or to none if one of them refuses it. In JSON one task is an object, several are a list.
 async fn change_all(
     context: &Context,
     ids: &[TaskId],
@@ -157,12 +172,12 @@ async fn change_all(
 ) -> CliResult<Answer> {
     let board = context.board()?;
     let act = async |id| board.change(id, change.clone(), by).await;
-    let tasks = each(board.as_ref(), ids, (change.action(), done.trim_end_matches(':')), by, act).await?;
+    let tasks = each(board.as_ref(), ids, (change.action(), done), by, act).await?;
     let now = context.now();
     answer_with(context, &tasks, ids.len() > 1, || tasks.iter().map(|task| said(task, done, now)).collect())
 }
 
-/// These tasks as programs read them: a list, or the one.
+/// Returns the tasks as an answer: in JSON a list, or one object.
 pub(super) fn answer_with(
     context: &Context,
     tasks: &[Task],
@@ -178,47 +193,55 @@ pub(super) fn answer_with(
 
 fn said(task: &Task, done: &str, now: UnixMs) -> String {
     let rest = match (task.status, task.not_before) {
-        (TaskStatus::Failed, _) if done == "failed" => "; it is given up".to_owned(),
-        (_, Some(until)) if until > now && done == "failed" => format!("; it is tried again {}", ago(until, now)),
+        (TaskStatus::Failed, _) if done == "failed" => "; no attempts are left".to_owned(),
+        (_, Some(until)) if until > now && done == "failed" => format!("; retry {}", ago(until, now)),
         _ => String::new(),
     };
     format!("{done} {} {}{rest}\n", task.id, one_line(&task.subject))
 }
 
-/// Who holds the task, or a person who insists. Where neither is said, it is first of all said that nobody holds it.
-pub(super) async fn holder(context: &Context, by: &By, verb: &str, id: TaskId) -> CliResult<Actor> {
+/// Returns the holder, or a person with `--force`. If neither is given, the error says who holds the task.
+pub(super) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: TaskId) -> CliResult<Actor> {
     let error = match by.holder(verb, id) {
         Ok(actor) => return Ok(actor),
         Err(error) => error,
     };
-    let task = context.board_to_look_at()?.get(id).await?;
-    let error_of_nobody = |hint: String| {
-        let message = format!("nobody holds task {id}: it is {}", task.status);
-        Err(CliError::refused(message).hint(hint))
-    };
-    match task.status {
-        TaskStatus::InProgress => Err(error),
-        TaskStatus::Pending => error_of_nobody(format!("claim it first: brigade tasks claim {} --as NAME", id.0)),
-        TaskStatus::Completed | TaskStatus::Failed => error_of_nobody(format!("brigade tasks show {}", id.0)),
-    }
+    let task = context.board_read_only()?.get(id).await?;
+    let is_not_held = |hint: String| CliError::refused(format!("cannot {verb} {id}: it is {}", task.status)).hint(hint);
+    let number = id.0;
+    Err(match (task.status, &task.owner) {
+        (TaskStatus::InProgress, Some(owner)) => {
+            let (owner, attempt) = (one_line(owner), task.attempt);
+            let hint =
+                format!("brigade tasks {verb} {number} --as {owner} --attempt {attempt}, or --force as a person");
+            CliError { message: format!("{}; {owner} holds it", error.message), ..error }.hint(hint)
+        }
+        (TaskStatus::InProgress, None) => error,
+        (TaskStatus::Pending, _) => {
+            let name = by.name.as_deref().map_or_else(|| "NAME".to_owned(), one_line);
+            is_not_held(format!("claim it first: brigade tasks claim {number} --as {name}"))
+        }
+        (TaskStatus::Completed, _) => is_not_held(format!("brigade tasks reopen {number}")),
+        (TaskStatus::Failed, _) => is_not_held(format!("brigade tasks retry {number}")),
+    })
 }
 
-/// Say that an attempt failed
+/// Report that an attempt failed
 ///
-/// The task is tried again after a back-off, until its attempts are used up.
+/// The task is retried after a back-off until its attempts are used up.
 #[derive(Debug, clap::Args)]
 pub struct Fail {
-    /// The task's number
+    /// The task number
     #[arg(value_parser = task_id)]
     id: TaskId,
-    /// What went wrong
+    /// The reason
     #[arg(long, short, value_name = "TEXT")]
     reason: String,
-    /// Another attempt could not help: give the task up
+    /// Do not retry the task
     #[arg(long = "final")]
     is_final: bool,
     #[command(flatten)]
-    by: By,
+    by: ActingAs,
 }
 
 impl Fail {
@@ -231,22 +254,22 @@ impl Fail {
 
 fn reason(text: String) -> CliResult<String> {
     if text.trim().is_empty() {
-        return Err(CliError::usage("a failure needs a reason: --reason TEXT"));
+        return Err(CliError::usage("cannot fail the task: a reason is needed").hint("pass --reason TEXT"));
     }
     Ok(text)
 }
 
-/// Give tasks back, for others to claim
+/// Release claimed tasks, so that others can claim them
 #[derive(Debug, clap::Args)]
 pub struct Release {
-    /// The tasks' numbers
+    /// The task numbers
     #[arg(required = true, value_parser = task_id)]
     ids: Vec<TaskId>,
-    /// Why, for the next one
+    /// The reason, for the next claimant
     #[arg(long, short, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
-    by: By,
+    by: ActingAs,
 }
 
 impl Release {
@@ -261,17 +284,17 @@ impl Release {
     }
 }
 
-/// Make the lease of a claim longer
+/// Extend the lease of a claim
 #[derive(Debug, clap::Args)]
 pub struct Renew {
-    /// The task's number
+    /// The task number
     #[arg(value_parser = task_id)]
     id: TaskId,
-    /// How long the claim lives from now
+    /// Length of the lease from now: a time such as 90s, 15m or 2h30m, from 1s to 7d
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "15m")]
     lease: Duration,
     #[command(flatten)]
-    by: By,
+    by: ActingAs,
 }
 
 impl Renew {
@@ -282,32 +305,32 @@ impl Renew {
     }
 }
 
-/// Have failed tasks tried again, their failures forgotten
+/// Retry failed tasks and reset their failures
 #[derive(Debug, clap::Args)]
 pub struct Retry {
-    /// The tasks' numbers
+    /// The task numbers
     #[arg(required = true, value_parser = task_id)]
     ids: Vec<TaskId>,
 }
 
 impl Retry {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let by = By::default().actor()?;
-        change_all(context, &self.ids, Change::Retry, &by, "to be tried again:").await
+        let by = ActingAs::default().actor()?;
+        change_all(context, &self.ids, Change::Retry, &by, "retried").await
     }
 }
 
-/// Have completed tasks done again
+/// Reopen completed tasks
 #[derive(Debug, clap::Args)]
 pub struct Reopen {
-    /// The tasks' numbers
+    /// The task numbers
     #[arg(required = true, value_parser = task_id)]
     ids: Vec<TaskId>,
 }
 
 impl Reopen {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let by = By::default().actor()?;
-        change_all(context, &self.ids, Change::Reopen, &by, "to be done again:").await
+        let by = ActingAs::default().actor()?;
+        change_all(context, &self.ids, Change::Reopen, &by, "reopened").await
     }
 }

@@ -2,36 +2,36 @@
 
 use std::path::PathBuf;
 
-use super::several::for_nobody_notes;
+use super::bulk::unclaimable_notes;
 use super::show::document;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::launch::note_blocks;
 use crate::cli::output::Answer;
-use crate::domain::change::{Actor, ActorKind};
 use crate::domain::name::HUMAN;
 use crate::domain::task::{Task, TaskStatus};
+use crate::domain::transition::{Actor, ActorKind};
 use crate::embed::read_plan;
-use crate::platform::reading::Accept;
+use crate::platform::reading::AllowedKinds;
 use crate::team::plan;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::{count, one_line};
 
-/// Put the tasks of a plan file on the board
+/// Add the tasks of a plan file
 ///
-/// A plan is Markdown: each `## Title` is a task; lines `after:` (titles), `requires:`, `verify:`, `priority:` below it; the
-/// rest is its description. Importing it again adds what is new, and brings tasks up to a changed plan that are not begun
-/// and that nobody changed on the board; what differs otherwise is said.
+/// A plan is Markdown. Each `## Title` is a task. The lines `after:` (titles), `requires:`, `verify:` and `priority:` follow the
+/// title; the rest is the description. A second import adds new tasks and updates tasks that were not started and not changed
+/// on the board. Other differences are reported.
 #[derive(Debug, clap::Args)]
 pub struct Import {
-    /// The plan
+    /// The plan file
     file: PathBuf,
 }
 
 impl Import {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let file = context.current_folder().join(&self.file);
-        let tasks = read_plan(&file, &context.workspace()?, Accept::FilesAndPipes)?;
+        let tasks = read_plan(&file, &context.workspace()?, AllowedKinds::FilesAndPipes)?;
         let board = context.board()?;
         let by = Actor::new(HUMAN, ActorKind::Person);
         let import = plan::import(board.as_ref(), &by, tasks).await?;
@@ -41,7 +41,7 @@ impl Import {
         let named: Vec<_> =
             brought.iter().map(|task| (format!("{} {}", task.id, task.subject), task.description.as_str())).collect();
         note_blocks(context, context.team_if_valid(None).as_ref(), &named);
-        let answer = for_nobody_notes(context, brought.into_iter()).into_iter().fold(answer, Answer::note);
+        let answer = unclaimable_notes(context, brought.into_iter()).into_iter().fold(answer, Answer::note);
         Ok(import.differences.iter().fold(answer, |answer, difference| {
             let text = format!("{} {}", paint(WARN, "warning:"), one_line(&difference.text));
             answer.note(text).note(format!("  → {}", one_line(&difference.hint)))
@@ -59,6 +59,6 @@ fn said(import: &plan::Import) -> String {
     }
     match import.known - import.updated.len() {
         0 => lines,
-        known => format!("{lines}{} on the board already\n", count(known, "task")),
+        known => format!("{lines}{} already on the board\n", count(known, "task")),
     }
 }

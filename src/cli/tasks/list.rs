@@ -4,36 +4,37 @@ use super::show::document;
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::output::Answer;
-use crate::domain::graph::{is_blocked, unfinished_blockers};
+use crate::domain::dependencies::{is_blocked, unfinished_blockers};
 use crate::domain::task::{Task, TaskStatus};
 use crate::ports::{Board as _, BoardView};
-use crate::stores::open::Purpose;
+use crate::stores::workspace::OpenMode;
 use crate::ui::style::{DIM, paint};
-use crate::ui::tasks::{self, Look};
+use crate::ui::tasks::{self, TaskViewContext};
+use crate::ui::text::count;
 
 /// List the tasks
 #[derive(Debug, clap::Args)]
 pub struct List {
-    /// Only those that stand so: pending (blocked ones too), blocked, in_progress, completed, failed
-    #[arg(long, value_parser = standing_parser(), hide_possible_values = true)]
-    status: Option<Standing>,
-    /// Only those of this owner
+    /// Only tasks with this status; pending includes blocked
+    #[arg(long, value_parser = status_filter_parser())]
+    status: Option<StatusFilter>,
+    /// Only tasks of this owner
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
-    /// Only those that wait for nothing: pending, unblocked, not backing off
+    /// Only claimable tasks: pending, not blocked, no back-off
     #[arg(long)]
     ready: bool,
 }
 
-/// What `--status` chooses.
+/// The value of `--status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum StatusFilter {
     Status(TaskStatus),
     Blocked,
 }
 
-impl Standing {
-    fn is_of(self, task: &Task, view: &BoardView) -> bool {
+impl StatusFilter {
+    fn matches(self, task: &Task, view: &BoardView) -> bool {
         match self {
             Self::Status(status) => task.status == status,
             Self::Blocked => is_blocked(task, view),
@@ -41,28 +42,34 @@ impl Standing {
     }
 }
 
-fn standing_parser() -> impl clap::builder::TypedValueParser<Value = Standing> {
+fn status_filter_parser() -> impl clap::builder::TypedValueParser<Value = StatusFilter> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
     let words = TaskStatus::ALL.map(TaskStatus::as_str).into_iter().chain(["blocked"]);
     PossibleValuesParser::new(words)
-        .map(|word| TaskStatus::from_word(&word).map_or(Standing::Blocked, Standing::Status))
+        .map(|word| TaskStatus::from_word(&word).map_or(StatusFilter::Blocked, StatusFilter::Status))
 }
 
-/// Reads a status.
+/// Parses the status that `tasks update` can set. Only a claim makes a task in progress.
 pub(super) fn status_parser() -> impl clap::builder::TypedValueParser<Value = TaskStatus> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
-    PossibleValuesParser::new(TaskStatus::ALL.map(TaskStatus::as_str))
+    let settable = TaskStatus::ALL.into_iter().filter(|status| *status != TaskStatus::InProgress);
+    PossibleValuesParser::new(settable.map(TaskStatus::as_str))
         .map(|word| TaskStatus::from_word(&word).unwrap_or(TaskStatus::Pending))
 }
 
-/// Names are unique ignoring case.
+/// Compares names without case.
 fn is_owner(task: &Task, name: &str) -> bool {
     task.owner.as_deref().is_some_and(|owner| owner.eq_ignore_ascii_case(name))
 }
 
 impl List {
+    /// Returns true if an option was given.
+    pub(super) fn is_set(&self) -> bool {
+        self.status.is_some() || self.owner.is_some() || self.ready
+    }
+
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let board = context.board_to_look_at()?;
+        let board = context.board_read_only()?;
         let view = board.view().await?;
         let now = context.now();
         let is_ready = |task: &Task| {
@@ -74,7 +81,7 @@ impl List {
             .tasks
             .values()
             .map(AsRef::as_ref)
-            .filter(|task| self.status.is_none_or(|status| status.is_of(task, &view)))
+            .filter(|task| self.status.is_none_or(|status| status.matches(task, &view)))
             .filter(|task| self.owner.as_ref().is_none_or(|owner| is_owner(task, owner)))
             .filter(|task| !self.ready || is_ready(task))
             .collect();
@@ -84,18 +91,19 @@ impl List {
         } else {
             let live = context.live_workers(&view);
             let approvals = if chosen.iter().any(|task| task.status == TaskStatus::InProgress) {
-                let book = context.stores(Purpose::Look).await?.requests.all().await?;
+                let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
                 book.open_approvals().cloned().collect()
             } else {
                 Vec::new()
             };
-            let look = Look { view: &view, live_workers: live.as_ref(), approvals: &approvals, now };
+            let look = TaskViewContext { view: &view, live_workers: live.as_ref(), approvals: &approvals, now };
             let text = tasks::list(chosen.iter().copied(), &look, context.output.columns);
             let text = if chosen.is_empty() { String::new() } else { text };
             context.output.answer(&(), || text)?
         };
         let tally = match (view.tasks.len(), chosen.len()) {
             (0, _) => "no tasks yet: brigade tasks add SUBJECT, or brigade tasks import FILE".to_owned(),
+            (all, 0) => format!("no task matches; the board has {}", count(all, "task")),
             (all, chosen) if chosen < all => format!("{chosen} of {}", tasks::tally(&view)),
             _ => tasks::tally(&view),
         };

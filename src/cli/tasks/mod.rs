@@ -1,25 +1,24 @@
-//! `brigade tasks`: look at the board and work on it, by the rules every teammate goes by.
+//! `brigade tasks`: shows the board and changes it, by the same rules as for teammates.
 
 use super::context::Context;
-use super::error::CliResult;
+use super::error::{CliError, CliResult};
 use super::output::Answer;
 
 mod add;
+mod bulk;
 mod claim;
 mod finish;
 mod import;
 mod list;
 mod rm;
-mod several;
 pub(super) mod show;
 mod update;
 mod verify;
 
-/// Look at the task board and change it, whether a team runs or not
+/// Show and change the task board
 ///
-/// Without a subcommand it lists the tasks.
+/// Without a subcommand it lists the tasks. It works with and without a running team.
 #[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub struct Tasks {
     #[command(subcommand)]
     command: Option<Command>,
@@ -52,11 +51,15 @@ enum Command {
 }
 
 impl Tasks {
-    /// Does what the subcommand says.
+    /// Runs the subcommand; without one, lists the tasks.
     ///
     /// # Errors
-    /// What the board refuses.
+    /// The board refuses the change, or cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
+        if self.command.is_some() && self.list.is_set() {
+            return Err(CliError::usage("cannot use `--status`, `--owner` or `--ready` before a subcommand")
+                .hint("brigade tasks list --help"));
+        }
         match self.command.unwrap_or(Command::List(self.list)) {
             Command::List(command) => command.run(context).await,
             Command::Show(command) => command.run(context).await,

@@ -1,4 +1,4 @@
-//! `brigade tasks show`, and what a task is for programs.
+//! `brigade tasks show`, and the JSON form of a task.
 
 use serde_json::value::RawValue;
 
@@ -7,28 +7,28 @@ use crate::cli::arguments::task_id;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
-use crate::domain::request::Request;
+use crate::domain::approval::Request;
 use crate::domain::task::{MAX_ATTEMPTS_DEFAULT, Task, TaskId};
 use crate::ports::{Board as _, StoreError};
 use crate::stores::file::board::FileBoard;
-use crate::stores::open::Purpose;
-use crate::ui::tasks::{self, Look};
-use crate::ui::why::mend;
+use crate::stores::workspace::OpenMode;
+use crate::ui::tasks::{self, TaskViewContext};
+use crate::ui::why::restore_hint;
 
-/// Show tasks in full
+/// Show all details of tasks
 #[derive(Debug, clap::Args)]
 pub struct Show {
-    /// The tasks' numbers
+    /// The task numbers
     #[arg(required = true, value_parser = task_id)]
     ids: Vec<TaskId>,
 }
 
 impl Show {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let board = context.board_to_look_at()?;
+        let board = context.board_read_only()?;
         let mut shown = Vec::with_capacity(self.ids.len());
         for id in &self.ids {
-            // Asked one by one: it says what is wrong with a task that is not in the view.
+            // One by one, because this reports errors in a task that is not in the view.
             shown.push(match board.get(*id).await {
                 Err(StoreError::NoTask(id)) => return Err(no_task(id, &board)),
                 task => task?,
@@ -37,13 +37,14 @@ impl Show {
         let view = board.view().await?;
         let live = context.live_workers(&view);
         let workspace = context.workspace()?;
-        let book = context.stores(Purpose::Look).await?.requests.all().await?;
+        let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
         let approvals: Vec<Request> = book.open_approvals().cloned().collect();
-        let look = Look { view: &view, live_workers: live.as_ref(), approvals: &approvals, now: context.now() };
+        let look =
+            TaskViewContext { view: &view, live_workers: live.as_ref(), approvals: &approvals, now: context.now() };
         answer_with(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {
                 let requests: Vec<&Request> = book.about(task.id).collect();
-                // What is merged is removed, and a person may have removed it.
+                // A merged worktree is removed, and a person may have removed it.
                 let folder = task.worktree.clone().filter(|folder| workspace.join(folder).is_dir());
                 tasks::card(&Task { worktree: folder, ..task.clone() }, &requests, &look, context.output.columns)
             };
@@ -52,17 +53,17 @@ impl Show {
     }
 }
 
-/// There is no such task; where its file was set aside, that is why.
+/// The error for a task that does not exist, or whose invalid file was set aside.
 fn no_task(id: TaskId, board: &FileBoard) -> CliError {
     match board.set_aside().get(&id) {
         None => StoreError::NoTask(id).into(),
-        Some(file) => CliError::refused(format!("the file of task {id} was no task, and was set aside as {file}"))
-            .hint(mend(id, file)),
+        Some(file) => CliError::refused(format!("cannot show {id}: its file was invalid and was set aside as {file}"))
+            .hint(restore_hint(id, file)),
     }
 }
 
-/// The task as programs read it, on one line: all that is in its file, and the fields that are left out there while they
-/// have their defaults.
+/// Returns the task as one line of JSON: all fields of its file, and the fields that a file omits while they have their
+/// defaults.
 pub(in crate::cli) fn document(task: &Task) -> Option<Box<RawValue>> {
     let mut document = task.to_document();
     let mut fill = |field: &str, default: &serde_json::Value| {
@@ -80,6 +81,6 @@ pub(in crate::cli) fn document(task: &Task) -> Option<Box<RawValue>> {
         fill(field, &number.into());
     }
     fill("requires", &serde_json::json!([]));
-    // What was a document is JSON.
+    // A document is always valid JSON.
     RawValue::from_string(document.to_line()).ok()
 }

@@ -2,61 +2,61 @@
 
 use super::finish::{change, complete, holder};
 use super::list::status_parser;
-use crate::cli::arguments::{By, acting_name, number, task_id, text_or_stdin, whole_number, word, words};
+use crate::cli::arguments::{ActingAs, acting_name, number, task_id, text_or_stdin, whole_number, word, words};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
-use crate::domain::change::{Change, TaskEdit};
 use crate::domain::task::{TaskId, TaskResult, TaskStatus};
+use crate::domain::transition::{Change, TaskEdit};
 
-/// Change a task's text, order, dependencies or status
+/// Change a task's text, priority, dependencies or status
 ///
-/// A status is changed by the same rules as by its own command: pending retries a failed task, reopens a completed one and
-/// releases a held one; completed completes it, failed fails it.
+/// A status follows the rules of its own command. `pending` retries a failed task, reopens a completed one and releases one in
+/// progress; `completed` completes it; `failed` fails it.
 #[derive(Debug, clap::Args)]
 pub struct Update {
-    /// The task's number
+    /// The task number
     #[arg(value_parser = task_id)]
     id: TaskId,
-    /// What is to be done, in one line
+    /// The subject, in one line
     #[arg(long, value_name = "TEXT")]
     subject: Option<String>,
-    /// The whole of it; `-` reads it from stdin
+    /// The full description; `-` reads it from stdin
     #[arg(short, long, value_name = "TEXT")]
     description: Option<String>,
-    /// Higher goes first
+    /// A whole number such as 5 or -1; higher numbers go first
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number)]
     priority: Option<i64>,
-    /// Roles or capabilities, one of which is needed; "" for none
+    /// Roles or capabilities; the teammate needs one of them; "" for none
     #[arg(long, value_name = "WORDS", value_delimiter = ',', value_parser = word)]
     requires: Option<Vec<String>>,
-    /// A command that must exit 0 before completion; "" for none
+    /// A command that must exit 0 before the task is completed; "" for none
     #[arg(long, value_name = "COMMAND")]
     verify: Option<String>,
-    /// Keep it for this teammate; "" frees it
+    /// Reserve the task for this teammate; "" for all
     #[arg(long = "for", value_name = "NAME")]
     owner: Option<String>,
-    /// Failures at which it is given up
+    /// Failed attempts after which the task fails, 1 or more
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=u32::MAX.into()))]
     max_attempts: Option<u32>,
-    /// Tasks that must be finished first, besides those it waits for
+    /// Add dependencies: tasks that must be completed first, such as 3,4
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = task_id)]
     after: Vec<TaskId>,
-    /// Tasks it is to wait for no longer
+    /// Remove dependencies, such as 3,4
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = task_id)]
     not_after: Vec<TaskId>,
-    /// Tasks that are to wait for this one
+    /// Make these tasks wait for this one, such as 3,4
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = task_id)]
     before: Vec<TaskId>,
-    /// Where it is to stand: pending, completed, failed; alone, without other changes
-    #[arg(long, value_parser = status_parser(), hide_possible_values = true)]
+    /// The new status; without other changes
+    #[arg(long, value_parser = status_parser())]
     #[arg(conflicts_with_all = ["subject", "description", "priority", "requires", "verify", "owner", "max_attempts", "after", "not_after", "before"])]
     status: Option<TaskStatus>,
-    /// Why, for --status
+    /// The reason for the new status
     #[arg(long, short, value_name = "TEXT", default_value = "", hide_default_value = true, requires = "status")]
     reason: String,
     #[command(flatten)]
-    by: By,
+    by: ActingAs,
 }
 
 impl Update {
@@ -68,15 +68,15 @@ impl Update {
         let by = self.by.actor()?;
         let edit = self.edit()?;
         if edit == TaskEdit::default() {
-            let hint = format!("say what is to change, such as: brigade tasks update {} --priority 5", id.0);
-            return Err(CliError::usage("nothing to change").hint(hint));
+            let hint = format!("pass a change, such as: brigade tasks update {} --priority 5", id.0);
+            return Err(CliError::usage(format!("cannot change {id}: no change is given")).hint(hint));
         }
         change(context, context.board()?.as_ref(), id, Change::Edit(edit), &by, "changed").await
     }
 
     fn edit(self) -> CliResult<TaskEdit> {
         if self.subject.as_deref().is_some_and(|subject| subject.trim().is_empty() || subject.contains('\n')) {
-            return Err(CliError::usage("a task needs a subject of one line"));
+            return Err(CliError::usage("cannot change the task: the subject must be one line"));
         }
         if let Some(owner) = self.owner.as_deref().filter(|owner| !owner.is_empty()) {
             acting_name(owner)?;
@@ -98,17 +98,23 @@ impl Update {
     }
 }
 
-/// The change that brings the task to this status, by its rules.
-async fn set_status(context: &Context, id: TaskId, status: TaskStatus, reason: String, by: &By) -> CliResult<Answer> {
+/// Changes the task to this status, by the rules of the matching command.
+async fn set_status(
+    context: &Context,
+    id: TaskId,
+    status: TaskStatus,
+    reason: String,
+    by: &ActingAs,
+) -> CliResult<Answer> {
     let board = context.board()?;
     let present = board.get(id).await?.status;
     match (present, status) {
-        (TaskStatus::Pending, TaskStatus::Pending) => Err(CliError::refused(format!("task {id} is pending already"))),
+        (TaskStatus::Pending, TaskStatus::Pending) => Err(CliError::refused(format!("task {id} is already pending"))),
         (TaskStatus::Failed, TaskStatus::Pending) => {
-            change(context, board.as_ref(), id, Change::Retry, &by.actor()?, "to be tried again:").await
+            change(context, board.as_ref(), id, Change::Retry, &by.actor()?, "retried").await
         }
         (TaskStatus::Completed, TaskStatus::Pending) => {
-            change(context, board.as_ref(), id, Change::Reopen, &by.actor()?, "to be done again:").await
+            change(context, board.as_ref(), id, Change::Reopen, &by.actor()?, "reopened").await
         }
         (TaskStatus::InProgress, TaskStatus::Pending) => {
             let release = Change::Release { reason, counts: false };
@@ -116,16 +122,17 @@ async fn set_status(context: &Context, id: TaskId, status: TaskStatus, reason: S
         }
         (_, TaskStatus::InProgress) => {
             let hint = format!("brigade tasks claim {} --as NAME", id.0);
-            Err(CliError::usage("a task comes to be in progress only by a claim").hint(hint))
+            Err(CliError::usage("cannot set `in_progress`: only a claim does that").hint(hint))
         }
         (_, TaskStatus::Completed) => {
-            let result = TaskResult::said(reason, "");
+            let result = TaskResult::new(reason, "");
             complete(context, id, result, &holder(context, by, "complete", id).await?).await
         }
         (_, TaskStatus::Failed) => {
             let actor = holder(context, by, "fail", id).await?;
             if reason.trim().is_empty() {
-                return Err(CliError::usage("a failure needs a reason: --reason TEXT"));
+                return Err(CliError::usage(format!("cannot fail {id}: a reason is needed"))
+                    .hint(format!("brigade tasks update {} --status failed --reason TEXT", id.0)));
             }
             change(context, board.as_ref(), id, Change::Fail { reason, is_final: true }, &actor, "failed").await
         }

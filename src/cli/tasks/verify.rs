@@ -1,4 +1,4 @@
-//! Runs a task's `verify` for somebody who completes it by command, through the one runner every command goes through.
+//! Runs a task's `verify` when a person or program completes it by command. It uses the same runner as all commands.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use tokio::sync::watch;
 
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
-use crate::domain::record::RunningCommand;
+use crate::domain::records::RunningCommand;
 use crate::domain::task::{Task, VerifyRun};
 use crate::ports::StoreResult;
 use crate::team::spec::Limits;
 use crate::tools::CommandRegistry;
-use crate::tools::command::{self, CommandSetting};
+use crate::tools::command_runner::{self, CommandContext};
 
-/// Nobody takes over a claim by command while its command runs: the guard ends that with this process.
+/// Keeps no record of running commands: the guard ends the command together with this process.
 struct NoRegistry;
 
 #[async_trait]
@@ -26,12 +26,12 @@ impl CommandRegistry for NoRegistry {
     async fn ended(&self, _: RunningCommand) {}
 }
 
-/// Runs the command; what shows that the task is done, or the error with what it printed.
+/// Runs the command. Returns the evidence for a completed task, or an error with the command's output.
 pub(super) async fn run(context: &Context, verify: &str, task: &Task, by: &str) -> CliResult<VerifyRun> {
     let team = context.team_if_valid(None);
     let limits = team.as_ref().map_or_else(Limits::default, |team| team.limits.clone());
     let held = watch::Sender::new(Some((task.id, task.attempt)));
-    let setting = CommandSetting {
+    let setting = CommandContext {
         workspace: context.workspace()?,
         sandbox: context.sandbox(team.as_ref())?,
         rules: Vec::new(),
@@ -39,18 +39,18 @@ pub(super) async fn run(context: &Context, verify: &str, task: &Task, by: &str) 
         output_bytes_max: limits.tool_output_bytes_max,
         team: team.map(|team| team.name.to_string()).unwrap_or_default(),
         teammate: by.to_owned(),
-        holding: held.subscribe(),
+        claim: held.subscribe(),
         must_be_confined: false,
         variables: Vec::new(),
-        is_noise: |_| false,
+        is_ignored_line: |_| false,
     };
-    let outcome = command::run(verify, limits.command_timeout, &setting).await;
+    let outcome = command_runner::run(verify, limits.command_timeout, &setting).await;
     let outcome = outcome.map_err(|error| CliError::refused(format!("cannot verify {}: {error}", task.id)))?;
     if outcome.is_success() {
         return Ok(outcome.verified(verify));
     }
     let output = outcome.output.trim_end();
-    let message = format!("{} is not done: `{verify}`: {}", task.id, outcome.ending_text());
+    let message = format!("cannot complete {}: `{verify}`: {}", task.id, outcome.ending_text());
     let message = if output.is_empty() { message } else { format!("{message}\n{output}") };
-    Err(CliError::refused(message).hint("nothing changed: mend it and complete the task again, or release or fail it"))
+    Err(CliError::refused(message).hint("correct the work and complete the task again, or release or fail it"))
 }

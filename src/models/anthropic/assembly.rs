@@ -1,8 +1,8 @@
-//! An answer put together from the events of its stream.
+//! Assembles an answer from the events of its stream.
 //!
-//! The events: <https://platform.claude.com/docs/en/build-with-claude/streaming>; why an answer ends:
-//! <https://platform.claude.com/docs/en/build-with-claude/handling-stop-reasons>. Events, blocks, deltas and keys that are not known are
-//! passed over, as the API's versioning asks for; what other servers leave out is done without.
+//! Events: <https://platform.claude.com/docs/en/build-with-claude/streaming>. Stop reasons:
+//! <https://platform.claude.com/docs/en/build-with-claude/handling-stop-reasons>. Unknown events, blocks, deltas and keys are ignored, as
+//! the API's versioning requires. Fields that other servers leave out are optional.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,35 +15,35 @@ use crate::domain::transcript::{Block, Usage};
 use crate::models::sse::SseEvent;
 use crate::ports::{Listener, ModelResponse, StopReason};
 
-/// Why a stream is of no use.
+/// The reason why a stream has no usable answer.
 #[derive(Debug)]
-pub enum Trouble {
-    /// The server says so.
-    Told(ApiError),
-    /// It is not what the API sends.
+pub enum ProtocolError {
+    /// The server reported an error.
+    Reported(ApiError),
+    /// The event does not conform to the API.
     Malformed(String),
 }
 
-/// What a server counts of a message.
+/// The counters in a usage report.
 const COUNTERS: [&str; 4] = ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"];
 
-/// Where a block that begins may have something in it already.
-const PARTS: [&str; 4] = ["text", "thinking", "data", "signature"];
+/// The fields that can have content at the start of a block.
+const CONTENT_FIELDS: [&str; 4] = ["text", "thinking", "data", "signature"];
 
-/// An answer that is coming.
+/// An answer whose stream is being read.
 #[derive(Debug, Default)]
-pub struct Assembly {
-    blocks: BTreeMap<u64, Growing>,
+pub struct MessageAssembler {
+    blocks: BTreeMap<u64, PartialBlock>,
     usage: Option<Usage>,
-    /// The server reported something that is no count.
+    /// True if the server reported a counter that is not a number.
     is_miscounted: bool,
     stop: Option<String>,
     is_whole: bool,
 }
 
-/// A block that is coming: how it began, and what was added since.
+/// An unfinished block: its start and all additions.
 #[derive(Debug, Default)]
-struct Growing {
+struct PartialBlock {
     start: Map<String, Value>,
     text: String,
     thinking: String,
@@ -87,7 +87,7 @@ struct BlockStop {
     index: u64,
 }
 
-/// What a delta may add; the name of the field says where.
+/// The additions of a delta. The field's name is their destination.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Delta {
@@ -99,7 +99,7 @@ struct Delta {
 }
 
 impl Delta {
-    /// What came with it. A signature counts: thinking that is not shown comes as one.
+    /// The number of bytes. It includes the signature, because hidden thinking arrives as one.
     fn bytes(&self) -> usize {
         let parts = [&self.text, &self.thinking, &self.partial_json, &self.signature];
         parts.into_iter().flatten().map(String::len).sum()
@@ -114,48 +114,48 @@ struct MessageDelta {
     usage: Option<Value>,
 }
 
-impl Assembly {
-    /// Takes an event; text goes to `listener` at once.
+impl MessageAssembler {
+    /// Processes an event. Text goes to `listener` immediately.
     ///
     /// # Errors
-    /// The answer will not come to its end.
-    pub fn take(&mut self, event: &SseEvent, listener: &dyn Listener) -> Result<(), Trouble> {
+    /// The answer cannot be completed.
+    pub fn process_event(&mut self, event: &SseEvent, listener: &dyn Listener) -> Result<(), ProtocolError> {
         let kind = match read::<Kind>(&event.data) {
             Ok(Kind { kind }) => kind,
-            // By its name it may be one that is not known, whatever it carries.
+            // An event with a name can be an unknown one, with any data.
             Err(_) if !event.name.is_empty() => None,
-            Err(trouble) => return Err(trouble),
+            Err(error) => return Err(error),
         };
         match kind.as_deref().unwrap_or(&event.name) {
             "message_start" => self.count(read::<MessageStart>(&event.data)?.message.usage.as_ref(), listener),
             "content_block_start" => self.begin(read(&event.data)?, listener),
             "content_block_delta" => self.add(read(&event.data)?, listener)?,
-            "content_block_stop" => self.grown(read::<BlockStop>(&event.data)?.index)?.is_closed = true,
+            "content_block_stop" => self.block_mut(read::<BlockStop>(&event.data)?.index)?.is_closed = true,
             "message_delta" => {
                 let MessageDelta { delta, usage } = read(&event.data)?;
                 self.stop = delta.stop_reason.or(self.stop.take());
                 self.count(usage.as_ref(), listener);
             }
             "message_stop" => self.is_whole = true,
-            "error" => return Err(Trouble::Told(read::<ApiErrorBody>(&event.data)?.error)),
-            // `ping`, and what is not known.
+            "error" => return Err(ProtocolError::Reported(read::<ApiErrorBody>(&event.data)?.error)),
+            // `ping` and unknown events.
             _ => {}
         }
         Ok(())
     }
 
-    /// Whether the answer has come to its end.
+    /// Returns true after the end of the answer.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.is_whole
     }
 
-    /// Counters are totals of the whole message; those left out stay as they were.
+    /// Updates the counters. They are totals of the message, and missing ones keep their value.
     fn count(&mut self, usage: Option<&Value>, listener: &dyn Listener) {
         let Some(usage) = usage.filter(|usage| usage.is_object()) else { return };
         let is_count = |key: &&str| usage.get(key).is_none_or(|count| count.is_null() || count.is_u64());
         if !COUNTERS.iter().all(is_count) {
-            // What is no count is none: it is as if nothing had been reported, which counts as the most.
+            // An invalid counter makes the usage unknown, and an unknown usage is charged at its maximum.
             (self.usage, self.is_miscounted) = (None, true);
         }
         if self.is_miscounted {
@@ -172,17 +172,17 @@ impl Assembly {
 
     fn begin(&mut self, start: BlockStart, listener: &dyn Listener) {
         let BlockStart { index, content_block } = start;
-        let block = Growing { start: content_block, ..Growing::default() };
-        listener.wrote(PARTS.iter().map(|part| block.began_with(part).len()).sum());
-        if block.kind() == "text" && !block.began_with("text").is_empty() {
-            listener.text(block.began_with("text"));
+        let block = PartialBlock { start: content_block, ..PartialBlock::default() };
+        listener.wrote(CONTENT_FIELDS.iter().map(|part| block.start_text(part).len()).sum());
+        if block.kind() == "text" && !block.start_text("text").is_empty() {
+            listener.text(block.start_text("text"));
         }
         self.blocks.insert(index, block);
     }
 
-    fn add(&mut self, delta: BlockDelta, listener: &dyn Listener) -> Result<(), Trouble> {
+    fn add(&mut self, delta: BlockDelta, listener: &dyn Listener) -> Result<(), ProtocolError> {
         let BlockDelta { index, delta } = delta;
-        let block = self.grown(index)?;
+        let block = self.block_mut(index)?;
         listener.wrote(delta.bytes());
         if let Some(text) = delta.text {
             listener.text(&text);
@@ -194,21 +194,21 @@ impl Assembly {
         Ok(())
     }
 
-    fn grown(&mut self, index: u64) -> Result<&mut Growing, Trouble> {
+    fn block_mut(&mut self, index: u64) -> Result<&mut PartialBlock, ProtocolError> {
         let block = self.blocks.get_mut(&index);
-        block.ok_or_else(|| Trouble::Malformed(format!("a piece of block {index} came before its beginning")))
+        block.ok_or_else(|| ProtocolError::Malformed(format!("a delta of block {index} came before its start")))
     }
 
-    /// The answer. A call without an id, or with one that was used in it before, is given one that begins with `spare_id`.
+    /// The complete answer. A call without an id, or with the id of another call, gets an id that starts with `spare_id`.
     #[must_use]
     pub fn finish(self, spare_id: &str) -> ModelResponse {
         let mut ids = HashSet::new();
-        let blocks = self.blocks.into_values().enumerate().filter_map(|(place, block)| {
+        let blocks = self.blocks.into_values().enumerate().filter_map(|(index, block)| {
             let mut block = block.finish()?;
             if let Block::ToolUse { id, .. } = &mut block
                 && (id.is_empty() || !ids.insert(id.clone()))
             {
-                *id = format!("{spare_id}-{place}");
+                *id = format!("{spare_id}-{index}");
             }
             Some(block)
         });
@@ -222,7 +222,7 @@ impl Assembly {
             Some("pause_turn") => StopReason::PauseTurn,
             Some("refusal") => StopReason::Refusal,
             Some(other) => StopReason::Other(shorten(other)),
-            // The message is whole and nothing is said against it.
+            // The message is complete, but the server named no reason.
             None if calls => StopReason::ToolUse,
             None => StopReason::EndTurn,
         };
@@ -230,24 +230,24 @@ impl Assembly {
     }
 }
 
-impl Growing {
+impl PartialBlock {
     fn kind(&self) -> &str {
-        self.began_with("type")
+        self.start_text("type")
     }
 
-    fn began_with(&self, key: &str) -> &str {
+    fn start_text(&self, key: &str) -> &str {
         self.start.get(key).and_then(Value::as_str).unwrap_or("")
     }
 
-    /// The block as a transcript keeps it; `None` for text without any.
+    /// The block for the transcript; `None` for empty text.
     fn finish(mut self) -> Option<Block> {
         match self.kind() {
             "text" => {
-                let text = self.began_with("text").to_owned() + &self.text;
+                let text = self.start_text("text").to_owned() + &self.text;
                 (!text.trim().is_empty()).then_some(Block::Text { text })
             }
             "tool_use" => {
-                let (id, name) = (self.began_with("id").to_owned(), self.began_with("name").to_owned());
+                let (id, name) = (self.start_text("id").to_owned(), self.start_text("name").to_owned());
                 Some(Block::ToolUse { id, name, input: self.input() })
             }
             _ => {
@@ -257,14 +257,14 @@ impl Growing {
         }
     }
 
-    /// A tool's arguments. What is no JSON object, or may not be whole, stays the text it came as: it is never run.
+    /// A tool's arguments. If they are not a JSON object, or can be incomplete, they stay text, and the call is never run.
     fn input(&mut self) -> Value {
-        let began_with = self.start.remove("input");
+        let initial = self.start.remove("input");
         if !self.is_closed {
             return Value::String(std::mem::take(&mut self.json));
         }
         if self.json.trim().is_empty() {
-            return began_with.filter(|input| !input.is_null()).unwrap_or_else(|| Value::Object(Map::new()));
+            return initial.filter(|input| !input.is_null()).unwrap_or_else(|| Value::Object(Map::new()));
         }
         match serde_json::from_str(&self.json) {
             Ok(input @ Value::Object(_)) => input,
@@ -272,12 +272,12 @@ impl Growing {
         }
     }
 
-    /// Thinking, and blocks of kinds Brigade does not know: how they began, with what was added, nothing left out.
+    /// Completes thinking and unknown blocks: adds all deltas to their start.
     fn complete_other(&mut self) {
         for (key, added) in [("text", &self.text), ("thinking", &self.thinking)] {
             if !added.is_empty() {
-                let whole = self.start.get(key).and_then(Value::as_str).unwrap_or("").to_owned() + added;
-                self.start.insert(key.to_owned(), Value::String(whole));
+                let complete = self.start.get(key).and_then(Value::as_str).unwrap_or("").to_owned() + added;
+                self.start.insert(key.to_owned(), Value::String(complete));
             }
         }
         if let Some(signature) = self.signature.take() {
@@ -291,6 +291,6 @@ impl Growing {
     }
 }
 
-fn read<T: DeserializeOwned>(data: &str) -> Result<T, Trouble> {
-    serde_json::from_str(data).map_err(|error| Trouble::Malformed(format!("an event cannot be read: {error}")))
+fn read<T: DeserializeOwned>(data: &str) -> Result<T, ProtocolError> {
+    serde_json::from_str(data).map_err(|error| ProtocolError::Malformed(format!("cannot read an event: {error}")))
 }

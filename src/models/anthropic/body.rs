@@ -1,10 +1,10 @@
-//! The body of a request to the Messages API (<https://platform.claude.com/docs/en/api/messages>), so written that a
-//! growing conversation repeats its former body as its beginning.
+//! The body of a request to the Messages API (<https://platform.claude.com/docs/en/api/messages>). Each body of a growing
+//! conversation begins with the body before it.
 //!
-//! Prompt caching (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>) goes by equal beginnings, in the
-//! order tools, system, messages, up to at most four marked blocks. Ours: the last tool (the same for all teammates), the
-//! system prompt, and the ends of the last two messages of the user's side. The earlier of these is where the request
-//! before ended, so its entry is found however many blocks came since.
+//! Prompt caching (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>) compares beginnings, in the order tools,
+//! system, messages, up to at most four marked blocks. Brigade marks the last tool (the same for all teammates), the system prompt, and
+//! the ends of the last two user messages. The request before ended at the earlier of these two. So its cache entry is found,
+//! independent of the number of new blocks.
 
 use std::borrow::Cow;
 
@@ -12,14 +12,14 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::domain::transcript::{Block, Role};
-use crate::ports::{ChatMessage, ModelRequest, Purpose, ToolSpec};
+use crate::ports::{ChatMessage, ModelRequest, RequestPurpose, ToolSpec};
 
-/// Stands in a message of which nothing else can be sent: none may be empty.
-const NOTHING: &str = "(nothing)";
-/// Arguments that were no JSON are told to the model under this key
+/// The text of a message without other content: a message must not be empty.
+const EMPTY_MESSAGE: &str = "(nothing)";
+/// The key for arguments that are not valid JSON
 /// (<https://platform.claude.com/docs/en/agents-and-tools/tool-use/fine-grained-tool-streaming>).
 const INVALID_JSON: &str = "INVALID_JSON";
-/// Messages whose end is marked.
+/// The number of user messages with a mark at their end.
 const MARKED_MESSAGES: usize = 2;
 
 #[derive(Serialize)]
@@ -51,7 +51,7 @@ struct MessagePart<'a> {
     content: Vec<Part<'a>>,
 }
 
-/// A breakpoint of the cache.
+/// A cache breakpoint.
 #[derive(Serialize, Clone, Copy)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Mark {
@@ -81,7 +81,7 @@ enum Part<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         cache_control: Option<Mark>,
     },
-    /// As it came; thinking takes no mark.
+    /// A block as it came. It has no mark, because thinking cannot have one.
     #[serde(untagged)]
     Other(&'a Value),
 }
@@ -91,10 +91,10 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// The body of this request, as it goes over the wire.
+/// The JSON body of `request`.
 #[must_use]
 pub fn body(request: &ModelRequest) -> Vec<u8> {
-    let no_tools = request.purpose == Purpose::SummaryWithoutTools && !request.tools.is_empty();
+    let no_tools = request.purpose == RequestPurpose::SummaryWithoutTools && !request.tools.is_empty();
     let system = Part::Text { text: &request.system, cache_control: Some(Mark::Ephemeral) };
     let body = Body {
         model: &request.model,
@@ -105,20 +105,20 @@ pub fn body(request: &ModelRequest) -> Vec<u8> {
         system: Vec::from_iter((!request.system.trim().is_empty()).then_some(system)),
         messages: messages(&request.messages),
     };
-    // Nothing in it has keys that are not strings, so writing it cannot fail.
+    // All keys are strings, so serialization cannot fail.
     serde_json::to_vec(&body).unwrap_or_default()
 }
 
 fn tools(specs: &[ToolSpec]) -> Vec<ToolPart<'_>> {
-    let mark = |place: usize| (place + 1 == specs.len()).then_some(Mark::Ephemeral);
+    let mark = |index: usize| if index + 1 == specs.len() { Some(Mark::Ephemeral) } else { None };
     specs
         .iter()
         .enumerate()
-        .map(|(place, spec)| ToolPart {
+        .map(|(index, spec)| ToolPart {
             name: &spec.name,
             description: &spec.description,
             input_schema: &spec.input_schema,
-            cache_control: mark(place),
+            cache_control: mark(index),
         })
         .collect()
 }
@@ -136,12 +136,12 @@ fn messages<'a>(messages: &'a [std::sync::Arc<ChatMessage>]) -> Vec<MessagePart<
 fn content(message: &ChatMessage) -> Vec<Part<'_>> {
     let mut content: Vec<Part<'_>> = message.content.iter().filter_map(part).collect();
     if content.is_empty() {
-        content.push(Part::Text { text: NOTHING, cache_control: None });
+        content.push(Part::Text { text: EMPTY_MESSAGE, cache_control: None });
     }
     content
 }
 
-/// A block as it is sent; `None` for one the API refuses: empty text, and thinking that was cut before it was signed.
+/// A block as it is sent. `None` for a block that the API refuses: empty text, or thinking without a signature.
 fn part(block: &Block) -> Option<Part<'_>> {
     match block {
         Block::Text { text } => (!text.trim().is_empty()).then_some(Part::Text { text, cache_control: None }),
@@ -159,7 +159,7 @@ fn part(block: &Block) -> Option<Part<'_>> {
     }
 }
 
-/// Arguments as the API takes them: an object.
+/// The arguments as an object, which the API requires.
 fn arguments(input: &Value) -> Cow<'_, Value> {
     match input {
         Value::Object(_) => Cow::Borrowed(input),
@@ -169,7 +169,7 @@ fn arguments(input: &Value) -> Cow<'_, Value> {
     }
 }
 
-/// Marks the last block that takes a mark.
+/// Marks the last block that can have a mark.
 fn mark_end(content: &mut [Part<'_>]) {
     let markable = content.iter_mut().rev().find_map(|part| match part {
         Part::Text { cache_control, .. }

@@ -1,7 +1,7 @@
-//! What an error of the Messages API means for who asked: ask again, make the context shorter, or give up.
+//! Classifies errors of the Messages API: temporary, context too long, or final.
 //!
-//! Statuses and kinds: <https://platform.claude.com/docs/en/api/errors>. `retry-after` and `x-should-retry` are honoured as
-//! the API's own clients do (anthropics/anthropic-sdk-typescript, `src/client.ts`, `shouldRetry` and `retryRequest`).
+//! Statuses and kinds: <https://platform.claude.com/docs/en/api/errors>. `retry-after` and `x-should-retry` are used as in the
+//! API's clients (anthropics/anthropic-sdk-typescript, `src/client.ts`, `shouldRetry` and `retryRequest`).
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,64 +12,80 @@ use serde::Deserialize;
 
 use crate::ports::ModelError;
 
-/// The most of a server's words that is repeated, in characters.
+/// The longest quote of a server's text, in characters.
 const WORDS_CHARS_MAX: usize = 400;
-/// The longest request id that is repeated, in characters.
+/// The longest quote of a request id, in characters.
 const REQUEST_ID_CHARS_MAX: usize = 80;
-/// The longest wait that is believed.
+/// The longest `retry-after` that is used.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// No window is smaller, in tokens; a smaller number in an error is another one.
+/// The smallest context window, in tokens. A smaller number in an error has another meaning.
 const WINDOW_TOKENS_MIN: u64 = 512;
 
-/// How servers say that the context is too long: the API itself, and llama.cpp's server.
+/// The texts for a context that is too long, of the API and of llama.cpp's server.
 const TOO_LONG: [&str; 4] =
     ["prompt is too long", "exceed context limit", "exceeds the available context size", "exceed_context_size_error"];
-/// Kinds of errors that do not pass. A server says an error inside a stream that began well; any other kind there passes:
-/// `overloaded_error`, `api_error`, and what is not known.
-const LASTING: [&str; 5] =
+/// The kinds of final errors in a stream. Every other kind in a stream is temporary:
+/// `overloaded_error`, `api_error` and unknown kinds.
+const FINAL_KINDS: [&str; 5] =
     ["invalid_request_error", "authentication_error", "billing_error", "permission_error", "not_found_error"];
 
 /// An error as the API describes it.
 #[derive(Debug, Deserialize, Default)]
 pub struct ApiError {
-    /// Its kind, such as `overloaded_error`.
+    /// The kind, such as `overloaded_error`.
     #[serde(rename = "type", default)]
     pub kind: Option<String>,
-    /// What is wrong.
+    /// The message for people.
     #[serde(default)]
     pub message: Option<String>,
-    /// The window of llama.cpp's server, when that was met.
+    /// The context window in an error of llama.cpp's server.
     #[serde(default)]
     pub n_ctx: Option<u64>,
 }
 
 impl ApiError {
-    /// How many tokens the model takes, as an error about too many of them says.
+    /// The context window in an error about too many tokens.
     fn window_tokens(&self) -> Option<u64> {
         let message = self.message.as_deref().unwrap_or("");
         // `… 210000 tokens > 200000 maximum`, `… exceed context limit: 190000 + 21333 > 200000`
-        let behind = message.rsplit_once('>').map(|(_, behind)| behind.trim_start());
-        let number = behind.and_then(|behind| behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok());
+        let limit = message.rsplit_once('>').map(|(_, limit)| limit.trim_start());
+        let number = limit.and_then(|limit| limit.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok());
         self.n_ctx.or(number).filter(|tokens| *tokens >= WINDOW_TOKENS_MIN)
     }
 }
 
-/// Where an error description stands: in the body of a response, or the data of an `error` event.
+/// The body of an error response, or the data of an `error` event.
 #[derive(Debug, Deserialize)]
 pub struct ApiErrorBody {
-    /// It.
+    /// The error.
     pub error: ApiError,
 }
 
-/// What a response other than the wanted one means. `body` is its beginning.
+/// The error for a key that the server refuses with 401 or 403. It names the variables that hold the keys, not the request, so that
+/// every member with the same key gets the same text.
 #[must_use]
-pub fn of_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTime) -> ModelError {
+pub fn key_refused(status: u16, body: &str, variables: &[&str]) -> String {
+    let message = match serde_json::from_str::<ApiErrorBody>(body) {
+        Ok(ApiErrorBody { error }) => error.message.unwrap_or_default(),
+        Err(_) => page_text(body),
+    };
+    let message = shorten(&message);
+    let answer = if message.is_empty() { status.to_string() } else { format!("{status}: {message}") };
+    if variables.is_empty() {
+        return format!("needs a key ({answer}): set {} in the environment", super::API_KEY);
+    }
+    format!("refused the key in {} ({answer})", variables.join(" and "))
+}
+
+/// Classifies a response other than a stream. `body` is its beginning.
+#[must_use]
+pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTime) -> ModelError {
     let error = match serde_json::from_str::<ApiErrorBody>(body) {
         Ok(ApiErrorBody { error }) => error,
-        Err(_) => ApiError { message: Some(words_of_page(body)), ..ApiError::default() },
+        Err(_) => ApiError { message: Some(page_text(body)), ..ApiError::default() },
     };
-    let text = sentence(&format!("answered {status}"), &error, request_id(headers));
+    let text = error_text(&format!("answered {status}"), &error, request_id(headers));
     if is_too_long(status, &error) {
         return ModelError::ContextTooLong { message: text, window_tokens: error.window_tokens() };
     }
@@ -80,27 +96,27 @@ pub fn of_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTime
     };
     match (passes, status) {
         (true, _) => ModelError::Temporary { message: text, retry_after: retry_after(headers, now) },
-        (false, 300..400) => ModelError::Final(format!(
-            "{text}; redirects are not followed, so `base_url` has to say where it really is"
-        )),
+        (false, 300..400) => {
+            ModelError::Final(format!("{text}; redirects are not followed: set `base_url` to the final address"))
+        }
         (false, _) => ModelError::Final(text),
     }
 }
 
-/// What an `error` event inside a stream means.
+/// Classifies an `error` event in a stream.
 #[must_use]
-pub fn of_event(error: &ApiError, request_id: Option<String>) -> ModelError {
-    let text = sentence("broke its answer off", error, request_id);
+pub fn from_event(error: &ApiError, request_id: Option<String>) -> ModelError {
+    let text = error_text("ended its answer with error", error, request_id);
     if is_too_long(0, error) {
         ModelError::ContextTooLong { message: text, window_tokens: error.window_tokens() }
-    } else if error.kind.as_deref().is_some_and(|kind| LASTING.contains(&kind)) {
+    } else if error.kind.as_deref().is_some_and(|kind| FINAL_KINDS.contains(&kind)) {
         ModelError::Final(text)
     } else {
         ModelError::Temporary { message: text, retry_after: None }
     }
 }
 
-/// The id of a request, for those who run the server.
+/// The id of the request, for the operators of the server.
 #[must_use]
 pub fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get("request-id")?.to_str().ok()?.trim();
@@ -108,8 +124,8 @@ pub fn request_id(headers: &HeaderMap) -> Option<String> {
     (!id.is_empty()).then_some(id)
 }
 
-/// `what`, the error and the request's id as one sentence.
-fn sentence(what: &str, error: &ApiError, request_id: Option<String>) -> String {
+/// Joins `what`, the error and the request's id to one sentence.
+fn error_text(what: &str, error: &ApiError, request_id: Option<String>) -> String {
     let mut text = what.to_owned();
     if let Some(kind) = &error.kind {
         text = format!("{text} {}", shorten(kind));
@@ -120,7 +136,7 @@ fn sentence(what: &str, error: &ApiError, request_id: Option<String>) -> String 
     with_request_id(text, request_id)
 }
 
-/// A sentence with the request's id behind it.
+/// Appends the request's id to a sentence.
 #[must_use]
 pub fn with_request_id(text: String, request_id: Option<String>) -> String {
     match request_id {
@@ -129,19 +145,19 @@ pub fn with_request_id(text: String, request_id: Option<String>) -> String {
     }
 }
 
-/// A request of too many bytes is one too: only a shorter context mends it.
+/// Returns true if only a shorter context helps. This includes a request with too many bytes (413).
 fn is_too_long(status: u16, error: &ApiError) -> bool {
-    let says = |text: &Option<String>| {
+    let is_match = |text: &Option<String>| {
         text.as_ref().is_some_and(|text| {
             let text = text.to_lowercase();
-            TOO_LONG.iter().any(|words| text.contains(words))
+            TOO_LONG.iter().any(|pattern| text.contains(pattern))
         })
     };
-    status == 413 || says(&error.kind) || says(&error.message)
+    status == 413 || is_match(&error.kind) || is_match(&error.message)
 }
 
-/// What a server that speaks no JSON says: the title of its page, or its text.
-fn words_of_page(body: &str) -> String {
+/// The text of a response that is not JSON: the title of the page, or all of it.
+fn page_text(body: &str) -> String {
     let title = body.split_once("<title>").and_then(|(_, rest)| rest.split_once("</title>"));
     match title {
         Some((title, _)) => title.to_owned(),
@@ -150,7 +166,7 @@ fn words_of_page(body: &str) -> String {
     }
 }
 
-/// A server's words on one line, bounded.
+/// A server's text in one line of at most `WORDS_CHARS_MAX` characters.
 #[must_use]
 pub fn shorten(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
@@ -161,21 +177,21 @@ pub fn shorten(text: &str) -> String {
     }
 }
 
-/// How long the server asks to wait: milliseconds, seconds, or a date.
+/// The wait that the server asks for, given in milliseconds, in seconds or as a date.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
     if let Some(ms) = text("retry-after-ms").and_then(number) {
         return Some(bounded(ms / 1000.0));
     }
-    let asked = text(RETRY_AFTER.as_str())?;
-    if let Some(seconds) = number(asked) {
+    let value = text(RETRY_AFTER.as_str())?;
+    if let Some(seconds) = number(value) {
         return Some(bounded(seconds));
     }
-    // The server's own clock, where it says what it shows, is the one its date was made with.
-    let here = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now_s = text(DATE.as_str()).and_then(http_date).map_or(here.as_secs_f64(), |date| date.as_second() as f64);
-    http_date(asked).map(|until| bounded(until.as_second() as f64 - now_s))
+    // Compare with the server's clock, if it sent its date: it calculated the date of `retry-after` by that clock.
+    let local = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_s = text(DATE.as_str()).and_then(http_date).map_or(local.as_secs_f64(), |date| date.as_second() as f64);
+    http_date(value).map(|until| bounded(until.as_second() as f64 - now_s))
 }
 
 fn http_date(text: &str) -> Option<Timestamp> {
@@ -199,13 +215,13 @@ mod tests {
     }
 
     fn of(status: u16, pairs: &[(&'static str, &'static str)], body: &str) -> ModelError {
-        of_response(status, &headers(pairs), body, UNIX_EPOCH + Duration::from_secs(1_445_412_420))
+        from_response(status, &headers(pairs), body, UNIX_EPOCH + Duration::from_secs(1_445_412_420))
     }
 
     const OVERLOADED: &str = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"x":1}"#;
 
     #[test]
-    fn what_passes_is_asked_for_again_and_what_does_not_is_not() {
+    fn http_status_decides_temporary_or_final() {
         for status in [408, 409, 429, 500, 502, 503, 504, 529] {
             assert!(matches!(of(status, &[], OVERLOADED), ModelError::Temporary { .. }), "{status}");
         }
@@ -217,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_that_is_too_long_is_known_by_its_words() {
+    fn context_too_long_is_recognised_in_error_body() {
         for (status, body) in [
             (400, r#"{"error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 8 maximum"}}"#),
             (400, r#"{"error":{"message":"input length and `max_tokens` exceed context limit: 1 + 2 > 2"}}"#),
@@ -229,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_what_the_error_says() {
+    fn context_window_size_is_read_from_error() {
         for (message, window) in [
             (r#""prompt is too long: 210000 tokens > 200000 maximum""#, Some(200_000)),
             (
@@ -247,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_seconds_or_dates_and_bounded() {
+    fn retry_after_parses_seconds_and_dates_bounded() {
         let date = "Wed, 21 Oct 2015 07:28:00 GMT";
         for (pairs, seconds) in [
             (vec![("retry-after", "2")], Some(2.0)),
@@ -268,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_a_server_are_one_bounded_line_with_the_requests_id() {
+    fn server_error_text_is_one_line_with_request_id() {
         let error = of(529, &[("request-id", "req_7")], OVERLOADED);
         assert_eq!(error.to_string(), "answered 529 overloaded_error: Overloaded (request req_7)");
         let page = of(502, &[], "<html>\n<head><title>502\n Bad\x1b[31m Gateway</title>").to_string();
@@ -279,8 +295,8 @@ mod tests {
     }
 
     #[test]
-    fn errors_inside_a_stream_go_by_their_kind() {
-        let of = |kind: &str| of_event(&ApiError { kind: Some(kind.into()), ..ApiError::default() }, None);
+    fn stream_error_kind_decides_temporary_or_final() {
+        let of = |kind: &str| from_event(&ApiError { kind: Some(kind.into()), ..ApiError::default() }, None);
         assert!(matches!(of("overloaded_error"), ModelError::Temporary { .. }));
         assert!(matches!(of("brand_new_error"), ModelError::Temporary { .. }));
         assert!(matches!(of("authentication_error"), ModelError::Final(_)));

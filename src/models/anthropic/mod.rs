@@ -1,7 +1,7 @@
-//! The provider that speaks the Messages API, Anthropic's own or another server's: <https://platform.claude.com/docs/en/api/messages>.
+//! The provider for the Messages API of Anthropic or another server: <https://platform.claude.com/docs/en/api/messages>.
 //!
-//! Answers are streamed, so that people see words as they come and silence is told from slowness. It sends one request and
-//! says what came of it; it does not ask again.
+//! Answers are streamed, so that people see text early, and a slow server differs from a silent one. A call sends one request and
+//! never retries.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -10,73 +10,76 @@ use async_trait::async_trait;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Response, Url};
 
-use super::http::{self, Broken};
-use super::secret::{Pieces, Secret, scrub};
+use super::http::{self, TransportError};
+use super::secret::{Secret, StreamMasker, scrub};
 use super::sse::SseReader;
 use crate::domain::transcript::{Block, Usage};
 use crate::ports::{Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec};
-use assembly::{Assembly, Trouble};
+use assembly::{MessageAssembler, ProtocolError};
 
-// Not for other programs: fuzz targets reach these two.
+// `assembly` and `errors` are public for fuzz targets only.
 #[doc(hidden)]
 pub mod assembly;
 mod body;
 #[doc(hidden)]
 pub mod errors;
 
-/// Where Anthropic's own server is.
+/// The URL of Anthropic's server.
 pub const BASE_URL_DEFAULT: &str = "https://api.anthropic.com";
-/// The variable with the key.
+/// The variable with the API key.
 pub const API_KEY: &str = "ANTHROPIC_API_KEY";
-/// The variable with a token, sent as a bearer's.
+/// The variable with a bearer token.
 pub const AUTH_TOKEN: &str = "ANTHROPIC_AUTH_TOKEN";
-/// The variable with another base URL, for members whose config names none.
+/// The variable with a base URL, for members without `base_url` in the config.
 pub const BASE_URL: &str = "ANTHROPIC_BASE_URL";
 
 /// The version of the API (<https://platform.claude.com/docs/en/api/versioning>).
 const VERSION: &str = "2023-06-01";
-/// The least that any Claude model takes, in tokens (<https://platform.claude.com/docs/en/build-with-claude/context-windows>).
+/// The smallest context window of all Claude models, in tokens (<https://platform.claude.com/docs/en/build-with-claude/context-windows>).
 const CLAUDE_WINDOW_TOKENS: u64 = 200_000;
-/// The longest answer, in bytes as it is sent: this much, and for each token that may come as much as an event with it takes.
+/// The longest answer as sent, in bytes: this, and `TOKEN_BYTES_MAX` (an event with one token) for each allowed output token.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 const TOKEN_BYTES_MAX: usize = 512;
-/// The most that is read of an error.
+/// The longest part of an error that is read, in bytes.
 const ERROR_BYTES_MAX: usize = 16 * 1024;
 
-/// The provider; see the module.
 pub struct Anthropic {
     client: Client,
     url: Url,
     context_window_tokens: Option<u64>,
     headers: HeaderMap,
     secrets: Vec<Secret>,
+    /// The variables that hold the keys that are sent.
+    key_variables: Vec<&'static str>,
 }
 
-/// The client for a member.
+/// Builds the client for a member.
 ///
 /// # Errors
-/// A sentence that names the setting or variable that is missing or wrong.
+/// A text that names the missing or wrong setting or variable.
 pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
     Ok(Arc::new(Anthropic::new(spec, &|name| std::env::var(name).ok())?))
 }
 
-/// The server that `base_url`, or the variable in its place, names. The provider's own is not asked after.
+/// The server that `base_url` or the variable names; `None` for Anthropic's server.
 #[must_use]
 pub fn server(spec: &ModelSpec) -> Option<String> {
     let from_variable = || std::env::var(BASE_URL).ok().filter(|url| !url.trim().is_empty());
     let url = messages_url(&spec.base_url.clone().or_else(from_variable)?).ok()?;
-    let is_own = BASE_URL_DEFAULT.split("//").nth(1) == url.host_str();
-    Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)).filter(|_| !is_own)
+    if BASE_URL_DEFAULT.split("//").nth(1) == url.host_str() {
+        return None;
+    }
+    Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?))
 }
 
 impl Anthropic {
-    /// A client by these settings and what `variable` says of the environment.
+    /// Creates a client from these settings and the environment that `variable` reads.
     ///
     /// # Errors
     /// As [`connect`].
     pub fn new(spec: &ModelSpec, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         if spec.model.trim().is_empty() {
-            return Err("the anthropic provider needs `model`: the model's name as its API calls it".to_owned());
+            return Err("the anthropic provider needs `model`: the model's name in the API".to_owned());
         }
         let configured = spec.base_url.clone().map(|url| ("base_url", url));
         let from_variable = || variable(BASE_URL).filter(|url| !url.trim().is_empty()).map(|url| (BASE_URL, url));
@@ -87,48 +90,49 @@ impl Anthropic {
             (HeaderName::from_static("anthropic-version"), HeaderValue::from_static(VERSION)),
             (CONTENT_TYPE, HeaderValue::from_static("application/json")),
         ]);
-        let mut secrets = Vec::new();
+        let (mut secrets, mut key_variables) = (Vec::new(), Vec::new());
         for (name, header, prefix) in [(API_KEY, "x-api-key", ""), (AUTH_TOKEN, "authorization", "Bearer ")] {
             let Some(secret) = variable(name).as_deref().and_then(Secret::new) else { continue };
             headers.insert(header, secret.header(prefix).map_err(|reason| format!("{name} {reason}"))?);
             secrets.push(secret);
+            key_variables.push(name);
         }
         if secrets.is_empty() && BASE_URL_DEFAULT.split("//").nth(1) == url.host_str() {
             return Err(format!("{BASE_URL_DEFAULT} needs a key: set {API_KEY} (or {AUTH_TOKEN}) in the environment"));
         }
         let context_window_tokens = spec.model.starts_with("claude-").then_some(CLAUDE_WINDOW_TOKENS);
-        Ok(Self { client: http::client(&url)?, url, context_window_tokens, headers, secrets })
+        Ok(Self { client: http::client(&url)?, url, context_window_tokens, headers, secrets, key_variables })
     }
 
-    /// `text` without any key.
+    /// `text` with all keys masked.
     fn scrub(&self, text: String) -> String {
         scrub(&self.secrets, text)
     }
 
-    /// A block without any key: a server that repeats one must not get it into a transcript, in however many pieces it came.
+    /// A block with all keys masked. A key that the server repeats must not get into a transcript, even if it came in several pieces.
     fn scrub_block(&self, block: Block) -> Block {
         let text = serde_json::to_string(&block).unwrap_or_default();
         let scrubbed = self.scrub(text.clone());
         if scrubbed == text {
             return block;
         }
-        serde_json::from_str(&scrubbed).unwrap_or_else(|_| Block::text("(an answer with a key in it)"))
+        serde_json::from_str(&scrubbed).unwrap_or_else(|_| Block::text("(an answer that contained a key)"))
     }
 
     fn scrub_error(&self, error: ModelError) -> ModelError {
-        let named = |text: String| self.scrub(format!("{} {text}", self.address()));
+        let with_address = |text: String| self.scrub(format!("{} {text}", self.address()));
         match error {
             ModelError::Temporary { message, retry_after } => {
-                ModelError::Temporary { message: named(message), retry_after }
+                ModelError::Temporary { message: with_address(message), retry_after }
             }
             ModelError::ContextTooLong { message, window_tokens } => {
-                ModelError::ContextTooLong { message: named(message), window_tokens }
+                ModelError::ContextTooLong { message: with_address(message), window_tokens }
             }
-            ModelError::Final(text) => ModelError::Final(named(text)),
+            ModelError::Final(text) => ModelError::Final(with_address(text)),
         }
     }
 
-    /// Where the server is: its host, and its port where that is not the usual one.
+    /// The server's host, with the port if it is not the default one.
     fn address(&self) -> String {
         let host = self.url.host_str().unwrap_or("the server");
         self.url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
@@ -142,16 +146,16 @@ impl Anthropic {
                 if error.is_connect() {
                     listener.declined();
                 }
-                return Err(passing(http::unanswered(error)));
+                return Err(temporary(http::no_answer_reason(error)));
             }
-            Err(_) => return Err(broken(&Broken::Silent(request.silence_timeout), None)),
+            Err(_) => return Err(transport_error(&TransportError::Silent(request.silence_timeout), None)),
         };
         listener.alive();
         let response = self.expect_stream(response, request, listener).await?;
         self.read(response, request, listener).await
     }
 
-    /// The response, when it is the stream that was asked for.
+    /// Returns the response if it is the requested stream.
     async fn expect_stream(
         &self,
         response: Response,
@@ -162,7 +166,7 @@ impl Anthropic {
         let encoding = headers.get(CONTENT_ENCODING).filter(|encoding| encoding.as_bytes() != b"identity");
         if let Some(encoding) = encoding {
             let encoding = errors::shorten(&String::from_utf8_lossy(encoding.as_bytes()));
-            let text = format!("answered {status} in the encoding {encoding}, which was not asked for");
+            let text = format!("answered {status} in the encoding {encoding}, which was not requested");
             return Err(ModelError::Final(errors::with_request_id(text, errors::request_id(&headers))));
         }
         let is_stream = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
@@ -172,16 +176,19 @@ impl Anthropic {
         if status == 200 {
             let kind = headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()));
             let kind = kind.map(|kind| format!(", with {}", errors::shorten(&kind))).unwrap_or_default();
-            let text = format!("answers without a stream of events{kind}: Brigade needs one");
+            let text = format!("answered without a stream of events{kind}; Brigade needs one");
             return Err(ModelError::Final(errors::with_request_id(text, errors::request_id(&headers))));
         }
-        let bytes = http::beginning(response, request.silence_timeout, ERROR_BYTES_MAX).await;
+        let bytes = http::read_beginning(response, request.silence_timeout, ERROR_BYTES_MAX).await;
         let body = self.scrub(String::from_utf8_lossy(&bytes).into_owned());
         listener.declined();
-        match errors::of_response(status, &headers, &body, SystemTime::now()) {
-            // The address carries neither a password nor a query.
+        match errors::from_response(status, &headers, &body, SystemTime::now()) {
+            ModelError::Final(_) if matches!(status, 401 | 403) => {
+                Err(ModelError::Final(errors::key_refused(status, &body, &self.key_variables)))
+            }
+            // The URL has neither a password nor a query.
             ModelError::Final(text) if status == 404 => Err(ModelError::Final(format!(
-                "{text}; asked for {}: does this server speak the Messages API, and know the model?",
+                "{text}; the request went to {}: check that this server has the Messages API and the model",
                 self.url
             ))),
             error => Err(error),
@@ -196,60 +203,63 @@ impl Anthropic {
     ) -> Result<ModelResponse, ModelError> {
         let request_id = errors::request_id(response.headers());
         let bytes_max = ANSWER_BYTES_MAX + TOKEN_BYTES_MAX.saturating_mul(request.output_tokens_max as usize);
-        let (mut reader, mut assembly, mut bytes) = (SseReader::default(), Assembly::default(), 0);
-        let listener = Masked { secrets: &self.secrets, pieces: Mutex::default(), listener };
-        while !assembly.is_whole() {
+        let (mut reader, mut assembler, mut bytes) = (SseReader::default(), MessageAssembler::default(), 0);
+        let listener = MaskingListener { secrets: &self.secrets, pieces: Mutex::default(), listener };
+        while !assembler.is_complete() {
             let piece = http::next_piece(&mut response, request.silence_timeout).await;
-            let Some(piece) = piece.map_err(|reason| broken(&reason, request_id.clone()))? else {
-                let text = "ended its answer before it was whole".to_owned();
-                return Err(passing(errors::with_request_id(text, request_id)));
+            let Some(piece) = piece.map_err(|reason| transport_error(&reason, request_id.clone()))? else {
+                let text = "ended its answer too early".to_owned();
+                return Err(temporary(errors::with_request_id(text, request_id)));
             };
             listener.alive();
             bytes += piece.as_ref().len();
             if bytes > bytes_max {
                 return Err(ModelError::Final(format!("sent an answer of more than {bytes_max} bytes")));
             }
-            let events =
-                reader.feed(piece.as_ref()).map_err(|error| ModelError::Final(format!("is refused: {error}")))?;
+            let events = reader
+                .feed(piece.as_ref())
+                .map_err(|error| ModelError::Final(format!("sent an invalid answer: {error}")))?;
             for mut event in events {
                 event.data = self.scrub(event.data);
-                assembly.take(&event, &listener).map_err(|trouble| of_trouble(trouble, request_id.clone()))?;
+                assembler
+                    .process_event(&event, &listener)
+                    .map_err(|error| protocol_error(error, request_id.clone()))?;
             }
         }
         listener.end();
-        http::to_the_end(response).await;
-        let mut answer = assembly.finish(&format!("call-{}", request.messages.len()));
+        http::read_to_end(response).await;
+        let mut answer = assembler.finish(&format!("call-{}", request.messages.len()));
         answer.content = answer.content.into_iter().map(|block| self.scrub_block(block)).collect();
         Ok(answer)
     }
 }
 
-/// Hands words on without keys: a server that repeats one may do so in pieces.
-struct Masked<'a> {
+/// Passes text on without keys. A server can repeat a key in several pieces.
+struct MaskingListener<'a> {
     secrets: &'a [Secret],
-    pieces: Mutex<Pieces>,
+    pieces: Mutex<StreamMasker>,
     listener: &'a dyn Listener,
 }
 
-impl Masked<'_> {
+impl MaskingListener<'_> {
     fn pass(&self, text: &str) {
         if !text.is_empty() {
             self.listener.text(text);
         }
     }
 
-    fn pieces(&self) -> MutexGuard<'_, Pieces> {
+    fn pieces(&self) -> MutexGuard<'_, StreamMasker> {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer is whole: what was held back is no key.
+    /// Passes on the text that was held back: after the end of the answer it cannot be part of a key.
     fn end(&self) {
         let rest = self.pieces().rest();
         self.pass(&rest);
     }
 }
 
-impl Listener for Masked<'_> {
+impl Listener for MaskingListener<'_> {
     fn alive(&self) {
         self.listener.alive();
     }
@@ -281,49 +291,49 @@ impl ModelClient for Anthropic {
     async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Result<ModelResponse, ModelError> {
         let answer = tokio::time::timeout(request.answer_timeout, self.exchange(&request, listener)).await;
         let answer = answer.unwrap_or_else(|_| {
-            Err(passing(format!("did not end its answer within {} s", request.answer_timeout.as_secs_f32())))
+            Err(temporary(format!("did not end its answer within {} s", request.answer_timeout.as_secs_f32())))
         });
         answer.map_err(|error| self.scrub_error(error))
     }
 }
 
-/// Where messages are sent to, below `base`. A base that names the API's version already is taken as meant.
+/// The URL for messages below `base`. `base` can end with `/v1`.
 fn messages_url(base: &str) -> Result<Url, String> {
     let base = base.trim().trim_end_matches('/');
     if !["http://", "https://"]
         .iter()
         .any(|scheme| base.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
     {
-        return Err("needs http:// or https:// in front".to_owned());
+        return Err("must start with http:// or https://".to_owned());
     }
     let base = base.strip_suffix("/v1").unwrap_or(base);
-    let url: Url = format!("{base}/v1/messages").parse().map_err(|error| format!("is no address: {error}"))?;
+    let url: Url = format!("{base}/v1/messages").parse().map_err(|error| format!("is not a URL: {error}"))?;
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(format!("must not carry a password: set {API_KEY} or {AUTH_TOKEN}"));
+        return Err(format!("must not contain a password: set {API_KEY} or {AUTH_TOKEN}"));
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err("must not have a `?` or `#`".to_owned());
+        return Err("must not contain `?` or `#`".to_owned());
     }
     Ok(url)
 }
 
-fn passing(message: String) -> ModelError {
+fn temporary(message: String) -> ModelError {
     ModelError::Temporary { message, retry_after: None }
 }
 
-fn broken(reason: &Broken, request_id: Option<String>) -> ModelError {
+fn transport_error(reason: &TransportError, request_id: Option<String>) -> ModelError {
     let text = match reason {
-        Broken::Silent(timeout) => format!("sent nothing for {} s", timeout.as_secs_f32()),
-        Broken::Failed(reason) => format!("broke off: {reason}"),
+        TransportError::Silent(timeout) => format!("sent nothing for {} s", timeout.as_secs_f32()),
+        TransportError::Failed(reason) => format!("lost the connection: {reason}"),
     };
-    passing(errors::with_request_id(text, request_id))
+    temporary(errors::with_request_id(text, request_id))
 }
 
-fn of_trouble(trouble: Trouble, request_id: Option<String>) -> ModelError {
-    match trouble {
-        Trouble::Told(error) => errors::of_event(&error, request_id),
-        Trouble::Malformed(reason) => {
-            passing(errors::with_request_id(format!("sent what is no answer: {reason}"), request_id))
+fn protocol_error(error: ProtocolError, request_id: Option<String>) -> ModelError {
+    match error {
+        ProtocolError::Reported(error) => errors::from_event(&error, request_id),
+        ProtocolError::Malformed(reason) => {
+            temporary(errors::with_request_id(format!("sent an invalid answer: {reason}"), request_id))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What holds for every conversation and every way a stream is cut, and what each part of an answer becomes.
+//! Tests of request bodies, stream assembler and the client's settings.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,21 +7,21 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::assembly::{Assembly, Trouble};
+use super::assembly::{MessageAssembler, ProtocolError};
 use super::*;
 use crate::domain::transcript::{Role, Usage};
 use crate::models::sse::SseEvent;
-use crate::ports::{ChatMessage, Purpose, StopReason, ToolSpec};
+use crate::ports::{ChatMessage, RequestPurpose, StopReason, ToolSpec};
 
-/// Remembers what it hears.
+/// Records all calls.
 #[derive(Default)]
-struct Heard {
+struct RecordingListener {
     texts: Mutex<Vec<String>>,
     signs: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-impl Listener for Heard {
+impl Listener for RecordingListener {
     fn alive(&self) {
         self.signs.fetch_add(1, Ordering::Relaxed);
     }
@@ -37,21 +37,22 @@ impl Listener for Heard {
     fn used(&self, _usage: Usage) {}
 }
 
-/// The answer in a stream that comes in pieces of these sizes, and the text as it was heard.
+/// The answer of a stream in pieces of these sizes, and the streamed text.
 fn answer_in_pieces(stream: &str, sizes: &[usize]) -> (ModelResponse, String) {
-    let (mut reader, mut assembly, heard) = (SseReader::default(), Assembly::default(), Heard::default());
+    let (mut reader, mut assembler, heard) =
+        (SseReader::default(), MessageAssembler::default(), RecordingListener::default());
     let mut rest = stream.as_bytes();
     let mut sizes = sizes.iter().cycle();
     while !rest.is_empty() {
-        let (piece, behind) = rest.split_at((*sizes.next().unwrap()).min(rest.len()));
+        let (piece, remaining) = rest.split_at((*sizes.next().unwrap()).min(rest.len()));
         for event in reader.feed(piece).unwrap() {
-            assembly.take(&event, &heard).unwrap();
+            assembler.process_event(&event, &heard).unwrap();
         }
-        rest = behind;
+        rest = remaining;
     }
-    assert!(assembly.is_whole());
+    assert!(assembler.is_complete());
     let text = heard.texts.lock().unwrap().concat();
-    (assembly.finish("call-1"), text)
+    (assembler.finish("call-1"), text)
 }
 
 fn stream(events: &[Value]) -> String {
@@ -76,8 +77,8 @@ fn end(stop_reason: Value) -> Vec<Value> {
     vec![delta, json!({"type": "message_stop"})]
 }
 
-/// All that the API's page on streaming shows, with things nobody knows in between.
-fn everything() -> Vec<Value> {
+/// All events of the API's page on streaming, with unknown ones in between.
+fn full_stream() -> Vec<Value> {
     let usage = json!({"input_tokens": 25, "output_tokens": 1, "cache_read_input_tokens": 7, "cache_creation_input_tokens": null});
     let mut events = vec![
         json!({"type": "message_start", "message": {"id": "msg_1", "content": [], "usage": usage, "new": [1]}}),
@@ -108,8 +109,8 @@ fn everything() -> Vec<Value> {
 }
 
 #[test]
-fn every_part_of_an_answer_is_kept() {
-    let (answer, heard) = answer_in_pieces(&stream(&everything()), &[9999]);
+fn stream_assembly_keeps_every_content_block() {
+    let (answer, heard) = answer_in_pieces(&stream(&full_stream()), &[9999]);
     let input = json!({"command": "echo ü", "n": [1.5, 2]});
     let expected = [
         Block::Other(json!({"type": "thinking", "thinking": "Ich grüße.", "signature": "c2ln"})),
@@ -124,7 +125,7 @@ fn every_part_of_an_answer_is_kept() {
 }
 
 #[test]
-fn what_other_servers_leave_out_is_done_without() {
+fn stream_with_missing_fields_is_assembled() {
     let mut events = vec![
         json!({"type": "message_start", "message": {"id": 7}}),
         start(0, json!({"type": "tool_use", "id": "any id: 1", "name": "idle", "odd": true})),
@@ -144,22 +145,22 @@ fn what_other_servers_leave_out_is_done_without() {
 }
 
 #[test]
-fn the_name_of_an_event_stands_in_for_a_missing_type() {
+fn sse_event_name_replaces_missing_type() {
     let event = |name: &str, data: &str| SseEvent { name: name.to_owned(), data: data.to_owned() };
-    let mut assembly = Assembly::default();
+    let mut assembler = MessageAssembler::default();
     for event in [
         event("message_start", "{}"),
         event("content_block_start", r#"{"index":0,"content_block":{"type":"text","text":"a"}}"#),
         event("content_block_delta", r#"{"index":0,"delta":{"text":"b"}}"#),
         event("message_stop", "{}"),
     ] {
-        assembly.take(&event, &()).unwrap();
+        assembler.process_event(&event, &()).unwrap();
     }
-    assert_eq!(assembly.finish("").content, [Block::text("ab")]);
+    assert_eq!(assembler.finish("").content, [Block::text("ab")]);
 }
 
 #[test]
-fn every_reason_to_stop_is_told_apart() {
+fn stop_reasons_are_mapped() {
     for (reason, expected) in [
         (json!("end_turn"), StopReason::EndTurn),
         (json!("tool_use"), StopReason::ToolUse),
@@ -176,7 +177,7 @@ fn every_reason_to_stop_is_told_apart() {
 }
 
 #[test]
-fn arguments_that_are_no_whole_object_stay_text() {
+fn incomplete_tool_arguments_stay_text() {
     for (json, is_closed) in [("{\"command\": \"rm -r", true), ("[1]", true), ("7", true), ("{}", false), ("", false)] {
         let mut events = vec![
             start(0, json!({"type": "tool_use", "id": "x", "name": "bash", "input": {}})),
@@ -186,26 +187,29 @@ fn arguments_that_are_no_whole_object_stay_text() {
         events.extend(end(json!("tool_use")));
         let (answer, _) = answer_in_pieces(&stream(&events), &[9999]);
         let Block::ToolUse { input, .. } = &answer.content[0] else { panic!("{answer:?}") };
-        assert_eq!(*input, Value::String(json.to_owned()), "never an object, so never run");
+        assert_eq!(*input, Value::String(json.to_owned()), "a call with text is never run");
     }
 }
 
 #[test]
-fn what_is_no_event_of_the_api_is_trouble() {
+fn malformed_stream_event_is_an_error() {
     for data in
         ["{", "7", "", r#"{"type":"content_block_delta","index":4,"delta":{}}"#, r#"{"type":"message_delta"} x"#]
     {
         let event = SseEvent { name: String::new(), data: data.to_owned() };
-        assert!(matches!(Assembly::default().take(&event, &()), Err(Trouble::Malformed(_))), "{data}");
+        assert!(
+            matches!(MessageAssembler::default().process_event(&event, &()), Err(ProtocolError::Malformed(_))),
+            "{data}"
+        );
     }
     let odd = SseEvent { name: "brand_new".into(), data: "[DONE]".to_owned() };
-    assert!(Assembly::default().take(&odd, &()).is_ok());
+    assert!(MessageAssembler::default().process_event(&odd, &()).is_ok());
     let event = SseEvent { name: "error".into(), data: r#"{"error":{"type":"overloaded_error"}}"#.to_owned() };
-    assert!(matches!(Assembly::default().take(&event, &()), Err(Trouble::Told(_))));
+    assert!(matches!(MessageAssembler::default().process_event(&event, &()), Err(ProtocolError::Reported(_))));
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_named_and_no_key_is_quoted() {
+fn client_config_error_never_quotes_key() {
     let new = |model: &str, base_url: Option<&str>, variables: &[(&str, &str)]| {
         let spec = ModelSpec {
             provider: "anthropic".into(),
@@ -229,7 +233,7 @@ fn what_is_missing_or_wrong_is_named_and_no_key_is_quoted() {
     assert_eq!(new("m", Some("http://b/v1"), &[(BASE_URL, "http://a")]).unwrap(), "http://b/v1/messages");
     for (url, word) in [
         ("ftp://x", "http://"),
-        ("127.0.0.1:1", "needs http:// or https:// in front"),
+        ("127.0.0.1:1", "must start with http:// or https://"),
         ("x y", "`base_url`"),
         ("http://me:pw12345@x", "password"),
         ("http://x/?a", "?"),
@@ -254,13 +258,13 @@ fn request(messages: &[ChatMessage]) -> ModelRequest {
         messages: messages.iter().cloned().map(Arc::new).collect(),
         tools: [tool("bash"), tool("idle")].into(),
         output_tokens_max: 99,
-        purpose: Purpose::Turn,
+        purpose: RequestPurpose::Turn,
         silence_timeout: Duration::MAX,
         answer_timeout: Duration::MAX,
     }
 }
 
-fn sent(request: &ModelRequest) -> Value {
+fn sent_body(request: &ModelRequest) -> Value {
     serde_json::from_slice(&body::body(request)).unwrap()
 }
 
@@ -273,7 +277,7 @@ fn assistant(content: Vec<Block>) -> ChatMessage {
 }
 
 #[test]
-fn a_body_says_what_the_api_takes_and_no_more() {
+fn request_body_has_only_fields_of_the_api() {
     let call = |id: &str, input: Value| Block::ToolUse { id: id.into(), name: "bash".into(), input };
     let result =
         |id: &str, is_error: bool| Block::ToolResult { tool_use_id: id.into(), content: String::new(), is_error };
@@ -291,7 +295,7 @@ fn a_body_says_what_the_api_takes_and_no_more() {
         assistant(vec![Block::Other(json!({"type": "thinking", "thinking": "cut"}))]),
         user(vec![Block::Other(json!({"type": "image"}))]),
     ]);
-    let body = sent(&request);
+    let body = sent_body(&request);
     let mark = json!({"type": "ephemeral"});
     assert_eq!(
         body["messages"],
@@ -317,14 +321,14 @@ fn a_body_says_what_the_api_takes_and_no_more() {
     assert_eq!((&body["max_tokens"], &body["stream"]), (&json!(99), &json!(true)));
     assert_eq!(body["system"], json!([{"type": "text", "text": "You are 'bob'", "cache_control": mark}]));
     assert_eq!((&body["tools"][0].get("cache_control"), &body["tools"][1]["cache_control"]), (&None, &mark));
-    request.purpose = Purpose::Summary;
-    assert_eq!(sent(&request), body, "a summary reads what the cache has");
-    request.purpose = Purpose::SummaryWithoutTools;
-    assert_eq!(sent(&request)["tool_choice"], json!({"type": "none"}));
+    request.purpose = RequestPurpose::Summary;
+    assert_eq!(sent_body(&request), body, "a summary request uses the cache");
+    request.purpose = RequestPurpose::SummaryWithoutTools;
+    assert_eq!(sent_body(&request)["tool_choice"], json!({"type": "none"}));
 }
 
-/// A block a model may say, numbered so that ids differ.
-fn said() -> impl Strategy<Value = Block> {
+/// A block that a model can send.
+fn model_block() -> impl Strategy<Value = Block> {
     prop_oneof![
         "[ a-zü\n\"]{0,6}".prop_map(Block::text),
         ("[a-z]{1,3}", "[ a\"]{0,4}").prop_map(|(key, text)| Block::ToolUse {
@@ -338,9 +342,9 @@ fn said() -> impl Strategy<Value = Block> {
     ]
 }
 
-/// What the harness answers: a result for every call, and sometimes more.
-fn answered(said: &[Block], told: &str) -> Vec<Block> {
-    let calls = said.iter().filter(|block| matches!(block, Block::ToolUse { .. }));
+/// The harness's answer: a result for every call, and a text.
+fn harness_answer(blocks: &[Block], told: &str) -> Vec<Block> {
+    let calls = blocks.iter().filter(|block| matches!(block, Block::ToolUse { .. }));
     let result = |_| Block::ToolResult { tool_use_id: "x".into(), content: told.to_owned(), is_error: false };
     let mut content: Vec<Block> = calls.map(result).collect();
     content.push(Block::text(format!("next {told}")));
@@ -349,21 +353,21 @@ fn answered(said: &[Block], told: &str) -> Vec<Block> {
 
 proptest! {
     #[test]
-    fn where_a_stream_is_cut_into_pieces_does_not_matter(sizes in prop::collection::vec(1..40_usize, 1..60)) {
-        let whole = answer_in_pieces(&stream(&everything()), &[99_999]);
-        prop_assert_eq!(answer_in_pieces(&stream(&everything()), &sizes), whole);
+    fn stream_assembly_is_independent_of_chunking(sizes in prop::collection::vec(1..40_usize, 1..60)) {
+        let whole = answer_in_pieces(&stream(&full_stream()), &[99_999]);
+        prop_assert_eq!(answer_in_pieces(&stream(&full_stream()), &sizes), whole);
     }
 
-    /// What a cache goes by: but for the marks, a body begins with all bytes of the body before it.
+    /// The provider's cache needs this: without the marks, a body begins with all bytes of the body before it.
     #[test]
-    fn a_growing_conversation_repeats_its_body_byte_for_byte(
-        turns in prop::collection::vec((prop::collection::vec(said(), 0..30), "[a-z<\"]{0,5}"), 1..8),
+    fn request_body_extends_previous_body_bytes(
+        turns in prop::collection::vec((prop::collection::vec(model_block(), 0..30), "[a-z<\"]{0,5}"), 1..8),
     ) {
         const MARK: &str = r#","cache_control":{"type":"ephemeral"}"#;
         let mut messages = vec![user(vec![Block::text("<identity>"), Block::text("task")])];
         let mut before = String::new();
         let mut ends_before = None;
-        for (said, told) in turns {
+        for (blocks, told) in turns {
             let bytes = String::from_utf8(body::body(&request(&messages))).unwrap();
             prop_assert!(bytes.matches(MARK).count() <= 4, "{bytes}");
             let body: Value = serde_json::from_str(&bytes).unwrap();
@@ -371,23 +375,23 @@ proptest! {
             let is_marked = |place: usize| sent[place]["content"].as_array().unwrap().last().unwrap()["cache_control"].is_object();
             prop_assert!(is_marked(sent.len() - 1));
             if let Some(place) = ends_before {
-                prop_assert!(is_marked(place), "where the request before ended is marked still");
+                prop_assert!(is_marked(place), "the end of the request before is still marked");
             }
             ends_before = Some(sent.len() - 1);
             let plain = bytes.replace(MARK, "");
             prop_assert!(plain.starts_with(before.strip_suffix("]}").unwrap_or("")), "{before}\n{plain}");
             before = plain;
-            let results = answered(&said, &told);
-            messages.push(assistant(said));
+            let results = harness_answer(&blocks, &told);
+            messages.push(assistant(blocks));
             messages.push(user(results));
         }
     }
 }
 
 #[test]
-fn all_that_came_of_an_answer_is_heard_whatever_it_is() {
-    let heard = Heard::default();
-    let mut assembly = Assembly::default();
+fn received_bytes_count_every_block_kind() {
+    let heard = RecordingListener::default();
+    let mut assembler = MessageAssembler::default();
     let blocks = [
         (json!({"type": "thinking", "thinking": "ab"}), json!({"thinking": "cde"})),
         (json!({"type": "thinking"}), json!({"signature": "xyz="})),
@@ -398,7 +402,7 @@ fn all_that_came_of_an_answer_is_heard_whatever_it_is() {
     for (index, (block, more)) in blocks.into_iter().enumerate() {
         for event in [start(index as u64, block), delta(index as u64, more)] {
             let name = event["type"].as_str().unwrap().to_owned();
-            assembly.take(&SseEvent { name, data: event.to_string() }, &heard).unwrap();
+            assembler.process_event(&SseEvent { name, data: event.to_string() }, &heard).unwrap();
         }
     }
     assert_eq!(heard.bytes.load(Ordering::Relaxed), 5 + 4 + 5 + 7 + 2);

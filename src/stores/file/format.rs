@@ -1,4 +1,4 @@
-//! `.team/FORMAT`: the version of the files, so that an older Brigade does not spoil those of a newer one.
+//! `.team/FORMAT`: the version of the file formats. It keeps an older Brigade from damaging the files of a newer one.
 
 use std::io;
 use std::path::Path;
@@ -6,20 +6,20 @@ use std::path::Path;
 use crate::ports::{StoreError, StoreResult};
 use crate::stores::fs::FileSystem;
 
-use super::replace::replace;
+use super::atomic_write::replace;
 use super::{Durability, failed};
 
-/// The format this Brigade writes, and the newest it knows.
+/// The format that this Brigade writes, and the newest that it reads.
 pub const FORMAT: u64 = 1;
 
-/// The file's name in `.team`. Every launch makes it where it is missing.
+/// The file's name in `.team`. Every launch creates it if it is missing.
 pub const FORMAT_FILE: &str = "FORMAT";
 const FORMAT_BYTES_MAX: u64 = 1024;
 
-/// Refuses the files of a newer Brigade. A workspace without the file is one of ours to be.
+/// Refuses the files of a newer Brigade. Accepts a workspace without the file.
 ///
 /// # Errors
-/// [`StoreError::NewerFormat`]; [`StoreError::Io`] also when the file is no number.
+/// [`StoreError::NewerFormat`]; [`StoreError::Io`] also if the file does not contain a number.
 pub fn check_format(files: &dyn FileSystem, team_folder: &Path) -> StoreResult<()> {
     match read_format(files, team_folder)? {
         Some(found) if found > FORMAT => {
@@ -30,7 +30,7 @@ pub fn check_format(files: &dyn FileSystem, team_folder: &Path) -> StoreResult<(
     }
 }
 
-/// Says the format, where nothing says it yet.
+/// Writes the format if the file is missing.
 ///
 /// # Errors
 /// [`StoreError::Io`].
@@ -50,8 +50,8 @@ fn read_format(files: &dyn FileSystem, team_folder: &Path) -> StoreResult<Option
     };
     let text = String::from_utf8_lossy(&bytes);
     let number = text.trim().parse().map_err(|_| {
-        let said = format!("`{}` is no number of a format", text.trim().escape_debug());
-        failed("read", &path)(io::Error::new(io::ErrorKind::InvalidData, said))
+        let reason = format!("`{}` is not a format number", text.trim().escape_debug());
+        failed("read", &path)(io::Error::new(io::ErrorKind::InvalidData, reason))
     })?;
     Ok(Some(number))
 }
@@ -62,7 +62,7 @@ mod tests {
     use crate::stores::fs::RealFileSystem;
 
     #[test]
-    fn a_newer_format_is_refused_and_ours_is_written_once() {
+    fn newer_format_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let files = RealFileSystem::default();
         let path = folder.path();

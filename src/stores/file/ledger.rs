@@ -1,7 +1,6 @@
-//! The ledger, `.team/ledger.jsonl`: a line for each request to a model before it is sent, and one once it is over. It knows
-//! nothing of budgets or prices.
+//! The ledger, `.team/ledger.jsonl`: one line before a model request is sent, and one after it ends.
 //!
-//! One process appends. When the file has grown large it is replaced by the few lines that come to the same.
+//! Only one process appends. A large file is folded: it is replaced by a few lines with the same totals.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,24 +8,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::domain::spend::{Book, LedgerLine};
+use crate::domain::budget::{LedgerRecord, LedgerTotals};
 use crate::ports::{Ledger, StoreResult};
 use crate::stores::fs::FileSystem;
 
-use super::append::{left_behind, rest_behind};
-use super::replace::replace;
+use super::append_file::{missing_bytes, unfinished_bytes};
+use super::atomic_write::replace;
 use super::{Durability, blocking, failed};
 
-/// The file.
+/// The file's name in `.team`.
 pub const LEDGER_FILE: &str = "ledger.jsonl";
 
-/// With more bytes it is replaced by the few lines that come to the same.
+/// The size in bytes above which the file is folded.
 pub const LEDGER_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
-/// The largest file that is read, in bytes: many times what it may become.
+/// The largest file that is read, in bytes: many times the expected size.
 const READ_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// The ledger in its file.
+/// The ledger in a file.
 pub struct FileLedger {
     inner: Arc<Inner>,
 }
@@ -38,14 +37,14 @@ struct Inner {
     file: Mutex<File>,
 }
 
-/// What is known of the file by the process that appends.
+/// The cached facts about the file, in the process that appends.
 #[derive(Default)]
 struct File {
-    /// The bytes that are sound; `None` before the first look.
-    sound_bytes: Option<u64>,
-    /// Whether there may be more behind them: the last append failed, or the process before died.
+    /// The length of the complete lines; `None` before the first read.
+    valid_bytes: Option<u64>,
+    /// True if an incomplete line may follow: the last append failed, or the previous process died.
     may_be_torn: bool,
-    /// With more bytes it is folded.
+    /// The size in bytes above which the file is folded.
     fold_above: u64,
 }
 
@@ -56,7 +55,7 @@ impl FileLedger {
         Self::with_bytes(files, team_folder, LEDGER_BYTES_MAX)
     }
 
-    /// The same, folded above `bytes_max`.
+    /// The ledger below `team_folder`, folded above `bytes_max`.
     #[must_use]
     pub fn with_bytes(files: Arc<dyn FileSystem>, team_folder: &Path, bytes_max: u64) -> Self {
         let file = Mutex::new(File { fold_above: bytes_max, ..File::default() });
@@ -66,12 +65,12 @@ impl FileLedger {
 
 #[async_trait]
 impl Ledger for FileLedger {
-    async fn read(&self) -> StoreResult<Book> {
+    async fn read(&self) -> StoreResult<LedgerTotals> {
         let inner = Arc::clone(&self.inner);
-        blocking(move || Ok(inner.read()?.book)).await
+        blocking(move || Ok(inner.read()?.totals)).await
     }
 
-    async fn append(&self, lines: Vec<LedgerLine>) -> StoreResult<()> {
+    async fn append(&self, lines: Vec<LedgerRecord>) -> StoreResult<()> {
         if lines.is_empty() {
             return Ok(());
         }
@@ -80,10 +79,9 @@ impl Ledger for FileLedger {
     }
 }
 
-/// The file as it was read.
-struct Read {
-    book: Book,
-    sound_bytes: u64,
+struct Content {
+    totals: LedgerTotals,
+    valid_bytes: u64,
     is_torn: bool,
 }
 
@@ -92,41 +90,41 @@ impl Inner {
         self.folder.join(LEDGER_FILE)
     }
 
-    fn read(&self) -> StoreResult<Read> {
+    fn read(&self) -> StoreResult<Content> {
         let path = self.path();
         let bytes = match self.files.read(&path, 0, READ_BYTES_MAX) {
             Ok((bytes, _)) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(failed("read", &path)(error)),
         };
-        let sound = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        let (mut book, mut torn) = (Book::default(), 0);
-        for line in bytes[..sound].split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
-            match serde_json::from_slice::<LedgerLine>(line) {
-                Ok(line) => book.take(&line.entry),
-                Err(_) => torn += 1,
+        let valid_bytes = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let (mut totals, mut invalid) = (LedgerTotals::default(), 0);
+        for line in bytes[..valid_bytes].split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
+            match serde_json::from_slice::<LedgerRecord>(line) {
+                Ok(line) => totals.apply(&line.entry),
+                Err(_) => invalid += 1,
             }
         }
-        if torn > 0 {
-            tracing::warn!(ledger = %path.display(), lines = torn, "lines of the ledger are torn; they are passed over");
+        if invalid > 0 {
+            tracing::warn!(ledger = %path.display(), lines = invalid, "skipped invalid lines of the ledger");
         }
-        Ok(Read { book, sound_bytes: sound as u64, is_torn: sound < bytes.len() })
+        Ok(Content { totals, valid_bytes: valid_bytes as u64, is_torn: valid_bytes < bytes.len() })
     }
 
-    fn append(&self, lines: &[LedgerLine]) -> StoreResult<()> {
+    fn append(&self, lines: &[LedgerRecord]) -> StoreResult<()> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.path();
         let text: String = lines.iter().map(|line| line.to_line() + "\n").collect();
-        let sound_bytes = match file.sound_bytes {
+        let valid_bytes = match file.valid_bytes {
             Some(bytes) => bytes,
             None => {
                 let read = self.read()?;
-                (file.sound_bytes, file.may_be_torn) = (Some(read.sound_bytes), read.is_torn);
-                read.sound_bytes
+                (file.valid_bytes, file.may_be_torn) = (Some(read.valid_bytes), read.is_torn);
+                read.valid_bytes
             }
         };
-        let left = if file.may_be_torn { left_behind(&*self.files, &path, sound_bytes)? } else { Vec::new() };
-        let rest = rest_behind(&left, text.as_bytes());
+        let left = if file.may_be_torn { unfinished_bytes(&*self.files, &path, valid_bytes)? } else { Vec::new() };
+        let rest = missing_bytes(&left, text.as_bytes());
         file.may_be_torn = true;
         let before = match self.files.append(&path, &rest) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -136,23 +134,23 @@ impl Inner {
             other => other.map_err(failed("append to", &path))?,
         };
         let size = before + rest.len() as u64;
-        (file.may_be_torn, file.sound_bytes) = (false, Some(size));
+        (file.may_be_torn, file.valid_bytes) = (false, Some(size));
         if size > file.fold_above
             && let Err(error) = self.fold(&mut file, lines)
         {
-            // It is whole as it is; the next append tries again.
-            tracing::warn!(%error, "the ledger cannot be folded");
+            // The file is unchanged. The next append tries again.
+            tracing::warn!(%error, "cannot fold the ledger");
         }
         Ok(())
     }
 
-    /// Replaces the file by the few lines that come to the same, dated as the last ones of it.
-    fn fold(&self, file: &mut File, last: &[LedgerLine]) -> StoreResult<()> {
+    /// Replaces the file by a few lines with the same totals and the time of the last record.
+    fn fold(&self, file: &mut File, last: &[LedgerRecord]) -> StoreResult<()> {
         let at = last.last().map(|line| line.at).unwrap_or_default();
-        let entries = self.read()?.book.entries();
-        let text: String = entries.into_iter().map(|entry| LedgerLine::new(at, entry).to_line() + "\n").collect();
+        let entries = self.read()?.totals.entries();
+        let text: String = entries.into_iter().map(|entry| LedgerRecord::new(at, entry).to_line() + "\n").collect();
         replace(&*self.files, &self.folder, LEDGER_FILE, text.as_bytes(), Durability::Power)?;
-        file.sound_bytes = Some(text.len() as u64);
+        file.valid_bytes = Some(text.len() as u64);
         file.fold_above = self.bytes_max + text.len() as u64;
         Ok(())
     }

@@ -1,5 +1,7 @@
-//! Control files that are symbolic links. Commands see control files read-only by mounts, and a mount lies on what a link leads
-//! to: a command could exchange the link itself. So a workspace with such a link is neither led nor written to.
+//! Refuses control files that are symbolic links.
+//!
+//! Mounts make control files read-only for commands, and a mount covers the target of a link: a command could replace the link
+//! itself. Brigade therefore neither leads nor writes to a workspace with such a link.
 
 use std::fs::{self, DirEntry};
 use std::io;
@@ -10,16 +12,18 @@ use super::state::STATE_FILE;
 use super::{TEAM_FOLDER, failed};
 use crate::ports::{StoreError, StoreResult};
 
-/// The most entries that are looked at. A run leaves a few thousand.
+/// The most entries that are checked. A run leaves a few thousand.
 const ENTRIES_MAX: usize = 1_000_000;
-/// The folders below `.team` that Brigade uses are at most this deep.
+/// The depth of the deepest folder below `.team` that Brigade uses.
 const DEPTH_MAX: usize = 4;
 
-/// Refuses links among the control files that stores use. What was set aside is no such file: nothing is opened there by its
-/// name. Nor is a task, which the board sets aside where it is a link.
+/// Refuses links among the control files of the stores.
+///
+/// Links in the quarantine are accepted: no store opens a file there by name. Links in place of task files are accepted too,
+/// because the board sets them aside.
 ///
 /// # Errors
-/// [`StoreError::Link`] for the first link; [`StoreError::Io`] where a folder cannot be listed.
+/// [`StoreError::Link`] for the first link; [`StoreError::Io`] if a folder cannot be listed.
 pub fn refuse_links(workspace: &Path) -> StoreResult<()> {
     for name in [STATE_FILE, BOARD_FOLDER, TEAM_FOLDER] {
         refuse_link(&workspace.join(name))?;
@@ -30,7 +34,7 @@ pub fn refuse_links(workspace: &Path) -> StoreResult<()> {
     refuse_links_in(&workspace.join(TEAM_FOLDER), &|_| true, DEPTH_MAX, &mut entries_left)
 }
 
-/// Refuses `path` where it is a link.
+/// Refuses `path` if it is a symbolic link.
 ///
 /// # Errors
 /// [`StoreError::Link`].
@@ -60,14 +64,14 @@ fn refuse_links_in(
         let entry = entry.map_err(failed("list", folder))?;
         *entries_left = entries_left.checked_sub(1).ok_or_else(|| {
             let reason =
-                format!("it and the folders beside it have more than {ENTRIES_MAX} entries: remove what is not needed");
+                format!("it and its neighbours have more than {ENTRIES_MAX} entries: remove files that are not needed");
             failed("list", folder)(io::Error::other(reason))
         })?;
-        let kind = entry.file_type().map_err(failed("look at", &entry.path()))?;
+        let kind = entry.file_type().map_err(failed("inspect", &entry.path()))?;
         if kind.is_symlink() && is_control_file(&entry) {
             refuse_link(&entry.path())?;
         }
-        if kind.is_dir() && depth > 1 && entry.file_name() != super::board::SPOILED_FOLDER {
+        if kind.is_dir() && depth > 1 && entry.file_name() != super::board::QUARANTINE_FOLDER {
             folders.push(entry.path());
         }
     }
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_were_set_aside_are_let_be() {
+    fn links_in_quarantine_and_tasks_are_accepted() {
         let workspace = tempfile::tempdir().unwrap();
         for folder in [".tasks/.spoiled", ".team/inbox/.spoiled"] {
             fs::create_dir_all(workspace.path().join(folder)).unwrap();

@@ -1,20 +1,20 @@
-//! The stores that keep everything in plain files of the workspace, over the file-system port.
+//! The stores in plain files of the workspace, over the file-system port. Stores do not know each other.
 //!
-//! What several of them need stands in [`replace`] (whole files, temporaries), [`shared`] (files others write too), [`append`]
-//! (logs) and [`sync`] (durability, many waiters in one sync). A store knows nothing of the others.
+//! Shared parts: [`atomic_write`] replaces whole files, [`exchange_file`] replaces files that other programs also write,
+//! [`append_file`] appends to logs, and [`group_sync`] makes writes durable.
 
-pub mod append;
+pub mod append_file;
+pub mod atomic_write;
 pub mod board;
 pub mod events;
+pub mod exchange_file;
 pub mod format;
+pub mod group_sync;
 pub mod ledger;
 pub mod links;
 pub mod mailbox;
-pub mod replace;
 pub mod roster;
-pub mod shared;
 pub mod state;
-pub mod sync;
 pub mod transcripts;
 pub mod watch;
 pub mod workers;
@@ -29,10 +29,10 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 pub use crate::ports::Durability;
 use crate::ports::{StoreError, StoreResult};
 
-/// The folder of all our files in a workspace that are not tasks.
+/// The folder of all files of Brigade in a workspace, except the tasks.
 pub const TEAM_FOLDER: &str = ".team";
 
-/// The lock files of a workspace, relative to it. All are there once a process has opened it to lead. Commands need none of them.
+/// The lock files of a workspace, relative to it. Opening it as lead creates all of them. Commands of agents need none of them.
 pub const LOCK_FILES: [&str; 6] = [
     ".tasks/.lock",
     ".team/lead.lock",
@@ -42,59 +42,60 @@ pub const LOCK_FILES: [&str; 6] = [
     ".team/requests.lock",
 ];
 
-/// The folder of the workers' records and locks, relative to the workspace: one of each for every process that runs teammates. Commands
-/// need none of them.
+/// The folder of the workers' records and locks, relative to the workspace. Each process that runs teammates has one record and
+/// one lock. Commands of agents need none of them.
 pub const WORKERS_FOLDER: &str = ".team/workers";
 
 /// The lock file of a worktree, relative to it.
 pub const WORKTREE_LOCK_FILE: &str = ".agent/.state.lock";
 
-/// Turns what the system said into a [`StoreError`] that names the path and what was tried: `map_err(failed("write", &path))`.
+/// Turns an I/O error into a [`StoreError`] with the action and the path: `map_err(failed("write", &path))`.
 pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     move |source| StoreError::Io { action, path: path.display().to_string(), source }
 }
 
-/// Runs `action`, which blocks, where it holds up no other task. Once begun it runs to its end, also when nobody waits any more.
+/// Runs `action`, which blocks, without blocking other tasks. Once begun it runs to its end, even if the caller is dropped.
 ///
-/// It runs on the thread that calls. A runtime of several threads goes on without that one: handing the action to another and its
-/// answer back would wake two, and on a busy machine each of them waits for its turn. A runtime of one thread stands still
-/// meanwhile; it is a command's, which has nothing else to do, or a simulation's, whose seed decides what comes after what.
+/// It runs on the caller's thread. A runtime with several threads continues on the others. Passing the action to another thread
+/// and its result back would wake two threads, and on a busy machine each waits for its turn.
+///
+/// A runtime with one thread stops during the action. It belongs to a command, which has nothing else to do, or to a simulation,
+/// whose seed decides the order.
 ///
 /// # Errors
-/// What `action` says; a panic in it as [`StoreError::Io`].
+/// The error of `action`; a panic in it as [`StoreError::Io`].
 pub async fn blocking<R: Send + 'static>(action: impl FnOnce() -> StoreResult<R> + Send + 'static) -> StoreResult<R> {
-    let broken = |source| failed("finish work on", Path::new("the stores"))(source);
-    // A call that panics is an error of the call, as on a thread of its own, and not the end of who made it.
-    let caught = || catch_unwind(AssertUnwindSafe(action));
-    let outcome = if is_alone() {
-        // Others have their turn first: after the action nobody may be let go of who does not know yet what was done.
+    let io_error = |source| failed("finish work on", Path::new("the stores"))(source);
+    // A panic becomes an error of the call, as on another thread, and does not end the caller.
+    let run = || catch_unwind(AssertUnwindSafe(action));
+    let outcome = if has_one_thread() {
+        // Other tasks run first. After the action the caller must not be dropped before it knows the result.
         tokio::task::yield_now().await;
-        caught()
+        run()
     } else {
-        let outcome = tokio::task::block_in_place(caught);
-        // A runtime that ended meanwhile lets go of the task here; it must not go on to a timer that is gone.
+        let outcome = tokio::task::block_in_place(run);
+        // A runtime that has ended drops the task here, before the task uses a timer that is gone.
         tokio::task::yield_now().await;
         outcome
     };
-    outcome.unwrap_or_else(|_| Err(broken(io::Error::other("a call panicked"))))
+    outcome.unwrap_or_else(|_| Err(io_error(io::Error::other("a call panicked"))))
 }
 
-/// Runs `action`, which blocks, beside others of its kind, where the runtime has threads for that: calls that wait for the disk at once
-/// wait together. Once begun it runs to its end, also when nobody waits any more.
+/// Runs `action`, which blocks, on its own thread if the runtime has several. Concurrent calls then wait for the disk together.
+/// Once begun it runs to its end, even if the caller is dropped.
 ///
 /// # Errors
 /// As [`blocking`].
-pub async fn blocking_beside<R: Send + 'static>(
+pub async fn blocking_concurrent<R: Send + 'static>(
     action: impl FnOnce() -> StoreResult<R> + Send + 'static,
 ) -> StoreResult<R> {
-    if is_alone() {
+    if has_one_thread() {
         return blocking(action).await;
     }
-    let broken = |source| failed("finish work on", Path::new("the stores"))(source);
-    tokio::task::spawn_blocking(action).await.unwrap_or_else(|error| Err(broken(io::Error::other(error))))
+    let io_error = |source| failed("finish work on", Path::new("the stores"))(source);
+    tokio::task::spawn_blocking(action).await.unwrap_or_else(|error| Err(io_error(io::Error::other(error))))
 }
 
-/// Whether the runtime has no thread but the one that calls.
-fn is_alone() -> bool {
+fn has_one_thread() -> bool {
     Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread
 }

@@ -1,7 +1,7 @@
-//! `.team/config.json`: who is in the team and how each stands. Other programs keep members and fields of their own in it; how
-//! they are merged stands in [`super::shared`] and [`crate::domain::record`].
+//! `.team/config.json`: the team's members and their status. Other programs keep members and fields of their own in it;
+//! [`super::exchange_file`] and [`crate::domain::records`] merge them.
 //!
-//! What this process reported is authoritative in its memory. Reports within a quarter of a second go out together.
+//! The reports of this process have precedence over the file. Reports within `WRITE_INTERVAL` are written together.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use async_trait::async_trait;
 use indexmap::IndexMap;
 use tokio::time::Instant;
 
-use crate::domain::record::{RosterMember, merge_roster, read_roster};
+use crate::domain::records::{RosterMember, merge_roster, read_roster};
 use crate::ports::{Roster, StoreResult};
 
 use super::blocking;
-use super::shared::{Base, Merged, SETTLE_TIME, SharedFile, merge_patiently};
+use super::exchange_file::{CurrentContent, ExchangeFile, MergeResult, SETTLE_TIME, merge_with_retry};
 
 /// The file's name.
 pub const ROSTER_FILE: &str = "config.json";
@@ -22,40 +22,40 @@ pub const ROSTER_FILE: &str = "config.json";
 /// The least time between two writes.
 const WRITE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The roster in its file.
+/// The roster in a file.
 pub struct FileRoster {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    file: Arc<SharedFile>,
-    own: Mutex<Own>,
+    file: Arc<ExchangeFile>,
+    reports: Mutex<Reports>,
 }
 
-/// What this process reported.
+/// The reports of this process.
 #[derive(Default)]
-struct Own {
+struct Reports {
     team: String,
     members: IndexMap<String, RosterMember>,
-    /// Counts the reports; the written one is behind while one waits.
+    /// Counts the reports. `written_version` is smaller while a report waits.
     version: u64,
     written_version: u64,
     written_at: Option<Instant>,
-    is_tended: bool,
-    /// What was made last, of which version: it need not be made again while the file says it.
-    made: Option<(u64, String)>,
+    is_background_running: bool,
+    /// The last rendered text and its version. It is not rendered again while the file contains it.
+    rendered: Option<(u64, String)>,
 }
 
 impl FileRoster {
     /// The roster in `file`.
     #[must_use]
-    pub fn new(file: SharedFile) -> Self {
-        Self { inner: Arc::new(Inner { file: Arc::new(file), own: Mutex::default() }) }
+    pub fn new(file: ExchangeFile) -> Self {
+        Self { inner: Arc::new(Inner { file: Arc::new(file), reports: Mutex::default() }) }
     }
 
-    /// Whether these bytes are a roster.
+    /// Returns true if these bytes are a roster.
     #[must_use]
-    pub fn is_whole(bytes: &[u8]) -> bool {
+    pub fn is_valid(bytes: &[u8]) -> bool {
         read_roster(bytes).is_ok()
     }
 }
@@ -64,18 +64,18 @@ impl FileRoster {
 impl Roster for FileRoster {
     async fn report(&self, team: &str, members: &[RosterMember]) -> StoreResult<()> {
         let is_due = {
-            let mut own = self.inner.own();
-            team.clone_into(&mut own.team);
+            let mut reports = self.inner.reports();
+            team.clone_into(&mut reports.team);
             for member in members {
-                own.members.insert(member.name.to_ascii_lowercase(), member.clone());
+                reports.members.insert(member.name.to_ascii_lowercase(), member.clone());
             }
-            own.version += 1;
-            own.written_at.is_none_or(|written| written.elapsed() >= WRITE_INTERVAL)
+            reports.version += 1;
+            reports.written_at.is_none_or(|written| written.elapsed() >= WRITE_INTERVAL)
         };
         if is_due {
             self.inner.write().await?;
         }
-        self.inner.start_tending();
+        self.inner.start_background();
         Ok(())
     }
 
@@ -85,15 +85,15 @@ impl Roster for FileRoster {
         }
         let file = Arc::clone(&self.inner.file);
         let bytes = match blocking(move || file.read()).await? {
-            Merged::Missing => None,
-            Merged::Whole(bytes) => Some(bytes),
-            Merged::Unsettled => {
+            MergeResult::Missing => None,
+            MergeResult::Content(bytes) => Some(bytes),
+            MergeResult::Unsettled => {
                 let inner = Arc::clone(&self.inner);
-                let mend = move |base: Base<'_>| match base {
-                    Base::Malformed => inner.make(base),
-                    Base::Missing | Base::Whole(_) => None,
+                let repair = move |base: CurrentContent<'_>| match base {
+                    CurrentContent::Malformed => inner.render(base),
+                    CurrentContent::Missing | CurrentContent::Valid(_) => None,
                 };
-                merge_patiently(&self.inner.file, None, mend).await?
+                merge_with_retry(&self.inner.file, None, repair).await?
             }
         };
         Ok(bytes.and_then(|bytes| read_roster(&bytes).ok()).unwrap_or_default())
@@ -101,61 +101,61 @@ impl Roster for FileRoster {
 }
 
 impl Inner {
-    fn own(&self) -> MutexGuard<'_, Own> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reports(&self) -> MutexGuard<'_, Reports> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_waiting(&self) -> bool {
-        let own = self.own();
-        own.version > own.written_version
+        let reports = self.reports();
+        reports.version > reports.written_version
     }
 
-    fn make(&self, base: Base<'_>) -> Option<String> {
-        let mut own = self.own();
-        let is_made = |(version, text): &(u64, String)| {
-            *version == own.version && matches!(base, Base::Whole(bytes) if bytes == text.as_bytes())
+    fn render(&self, base: CurrentContent<'_>) -> Option<String> {
+        let mut reports = self.reports();
+        let is_current = |(version, text): &(u64, String)| {
+            *version == reports.version && matches!(base, CurrentContent::Valid(bytes) if bytes == text.as_bytes())
         };
-        if own.made.as_ref().is_some_and(is_made) {
+        if reports.rendered.as_ref().is_some_and(is_current) {
             return None;
         }
-        let members: Vec<RosterMember> = own.members.values().cloned().collect();
+        let members: Vec<RosterMember> = reports.members.values().cloned().collect();
         let found = match base {
-            Base::Whole(bytes) => Some(bytes),
-            Base::Missing | Base::Malformed => None,
+            CurrentContent::Valid(bytes) => Some(bytes),
+            CurrentContent::Missing | CurrentContent::Malformed => None,
         };
-        // Only whole rosters are handed in, so this is `Some`.
-        let text = merge_roster(found, &own.team, &members).ok()?;
-        own.made = Some((own.version, text.clone()));
+        // The exchange file passes only valid rosters, so this is `Some`.
+        let text = merge_roster(found, &reports.team, &members).ok()?;
+        reports.rendered = Some((reports.version, text.clone()));
         Some(text)
     }
 
     async fn write(self: &Arc<Self>) -> StoreResult<()> {
-        let version = self.own().version;
+        let version = self.reports().version;
         let inner = Arc::clone(self);
-        merge_patiently(&self.file, None, move |base: Base<'_>| inner.make(base)).await?;
-        let mut own = self.own();
-        own.written_version = own.written_version.max(version);
-        own.written_at = Some(Instant::now());
+        merge_with_retry(&self.file, None, move |base: CurrentContent<'_>| inner.render(base)).await?;
+        let mut reports = self.reports();
+        reports.written_version = reports.written_version.max(version);
+        reports.written_at = Some(Instant::now());
         Ok(())
     }
 
-    /// Writes later what waits, and looks at what was swapped out until it can go.
-    fn start_tending(self: &Arc<Self>) {
-        let mut own = self.own();
-        if !own.is_tended {
-            own.is_tended = true;
-            tokio::spawn(tend(Arc::downgrade(self)));
+    /// Starts the task that writes waiting reports, and that merges displaced versions until they settle.
+    fn start_background(self: &Arc<Self>) {
+        let mut reports = self.reports();
+        if !reports.is_background_running {
+            reports.is_background_running = true;
+            tokio::spawn(write_in_background(Arc::downgrade(self)));
         }
     }
 
-    fn stop_tending_if_done(&self, has_asides: bool) -> bool {
-        let mut own = self.own();
-        own.is_tended = has_asides || own.version > own.written_version;
-        !own.is_tended
+    fn stop_background_if_done(&self, has_displaced: bool) -> bool {
+        let mut reports = self.reports();
+        reports.is_background_running = has_displaced || reports.version > reports.written_version;
+        !reports.is_background_running
     }
 }
 
-async fn tend(inner: Weak<Inner>) {
+async fn write_in_background(inner: Weak<Inner>) {
     loop {
         let wait = match inner.upgrade() {
             None => return,
@@ -165,11 +165,11 @@ async fn tend(inner: Weak<Inner>) {
         tokio::time::sleep(wait).await;
         let Some(inner) = inner.upgrade() else { return };
         if let Err(error) = inner.write().await {
-            tracing::warn!(%error, "the roster cannot be written; it is tried again");
+            tracing::warn!(%error, "cannot write the roster; retrying");
         }
         let file = Arc::clone(&inner.file);
-        let has_asides = blocking(move || Ok(file.has_asides())).await.unwrap_or(false);
-        if inner.stop_tending_if_done(has_asides) {
+        let has_displaced = blocking(move || Ok(file.has_displaced())).await.unwrap_or(false);
+        if inner.stop_background_if_done(has_displaced) {
             return;
         }
     }
@@ -178,8 +178,8 @@ async fn tend(inner: Weak<Inner>) {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.is_waiting() {
-            // The last report must not be lost with the process; there is nobody left to tell an error to.
-            let _ = self.file.merge(None, &mut |base| self.make(base));
+            // The last report must not be lost with the process. No caller is left for an error.
+            let _ = self.file.merge(None, &mut |base| self.render(base));
         }
     }
 }

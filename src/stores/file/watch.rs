@@ -1,8 +1,8 @@
-//! Hints from the file system that another process changed something: the board, mail, the shared state. It reads none of it.
+//! Announces changes by other processes to the board, mail and shared state, from file events. It reads none of these files.
 //!
-//! A thread waits for events of three folders and turns the names that matter into [`StoreChange`]s. The first one goes out
-//! at once; those that follow within a few milliseconds go out together. Where events are not to be had, [`start`] says why, and
-//! the poll finds what no hint told.
+//! A thread waits for events of three folders and turns the relevant names into [`StoreChange`]s. It sends the first at once,
+//! and those of the next few milliseconds together. If there are no file events, [`start`] returns the reason, and polling
+//! finds the changes.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use tokio::sync::broadcast::Sender;
 
 use crate::ports::StoreChange;
 
-/// Why there are no file events, for people.
+/// The reason why there are no file events, for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no file events ({0}); changes by other programs are found by looking every few seconds")]
+#[error("no file events ({0}): Brigade checks for changes by other programs every few seconds")]
 pub struct NoEvents(pub String);
 
 #[cfg(target_os = "linux")]
@@ -32,59 +32,59 @@ mod linux {
     use rustix::io::Errno;
 
     use crate::domain::task::TaskId;
-    use crate::platform::watch::{Drained, FolderWatch};
+    use crate::platform::watch::{FolderWatch, WatchEvents};
     use crate::stores::file::TEAM_FOLDER;
     use crate::stores::file::board::BOARD_FOLDER;
     use crate::stores::file::state::STATE_FILE;
 
     use super::{NoEvents, Path, Sender, StoreChange};
 
-    /// Events within this time go out as one hint of each kind.
-    const GATHER_TIME: Duration = Duration::from_millis(4);
+    /// Events within this time are announced together, once for each kind.
+    const BATCH_TIME: Duration = Duration::from_millis(4);
 
-    /// More names than this within [`GATHER_TIME`]: look at everything.
+    /// With more names within [`BATCH_TIME`], listeners must check everything.
     const NAMES_MAX: usize = 4096;
 
-    /// The folders, in the order of [`Watching::folders`].
+    /// A watched folder, in the order of [`Watching::folders`].
     #[derive(Clone, Copy, PartialEq, Eq)]
-    enum Kind {
+    enum Folder {
         Board,
         Inbox,
         Workspace,
     }
 
-    /// Watches for as long as it is there.
+    /// Watches until it is dropped.
     #[derive(Debug)]
     pub struct Watcher {
         _open_end: PipeWriter,
     }
 
     struct Watching {
-        folders: [(Kind, PathBuf, Option<FolderWatch>); 3],
+        folders: [(Folder, PathBuf, Option<FolderWatch>); 3],
         stopped: PipeReader,
         changes: Sender<StoreChange>,
     }
 
-    /// Watches the workspace; the folders of the board and the inboxes must be there.
+    /// Watches the workspace. The folders of the board and the inboxes must exist.
     ///
     /// # Errors
-    /// [`NoEvents`] where the system tells none.
+    /// [`NoEvents`] if the system has no file events.
     pub fn start(workspace: &Path, changes: Sender<StoreChange>) -> Result<Watcher, NoEvents> {
         if let Some(kind) = crate::platform::network_file_system(workspace) {
-            return Err(NoEvents(format!("{kind} tells none of other machines")));
+            return Err(NoEvents(format!("{kind} does not report changes by other machines")));
         }
         let (stopped, open_end) = io::pipe().map_err(|error| NoEvents(error.to_string()))?;
         let folders = [
-            (Kind::Board, workspace.join(BOARD_FOLDER)),
-            (Kind::Inbox, workspace.join(TEAM_FOLDER).join("inbox")),
-            (Kind::Workspace, workspace.to_owned()),
+            (Folder::Board, workspace.join(BOARD_FOLDER)),
+            (Folder::Inbox, workspace.join(TEAM_FOLDER).join("inbox")),
+            (Folder::Workspace, workspace.to_owned()),
         ]
         .map(|(kind, path)| {
             let watch = FolderWatch::start(&path);
             (kind, path, watch)
         });
         if let Some((_, path, _)) = folders.iter().find(|(_, _, watch)| watch.is_none()) {
-            return Err(NoEvents(format!("the system gives no watch for {}", path.display())));
+            return Err(NoEvents(format!("the system cannot watch {}", path.display())));
         }
         let watching = Watching { folders, stopped, changes };
         thread::Builder::new()
@@ -101,19 +101,19 @@ mod linux {
                     Ok(true) => {}
                     Ok(false) => return,
                     Err(error) => {
-                        tracing::warn!(%error, "file events end; changes by other programs are found by looking");
+                        tracing::warn!(%error, "file events ended; polling for changes by other programs");
                         return;
                     }
                 }
-                for hint in self.drain() {
-                    // Nobody has to listen.
-                    let _ = self.changes.send(hint);
+                for change in self.drain() {
+                    // There may be no listener.
+                    let _ = self.changes.send(change);
                 }
-                thread::sleep(GATHER_TIME);
+                thread::sleep(BATCH_TIME);
             }
         }
 
-        /// Waits for events; `false` once the watcher was dropped.
+        /// Waits for events. Returns false once the watcher was dropped.
         fn wait(&self) -> io::Result<bool> {
             let mut waiting = vec![PollFd::new(&self.stopped, PollFlags::IN)];
             let watches = self.folders.iter().filter_map(|(_, _, watch)| watch.as_ref());
@@ -125,54 +125,54 @@ mod linux {
         }
 
         fn drain(&mut self) -> Vec<StoreChange> {
-            let mut seen = Seen::default();
+            let mut drained = Drained::default();
             let inbox = self.folders[1].1.clone();
             for (kind, path, watch) in &mut self.folders {
                 let Some(watching) = watch else {
-                    // A folder that was removed may be there again.
+                    // A removed folder may exist again.
                     *watch = FolderWatch::start(path);
-                    seen.all |= watch.is_some();
+                    drained.all |= watch.is_some();
                     continue;
                 };
-                match watching.drain(&mut |name, _| seen.note(*kind, name)) {
-                    Drained::All => {}
-                    Drained::SomeLost => seen.all = true,
-                    Drained::Ended => {
-                        seen.all = true;
+                match watching.drain(&mut |name, _| drained.add(*kind, name)) {
+                    WatchEvents::All => {}
+                    WatchEvents::SomeLost => drained.all = true,
+                    WatchEvents::Ended => {
+                        drained.all = true;
                         *watch = FolderWatch::start(path);
                     }
                 }
             }
-            if seen.folders {
-                // The watches may be on folders that are removed, and kept from ending by a lock file that is open in them.
-                for (_, path, watch) in self.folders.iter_mut().filter(|(kind, ..)| *kind != Kind::Workspace) {
+            if drained.folders {
+                // The watches may be on removed folders: a lock file that is open in one keeps its watch from ending.
+                for (_, path, watch) in self.folders.iter_mut().filter(|(kind, ..)| *kind != Folder::Workspace) {
                     *watch = FolderWatch::start(path);
                 }
             }
-            seen.hints(&inbox)
+            drained.into_changes(&inbox)
         }
     }
 
-    /// What events told.
+    /// The changes that the drained events report.
     #[derive(Default)]
-    struct Seen {
+    struct Drained {
         all: bool,
-        /// A folder that is watched was made or removed.
+        /// A watched folder was created or removed.
         folders: bool,
         board: bool,
         state: bool,
         mail: BTreeSet<String>,
     }
 
-    impl Seen {
-        fn note(&mut self, kind: Kind, name: &str) {
+    impl Drained {
+        fn add(&mut self, kind: Folder, name: &str) {
             match kind {
-                Kind::Board => self.board |= TaskId::from_file_name(name).is_some() || name.starts_with("task_"),
-                Kind::Workspace => {
+                Folder::Board => self.board |= TaskId::from_file_name(name).is_some() || name.starts_with("task_"),
+                Folder::Workspace => {
                     self.state |= name == STATE_FILE;
                     self.folders |= [BOARD_FOLDER, TEAM_FOLDER].contains(&name);
                 }
-                Kind::Inbox => {
+                Folder::Inbox => {
                     let inbox = name.strip_suffix(".jsonl").filter(|name| !name.starts_with('.'));
                     self.mail.extend(inbox.map(str::to_owned));
                     self.all |= self.mail.len() > NAMES_MAX;
@@ -180,23 +180,23 @@ mod linux {
             }
         }
 
-        fn hints(self, inbox: &Path) -> Vec<StoreChange> {
+        fn into_changes(self, inbox: &Path) -> Vec<StoreChange> {
             if self.all || self.folders {
                 return vec![StoreChange::Everything];
             }
-            let mut hints = Vec::new();
+            let mut changes = Vec::new();
             if self.board {
-                hints.push(StoreChange::Board);
+                changes.push(StoreChange::Board);
             }
             if self.state {
-                hints.push(StoreChange::State);
+                changes.push(StoreChange::State);
             }
-            // An inbox that was emptied, or taken, has nothing to look for.
+            // An empty or missing inbox has no mail to announce.
             let has_mail = |name: &String| {
                 std::fs::symlink_metadata(inbox.join(format!("{name}.jsonl"))).is_ok_and(|inbox| inbox.len() > 0)
             };
-            hints.extend(self.mail.into_iter().filter(has_mail).map(StoreChange::Mail));
-            hints
+            changes.extend(self.mail.into_iter().filter(has_mail).map(StoreChange::Mail));
+            changes
         }
     }
 }
@@ -214,6 +214,6 @@ mod none {
     /// # Errors
     /// [`NoEvents`].
     pub fn start(_: &Path, _: Sender<StoreChange>) -> Result<Watcher, NoEvents> {
-        Err(NoEvents("this system tells none".to_owned()))
+        Err(NoEvents("this system does not support them".to_owned()))
     }
 }

@@ -1,15 +1,15 @@
-//! `<worktree>/.agent/state.json`: what one task's worktree was used for, so that a crash is recovered from and no worktree is
-//! taken over for another task. Other runners read and write the file too; it knows nothing of git or tasks.
+//! `<worktree>/.agent/state.json`: the task that a worktree is used for. It allows recovery after a crash, and prevents use of the
+//! worktree by another task. Other runners read and write the file too.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::domain::record::WorktreeState;
+use crate::domain::records::WorktreeState;
 use crate::ports::{Clock, StoreError};
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
-use super::replace::{Staged, sweep_temporaries};
+use super::atomic_write::{Staged, sweep_temporaries};
 use super::{Durability, WORKTREE_LOCK_FILE, failed};
 
 const FOLDER: &str = ".agent";
@@ -18,37 +18,37 @@ const FILE: &str = "state.json";
 /// The largest file that is read, in bytes.
 const STATE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Why a worktree's state was not read or written.
+/// The reason why a worktree's state was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum WorktreeError {
-    /// There is no state: the worktree is fresh.
-    #[error("{path}: there is no worktree state")]
+    /// The file does not exist: the worktree is new.
+    #[error("cannot read {path}: there is no worktree state")]
     NotFound {
         /// The file.
         path: String,
     },
-    /// The file is no worktree state; it may be overwritten with a fresh one.
-    #[error("{path}: malformed worktree state: {reason}")]
+    /// The file is not a worktree state. It may be overwritten.
+    #[error("cannot read {path}: malformed worktree state: {reason}")]
     Malformed {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The parse error.
         reason: String,
     },
-    /// The worktree belongs to another task and must be cleaned before it is used.
-    #[error("{path}: the worktree belongs to `{}`, not to `{expected}`", .loaded.issue_identifier)]
+    /// The worktree belongs to another task. It must be cleaned before use.
+    #[error("cannot use {path}: the worktree belongs to `{}`, not to `{expected}`", .loaded.issue_identifier)]
     IdentifierMismatch {
         /// The file.
         path: String,
-        /// Whose it was expected to be.
+        /// The task that was expected.
         expected: String,
-        /// What it says, for people.
+        /// The state that was found, for messages.
         loaded: Box<WorktreeState>,
     },
     /// The closure given to [`WorktreeStore::update`] failed; nothing was written.
-    #[error("the worktree state is not changed: {0}")]
+    #[error("cannot change the worktree state: {0}")]
     Refused(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The system refused.
+    /// An I/O error.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -62,37 +62,37 @@ pub struct WorktreeStore {
 }
 
 impl WorktreeStore {
-    /// A store that serves all worktrees. All its calls block.
+    /// A store for all worktrees. All its calls block.
     #[must_use]
     pub fn new(files: Arc<dyn FileSystem>, durability: Durability, clock: Arc<dyn Clock>) -> Self {
         Self { files, durability, clock }
     }
 
-    /// Where the state of `worktree` lies.
+    /// The path of the state file of `worktree`.
     #[must_use]
     pub fn path(worktree: &Path) -> PathBuf {
         worktree.join(FOLDER).join(FILE)
     }
 
-    /// The state of `worktree`.
+    /// Reads the state of `worktree`.
     ///
     /// # Errors
     /// [`WorktreeError::NotFound`], [`WorktreeError::Malformed`].
     pub fn read(&self, worktree: &Path) -> Result<WorktreeState, WorktreeError> {
         let path = Self::path(worktree);
-        let told = path.display().to_string();
+        let path_text = path.display().to_string();
         let malformed = |reason: String| WorktreeError::Malformed { path: path.display().to_string(), reason };
         match self.files.read(&path, 0, STATE_BYTES_MAX) {
             Ok((bytes, _)) => WorktreeState::parse(&bytes).map_err(|error| malformed(error.to_string())),
             Err(error) => match error.kind() {
-                io::ErrorKind::NotFound => Err(WorktreeError::NotFound { path: told }),
+                io::ErrorKind::NotFound => Err(WorktreeError::NotFound { path: path_text }),
                 io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => Err(malformed(error.to_string())),
                 _ => Err(failed("read", &path)(error).into()),
             },
         }
     }
 
-    /// The state of `worktree`, if it belongs to `expected`; an empty expectation fits every state.
+    /// Reads the state of `worktree` if it belongs to `expected`. An empty `expected` accepts every state.
     ///
     /// # Errors
     /// As [`WorktreeStore::read`], and [`WorktreeError::IdentifierMismatch`] with the state that was found.
@@ -105,7 +105,7 @@ impl WorktreeStore {
         Err(WorktreeError::IdentifierMismatch { path, expected: expected.to_owned(), loaded: Box::new(loaded) })
     }
 
-    /// Writes the state, whatever was there, and returns it with its time of writing.
+    /// Overwrites the state, and returns it with its time of writing.
     ///
     /// # Errors
     /// [`WorktreeError::Store`].
@@ -114,11 +114,11 @@ impl WorktreeStore {
         self.write_locked(worktree, state)
     }
 
-    /// Changes the state: `change` gets what is there, or an empty state, and what it makes of it is written. Updates of
-    /// several threads and processes of ours follow each other; none is lost.
+    /// Changes the state: calls `change` with the current or an empty state, and writes the result. Concurrent updates of Brigade's
+    /// threads and processes run one after another; none is lost.
     ///
     /// # Errors
-    /// [`WorktreeError::Refused`] when `change` fails, [`WorktreeError::Malformed`]; nothing is written then.
+    /// [`WorktreeError::Refused`] if `change` fails, [`WorktreeError::Malformed`]. Nothing is written then.
     pub fn update<E>(
         &self,
         worktree: &Path,
@@ -143,18 +143,17 @@ impl WorktreeStore {
         sweep_temporaries(&*self.files, &folder)?;
         let staged = Staged::write(&*self.files, &folder, FILE, text.as_bytes())?;
         if self.durability == Durability::Power {
-            // Without it a power cut may leave an empty file, which is neither the old nor the new one.
+            // Without this sync a power cut may leave an empty file, which is neither the old nor the new version.
             staged.sync()?;
         }
         staged.commit()?;
         Ok(state)
     }
 
-    /// The worktree's lock. It is tried for again and again instead of waited for, so that no file stays open for a worktree
-    /// that is long gone.
+    /// Takes the worktree's lock. It is polled, not waited for, so that no file stays open for a removed worktree.
     fn lock(&self, worktree: &Path) -> Result<HeldLock, WorktreeError> {
         let folder = worktree.join(FOLDER);
-        self.files.create_folder(&folder).map_err(failed("make", &folder))?;
+        self.files.create_folder(&folder).map_err(failed("create", &folder))?;
         let path = worktree.join(WORKTREE_LOCK_FILE);
         Ok(fs::hold(&*self.files, &path).map_err(failed("lock", &path))?)
     }

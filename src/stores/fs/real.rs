@@ -1,4 +1,4 @@
-//! The operating system's files.
+//! The files of the operating system.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -7,37 +7,37 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::locks::{OwnLock, Patience, is_still};
-use super::{Drained, FileSystem, FolderWatch, HeldLock, ReadEach, Stamp};
+use super::locks::{OwnLock, WaitLimit, is_current_file};
+use super::{FileStamp, FileSystem, FolderWatch, HeldLock, ReadEach, WatchEvents};
 use crate::platform;
 
-/// The operating system's files. Clones share their open lock files.
+/// The files of the operating system. Clones share their open lock files.
 #[derive(Debug, Default, Clone)]
 pub struct RealFileSystem {
     locks: Arc<Mutex<HashMap<PathBuf, Arc<OwnLock>>>>,
-    /// A folder that is never made: where it is missing, nothing below it is made either.
+    /// A folder that is never created. If it is missing, no folder below it is created either.
     root: Option<PathBuf>,
-    patience: Arc<Patience>,
+    wait_limit: Arc<WaitLimit>,
 }
 
 impl RealFileSystem {
-    /// The files below `root`, which somebody may remove or move at any time: no folder is made in the place of it.
+    /// The files below `root`, which may be removed or moved at any time. `root` itself is never created.
     #[must_use]
     pub fn below(root: &Path) -> Self {
         Self { root: Some(root.to_owned()), ..Self::default() }
     }
 
-    /// The same files without a folder in the place of `root`; see [`Self::below`].
+    /// The same files, but `root` itself is never created; see [`Self::below`].
     #[must_use]
     pub fn with_root(self, root: &Path) -> Self {
         Self { root: Some(root.to_owned()), ..self }
     }
 
-    /// The files for one command: once a lock was refused, it and its clones wait for no other, so that all waits of the command
-    /// together have the bound of one.
+    /// The files for one command. After a refused lock, it and its clones wait for no other lock, so that all waits together have the
+    /// limit of one.
     #[must_use]
     pub fn for_command() -> Self {
-        Self { patience: Arc::new(Patience::of_command()), ..Self::default() }
+        Self { wait_limit: Arc::new(WaitLimit::for_command()), ..Self::default() }
     }
 
     fn own_lock(&self, path: &Path) -> Arc<OwnLock> {
@@ -51,27 +51,27 @@ impl RealFileSystem {
     }
 }
 
-/// Appends what `file` holds from `offset` on to `bytes`, and says its stamp from before.
-fn read_into(bytes: &mut Vec<u8>, mut file: File, offset: u64, bytes_max: u64) -> io::Result<Stamp> {
+/// Reads `file` from `offset` into `bytes`, and returns its stamp from before.
+fn read_into(bytes: &mut Vec<u8>, mut file: File, offset: u64, bytes_max: u64) -> io::Result<FileStamp> {
     let stamp = platform::stamp_of(&file.metadata()?);
     let expected = stamp.bytes.saturating_sub(offset);
     if offset > 0 {
         file.seek(SeekFrom::Start(offset))?;
     }
-    // What comes behind the stamped size while this is read belongs to the next stamp, so that the end need not be looked for.
-    let wanted = expected.min(bytes_max.saturating_add(1));
-    bytes.reserve(usize::try_from(wanted).unwrap_or(0));
-    let read = file.take(wanted).read_to_end(bytes)?;
+    // Bytes after the stamped size belong to the next stamp, so the read need not reach the end of the file.
+    let wanted_bytes = expected.min(bytes_max.saturating_add(1));
+    bytes.reserve(usize::try_from(wanted_bytes).unwrap_or(0));
+    let read = file.take(wanted_bytes).read_to_end(bytes)?;
     if read as u64 > bytes_max {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {bytes_max} bytes")));
     }
     Ok(stamp)
 }
 
-/// Cuts off the half that was appended before `error`, unless others appended behind it.
-fn take_back(file: &File, before: u64, written: usize, error: io::Error) -> io::Error {
+/// Removes the bytes of a failed append, unless another process appended after them. Returns `error`.
+fn undo_partial_write(file: &File, before: u64, written: usize, error: io::Error) -> io::Error {
     if written > 0 && file.metadata().is_ok_and(|metadata| metadata.len() == before + written as u64) {
-        // What cannot be cut off is a torn line, which readers pass over.
+        // If this fails, a torn line is left, which readers skip.
         let _ = file.set_len(before);
     }
     error
@@ -82,28 +82,28 @@ impl FileSystem for RealFileSystem {
         fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned())).collect()
     }
 
-    fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+    fn stamp(&self, path: &Path) -> io::Result<FileStamp> {
         fs::symlink_metadata(path).map(|metadata| platform::stamp_of(&metadata))
     }
 
-    fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)> {
+    fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, FileStamp)> {
         let mut bytes = Vec::new();
         let stamp = read_into(&mut bytes, platform::open_for_reading(path)?, offset, bytes_max)?;
         Ok((bytes, stamp))
     }
 
     fn read_each(&self, folder: &Path, names: &[String], bytes_max: u64, each: ReadEach<'_>) {
-        // Names below an open folder are found without walking the way to it each time.
+        // Names relative to an open folder are found without resolving its path each time.
         let open = platform::Folder::open(folder);
         let mut bytes = Vec::new();
-        for (place, name) in names.iter().enumerate() {
+        for (position, name) in names.iter().enumerate() {
             let file = match &open {
                 Ok(open) => open.open_for_reading(name.as_ref()),
                 Err(_) => platform::open_for_reading(&folder.join(name)),
             };
             bytes.clear();
             let stamp = file.and_then(|file| read_into(&mut bytes, file, 0, bytes_max));
-            each(place, stamp.map(|stamp| (bytes.as_slice(), stamp)));
+            each(position, stamp.map(|stamp| (bytes.as_slice(), stamp)));
         }
     }
 
@@ -133,10 +133,10 @@ impl FileSystem for RealFileSystem {
         let mut written = 0;
         while written < bytes.len() {
             match file.write(&bytes[written..]) {
-                Ok(0) => return Err(take_back(&file, before, written, io::ErrorKind::WriteZero.into())),
+                Ok(0) => return Err(undo_partial_write(&file, before, written, io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(take_back(&file, before, written, error)),
+                Err(error) => return Err(undo_partial_write(&file, before, written, error)),
             }
         }
         Ok(before)
@@ -167,11 +167,11 @@ impl FileSystem for RealFileSystem {
     }
 
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
-        self.own_lock(path).run(path, &self.patience, critical)
+        self.own_lock(path).run(path, &self.wait_limit, critical)
     }
 
     fn stop_waiting(&self) {
-        self.patience.end();
+        self.wait_limit.end();
     }
 
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
@@ -184,7 +184,7 @@ impl FileSystem for RealFileSystem {
                 Err(error) => return Err(error),
             }
             let file = lock.into_inner();
-            if is_still(&file, path) {
+            if is_current_file(&file, path) {
                 return Ok(Some(Box::new(file)));
             }
         }
@@ -198,7 +198,7 @@ impl FileSystem for RealFileSystem {
         platform::watch::FolderWatch::start(folder).map(|watch| Box::new(watch) as Box<dyn FolderWatch>)
     }
 
-    fn distrusts_locks(&self, folder: &Path) -> Option<&'static str> {
+    fn unreliable_lock_file_system(&self, folder: &Path) -> Option<&'static str> {
         platform::network_file_system(folder)
     }
 
@@ -208,7 +208,7 @@ impl FileSystem for RealFileSystem {
 }
 
 impl FolderWatch for platform::watch::FolderWatch {
-    fn drain(&mut self, each: &mut dyn FnMut(&str, Option<&str>)) -> Drained {
+    fn drain(&mut self, each: &mut dyn FnMut(&str, Option<&str>)) -> WatchEvents {
         self.drain(each)
     }
 }
@@ -222,7 +222,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn pipes_and_links_are_refused() {
+    fn pipe_or_link_in_place_of_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let (pipe, link, target) =
             (folder.path().join("pipe"), folder.path().join("link"), folder.path().join("target"));
@@ -237,14 +237,14 @@ mod tests {
             assert!(errors.iter().all(remedy), "{errors:?}");
             assert!(files.read(path, 0, 9).is_err());
         }
-        // Opened for both, a pipe has a reader and waits for none.
+        // A pipe that is opened for both directions has a reader and does not wait.
         let _reader = File::options().read(true).write(true).open(&pipe).unwrap();
         assert!(files.append(&pipe, b"x").unwrap_err().to_string().contains("a pipe, not a plain file"));
         assert_eq!(fs::read(target).unwrap(), b"kept");
     }
 
     #[test]
-    fn a_lock_whose_file_was_removed_keeps_the_next_one_out_again() {
+    fn removed_lock_file_still_excludes_others() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".lock");
         let files = RealFileSystem::default();
@@ -265,8 +265,8 @@ mod tests {
         let path = folder.path().join(".lock");
         let (files, other) = (RealFileSystem::default(), RealFileSystem::default());
         let held = other.hold(&path).unwrap();
-        let began = Instant::now();
-        // Threads of one process do not wait one after the other.
+        let started_at = Instant::now();
+        // The threads of one process wait at the same time, not one after the other.
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -278,9 +278,9 @@ mod tests {
                 });
             }
         });
-        assert!((LOCK_WAIT_MAX..LOCK_WAIT_MAX * 3).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert!((LOCK_WAIT_MAX..LOCK_WAIT_MAX * 3).contains(&started_at.elapsed()), "{:?}", started_at.elapsed());
         drop(held);
-        // The thread that still waited lets go of the lock at once.
+        // The thread that still waited releases the lock at once.
         super::super::hold(&other, &path).unwrap();
         files.locked(&path, &mut || ()).unwrap();
         std::thread::scope(|scope| {
@@ -294,37 +294,40 @@ mod tests {
     }
 
     #[test]
-    fn command_waits_for_first_refused_lock_alone() {
+    fn command_waits_only_for_first_refused_lock() {
         let folder = tempfile::tempdir().unwrap();
         let paths = ["a", "b", "c"].map(|name| folder.path().join(name));
         let (files, other) = (RealFileSystem::for_command(), RealFileSystem::default());
         let held = paths.clone().map(|path| other.hold(&path).unwrap().unwrap());
-        let began = Instant::now();
+        let started_at = Instant::now();
         for path in paths.iter().chain(&paths) {
             let error = files.clone().locked(path, &mut || panic!("it ran")).unwrap_err();
             assert!(LockTimeout::in_error(&error).is_some(), "{error}");
         }
-        assert!((LOCK_WAIT_MAX..LOCK_WAIT_MAX * 2).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert!((LOCK_WAIT_MAX..LOCK_WAIT_MAX * 2).contains(&started_at.elapsed()), "{:?}", started_at.elapsed());
         drop(held);
         super::super::hold(&other, &paths[0]).unwrap();
         files.locked(&paths[0], &mut || ()).unwrap();
     }
 
     #[test]
-    fn half_an_append_is_taken_back_unless_others_appended_behind_it() {
+    fn partial_append_is_undone_only_if_last() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.jsonl");
         fs::write(&path, "whole\nhal").unwrap();
         let file = platform::open_for_appending(&path).unwrap();
-        assert_eq!(take_back(&file, 6, 3, io::ErrorKind::StorageFull.into()).kind(), io::ErrorKind::StorageFull);
+        assert_eq!(
+            undo_partial_write(&file, 6, 3, io::ErrorKind::StorageFull.into()).kind(),
+            io::ErrorKind::StorageFull
+        );
         assert_eq!(fs::read(&path).unwrap(), b"whole\n");
         fs::write(&path, "whole\nhalother\n").unwrap();
-        take_back(&file, 6, 3, io::ErrorKind::StorageFull.into());
+        undo_partial_write(&file, 6, 3, io::ErrorKind::StorageFull.into());
         assert_eq!(fs::read(&path).unwrap(), b"whole\nhalother\n");
     }
 
     #[test]
-    fn a_new_name_is_never_taken_from_another() {
+    fn rename_new_refuses_existing_name() {
         let folder = tempfile::tempdir().unwrap();
         let (a, b) = (folder.path().join("a"), folder.path().join("b"));
         let files = RealFileSystem::default();
@@ -336,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_ends_with_its_holder() {
+    fn lock_is_free_after_holder_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("w.lock");
         let files = RealFileSystem::default();

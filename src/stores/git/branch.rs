@@ -1,33 +1,33 @@
-//! A task's branch: which commit it was begun at, and that it is the one its worktree is on.
+//! A task's branch: its base commit, and the checks that keep its worktree on it.
 
 use std::fs;
 
-use super::run::At;
+use super::command::RepoPath;
 use super::worktrees::failed;
-use super::{Inner, checked_out, small};
-use crate::domain::merge::short_commit;
+use super::{RepositoryInner, bounded_read, checked_out_branch};
+use crate::domain::dropped_lines::short_commit;
 use crate::ports::{RepositoryError, TEAMMATES_DOMAIN, Worktree};
 
-/// In a worktree: the commit its branch was begun at. It stands beside the state and not in it, where another runner may drop it.
+/// The file, in a worktree, with the base commit of its branch. It is not in the state file because other runners may drop unknown keys.
 const BASE_FILE: &str = ".agent/base";
-/// As long as the number of a commit can be, in letters.
+/// The length of a commit id: SHA-1 or SHA-256, in hex digits.
 const COMMIT_LETTERS: std::ops::RangeInclusive<usize> = 40..=64;
-/// What git keeps in a worktree's folder while it is in the middle of something, and what that is.
-const IN_THE_MIDDLE: [(&str, &str); 3] =
+/// Entries of a worktree's git folder that exist during an unfinished operation, and the name of that operation.
+const UNFINISHED_OPERATIONS: [(&str, &str); 3] =
     [("rebase-merge", "rebase"), ("rebase-apply", "rebase"), ("CHERRY_PICK_HEAD", "cherry-pick")];
 
-/// Whether a worktree is on its own branch.
-pub(super) enum Attached {
-    /// It was.
-    Was,
-    /// It is now; the text says how that was come by.
-    Now(String),
-    /// It is not: for who can mend it.
-    Not(String),
+/// The result of [`RepositoryInner::checkout_branch`].
+pub(super) enum BranchStatus {
+    /// The worktree already was on its branch.
+    AlreadyOnBranch,
+    /// It is on its branch now. The text describes the change.
+    Switched(String),
+    /// It is not on its branch. The text tells the teammate what to do.
+    OffBranch(String),
 }
 
-impl Inner {
-    /// Notes that a branch has what this commit has, and nothing of its own.
+impl RepositoryInner {
+    /// Records the base commit of a branch that has no own commits.
     pub(super) fn note_base(&self, worktree: &Worktree, commit: &str) -> Result<(), RepositoryError> {
         let path = worktree.root.join(BASE_FILE);
         let new = path.with_extension("new");
@@ -36,82 +36,95 @@ impl Inner {
             .map_err(|error| failed("write", &path, &error))
     }
 
-    /// The commit a branch was begun at, where that is known.
-    pub(super) fn begun_at(&self, worktree: &Worktree) -> Option<String> {
-        let text = small::text(&worktree.root.join(BASE_FILE))?;
+    /// The base commit of a branch, if it is recorded.
+    pub(super) fn base_commit(&self, worktree: &Worktree) -> Option<String> {
+        let text = bounded_read::text(&worktree.root.join(BASE_FILE))?;
         let commit = text.trim_end();
         is_commit(commit).then(|| commit.to_owned())
     }
 
-    /// Has a worktree be on its own branch, also after a teammate switched to another one, renamed it or deleted it. The branch goes on from
-    /// what is checked out where that has all its commits, and no others than were made for it; it is switched to where what is checked out
-    /// has nothing of its own.
-    pub(super) fn attach(&self, at: &At, worktree: &Worktree) -> Result<Attached, RepositoryError> {
+    /// Puts a worktree back on its own branch after a teammate switched to another branch, renamed the branch or deleted it.
+    ///
+    /// - If the checked out commit contains all of the branch, and only commits made for this task, the branch moves to it.
+    /// - If it has no own commits, the worktree is switched to the branch.
+    /// - Otherwise nothing changes.
+    pub(super) fn checkout_branch(&self, at: &RepoPath, worktree: &Worktree) -> Result<BranchStatus, RepositoryError> {
         let branch = &worktree.branch;
-        let on = checked_out(at)?;
+        let current = checked_out_branch(at)?;
         let own = self.ref_at(&format!("refs/heads/{branch}"))?;
-        if on.as_ref() == Some(branch) && own.is_some() {
-            return Ok(Attached::Was);
+        if current.as_ref() == Some(branch) && own.is_some() {
+            return Ok(BranchStatus::AlreadyOnBranch);
         }
-        let is = on.as_ref().map_or_else(|| "no branch".to_owned(), |on| format!("the branch {on}"));
-        let not = format!(
-            "{is} is checked out in your worktree; your work belongs on {branch}: git switch {branch}, or git branch -M {branch}"
+        let current_text = current.as_ref().map_or_else(|| "no branch".to_owned(), |name| format!("the branch {name}"));
+        let refusal = format!(
+            "{current_text} is checked out in your worktree, but your work belongs on {branch}. Run git switch {branch}, or git branch -M {branch}"
         );
-        if in_the_middle(at).is_some() || (own.is_some() && self.is_taken(branch)?) {
-            return Ok(Attached::Not(not));
+        if unfinished_operation(at).is_some() || (own.is_some() && self.is_checked_out(branch)?) {
+            return Ok(BranchStatus::OffBranch(refusal));
         }
         let head = at.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).run()?;
-        let head = if head.code == 0 { Some(head.line()) } else { self.begun_at(worktree).filter(|_| own.is_none()) };
-        let Some(head) = head else { return Ok(Attached::Not(not)) };
-        let begun = own.clone().or_else(|| self.begun_at(worktree)).unwrap_or_else(|| self.target_ref());
-        let has_more = !self.beyond(at, &head, &begun, &[])?.is_empty();
+        let head =
+            if head.code == 0 { Some(head.line()) } else { self.base_commit(worktree).filter(|_| own.is_none()) };
+        let Some(head) = head else { return Ok(BranchStatus::OffBranch(refusal)) };
+        let base = own.clone().or_else(|| self.base_commit(worktree)).unwrap_or_else(|| self.target_ref());
+        let has_more = !self.committers_beyond(at, &head, &base, &[])?.is_empty();
         let is_ahead = own.as_ref().map_or(Ok(true), |own| self.is_ancestor(own, &head))?;
-        if is_ahead && (!has_more || self.is_made_for(at, worktree, on.as_deref(), &head, &begun)?) {
+        if is_ahead && (!has_more || self.is_made_for(at, worktree, current.as_deref(), &head, &base)?) {
             self.move_branch(worktree, &head, own.as_deref().unwrap_or_default())?;
             at.git(["symbolic-ref", "HEAD", &format!("refs/heads/{branch}")]).ok()?;
-            let was = if own.is_some() { "" } else { ", which was gone," };
-            let from = short_commit(&head);
-            return Ok(Attached::Now(format!(
-                "{is} was checked out there: {branch}{was} goes on from its commit {from}"
+            let was_missing = if own.is_some() { "" } else { ", which was missing," };
+            let commit = short_commit(&head);
+            return Ok(BranchStatus::Switched(format!(
+                "{current_text} was checked out, so {branch}{was_missing} continues from its commit {commit}"
             )));
         }
-        let is_clean =
-            || at.git(["status", "--porcelain", "-z", "--ignore-submodules=all"]).ok().map(|said| said.out.is_empty());
+        let is_clean = || {
+            at.git(["status", "--porcelain", "-z", "--ignore-submodules=all"]).ok().map(|output| output.out.is_empty())
+        };
         if own.is_some() && !has_more && is_clean()? && at.git(["switch", "--quiet", branch]).run()?.code == 0 {
-            return Ok(Attached::Now(format!("{is} was checked out there: it was switched back to {branch}")));
+            return Ok(BranchStatus::Switched(format!(
+                "{current_text} was checked out, so it was switched back to {branch}"
+            )));
         }
-        Ok(Attached::Not(not))
+        Ok(BranchStatus::OffBranch(refusal))
     }
 
-    /// The committers of what `head` has beyond `begun`, the branch that is merged into, and what else is told.
-    fn beyond(&self, at: &At, head: &str, begun: &str, others: &[String]) -> Result<Vec<String>, RepositoryError> {
-        let start = ["log", "--format=%ce", head, "--not", begun, &self.target_ref()].map(str::to_owned);
-        let said = at.git(start.iter().chain(others)).ok()?.line();
-        Ok(said.lines().map(str::to_owned).collect())
+    /// The committers of all commits of `head` that are in none of `base`, the target branch and `others`.
+    fn committers_beyond(
+        &self,
+        at: &RepoPath,
+        head: &str,
+        base: &str,
+        others: &[String],
+    ) -> Result<Vec<String>, RepositoryError> {
+        let start = ["log", "--format=%ce", head, "--not", base, &self.target_ref()].map(str::to_owned);
+        let output = at.git(start.iter().chain(others)).ok()?.line();
+        Ok(output.lines().map(str::to_owned).collect())
     }
 
-    /// Whether what `head` has beyond `begun` was committed by teammates, and is on no branch but the one that is checked out, which is not
-    /// another task's: a person's work, or what is not verified yet, is not merged because somebody looked at it.
+    /// Returns `true` if the commits of `head` beyond `base` were made for this task. Teammates must have committed them. They may be on
+    /// no branch except the checked out one, which must not be another task's. This keeps a user's work and unverified work of other
+    /// tasks from being merged.
     fn is_made_for(
         &self,
-        at: &At,
+        at: &RepoPath,
         worktree: &Worktree,
-        on: Option<&str>,
+        current: Option<&str>,
         head: &str,
-        begun: &str,
+        base: &str,
     ) -> Result<bool, RepositoryError> {
-        let is_anothers = on.is_some_and(|on| on.starts_with(&format!("brigade/{}/task-", self.team)));
-        let by = self.beyond(at, head, begun, &[])?;
-        if is_anothers || !by.iter().all(|email| email.ends_with(TEAMMATES_DOMAIN)) {
+        let is_task_branch = current.is_some_and(|name| name.starts_with(&format!("brigade/{}/task-", self.team)));
+        let committers = self.committers_beyond(at, head, base, &[])?;
+        if is_task_branch || !committers.iter().all(|email| email.ends_with(TEAMMATES_DOMAIN)) {
             return Ok(false);
         }
-        let of_this = [Some(worktree.branch.as_str()), on].into_iter().flatten();
-        let excluded = of_this.map(|branch| format!("--exclude={branch}"));
+        let allowed = [Some(worktree.branch.as_str()), current].into_iter().flatten();
+        let excluded = allowed.map(|branch| format!("--exclude={branch}"));
         let others: Vec<String> = excluded.chain(["--branches".to_owned()]).collect();
-        Ok(self.beyond(at, head, begun, &others)?.len() == by.len())
+        Ok(self.committers_beyond(at, head, base, &others)?.len() == committers.len())
     }
 
-    /// Moves a task's own branch, and nothing that it might stand for. `old`: where it is; empty where it is not there.
+    /// Moves a task's branch itself, never a ref that it points to. `old` is its commit, or empty if it does not exist.
     pub(super) fn move_branch(&self, worktree: &Worktree, new: &str, old: &str) -> Result<(), RepositoryError> {
         let branch = format!("refs/heads/{}", worktree.branch);
         let no_log = ["-c", "core.logAllRefUpdates=false"];
@@ -119,12 +132,12 @@ impl Inner {
     }
 }
 
-/// Whether this is the number of a commit, by its form.
+/// Returns `true` if the text has the form of a commit id.
 pub(super) fn is_commit(text: &str) -> bool {
     COMMIT_LETTERS.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// What git is in the middle of in a worktree.
-pub(super) fn in_the_middle(at: &At) -> Option<&'static str> {
-    IN_THE_MIDDLE.into_iter().find(|(file, _)| at.git_dir.join(file).exists()).map(|(_, what)| what)
+/// The name of the operation that is unfinished in a worktree.
+pub(super) fn unfinished_operation(at: &RepoPath) -> Option<&'static str> {
+    UNFINISHED_OPERATIONS.into_iter().find(|(file, _)| at.git_dir.join(file).exists()).map(|(_, what)| what)
 }

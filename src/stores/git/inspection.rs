@@ -2,29 +2,29 @@
 
 use std::path::Path;
 
-use super::run::{git, git_in};
+use super::command::{git, git_in};
 
 /// The state of git in a workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inspection {
-    /// There is no git.
+    /// Git was not found.
     NoGit,
-    /// The workspace is in no repository; the text is git's version.
+    /// The workspace is not in a repository. The text is git's version.
     NoRepository(String),
-    /// Git would commit run-time files.
+    /// Git does not ignore Brigade's run-time files. The text is git's version.
     NotIgnored(String),
-    /// Git gives no answer, for this reason.
+    /// Git failed, for this reason.
     Failed(String),
-    /// Nothing is amiss.
+    /// No problem was found. The text is git's version.
     Good(String),
 }
 
-/// Inspects git in `workspace`, where `run_time_file` is to be ignored. It blocks.
+/// Inspects git in `workspace`. Git should ignore `run_time_file`. It blocks.
 #[must_use]
 pub fn inspect(workspace: &Path, run_time_file: &str) -> Inspection {
     let Ok(version) = git(["--version"]).ok() else { return Inspection::NoGit };
     let version = version.line();
-    let is_ok = |arguments: &[&str]| git_in(workspace, arguments).run().map(|said| said.code == 0);
+    let is_ok = |arguments: &[&str]| git_in(workspace, arguments).run().map(|output| output.code == 0);
     match is_ok(&["rev-parse", "--is-inside-work-tree"]) {
         Err(error) => return Inspection::Failed(error.to_string()),
         Ok(false) => return Inspection::NoRepository(version),

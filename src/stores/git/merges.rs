@@ -1,158 +1,164 @@
-//! Merges: made without a checkout, accounted for line by line, verified in a scratch worktree by whoever asks, and then seen all at
-//! once, by one transaction of refs.
+//! Merges. A merge is made without a checkout and checked for lost lines. The caller verifies it in a scratch worktree. One
+//! transaction of refs then makes it visible.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::bring::Brought;
-use super::checkout::{Stand, barrier};
-use super::commits::{message, named};
-use super::index::REPOSITORY_MODE;
-use super::run::{At, path_of, pathspec, text_of};
+use super::checkout::{CheckoutState, merge_obstacle};
+use super::checkout_update::CheckoutUpdate;
+use super::command::{RepoPath, failure, path_of, pathspec, text_of};
+use super::commits::{list_files, message};
+use super::index_flags::REPOSITORY_MODE;
 use super::worktrees::failed;
-use super::{Inner, WORKTREES_FOLDER, identity};
-use crate::domain::merge::{DROPS_TRAILER, Lines, short_commit, taken_out, unaccounted};
-use crate::ports::{Assignment, Durability, Merge, MergeTry, Publish, RepositoryError, Worktree};
+use super::{RepositoryInner, WORKTREES_FOLDER, identity};
+use crate::domain::dropped_lines::{DROPS_TRAILER, LineChanges, missing_lines, removed_lines, short_commit};
+use crate::domain::event::Notice;
+use crate::ports::{Assignment, Durability, Merge, MergeOutcome, PublishOutcome, RepositoryError, Worktree};
 
-/// The most of a conflict's text that is handed on, in bytes.
-const EVIDENCE_BYTES_MAX: usize = 6 * 1024;
-/// Lines that a text names; more are counted.
+/// The most of a conflict's diff that a text contains, in bytes.
+const CONFLICT_BYTES_MAX: usize = 6 * 1024;
+/// Lines that a text contains. It gives only the number of the rest.
 const LINES_NAMED_MAX: usize = 20;
 
-impl Inner {
+impl RepositoryInner {
     pub(super) fn merge(
         &self,
         worktree: &Worktree,
         assignment: &Assignment,
         summary: &str,
         tip: &str,
-    ) -> Result<MergeTry, RepositoryError> {
-        let _merging = self.merging();
-        let [onto, work] = self.parties(tip)?;
-        if let Some(wrong) = self.keep_target(&onto)? {
-            return Ok(MergeTry::Refused(wrong));
+    ) -> Result<MergeOutcome, RepositoryError> {
+        let _merging = self.lock_merges();
+        let [onto, work] = self.merge_inputs(tip)?;
+        if let Some(problem) = self.pack_target(&onto)? {
+            return Ok(MergeOutcome::Refused(problem));
         }
-        let base = self.base(&onto, tip)?;
+        let base = self.merge_base(&onto, tip)?;
         if base == tip {
-            return Ok(MergeTry::Nothing(onto));
+            return Ok(MergeOutcome::Nothing(onto));
         }
-        let said = self.main.git(["merge-tree", "--write-tree", "--name-only", "-z", &onto, tip]).run()?;
-        // The tree, the files in conflict, and behind an empty field what is for people.
-        let mut fields = said.out.split(|byte| *byte == 0).take_while(|field| !field.is_empty());
+        let output = self.main.git(["merge-tree", "--write-tree", "--name-only", "-z", &onto, tip]).run()?;
+        // The tree, the files with conflicts, an empty field, and then messages.
+        let mut fields = output.out.split(|byte| *byte == 0).take_while(|field| !field.is_empty());
         let tree = String::from_utf8_lossy(fields.next().unwrap_or_default()).trim().to_owned();
-        match said.code {
+        match output.code {
             0 => {}
             1 => {
-                return Ok(MergeTry::Refused(self.conflict(&onto, &tree, &fields.map(path_of).collect::<Vec<_>>())?));
+                return Ok(MergeOutcome::Refused(self.conflict(
+                    &onto,
+                    &tree,
+                    &fields.map(path_of).collect::<Vec<_>>(),
+                )?));
             }
             _ => {
-                let error = RepositoryError::Failed { action: "merge".to_owned(), reason: said.err.trim().to_owned() };
+                let error = failure("merge".to_owned(), &output.err);
                 if error.is_general() {
                     return Err(error);
                 }
-                return Ok(MergeTry::Refused(format!("git cannot merge the branch: {}", said.err.trim())));
+                return Ok(MergeOutcome::Refused(format!("git cannot merge your branch: {}", output.err.trim())));
             }
         }
         let subject = format!("Merge task {}: {}", assignment.task.0, assignment.subject);
         let call = self.main.git(["commit-tree", &tree, "-p", &onto, "-p", tip, "-F", "-"]);
         let made = call.input(message(&subject, summary, assignment)).variables(identity(assignment)).ok()?;
         let merge = Merge { onto, commit: made.line() };
-        // From here on it is what it is: what is looked at is what is verified, and what is seen.
-        if let Some(wrong) = self.keep_commit(&merge.commit, &merge.onto)? {
-            return Ok(MergeTry::Refused(wrong));
+        // Its objects are now fixed: the checked, the verified and the published commit are the same.
+        if let Some(problem) = self.pack_commit(&merge.commit, &merge.onto)? {
+            return Ok(MergeOutcome::Refused(problem));
         }
-        // Where nobody else has merged meanwhile, the branch itself is what comes of it.
-        let is_all_of_it = base == merge.onto && tree == work;
-        Ok(match self.refusal(worktree, &merge.onto, [&base, tip, &tree], is_all_of_it)? {
-            Some(refusal) => MergeTry::Refused(refusal),
-            None => MergeTry::Made(merge),
+        // If nothing was merged since the branch's base, the merge equals the branch.
+        let equals_branch = base == merge.onto && tree == work;
+        Ok(match self.refusal(worktree, &merge.onto, [&base, tip, &tree], equals_branch)? {
+            Some(refusal) => MergeOutcome::Refused(refusal),
+            None => MergeOutcome::Made(merge),
         })
     }
 
-    /// Why a merge of `tip` that comes to `tree` is not to be seen; the two parted at `base`.
+    /// The reason why a merge of `tip` with the result `tree` must not be published. `base` is the merge base.
     fn refusal(
         &self,
         worktree: &Worktree,
         onto: &str,
         [base, tip, tree]: [&str; 3],
-        is_all_of_it: bool,
+        equals_branch: bool,
     ) -> Result<Option<String>, RepositoryError> {
-        if let Some(refusal) = self.foreign(onto, tree)? {
+        if let Some(refusal) = self.check_forbidden_changes(onto, tree)? {
             return Ok(Some(refusal));
         }
         let merges = self.main.git(["rev-list", "--min-parents=2", tip, &format!("^{onto}")]).ok()?.line();
         for commit in merges.lines() {
-            if let Some(refusal) = self.own_merge(commit)? {
+            if let Some(refusal) = self.check_branch_merge(commit)? {
                 return Ok(Some(refusal));
             }
         }
-        if !is_all_of_it && let Some(refusal) = self.dropped(onto, tip, tree)? {
+        if !equals_branch && let Some(refusal) = self.check_dropped_lines(onto, tip, tree)? {
             return Ok(Some(refusal));
         }
-        self.undone(worktree, base, onto, tip, tree)
+        self.check_undone_merges(worktree, base, onto, tip, tree)
     }
 
-    /// The commit to merge into, and the tree of what is merged.
-    fn parties(&self, tip: &str) -> Result<[String; 2], RepositoryError> {
+    /// The commit that is merged into, and the tree of `tip`.
+    fn merge_inputs(&self, tip: &str) -> Result<[String; 2], RepositoryError> {
         let names = [format!("{}^{{commit}}", self.target_ref()), format!("{tip}^{{tree}}")];
-        let said = self.main.git(["rev-parse"].into_iter().chain(names.iter().map(String::as_str))).ok()?.line();
-        let parties: Vec<String> = said.lines().map(str::to_owned).collect();
-        parties.try_into().map_err(|_| RepositoryError::Failed {
+        let output = self.main.git(["rev-parse"].into_iter().chain(names.iter().map(String::as_str))).ok()?.line();
+        let ids: Vec<String> = output.lines().map(str::to_owned).collect();
+        ids.try_into().map_err(|_| RepositoryError::Failed {
             action: "merge".to_owned(),
-            reason: format!("git does not say what {} and {tip} are", self.into),
+            reason: format!("git rev-parse printed no ids for {} and {tip}", self.into),
         })
     }
 
-    /// Where two commits parted; without a common past, the empty tree.
-    pub(super) fn base(&self, ours: &str, theirs: &str) -> Result<String, RepositoryError> {
+    /// The merge base of two commits, or the empty tree if they have no common history.
+    pub(super) fn merge_base(&self, ours: &str, theirs: &str) -> Result<String, RepositoryError> {
         let base = self.main.git(["merge-base", ours, theirs]).run()?;
         if base.code == 0 { Ok(base.line()) } else { Ok(self.main.git(["mktree"]).ok()?.line()) }
     }
 
-    /// What a merge would change that no branch may.
-    fn foreign(&self, onto: &str, tree: &str) -> Result<Option<String>, RepositoryError> {
-        let said = self.main.git(["diff-tree", "-r", "-z", "--raw", "--no-renames", onto, tree]).ok()?;
-        let (mut controls, mut repositories, mut impossible) = (Vec::new(), Vec::new(), Vec::new());
-        let mut fields = said.fields();
+    /// Refuses changes that no task branch may make: control files, nested repositories, and paths that git cannot check out.
+    fn check_forbidden_changes(&self, onto: &str, tree: &str) -> Result<Option<String>, RepositoryError> {
+        let output = self.main.git(["diff-tree", "-r", "-z", "--raw", "--no-renames", onto, tree]).ok()?;
+        let (mut controls, mut repositories, mut invalid) = (Vec::new(), Vec::new(), Vec::new());
+        let mut fields = output.fields();
         while let (Some(head), Some(path)) = (fields.next(), fields.next()) {
-            let ([before, after], path) = (modes(head), path_of(path));
+            let ([before, after], path) = (parse_modes(head), path_of(path));
             let is_repository = before != REPOSITORY_MODE && after == REPOSITORY_MODE;
             if self.is_control(&path) {
                 controls.push(path);
             } else if is_repository {
                 repositories.push(path);
-            } else if text_of(&path).split('/').any(is_impossible) {
-                impossible.push(path);
+            } else if text_of(&path).split('/').any(is_invalid_component) {
+                invalid.push(path);
             }
         }
         Ok(if !controls.is_empty() {
             Some(format!(
-                "your branch changes what says how the team runs, which is the person's: {}. Undo that: git restore --staged --source={} -- FILE, and commit",
-                named(&controls),
+                "your branch changes files that configure the team, and only the user may change them: {}. Undo that with git restore --staged --source={} -- FILE, and commit",
+                list_files(&controls),
                 self.into
             ))
         } else if !repositories.is_empty() {
             Some(format!(
-                "your branch has repositories within: {}. Take them out: git rm --cached -- FOLDER, and commit; or remove their .git to keep the files",
-                named(&repositories)
+                "your branch contains nested repositories: {}. Run git rm --cached -- FOLDER and commit, or remove their .git to keep the files",
+                list_files(&repositories)
             ))
+        } else if !invalid.is_empty() {
+            Some(format!("your branch has paths that git cannot check out: {}", list_files(&invalid)))
         } else {
-            (!impossible.is_empty())
-                .then(|| format!("your branch has paths that git checks out nowhere: {}", named(&impossible)))
+            None
         })
     }
 
     fn is_control(&self, path: &Path) -> bool {
-        // Where names differ by case alone, some systems have one file.
+        // On some systems names that differ only in case are the same file.
         let path = PathBuf::from(path.as_os_str().to_ascii_lowercase());
-        let own = [".agent", WORKTREES_FOLDER].map(Path::new);
-        let mut controls = self.control_files.iter().map(PathBuf::as_path).chain(own);
+        let brigade_folders = [".agent", WORKTREES_FOLDER].map(Path::new);
+        let mut controls = self.control_files.iter().map(PathBuf::as_path).chain(brigade_folders);
         controls.any(|control| path.starts_with(control.as_os_str().to_ascii_lowercase()))
     }
 
-    /// Refuses to undo unsaid what others merged since the task was begun: a branch that took it in and dropped it again, as a rebase can.
-    fn undone(
+    /// Refuses a branch that silently undoes merges since its base: it took them in and dropped them again, as a faulty rebase does.
+    fn check_undone_merges(
         &self,
         worktree: &Worktree,
         base: &str,
@@ -160,24 +166,24 @@ impl Inner {
         tip: &str,
         tree: &str,
     ) -> Result<Option<String>, RepositoryError> {
-        let Some(begun) = self.begun_at(worktree) else { return Ok(None) };
-        if begun == onto || begun == base || !self.is_ancestor(&begun, onto)? {
+        let Some(branch_base) = self.base_commit(worktree) else { return Ok(None) };
+        if branch_base == onto || branch_base == base || !self.is_ancestor(&branch_base, onto)? {
             return Ok(None);
         }
-        let lost = taken_out(&self.diff(&begun, onto)?, &self.diff(onto, tree)?);
-        let said = format!("--format=%(trailers:key={DROPS_TRAILER},valueonly)");
+        let removed = removed_lines(&self.diff(&branch_base, onto)?, &self.diff(onto, tree)?);
+        let format = format!("--format=%(trailers:key={DROPS_TRAILER},valueonly)");
         let range = format!("{onto}..{tip}");
-        if lost.is_empty() || !self.main.git(["log", &said, &range]).ok()?.line().trim().is_empty() {
+        if removed.is_empty() || !self.main.git(["log", &format, &range]).ok()?.line().trim().is_empty() {
             return Ok(None);
         }
         Ok(Some(format!(
-            "your branch takes out lines that others added since you began:\n{}\nPut them back. Where it must be so, say why in a commit's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
-            shown(&lost)
+            "your branch removes lines that others added since you started:\n{}\nPut them back. If they must go, give the reason in a commit's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
+            shown(&removed)
         )))
     }
 
-    /// What is wrong with a merge that the branch has: it leaves out lines of either side and does not say so.
-    fn own_merge(&self, commit: &str) -> Result<Option<String>, RepositoryError> {
+    /// Refuses a merge commit on the branch that silently drops lines of one side.
+    fn check_branch_merge(&self, commit: &str) -> Result<Option<String>, RepositoryError> {
         let parents = self.main.git(["rev-parse", &format!("{commit}^@")]).ok()?.line();
         let [first, second] = parents.lines().collect::<Vec<_>>()[..] else {
             return Ok(Some(format!("the merge {commit} has more than two parents: merge one branch at a time")));
@@ -186,57 +192,57 @@ impl Inner {
         if !self.main.git(["log", "-1", &trailer, commit]).ok()?.line().trim().is_empty() {
             return Ok(None);
         }
-        let lost = self.lost(second, first, commit)?;
-        Ok((!lost.is_empty()).then(|| {
+        let missing = self.missing(second, first, commit)?;
+        Ok((!missing.is_empty()).then(|| {
             format!(
-                "your merge {} leaves out lines that one side added:\n{}\nPut them back. Where it must be so, say why in the merge's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
+                "your merge {} drops lines that one side added:\n{}\nPut them back. If they must go, give the reason in the merge's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
                 short_commit(commit),
-                shown(&lost)
+                shown(&missing)
             )
         }))
     }
 
-    /// Refuses what git merged without a conflict and yet not with all lines, as a merge driver of the config can have it.
-    fn dropped(&self, onto: &str, tip: &str, tree: &str) -> Result<Option<String>, RepositoryError> {
-        let lost = self.lost(onto, tip, tree)?;
-        Ok((!lost.is_empty()).then(|| {
+    /// Refuses a merge without conflicts that still drops lines. A configured merge driver can do that.
+    fn check_dropped_lines(&self, onto: &str, tip: &str, tree: &str) -> Result<Option<String>, RepositoryError> {
+        let missing = self.missing(onto, tip, tree)?;
+        Ok((!missing.is_empty()).then(|| {
             format!(
-                "merging it would drop lines, though git sees no conflict:\n{}\nMerge {} into your branch yourself (git merge {}), with all lines of both sides",
-                shown(&lost),
+                "this merge would drop lines, although git reports no conflict:\n{}\nMerge {} into your branch yourself (git merge {}), and keep all lines of both sides",
+                shown(&missing),
                 self.into,
                 self.into
             )
         }))
     }
 
-    /// The lines that are in neither `merged` nor accounted for, when `theirs` is merged into `ours`.
-    fn lost(&self, ours: &str, theirs: &str, merged: &str) -> Result<Vec<Vec<u8>>, RepositoryError> {
-        let base = self.base(ours, theirs)?;
+    /// The lines of `theirs` that are missing in `merged`, the result of a merge into `ours`.
+    fn missing(&self, ours: &str, theirs: &str, merged: &str) -> Result<Vec<Vec<u8>>, RepositoryError> {
+        let base = self.merge_base(ours, theirs)?;
         let (by_them, by_merge) = (self.diff(&base, theirs)?, self.diff(ours, merged)?);
         if by_them == by_merge {
             return Ok(Vec::new());
         }
-        Ok(unaccounted(&by_them, &self.diff(&base, ours)?, &by_merge))
+        Ok(missing_lines(&by_them, &self.diff(&base, ours)?, &by_merge))
     }
 
-    pub(super) fn diff(&self, from: &str, to: &str) -> Result<Lines, RepositoryError> {
+    pub(super) fn diff(&self, from: &str, to: &str) -> Result<LineChanges, RepositoryError> {
         let options =
             ["diff-tree", "-r", "-p", "-U0", "--text", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color"];
-        Ok(Lines::of_diff(&self.main.git(options.iter().chain(&[from, to])).ok()?.out))
+        Ok(LineChanges::of_diff(&self.main.git(options.iter().chain(&[from, to])).ok()?.out))
     }
 
-    /// A conflict, for who is to resolve it.
+    /// Describes a conflict for the teammate who resolves it.
     fn conflict(&self, onto: &str, tree: &str, files: &[PathBuf]) -> Result<String, RepositoryError> {
         let options = ["diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"];
         let start = options.into_iter().chain([onto, tree, "--"]).map(OsString::from);
         let paths = files.iter().map(|file| pathspec("", file));
         let diff = self.main.git(start.chain(paths)).ok()?.out;
-        let shown = &diff[..diff.len().min(EVIDENCE_BYTES_MAX)];
+        let shown = &diff[..diff.len().min(CONFLICT_BYTES_MAX)];
         let rest = if shown.len() < diff.len() { "\n[...]" } else { "" };
         let into = &self.into;
         Ok(format!(
-            "your branch and {into} conflict in {}. Merge {into} into your branch (git merge {into}), keep what both sides added, git add, git commit, and report again.\n{}{rest}",
-            named(files),
+            "your branch and {into} conflict in {}. Run git merge {into}, keep what both sides added, run git add and git commit, and complete the task again.\n{}{rest}",
+            list_files(files),
             String::from_utf8_lossy(shown)
         ))
     }
@@ -245,97 +251,102 @@ impl Inner {
         self.main.work_tree.join(WORKTREES_FOLDER).join(format!("{}-merge", self.team))
     }
 
-    /// Throws away what an earlier process verified merges in.
+    /// Removes the scratch worktree of an earlier launch.
     pub(super) fn remove_scratch(&self) -> Result<(), RepositoryError> {
         let scratch = self.scratch();
-        match self.at(&scratch) {
-            Some(at) => self.discard(&at),
+        match self.repo_path_of(&scratch) {
+            Some(at) => self.discard_worktree(&at),
             None => Ok(()),
         }
     }
 
     pub(super) fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {
-        let _merging = self.merging();
+        let _merging = self.lock_merges();
         let scratch = self.scratch();
-        if let Some(at) = self.at(&scratch)
+        if let Some(at) = self.repo_path_of(&scratch)
             && scratch.is_dir()
-            && self.unsound(&at).is_none()
-            && renew(&at, &merge.commit).is_ok()
+            && self.tampering(&at).is_none()
+            && reset_scratch(&at, &merge.commit).is_ok()
         {
             return Ok(scratch);
         }
         self.remove_scratch()?;
         let root = text_of(&scratch);
-        let _listing = self.listing();
+        let _listing = self.lock_worktree_list();
         self.main.git(["worktree", "add", "--quiet", "--force", "--force", "--detach", &root, &merge.commit]).ok()?;
         Ok(scratch)
     }
 
-    pub(super) fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<Publish, RepositoryError> {
-        let _merging = self.merging();
+    pub(super) fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError> {
+        let _merging = self.lock_merges();
         let Merge { onto, commit } = merge;
         let (into, merged) = (self.target_ref(), self.merged_ref(assignment));
-        if let Some(reason) = barrier(&self.main, &self.into) {
+        if let Some(reason) = merge_obstacle(&self.main, &self.into) {
             return Err(RepositoryError::Failed { action: format!("move the branch {}", self.into), reason });
         }
         if self.commit_of(&into)? != *onto {
-            return Ok(Publish::Moved);
+            return Ok(PublishOutcome::Moved);
         }
-        let readied = self.ready(onto, commit)?;
+        let prepared = self.prepare_checkout(onto, commit)?;
         let orders = format!("start\nupdate {into} {commit} {onto}\nupdate {merged} {commit}\nprepare\ncommit\n");
         let reason = format!("brigade: merge {}", assignment.identifier());
-        let said = self.main.git(["update-ref", "--create-reflog", "-m", &reason, "--stdin"]).input(orders).run()?;
-        // Git gives the refs their new names one by one: a failure may be of the rest alone.
-        let is_moved = said.code == 0 || self.commit_of(&into)? == *commit;
+        let output = self.main.git(["update-ref", "--create-reflog", "-m", &reason, "--stdin"]).input(orders).run()?;
+        // Git moves the refs one by one, so a failure may concern only a later one.
+        let is_moved = output.code == 0 || self.commit_of(&into)? == *commit;
         if !is_moved {
-            self.unready(&readied, onto)?;
+            self.undo_preparation(&prepared, onto)?;
             if self.commit_of(&into)? != *onto {
-                return Ok(Publish::Moved);
+                return Ok(PublishOutcome::Moved);
             }
             let action = format!("move the branch {}", self.into);
-            return Err(RepositoryError::Failed { action, reason: said.err.trim().to_owned() });
+            return Err(failure(action, &output.err));
         }
         if self.durability == Durability::Power {
             self.sync_ref(&into)?;
         }
-        *self.kept() = Some(commit.clone());
-        // The branch is moved, whatever becomes of the checkout.
-        let followed = match readied {
-            Readied::Free => self.bring_free(onto, commit).and_then(|brought| self.settle(onto, brought)),
-            Readied::Stuck(why) => self.settle(onto, Brought::Nothing(why)),
-            Readied::Behind => self.follow(),
-            Readied::Parted(told) => Ok(Some(told)),
+        *self.verified_commit() = Some(commit.clone());
+        // The branch has moved, so a problem with the checkout is only a warning.
+        let followed = match prepared {
+            PreparedMerge::Free => self
+                .fast_forward_clean(onto, commit)
+                .and_then(|update| self.finish_update(onto, update))
+                .map(|warning| warning.map(Notice::Warning)),
+            PreparedMerge::Blocked(why) => {
+                self.finish_update(onto, CheckoutUpdate::Nothing(why)).map(|warning| warning.map(Notice::Warning))
+            }
+            PreparedMerge::Behind => self.update_checkout(),
+            PreparedMerge::Diverged(warning) => Ok(Some(Notice::Warning(warning))),
         };
-        Ok(Publish::Done(followed.unwrap_or_else(|error| Some(error.to_string()))))
+        Ok(PublishOutcome::Done(followed.unwrap_or_else(|error| Some(Notice::Warning(error.to_string())))))
     }
 
-    /// Has the person's checkout be such that a commit made there undoes no merge that moves its branch from `onto` to `commit`, whoever is
-    /// killed when.
-    fn ready(&self, onto: &str, commit: &str) -> Result<Readied, RepositoryError> {
-        if Stand::of(&self.main, &self.into)? != Stand::Here || self.behind().is_some() {
-            return Ok(Readied::Behind);
+    /// Prepares the user's checkout for a move of its branch from `onto` to `commit`. After this, a commit made there cannot undo the
+    /// merge, whichever process is killed.
+    fn prepare_checkout(&self, onto: &str, commit: &str) -> Result<PreparedMerge, RepositoryError> {
+        if CheckoutState::of(&self.main, &self.into)? != CheckoutState::CheckedOut || self.behind().is_some() {
+            return Ok(PreparedMerge::Behind);
         }
-        let why = self.in_the_way(onto, commit)?;
+        let why = self.blocking_paths(onto, commit)?;
         if let Some(why) = &why
-            && let Some(told) = self.part(onto, why)?
+            && let Some(warning) = self.detach_user_checkout(onto, why)?
         {
-            return Ok(Readied::Parted(told));
+            return Ok(PreparedMerge::Diverged(warning));
         }
-        // Before the branch moves: afterwards nobody could tell what the person changed from what the merge did.
-        self.note_behind(onto)?;
-        Ok(why.map_or(Readied::Free, Readied::Stuck))
+        // Before the branch moves: afterwards the user's changes could not be distinguished from the merge's.
+        self.record_checkout_commit(onto)?;
+        Ok(why.map_or(PreparedMerge::Free, PreparedMerge::Blocked))
     }
 
-    /// Takes back what was readied for a merge onto `onto` that is not made: the checkout is where it was.
-    fn unready(&self, readied: &Readied, onto: &str) -> Result<(), RepositoryError> {
-        match (readied, Stand::of(&self.main, &self.into)?) {
-            (Readied::Parted(_), Stand::Parted(branch)) => self.rejoin(&branch, onto),
-            (Readied::Free | Readied::Stuck(_), _) => self.forget_behind(),
-            (Readied::Parted(_) | Readied::Behind, _) => Ok(()),
+    /// Undoes [`RepositoryInner::prepare_checkout`] for a merge onto `onto` that was not made.
+    fn undo_preparation(&self, prepared: &PreparedMerge, onto: &str) -> Result<(), RepositoryError> {
+        match (prepared, CheckoutState::of(&self.main, &self.into)?) {
+            (PreparedMerge::Diverged(_), CheckoutState::Detached(branch)) => self.reattach(&branch, onto),
+            (PreparedMerge::Free | PreparedMerge::Blocked(_), _) => self.clear_checkout_commit(),
+            (PreparedMerge::Diverged(_) | PreparedMerge::Behind, _) => Ok(()),
         }
     }
 
-    /// Has a ref that was moved survive a power cut. Git would sync all that it moves with it; of the merge's mark the board needs nothing.
+    /// Makes a moved ref survive a power cut. Git itself would also sync the merge's record, which the board does not need.
     fn sync_ref(&self, name: &str) -> Result<(), RepositoryError> {
         let path = self.main.common_dir.join(name);
         let folder = path.parent().unwrap_or(&self.main.common_dir);
@@ -344,37 +355,37 @@ impl Inner {
     }
 }
 
-/// How the person's checkout stands to a merge that is about to be seen.
-enum Readied {
-    /// It can be brought along.
+/// The state of the user's checkout before a merge is published.
+enum PreparedMerge {
+    /// Nothing blocks its update.
     Free,
-    /// This is in the way, and there is no branch to put it on.
-    Stuck(String),
-    /// It was behind before, or is not on the branch.
+    /// This blocks it, and no branch was free to switch it to.
+    Blocked(String),
+    /// It was behind before, or is not on the target branch.
     Behind,
-    /// It was put on a branch of its own, which is to be told.
-    Parted(String),
+    /// It was switched to its own branch; the text tells the user.
+    Diverged(String),
 }
 
-/// The modes before and after in a line of raw output, `:<mode> <mode> <object> <object> <kind>`; see git-diff-tree(1).
-pub(super) fn modes(head: &[u8]) -> [String; 2] {
+/// The old and new modes in a line of raw output, `:<mode> <mode> <object> <object> <kind>`; see git-diff-tree(1).
+pub(super) fn parse_modes(head: &[u8]) -> [String; 2] {
     let text = String::from_utf8_lossy(head);
     let mut modes = text.trim_start_matches(':').split(' ').map(str::to_owned);
     [modes.next().unwrap_or_default(), modes.next().unwrap_or_default()]
 }
 
-/// Has the scratch worktree hold a commit and nothing else, but for what git ignores: builds go on from there.
-fn renew(at: &At, commit: &str) -> Result<(), RepositoryError> {
+/// Resets the scratch worktree to a commit. Ignored files stay, so that builds are incremental.
+fn reset_scratch(at: &RepoPath, commit: &str) -> Result<(), RepositoryError> {
     at.git(["checkout", "--quiet", "--force", "--detach", commit]).ok()?;
-    // Also what has become a repository of its own.
+    // The second `-f` also removes nested repositories.
     at.git(["clean", "-f", "-f", "-d", "-q"]).ok().map(drop)
 }
 
-/// Whether git refuses to check out what has this name, on any system: it would be a repository's own folder, or lead out of it.
-fn is_impossible(name: &str) -> bool {
-    // Some file systems do not see these.
-    let is_seen = |c: &char| !matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
-    let plain: String = name.chars().filter(is_seen).collect::<String>().to_ascii_lowercase();
+/// Returns `true` if git refuses to check out this name: it would be a git folder, or a path outside the worktree.
+fn is_invalid_component(name: &str) -> bool {
+    // Some file systems ignore these characters.
+    let is_significant = |c: &char| !matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
+    let plain: String = name.chars().filter(is_significant).collect::<String>().to_ascii_lowercase();
     let plain = plain.trim_end_matches([' ', '.']);
     [".", ".."].contains(&name) || [".git", "git~1"].contains(&plain) || plain.starts_with(".git:")
 }

@@ -1,22 +1,22 @@
-//! Pipes in place of files that git reads. Git waits until a process writes to one, and commands of teammates can make one. Nothing is
-//! searched while git answers: a call that goes on for long is looked at.
+//! Named pipes in place of files that git reads. Git waits until a process writes to one, and teammates' commands can create one. Only
+//! calls that take long start a search.
 
 use std::ffi::OsStr;
 use std::fs::{self, FileType};
 use std::path::{Path, PathBuf};
 
-use super::settings::persons_file;
-use super::{WORKTREES_FOLDER, small};
+use super::settings::user_file;
+use super::{WORKTREES_FOLDER, bounded_read};
 
-/// The most entries of folders that are looked at.
+/// The most folder entries that a search visits.
 const ENTRIES_MAX: usize = 200_000;
-/// The person's files that git reads, in the folder of the person's settings; see git-config(1), FILES.
+/// The user's files that git reads, in the folder of the user's settings; see git-config(1), FILES.
 const PERSONS_FILES: [&str; 3] = ["config", "attributes", "ignore"];
 
-/// The first pipe that git may wait for: among the person's files, in these git folders, or in place of a `.gitignore` or `.gitattributes`.
+/// The first pipe that git may wait for: among the user's files, in these git folders, or in place of a `.gitignore` or `.gitattributes`.
 pub(super) fn find_pipe(git_folders: &[PathBuf], work_tree: Option<&Path>) -> Option<PathBuf> {
     let global = std::env::home_dir().map(|home| home.join(".gitconfig"));
-    let persons: Vec<PathBuf> = global.into_iter().chain(PERSONS_FILES.into_iter().filter_map(persons_file)).collect();
+    let persons: Vec<PathBuf> = global.into_iter().chain(PERSONS_FILES.into_iter().filter_map(user_file)).collect();
     let configs = git_folders.iter().flat_map(|folder| ["config", "config.worktree"].map(|name| folder.join(name)));
     let included: Vec<PathBuf> = configs.chain(persons.clone()).flat_map(|config| included_by(&config)).collect();
     let mut entries_left = ENTRIES_MAX;
@@ -28,25 +28,25 @@ pub(super) fn find_pipe(git_folders: &[PathBuf], work_tree: Option<&Path>) -> Op
         .or_else(|| pipe_in(work_tree?, |name| name.as_encoded_bytes().starts_with(b".git"), &mut entries_left))
 }
 
-/// The git folder and the top folder of the repository that `folder` is in.
+/// The git folder and the top folder of the repository that contains `folder`.
 pub(super) fn folders_of(folder: &Path) -> (PathBuf, PathBuf) {
     let top = folder.ancestors().find(|top| top.join(".git").symlink_metadata().is_ok()).unwrap_or(folder);
     (top.join(".git"), top.to_owned())
 }
 
-/// The files that a file of settings may include: all values of the name `path`; see git-config(1), Includes.
+/// The files that a settings file may include: all values of the key `path`; see git-config(1), Includes.
 fn included_by(config: &Path) -> Vec<PathBuf> {
-    let text = small::text(config).unwrap_or_default();
+    let text = bounded_read::text(config).unwrap_or_default();
     let values = text.lines().filter_map(|line| {
         let (name, value) = line.split_once('=')?;
         let name = name.rsplit(']').next().unwrap_or(name).trim();
         name.eq_ignore_ascii_case("path").then(|| value.trim().trim_matches('"'))
     });
-    let whole = |value: &str| match value.strip_prefix("~/") {
+    let resolved = |value: &str| match value.strip_prefix("~/") {
         Some(rest) => std::env::home_dir().unwrap_or_default().join(rest),
         None => config.parent().unwrap_or(config).join(value),
     };
-    values.map(whole).collect()
+    values.map(resolved).collect()
 }
 
 fn pipe_in(top: &Path, is_read: impl Fn(&OsStr) -> bool, entries_left: &mut usize) -> Option<PathBuf> {
@@ -61,7 +61,7 @@ fn pipe_in(top: &Path, is_read: impl Fn(&OsStr) -> bool, entries_left: &mut usiz
             if is_read(&name) && is_pipe(&path) {
                 return Some(path);
             }
-            // Git folders are looked at by themselves, and git does not see the worktrees.
+            // Git folders are searched separately, and git ignores the worktrees.
             let is_other = name == ".git" || name == WORKTREES_FOLDER;
             if !is_other && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 folders.push(path);

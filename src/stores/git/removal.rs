@@ -1,22 +1,22 @@
-//! Removing worktrees, so that one that was begun is finished after a kill: the folder gets another name first, at once and whole,
-//! and whatever has that name is to be removed. Git itself empties the folder file by file, and what is left of it then is nobody's.
+//! Removes worktrees. The folder is first renamed to `.gone-<name>`, in one step. If a kill interrupts the removal, a later launch
+//! finishes it: every folder with that prefix may be deleted. Git itself would delete file by file and leave an unusable worktree.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::index::{occupied, reveal};
-use super::run::{At, text_of};
+use super::command::{RepoPath, text_of};
+use super::index_flags::{clear_skip_worktree, first_non_empty};
 use super::worktrees::{POINTER_FILE, failed};
-use super::{Inner, WORKTREES_FOLDER, small};
+use super::{RepositoryInner, WORKTREES_FOLDER, bounded_read};
 use crate::ports::{Assignment, RepositoryError, Worktree};
 use crate::sandbox::filter::SCRATCH_PREFIX;
 
-/// Folders beside the worktrees that begin like this are being removed.
+/// Prefix of folders, next to the worktrees, that are being removed.
 const GONE_PREFIX: &str = ".gone-";
 
-impl Inner {
-    /// Removes a completed task's worktree and branch. Says why it is left where it holds anything more.
+impl RepositoryInner {
+    /// Removes a completed task's worktree and branch. If they hold anything unmerged, keeps them and returns the reason.
     pub(super) fn remove(
         &self,
         worktree: &Worktree,
@@ -29,46 +29,50 @@ impl Inner {
             && !self.is_ancestor(tip, &self.target_ref())?
         {
             let branch = &worktree.branch;
-            return Ok(Some(format!("{name} stays: its branch {branch} has commits that are not merged")));
+            return Ok(Some(format!("{name} stays: its branch {branch} has unmerged commits")));
         }
         if worktree.root.symlink_metadata().is_ok() {
             if self.states.read_expect(&worktree.root, &assignment.identifier()).is_err() {
-                return Ok(Some(format!("{name} stays: its state does not say that it is this task's")));
+                return Ok(Some(format!("{name} stays: its state file does not name this task")));
             }
-            let Some(at) = self.at(&worktree.root) else {
-                return Ok(Some(format!("{name} stays: git does not know of it")));
+            let Some(at) = self.repo_path_of(&worktree.root) else {
+                return Ok(Some(format!("{name} stays: git does not list it as a worktree")));
             };
-            let unsound = self.unsound(&at).or_else(|| self.stands_for_another(&worktree.branch));
-            if let Some(why) = unsound.map_or_else(|| what_holds(&at), |why| Ok(Some(why)))? {
-                return Ok(Some(format!("{name} stays: {why}")));
+            let tampering = self.tampering(&at).or_else(|| self.branch_tampering(&worktree.branch));
+            let reason = match tampering {
+                Some(reason) => Some(reason),
+                None => unsaved_work(&at)?,
+            };
+            if let Some(reason) = reason {
+                return Ok(Some(format!("{name} stays: {reason}")));
             }
-            self.take_away(&at)?;
+            self.remove_worktree(&at)?;
         }
-        // One that was moved meanwhile stays: git compares.
+        // Git compares the old value: a branch that moved meanwhile stays.
         if let Some(tip) = tip
-            && !self.is_taken(&worktree.branch)?
+            && !self.is_checked_out(&worktree.branch)?
         {
             self.main.git(["update-ref", "--no-deref", "-d", &branch, &tip]).ok()?;
         }
         Ok(None)
     }
 
-    /// Removes a worktree that holds nothing more, whatever its state is.
-    fn take_away(&self, at: &At) -> Result<(), RepositoryError> {
+    /// Removes a worktree that holds nothing unmerged, in any state.
+    fn remove_worktree(&self, at: &RepoPath) -> Result<(), RepositoryError> {
         let name = at.work_tree.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let gone = at.work_tree.with_file_name(format!("{GONE_PREFIX}{name}"));
-        let _listing = self.listing();
-        // Left by a removal that was not finished.
+        let _listing = self.lock_worktree_list();
+        // An earlier removal was interrupted.
         remove_folder(&gone)?;
         fs::rename(&at.work_tree, &gone).map_err(|error| failed("rename", &at.work_tree, &error))?;
         remove_folder(&at.git_dir)?;
         remove_folder(&gone)
     }
 
-    /// Finishes removals that a kill broke off, and removes what a git that was killed at its first steps left of worktrees of this
-    /// team. Call it before anybody works.
+    /// Finishes removals that a kill interrupted, and deletes what a git that was killed in its first steps left of this team's worktrees.
+    /// It must run before any teammate works.
     pub(super) fn finish_removals(&self) -> Result<(), RepositoryError> {
-        let _listing = self.listing();
+        let _listing = self.lock_worktree_list();
         let folder = self.main.work_tree.join(WORKTREES_FOLDER);
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -77,7 +81,7 @@ impl Inner {
             }
             let Some(name) = name.strip_prefix(GONE_PREFIX).filter(|name| self.is_of_team(name)) else { continue };
             let root = folder.join(name);
-            // Another one may have been made under the name since.
+            // A new worktree may have the same name by now.
             if root.symlink_metadata().is_err()
                 && let Some(git_dir) = self.git_dir_of(&root)
             {
@@ -87,58 +91,58 @@ impl Inner {
         }
         for entry in fs::read_dir(self.main.common_dir.join("worktrees")).into_iter().flatten().flatten() {
             let is_of_team = self.is_of_team(&entry.file_name().to_string_lossy());
-            // Git writes where the worktree is before all else, and until then keeps nothing there.
+            // Git writes the pointer file before any other file.
             let pointer = entry.path().join(POINTER_FILE);
             let is_empty =
                 |file: &str| entry.path().join(file).symlink_metadata().map_or(true, |metadata| metadata.len() == 0);
-            // One that git was killed in the middle of making, whose folder is gone: with such a one git lists none at all.
+            // Git was killed while it created the worktree, and the folder is gone. Such an entry makes `git worktree list` fail.
             let is_gone = || {
-                let place = small::text(&pointer).unwrap_or_default();
-                Path::new(place.trim_end()).symlink_metadata().is_err()
+                let root = bounded_read::text(&pointer).unwrap_or_default();
+                Path::new(root.trim_end()).symlink_metadata().is_err()
             };
-            let leads_nowhere = || is_empty(POINTER_FILE) || ((is_empty("commondir") || is_empty("HEAD")) && is_gone());
-            if is_of_team && leads_nowhere() {
+            let is_broken = || is_empty(POINTER_FILE) || ((is_empty("commondir") || is_empty("HEAD")) && is_gone());
+            if is_of_team && is_broken() {
                 remove_folder(&entry.path())?;
             }
         }
         Ok(())
     }
 
-    /// Whether a folder's name is one of this team's worktrees'.
+    /// Returns `true` if a folder name is that of one of this team's worktrees.
     fn is_of_team(&self, name: &str) -> bool {
         name.strip_prefix(&self.team).is_some_and(|rest| rest.starts_with("-task-") || rest.starts_with("-merge"))
     }
 
-    /// Removes a worktree in which nobody has worked, whatever state it is in.
-    pub(super) fn discard(&self, at: &At) -> Result<(), RepositoryError> {
-        let _listing = self.listing();
+    /// Removes a worktree without work in it, in any state.
+    pub(super) fn discard_worktree(&self, at: &RepoPath) -> Result<(), RepositoryError> {
+        let _listing = self.lock_worktree_list();
         if self.main.git(["worktree", "remove", "--force", "--force", &text_of(&at.work_tree)]).ok().is_ok() {
             return Ok(());
         }
-        // Git removes none that is only half there.
+        // Git does not remove a half-made worktree.
         remove_folder(&at.work_tree)?;
         remove_folder(&at.git_dir)
     }
 }
 
-/// What a worktree holds that would be lost with it; what git ignores is not meant to be kept.
-fn what_holds(at: &At) -> Result<Option<String>, RepositoryError> {
+/// The reason why a removal of the worktree would lose work. Ignored files do not count.
+fn unsaved_work(at: &RepoPath) -> Result<Option<String>, RepositoryError> {
     if at.git_dir.join("locked").exists() {
-        return Ok(Some("it is locked (git worktree unlock)".to_owned()));
+        return Ok(Some("it is locked. hint: git worktree unlock".to_owned()));
     }
     if at.git_dir.join("modules").exists() {
         return Ok(Some("it has submodules".to_owned()));
     }
-    let repositories = reveal(at)?;
-    if let Some(repository) = occupied(at, &repositories) {
-        return Ok(Some(format!("there is something in {}, which is a repository of its own", repository.display())));
+    let repositories = clear_skip_worktree(at)?;
+    if let Some(repository) = first_non_empty(at, &repositories) {
+        return Ok(Some(format!("the nested repository {} is not empty", repository.display())));
     }
     let files = at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
     let files = files.fields().count();
-    Ok((files > 0).then(|| format!("it has {files} files that are changed and not committed")))
+    Ok((files > 0).then(|| format!("it has {files} uncommitted files")))
 }
 
-/// Removes a file that may not be there.
+/// Removes a file if it exists.
 pub(super) fn remove_file(file: &Path) -> Result<(), RepositoryError> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", file, &error)),
@@ -146,7 +150,7 @@ pub(super) fn remove_file(file: &Path) -> Result<(), RepositoryError> {
     }
 }
 
-/// Removes a folder that may not be there, with all that is in it.
+/// Removes a folder and its contents if it exists.
 pub(super) fn remove_folder(folder: &Path) -> Result<(), RepositoryError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", folder, &error)),

@@ -1,9 +1,9 @@
-//! The settings by which Brigade's git works, and the sandbox of the programs that they name.
+//! The settings that Brigade's git uses, and the sandbox of the programs that they name.
 //!
-//! Commands of teammates can write the files that git reads settings from: the person's, and files that the repository's settings include. So
-//! git is told all settings by its environment, where they outrank files. Those of the system and the person are read once, at launch, and
-//! never again. Those of the repository are read again when one of its files changes. Each filter and each merge driver among them is
-//! replaced by a command that runs it in the sandbox; see [`DriverSandbox`].
+//! Teammates' commands can write files that git reads settings from: the user's, and files that the repository's settings include. So git
+//! gets all settings through its environment, which outranks files. The system's and the user's settings are read once, at launch. The
+//! repository's are read again when one of its files changes. Each filter and merge driver is replaced by a command that runs it in the
+//! sandbox; see [`DriverSandbox`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::WORKTREES_FOLDER;
-use super::boundaries::alternates;
-use super::run::{At, Said, path_of};
+use super::command::{GitOutput, RepoPath, path_of};
+use super::write_scope::alternates;
 use crate::domain::access::PathRule;
 use crate::platform::stamp_of;
 use crate::ports::RepositoryError;
 use crate::sandbox::filter::{DriverKind, DriverSandbox};
 use crate::sandbox::{Level, Sandbox};
-use crate::stores::fs::Stamp;
+use crate::stores::fs::FileStamp;
 
-/// The sections that Brigade's calls of git depend on. Others stay in their files; of the person's files they are not read at all.
+/// The sections that matter to Brigade's calls. Other sections of the repository stay in its files; the user's other sections are ignored.
 const SECTIONS: [&str; 22] = [
     "add",
     "advice",
@@ -46,74 +46,74 @@ const SECTIONS: [&str; 22] = [
     "user",
     "worktree",
 ];
-/// What git takes from the repository's own file alone.
-const OF_THE_FILE: [&str; 3] = ["core.bare", "core.repositoryformatversion", "core.worktree"];
-/// What git must not take from a repository.
+/// Settings that git takes only from the repository's own file.
+const FILE_ONLY_KEYS: [&str; 3] = ["core.bare", "core.repositoryformatversion", "core.worktree"];
+/// A section that git must not take from a repository.
 const PROTECTED_SECTION: &str = "safe";
-/// The person's files, other than settings, that git reads: the setting that names one, and its name in the folder of the person's settings.
+/// The user's files, other than settings, that git reads: the setting that names each, and its default name in the folder of the user's
+/// settings.
 const PERSONS_FILES: [(&str, &str); 2] = [("core.attributesfile", "attributes"), ("core.excludesfile", "ignore")];
-/// The most that all settings may come to, in bytes; the system bounds a program's environment.
+/// The limit of all settings together, in bytes: systems limit a program's environment.
 const BYTES_MAX: usize = 512 * 1024;
-/// The most worktrees with settings of their own that are remembered.
+/// The most worktrees with own settings whose listings are cached.
 const LISTINGS_MAX: usize = 100;
-/// Listings in a row that may each meet other files.
+/// The number of attempts to list settings while included files appear.
 const TRIES_MAX: usize = 3;
 
-/// The sandbox of filters and merge drivers. Without both, every driver fails.
+/// Options for the sandbox of filters and merge drivers. Without both options, every driver fails.
 #[derive(Debug, Clone, Default)]
 pub struct DriverOptions {
-    /// A program that calls [`crate::sandbox::run_if_asked`]; see [`crate::sandbox::filter::own_program_path`].
+    /// A program that calls [`crate::sandbox::run_if_guard`]; see [`crate::sandbox::filter::own_program_path`].
     pub program: Option<PathBuf>,
     /// The sandbox of the launch.
     pub sandbox: Option<Sandbox>,
 }
 
-/// The settings of a repository.
 #[derive(Debug)]
 pub(super) struct Settings {
     common_dir: PathBuf,
-    /// The person's checkout.
+    /// The user's checkout.
     work_tree: PathBuf,
     options: DriverOptions,
-    /// The system's and the person's.
+    /// The settings of the system and the user.
     outer: OnceLock<Vec<Setting>>,
-    /// The repository's, by the folder of the checkout that has some of its own.
+    /// Listings by git folder: of a checkout with own settings, or the common one.
     listings: Mutex<HashMap<PathBuf, Arc<Listing>>>,
 }
 
-/// All settings at one moment.
+/// All settings, as they were at one time.
 #[derive(Debug)]
 struct Listing {
-    /// The files they come from, and files that could add to them.
-    files: Vec<(PathBuf, Option<Stamp>)>,
+    /// The files that the settings come from or may come from, with their stamps.
+    files: Vec<(PathBuf, Option<FileStamp>)>,
     /// Included files outside of the repository and the workspace.
     included: Vec<PathBuf>,
-    /// Whether which files are included may change though no file does.
+    /// `true` if the set of included files may change although no file does.
     is_conditional: bool,
     variables: Variables,
     replaced: Vec<Replaced>,
 }
 
-/// A setting that Brigade replaces, so that a driver runs in the sandbox.
+/// A setting that Brigade replaces to run a driver in the sandbox.
 #[derive(Debug)]
 struct Replaced {
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Its value in the files.
+    /// The original value.
     own: Vec<u8>,
 }
 
-/// Variables of a call.
+/// Environment variables of a call.
 pub(super) type Variables = Vec<(OsString, OsString)>;
 
 /// A setting as git lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Setting {
-    /// The file it is in.
+    /// The file that contains it.
     file: PathBuf,
-    /// Section and name in small letters.
+    /// Section and name are lowercase.
     key: Vec<u8>,
-    /// `None` where the file has no `=`, which means true.
+    /// `None` if the file has no `=`, which means true.
     value: Option<Vec<u8>>,
 }
 
@@ -122,7 +122,7 @@ impl Setting {
         self.key.split(|byte| *byte == b'.').next().unwrap_or_default()
     }
 
-    /// Section, subsection and name, where there are three.
+    /// Section, subsection and name, if there is a subsection.
     fn parts(&self) -> Option<(&[u8], &[u8], &[u8])> {
         let (first, last) =
             (self.key.iter().position(|byte| *byte == b'.')?, self.key.iter().rposition(|byte| *byte == b'.')?);
@@ -133,7 +133,7 @@ impl Setting {
         self.value.as_deref().unwrap_or(b"true")
     }
 
-    /// The file that this one has git read too, and whether that depends on anything. The inner `None`: only git knows where that is.
+    /// The file that this setting includes, and whether the include is conditional. The inner `None`: only git can resolve the path.
     fn include(&self) -> Option<(Option<PathBuf>, bool)> {
         let is_conditional = self.section() == b"includeif";
         if self.key != b"include.path" && !(is_conditional && self.key.ends_with(b".path")) {
@@ -160,35 +160,35 @@ impl Settings {
         })
     }
 
-    /// The variables that tell a call at `at` all settings.
+    /// The environment variables that pass all settings to a call in `at`.
     ///
     /// # Errors
-    /// The settings cannot be listed, are too many, or include a file that a command could exchange.
-    pub(super) fn variables(&self, at: &At) -> Result<Variables, RepositoryError> {
+    /// The settings cannot be listed, are too large, or include a file that a command could replace.
+    pub(super) fn variables(&self, at: &RepoPath) -> Result<Variables, RepositoryError> {
         Ok(self.listing(at)?.variables.clone())
     }
 
-    /// Included files outside of the repository and the workspace: commands must not write them.
-    pub(super) fn included(&self, at: &At) -> Result<Vec<PathBuf>, RepositoryError> {
+    /// Included files outside of the repository and the workspace. Commands must not write them.
+    pub(super) fn included(&self, at: &RepoPath) -> Result<Vec<PathBuf>, RepositoryError> {
         Ok(self.listing(at)?.included.clone())
     }
 
-    /// The person's files, other than settings, that git reads: commands must not write them.
-    pub(super) fn persons_files(&self) -> Vec<PathBuf> {
+    /// The user's files, other than settings, that git reads. Commands must not write them.
+    pub(super) fn user_files(&self) -> Vec<PathBuf> {
         let outer = self.outer.get().into_iter().flatten();
         let files = outer.filter(|setting| PERSONS_FILES.iter().any(|(key, _)| key.as_bytes() == setting.key));
         files.map(|setting| path_of(setting.text())).filter(|path| path.is_file()).collect()
     }
 
-    /// What git said, with each driver's own command in place of the one that replaces it.
-    pub(super) fn in_own_words(&self, at: &At, said: String) -> String {
-        let Ok(listing) = self.listing(at) else { return said };
-        listing.replaced.iter().fold(said, |said, Replaced { value, own, .. }| {
-            said.replace(&*String::from_utf8_lossy(value), &String::from_utf8_lossy(own))
+    /// Puts each driver's original command back into a text of git.
+    pub(super) fn with_own_values(&self, at: &RepoPath, output: String) -> String {
+        let Ok(listing) = self.listing(at) else { return output };
+        listing.replaced.iter().fold(output, |output, Replaced { value, own, .. }| {
+            output.replace(&*String::from_utf8_lossy(value), &String::from_utf8_lossy(own))
         })
     }
 
-    fn listing(&self, at: &At) -> Result<Arc<Listing>, RepositoryError> {
+    fn listing(&self, at: &RepoPath) -> Result<Arc<Listing>, RepositoryError> {
         let own = at.git_dir.join("config.worktree");
         let place = if own.symlink_metadata().is_ok() { &at.git_dir } else { &self.common_dir };
         let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,19 +203,20 @@ impl Settings {
         Ok(listing)
     }
 
-    /// Lists all settings. A file that changes meanwhile is noticed by the next call: its stamp is older than the listing.
-    fn list(&self, at: &At, mut paths: Vec<PathBuf>) -> Result<Listing, RepositoryError> {
+    /// Lists all settings. If a file changes meanwhile, the next call notices it: its stamp is older than the listing.
+    fn list(&self, at: &RepoPath, mut paths: Vec<PathBuf>) -> Result<Listing, RepositoryError> {
         for _ in 0..TRIES_MAX {
             let files: Vec<_> = paths.iter().map(|path| (path.clone(), stamp(path))).collect();
             let is_first = self.outer.get().is_none();
             let options = ["config", "--list", "-z", "--show-scope", "--show-origin"];
-            let call = at.git(options).by_files();
-            let alone = [("GIT_CONFIG_GLOBAL", "/dev/null".to_owned()), ("GIT_CONFIG_NOSYSTEM", "1".to_owned())];
-            let said = if is_first { call } else { call.variables(alone) }.ok()?;
-            let of_repository = parse(&said, &["local", "worktree"]);
+            let call = at.git(options).with_settings_files();
+            let without_outer =
+                [("GIT_CONFIG_GLOBAL", "/dev/null".to_owned()), ("GIT_CONFIG_NOSYSTEM", "1".to_owned())];
+            let output = if is_first { call } else { call.variables(without_outer) }.ok()?;
+            let of_repository = parse(&output, &["local", "worktree"]);
             let outer = self.outer.get_or_init(|| {
                 let is_needed = |setting: &Setting| SECTIONS.iter().any(|known| known.as_bytes() == setting.section());
-                let outer = parse(&said, &["system", "global"]).into_iter().filter(is_needed);
+                let outer = parse(&output, &["system", "global"]).into_iter().filter(is_needed);
                 with_persons_files(outer.collect())
             });
             let includes: Vec<_> = of_repository.iter().filter_map(Setting::include).collect();
@@ -226,12 +227,12 @@ impl Settings {
                     paths.push(path.clone());
                 }
             }
-            // Their stamps must be older than what was listed.
+            // New files were found: their stamps must be taken before the listing.
             if paths.len() > before && !is_conditional {
                 continue;
             }
             let included = includes.iter().filter_map(|(path, _)| path.as_deref());
-            let (variables, replaced) = self.told(outer, &of_repository)?;
+            let (variables, replaced) = self.encode(outer, &of_repository)?;
             return Ok(Listing {
                 included: included.filter_map(|path| self.outside(path).transpose()).collect::<Result<_, _>>()?,
                 is_conditional,
@@ -240,10 +241,10 @@ impl Settings {
                 files,
             });
         }
-        Err(unusable("the files that they include change all the time"))
+        Err(unusable("the included files keep changing"))
     }
 
-    /// The path of an included file, where commands could write it if they were not kept from it.
+    /// The resolved path of an included file that commands could otherwise write: one outside of the repository and the workspace.
     fn outside(&self, path: &Path) -> Result<Option<PathBuf>, RepositoryError> {
         let folder = path.parent().unwrap_or(path);
         let whole =
@@ -257,14 +258,14 @@ impl Settings {
         }
         let config = self.common_dir.join("config");
         Err(unusable(&format!(
-            "{} includes {}, which is no file, so a command could put any settings there: make it a file, or remove the include",
+            "{} includes {}, which is not a file, so a command could create it. hint: create it, or remove the include",
             config.display(),
             whole.display()
         )))
     }
 
-    /// The variables by which git is told these settings, and those among them that Brigade replaces.
-    fn told(
+    /// The environment variables for these settings, and the settings that Brigade replaces.
+    fn encode(
         &self,
         outer: &[Setting],
         of_repository: &[Setting],
@@ -272,8 +273,8 @@ impl Settings {
         let is_needed = |setting: &&Setting| SECTIONS.iter().any(|known| known.as_bytes() == setting.section());
         let is_trusted = |setting: &&Setting| setting.section() != PROTECTED_SECTION.as_bytes();
         let of_repository = of_repository.iter().filter(|setting| is_trusted(setting));
-        let is_movable = |setting: &&Setting| OF_THE_FILE.iter().all(|key| key.as_bytes() != setting.key);
-        let all: Vec<&Setting> = outer.iter().chain(of_repository).filter(is_needed).filter(is_movable).collect();
+        let is_passed = |setting: &&Setting| FILE_ONLY_KEYS.iter().all(|key| key.as_bytes() != setting.key);
+        let all: Vec<&Setting> = outer.iter().chain(of_repository).filter(is_needed).filter(is_passed).collect();
         let drivers = Drivers::of(&all);
         let replaced =
             if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.sandbox(), &self.common_dir) };
@@ -289,13 +290,13 @@ impl Settings {
             count += 1;
         }
         if bytes > BYTES_MAX {
-            return Err(unusable(&format!("they come to {bytes} bytes, at most {BYTES_MAX} are possible")));
+            return Err(unusable(&format!("they have {bytes} bytes, and the limit is {BYTES_MAX}")));
         }
         variables.push(("GIT_CONFIG_COUNT".into(), count.to_string().into()));
         Ok((variables, replaced))
     }
 
-    /// The sandbox of drivers: they cannot write the repository, the workspace, or paths that commands of the launch cannot write.
+    /// The sandbox of drivers. They cannot write the repository, the workspace, or what commands of the launch cannot write.
     fn sandbox(&self) -> DriverSandbox {
         let own = [&self.common_dir, &self.work_tree].into_iter().cloned().chain(alternates(&self.common_dir));
         let own = own.map(|path| PathRule::read_only(path.canonicalize().unwrap_or(path)));
@@ -315,7 +316,7 @@ impl Listing {
     }
 }
 
-/// The programs that settings name for contents, by the names of their drivers.
+/// The filters and merge drivers that settings name, by driver name.
 #[derive(Debug, Default)]
 struct Drivers {
     filters: BTreeMap<Vec<u8>, Filter>,
@@ -326,7 +327,7 @@ struct Drivers {
 struct Filter {
     clean: Vec<u8>,
     smudge: Vec<u8>,
-    /// An empty one switches the filter off.
+    /// An empty value switches the filter off.
     process: Option<Vec<u8>>,
     is_required: bool,
 }
@@ -363,8 +364,8 @@ impl Drivers {
         self.filters.is_empty() && self.merges.is_empty()
     }
 
-    /// The settings that have git run these drivers in the sandbox. All filters are required: git would otherwise go on with unfiltered contents
-    /// where one cannot run. Git LFS alone writes into the repository, where it keeps its objects.
+    /// The settings that make git run these drivers in the sandbox. All filters are required: otherwise git would continue with unfiltered
+    /// contents if one cannot run. Only Git LFS may write in the repository, in the folder of its objects.
     fn replaced(&self, sandbox: &DriverSandbox, common_dir: &Path) -> Vec<Replaced> {
         let mut replaced = Vec::new();
         for (name, filter) in &self.filters {
@@ -379,35 +380,35 @@ impl Drivers {
             };
             for (part, own) in [("clean", &filter.clean), ("smudge", &filter.smudge)] {
                 if !own.is_empty() {
-                    replace(part, sandbox.wrapped(DriverKind::Filter, own), own);
+                    replace(part, sandbox.wrap(DriverKind::Filter, own), own);
                 } else if !filter.is_required {
                     replace(part, sandbox.identity(), b"cat");
                 }
             }
             match &filter.process {
                 Some(own) if own.is_empty() => continue,
-                Some(own) => replace("process", sandbox.wrapped(DriverKind::Process, own), own),
+                Some(own) => replace("process", sandbox.wrap(DriverKind::Process, own), own),
                 None => {}
             }
             replace("required", b"true".to_vec(), b"true");
         }
         for (name, own) in &self.merges {
             let key = [b"merge.", name.as_slice(), b".driver"].concat();
-            replaced.push(Replaced { key, value: sandbox.wrapped(DriverKind::Merge, own), own: own.clone() });
+            replaced.push(Replaced { key, value: sandbox.wrap(DriverKind::Merge, own), own: own.clone() });
         }
         replaced
     }
 }
 
-/// As git-config(1) has it, Values, boolean.
+/// Parses a boolean; see git-config(1), Values.
 fn is_true(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text).to_ascii_lowercase();
     ["true", "yes", "on"].contains(&text.as_str()) || text.parse::<i64>().is_ok_and(|number| number != 0)
 }
 
-/// The settings of these scopes, in their order; see git-config(1), `--show-scope`, `--show-origin`, `-z`.
-fn parse(said: &Said, scopes: &[&str]) -> Vec<Setting> {
-    let (mut settings, mut fields) = (Vec::new(), said.fields());
+/// The settings of these scopes, in order; see git-config(1), `--show-scope`, `--show-origin`, `-z`.
+fn parse(output: &GitOutput, scopes: &[&str]) -> Vec<Setting> {
+    let (mut settings, mut fields) = (Vec::new(), output.fields());
     while let (Some(scope), Some(origin), Some(setting)) = (fields.next(), fields.next(), fields.next()) {
         if !scopes.iter().any(|known| known.as_bytes() == scope) {
             continue;
@@ -422,8 +423,8 @@ fn parse(said: &Said, scopes: &[&str]) -> Vec<Setting> {
     settings
 }
 
-/// The settings of the system and the person, which name the person's files by their real paths. One that does not exist is none: a
-/// command could make it.
+/// Adds the resolved paths of the user's files to the settings of the system and the user. A missing file becomes `/dev/null`, because a
+/// command could create it.
 fn with_persons_files(mut outer: Vec<Setting>) -> Vec<Setting> {
     for (key, name) in PERSONS_FILES {
         let named = outer.iter().rfind(|setting| setting.key == key.as_bytes()).map(|setting| setting.text().to_vec());
@@ -432,9 +433,9 @@ fn with_persons_files(mut outer: Vec<Setting>) -> Vec<Setting> {
                 || Some(path_of(text)).filter(|path| path.is_absolute()),
                 |rest| Some(std::env::home_dir()?.join(path_of(rest))),
             ),
-            None => persons_file(name),
+            None => user_file(name),
         };
-        // Only git knows where a path leads that is relative.
+        // Only git can resolve a relative path.
         let Some(path) = path else { continue };
         let file = path.canonicalize().ok().filter(|file| file.is_file()).unwrap_or_else(|| "/dev/null".into());
         outer.retain(|setting| setting.key != key.as_bytes());
@@ -444,13 +445,13 @@ fn with_persons_files(mut outer: Vec<Setting>) -> Vec<Setting> {
     outer
 }
 
-/// A file in the folder of the person's settings; see git-config(1), FILES.
-pub(super) fn persons_file(name: &str) -> Option<PathBuf> {
+/// A file in the folder of the user's git settings; see git-config(1), FILES.
+pub(super) fn user_file(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("XDG_CONFIG_HOME").filter(|folder| !folder.is_empty()).map(PathBuf::from);
     Some(folder.or_else(|| Some(std::env::home_dir()?.join(".config")))?.join("git").join(name))
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
+fn stamp(path: &Path) -> Option<FileStamp> {
     fs::metadata(path).ok().map(|metadata| stamp_of(&metadata))
 }
 

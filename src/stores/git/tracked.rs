@@ -1,17 +1,17 @@
-//! The files that git tracks: those that came with a clone.
+//! The files that git tracks.
 
 use std::path::{Path, PathBuf};
 
 use super::GitRepository;
-use super::run::{git_in, path_of};
+use super::command::{git_in, path_of};
 use crate::ports::RepositoryError;
 
 impl GitRepository {
-    /// The files that git tracks in `folder` under one of these names, in capital or small letters, and below folders of these
-    /// names; none where `folder` is in no repository. It blocks.
+    /// The tracked files in `folder` with one of these names, in any case, and those below folders with these names. Empty if `folder`
+    /// is not in a repository. It blocks.
     ///
     /// # Errors
-    /// There is a repository, and git does not say.
+    /// Git fails in an existing repository.
     pub fn tracked(folder: &Path, names: &[&str]) -> Result<Vec<PathBuf>, RepositoryError> {
         if !folder.ancestors().any(|folder| folder.join(".git").symlink_metadata().is_ok()) {
             return Ok(Vec::new());

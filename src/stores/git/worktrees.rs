@@ -1,59 +1,57 @@
-//! Worktrees: made for a task, found again for its next attempt. One that is dirty, or somebody else's, is never removed nor changed.
+//! Worktrees: created for a task, and found again for its next attempt. A dirty worktree, or one that is not the task's, is neither
+//! changed nor removed.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, PoisonError};
 
-use super::branch::Attached;
-use super::index::reveal;
+use super::branch::BranchStatus;
+use super::command::{RepoPath, failure, path_of, text_of};
+use super::index_flags::clear_skip_worktree;
+use super::integrity::{repair_head, repair_index};
 use super::removal::{remove_file, remove_folder};
-use super::run::{At, path_of, text_of};
-use super::sound::{mend_head, mend_index};
-use super::{Inner, WORKTREES_FOLDER, small};
-use crate::domain::record::WorktreeState;
-use crate::ports::{Assignment, Provision, RepositoryError, Worktree};
+use super::{RepositoryInner, WORKTREES_FOLDER, bounded_read};
+use crate::domain::records::WorktreeState;
+use crate::ports::{Assignment, RepositoryError, Worktree, WorktreeOutcome};
 use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 
-/// How many names are tried for a task whose first ones are taken by something else.
+/// Names that are tried for a task's worktree. Something else may use the first ones.
 const NAMES_MAX: u32 = 9;
-/// Failures to ready a worktree at which another one is used.
+/// Failed preparations of a worktree after which the next name is used.
 const FAILURES_MAX: u32 = 3;
-/// Beside a worktree, before its name: it is being made, and until it has a state nobody has worked in it.
-const MAKING: &str = ".making-";
-/// What a worktree's state says.
+/// Prefix of a marker file next to a worktree. It exists from the start of the creation until the worktree has a state file.
+const CREATION_PREFIX: &str = ".making-";
+/// The `current_step` in a worktree's state file.
 const STEP: &str = "working";
-/// In a worktree, while it is brought to where the branch is that is merged into: then nobody works in it.
+/// A marker in a worktree without own changes. It exists while git moves the worktree to the target branch's commit.
 const UPDATING_FILE: &str = ".agent/updating";
-/// How many processes write a checkout of many files; see git-config(1), checkout.workers.
+/// Lets several processes write a checkout of many files; see git-config(1), checkout.workers.
 const CHECKOUT_WORKERS: &str = "checkout.workers=4";
-/// Where a worktree is, in the folder that git keeps for it; see gitrepository-layout(5).
+/// The file in a worktree's git folder that contains the worktree's path; see gitrepository-layout(5).
 pub(super) const POINTER_FILE: &str = "gitdir";
 
-/// Where a task's refs are, at one moment.
-struct Tips {
-    /// Its branch, where it is there.
+/// The commits of a task's refs, read by one call.
+struct BranchTips {
+    /// The task branch, if it exists.
     own: Option<String>,
-    /// The branch that is merged into.
+    /// The target branch.
     target: String,
-    /// The merge that the board does not know of.
+    /// A merge that the board does not record yet.
     merged: Option<String>,
 }
 
-/// What lies where a worktree is wanted.
-enum Found {
-    /// Nothing.
+/// The state of the path where a worktree is expected.
+enum FoundWorktree {
     Nothing,
-    /// The task's worktree.
-    Own(At),
-    /// What a git that was killed left of one: nobody has worked in it. Git may not know of it any more.
-    Unfinished(Option<At>),
-    /// Something else, in words.
+    Own(RepoPath),
+    /// A worktree whose git was killed before anybody worked in it. `None`: git does not list it.
+    Unfinished(Option<RepoPath>),
+    /// Something else: the reason why it is not used.
     Foreign(String),
 }
 
-impl Inner {
-    /// The `number`-th name of a task's worktree.
+impl RepositoryInner {
     fn candidate(&self, assignment: &Assignment, number: u32) -> Worktree {
         let end = if number > 1 { format!("-{number}") } else { String::new() };
         let (team, task) = (&self.team, assignment.task.0);
@@ -68,41 +66,52 @@ impl Inner {
         }
     }
 
-    pub(super) fn provision(&self, assignment: &Assignment) -> Result<Provision, RepositoryError> {
-        let readying = self.readying(assignment.task);
-        let _readying = readying.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn provision(&self, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError> {
+        let prepare_lock = self.prepare_lock(assignment.task);
+        let _prepare_guard = prepare_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.exclude()?;
         let mut warnings = Vec::new();
         for number in 1..=NAMES_MAX {
             let worktree = self.candidate(assignment, number);
-            let was_there = worktree.root.symlink_metadata().is_ok();
+            let existed = worktree.root.symlink_metadata().is_ok();
             let provisioned = self.provision_at(&worktree, assignment, &mut warnings);
             if provisioned.is_ok() {
-                // Only failures one after the other say that it will not be.
+                // Only failures in a row count.
                 self.failures().remove(&worktree.name);
             }
             match provisioned {
                 Ok(None) => {}
-                Ok(Some(Provision::Ready(ready))) => return Ok(Provision::Ready(Worktree { warnings, ..ready })),
-                Ok(Some(Provision::Merged { commit, summary, worktree })) => {
-                    return Ok(Provision::Merged { commit, summary, worktree: Worktree { warnings, ..worktree } });
+                Ok(Some(WorktreeOutcome::Ready(ready))) => {
+                    return Ok(WorktreeOutcome::Ready(Worktree { warnings, ..ready }));
                 }
-                // Something is wrong with it that nobody foresaw, and that does not pass: whatever it holds stays.
-                Err(error) if was_there && !error.is_general() && self.has_failed_often(&worktree) => {
-                    warnings.push(format!("{} is left as it is ({error}); another one is used", worktree.name));
+                Ok(Some(WorktreeOutcome::Merged { commit, summary, worktree })) => {
+                    return Ok(WorktreeOutcome::Merged {
+                        commit,
+                        summary,
+                        worktree: Worktree { warnings, ..worktree },
+                    });
+                }
+                // An unknown and lasting problem. Its files are kept.
+                Err(error) if existed && !error.is_general() && self.has_failed_often(&worktree) => {
+                    warnings.push(format!("{} stays unchanged ({error}); another worktree is used", worktree.name));
                 }
                 Err(error) => return Err(error),
             }
         }
-        let action = format!("make a worktree for task {}", assignment.task);
-        Err(RepositoryError::Failed { action, reason: format!("{}. Remove some", warnings.join(". ")) })
+        let action = format!("create a worktree for task {}", assignment.task);
+        let folders = format!("{WORKTREES_FOLDER}/{}-task-{}*", self.team, assignment.task.0);
+        let reason = format!(
+            "none of its {NAMES_MAX} names can be used. {}. hint: remove some of {folders}",
+            warnings.join(". ")
+        );
+        Err(RepositoryError::Failed { action, reason })
     }
 
     fn failures(&self) -> MutexGuard<'_, HashMap<String, u32>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a failure to ready this worktree, and says whether there were as many as whoever asks for it tries.
+    /// Counts a failure. Returns whether the limit for this worktree is reached.
     fn has_failed_often(&self, worktree: &Worktree) -> bool {
         let mut failures = self.failures();
         let count = failures.entry(worktree.name.clone()).or_default();
@@ -110,114 +119,114 @@ impl Inner {
         *count >= FAILURES_MAX
     }
 
-    /// Readies a worktree of this name; `None` where the next name is to be tried.
+    /// Prepares the worktree under this name. Returns `None` if the next name must be tried.
     fn provision_at(
         &self,
         worktree: &Worktree,
         assignment: &Assignment,
         warnings: &mut Vec<String>,
-    ) -> Result<Option<Provision>, RepositoryError> {
+    ) -> Result<Option<WorktreeOutcome>, RepositoryError> {
         let mut worktree = worktree.clone();
         let tips = self.tips(&worktree, assignment)?;
-        let Some((at, is_new)) = self.stand(&worktree, assignment, &tips, warnings)? else { return Ok(None) };
+        let Some((at, is_new)) = self.find_or_create(&worktree, assignment, &tips, warnings)? else { return Ok(None) };
         self.write_state(&worktree, assignment, warnings)?;
-        remove_file(&mark_of_making(&worktree))?;
-        if let Some((commit, summary)) = self.merged(&tips)? {
-            return Ok(Some(Provision::Merged { commit, summary, worktree }));
+        remove_file(&creation_marker(&worktree))?;
+        if let Some((commit, summary)) = self.unrecorded_merge(&tips)? {
+            return Ok(Some(WorktreeOutcome::Merged { commit, summary, worktree }));
         }
         if is_new {
-            // Its branch has nothing of its own.
+            // A new branch has no own commits.
             self.note_base(&worktree, &tips.target)?;
         } else {
-            self.take_up_branch(&at, &mut worktree, &tips.target)?;
+            self.continue_branch(&at, &mut worktree, &tips.target)?;
         }
-        Ok(Some(Provision::Ready(worktree)))
+        Ok(Some(WorktreeOutcome::Ready(worktree)))
     }
 
-    /// Where the refs are that decide what becomes of a worktree.
-    fn tips(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Tips, RepositoryError> {
+    fn tips(&self, worktree: &Worktree, assignment: &Assignment) -> Result<BranchTips, RepositoryError> {
         let (own, target) = (format!("refs/heads/{}", worktree.branch), self.target_ref());
         let merged = self.merged_ref(assignment);
         let mut refs = self.refs_at(&[&own, &target, &merged])?;
         let target = refs.remove(&target).ok_or_else(|| {
             RepositoryError::Unusable(format!(
-                "there is no branch {} any more: make it again (git branch {}), or end the team and launch it on another one",
+                "the branch {} does not exist any more. hint: git branch {}, or stop the team and launch it with another branch",
                 self.into, self.into
             ))
         })?;
-        Ok(Tips { own: refs.remove(&own), target, merged: refs.remove(&merged) })
+        Ok(BranchTips { own: refs.remove(&own), target, merged: refs.remove(&merged) })
     }
 
-    /// Has a worktree stand, on its branch, and says whether that was made just now; `None` where the next name is to be tried.
-    fn stand(
+    /// Finds or creates the worktree on its branch. Returns its paths and whether its branch is new, or `None` if the next name must be
+    /// tried.
+    fn find_or_create(
         &self,
         worktree: &Worktree,
         assignment: &Assignment,
-        tips: &Tips,
+        tips: &BranchTips,
         warnings: &mut Vec<String>,
-    ) -> Result<Option<(At, bool)>, RepositoryError> {
+    ) -> Result<Option<(RepoPath, bool)>, RepositoryError> {
         let (name, is_new) = (&worktree.name, tips.own.is_none());
-        if let Some(why) = self.stands_for_another(&worktree.branch) {
+        if let Some(why) = self.branch_tampering(&worktree.branch) {
             warnings.push(format!("{name} is not used: {why}"));
             return Ok(None);
         }
-        let made = match self.look(worktree, assignment, warnings)? {
-            Found::Foreign(why) => Err(format!("{name} is left as it is ({why}); another one is used")),
-            Found::Own(at) => match self.unsound(&at) {
-                Some(why) => Err(format!("{name} is left as it is ({why}); another one is used")),
+        let prepared = match self.inspect(worktree, assignment, warnings)? {
+            FoundWorktree::Foreign(why) => Err(format!("{name} stays unchanged ({why}); another worktree is used")),
+            FoundWorktree::Own(at) => match self.tampering(&at) {
+                Some(why) => Err(format!("{name} stays unchanged ({why}); another worktree is used")),
                 None => {
-                    self.mend(&at, &worktree.branch, warnings)?;
-                    mend_head(&at, &worktree.branch, warnings)?;
-                    mend_index(&at, warnings)?;
+                    self.repair(&at, &worktree.branch, warnings)?;
+                    repair_head(&at, &worktree.branch, warnings)?;
+                    repair_index(&at, warnings)?;
                     self.undo_update(&at)?;
-                    match self.attach(&at, worktree)? {
-                        Attached::Was => {}
-                        Attached::Now(how) => warnings.push(format!("{name}: {how}")),
-                        Attached::Not(why) => warnings.push(format!("{name}: {why}")),
+                    match self.checkout_branch(&at, worktree)? {
+                        BranchStatus::AlreadyOnBranch => {}
+                        BranchStatus::Switched(how) => warnings.push(format!("{name}: {how}")),
+                        BranchStatus::OffBranch(why) => warnings.push(format!("{name}: {why}")),
                     }
                     Ok((at, false))
                 }
             },
-            Found::Unfinished(at) => {
-                warnings.push(format!("{name} was not finished by a git that was killed, and is made anew"));
+            FoundWorktree::Unfinished(at) => {
+                warnings.push(format!("{name} was incomplete because git was killed; it is created again"));
                 match at {
-                    Some(at) => self.discard(&at)?,
+                    Some(at) => self.discard_worktree(&at)?,
                     None => remove_folder(&worktree.root)?,
                 }
-                Ok((self.make(worktree, tips)?, is_new))
+                Ok((self.create(worktree, tips)?, is_new))
             }
-            Found::Nothing if tips.own.is_some() && self.is_taken(&worktree.branch)? => {
-                Err(format!("the branch {} is checked out elsewhere; another one is used", worktree.branch))
+            FoundWorktree::Nothing if tips.own.is_some() && self.is_checked_out(&worktree.branch)? => {
+                Err(format!("the branch {} is checked out elsewhere; another worktree is used", worktree.branch))
             }
-            Found::Nothing => Ok((self.make(worktree, tips)?, is_new)),
+            FoundWorktree::Nothing => Ok((self.create(worktree, tips)?, is_new)),
         };
-        Ok(made.map_err(|warning| warnings.push(warning)).ok())
+        Ok(prepared.map_err(|warning| warnings.push(warning)).ok())
     }
 
-    /// Looks what an earlier attempt left on a branch. One on which nobody has anything goes on from where the branch is that is merged into.
-    fn take_up_branch(&self, at: &At, worktree: &mut Worktree, target: &str) -> Result<(), RepositoryError> {
-        worktree.left = self.left(at, target)?;
-        // Another branch that is checked out there is not the team's to move.
-        let is_on_its_own = super::checked_out(at)?.as_ref() == Some(&worktree.branch);
-        if worktree.left.is_none() && is_on_its_own {
+    /// Counts what an earlier attempt left. A worktree without any moves to the target branch's current commit.
+    fn continue_branch(&self, at: &RepoPath, worktree: &mut Worktree, target: &str) -> Result<(), RepositoryError> {
+        worktree.left = self.count_leftovers(at, target)?;
+        // A branch that a teammate checked out there must not move.
+        let is_on_own_branch = super::checked_out_branch(at)?.as_ref() == Some(&worktree.branch);
+        if worktree.left.is_none() && is_on_own_branch {
             let marker = worktree.root.join(UPDATING_FILE);
             fs::write(&marker, target).map_err(|error| failed("write", &marker, &error))?;
             at.git(["-c", "core.logAllRefUpdates=false", "merge", "--quiet", "--ff-only", target]).ok()?;
             self.note_base(worktree, target)?;
             return fs::remove_file(&marker).map_err(|error| failed("remove", &marker, &error));
         }
-        let begun = self.begun_at(worktree);
-        let is_known = begun.map_or(Ok(false), |begun| Ok(self.ref_at(&begun)?.is_some()))?;
+        let base = self.base_commit(worktree);
+        let is_known = base.map_or(Ok(false), |base| Ok(self.ref_at(&base)?.is_some()))?;
         if !is_known {
-            // Its folder was made anew: what is known is where the two parted.
+            // The worktree's folder was created again, so its base file is missing. The merge base replaces it.
             let head = at.git(["rev-parse", "HEAD"]).ok()?.line();
-            self.note_base(worktree, &self.base(target, &head)?)?;
+            self.note_base(worktree, &self.merge_base(target, &head)?)?;
         }
         Ok(())
     }
 
-    /// The worktree of a task that is completed, where anything is left of it.
-    pub(super) fn left_of(&self, assignment: &Assignment, is_named: bool) -> Option<Worktree> {
+    /// The worktree of a completed task, if anything of it is left.
+    pub(super) fn residue_of(&self, assignment: &Assignment, is_named: bool) -> Option<Worktree> {
         for number in 1..=NAMES_MAX {
             let worktree = self.candidate(assignment, number);
             if worktree.root.symlink_metadata().is_ok()
@@ -229,144 +238,148 @@ impl Inner {
         is_named.then(|| self.candidate(assignment, 1))
     }
 
-    fn look(
+    fn inspect(
         &self,
         worktree: &Worktree,
         assignment: &Assignment,
         warnings: &mut Vec<String>,
-    ) -> Result<Found, RepositoryError> {
+    ) -> Result<FoundWorktree, RepositoryError> {
         match worktree.root.symlink_metadata() {
-            Err(_) => return Ok(Found::Nothing),
-            Ok(metadata) if !metadata.is_dir() => return Ok(Found::Foreign("it is no folder".to_owned())),
+            Err(_) => return Ok(FoundWorktree::Nothing),
+            Ok(metadata) if !metadata.is_dir() => return Ok(FoundWorktree::Foreign("it is not a folder".to_owned())),
             Ok(_) => {}
         }
-        let is_begun = self
+        let has_state = self
             .states
             .read(&worktree.root)
             .map_or_else(|error| !matches!(error, WorktreeError::NotFound { .. }), |_| true);
-        if !is_begun && mark_of_making(worktree).exists() {
-            let at = self.at(&worktree.root);
+        if !has_state && creation_marker(worktree).exists() {
+            let at = self.repo_path_of(&worktree.root);
             if let Some(at) = &at
                 && !is_unfinished(at)
                 && self.has_been_worked_in(at)?
             {
-                return Ok(Found::Foreign("somebody has worked in it before it was begun with".to_owned()));
+                return Ok(FoundWorktree::Foreign("it has changes, but no task has started in it".to_owned()));
             }
-            return Ok(Found::Unfinished(at));
+            return Ok(FoundWorktree::Unfinished(at));
         }
-        let Some(at) = self.at(&worktree.root) else {
-            // A git that was killed at its first steps leaves the folder empty; so does anybody else who needs it no more.
+        let Some(at) = self.repo_path_of(&worktree.root) else {
+            // A git that is killed in its first steps leaves an empty folder.
             if fs::remove_dir(&worktree.root).is_ok() {
-                return Ok(Found::Nothing);
+                return Ok(FoundWorktree::Nothing);
             }
-            return Ok(Found::Foreign("it is no worktree of this repository".to_owned()));
+            return Ok(FoundWorktree::Foreign("it is not a worktree of this repository".to_owned()));
         };
-        let wanted = assignment.identifier();
-        match self.states.read_expect(&worktree.root, &wanted) {
-            Ok(_) => return Ok(Found::Own(at)),
+        let expected = assignment.identifier();
+        match self.states.read_expect(&worktree.root, &expected) {
+            Ok(_) => return Ok(FoundWorktree::Own(at)),
             Err(WorktreeError::IdentifierMismatch { loaded, .. }) => {
-                return Ok(Found::Foreign(format!("its state says that it belongs to `{}`", loaded.issue_identifier)));
+                return Ok(FoundWorktree::Foreign(format!("its state file names `{}`", loaded.issue_identifier)));
             }
-            // Git says so itself until it has finished one.
-            Err(WorktreeError::NotFound { .. }) if is_unfinished(&at) => return Ok(Found::Unfinished(Some(at))),
+            // Git locks a worktree until it has created it.
+            Err(WorktreeError::NotFound { .. }) if is_unfinished(&at) => {
+                return Ok(FoundWorktree::Unfinished(Some(at)));
+            }
             Err(WorktreeError::NotFound { .. }) => {}
             Err(WorktreeError::Malformed { reason, .. }) => {
                 let name = &worktree.name;
-                warnings.push(format!("{name}: its state is malformed ({reason}) and is written anew"));
+                warnings.push(format!("the state file of {name} is malformed ({reason}); it is written again"));
             }
             Err(error) => return Err(failed("read the state of", &worktree.root, &error)),
         }
-        // Without a state its branch says whose it is.
-        let branch = super::checked_out(&at)?;
+        // Without a state file the branch identifies the task.
+        let branch = super::checked_out_branch(&at)?;
         if branch.as_deref() == Some(&worktree.branch) {
-            return Ok(Found::Own(at));
+            return Ok(FoundWorktree::Own(at));
         }
         let branch = branch.map_or_else(|| "no branch".to_owned(), |branch| format!("`{branch}`"));
-        Ok(Found::Foreign(format!("it has no state that says whose it is, and {branch} is checked out there")))
+        Ok(FoundWorktree::Foreign(format!("it has no state file, and {branch} is checked out in it")))
     }
 
-    /// Whether there is more in a worktree than git put there when it made it; files may be missing.
-    fn has_been_worked_in(&self, at: &At) -> Result<bool, RepositoryError> {
-        let said = at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
-        let is_more = |entry: &[u8]| !entry.starts_with(b" D ") && !entry.starts_with(b"D  ");
-        Ok(said.fields().any(is_more) || self.left(at, &self.target_ref())?.is_some_and(|(commits, _)| commits > 0))
+    /// Returns `true` if the worktree holds more than git wrote when it created it. Missing files do not count.
+    fn has_been_worked_in(&self, at: &RepoPath) -> Result<bool, RepositoryError> {
+        let output = at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
+        let is_change = |entry: &[u8]| !entry.starts_with(b" D ") && !entry.starts_with(b"D  ");
+        Ok(output.fields().any(is_change)
+            || self.count_leftovers(at, &self.target_ref())?.is_some_and(|(commits, _)| commits > 0))
     }
 
-    /// Where git keeps what belongs to the worktree in `root`, by what git knows: not by the `.git` file there, which anybody may change.
-    pub(super) fn at(&self, root: &Path) -> Option<At> {
+    /// The paths of the worktree in `root`. They come from git's own list, not from the `.git` file there, which any command may change.
+    pub(super) fn repo_path_of(&self, root: &Path) -> Option<RepoPath> {
         let git_dir = self.git_dir_of(&root.canonicalize().ok()?)?;
-        Some(At { git_dir, work_tree: root.to_owned(), ..self.main.clone() })
+        Some(RepoPath { git_dir, work_tree: root.to_owned(), ..self.main.clone() })
     }
 
-    /// The folder that git keeps for a worktree there, whether or not that is there.
+    /// The folder that git keeps for a worktree at `root`. The worktree itself may be missing.
     pub(super) fn git_dir_of(&self, root: &Path) -> Option<PathBuf> {
-        let wanted = root.join(".git");
+        let expected = root.join(".git");
         let entries = fs::read_dir(self.main.common_dir.join("worktrees")).ok()?;
         let mut found = entries.flatten().map(|entry| entry.path()).filter(|folder| {
-            small::text(&folder.join(POINTER_FILE)).is_some_and(|to| is_same(&folder.join(to.trim_end()), &wanted))
+            bounded_read::text(&folder.join(POINTER_FILE))
+                .is_some_and(|to| is_same(&folder.join(to.trim_end()), &expected))
         });
-        // Where two say so, one was led there.
+        // If two name this path, one was changed: neither can be trusted.
         let first = found.next()?;
         found.next().is_none().then_some(first)
     }
 
-    /// Whether a branch is checked out in a worktree that is there.
-    pub(super) fn is_taken(&self, branch: &str) -> Result<bool, RepositoryError> {
-        let said = {
-            let _listing = self.listing();
+    /// Returns `true` if a branch is checked out in an existing worktree.
+    pub(super) fn is_checked_out(&self, branch: &str) -> Result<bool, RepositoryError> {
+        let output = {
+            let _listing = self.lock_worktree_list();
             self.main.git(["worktree", "list", "--porcelain", "-z"]).ok()?
         };
-        let wanted = format!("branch refs/heads/{branch}");
+        let expected = format!("branch refs/heads/{branch}");
         let mut folder = PathBuf::new();
-        Ok(said.fields().any(|field| {
+        Ok(output.fields().any(|field| {
             if let Some(path) = field.strip_prefix(b"worktree ") {
                 folder = path_of(path);
             }
-            field == wanted.as_bytes() && folder.is_dir()
+            field == expected.as_bytes() && folder.is_dir()
         }))
     }
 
-    /// Makes a worktree: of its branch, where an earlier attempt left one, else of a new one.
-    fn make(&self, worktree: &Worktree, tips: &Tips) -> Result<At, RepositoryError> {
+    /// Creates a worktree. It uses the task's branch if there is one, otherwise a new branch.
+    fn create(&self, worktree: &Worktree, tips: &BranchTips) -> Result<RepoPath, RepositoryError> {
         let root = text_of(&worktree.root);
-        let mark = mark_of_making(worktree);
-        self.mend_branch_lock(&worktree.branch, &mut Vec::new())?;
-        let marked = mark.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&mark, ""));
-        marked.map_err(|error| failed("write", &mark, &error))?;
-        // Forced, because git may still know of one that somebody removed; twice, because it may have locked it. A log of the branch
-        // would be written by whoever moves it, wherever it leads. Where files are many, git writes them faster by several processes.
+        let marker = creation_marker(worktree);
+        self.repair_branch_lock(&worktree.branch, &mut Vec::new())?;
+        let written = marker.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&marker, ""));
+        written.map_err(|error| failed("write", &marker, &error))?;
+        // Forced because git may still list a removed worktree; twice because that entry may be locked. Without a reflog, because a command
+        // can replace its file by a link, which git would follow. Several processes write many files faster.
         let start = ["-c", "core.logAllRefUpdates=false", "-c", CHECKOUT_WORKERS, "worktree", "add", "--quiet"];
         let force = ["--force", "--force"];
-        // By its number, so that a new branch does not follow the other one.
+        // The commit id, so that git sets no upstream for the new branch.
         let what = match tips.own {
             Some(_) => vec![root.as_str(), &worktree.branch],
             None => vec!["-b", &worktree.branch, &root, &tips.target],
         };
         {
-            let _listing = self.listing();
+            let _listing = self.lock_worktree_list();
             self.main.git(start.iter().chain(&force).chain(&what)).ok()?;
         }
-        self.at(&worktree.root).ok_or_else(|| RepositoryError::Failed {
-            action: format!("make {}", worktree.name),
-            reason: "git does not know of it".to_owned(),
+        self.repo_path_of(&worktree.root).ok_or_else(|| RepositoryError::Failed {
+            action: format!("create {}", worktree.name),
+            reason: "git does not list it".to_owned(),
         })
     }
 
-    /// Readies a worktree that was there: its way back to the repository, and locks that a killed git left.
-    fn mend(&self, at: &At, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
+    /// Repairs an existing worktree: its `.git` file, and locks that a killed git left.
+    fn repair(&self, at: &RepoPath, branch: &str, warnings: &mut Vec<String>) -> Result<(), RepositoryError> {
         let pointer = format!("gitdir: {}\n", at.git_dir.display());
         let file = at.work_tree.join(".git");
-        if small::text(&file).is_some_and(|text| text == pointer) {
-            return self.mend_locks(at, branch, warnings);
+        if bounded_read::text(&file).is_some_and(|text| text == pointer) {
+            return self.repair_locks(at, branch, warnings);
         }
         let is_plain = file.symlink_metadata().map_or(true, |metadata| metadata.is_file());
         if !is_plain {
-            let reason = "it is not the file that git keeps there".to_owned();
+            let reason = "it is not a plain file".to_owned();
             return Err(RepositoryError::Failed { action: format!("use {}", file.display()), reason });
         }
-        warnings.push(format!("{} led elsewhere and is written anew", file.display()));
+        warnings.push(format!("{} pointed to another place and is written again", file.display()));
         fs::write(&file, pointer).map_err(|error| failed("write", &file, &error))?;
-        self.mend_locks(at, branch, warnings)
+        self.repair_locks(at, branch, warnings)
     }
 
     fn write_state(
@@ -393,7 +406,7 @@ impl Inner {
         let written = match self.states.update(&worktree.root, change) {
             Err(WorktreeError::Malformed { .. }) => {
                 let mut fresh = WorktreeState::default();
-                // It cannot fail.
+                // `change` returns no error.
                 let _ = change(&mut fresh);
                 self.states.write(&worktree.root, fresh)
             }
@@ -401,14 +414,14 @@ impl Inner {
         };
         if let Err(error) = written {
             let path = WorktreeStore::path(&worktree.root);
-            warnings.push(format!("{} cannot be written: {error}", path.display()));
+            warnings.push(format!("cannot write {}: {error}", path.display()));
             return Err(failed("write the state of", &worktree.root, &error));
         }
         Ok(())
     }
 
-    /// Undoes what a checkout that was broken off left in a worktree in which nobody had anything.
-    fn undo_update(&self, at: &At) -> Result<(), RepositoryError> {
+    /// Undoes an interrupted update of a worktree that had no changes.
+    fn undo_update(&self, at: &RepoPath) -> Result<(), RepositoryError> {
         let marker = at.work_tree.join(UPDATING_FILE);
         if marker.symlink_metadata().is_err() {
             return Ok(());
@@ -418,25 +431,24 @@ impl Inner {
         fs::remove_file(&marker).map_err(|error| failed("remove", &marker, &error))
     }
 
-    /// What an earlier attempt left: commits that are not merged, and files that are not committed. A branch without either goes on from
-    /// where the branch that is merged into is now.
-    fn left(&self, at: &At, target: &str) -> Result<Option<(usize, usize)>, RepositoryError> {
-        reveal(at)?;
-        let dirty =
+    /// Counts an earlier attempt's unmerged commits and uncommitted files. `None` if there are none.
+    fn count_leftovers(&self, at: &RepoPath, target: &str) -> Result<Option<(usize, usize)>, RepositoryError> {
+        clear_skip_worktree(at)?;
+        let uncommitted =
             at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?.fields().count();
         let commits = at.git(["rev-list", "--count", "HEAD", &format!("^{target}")]).ok()?.line();
         let commits: usize = commits.parse().unwrap_or(0);
-        Ok((commits > 0 || dirty > 0).then_some((commits, dirty)))
+        Ok((commits > 0 || uncommitted > 0).then_some((commits, uncommitted)))
     }
 
-    /// The merge of a task's work that the board does not know of, and what it says was done.
-    fn merged(&self, tips: &Tips) -> Result<Option<(String, String)>, RepositoryError> {
+    /// The commit and the summary of a task's merge that the board does not record yet.
+    fn unrecorded_merge(&self, tips: &BranchTips) -> Result<Option<(String, String)>, RepositoryError> {
         let Some(commit) = tips.merged.clone() else { return Ok(None) };
         if !self.is_ancestor(&commit, &tips.target)? {
             return Ok(None);
         }
         let body = self.main.git(["log", "-1", "--format=%b", &commit]).ok()?.line();
-        let summary = body.rsplit_once(&format!("\n{}: ", crate::domain::merge::TASK_TRAILER));
+        let summary = body.rsplit_once(&format!("\n{}: ", crate::domain::dropped_lines::TASK_TRAILER));
         Ok(Some((commit, summary.map_or("", |(summary, _)| summary).trim().to_owned())))
     }
 
@@ -450,37 +462,36 @@ impl Inner {
             if other.root == worktree.root || other.root.symlink_metadata().is_err() {
                 continue;
             }
-            // One that an attempt before had to leave. What it holds stays, and is told.
-            let told = match self.look(&other, assignment, &mut Vec::new())? {
-                Found::Unfinished(Some(at)) => self.discard(&at).map(|()| None)?,
-                Found::Unfinished(None) => remove_folder(&other.root).map(|()| None)?,
-                Found::Own(_) => self.remove(&other, assignment)?,
-                Found::Nothing | Found::Foreign(_) => None,
+            // An earlier attempt could not use it. It stays if it holds anything, and the text says so.
+            let warning = match self.inspect(&other, assignment, &mut Vec::new())? {
+                FoundWorktree::Unfinished(Some(at)) => self.discard_worktree(&at).map(|()| None)?,
+                FoundWorktree::Unfinished(None) => remove_folder(&other.root).map(|()| None)?,
+                FoundWorktree::Own(_) => self.remove(&other, assignment)?,
+                FoundWorktree::Nothing | FoundWorktree::Foreign(_) => None,
             };
-            left = left.into_iter().chain(told).reduce(|all, told| format!("{all}. {told}"));
+            left = left.into_iter().chain(warning).reduce(|all, warning| format!("{all}. {warning}"));
         }
-        // Last: as long as it stands, the next launch comes back to the rest.
+        // The last step: while this ref exists, the next launch repeats the others.
         self.main.git(["update-ref", "--no-deref", "-d", &self.merged_ref(assignment)]).ok()?;
         Ok(left)
     }
 }
 
-/// Whether git was about to make it: it keeps it locked so long.
-fn is_unfinished(at: &At) -> bool {
-    small::text(&at.git_dir.join("locked")).is_some_and(|reason| reason.trim() == "initializing")
+/// Returns `true` if git was killed while it created the worktree: git keeps the worktree locked until then.
+fn is_unfinished(at: &RepoPath) -> bool {
+    bounded_read::text(&at.git_dir.join("locked")).is_some_and(|reason| reason.trim() == "initializing")
 }
 
-/// The file that is there while a worktree is made.
-fn mark_of_making(worktree: &Worktree) -> PathBuf {
+fn creation_marker(worktree: &Worktree) -> PathBuf {
     let name = worktree.root.file_name().unwrap_or_default().to_string_lossy();
-    worktree.root.with_file_name(format!("{MAKING}{name}"))
+    worktree.root.with_file_name(format!("{CREATION_PREFIX}{name}"))
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {
-    let whole = |path: &Path| Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
-    a == b || whole(a).is_some_and(|a| a == b)
+    let resolved = |path: &Path| Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    a == b || resolved(a).is_some_and(|a| a == b)
 }
 
 pub(super) fn failed(action: &str, path: &Path, error: &dyn std::fmt::Display) -> RepositoryError {
-    RepositoryError::Failed { action: format!("{action} {}", path.display()), reason: error.to_string() }
+    failure(format!("{action} {}", path.display()), &error.to_string())
 }

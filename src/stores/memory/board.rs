@@ -1,4 +1,4 @@
-//! The task board in memory. It decides nothing itself: [`crate::stores::rules`] does, as for every board.
+//! The task board in memory. [`crate::stores::board_engine`] makes all decisions, as for every board.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use tokio::sync::broadcast;
 
-use crate::domain::change::{self, Action, Actor, Change};
-use crate::domain::graph::TaskLookup;
+use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::time::UnixMs;
-use crate::ports::{Board, BoardView, Claimant, Clock, LostClaims, Reclaimed, StoreChange, StoreError, StoreResult};
-use crate::stores::rules::{self, Batch, BoardLookup, Mirror, Ripples, TASK_BYTES_MAX};
+use crate::domain::transition::{self, Action, Actor, Change};
+use crate::ports::{
+    Board, BoardView, Claimant, Clock, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
+};
+use crate::stores::board_engine::{self, BoardLookup, CreateBatch, DependentChanges, LinkChange, TASK_BYTES_MAX};
 
 /// The task board in memory.
 pub struct MemoryBoard {
@@ -29,7 +31,7 @@ struct Tasks {
 }
 
 impl MemoryBoard {
-    /// An empty board that tells `changes` of each of its changes.
+    /// An empty board that announces each of its changes to `changes`.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, changes: broadcast::Sender<StoreChange>) -> Self {
         Self { tasks: Mutex::default(), clock, changes }
@@ -39,14 +41,14 @@ impl MemoryBoard {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `act` on the tasks; they stay as they were when it fails.
+    /// Runs `act` on the tasks. If it fails, the tasks stay unchanged.
     fn critical<R>(&self, act: impl FnOnce(&mut Tasks, UnixMs) -> StoreResult<R>) -> StoreResult<R> {
         let mut tasks = self.lock();
         let mut next = tasks.clone();
         let outcome = act(&mut next, self.clock.now())?;
         if next.revision != tasks.revision {
             *tasks = next;
-            // Nobody may be listening.
+            // There may be no listener.
             let _ = self.changes.send(StoreChange::Board);
         }
         Ok(outcome)
@@ -60,7 +62,7 @@ impl TaskLookup for Tasks {
     fn was_deleted(&self, _: TaskId) -> bool {
         false
     }
-    fn is_spoiled(&self, _: TaskId) -> bool {
+    fn is_invalid(&self, _: TaskId) -> bool {
         false
     }
 }
@@ -90,12 +92,12 @@ impl Tasks {
         Ok(())
     }
 
-    fn spread(&mut self, ripples: &Ripples, now: UnixMs) -> StoreResult<()> {
-        for (id, mirrors) in ripples {
+    fn write_dependents(&mut self, changes: &DependentChanges, now: UnixMs) -> StoreResult<()> {
+        for (id, links) in changes {
             let Ok(mut task) = self.get(*id) else {
                 continue;
             };
-            if Mirror::apply_all(mirrors, &mut task) {
+            if LinkChange::apply_all(links, &mut task) {
                 task.updated_at = Some(now);
                 self.put(task)?;
             }
@@ -104,7 +106,7 @@ impl Tasks {
     }
 
     fn claim(&mut self, id: TaskId, claimant: &Claimant, now: UnixMs) -> StoreResult<Task> {
-        let next = rules::claim(self, &self.get(id)?, claimant, now)?;
+        let next = board_engine::claim(self, &self.get(id)?, claimant, now)?;
         self.put(next)?;
         self.get(id)
     }
@@ -113,7 +115,7 @@ impl Tasks {
     fn best(&self, claimant: &Claimant, now: UnixMs) -> Option<TaskId> {
         let mut ids: Vec<TaskId> = self.tasks.keys().copied().collect();
         ids.sort_by_key(|id| std::cmp::Reverse(self.tasks[id].priority));
-        ids.into_iter().find(|id| rules::claim(self, &self.tasks[id], claimant, now).is_ok())
+        ids.into_iter().find(|id| board_engine::claim(self, &self.tasks[id], claimant, now).is_ok())
     }
 }
 
@@ -122,12 +124,12 @@ impl Board for MemoryBoard {
     async fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip_known_sources: bool) -> StoreResult<Vec<Task>> {
         self.critical(|board, now| {
             let planned =
-                Batch::new(board, tasks, skip_known_sources)?.plan(board, by, TaskId(board.largest + 1), now)?;
+                CreateBatch::new(board, tasks, skip_known_sources)?.plan(board, by, TaskId(board.largest + 1), now)?;
             for task in planned.created {
                 board.largest = task.id.0;
                 board.put(task)?;
             }
-            board.spread(&planned.after, now)?;
+            board.write_dependents(&planned.after, now)?;
             planned.ids.iter().map(|id| board.get(*id)).collect()
         })
     }
@@ -154,10 +156,10 @@ impl Board for MemoryBoard {
 
     async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
         self.critical(|board, now| {
-            let planned = rules::change(board, &board.get(id)?, &change, by, now)?;
-            board.spread(&planned.before, now)?;
+            let planned = board_engine::change(board, &board.get(id)?, &change, by, now)?;
+            board.write_dependents(&planned.before, now)?;
             board.put(planned.task)?;
-            board.spread(&planned.after, now)?;
+            board.write_dependents(&planned.after, now)?;
             board.get(id)
         })
     }
@@ -165,12 +167,12 @@ impl Board for MemoryBoard {
     async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
         self.critical(|board, now| {
             let task = board.get(id)?;
-            change::permit(&task, Action::Delete, by)?;
-            let ripples = rules::references(board, id);
+            transition::permit(&task, Action::Delete, by)?;
+            let changes = board_engine::reference_removals(board, id);
             board.tasks.remove(&id);
             board.deleted.insert(id);
             board.revision += 1;
-            board.spread(&ripples, now)?;
+            board.write_dependents(&changes, now)?;
             Ok(task)
         })
     }
@@ -180,14 +182,14 @@ impl Board for MemoryBoard {
         Ok(ids.iter().copied().filter(|id| board.deleted.contains(id)).collect())
     }
 
-    async fn reclaim(&self, lost: &LostClaims) -> StoreResult<Vec<Reclaimed>> {
+    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
         self.critical(|board, now| {
             let mut reclaimed = Vec::new();
             for task in board.tasks.values().cloned().collect::<Vec<_>>() {
-                let Some(reason) = rules::lost(&task, lost, now) else {
+                let Some(reason) = board_engine::claim_loss_reason(&task, lost, now) else {
                     continue;
                 };
-                board.put(change::reclaim(&task, &reason, lost.counts, now))?;
+                board.put(transition::reclaim(&task, &reason, lost.counts, now))?;
                 let owner = task.owner.clone().unwrap_or_default();
                 reclaimed.push(Reclaimed { task: board.get(task.id)?, owner, reason });
             }

@@ -1,15 +1,14 @@
-//! The event log in memory: it numbers facts and keeps the last of them.
+//! The event log in memory: assigns numbers and keeps the newest events.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::domain::event::{Event, Fact};
+use crate::domain::event::{Event, EventKind};
 use crate::ports::{Clock, EventLog, StoreResult};
 
-/// How many events are kept.
-const EVENTS_MAX: usize = 100_000;
+const KEPT_EVENTS_MAX: usize = 100_000;
 
 /// The event log in memory.
 pub struct MemoryEventLog {
@@ -24,7 +23,7 @@ impl MemoryEventLog {
         Self { clock, events: Mutex::default() }
     }
 
-    /// The events that are kept, oldest first.
+    /// The kept events, oldest first.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).1.iter().cloned().collect()
@@ -33,16 +32,16 @@ impl MemoryEventLog {
 
 #[async_trait]
 impl EventLog for MemoryEventLog {
-    async fn append(&self, facts: Vec<Fact>) -> StoreResult<Vec<Event>> {
+    async fn append(&self, facts: Vec<EventKind>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
         let mut log = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let mut events = Vec::with_capacity(facts.len());
         for fact in facts {
             log.0 += 1;
-            events.push(Event { v: 1, seq: log.0, at, fact });
+            events.push(Event { v: 1, seq: log.0, at, kind: fact });
         }
         log.1.extend(events.iter().cloned());
-        let surplus = log.1.len().saturating_sub(EVENTS_MAX);
+        let surplus = log.1.len().saturating_sub(KEPT_EVENTS_MAX);
         log.1.drain(..surplus);
         Ok(events)
     }

@@ -4,24 +4,24 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::domain::spend::{Book, LedgerLine};
+use crate::domain::budget::{LedgerRecord, LedgerTotals};
 use crate::ports::{Ledger, StoreResult};
 
 /// The ledger in memory.
 #[derive(Debug, Default)]
 pub struct MemoryLedger {
-    book: Mutex<Book>,
+    totals: Mutex<LedgerTotals>,
 }
 
 #[async_trait]
 impl Ledger for MemoryLedger {
-    async fn read(&self) -> StoreResult<Book> {
-        Ok(self.book.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    async fn read(&self) -> StoreResult<LedgerTotals> {
+        Ok(self.totals.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    async fn append(&self, lines: Vec<LedgerLine>) -> StoreResult<()> {
-        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().for_each(|line| book.take(&line.entry));
+    async fn append(&self, lines: Vec<LedgerRecord>) -> StoreResult<()> {
+        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().for_each(|line| totals.apply(&line.entry));
         Ok(())
     }
 }

@@ -21,17 +21,17 @@ pub struct MemoryMailbox {
 struct State {
     open: Vec<Name>,
     sent: u64,
-    inboxes: BTreeMap<String, Vec<Letter>>,
+    inboxes: BTreeMap<String, Vec<StoredMessage>>,
 }
 
-struct Letter {
+struct StoredMessage {
     id: String,
     message: Message,
     bytes: u64,
 }
 
 impl MemoryMailbox {
-    /// Inboxes for nobody yet but `lead` and `human`.
+    /// Empty inboxes for `lead` and `human`.
     #[must_use]
     pub fn new(changes: Sender<StoreChange>) -> Self {
         Self { changes, state: Mutex::default() }
@@ -67,14 +67,14 @@ impl Mailbox for MemoryMailbox {
             return Err(StoreError::TooLarge { what, bytes, bytes_max: MESSAGE_BYTES_MAX });
         }
         let inbox = state.inboxes.entry(name.clone()).or_default();
-        let held: u64 = inbox.iter().map(|letter| letter.bytes).sum();
-        if held + bytes as u64 > INBOX_BYTES_MAX || inbox.len() as u64 >= INBOX_MESSAGES_MAX {
-            return Err(StoreError::InboxFull { name, bytes: held, bytes_max: INBOX_BYTES_MAX });
+        let used_bytes: u64 = inbox.iter().map(|stored| stored.bytes).sum();
+        if used_bytes + bytes as u64 > INBOX_BYTES_MAX || inbox.len() as u64 >= INBOX_MESSAGES_MAX {
+            return Err(StoreError::InboxFull { name, bytes: used_bytes, bytes_max: INBOX_BYTES_MAX });
         }
-        inbox.push(Letter { id: id.clone(), message, bytes: bytes as u64 });
+        inbox.push(StoredMessage { id: id.clone(), message, bytes: bytes as u64 });
         state.sent += 1;
         drop(state);
-        // Nobody has to listen.
+        // There may be no listener.
         let _ = self.changes.send(StoreChange::Mail(name));
         Ok(id)
     }
@@ -92,15 +92,15 @@ impl Mailbox for MemoryMailbox {
     async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
         let state = self.state();
         let name = state.find(name)?;
-        let waiting = state.inboxes.get(&name).into_iter().flatten().filter(|letter| !delivered.contains(&letter.id));
-        Ok(waiting.map(|letter| Delivery { key: letter.id.clone(), message: letter.message.clone() }).collect())
+        let waiting = state.inboxes.get(&name).into_iter().flatten().filter(|stored| !delivered.contains(&stored.id));
+        Ok(waiting.map(|stored| Delivery { key: stored.id.clone(), message: stored.message.clone() }).collect())
     }
 
     async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
         let mut state = self.state();
         let name = state.find(name)?;
         if let Some(inbox) = state.inboxes.get_mut(&name) {
-            inbox.retain(|letter| !delivered.contains(&letter.id));
+            inbox.retain(|stored| !delivered.contains(&stored.id));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Stores that keep everything in memory, by the same rules as the others: for tests and rehearsals. Nothing survives them.
+//! Stores in memory, with the same rules as the file stores: for tests and rehearsals. Their content ends with the process.
 
 pub mod board;
 pub mod events;
@@ -15,14 +15,14 @@ use tokio::sync::broadcast::Sender;
 
 use crate::ports::{Clock, StoreChange, Stores};
 
-/// All stores in memory, empty.
+/// Creates empty stores in memory.
 #[must_use]
 pub fn stores(clock: Arc<dyn Clock>, changes: Sender<StoreChange>) -> Stores {
     Stores {
         board: Arc::new(board::MemoryBoard::new(Arc::clone(&clock), changes.clone())),
         mailbox: Arc::new(mailbox::MemoryMailbox::new(changes.clone())),
         transcripts: Arc::new(transcripts::MemoryTranscripts::default()),
-        requests: Arc::new(super::requests::MemoryRequests::default()),
+        requests: Arc::new(super::approvals::MemoryRequests::default()),
         state: Arc::new(state::MemoryState::new(Arc::clone(&clock), changes.clone())),
         roster: Arc::new(roster::MemoryRoster::default()),
         events: Arc::new(events::MemoryEventLog::new(clock)),

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::domain::record::RosterMember;
+use crate::domain::records::RosterMember;
 use crate::ports::{Roster, StoreResult};
 
 /// The roster in memory.

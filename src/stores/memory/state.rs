@@ -1,4 +1,4 @@
-//! The shared state in memory: nobody outside writes it.
+//! The shared state in memory. No other program writes it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -32,11 +32,11 @@ impl StateStore for MemoryState {
     async fn update(&self, update: StateUpdate) -> StoreResult<SharedState> {
         let now = self.clock.now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = state.take().unwrap_or_else(|| SharedState::fresh(now)).merge(&update, now);
+        let next = state.take().unwrap_or_else(|| SharedState::paused(now)).merge(&update, now);
         *state = Some(next.clone());
         drop(state);
         if update.desired.is_some() {
-            // Nobody has to listen.
+            // There may be no listener.
             let _ = self.changes.send(StoreChange::State);
         }
         Ok(next)

@@ -1,13 +1,13 @@
-//! Workers in memory: this process alone, which lives as long as anybody can ask.
+//! Workers in memory: this process is the only one, and it counts as live.
 
 use std::collections::{BTreeMap, HashSet};
 
 use async_trait::async_trait;
 
-use crate::domain::record::WorkerTeammate;
-use crate::ports::{StoreResult, Survey, Workers};
+use crate::domain::records::WorkerTeammate;
+use crate::ports::{StoreResult, WorkerSurvey, Workers};
 
-/// The one worker there is.
+/// The only worker.
 pub struct MemoryWorkers {
     me: String,
 }
@@ -28,7 +28,7 @@ impl Workers for MemoryWorkers {
         Ok(())
     }
 
-    async fn survey(&self) -> StoreResult<Survey> {
-        Ok(Survey { live: HashSet::from([self.me.clone()]), dead: Vec::new() })
+    async fn reap_dead_workers(&self) -> StoreResult<WorkerSurvey> {
+        Ok(WorkerSurvey { live: HashSet::from([self.me.clone()]), dead: Vec::new() })
     }
 }

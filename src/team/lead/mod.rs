@@ -1,13 +1,13 @@
-//! The lead: one loop that owns the session and the members. Nobody else decides when work begins, ends or starts again.
+//! The lead: one loop that owns the session and the members. Only the lead decides when work begins, ends or restarts.
 //!
-//! `select!` only makes an [`Event`]; [`Lead::handle`] takes it in, and [`Lead::advance`] then does what
-//! [`crate::domain::mode::decide`] says follows from how things stand. What the lead looks at stands in [`looks`], lives and
-//! commands in [`lives`], what it says in [`reports`].
+//! `select!` only builds a [`LeadEvent`]. [`Lead::handle`] processes it, and [`Lead::advance`] does the step that
+//! [`crate::domain::session::decide`] returns. [`reconcile`] polls the stores, [`lifecycle`] handles exits and commands,
+//! [`status`] reports, and [`leadership`] checks the lead's lock.
 
-mod keeps;
-mod lives;
-mod looks;
-mod reports;
+mod leadership;
+mod lifecycle;
+mod reconcile;
+mod status;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,49 +16,48 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
 
-use super::agent::Shared;
-use super::handle::{Command, End, Live, Outcome};
-use super::members::{Ended, Member, Members};
-use super::ready::Ready;
+use super::agent::AgentServices;
+use super::handle::{LiveStatus, TeamCommand, TeamEnd, TeamOutcome};
+use super::heartbeat::WorkerReporter;
+use super::ready_queue::ReadyQueue;
 use super::session::Session;
 use super::spec::TeamSpec;
-use super::teammate::Gate;
-use super::worker::WorkerReporter;
-use crate::domain::mode::{self, Next, Situation, Stage};
+use super::supervisor::{MemberExit, RunningMember, Supervisor};
+use super::teammate::Permissions;
+use crate::domain::approval::Request;
 use crate::domain::name::{LEAD, Name};
-use crate::domain::request::Request;
+use crate::domain::session::{self, NextStep, SessionInputs, SessionStage};
 use crate::domain::state::{Mode, SetDesired, StateReport};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, StoreChange};
-use keeps::Vanished;
+use leadership::Vanished;
 
-/// How often the lead looks at lives and waits at the least, while there are any to look at.
+/// The time between checks of members and waits while the team works.
 const TICK: Duration = Duration::from_secs(1);
-/// How often the worker's record and the state file say that the team lives.
-const HEARTBEAT: Duration = Duration::from_secs(5);
-/// The same while nobody works: a third of the time after which a worker that says nothing counts as gone.
-const HEARTBEAT_CALM: Duration = Duration::from_secs(10);
+/// The time between heartbeats in the worker's record and the state file.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+/// The same while no member works: a third of the silence after which a worker counts as dead.
+const HEARTBEAT_INTERVAL_IDLE: Duration = Duration::from_secs(10);
 
-/// What happens to the lead.
-enum Event {
+enum LeadEvent {
     Changed(StoreChange),
     Reported,
     Tick,
-    Ended(Ended),
-    Commanded(Command),
+    Ended(MemberExit),
+    Commanded(TeamCommand),
 }
 
-/// How the team is being stopped.
+/// A stop of the team in progress.
 #[derive(Debug, Clone, Copy)]
 struct Stopping {
-    /// How it ends.
-    end: End,
-    /// When running turns are broken off.
+    /// The result of the run.
+    end: TeamEnd,
+    /// The time at which running turns are aborted.
     until: Instant,
 }
 
-/// What changed since the lead last looked, from any number of hints.
+/// Changes since the last poll, collected from hints.
 #[derive(Debug, Default)]
 struct Changes {
     everything: bool,
@@ -80,99 +79,110 @@ impl Changes {
     }
 }
 
-/// See the module.
+/// The loop of one team.
 pub struct Lead {
     pub(super) spec: TeamSpec,
-    pub(super) shared: Arc<Shared>,
-    pub(super) members: Members,
+    pub(super) shared: Arc<AgentServices>,
+    pub(super) members: Supervisor,
     pub(super) session: Session,
     pub(super) view: Arc<BoardView>,
-    pub(super) ready: Ready,
+    pub(super) ready: ReadyQueue,
     pub(super) desired: Mode,
-    pub(super) live: Arc<Live>,
+    pub(super) live: Arc<LiveStatus>,
     pub(super) reported: Arc<tokio::sync::Notify>,
     pub(super) worker: Arc<WorkerReporter>,
-    commands: mpsc::Receiver<Command>,
-    gates: GateKeys,
-    prefers: HashMap<String, TaskId>,
+    commands: mpsc::Receiver<TeamCommand>,
+    permissions: PermissionSenders,
+    reclaim_first: HashMap<String, TaskId>,
     state: LeadState,
 }
 
-/// What the lead opens and shuts.
-pub struct GateKeys {
+/// Sets the current permissions of members.
+pub struct PermissionSenders {
     /// For teammates.
-    pub teammates: watch::Sender<Gate>,
+    pub teammates: watch::Sender<Permissions>,
     /// For the lead's own agent.
-    pub lead: watch::Sender<Gate>,
+    pub lead: watch::Sender<Permissions>,
 }
 
-/// What the lead remembers from one event to the next.
+/// The lead's memory between events.
 struct LeadState {
     stopping: Option<Stopping>,
     unknown_desired: Option<String>,
-    /// Why the state file cannot be read.
+    /// The reason why the state file cannot be read.
     state_trouble: Option<String>,
-    /// An ending that could not be written yet.
+    /// The end of a mode that is not written yet.
     unwritten_end: Option<SetDesired>,
     last_report: Option<StateReport>,
     last_poll: Instant,
     last_tick: Instant,
-    last_beat: Instant,
+    last_heartbeat: Instant,
     polls: usize,
-    /// Whose mail waits, and whether it sets a model to work.
+    /// Recipients of waiting mail, and whether it would start a turn.
     mail_waiting: Vec<(String, bool)>,
-    /// Whose mail cannot be read.
+    /// Recipients whose mail cannot be read.
     mail_unreadable: Vec<String>,
     /// The plans and reviews that wait for an answer.
     approvals: Vec<Request>,
-    /// Who was told of its mail since the last poll.
-    told_of_mail: HashSet<Name>,
-    /// Claims of this worker that nobody of the team holds, and since when they look so.
-    unheld: HashMap<(TaskId, u32), Instant>,
-    /// Until when each lease of a claim by command lasts, by a clock that does not jump: task, attempt, and its end by the other.
+    /// Members that were told of their mail since the last poll.
+    mail_announced: HashSet<Name>,
+    /// Claims of this worker that no member holds, with the time of the first sighting.
+    unheld_claims: HashMap<(TaskId, u32), Instant>,
+    /// The ends of leases of claims by command, on a clock that does not jump. Key: task, attempt, end on the wall clock.
     leases: BTreeMap<(TaskId, u32, UnixMs), Instant>,
-    /// The round of the members' phases that is in the roster.
+    /// The generation of the supervisor's status that the roster has.
     roster_round: u64,
-    /// What the session waits for while nobody works, since when, and whether that was said.
+    /// The tasks that the session waits for while no member works, since when, and whether that was reported.
     waits_for: Option<(Vec<TaskId>, Instant, bool)>,
-    /// Tasks that went though nobody deleted them.
+    /// Tasks that vanished without being deleted.
     vanished: BTreeMap<TaskId, Vanished>,
-    /// Whether it stops because it cannot go on.
-    has_given_up: bool,
+    /// The lead stops because it cannot continue.
+    has_resigned: bool,
 }
 
-/// What a lead is made of.
+/// The parts of a lead.
 pub struct LeadParts {
     /// The team.
     pub spec: TeamSpec,
-    /// What agents share.
-    pub shared: Arc<Shared>,
-    /// Its members, none started yet.
-    pub members: Members,
-    /// The session to be.
+    /// The services that agents share.
+    pub shared: Arc<AgentServices>,
+    /// The members, none started yet.
+    pub members: Supervisor,
+    /// The session, not begun yet.
     pub session: Session,
-    /// The board as it was found.
+    /// The board at launch.
     pub view: Arc<BoardView>,
-    /// What front ends read.
-    pub live: Arc<Live>,
-    /// What front ends say.
-    pub commands: mpsc::Receiver<Command>,
-    /// Told when a member reported.
+    /// The status that front ends read.
+    pub live: Arc<LiveStatus>,
+    /// The commands of front ends.
+    pub commands: mpsc::Receiver<TeamCommand>,
+    /// Notified when a member reports.
     pub reported: Arc<tokio::sync::Notify>,
-    /// What members may begin.
-    pub gates: GateKeys,
+    /// The permissions of members.
+    pub permissions: PermissionSenders,
     /// This worker's record.
     pub worker: Arc<WorkerReporter>,
-    /// Who worked on what before the process that led ended.
-    pub prefers: HashMap<String, TaskId>,
+    /// The tasks that teammates held when the process before ended.
+    pub reclaim_first: HashMap<String, TaskId>,
 }
 
 impl Lead {
-    /// A lead about to begin.
+    /// Creates a lead that has not started yet.
     #[must_use]
     pub fn new(parts: LeadParts) -> Self {
-        let LeadParts { spec, shared, members, session, view, live, commands, reported, gates, worker, prefers } =
-            parts;
+        let LeadParts {
+            spec,
+            shared,
+            members,
+            session,
+            view,
+            live,
+            commands,
+            reported,
+            permissions,
+            worker,
+            reclaim_first,
+        } = parts;
         let now = Instant::now();
         let state = LeadState {
             stopping: None,
@@ -182,20 +192,20 @@ impl Lead {
             last_report: None,
             last_poll: now,
             last_tick: now,
-            last_beat: now,
+            last_heartbeat: now,
             polls: 0,
             mail_waiting: Vec::new(),
             mail_unreadable: Vec::new(),
             approvals: Vec::new(),
-            told_of_mail: HashSet::new(),
-            unheld: HashMap::new(),
+            mail_announced: HashSet::new(),
+            unheld_claims: HashMap::new(),
             leases: BTreeMap::new(),
             roster_round: 0,
             waits_for: None,
             vanished: BTreeMap::new(),
-            has_given_up: false,
+            has_resigned: false,
         };
-        let (ready, desired) = (Ready::default(), Mode::Pause);
+        let (ready, desired) = (ReadyQueue::default(), Mode::Pause);
         Self {
             spec,
             shared,
@@ -208,14 +218,14 @@ impl Lead {
             reported,
             worker,
             commands,
-            gates,
-            prefers,
+            permissions,
+            reclaim_first,
             state,
         }
     }
 
-    /// Leads until the team is stopped or, where it has only one session, that is over.
-    pub async fn run(mut self) -> Outcome {
+    /// Runs until the team is stopped, or until its only session is over.
+    pub async fn run(mut self) -> TeamOutcome {
         let mut changes = self.shared.stores.changes.subscribe();
         self.start_members();
         self.poll().await;
@@ -227,40 +237,39 @@ impl Lead {
             let tick = self.next_tick();
             let event = tokio::select! {
                 biased;
-                Some(command) = self.commands.recv() => Event::Commanded(command),
-                ended = self.members.ended() => Event::Ended(ended),
-                change = changes.recv() => Event::Changed(heard(change)),
-                () = self.reported.notified() => Event::Reported,
-                () = tokio::time::sleep_until(tick) => Event::Tick,
-                () = tokio::time::sleep(due), if due < TICK => Event::Reported,
+                Some(command) = self.commands.recv() => LeadEvent::Commanded(command),
+                ended = self.members.next_exit() => LeadEvent::Ended(ended),
+                change = changes.recv() => LeadEvent::Changed(change_or_everything(change)),
+                () = self.reported.notified() => LeadEvent::Reported,
+                () = tokio::time::sleep_until(tick) => LeadEvent::Tick,
+                () = tokio::time::sleep(due), if due < TICK => LeadEvent::Reported,
             };
             self.handle(event, &mut changes).await;
         }
     }
 
     fn start_members(&mut self) {
-        let thinks = self.session.lead_thinks();
-        let lead = thinks.then(|| self.spec.lead.clone());
+        let lead = if self.session.lead_is_llm() { Some(self.spec.lead.clone()) } else { None };
         for spec in lead.into_iter().chain(self.spec.members.clone()) {
             let name = spec.name.clone();
-            let prefers = self.prefers.remove(name.as_str());
-            if let Err(reason) = self.members.spawn(spec, prefers, 0) {
-                self.shared.notes.warn(name.as_str(), reason);
+            let reclaim_first = self.reclaim_first.remove(name.as_str());
+            if let Err(reason) = self.members.spawn(spec, reclaim_first, 0) {
+                self.shared.events.warn(name.as_str(), reason);
             }
         }
     }
 
-    /// Takes in an event, and the hints that came with it: however many there are, each store is looked at once.
-    async fn handle(&mut self, event: Event, hints: &mut broadcast::Receiver<StoreChange>) {
+    /// Processes an event and all hints that wait. However many there are, each store is polled once.
+    async fn handle(&mut self, event: LeadEvent, hints: &mut broadcast::Receiver<StoreChange>) {
         let mut changes = Changes::default();
         match event {
-            Event::Changed(change) => changes.add(change),
-            // Somebody who went idle has read its mail.
-            Event::Reported if !self.state.mail_waiting.is_empty() => self.look_at_mail().await,
-            Event::Reported => {}
-            Event::Tick => self.tick().await,
-            Event::Ended(ended) => self.member_ended(ended).await,
-            Event::Commanded(command) => self.obey(command).await,
+            LeadEvent::Changed(change) => changes.add(change),
+            // A member that went idle has read its mail.
+            LeadEvent::Reported if !self.state.mail_waiting.is_empty() => self.poll_mail().await,
+            LeadEvent::Reported => {}
+            LeadEvent::Tick => self.tick().await,
+            LeadEvent::Ended(ended) => self.member_ended(ended).await,
+            LeadEvent::Commanded(command) => self.handle_command(command).await,
         }
         loop {
             match hints.try_recv() {
@@ -269,18 +278,18 @@ impl Lead {
                 Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed) => break,
             }
         }
-        self.look_at(changes).await;
+        self.handle_changes(changes).await;
     }
 
-    /// Whether time alone changes nothing but the next poll.
-    fn is_calm(&self) -> bool {
-        let is_between = matches!(self.session.stage, Stage::Between) && self.state.stopping.is_none();
-        is_between && !self.members.teammates().chain(self.members.lead()).any(Member::works)
+    /// Returns true if nothing but the next poll depends on time.
+    fn is_idle(&self) -> bool {
+        let is_between = matches!(self.session.stage, SessionStage::NoSession) && self.state.stopping.is_none();
+        is_between && !self.members.teammates().chain(self.members.lead()).any(RunningMember::is_working)
     }
 
     fn next_tick(&self) -> Instant {
         let poll_interval = self.spec.limits.poll_interval;
-        if self.is_calm() {
+        if self.is_idle() {
             self.state.last_poll + poll_interval
         } else {
             self.state.last_tick + TICK.min(poll_interval)
@@ -294,45 +303,47 @@ impl Lead {
         if self.state.last_poll.elapsed() >= self.spec.limits.poll_interval {
             self.poll().await;
         }
-        let heartbeat = if self.is_calm() { HEARTBEAT_CALM } else { HEARTBEAT };
-        if self.state.last_beat.elapsed() >= heartbeat {
-            self.state.last_beat = now;
-            self.beat().await;
+        let heartbeat = if self.is_idle() { HEARTBEAT_INTERVAL_IDLE } else { HEARTBEAT_INTERVAL };
+        if self.state.last_heartbeat.elapsed() >= heartbeat {
+            self.state.last_heartbeat = now;
+            self.write_heartbeat().await;
         }
-        self.hurry();
-        self.say_what_is_waited_for();
+        self.enforce_stop_deadline();
+        self.report_waiting();
     }
 
-    /// Does what follows from how things stand, until nothing does. Says how the team ends once it does.
-    async fn advance(&mut self) -> Option<End> {
+    /// Does all steps that are due now. Returns the end of the team once it has ended.
+    async fn advance(&mut self) -> Option<TeamEnd> {
         loop {
-            if self.members.note_phases() {
+            if self.members.refresh_status() {
                 self.report_roster().await;
             }
-            self.heed_budget().await;
+            self.check_budget().await;
             if let Some(stopping) = self.state.stopping {
                 self.report(false).await;
-                return self.members.are_gone().then_some(stopping.end);
+                return self.members.all_exited().then_some(stopping.end);
             }
-            self.ready.look(&self.view);
-            if matches!(self.session.stage, Stage::Running(mode) if mode != Mode::RunCleanup) {
-                self.session.hand_over_goal(self.members.lead());
+            self.ready.refresh(&self.view);
+            if matches!(self.session.stage, SessionStage::Running(mode) if mode != Mode::RunCleanup) {
+                self.session.send_goal(self.members.lead());
             }
-            self.set_gates();
-            match mode::decide(&self.situation()) {
-                Next::Begin(mode) => self.begin(mode),
-                // Mail may have come since it was last looked at; who is asked works on.
-                Next::Report if self.has_unread_mail().await => {}
-                Next::Report => self.ask_for_report(),
-                Next::Finish => self.finish_session().await,
-                Next::Exit => {
-                    self.stop(super::teammate::Control::Stop, self.spec.limits.stop_timeout, End::SessionOver)
-                }
-                Next::Pause | Next::Wait => {
+            self.update_permissions();
+            match session::decide(&self.session_inputs()) {
+                NextStep::Begin(mode) => self.begin(mode),
+                // Mail may have come since the last poll; its recipient continues to work.
+                NextStep::Report if self.has_unread_mail().await => {}
+                NextStep::Report => self.start_report(),
+                NextStep::Finish => self.finish_session().await,
+                NextStep::Exit => self.stop(
+                    super::teammate::TeammateCommand::Stop,
+                    self.spec.limits.stop_timeout,
+                    TeamEnd::SessionOver,
+                ),
+                NextStep::Pause | NextStep::Wait => {
                     self.wake();
                     let desired = self.desired;
                     self.report(false).await;
-                    // Reporting reads what is wanted, too.
+                    // The report reads the desired state, too.
                     if self.desired == desired {
                         return None;
                     }
@@ -341,122 +352,122 @@ impl Lead {
         }
     }
 
-    fn set_gates(&self) {
-        let is_open = !self.shared.room.is_scarce();
+    fn update_permissions(&self) {
+        let has_room = !self.shared.disk.is_nearly_full();
         let stage = self.session.stage;
-        let teammates = Gate {
-            claim: is_open && mode::may_claim(stage, self.desired),
-            read: is_open && mode::may_read(stage, self.desired),
+        let teammates = Permissions {
+            claim: has_room && session::may_claim(stage, self.desired),
+            read_mail: has_room && session::may_read(stage, self.desired),
         };
-        let lead = Gate { claim: false, read: is_open && mode::lead_may_read(stage) };
-        for (key, gate) in [(&self.gates.teammates, teammates), (&self.gates.lead, lead)] {
-            key.send_if_modified(|now| std::mem::replace(now, gate) != gate);
+        let lead = Permissions { claim: false, read_mail: has_room && session::lead_may_read(stage) };
+        for (sender, permissions) in [(&self.permissions.teammates, teammates), (&self.permissions.lead, lead)] {
+            sender.send_if_modified(|now| std::mem::replace(now, permissions) != permissions);
         }
     }
 
-    fn situation(&self) -> Situation {
+    fn session_inputs(&self) -> SessionInputs {
         let usable = || self.members.teammates().filter(|member| member.is_usable());
         let lead = self.members.lead().filter(|lead| lead.is_usable());
-        Situation {
+        SessionInputs {
             desired: self.desired,
             stage: self.session.stage,
             claimable: self
                 .ready
-                .is_any_for(usable().map(|member| (member.spec.name.as_str(), member.can_do.as_slice()))),
-            in_progress: self.members.teammates().any(Member::works) || self.ready.has_claims(),
+                .has_any_task_for(usable().map(|member| (member.spec.name.as_str(), member.capabilities.as_slice()))),
+            in_progress: self.members.teammates().any(RunningMember::is_working) || self.ready.has_claims(),
             mail_waits: self.mail_waits(),
-            lead_mail_waits: lead.is_some_and(|lead| self.is_asked(lead)),
+            lead_mail_waits: lead.is_some_and(|lead| self.has_mail_to_answer(lead)),
             goal_unplanned: lead.is_some() && self.session.goal_unplanned(),
-            lead_works: self.session.lead_is_prompted(self.members.lead()),
-            had_its_session: self.session.is_over_for_good(),
+            lead_works: self.session.lead_is_busy(self.members.lead()),
+            session_is_over: self.session.is_final(),
         }
     }
 
-    /// Whether mail waits for a teammate that would act on it.
+    /// Returns true if mail waits for a teammate that would act on it.
     pub(super) fn mail_waits(&self) -> bool {
-        self.whose_mail_waits().next().is_some()
+        self.members_with_mail().next().is_some()
     }
 
-    /// Whose mail could not be read when it was last looked at.
+    /// Returns the members whose mail could not be read at the last poll.
     pub(super) fn unreadable_mail(&self) -> impl Iterator<Item = &str> {
         self.state.mail_unreadable.iter().map(String::as_str)
     }
 
-    /// The ids of the plans and reviews that wait for an answer.
+    /// Returns the ids of the plans and reviews that wait for an answer.
     pub(super) fn approvals(&self) -> impl Iterator<Item = &str> {
         self.state.approvals.iter().map(|request| request.id.as_str())
     }
 
-    /// Whose answer to a plan or a review of its own this member waits for, in words.
-    pub(super) fn answer_awaited_by(&self, name: &Name, held: Option<TaskId>) -> Option<String> {
-        let is_its = |request: &&Request| name.is_same(&request.from) && request.concerns(held);
-        self.state.approvals.iter().find(is_its).map(Request::who_answers)
+    /// Returns a text about the answer to its own plan or review that this member waits for.
+    pub(super) fn answer_awaited_by(&self, name: &Name, task: Option<TaskId>) -> Option<String> {
+        let is_its = |request: &&Request| name.is_same(&request.from) && request.concerns(task);
+        self.state.approvals.iter().find(is_its).map(Request::responder)
     }
 
-    /// The teammates that would act on mail that waits for them.
-    pub(super) fn whose_mail_waits(&self) -> impl Iterator<Item = &str> {
-        let members = self.members.teammates().filter(|member| member.is_usable() && self.is_asked(member));
+    /// Returns the teammates that would act on their waiting mail.
+    pub(super) fn members_with_mail(&self) -> impl Iterator<Item = &str> {
+        let members = self.members.teammates().filter(|member| member.is_usable() && self.has_mail_to_answer(member));
         members.map(|member| member.spec.name.as_str())
     }
 
-    /// Looks whether mail waits that is to be read before the session is over; under a pause it stays where it is.
+    /// Checks for mail that must be read before the session ends. Under `pause`, mail waits.
     pub(super) async fn has_unread_mail(&mut self) -> bool {
         if self.desired == Mode::Pause {
             return false;
         }
-        self.look_at_mail().await;
+        self.poll_mail().await;
         self.mail_waits()
     }
 
-    /// Whether this member has mail to act on, or mail it has not answered.
-    fn is_asked(&self, member: &Member) -> bool {
-        let is_for = |(to, sets_to_work): &(String, bool)| *sets_to_work && member.spec.name.is_same(to);
-        member.standing.borrow().owes_answer || self.state.mail_waiting.iter().any(is_for)
+    /// Returns true if this member has mail to act on, or an unanswered message.
+    fn has_mail_to_answer(&self, member: &RunningMember) -> bool {
+        let is_for = |(to, starts_turn): &(String, bool)| *starts_turn && member.spec.name.is_same(to);
+        member.status.borrow().has_unanswered || self.state.mail_waiting.iter().any(is_for)
     }
 
-    /// Tells one fit idle teammate of each claimable task, and who is idle of its mail; nobody twice.
+    /// Wakes one fit idle member for each claimable task, and idle members with mail. No member is woken twice.
     fn wake(&mut self) {
-        let gate = *self.gates.teammates.borrow();
-        self.wake_for_mail(gate);
-        if !gate.claim {
+        let permissions = *self.permissions.teammates.borrow();
+        self.wake_for_mail(permissions);
+        if !permissions.claim {
             return;
         }
-        let mut ready: Vec<&Member> = self.members.teammates().filter(|member| member.is_ready()).collect();
+        let mut ready: Vec<&RunningMember> = self.members.teammates().filter(|member| member.is_ready()).collect();
         if ready.is_empty() {
             return;
         }
-        // Who does not answer is not asked first again after a poll.
+        // After a poll, another member is woken first, in case the first one does not answer.
         let shift = self.state.polls % ready.len();
         ready.rotate_left(shift);
         let idle: Vec<(&str, &[String])> =
-            ready.iter().map(|member| (member.spec.name.as_str(), member.can_do.as_slice())).collect();
-        let woken = self.ready.whom_to_wake(self.shared.clock.now(), &idle);
+            ready.iter().map(|member| (member.spec.name.as_str(), member.capabilities.as_slice())).collect();
+        let woken = self.ready.members_to_wake(self.shared.clock.now(), &idle);
         let names: Vec<Name> = woken.into_iter().map(|place| ready[place].spec.name.clone()).collect();
         for name in names {
             if let Some(member) = self.members.by_name.get_mut(&name) {
-                member.nudge();
+                member.wake();
             }
         }
     }
 
-    fn wake_for_mail(&mut self, teammates: Gate) {
-        let lead = *self.gates.lead.borrow();
-        let mut told = Vec::new();
-        for member in self.members.by_name.values().filter(|member| member.is_idle() || member.awaits_answer()) {
+    fn wake_for_mail(&mut self, teammates: Permissions) {
+        let lead = *self.permissions.lead.borrow();
+        let mut woken = Vec::new();
+        for member in self.members.by_name.values().filter(|member| member.is_idle() || member.waits_for_answer()) {
             let name = &member.spec.name;
-            let gate = if name.as_str() == LEAD { lead } else { teammates };
+            let permissions = if name.as_str() == LEAD { lead } else { teammates };
             let has_mail = self.state.mail_waiting.iter().any(|(to, _)| name.is_same(to));
-            let owes = gate.read && member.is_ready() && member.standing.borrow().owes_answer;
-            if (has_mail || owes) && !self.state.told_of_mail.contains(name) {
-                member.tell(super::teammate::Control::Look);
-                told.push(name.clone());
+            let is_answer_due = permissions.read_mail && member.is_ready() && member.status.borrow().has_unanswered;
+            if (has_mail || is_answer_due) && !self.state.mail_announced.contains(name) {
+                member.send(super::teammate::TeammateCommand::Poll);
+                woken.push(name.clone());
             }
         }
-        self.state.told_of_mail.extend(told);
+        self.state.mail_announced.extend(woken);
     }
 }
 
-fn heard(change: Result<StoreChange, broadcast::error::RecvError>) -> StoreChange {
-    // Hints that were missed, or a store that sends none: look at everything.
+fn change_or_everything(change: Result<StoreChange, broadcast::error::RecvError>) -> StoreChange {
+    // After missed hints, and with a store that sends none, everything is polled.
     change.unwrap_or(StoreChange::Everything)
 }

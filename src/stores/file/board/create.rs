@@ -1,36 +1,36 @@
-//! New tasks: all of a call or none, whatever is killed, and with numbers never used before.
+//! Creates tasks: all of a call or none after any crash, and with numbers never used before.
 //!
-//! One task appears with its rename. Several appear with the rename of a record that holds them all (`.batch-<first>-<last>`, a
-//! task on each line): whoever has the lock next puts them on the board ([`super::recover`]). Where power cuts count, the bytes of
-//! what appears are durable first, and the record's name before its tasks'; it then stays, as `.applied-…`, until these are durable too.
+//! One task appears with its rename. Several appear with the rename of a record that holds them all (`.batch-<first>-<last>`, one
+//! task a line). The next holder of the lock puts them on the board ([`super::recover`]). With [`Durability::Power`], bytes are
+//! durable before a file appears, and the record's name before its tasks. The record then stays as `.applied-…` until the tasks
+//! are durable.
 
 use std::collections::HashSet;
 use std::sync::PoisonError;
 
-use crate::domain::change::Actor;
 use crate::domain::task::{NewTask, Task, TaskId};
+use crate::domain::transition::Actor;
 use crate::ports::{StoreError, StoreResult};
-use crate::stores::file::replace::Staged;
-use crate::stores::file::sync::SyncRequest;
+use crate::stores::board_engine::{CreateBatch, PlannedBatch};
+use crate::stores::file::atomic_write::Staged;
+use crate::stores::file::group_sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
-use crate::stores::rules::{Batch, PlannedBatch};
 
-use super::core::BoardFiles;
-use super::layout::{RECORD_BYTES_MAX, applied_name, batch_name};
-use super::section::{Output, Section, check_room, written};
+use super::paths::{RECORD_BYTES_MAX, applied_name, batch_name};
+use super::store::BoardFiles;
+use super::transaction::{StagedTask, Transaction, check_claim_space, render_task};
 
-/// The board may change between two looks at it; a call that meets that this often gives up.
-const ROUNDS_MAX: usize = 16;
+/// Retries of a call because the board changed between its two transactions.
+const CREATE_ATTEMPTS_MAX: usize = 16;
 
-/// What a call asks for.
-struct Wanted<'a> {
+struct CreateRequest<'a> {
     by: &'a Actor,
     tasks: Vec<NewTask>,
     skip_known_sources: bool,
 }
 
-/// A file whose bytes are on disk and whose name is not.
-struct Prepared<'a> {
+/// A file whose bytes are durable, without its final name.
+struct PreparedFile<'a> {
     planned: PlannedBatch,
     file: Staged<'a>,
 }
@@ -41,23 +41,23 @@ impl BoardFiles {
     /// # Errors
     /// [`StoreError::Invalid`], [`StoreError::UnknownBlocker`], [`StoreError::Cycle`], [`StoreError::TooLarge`], [`StoreError::Io`].
     pub fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip_known_sources: bool) -> StoreResult<Vec<Task>> {
-        let wanted = Wanted { by, tasks, skip_known_sources };
+        let request = CreateRequest { by, tasks, skip_known_sources };
         match self.durability {
-            Durability::Process => self.critical(|section| section.create(&wanted)).map(|(tasks, _)| tasks),
-            Durability::Power => self.create_durably(&wanted),
+            Durability::Process => self.transact(|transaction| transaction.create(&request)).map(|(tasks, _)| tasks),
+            Durability::Power => self.create_durably(&request),
         }
     }
 
-    /// Numbers are reserved under the lock, the bytes made durable without it, the names given under it.
-    fn create_durably(&self, wanted: &Wanted<'_>) -> StoreResult<Vec<Task>> {
-        for _ in 0..ROUNDS_MAX {
-            let (planned, _) = self.critical(|section| section.reserve(wanted))?;
+    /// Reserves numbers under the lock, makes the bytes durable without it, and renames the file under it.
+    fn create_durably(&self, request: &CreateRequest<'_>) -> StoreResult<Vec<Task>> {
+        for _ in 0..CREATE_ATTEMPTS_MAX {
+            let (planned, _) = self.transact(|transaction| transaction.reserve(request))?;
             if planned.created.is_empty() {
-                return self.critical(|section| section.results(&planned.ids)).map(|(tasks, _)| tasks);
+                return self.transact(|transaction| transaction.results(&planned.ids)).map(|(tasks, _)| tasks);
             }
             let prepared = self.prepare(planned)?;
             let record = record_of(&prepared.planned.created);
-            let (ids, pending) = self.critical(|section| section.publish(wanted, prepared))?;
+            let (ids, pending) = self.transact(|transaction| transaction.publish(request, prepared))?;
             let Some(ids) = ids else {
                 continue;
             };
@@ -65,48 +65,49 @@ impl BoardFiles {
             if let Some((first, last)) = record {
                 self.apply_record(first, last)?;
             }
-            return self.critical(|section| section.results(&ids)).map(|(tasks, _)| tasks);
+            return self.transact(|transaction| transaction.results(&ids)).map(|(tasks, _)| tasks);
         }
-        Err(StoreError::Invalid("the board keeps changing; try again".to_owned()))
+        Err(StoreError::Invalid("cannot create the tasks: the board keeps changing; try again".to_owned()))
     }
 
-    /// Puts the tasks of a durable record on the board and makes them durable too. Whoever else has the lock may do so first; what
-    /// fails here is done by the next call: the tasks are accepted.
+    /// Puts the tasks of a durable record on the board and makes them durable. Another holder of the lock may do so first.
+    ///
+    /// The tasks are already accepted: after an error here, the next call does this work.
     fn apply_record(&self, first: TaskId, last: TaskId) -> StoreResult<()> {
         let name = batch_name(first, last);
-        self.known_durable(|names| names.insert(name.clone()));
-        let applied = self.critical(|section| {
-            let paths = (first.0..=last.0).map(|id| section.board.folder.join(TaskId(id).file_name()));
+        self.durable_records(|names| names.insert(name.clone()));
+        let applied = self.transact(|transaction| {
+            let paths = (first.0..=last.0).map(|id| transaction.board.folder.join(TaskId(id).file_name()));
             Ok(paths.collect::<Vec<_>>())
         });
-        self.known_durable(|names| names.remove(&name));
+        self.durable_records(|names| names.remove(&name));
         let (files, _) = applied?;
         self.queue.sync(SyncRequest { files, folders: vec![self.folder.clone()] })?;
         let _ = self.files.remove(&self.folder.join(applied_name(first, last)));
         Ok(())
     }
 
-    fn known_durable<R>(&self, act: impl FnOnce(&mut HashSet<String>) -> R) -> R {
+    fn durable_records<R>(&self, act: impl FnOnce(&mut HashSet<String>) -> R) -> R {
         act(&mut self.durable_records.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether this process made the record of that name durable.
+    /// Returns true if this process made the record of that name durable.
     pub(super) fn is_durable_record(&self, name: &str) -> bool {
-        self.known_durable(|names| names.contains(name))
+        self.durable_records(|names| names.contains(name))
     }
 
-    fn prepare(&self, planned: PlannedBatch) -> StoreResult<Prepared<'_>> {
+    fn prepare(&self, planned: PlannedBatch) -> StoreResult<PreparedFile<'_>> {
         let (name, bytes) = match record_of(&planned.created) {
-            None => (planned.created[0].id.file_name(), written(planned.created[0].clone(), None)?.1),
+            None => (planned.created[0].id.file_name(), render_task(planned.created[0].clone(), None)?.1),
             Some((first, last)) => (batch_name(first, last), record_text(&planned.created)?),
         };
         let file = Staged::write(self.files.as_ref(), &self.folder, &name, bytes.as_bytes())?;
         self.queue.sync(SyncRequest { files: vec![file.path().to_owned()], folders: Vec::new() })?;
-        Ok(Prepared { planned, file })
+        Ok(PreparedFile { planned, file })
     }
 }
 
-/// The numbers a record is named by; one task needs none.
+/// The first and last number of a record. One task needs no record.
 fn record_of(created: &[Task]) -> Option<(TaskId, TaskId)> {
     match created {
         [first, .., last] => Some((first.id, last.id)),
@@ -117,21 +118,21 @@ fn record_of(created: &[Task]) -> Option<(TaskId, TaskId)> {
 fn record_text(created: &[Task]) -> StoreResult<String> {
     let mut text = String::new();
     for task in created {
-        let (task, _) = written(task.clone(), None)?;
+        let (task, _) = render_task(task.clone(), None)?;
         text.push_str(&task.document.to_line());
         text.push('\n');
     }
     if text.len() as u64 > RECORD_BYTES_MAX {
         let bytes_max = usize::try_from(RECORD_BYTES_MAX).unwrap_or(usize::MAX);
-        return Err(StoreError::TooLarge { what: "what one call creates".to_owned(), bytes: text.len(), bytes_max });
+        return Err(StoreError::TooLarge { what: "the tasks of one call".to_owned(), bytes: text.len(), bytes_max });
     }
     Ok(text)
 }
 
-impl<'a> Section<'a> {
-    /// All of it in one section. The record is what counts: once it has its name the tasks are accepted.
-    fn create(&mut self, wanted: &Wanted<'_>) -> StoreResult<Vec<Task>> {
-        let planned = self.plan(wanted, None)?;
+impl<'a> Transaction<'a> {
+    /// Creates the tasks in one transaction. They are accepted once the record has its name.
+    fn create(&mut self, request: &CreateRequest<'_>) -> StoreResult<Vec<Task>> {
+        let planned = self.plan(request, None)?;
         if let Some(last) = planned.created.last() {
             let watermark = self.stage_watermark(last.id)?;
             let record = match record_of(&planned.created) {
@@ -149,14 +150,14 @@ impl<'a> Section<'a> {
             if let Some((first, last)) = record_of(&planned.created) {
                 self.remove(&batch_name(first, last))?;
             }
-            self.spread(&planned.after);
+            self.write_dependents(&planned.after);
         }
         self.results(&planned.ids)
     }
 
-    /// Looks whether all of it is acceptable and takes the numbers for it.
-    fn reserve(&mut self, wanted: &Wanted<'_>) -> StoreResult<PlannedBatch> {
-        let planned = self.plan(wanted, None)?;
+    /// Checks the tasks and reserves their numbers.
+    fn reserve(&mut self, request: &CreateRequest<'_>) -> StoreResult<PlannedBatch> {
+        let planned = self.plan(request, None)?;
         if let Some(last) = planned.created.last() {
             let watermark = self.stage_watermark(last.id)?;
             self.commit_watermark(watermark)?;
@@ -164,79 +165,79 @@ impl<'a> Section<'a> {
         Ok(planned)
     }
 
-    /// Gives what was prepared its name, and returns the numbers of all tasks of the call; `None` when the board as it is now asks for
-    /// something else.
-    fn publish(&mut self, wanted: &Wanted<'_>, prepared: Prepared<'a>) -> StoreResult<Option<Vec<TaskId>>> {
-        let Prepared { planned, file } = prepared;
+    /// Renames the prepared file, and returns the numbers of all tasks of the call. Returns `None` if the plan is no longer valid for
+    /// the board.
+    fn publish(&mut self, request: &CreateRequest<'_>, prepared: PreparedFile<'a>) -> StoreResult<Option<Vec<TaskId>>> {
+        let PreparedFile { planned, file } = prepared;
         self.now = planned.created[0].created_at.unwrap_or(self.now);
-        let again = self.plan(wanted, Some(planned.created[0].id))?;
+        let replanned = self.plan(request, Some(planned.created[0].id))?;
         let is_free = planned.created.iter().all(|task| self.is_free(task.id));
-        let is_swept = !self.state.is_there(file.temporary())?;
-        if again.created != planned.created || !is_free || is_swept {
+        let is_temporary_gone = !self.state.exists(file.temporary())?;
+        if replanned.created != planned.created || !is_free || is_temporary_gone {
             return Ok(None);
         }
         match planned.created.as_slice() {
             [one] => {
-                let (task, text) = written(one.clone(), None)?;
-                self.commit_tasks(vec![Output { file, task, text }])?;
-                let promised = self.pending.clone();
-                self.spread(&planned.after);
-                self.pending = promised;
+                let (task, text) = render_task(one.clone(), None)?;
+                self.commit_tasks(vec![StagedTask { file, task, text }])?;
+                let pending_before = self.pending.clone();
+                self.write_dependents(&planned.after);
+                self.pending = pending_before;
             }
-            // The next section finds the record and puts its tasks on the board.
+            // The next transaction finds the record and puts its tasks on the board.
             created => {
                 self.commit(file)?;
                 if let Some((first, last)) = record_of(created) {
-                    self.state.scan.note_record(&batch_name(first, last));
+                    self.state.scan.add_record(&batch_name(first, last));
                 }
             }
         }
         Ok(Some(planned.ids))
     }
 
-    fn plan(&self, wanted: &Wanted<'_>, first: Option<TaskId>) -> StoreResult<PlannedBatch> {
-        let batch = Batch::new(self.index(), wanted.tasks.clone(), wanted.skip_known_sources)?;
+    fn plan(&self, request: &CreateRequest<'_>, first: Option<TaskId>) -> StoreResult<PlannedBatch> {
+        let batch = CreateBatch::new(self.index(), request.tasks.clone(), request.skip_known_sources)?;
         let first = match first {
             Some(first) => first,
             None => TaskId(self.largest_id()?.0 + 1),
         };
-        let planned = batch.plan(self.index(), wanted.by, first, self.now)?;
-        planned.created.iter().try_for_each(check_room)?;
+        let planned = batch.plan(self.index(), request.by, first, self.now)?;
+        planned.created.iter().try_for_each(check_claim_space)?;
         Ok(planned)
     }
 
     fn results(&mut self, ids: &[TaskId]) -> StoreResult<Vec<Task>> {
-        ids.iter().map(|id| self.state.known(*id).map(|task| Task::clone(&task))).collect()
+        ids.iter().map(|id| self.state.task(*id).map(|task| Task::clone(&task))).collect()
     }
 
-    /// Never synced: a record vouches for them, or nothing does.
-    pub(super) fn stage_tasks(&self, tasks: &[Task]) -> StoreResult<Vec<Output<'a>>> {
+    /// Writes temporaries without a sync: either a record makes them recoverable, or the call promises no durability.
+    pub(super) fn stage_tasks(&self, tasks: &[Task]) -> StoreResult<Vec<StagedTask<'a>>> {
         let stage = |task: &Task| {
-            let (task, text) = written(task.clone(), None)?;
+            let (task, text) = render_task(task.clone(), None)?;
             let (files, folder) = (self.board.files.as_ref(), &self.board.folder);
-            Ok(Output { file: Staged::write(files, folder, &task.id.file_name(), text.as_bytes())?, task, text })
+            Ok(StagedTask { file: Staged::write(files, folder, &task.id.file_name(), text.as_bytes())?, task, text })
         };
         tasks.iter().map(stage).collect()
     }
 
-    /// Removes a file of the board that is no task.
+    /// Removes a file of the board that is not a task file.
     pub(super) fn remove(&mut self, name: &str) -> StoreResult<()> {
         let path = self.board.folder.join(name);
         self.board.files.remove(&path).map_err(failed("remove", &path))?;
-        self.state.scan.forget_record(name);
+        self.state.scan.remove_record(name);
         self.has_written = true;
-        self.note_folder();
+        self.require_folder_sync();
         Ok(())
     }
 
-    /// Gives a file of the board that is no temporary another name.
+    /// Renames a file of the board that is not a temporary.
     pub(super) fn rename(&mut self, name: &str, to: &str) -> StoreResult<()> {
         let from = self.board.folder.join(name);
         self.board.files.rename(&from, &self.board.folder.join(to)).map_err(failed("rename", &from))?;
-        self.state.scan.forget_record(name);
-        self.state.scan.note_record(to);
+        self.state.scan.remove_record(name);
+        self.state.scan.add_record(to);
         self.has_written = true;
-        self.note_folder();
+        self.require_folder_sync();
         Ok(())
     }
 }

@@ -1,43 +1,46 @@
-//! A task goes: its file gets another name (`.deleted-<id>`, which counts as finished), its number is taken out of the others,
-//! then that file is removed. The watermark goes first, so that the number is never used again. Where power cuts count, each
-//! step is durable before the next.
+//! Deletes a task in four steps. With [`Durability::Power`] each step is durable before the next.
+//!
+//! 1. Raise the watermark, so that the number is never used again.
+//! 2. Rename the file to `.deleted-<id>`, which counts as finished.
+//! 3. Remove the number from other tasks.
+//! 4. Remove the file.
 
 use std::collections::BTreeSet;
 use std::io;
 
-use crate::domain::change::{self, Action, Actor};
 use crate::domain::task::{TASK_ID_MAX, Task, TaskId};
+use crate::domain::transition::{self, Action, Actor};
 use crate::ports::StoreResult;
-use crate::stores::file::replace::Staged;
+use crate::stores::board_engine;
+use crate::stores::file::atomic_write::Staged;
 use crate::stores::file::{Durability, failed};
-use crate::stores::rules;
 
-use super::core::BoardFiles;
-use super::layout::{DELETIONS_BYTES_MAX, DELETIONS_FILE, deleted_name};
-use super::section::Section;
+use super::paths::{DELETIONS_BYTES_MAX, DELETIONS_FILE, deleted_name};
+use super::store::BoardFiles;
+use super::transaction::Transaction;
 
 impl BoardFiles {
     /// See [`crate::ports::Board::delete`].
     ///
     /// # Errors
-    /// When `by` may not; [`crate::ports::StoreError::NoTask`], [`crate::ports::StoreError::Spoiled`],
+    /// A missing permission of `by`; [`crate::ports::StoreError::NoTask`], [`crate::ports::StoreError::InvalidTaskFile`],
     /// [`crate::ports::StoreError::Io`].
     pub fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
-        let (task, pending) = self.critical(|section| section.delete(id, by))?;
+        let (task, pending) = self.transact(|transaction| transaction.delete(id, by))?;
         self.queue.sync(pending)?;
         if self.durability == Durability::Power
             && let Err(error) = self.finish_delete(id)
         {
-            tracing::warn!(task = id.0, %error, "others may still name the deleted task; the next start mends that");
+            tracing::warn!(task = id.0, %error, "cannot remove the deleted task from other tasks; the next start repairs that");
         }
         Ok(task)
     }
 
     fn finish_delete(&self, id: TaskId) -> StoreResult<()> {
-        let (is_pruned, pending) = self.critical(|section| Ok(section.prune_deleted(id)))?;
+        let (is_pruned, pending) = self.transact(|transaction| Ok(transaction.prune_deleted(id)))?;
         self.queue.sync(pending)?;
         if is_pruned {
-            self.critical(|section| section.forget_deleted(id))?;
+            self.transact(|transaction| transaction.forget_deleted(id))?;
         }
         Ok(())
     }
@@ -50,8 +53,8 @@ impl BoardFiles {
     /// [`crate::ports::StoreError::Io`].
     pub fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
         let being_deleted = self.view()?.deleted.clone();
-        let noted = self.deletions()?;
-        Ok(ids.iter().copied().filter(|id| being_deleted.contains(id) || noted.contains(id)).collect())
+        let deletions = self.deletions()?;
+        Ok(ids.iter().copied().filter(|id| being_deleted.contains(id) || deletions.contains(id)).collect())
     }
 
     fn deletions(&self) -> StoreResult<BTreeSet<TaskId>> {
@@ -67,55 +70,56 @@ impl BoardFiles {
     }
 }
 
-impl Section<'_> {
+impl Transaction<'_> {
     fn delete(&mut self, id: TaskId, by: &Actor) -> StoreResult<Task> {
-        // A record of it would bring it back.
+        // A record with the task would create it again.
         self.finish_applied()?;
-        let task = self.fresh(id)?;
-        change::permit(&task, Action::Delete, by)?;
+        let task = self.reload_task(id)?;
+        transition::permit(&task, Action::Delete, by)?;
         self.raise_watermark()?;
         self.rename(&id.file_name(), &deleted_name(id))?;
-        self.state.took_away(id);
+        self.state.record_removed(id);
         self.state.index.put_deleted(id, true);
         if self.board.durability == Durability::Process && self.prune_deleted(id) {
-            // The task is deleted; what is left of it is removed by the next start.
+            // The task is deleted; the next start removes the remaining file.
             let _ = self.forget_deleted(id);
         }
         Ok(Task::clone(&task))
     }
 
-    /// Takes a deleted task out of the others, and says whether nobody names it any more.
+    /// Removes a deleted task from the links of others. Returns true if no task names it any more.
     pub(super) fn prune_deleted(&mut self, id: TaskId) -> bool {
-        let ripples = rules::references(self.index(), id);
-        self.spread(&ripples)
+        let changes = board_engine::reference_removals(self.index(), id);
+        self.write_dependents(&changes)
     }
 
-    /// Removes the file of a deleted task that nobody names any more.
+    /// Removes the file of a deleted task that no task names any more.
     pub(super) fn forget_deleted(&mut self, id: TaskId) -> StoreResult<()> {
         if self.index().deleted().contains(&id) {
-            self.note_deletion(id);
+            self.record_deletion(id);
             self.remove(&deleted_name(id))?;
             self.state.index.put_deleted(id, false);
         }
         Ok(())
     }
 
-    /// The largest number among the tasks deleted last. A list that cannot be read says nothing.
+    /// The largest number among recently deleted tasks; 0 if the list cannot be read.
     pub(super) fn largest_deleted(&self) -> TaskId {
-        let noted = self.board.deletions().unwrap_or_else(|error| {
-            tracing::warn!(%error, "which tasks were deleted last is not known");
+        let deletions = self.board.deletions().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read the list of deleted tasks");
             BTreeSet::new()
         });
-        noted.last().copied().unwrap_or(TaskId(0))
+        deletions.last().copied().unwrap_or(TaskId(0))
     }
 
-    /// Notes for those who miss the task that it was deleted on request. The deletion does not hang on it.
-    fn note_deletion(&self, id: TaskId) {
+    /// Records that the task was deleted on request. The deletion succeeds even if this fails.
+    fn record_deletion(&self, id: TaskId) {
         let (files, path) = (&self.board.files, self.board.folder.join(DELETIONS_FILE));
-        let noted = files.append(&path, format!("{}\n", id.0).as_bytes()).map_err(failed("append to", &path));
-        let outcome = noted.and_then(|bytes| if bytes > DELETIONS_BYTES_MAX { self.halve_deletions() } else { Ok(()) });
+        let appended = files.append(&path, format!("{}\n", id.0).as_bytes()).map_err(failed("append to", &path));
+        let outcome =
+            appended.and_then(|bytes| if bytes > DELETIONS_BYTES_MAX { self.halve_deletions() } else { Ok(()) });
         if let Err(error) = outcome {
-            tracing::warn!(task = id.0, %error, "that the task was deleted could not be noted");
+            tracing::warn!(task = id.0, %error, "cannot record that the task was deleted");
         }
     }
 

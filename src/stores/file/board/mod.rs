@@ -1,17 +1,17 @@
 //! The task board as plain files: `.tasks/task_<id>.json`, under the sidecar lock `.tasks/.lock`.
 //!
-//! [`BoardFiles`] is the board; [`FileBoard`] makes its blocking calls off the runtime's threads. Inside: `layout` says what
-//! lies where, `scan` reads, `index` remembers, `section` writes under the lock, `create`, `delete` and `recover` keep what must
-//! not be half done. Other programs may read and write the task files at any time; nothing here trusts its memory over the file.
+//! [`BoardFiles`] is the board, and [`FileBoard`] runs its blocking calls. `paths` has the file names, `loader` reads the folder,
+//! `index` caches it, `transaction` writes under the lock, and `create`, `delete` and `recover` complete interrupted calls. Other
+//! programs may change task files at any time, so every write reads the file first.
 
-mod core;
 mod create;
 mod delete;
 mod index;
-mod layout;
+mod loader;
+mod paths;
 mod recover;
-mod scan;
-mod section;
+mod store;
+mod transaction;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,18 +22,20 @@ use async_trait::async_trait;
 use tokio::sync::{broadcast, oneshot};
 use tokio::task::spawn_blocking;
 
-use crate::domain::change::{Actor, Change};
 use crate::domain::task::{NewTask, Task, TaskId};
-use crate::ports::{Board, BoardView, Claimant, Clock, LostClaims, Reclaimed, StoreChange, StoreError, StoreResult};
+use crate::domain::transition::{Actor, Change};
+use crate::ports::{
+    Board, BoardView, Claimant, Clock, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult,
+};
 use crate::stores::fs::FileSystem;
 
-use super::{Durability, blocking, blocking_beside, is_alone};
+use super::{Durability, blocking, blocking_concurrent, has_one_thread};
 
-pub use self::core::BoardFiles;
-pub use self::layout::{BOARD_FOLDER, SPOILED_AFTER, SPOILED_FOLDER, WATERMARK_FILE};
+pub use self::paths::{BOARD_FOLDER, QUARANTINE_AFTER, QUARANTINE_FOLDER, WATERMARK_FILE};
+pub use self::store::BoardFiles;
 
-/// The task board of one workspace. What is at hand is answered at once: handing a call to another thread and back costs more than
-/// it does, and an idle team asks all the time.
+/// The task board of one workspace. Cached answers are returned at once: a switch to another thread and back costs more than the
+/// answer, and idle teammates ask often.
 #[derive(Clone)]
 pub struct FileBoard {
     files: Arc<BoardFiles>,
@@ -43,7 +45,7 @@ impl FileBoard {
     /// Opens the board; see [`BoardFiles::open`]. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Io`] when the board's folder can be neither made nor read.
+    /// [`StoreError::Io`] if the board's folder can be neither created nor read.
     pub fn open(
         files: Arc<dyn FileSystem>,
         workspace: &Path,
@@ -54,13 +56,13 @@ impl FileBoard {
         BoardFiles::open(files, workspace, durability, clock, changes).map(|board| Self { files: Arc::new(board) })
     }
 
-    /// The board to look at only; see [`BoardFiles::look`].
+    /// The board for read-only access; see [`BoardFiles::open_read_only`].
     #[must_use]
-    pub fn look(files: Arc<dyn FileSystem>, workspace: &Path, clock: Arc<dyn Clock>) -> Self {
-        Self { files: Arc::new(BoardFiles::look(files, workspace, clock)) }
+    pub fn open_read_only(files: Arc<dyn FileSystem>, workspace: &Path, clock: Arc<dyn Clock>) -> Self {
+        Self { files: Arc::new(BoardFiles::open_read_only(files, workspace, clock)) }
     }
 
-    /// Files that were no tasks and were moved out of the way, by the number of the task: where each lies in the workspace. Blocks.
+    /// The quarantined task files: for each task number the path in the workspace. Blocks.
     #[must_use]
     pub fn set_aside(&self) -> BTreeMap<TaskId, String> {
         self.files.set_aside()
@@ -71,38 +73,37 @@ impl FileBoard {
         call: impl FnOnce(&BoardFiles) -> StoreResult<R> + Send + 'static,
     ) -> StoreResult<R> {
         let files = Arc::clone(&self.files);
-        blocking_beside(move || call(&files)).await
+        blocking_concurrent(move || call(&files)).await
     }
 
-    /// Runs a claim. When nobody waits for it any more by the time it is made, it is given back: a caller that was cancelled would
-    /// hold a task that it knows nothing of.
-    async fn claiming<R: Send + 'static>(
+    /// Runs a claim. If the caller is cancelled meanwhile, the claim is released, because the caller does not know about the task.
+    async fn run_claim<R: Send + 'static>(
         &self,
         call: impl FnOnce(&BoardFiles) -> StoreResult<R> + Send + 'static,
         claimed: impl FnOnce(R) -> Option<Task> + Send + 'static,
     ) -> StoreResult<R> {
         let files = Arc::clone(&self.files);
-        if is_alone() {
-            // Nobody can be cancelled between the claim and its answer.
+        if has_one_thread() {
+            // The caller cannot be cancelled between the claim and its result.
             return blocking(move || call(&files)).await;
         }
         let (sender, receiver) = oneshot::channel();
         spawn_blocking(move || {
-            if let Err(Ok(unheard)) = sender.send(call(&files))
-                && let Some(task) = claimed(unheard)
+            if let Err(Ok(result)) = sender.send(call(&files))
+                && let Some(task) = claimed(result)
             {
-                give_back(&files, &task);
+                release_claim(&files, &task);
             }
         });
         receiver.await.unwrap_or_else(|error| Err(interrupted(error)))
     }
 }
 
-fn give_back(files: &BoardFiles, task: &Task) {
+fn release_claim(files: &BoardFiles, task: &Task) {
     let by = Actor::holder(task.owner.as_deref().unwrap_or_default(), task.attempt);
     let release = Change::Release { reason: String::new(), counts: false };
     if let Err(error) = files.change(task.id, &release, &by) {
-        tracing::warn!(task = task.id.0, %error, "a claim nobody waited for could not be given back");
+        tracing::warn!(task = task.id.0, %error, "cannot release the claim of a cancelled call");
     }
 }
 
@@ -119,30 +120,30 @@ impl Board for FileBoard {
     }
 
     async fn view(&self) -> StoreResult<Arc<BoardView>> {
-        if let Some(view) = self.files.view_at_hand() {
+        if let Some(view) = self.files.cached_view() {
             return Ok(view);
         }
         self.run(BoardFiles::view).await
     }
 
     async fn get(&self, id: TaskId) -> StoreResult<Task> {
-        if let Some(task) = self.files.get_at_hand(id) {
+        if let Some(task) = self.files.cached_task(id) {
             return Ok(task);
         }
         self.run(move |files| files.get(id)).await
     }
 
     async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
-        if self.files.has_surely_nothing_for(claimant) {
+        if self.files.is_known_empty_for(claimant) {
             return Ok(None);
         }
         let claimant = claimant.clone();
-        self.claiming(move |files| files.claim_next(&claimant), |task| task).await
+        self.run_claim(move |files| files.claim_next(&claimant), |task| task).await
     }
 
     async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
         let claimant = claimant.clone();
-        self.claiming(move |files| files.claim(id, &claimant), Some).await
+        self.run_claim(move |files| files.claim(id, &claimant), Some).await
     }
 
     async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
@@ -160,8 +161,8 @@ impl Board for FileBoard {
         self.run(move |files| files.deleted(&ids)).await
     }
 
-    async fn reclaim(&self, lost: &LostClaims) -> StoreResult<Vec<Reclaimed>> {
-        if self.files.has_surely_no_claims() {
+    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+        if self.files.is_known_without_claims() {
             return Ok(Vec::new());
         }
         let lost = lost.clone();

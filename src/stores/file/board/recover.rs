@@ -1,38 +1,39 @@
-//! What killed processes, power cuts and other programs leave: half-made calls are finished, spoiled files moved out of the way.
+//! Recovery from killed processes, power cuts and other programs: completes half-made calls and quarantines invalid files.
 //!
-//! Only here does a section wait for the disk under the lock: it is rare, and what is finished must be durable before its record goes.
+//! Only here does a transaction wait for the disk under the lock. This is rare, and the work must be durable before its record is
+//! removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-use crate::domain::document::Document;
-use crate::domain::graph::TaskLookup;
+use crate::domain::dependencies::TaskLookup;
+use crate::domain::json_document::Document;
 use crate::domain::task::{Task, TaskId};
 use crate::ports::{StoreError, StoreResult};
-use crate::stores::file::replace::sweep_temporaries;
-use crate::stores::file::sync::SyncRequest;
+use crate::stores::board_engine::{self, DependentChanges, LinkChange};
+use crate::stores::file::atomic_write::sweep_temporaries;
+use crate::stores::file::group_sync::SyncRequest;
 use crate::stores::file::{Durability, failed};
 use crate::stores::fs::FileKind;
-use crate::stores::rules::{self, Mirror, Ripples};
 
-use super::core::BoardFiles;
-use super::index::Entry;
-use super::layout::{BOARD_FOLDER, Meaning, RECORD_BYTES_MAX, SPOILED_FOLDER, applied_name, meaning_of};
-use super::section::Section;
+use super::index::IndexEntry;
+use super::paths::{BOARD_FOLDER, BoardFileKind, QUARANTINE_FOLDER, RECORD_BYTES_MAX, applied_name, kind_of};
+use super::store::BoardFiles;
+use super::transaction::Transaction;
 
-/// More files of one name among the spoiled are not kept apart.
-const SPOILED_COPIES_MAX: u32 = 10_000;
+/// The most quarantined files of one name.
+const QUARANTINED_COPIES_MAX: u32 = 10_000;
 
-impl Section<'_> {
-    /// What an opening does: everything left is finished or swept, and the dependencies are made whole.
-    pub(super) fn tidy(&mut self) -> StoreResult<()> {
+impl Transaction<'_> {
+    /// The recovery when the board is opened: completes or removes unfinished work, and repairs the links.
+    pub(super) fn recover(&mut self) -> StoreResult<()> {
         sweep_temporaries(self.board.files.as_ref(), &self.board.folder)?;
         self.finish_leftovers()?;
-        self.heal()
+        self.repair_links()
     }
 
-    /// Finishes what calls in other processes began; these may live and be about to do it themselves, which does no harm.
+    /// Completes calls that other processes began. A live process may complete its call too, which does no harm.
     pub(super) fn finish_leftovers(&mut self) -> StoreResult<()> {
         self.finish_applied()?;
         for id in self.index().deleted() {
@@ -41,7 +42,7 @@ impl Section<'_> {
         Ok(())
     }
 
-    /// Puts the tasks on the board that a record holds and that are not there: done before anything else is.
+    /// Puts the missing tasks of records on the board. This precedes all other work.
     pub(super) fn finish_batches(&mut self) -> StoreResult<()> {
         for name in self.records(false) {
             self.finish_batch(&name)?;
@@ -50,14 +51,14 @@ impl Section<'_> {
     }
 
     fn finish_batch(&mut self, name: &str) -> StoreResult<()> {
-        let Some(tasks) = self.recorded(name)? else {
+        let Some(tasks) = self.read_record(name)? else {
             return Ok(());
         };
         let (Some(first), Some(last)) = (tasks.first().map(|task| task.id), tasks.last().map(|task| task.id)) else {
             return self.remove(name);
         };
         if !self.board.is_durable_record(name) {
-            // The record must outlive a power cut before any of its tasks can.
+            // The record must be durable before any of its tasks.
             let files = vec![self.board.folder.join(name)];
             self.board.queue.sync(SyncRequest { files, folders: vec![self.board.folder.clone()] })?;
         }
@@ -68,15 +69,15 @@ impl Section<'_> {
         }
     }
 
-    /// Makes the tasks durable that were put on the board from records, and removes these.
+    /// Makes the tasks of applied records durable, and removes the records.
     pub(super) fn finish_applied(&mut self) -> StoreResult<()> {
         for name in self.records(true) {
-            let Some(tasks) = self.recorded(&name)? else {
+            let Some(tasks) = self.read_record(&name)? else {
                 continue;
             };
             let before = std::mem::take(&mut self.pending);
             self.pending.files.extend(tasks.iter().map(|task| self.board.folder.join(task.id.file_name())));
-            self.note_folder();
+            self.require_folder_sync();
             self.put_missing(tasks)?;
             self.make_durable()?;
             self.pending = before;
@@ -86,51 +87,51 @@ impl Section<'_> {
     }
 
     fn records(&self, is_applied: bool) -> Vec<String> {
-        let wanted = Meaning::Record { is_applied };
-        self.state.scan.records().into_iter().filter(|name| meaning_of(name) == wanted).collect()
+        let kind = BoardFileKind::Record { is_applied };
+        self.state.scan.records().into_iter().filter(|name| kind_of(name) == kind).collect()
     }
 
-    /// The tasks of a record; `None` when it is gone, or is none.
-    fn recorded(&mut self, name: &str) -> StoreResult<Option<Vec<Task>>> {
+    /// The tasks of a record; `None` if it is gone or invalid.
+    fn read_record(&mut self, name: &str) -> StoreResult<Option<Vec<Task>>> {
         let path = self.board.folder.join(name);
         let tasks = match self.board.files.read(&path, 0, RECORD_BYTES_MAX) {
-            Ok((bytes, _)) => recorded_tasks(&bytes),
-            // Who made it has finished it meanwhile.
+            Ok((bytes, _)) => parse_record(&bytes),
+            // Its creator has finished it in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) if self.is_no_record(&path, &error) => None,
+            Err(error) if self.is_not_record(&path, &error) => None,
             Err(error) => return Err(failed("read", &path)(error)),
         };
         if tasks.is_none() {
-            tracing::warn!(path = %path.display(), "not a record of created tasks; it is moved among the spoiled files");
-            if let Err(error) = self.move_among_spoiled(name) {
-                tracing::warn!(path = %path.display(), %error, "it could not be moved; it is passed over");
-                self.state.scan.forget_record(name);
+            tracing::warn!(path = %path.display(), "quarantining an invalid record of created tasks");
+            if let Err(error) = self.quarantine(name) {
+                tracing::warn!(path = %path.display(), %error, "cannot quarantine the record; ignoring it");
+                self.state.scan.remove_record(name);
             }
         }
         Ok(tasks)
     }
 
-    /// Whether what lies there is nothing of ours: we write plain files within a bound.
-    fn is_no_record(&self, path: &Path, error: &io::Error) -> bool {
+    /// Returns true if Brigade cannot have written the entry: it writes plain files up to [`RECORD_BYTES_MAX`].
+    fn is_not_record(&self, path: &Path, error: &io::Error) -> bool {
         error.kind() == io::ErrorKind::FileTooLarge
             || self.board.files.stamp(path).is_ok_and(|stamp| stamp.kind != FileKind::File)
     }
 
-    /// Puts those on the board that are not there, or torn.
+    /// Puts the missing and the torn ones of `tasks` on the board.
     fn put_missing(&mut self, tasks: Vec<Task>) -> StoreResult<()> {
-        let is_lacking = |task: &Task| {
-            !matches!(self.index().entry(task.id), Some(Entry::Task(_))) && !self.index().was_deleted(task.id)
+        let is_missing = |task: &Task| {
+            !matches!(self.index().entry(task.id), Some(IndexEntry::Task(_))) && !self.index().was_deleted(task.id)
         };
-        let missing: Vec<Task> = tasks.into_iter().filter(is_lacking).collect();
+        let missing: Vec<Task> = tasks.into_iter().filter(is_missing).collect();
         if missing.is_empty() {
             return Ok(());
         }
         let staged = self.stage_tasks(&missing)?;
         self.commit_tasks(staged)?;
-        self.heal()
+        self.repair_links()
     }
 
-    /// Waits until all that this section wrote is durable.
+    /// Waits until everything that this transaction wrote is durable.
     fn make_durable(&mut self) -> StoreResult<()> {
         self.board.queue.sync(std::mem::take(&mut self.pending))
     }
@@ -147,79 +148,81 @@ impl Section<'_> {
         Ok(())
     }
 
-    /// Makes the dependencies whole. Who is completed must be so after a power cut too before others stop naming it.
-    fn heal(&mut self) -> StoreResult<()> {
-        let ripples = self.worth_healing();
-        if !ripples.is_empty() {
-            let finished: BTreeSet<TaskId> = ripples
+    /// Repairs the links. A completion must be durable before other tasks stop naming the task.
+    fn repair_links(&mut self) -> StoreResult<()> {
+        let changes = self.needed_link_repairs();
+        if !changes.is_empty() {
+            let finished: BTreeSet<TaskId> = changes
                 .values()
                 .flatten()
-                .filter_map(|mirror| match mirror {
-                    Mirror::Forget(finished) => Some(*finished),
+                .filter_map(|link| match link {
+                    LinkChange::Forget(finished) => Some(*finished),
                     _ => None,
                 })
                 .collect();
             let files = finished.into_iter().map(|id| self.board.folder.join(id.file_name())).collect();
             self.board.queue.sync(SyncRequest { files, folders: vec![self.board.folder.clone()] })?;
-            self.spread(&ripples);
+            self.write_dependents(&changes);
         }
         Ok(())
     }
 
-    /// What [`rules::heal`] finds, but for files that another program is working on.
-    fn worth_healing(&self) -> Ripples {
-        let mut ripples = rules::heal(self.index());
-        ripples.retain(|id, _| !self.index().task(*id).is_some_and(Task::is_foreign));
-        ripples
+    /// The link repairs, without those of files that another program is working on.
+    fn needed_link_repairs(&self) -> DependentChanges {
+        let mut changes = board_engine::repair_links(self.index());
+        changes.retain(|id, _| !self.index().task(*id).is_some_and(Task::is_foreign));
+        changes
     }
 
-    /// Moves files away that are no tasks and stayed the same for long enough that nobody is writing them.
-    pub(super) fn move_spoiled(&mut self) {
+    /// Quarantines invalid files that were unchanged for so long that no program is writing them.
+    pub(super) fn quarantine_invalid(&mut self) {
         for id in self.state.scan.settled_suspects() {
-            if let Err(error) = self.move_spoiled_file(id) {
-                tracing::warn!(file = id.file_name(), %error, "the spoiled file could not be moved away");
-                self.state.scan.acquit(id);
+            if let Err(error) = self.quarantine_file(id) {
+                tracing::warn!(file = id.file_name(), %error, "cannot quarantine the invalid file");
+                self.state.scan.restart_suspect(id);
             }
         }
     }
 
-    fn move_spoiled_file(&mut self, id: TaskId) -> StoreResult<()> {
-        self.state.look_again(id)?;
-        let is_still_settled = self.state.scan.settled_suspects().contains(&id);
-        let Some(Entry::Spoiled(reason)) = self.index().entry(id).filter(|_| is_still_settled) else {
+    fn quarantine_file(&mut self, id: TaskId) -> StoreResult<()> {
+        self.state.reload(id)?;
+        if !self.state.scan.settled_suspects().contains(&id) {
+            return Ok(());
+        }
+        let Some(IndexEntry::Invalid(reason)) = self.index().entry(id) else {
             return Ok(());
         };
         let reason = reason.clone();
-        self.move_among_spoiled(&id.file_name())?;
-        tracing::info!(file = id.file_name(), reason, "a spoiled file was moved to .tasks/{SPOILED_FOLDER}");
-        self.state.took_away(id);
+        self.quarantine(&id.file_name())?;
+        tracing::info!(file = id.file_name(), reason, "moved an invalid task file to .tasks/{QUARANTINE_FOLDER}");
+        self.state.record_removed(id);
         Ok(())
     }
 
-    pub(super) fn move_among_spoiled(&mut self, name: &str) -> StoreResult<()> {
-        let folder = self.board.folder.join(SPOILED_FOLDER);
-        self.board.files.create_folder(&folder).map_err(failed("make", &folder))?;
-        let numbered = (2..=SPOILED_COPIES_MAX).map(|number| format!("{name}.{number}"));
-        let taken = |name: &String| self.board.files.stamp(&folder.join(name)).is_ok();
-        let Some(free) = std::iter::once(name.to_owned()).chain(numbered).find(|name| !taken(name)) else {
+    pub(super) fn quarantine(&mut self, name: &str) -> StoreResult<()> {
+        let folder = self.board.folder.join(QUARANTINE_FOLDER);
+        self.board.files.create_folder(&folder).map_err(failed("create", &folder))?;
+        let numbered = (2..=QUARANTINED_COPIES_MAX).map(|number| format!("{name}.{number}"));
+        let exists = |name: &String| self.board.files.stamp(&folder.join(name)).is_ok();
+        let Some(free) = std::iter::once(name.to_owned()).chain(numbered).find(|name| !exists(name)) else {
             return Err(failed("move to", &folder)(io::ErrorKind::AlreadyExists.into()));
         };
-        self.rename(name, &format!("{SPOILED_FOLDER}/{free}"))
+        self.rename(name, &format!("{QUARANTINE_FOLDER}/{free}"))
     }
 }
 
 impl BoardFiles {
-    /// Of each task whose file was moved among the spoiled, where the last such file lies in the workspace.
+    /// The path in the workspace of the last quarantined file of each task.
     pub(super) fn set_aside(&self) -> BTreeMap<TaskId, String> {
-        // A folder that is not there, or cannot be read, tells of nothing.
-        let mut names = self.files.list(&self.folder.join(SPOILED_FOLDER)).unwrap_or_default();
+        // A missing or unreadable folder counts as empty.
+        let mut names = self.files.list(&self.folder.join(QUARANTINE_FOLDER)).unwrap_or_default();
         names.sort_by_key(|name| (name.len(), name.clone()));
-        let place = |name: String| {
+        let path_of = |name: String| {
             let base = name.split_once(".json").map_or(name.as_str(), |(stem, _)| stem);
             let id = TaskId::from_file_name(&format!("{base}.json"))?;
-            Some((id, format!("{BOARD_FOLDER}/{SPOILED_FOLDER}/{name}")))
+            Some((id, format!("{BOARD_FOLDER}/{QUARANTINE_FOLDER}/{name}")))
         };
-        names.into_iter().filter_map(place).collect()
+        names.into_iter().filter_map(path_of).collect()
     }
 }
 
@@ -230,8 +233,8 @@ fn unless_gone(error: StoreError) -> StoreResult<()> {
     }
 }
 
-/// The tasks of a record, or `None` when it is not one: it was written whole before it got its name.
-fn recorded_tasks(bytes: &[u8]) -> Option<Vec<Task>> {
+/// The tasks of a record, or `None` if it is invalid. Brigade writes a record completely before it gets its name.
+fn parse_record(bytes: &[u8]) -> Option<Vec<Task>> {
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines
         .map(|line| {

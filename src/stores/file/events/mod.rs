@@ -1,9 +1,8 @@
-//! The event log, `.team/events.jsonl`, and its older parts `events.1.jsonl` and up. It knows nothing of what facts mean.
+//! The event log, `.team/events.jsonl`, and its older parts `events.1.jsonl` and up.
 //!
-//! A run is one opening of the log by the process that leads. Its first append puts the log of the run before aside; within a
-//! run the log is put aside when it has grown large, and the numbers go on. Facts that come while others are written go
-//! out together. On a full disk facts wait in memory, within bounds, and go out in their order once there is room: numbers
-//! have no gaps.
+//! A run begins when a lead opens the log. Its first append sets the previous run's log aside. Within a run a large log is set
+//! aside too, and the numbers continue. Events that arrive during a write are written together. On a full disk, events wait in
+//! memory up to a limit and are written in order once there is space, so numbers have no gaps.
 
 mod reader;
 
@@ -14,33 +13,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::domain::event::{Event, Fact};
+use crate::domain::event::{Event, EventKind};
 use crate::platform::FileKind;
 use crate::ports::{Clock, EventLog, StoreError, StoreResult};
 use crate::stores::fs::FileSystem;
 
-use super::append::{left_behind, rest_behind};
+use super::append_file::{missing_bytes, unfinished_bytes};
 use super::{blocking, failed};
 pub use reader::EventReader;
 
-/// The file that is written.
+/// The newest part, which appends go to.
 pub const EVENTS_FILE: &str = "events.jsonl";
 
-/// How large a part of the log grows, in bytes.
+/// The size above which a part is set aside, in bytes.
 pub const EVENTS_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// How many older parts are kept.
+/// The count of older parts that are kept.
 pub const PARTS_MAX: u32 = 5;
 
-/// The most that waits in memory when the disk takes nothing, in bytes. Facts beyond are refused, and take no number.
+/// The most that waits in memory when the disk accepts nothing, in bytes. More events are refused and get no numbers.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// The name of the older part `number`; 1 is the youngest.
+/// The name of the older part `number`; 1 is the newest of them.
 fn part_name(number: u32) -> String {
     format!("events.{number}.jsonl")
 }
 
-/// The event log in its files.
+/// The event log in files.
 pub struct FileEventLog {
     inner: Arc<Inner>,
 }
@@ -51,11 +50,11 @@ struct Inner {
     folder: PathBuf,
     part_bytes_max: u64,
     queue: Mutex<Queue>,
-    /// Held by the one who writes; never while the queue is.
+    /// Locked by the writer; never while `queue` is locked.
     file: Mutex<LogFile>,
 }
 
-/// Facts that are numbered and not written.
+/// Events that have numbers but are not written.
 #[derive(Default)]
 struct Queue {
     last_seq: u64,
@@ -68,7 +67,7 @@ struct Queue {
 struct LogFile {
     has_begun: bool,
     bytes: u64,
-    /// Whether the last append failed and may have left half of itself.
+    /// True if the last append failed and may have left partial bytes.
     may_be_torn: bool,
 }
 
@@ -79,7 +78,7 @@ impl FileEventLog {
         Self::with_part_bytes(files, clock, team_folder, EVENTS_BYTES_MAX)
     }
 
-    /// The same, with parts of at most about `part_bytes_max`.
+    /// The log below `team_folder`, with parts of at most about `part_bytes_max` bytes.
     #[must_use]
     pub fn with_part_bytes(
         files: Arc<dyn FileSystem>,
@@ -94,7 +93,7 @@ impl FileEventLog {
 
 #[async_trait]
 impl EventLog for FileEventLog {
-    async fn append(&self, facts: Vec<Fact>) -> StoreResult<Vec<Event>> {
+    async fn append(&self, facts: Vec<EventKind>) -> StoreResult<Vec<Event>> {
         if facts.is_empty() {
             return Ok(Vec::new());
         }
@@ -119,8 +118,8 @@ impl Inner {
         self.folder.join(EVENTS_FILE)
     }
 
-    /// Numbers facts and queues their lines, all or none.
-    fn number(&self, facts: Vec<Fact>) -> StoreResult<Vec<Event>> {
+    /// Numbers the events and queues their lines, all or none.
+    fn number(&self, facts: Vec<EventKind>) -> StoreResult<Vec<Event>> {
         let at = self.clock.now();
         let mut queue = self.queue();
         let mut seq = queue.last_seq;
@@ -128,13 +127,14 @@ impl Inner {
             .into_iter()
             .map(|fact| {
                 seq += 1;
-                Event { v: 1, seq, at, fact }
+                Event { v: 1, seq, at, kind: fact }
             })
             .collect();
         let lines: Vec<String> = events.iter().map(|event| event.to_line() + "\n").collect();
         let bytes: usize = lines.iter().map(String::len).sum();
         if queue.has_failed && queue.bytes + bytes > WAITING_BYTES_MAX {
-            let error = io::Error::new(io::ErrorKind::StorageFull, "no room for more facts on the disk or in memory");
+            let reason = "there is no space for more events on disk or in memory";
+            let error = io::Error::new(io::ErrorKind::StorageFull, reason);
             return Err(failed("append to", &self.path())(error));
         }
         queue.last_seq = seq;
@@ -143,12 +143,12 @@ impl Inner {
         Ok(events)
     }
 
-    /// Returns once the fact with this number is written, or cannot be.
+    /// Writes the queue, unless the event `seq` is already written. If the write fails, the events stay in the queue.
     fn write_up_to(&self, seq: u64) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let (lines, text) = {
             let mut queue = self.queue();
-            // Whoever wrote before has taken it along.
+            // The previous writer may have written the event.
             if queue.lines.is_empty() || queue.last_seq - (queue.lines.len() as u64) >= seq {
                 return;
             }
@@ -167,7 +167,7 @@ impl Inner {
                 let later = std::mem::replace(&mut queue.lines, lines);
                 queue.lines.extend(later);
                 if !std::mem::replace(&mut queue.has_failed, true) {
-                    tracing::warn!(%error, "the event log cannot be written; facts wait in memory");
+                    tracing::warn!(%error, "cannot write the event log; events wait in memory");
                 }
             }
         }
@@ -177,15 +177,15 @@ impl Inner {
         let path = self.path();
         if !file.has_begun {
             self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
-            self.put_aside()?;
+            self.rotate()?;
             file.has_begun = true;
         } else if file.bytes > 0 && file.bytes + text.len() as u64 > self.part_bytes_max {
-            self.put_aside()?;
+            self.rotate()?;
             file.bytes = 0;
         }
-        let left = if file.may_be_torn { left_behind(&*self.files, &path, file.bytes)? } else { Vec::new() };
+        let left = if file.may_be_torn { unfinished_bytes(&*self.files, &path, file.bytes)? } else { Vec::new() };
         file.may_be_torn = true;
-        let rest = rest_behind(&left, text.as_bytes());
+        let rest = missing_bytes(&left, text.as_bytes());
         let before = match self.files.append(&path, &rest) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
@@ -198,9 +198,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives each part the next older name, and the oldest up. A crash between leaves a hole, which readers pass over. What is no
-    /// file is no part: it keeps its place, and the parts go past it.
-    fn put_aside(&self) -> StoreResult<()> {
+    /// Renames each part to the next older name; the oldest part is overwritten. A crash in between leaves a gap, which readers skip.
+    ///
+    /// An entry that is not a file keeps its place and is skipped.
+    fn rotate(&self) -> StoreResult<()> {
         let rename = |from: &str, to: &str| match self.files.rename(&self.folder.join(from), &self.folder.join(to)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err::<(), StoreError>(failed("rename", &self.folder.join(from))(error))
@@ -216,7 +217,7 @@ impl Inner {
         for part in (1..=PARTS_MAX).map(part_name) {
             match kind(&part) {
                 Some(FileKind::File) => parts.push(part),
-                // A hole takes the younger parts up; nothing older than it has to move.
+                // A gap ends the renaming: older parts need not move.
                 None => {
                     parts.push(part);
                     break;

@@ -1,5 +1,4 @@
-//! Reading the event log: from the first event of the newest run, or of all runs that are kept, then whatever comes. For front ends; it
-//! writes nothing.
+//! Reads the event log for front ends: the newest run, or all kept runs, and then new events. Writes nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,16 +12,16 @@ use crate::stores::fs::FileSystem;
 
 use super::{EVENTS_FILE, PARTS_MAX, part_name};
 
-/// The largest part that is read, in bytes; one batch of facts may make a part larger than its bound.
+/// The largest part that is read, in bytes. One batch of events can make a part larger than [`super::EVENTS_BYTES_MAX`].
 const PART_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Goes through the log. Each call of [`EventReader::read_new`] goes on where the last one ended.
+/// A position in the log. Each call of [`EventReader::read_new`] continues after the previous one.
 pub struct EventReader {
     files: Arc<dyn FileSystem>,
     folder: PathBuf,
-    /// Whether the runs before the newest are read too.
+    /// If true, older runs are read too.
     all_runs: bool,
-    /// The file that is being read, by its number on disk, and how far.
+    /// The inode of the file that was read last, and the offset to continue at.
     at: Option<(u64, u64)>,
 }
 
@@ -33,13 +32,13 @@ impl EventReader {
         Self { files, folder: team_folder.to_owned(), all_runs: false, at: None }
     }
 
-    /// A reader of all that is kept, from the oldest run on. Of that the beginning may be gone.
+    /// A reader of all kept runs, from the oldest. The beginning of the oldest may be missing.
     #[must_use]
     pub fn of_all_runs(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
         Self { all_runs: true, ..Self::new(files, team_folder) }
     }
 
-    /// The events that were written since the last call; a number that starts again at 1 begins a new run. Blocks.
+    /// The events written since the last call. A number of 1 begins a new run. Blocks.
     ///
     /// # Errors
     /// [`crate::ports::StoreError::Io`].
@@ -47,10 +46,10 @@ impl EventReader {
         let mut events = Vec::new();
         for (file, number, offset) in self.to_read()? {
             let Some((bytes, _)) = self.read(&file, offset)?.filter(|(_, inode)| *inode == number) else {
-                // It was put aside meanwhile; the next call finds it under its other name.
+                // The file was renamed in the meantime. The next call finds it under its new name.
                 break;
             };
-            // Half a line is read once it is whole.
+            // An incomplete line is read once it is complete.
             let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
             let lines = bytes[..whole].split(|byte| *byte == b'\n');
             events.extend(lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok()));
@@ -59,7 +58,7 @@ impl EventReader {
         Ok(events)
     }
 
-    /// The files to read, oldest first: each with its number on disk, and from where.
+    /// The files to read, oldest first: name, inode and start offset.
     fn to_read(&self) -> StoreResult<Vec<(String, u64, u64)>> {
         let mut files = Vec::new();
         for file in std::iter::once(EVENTS_FILE.to_owned()).chain((1..=PARTS_MAX).map(part_name)) {
@@ -68,14 +67,14 @@ impl EventReader {
                 Ok(stamp) if stamp.kind != FileKind::File => continue,
                 Ok(stamp) => stamp,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(failed("look at", &path)(error)),
+                Err(error) => return Err(failed("inspect", &path)(error)),
             };
             match self.at {
                 Some((at, offset)) if at == stamp.inode && offset <= stamp.bytes => {
                     files.push((file, stamp.inode, offset));
                     break;
                 }
-                // The part that was read last is gone: what is left comes after it.
+                // The last part is not found yet: this one is newer than it, or it is gone.
                 Some(_) => files.push((file, stamp.inode, 0)),
                 None => {
                     let begins_run = !self.all_runs && self.first_seq(&file)? == Some(1);

@@ -1,14 +1,14 @@
-//! The inboxes: `.team/inbox/<name>.jsonl`. It knows nothing of transcripts; it is told what they carry.
+//! The inboxes: `.team/inbox/<name>.jsonl`.
 //!
-//! Sending is one append under a lock; requests to stop are appended without one. Taking renames the inbox into `.taken/`, where it
-//! stays until all its messages are said to be carried by a transcript and it has been unchanged for a second: programs that take no
-//! locks may have opened it before the rename. Nothing here remembers what was delivered across a restart; the transcript on disk does.
+//! A send is one append under a lock; requests to stop are appended without it. Taking mail renames the inbox into `.taken/`. The
+//! file stays there until a transcript contains all its messages and it was unchanged for a second. The wait is for programs without
+//! locks, which may have opened it before the rename. Across a restart only the transcripts on disk know the delivered messages.
 
 mod delivery;
+mod empty_cache;
+mod in_delivery;
+mod quarantine;
 mod recipients;
-mod spoiled;
-mod stillness;
-mod taken;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -24,32 +24,32 @@ use crate::domain::message::{MESSAGE_BYTES_MAX, Message, MessageType};
 use crate::domain::name::Name;
 use crate::domain::time::UnixMs;
 use crate::ports::{Clock, Delivery, Mailbox, StoreChange, StoreError, StoreResult};
-use crate::stores::fs::{FileKind, FileSystem, Stamp, locked};
+use crate::stores::fs::{FileKind, FileStamp, FileSystem, locked};
 
-use super::replace::sweep_temporaries;
-use super::sync::{SyncQueue, SyncRequest};
+use super::atomic_write::sweep_temporaries;
+use super::group_sync::{SyncQueue, SyncRequest};
 use super::{Durability, blocking, failed};
+use empty_cache::EmptyInboxCache;
+use in_delivery::{MailContent, file_name, inbox_name, next_number, parse_name, taken_at_ms};
+use quarantine::Quarantine;
 use recipients::Recipients;
-use spoiled::SpoiledMail;
-use stillness::Stillness;
-use taken::{Scan, file_name, inbox_name, next_number, parse_name, taken_at_ms};
 
-/// The most an inbox may hold, what was taken and is not carried yet among it, in bytes.
+/// The most that an inbox may hold, with its undelivered taken files, in bytes.
 pub const INBOX_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// The most messages it may hold.
+/// The most messages that an inbox may hold.
 pub const INBOX_MESSAGES_MAX: u64 = 10_000;
 
-/// The shortest line that is a message with a text, in bytes: with fewer bytes there is no need to count messages.
+/// The shortest line that is a message, in bytes: a smaller file needs no count of messages.
 const LINE_BYTES_MIN: u64 = 15;
 
-/// The largest file of mail that is read, in bytes. Other programs keep no bounds; a file beyond this one is kept aside whole.
+/// The largest mail file that is read, in bytes. Other programs know no limit; a larger file is quarantined.
 const TAKEN_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// How long a taken file must be unchanged before it is removed, or its open end taken for what it is.
+/// The time that a taken file must be unchanged before it is removed, or before its unfinished last line counts as complete.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
-/// The inboxes in their files.
+/// The inboxes in files.
 pub struct FileMailbox {
     inner: Arc<Inner>,
 }
@@ -61,11 +61,11 @@ struct Inner {
     clock: Arc<dyn Clock>,
     changes: Sender<StoreChange>,
     folder: PathBuf,
-    taken: PathBuf,
+    in_delivery: PathBuf,
     lock: PathBuf,
     recipients: Recipients,
-    spoiled: SpoiledMail,
-    stillness: Stillness,
+    quarantine: Quarantine,
+    empty_cache: EmptyInboxCache,
     settle_time: Duration,
     prepared: OnceLock<()>,
     state: Mutex<State>,
@@ -73,27 +73,26 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// Lines of files that were counted: the file's number on disk, how far, how many.
-    counted: HashMap<PathBuf, (u64, u64, u64)>,
-    /// Taken files, since when they are as they are, and whether all in them is carried.
-    watched: BTreeMap<String, Watched>,
-    /// Keys said to be carried, by name, as long as taken files of that name are there.
-    carried: HashMap<String, HashSet<String>>,
-    /// The number of the file taken last.
+    /// The counted lines of each file: inode, bytes counted, lines.
+    counted_lines: HashMap<PathBuf, (u64, u64, u64)>,
+    /// The taken files by name.
+    taken_files: BTreeMap<String, TakenFile>,
+    /// The keys of delivered messages by inbox name, while taken files of that name exist.
+    delivered_keys: HashMap<String, HashSet<String>>,
     last_number: Option<u64>,
-    /// Inboxes that can be neither read nor put aside, which was said.
+    /// The inboxes that can be neither read nor quarantined, and that were logged.
     unreadable: HashSet<String>,
-    /// The inboxes whose name this process made durable, each with its file's number on disk.
+    /// The inboxes whose file name this process made durable, each with its inode.
     named: HashMap<String, u64>,
     is_swept: bool,
     is_sweeping: bool,
 }
 
-struct Watched {
-    stamp: Stamp,
+struct TakenFile {
+    stamp: FileStamp,
     since: Instant,
     is_carried: bool,
-    /// Whether somebody was told that its open end can be looked at.
+    /// True if its owner was notified that the unfinished last line can be read.
     is_told: bool,
 }
 
@@ -110,7 +109,7 @@ impl FileMailbox {
         Self::with_settle_time(files, durability, clock, changes, team_folder, SETTLE_TIME)
     }
 
-    /// The same, where writers without locks are trusted to be done after `settle_time`.
+    /// The inboxes below `team_folder`. Writers without locks are assumed to finish within `settle_time`.
     #[must_use]
     pub fn with_settle_time(
         files: Arc<dyn FileSystem>,
@@ -124,9 +123,9 @@ impl FileMailbox {
         let inner = Inner {
             sync: SyncQueue::new(Arc::clone(&files), durability),
             recipients: Recipients::new(&folder),
-            spoiled: SpoiledMail::new(&folder),
-            stillness: Stillness::new(&folder),
-            taken: folder.join(".taken"),
+            quarantine: Quarantine::new(&folder),
+            empty_cache: EmptyInboxCache::new(&folder),
+            in_delivery: folder.join(".taken"),
             lock: folder.join(".lock"),
             settle_time,
             prepared: OnceLock::new(),
@@ -162,30 +161,30 @@ impl Mailbox for FileMailbox {
     }
 
     async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
-        if self.inner.stillness.is_still(name) {
+        if self.inner.empty_cache.is_empty(name) {
             return Ok(Vec::new());
         }
-        let asked = name.to_owned();
-        let (name, scans) = self.run(move |inner| inner.take_watched(&asked)).await?;
-        self.inner.note(&name, &scans, delivered);
+        let spelling = name.to_owned();
+        let (name, scans) = self.run(move |inner| inner.take_and_cache(&spelling)).await?;
+        self.inner.update_taken_files(&name, &scans, delivered);
         self.inner.start_sweeping();
-        let mut handed_out = HashSet::new();
+        let mut returned = HashSet::new();
         let messages = scans.into_iter().flat_map(|(_, scan)| scan.messages);
-        let waiting = messages.filter(|(key, _)| !delivered.contains(key) && handed_out.insert(key.clone()));
+        let waiting = messages.filter(|(key, _)| !delivered.contains(key) && returned.insert(key.clone()));
         Ok(waiting.map(|(key, message)| Delivery { key, message }).collect())
     }
 
     async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
-        let asked = name.to_owned();
-        let (name, scans) = self.run(move |inner| inner.scan_taken(&asked)).await?;
-        self.inner.note(&name, &scans, delivered);
+        let spelling = name.to_owned();
+        let (name, scans) = self.run(move |inner| inner.scan_taken(&spelling)).await?;
+        self.inner.update_taken_files(&name, &scans, delivered);
         self.run(|inner| inner.sweep()).await?;
         self.inner.start_sweeping();
         Ok(())
     }
 
     async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
-        if self.inner.stillness.is_still(name) {
+        if self.inner.empty_cache.is_empty(name) {
             return Ok(Vec::new());
         }
         let name = name.to_owned();
@@ -193,7 +192,7 @@ impl Mailbox for FileMailbox {
     }
 
     async fn waiting(&self) -> StoreResult<Vec<String>> {
-        if self.inner.stillness.is_all_still() {
+        if self.inner.empty_cache.are_all_empty() {
             return Ok(Vec::new());
         }
         self.run(|inner| inner.waiting()).await
@@ -209,20 +208,20 @@ impl Inner {
         self.folder.join(format!("{name}.jsonl"))
     }
 
-    /// Makes the folders, and again when somebody removed them.
+    /// Creates the folders, and creates them again if they were removed.
     fn prepare(&self) -> StoreResult<()> {
-        let is_new = self.stamp(&self.taken)?.is_none();
+        let is_new = self.stamp(&self.in_delivery)?.is_none();
         if self.prepared.get().is_some() && !is_new {
             return Ok(());
         }
-        self.files.create_folder(&self.taken).map_err(failed("make", &self.taken))?;
+        self.files.create_folder(&self.in_delivery).map_err(failed("create", &self.in_delivery))?;
         if is_new && self.durability == Durability::Power {
-            // The folder, the one of the team, the workspace: a message is no more durable than the way to it.
-            for folder in self.taken.ancestors().skip(1).take(3) {
+            // The inbox folder, the team folder, the workspace: a message is only as durable as its path.
+            for folder in self.in_delivery.ancestors().skip(1).take(3) {
                 self.files.sync_folder(folder).map_err(failed("sync", folder))?;
             }
         }
-        // Another thread may have been faster.
+        // Another thread may have set it first.
         if self.prepared.set(()).is_err() && is_new {
             self.recipients.restore(&*self.files)?;
         }
@@ -234,11 +233,11 @@ impl Inner {
         locked(&*self.files, &self.lock, critical).map_err(failed("lock", &self.lock))?
     }
 
-    fn stamp(&self, path: &Path) -> StoreResult<Option<Stamp>> {
+    fn stamp(&self, path: &Path) -> StoreResult<Option<FileStamp>> {
         match self.files.stamp(path) {
             Ok(stamp) => Ok(Some(stamp)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("look at", path)(error)),
+            Err(error) => Err(failed("inspect", path)(error)),
         }
     }
 
@@ -250,13 +249,13 @@ impl Inner {
     }
 
     /// The taken files of `name`, in the order they were taken.
-    fn taken_of(&self, name: &str) -> StoreResult<Vec<(u64, String)>> {
+    fn taken_files_of(&self, name: &str) -> StoreResult<Vec<(u64, String)>> {
         let mut taken: Vec<(u64, String)> = self
-            .list(&self.taken)?
+            .list(&self.in_delivery)?
             .into_iter()
             .filter_map(|file| {
-                let (whose, number) = parse_name(&file)?;
-                (whose == name).then_some(number).map(|number| (number, file))
+                let (owner, number) = parse_name(&file)?;
+                if owner == name { Some((number, file)) } else { None }
             })
             .collect();
         taken.sort_unstable();
@@ -279,14 +278,14 @@ impl Inner {
             });
         }
         let appended = if message.kind == MessageType::ShutdownRequest {
-            // Stopping waits for nobody: it is appended as programs that take no locks do, which takers allow for.
+            // A stop request waits for no lock. It is appended as other programs append, which takers expect.
             self.prepare()?;
             self.append(&name, &line)?
         } else {
             self.locked(|| self.append(&name, &line))?
         };
         self.make_durable(&name, &appended)?;
-        // Nobody may listen, as in a process that only sends.
+        // There may be no listener.
         let _ = self.changes.send(StoreChange::Mail(name));
         Ok(id)
     }
@@ -294,12 +293,12 @@ impl Inner {
     fn append(&self, name: &str, line: &str) -> StoreResult<Appended> {
         let path = self.inbox(name);
         let before = self.stamp(&path)?;
-        let taken = self.taken_of(name)?;
+        let taken = self.taken_files_of(name)?;
         if before.is_some_and(|stamp| stamp.kind != FileKind::File) {
-            return Err(failed("append to", &path)(io::Error::other("it is no plain file")));
+            return Err(failed("append to", &path)(io::Error::other("it is not a plain file")));
         }
-        self.check_room(name, &path, before, &taken, line.len() as u64)?;
-        let bytes = if self.has_open_end(&path, before)? { format!("\n{line}") } else { line.to_owned() };
+        self.check_space(name, &path, before, &taken, line.len() as u64)?;
+        let bytes = if self.has_unfinished_line(&path, before)? { format!("\n{line}") } else { line.to_owned() };
         self.files.append(&path, bytes.as_bytes()).map_err(failed("append to", &path))?;
         let inode =
             if self.durability == Durability::Power { self.stamp(&path)?.map(|stamp| stamp.inode) } else { None };
@@ -307,49 +306,49 @@ impl Inner {
         Ok(Appended { inode, is_named, has_taken: !taken.is_empty() })
     }
 
-    fn check_room(
+    fn check_space(
         &self,
         name: &str,
         path: &Path,
-        before: Option<Stamp>,
+        before: Option<FileStamp>,
         taken: &[(u64, String)],
-        more: u64,
+        new_bytes: u64,
     ) -> StoreResult<()> {
-        let mut held: Vec<(PathBuf, Stamp)> = before.map(|stamp| (path.to_owned(), stamp)).into_iter().collect();
+        let mut files: Vec<(PathBuf, FileStamp)> = before.map(|stamp| (path.to_owned(), stamp)).into_iter().collect();
         for (_, file) in taken {
-            let path = self.taken.join(file);
-            held.extend(self.stamp(&path)?.map(|stamp| (path, stamp)));
+            let path = self.in_delivery.join(file);
+            files.extend(self.stamp(&path)?.map(|stamp| (path, stamp)));
         }
-        let bytes: u64 = held.iter().map(|(_, stamp)| stamp.bytes).sum();
-        let is_full = bytes + more > INBOX_BYTES_MAX
-            || (bytes / LINE_BYTES_MIN >= INBOX_MESSAGES_MAX && self.count(&held)? >= INBOX_MESSAGES_MAX);
+        let bytes: u64 = files.iter().map(|(_, stamp)| stamp.bytes).sum();
+        let is_full = bytes + new_bytes > INBOX_BYTES_MAX
+            || (bytes / LINE_BYTES_MIN >= INBOX_MESSAGES_MAX && self.count_lines(&files)? >= INBOX_MESSAGES_MAX);
         if is_full {
             return Err(StoreError::InboxFull { name: name.to_owned(), bytes, bytes_max: INBOX_BYTES_MAX });
         }
         Ok(())
     }
 
-    /// The lines of these files. What was counted is not read again.
-    fn count(&self, held: &[(PathBuf, Stamp)]) -> StoreResult<u64> {
+    /// The count of lines in these files. Counted bytes are not read again.
+    fn count_lines(&self, files: &[(PathBuf, FileStamp)]) -> StoreResult<u64> {
         let mut state = self.state();
         let mut lines = 0;
-        for (path, stamp) in held {
+        for (path, stamp) in files {
             let known = state
-                .counted
+                .counted_lines
                 .get(path)
                 .copied()
                 .filter(|(inode, bytes, _)| *inode == stamp.inode && *bytes <= stamp.bytes);
             let (_, from, mut count) = known.unwrap_or((stamp.inode, 0, 0));
             let (bytes, _) = self.files.read(path, from, TAKEN_BYTES_MAX).map_err(failed("read", path))?;
             count += bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
-            state.counted.insert(path.clone(), (stamp.inode, from + bytes.len() as u64, count));
+            state.counted_lines.insert(path.clone(), (stamp.inode, from + bytes.len() as u64, count));
             lines += count;
         }
         Ok(lines)
     }
 
-    /// Whether the last line has no end: its writer died, or its program writes none.
-    fn has_open_end(&self, path: &Path, before: Option<Stamp>) -> StoreResult<bool> {
+    /// Returns true if the last line has no newline: its writer died, or its program writes none.
+    fn has_unfinished_line(&self, path: &Path, before: Option<FileStamp>) -> StoreResult<bool> {
         let Some(last) = before.and_then(|stamp| stamp.bytes.checked_sub(1)) else {
             return Ok(false);
         };
@@ -357,15 +356,15 @@ impl Inner {
         Ok(bytes.last().is_some_and(|byte| *byte != b'\n'))
     }
 
-    /// Returns once the line is durable, wherever a taker has moved its file meanwhile.
+    /// Makes the line durable, even if its file was taken in the meantime.
     fn make_durable(&self, name: &str, appended: &Appended) -> StoreResult<()> {
         if self.durability == Durability::Process {
             return Ok(());
         }
         let path = self.inbox(name);
         if !appended.is_named && appended.has_taken {
-            // The new file's name may not outlive the one its predecessor was given.
-            self.sync.sync(SyncRequest { files: vec![], folders: vec![self.taken.clone()] })?;
+            // The rename of the previous file must become durable before the new file's name.
+            self.sync.sync(SyncRequest { files: vec![], folders: vec![self.in_delivery.clone()] })?;
         }
         let folders = if appended.is_named { vec![] } else { vec![self.folder.clone()] };
         self.sync.sync(SyncRequest { files: vec![path.clone()], folders })?;
@@ -373,15 +372,15 @@ impl Inner {
             self.state().named.extend(appended.inode.map(|inode| (name.to_owned(), inode)));
             return Ok(());
         }
-        let files = self.taken_of(name)?.into_iter().map(|(_, file)| self.taken.join(file)).collect();
-        self.sync.sync(SyncRequest { files, folders: vec![self.taken.clone(), self.folder.clone()] })
+        let files = self.taken_files_of(name)?.into_iter().map(|(_, file)| self.in_delivery.join(file)).collect();
+        self.sync.sync(SyncRequest { files, folders: vec![self.in_delivery.clone(), self.folder.clone()] })
     }
 }
 
-/// Where a line was appended.
+/// The file that a line was appended to.
 struct Appended {
     inode: Option<u64>,
-    /// Whether that file's name is durable: another program may have made it, and synced nothing.
+    /// True if the file's name is durable. Another program may have created the file without a sync.
     is_named: bool,
     has_taken: bool,
 }

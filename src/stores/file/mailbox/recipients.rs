@@ -1,7 +1,7 @@
-//! Who has an inbox: `lead`, `human`, and those the team opened one for. It knows nothing of messages.
+//! The names with an inbox: `lead`, `human`, and those that the team opened one for.
 //!
-//! The list is a file of its own (`.open`, a name a line): that an inbox file exists says nothing, because other programs make
-//! one for any name they write to, and taking mail moves it away.
+//! The list has its own file (`.open`, one name a line). The inbox files do not show who has an inbox: other programs create one
+//! for any name, and taking mail moves it away.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::domain::name::{HUMAN, LEAD, Name};
 use crate::ports::{StoreError, StoreResult};
+use crate::stores::file::atomic_write::Staged;
 use crate::stores::file::failed;
-use crate::stores::file::replace::Staged;
-use crate::stores::fs::{FileSystem, Stamp};
+use crate::stores::fs::{FileStamp, FileSystem};
 
-/// The list's name.
+/// The file name of the list.
 pub(super) const OPEN_FILE: &str = ".open";
 
 /// The largest list that is read, in bytes: some hundred thousand names.
 const OPEN_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// The names that can be written to.
+/// The names that accept mail.
 pub(super) struct Recipients {
     folder: PathBuf,
     state: Mutex<State>,
@@ -28,11 +28,11 @@ pub(super) struct Recipients {
 
 #[derive(Default)]
 struct State {
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
     names: Vec<Name>,
-    /// The names by their spelling in small letters.
+    /// The names by their lower-case spelling.
     spellings: Arc<HashMap<String, String>>,
-    /// Whom this process said to be in the team, once it has; what an earlier run said is void then.
+    /// The names that this process opened inboxes for. The first time, they replace the list of an earlier run.
     declared: Option<Vec<Name>>,
 }
 
@@ -41,10 +41,10 @@ impl Recipients {
         Self { folder: folder.to_owned(), state: Mutex::default() }
     }
 
-    /// The name as its inbox spells it.
+    /// Returns the name in its inbox's spelling.
     pub fn find(&self, files: &dyn FileSystem, name: &str) -> StoreResult<String> {
         match self.spellings(files)?.get(&name.to_ascii_lowercase()) {
-            Some(open) => Ok(open.clone()),
+            Some(spelling) => Ok(spelling.clone()),
             None => Err(StoreError::UnknownRecipient {
                 name: name.to_owned(),
                 known: [LEAD, HUMAN]
@@ -56,7 +56,7 @@ impl Recipients {
         }
     }
 
-    /// All names as their inboxes spell them, by their spelling in small letters.
+    /// All names in their inboxes' spelling, by their lower-case spelling.
     pub fn spellings(&self, files: &dyn FileSystem) -> StoreResult<Arc<HashMap<String, String>>> {
         let mut state = self.state();
         self.refresh(files, &mut state)?;
@@ -78,7 +78,7 @@ impl Recipients {
                 let names = String::from_utf8_lossy(&bytes).lines().filter_map(|line| Name::new(line).ok()).collect();
                 (names, Some(stamp))
             }
-            // Nobody has opened one yet, or somebody removed the list.
+            // No inbox was opened yet, or the list was removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => (state.declared.clone().unwrap_or_default(), None),
             Err(error) => return Err(failed("read", &path)(error)),
         };
@@ -87,7 +87,7 @@ impl Recipients {
         Ok(())
     }
 
-    /// Opens inboxes; the first time in place of those of an earlier run. Call it under the mailbox's lock.
+    /// Opens inboxes. The first call replaces those of an earlier run. Must be called under the mailbox's lock.
     pub fn open(&self, files: &dyn FileSystem, names: &[Name]) -> StoreResult<()> {
         let mut state = self.state();
         self.refresh(files, &mut state)?;
@@ -104,7 +104,7 @@ impl Recipients {
         Ok(())
     }
 
-    /// Writes the list anew that somebody removed, so that other processes know again whom they can write to.
+    /// Writes a removed list again, so that other processes know the recipients.
     pub fn restore(&self, files: &dyn FileSystem) -> StoreResult<()> {
         let declared = self.state().declared.clone();
         declared.map_or(Ok(()), |names| self.write(files, &names))

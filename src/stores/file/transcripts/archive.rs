@@ -1,87 +1,87 @@
-//! What a compaction covers is moved out of a transcript that has grown large; one record stands in its place.
+//! Moves the records that a compaction covers out of a large transcript. One record, the header, replaces them.
 //!
-//! That record carries what a resumed teammate needs of the others: the mail they delivered, which must not come again, and the
-//! tokens they used; its field `archived` says how many they were. On disk `covers` counts from the very first record; to
-//! readers all that was archived is the one record they see, and counts are turned into theirs. The archives are for
-//! people: nothing reads them, and the oldest are removed beyond a bound.
+//! The header keeps the values that a resumed teammate needs: the keys of delivered mail, to prevent a second delivery, and the
+//! used tokens. Its field `archived` is the count of archived records. On disk `covers` counts from the first record ever
+//! written; readers see the header as one record, so their counts are converted. Archives are for people: nothing reads them,
+//! and the oldest are removed above [`ARCHIVE_BYTES_MAX`].
 //!
-//! First the archive is written, under a name that says where it begins, then the transcript is replaced: a crash between
-//! leaves an archive that the next attempt writes again.
+//! The archive is written first, with its start in its name, and then the transcript is replaced. After a crash in between, the
+//! next attempt writes the same archive again.
 
 use std::io;
 use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::domain::document::Document;
+use crate::domain::json_document::Document;
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Entry, MessageRecord, Record, Role, Usage};
 use crate::ports::StoreResult;
+use crate::stores::file::atomic_write::replace;
 use crate::stores::file::failed;
-use crate::stores::file::replace::replace;
 
 use super::Inner;
 
-/// The most that all archives may hold together, in bytes.
+/// The size of all archives together, in bytes.
 pub const ARCHIVE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// How many keys of delivered mail are kept: as many as an inbox may hold messages, so that none still there is delivered twice.
+/// The keys of delivered mail that are kept: as many as an inbox holds messages, so that none in it is delivered twice.
 const DELIVERED_MAX: usize = 10_000;
 
 /// The lines of a transcript.
 pub(super) struct Lines<'a> {
-    /// How many records the first one stands for; 0 where it is a record like the others.
+    /// The count of records that the first record replaces; 0 if it is an ordinary record.
     pub archived: u64,
     /// The records, each with its line.
     pub records: Vec<(&'a [u8], Record)>,
-    /// How many lines are no records.
-    pub torn: usize,
+    /// The count of invalid lines.
+    pub invalid: usize,
 }
 
 #[derive(Deserialize)]
-struct Archived {
+struct Header {
     #[serde(default)]
     archived: u64,
 }
 
 impl<'a> Lines<'a> {
     pub fn parse(bytes: &'a [u8]) -> Self {
-        let mut lines = Self { archived: 0, records: Vec::new(), torn: 0 };
+        let mut lines = Self { archived: 0, records: Vec::new(), invalid: 0 };
         for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             match Record::parse(line) {
                 Ok(record) => lines.records.push((line, record)),
-                Err(_) => lines.torn += 1,
+                Err(_) => lines.invalid += 1,
             }
         }
         if let Some((line, _)) = lines.records.first() {
-            lines.archived = serde_json::from_slice::<Archived>(line).map_or(0, |first| first.archived);
+            lines.archived = serde_json::from_slice::<Header>(line).map_or(0, |header| header.archived);
         }
         lines
     }
 
-    /// How many more records there were from the start than there are to see.
+    /// The count of archived records that readers do not see.
     pub fn hidden(&self) -> u64 {
         self.archived.saturating_sub(1)
     }
 }
 
 impl Inner {
-    /// Archives the first `covers` records, counted from the very first.
+    /// Archives the first `covers` records, counted from the first record ever written.
     pub(super) fn archive(&self, name: &str, path: &Path, covers: u64) -> StoreResult<()> {
         let bytes = self.read(name, path)?;
         let lines = Lines::parse(&bytes);
         let count = usize::try_from(covers.saturating_sub(lines.hidden())).unwrap_or(usize::MAX);
-        let (gone, kept) = lines.records.split_at(count.min(lines.records.len()));
-        let is_header = usize::from(lines.archived > 0);
-        if gone.len() <= is_header {
+        let (covered, rest) = lines.records.split_at(count.min(lines.records.len()));
+        let header_count = usize::from(lines.archived > 0);
+        if covered.len() <= header_count {
             return Ok(());
         }
         let folder = self.folder.join(".archive");
-        self.files.create_folder(&folder).map_err(failed("make", &folder))?;
-        let old: Vec<u8> = gone[is_header..].iter().flat_map(|(line, _)| [line, &b"\n"[..]].concat()).collect();
+        self.files.create_folder(&folder).map_err(failed("create", &folder))?;
+        let old: Vec<u8> = covered[header_count..].iter().flat_map(|(line, _)| [line, &b"\n"[..]].concat()).collect();
         replace(&*self.files, &folder, &format!("{name}-{}.jsonl", lines.archived), &old, self.durability)?;
-        let mut text = header(gone, lines.hidden() + gone.len() as u64).into_bytes();
-        for (line, _) in kept {
+        let mut text = header(covered, lines.hidden() + covered.len() as u64).into_bytes();
+        for (line, _) in rest {
             text.extend_from_slice(line);
             text.push(b'\n');
         }
@@ -89,7 +89,7 @@ impl Inner {
         self.prune(&folder)
     }
 
-    /// Removes the oldest archives beyond [`ARCHIVE_BYTES_MAX`].
+    /// Removes the oldest archives above [`ARCHIVE_BYTES_MAX`].
     fn prune(&self, folder: &Path) -> StoreResult<()> {
         let mut archives = Vec::new();
         for name in self.files.list(folder).map_err(failed("list", folder))? {
@@ -97,7 +97,7 @@ impl Inner {
             match self.files.stamp(&path) {
                 Ok(stamp) => archives.push((stamp.modified_ns, stamp.bytes, path)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(failed("look at", &path)(error)),
+                Err(error) => return Err(failed("inspect", &path)(error)),
             }
         }
         archives.sort_unstable_by(|a, b| b.cmp(a));
@@ -112,11 +112,11 @@ impl Inner {
     }
 }
 
-/// The record that stands for `gone`.
-fn header(gone: &[(&[u8], Record)], archived: u64) -> String {
+/// The record that replaces `covered`.
+fn header(covered: &[(&[u8], Record)], archived: u64) -> String {
     let mut delivered = Vec::new();
     let mut used = Usage::default();
-    for (_, record) in gone {
+    for (_, record) in covered {
         if let Entry::Message(message) = &record.entry {
             delivered.extend(message.delivered.iter().cloned());
             used = used.plus(message.usage.unwrap_or_default());
@@ -126,9 +126,9 @@ fn header(gone: &[(&[u8], Record)], archived: u64) -> String {
     let mut message = MessageRecord::new(Role::User, Vec::new());
     message.delivered = delivered;
     message.usage = (used != Usage::default()).then_some(used);
-    let at = gone.last().map_or(UnixMs::default(), |(_, record)| record.at);
+    let at = covered.last().map_or(UnixMs::default(), |(_, record)| record.at);
     let line = Record { at, entry: Entry::Message(message) }.to_line();
-    // A line we just made is a document.
+    // A line that was just written is a valid document.
     let mut document = Document::parse(line.as_bytes()).unwrap_or_default();
     document.put("archived", &archived);
     document.to_line() + "\n"

@@ -1,10 +1,10 @@
-//! The transcripts: `.team/transcripts/<name>.jsonl`, a line a record. It knows nothing of turns or contexts.
+//! The transcripts: `.team/transcripts/<name>.jsonl`, one record a line. Turns and context windows are not known here.
 //!
-//! A transcript only grows, but `.team/` must not: once the file is large, a compaction moves what it covers to `.archive/`
-//! and leaves one record in its place (`archive`). One process writes a transcript: the one that runs the teammate.
+//! Appends make a transcript grow. Once the file is large, a compaction moves the records that it covers to `.archive/` and
+//! leaves one record for them (`archive`). Only one process writes a transcript: the one that runs the teammate.
 
 mod archive;
-mod odd;
+mod quarantine;
 
 use std::collections::HashMap;
 use std::io;
@@ -19,21 +19,21 @@ use crate::domain::transcript::{Entry, Record};
 use crate::ports::{SetAside, StoreError, StoreResult, Transcripts};
 use crate::stores::fs::FileSystem;
 
-use super::append::{left_behind, rest_behind};
-use super::sync::{SyncQueue, SyncRequest};
+use super::append_file::{missing_bytes, unfinished_bytes};
+use super::group_sync::{SyncQueue, SyncRequest};
 use super::{Durability, blocking, failed};
 use archive::Lines;
 
-/// The longest record, as a line, in bytes.
+/// The longest record, in bytes of its line.
 pub const RECORD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// The largest transcript that is written to or read, in bytes; far above [`LIVE_BYTES`], which every compaction brings it under.
+/// The largest transcript that is read, in bytes. Compactions keep transcripts near [`LIVE_BYTES`], which is far smaller.
 pub const TRANSCRIPT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// With more bytes, the next compaction archives what it covers.
+/// The size in bytes above which the next compaction archives the records that it covers.
 pub const LIVE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The transcripts in their files.
+/// Transcripts in files.
 pub struct FileTranscripts {
     inner: Arc<Inner>,
 }
@@ -44,26 +44,26 @@ struct Inner {
     sync: SyncQueue,
     folder: PathBuf,
     live_bytes: u64,
-    open: Mutex<HashMap<String, Arc<Mutex<Open>>>>,
-    /// Whether what is no transcript is moved beside; a process that only looks moves nothing.
-    sets_aside: bool,
-    /// What was moved beside, until it is asked for.
-    aside: Mutex<Vec<SetAside>>,
+    open: Mutex<HashMap<String, Arc<Mutex<OpenTranscript>>>>,
+    /// If true, non-files in the place of transcripts are set aside. False for read-only access.
+    may_set_aside: bool,
+    /// The entries set aside since the last [`Transcripts::take_set_aside`].
+    set_aside_entries: Mutex<Vec<SetAside>>,
 }
 
-/// How often a folder that is gone is made anew for one append.
-const FOLDER_TRIES: u32 = 5;
+/// The attempts to create a missing folder for one append.
+const FOLDER_ATTEMPTS_MAX: u32 = 5;
 
-/// What is known of one transcript.
+/// The cached facts about one transcript.
 #[derive(Default)]
-struct Open {
-    /// The bytes of the file that are sound; `None` before the first look.
-    sound_bytes: Option<u64>,
-    /// Whether there may be more behind them: the last append failed, or the process before died.
+struct OpenTranscript {
+    /// The length of the complete lines; `None` before the first read.
+    valid_bytes: Option<u64>,
+    /// True if an incomplete line may follow: the last append failed, or the previous process died.
     may_be_torn: bool,
-    /// Whether the file's name is durable, as far as this process saw to it.
+    /// True if this process made the file's name durable.
     is_named: bool,
-    /// How many more records there were from the start than the reader was shown; `None` before the first look.
+    /// The count of archived records that readers do not see; `None` before the first read.
     hidden: Option<u64>,
 }
 
@@ -74,7 +74,7 @@ impl FileTranscripts {
         Self::with_live_bytes(files, durability, team_folder, LIVE_BYTES)
     }
 
-    /// The same, archiving above `live_bytes`.
+    /// The transcripts below `team_folder`, archived above `live_bytes`.
     #[must_use]
     pub fn with_live_bytes(
         files: Arc<dyn FileSystem>,
@@ -85,26 +85,27 @@ impl FileTranscripts {
         let sync = SyncQueue::new(Arc::clone(&files), durability);
         let folder = team_folder.join("transcripts");
         let (open, aside) = (Mutex::default(), Mutex::default());
-        let inner = Inner { files, durability, sync, folder, live_bytes, open, sets_aside: true, aside };
+        let inner =
+            Inner { files, durability, sync, folder, live_bytes, open, may_set_aside: true, set_aside_entries: aside };
         Self { inner: Arc::new(inner) }
     }
 
-    /// The transcripts, to look at: nothing is moved beside.
+    /// The transcripts for read-only access: nothing is set aside.
     #[must_use]
-    pub fn look(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
+    pub fn open_read_only(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
         let mut transcripts = Self::new(files, Durability::Process, team_folder);
         if let Some(inner) = Arc::get_mut(&mut transcripts.inner) {
-            inner.sets_aside = false;
+            inner.may_set_aside = false;
         }
         transcripts
     }
 
-    /// Moves beside what has the name of a transcript and is none. Blocks.
+    /// Sets aside every non-file that has the name of a transcript. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Io`]: one cannot be moved, and whose it is could not work.
-    pub fn set_all_aside(&self) -> StoreResult<()> {
-        self.inner.set_all_aside()
+    /// [`StoreError::Io`] if one cannot be moved. Its teammate could not work.
+    pub fn set_aside_non_files(&self) -> StoreResult<()> {
+        self.inner.set_aside_non_files()
     }
 }
 
@@ -121,7 +122,7 @@ impl Transcripts for FileTranscripts {
     }
 
     fn take_set_aside(&self) -> Vec<SetAside> {
-        std::mem::take(&mut *self.inner.aside.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.inner.set_aside_entries.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -136,7 +137,7 @@ impl Inner {
         }
     }
 
-    fn open(&self, name: &str) -> Arc<Mutex<Open>> {
+    fn open(&self, name: &str) -> Arc<Mutex<OpenTranscript>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(open.entry(name.to_owned()).or_default())
     }
@@ -145,7 +146,7 @@ impl Inner {
         match self.files.read(path, 0, TRANSCRIPT_BYTES_MAX) {
             Ok((bytes, _)) => Ok(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(_) if self.sets_aside && self.set_aside(name, path)? => Ok(Vec::new()),
+            Err(_) if self.may_set_aside && self.set_aside_non_file(name, path)? => Ok(Vec::new()),
             Err(error) => Err(failed("read", path)(error)),
         }
     }
@@ -156,16 +157,16 @@ impl Inner {
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = self.read(name, &path)?;
         let lines = Lines::parse(&bytes);
-        if lines.torn > 0 {
-            tracing::warn!(transcript = %path.display(), lines = lines.torn, "lines of a transcript are torn; they are passed over");
+        if lines.invalid > 0 {
+            tracing::warn!(transcript = %path.display(), lines = lines.invalid, "skipped invalid lines of a transcript");
         }
         let hidden = lines.hidden();
         open.hidden = Some(hidden);
-        open.look_at(&bytes);
+        open.measure(&bytes);
         Ok(lines
             .records
             .into_iter()
-            .map(|(_, record)| shifted(record, |covers| covers.saturating_sub(hidden)))
+            .map(|(_, record)| map_covers(record, |covers| covers.saturating_sub(hidden)))
             .collect())
     }
 
@@ -177,8 +178,8 @@ impl Inner {
         let open = self.open(name);
         let (appended, is_named) = {
             let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_told = !records.is_empty();
-            let appended = is_told.then(|| self.append_locked(name, &path, &mut open, records)).transpose()?;
+            let appended =
+                if records.is_empty() { None } else { Some(self.append_locked(name, &path, &mut open, records)?) };
             (appended, open.is_named)
         };
         if !sync {
@@ -186,24 +187,30 @@ impl Inner {
         }
         let folders = if is_named { vec![] } else { vec![self.folder.clone()] };
         let synced = self.sync.sync(SyncRequest { files: vec![path], folders });
-        open.lock().unwrap_or_else(PoisonError::into_inner).take_in(appended, synced.is_ok());
+        open.lock().unwrap_or_else(PoisonError::into_inner).finish_append(appended, synced.is_ok());
         synced
     }
 
-    fn append_locked(&self, name: &str, path: &Path, open: &mut Open, records: Vec<Record>) -> StoreResult<Range<u64>> {
+    fn append_locked(
+        &self,
+        name: &str,
+        path: &Path,
+        open: &mut OpenTranscript,
+        records: Vec<Record>,
+    ) -> StoreResult<Range<u64>> {
         let covers = records.iter().rev().find_map(|record| match record.entry {
             Entry::Compaction { covers, .. } => Some(covers),
             Entry::Message(_) => None,
         });
-        if open.sound_bytes.is_none() || (open.hidden.is_none() && covers.is_some()) {
+        if open.valid_bytes.is_none() || (open.hidden.is_none() && covers.is_some()) {
             let bytes = self.read(name, path)?;
-            open.look_at(&bytes);
+            open.measure(&bytes);
             open.hidden.get_or_insert_with(|| Lines::parse(&bytes).hidden());
         }
         let hidden = open.hidden.unwrap_or(0);
         let mut text = String::new();
         for record in records {
-            let line = shifted(record, |covers| covers.saturating_add(hidden)).to_line();
+            let line = map_covers(record, |covers| covers.saturating_add(hidden)).to_line();
             if line.len() > RECORD_BYTES_MAX {
                 let what = format!("a record of {name}'s transcript");
                 return Err(StoreError::TooLarge { what, bytes: line.len(), bytes_max: RECORD_BYTES_MAX });
@@ -212,66 +219,68 @@ impl Inner {
             text.push('\n');
         }
         let appended = match self.append_text(path, open, &text) {
-            Err(_) if self.sets_aside && self.set_aside(name, path)? => {
-                *open = Open { sound_bytes: Some(0), hidden: Some(0), ..Open::default() };
+            Err(_) if self.may_set_aside && self.set_aside_non_file(name, path)? => {
+                *open = OpenTranscript { valid_bytes: Some(0), hidden: Some(0), ..OpenTranscript::default() };
                 self.append_text(path, open, &text)?
             }
             appended => appended?,
         };
-        if let Some(covers) = covers.filter(|_| appended.start > self.live_bytes) {
-            // The file becomes another one.
-            (open.sound_bytes, open.is_named) = (None, false);
+        if let Some(covers) = covers
+            && appended.start > self.live_bytes
+        {
+            // Archiving replaces the file.
+            (open.valid_bytes, open.is_named) = (None, false);
             if let Err(error) = self.archive(name, path, covers.saturating_add(hidden)) {
-                // The transcript is whole as it is, or wholly replaced; the next compaction tries again.
-                tracing::warn!(%error, teammate = name, "what a compaction covers cannot be archived");
+                // The transcript is intact: either unchanged or replaced. The next compaction tries again.
+                tracing::warn!(%error, teammate = name, "cannot archive the records before a compaction");
             }
         }
         Ok(appended)
     }
 
-    /// Appends behind what is sound, and returns where the text lies then.
-    fn append_text(&self, path: &Path, open: &mut Open, text: &str) -> StoreResult<Range<u64>> {
-        let sound = open.sound_bytes.unwrap_or(0);
-        let left = if open.may_be_torn { left_behind(&*self.files, path, sound)? } else { Vec::new() };
-        let rest = rest_behind(&left, text.as_bytes());
+    /// Appends after the complete lines, and returns the range of `text` in the file.
+    fn append_text(&self, path: &Path, open: &mut OpenTranscript, text: &str) -> StoreResult<Range<u64>> {
+        let valid_bytes = open.valid_bytes.unwrap_or(0);
+        let left = if open.may_be_torn { unfinished_bytes(&*self.files, path, valid_bytes)? } else { Vec::new() };
+        let rest = missing_bytes(&left, text.as_bytes());
         open.may_be_torn = true;
-        let before = match self.files.append(path, &rest) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Somebody who is removing the folder above may take it away again at once.
-                let again = || self.files.create_folder(&self.folder).and_then(|()| self.files.append(path, &rest));
-                let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-                let tried = (1..FOLDER_TRIES).map(|_| again()).find(|tried| !tried.as_ref().is_err_and(gone));
-                tried.unwrap_or_else(again).map_err(failed("append to", path))?
+        let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        let mut appended = self.files.append(path, &rest);
+        for _ in 0..FOLDER_ATTEMPTS_MAX {
+            if !appended.as_ref().is_err_and(is_gone) {
+                break;
             }
-            other => other.map_err(failed("append to", path))?,
-        };
+            // A program that is removing the parent folder may remove the new one at once.
+            appended = self.files.create_folder(&self.folder).and_then(|()| self.files.append(path, &rest));
+        }
+        let before = appended.map_err(failed("append to", path))?;
         let end = before + rest.len() as u64;
         open.may_be_torn = false;
-        open.sound_bytes = Some(end);
+        open.valid_bytes = Some(end);
         open.is_named &= before > 0;
         Ok(end.saturating_sub(text.len() as u64)..end)
     }
 }
 
-impl Open {
-    /// Takes in whether what was appended is durable. What is not counts as torn: who tries again appends it no second time.
-    fn take_in(&mut self, appended: Option<Range<u64>>, is_durable: bool) {
+impl OpenTranscript {
+    /// Records if the appended bytes are durable. Bytes that are not durable count as torn, so that a retry does not append twice.
+    fn finish_append(&mut self, appended: Option<Range<u64>>, is_durable: bool) {
         if is_durable {
-            self.is_named |= self.sound_bytes.is_some();
-        } else if let Some(appended) = appended.filter(|appended| self.sound_bytes == Some(appended.end)) {
-            (self.sound_bytes, self.may_be_torn) = (Some(appended.start), true);
+            self.is_named |= self.valid_bytes.is_some();
+        } else if let Some(appended) = appended.filter(|appended| self.valid_bytes == Some(appended.end)) {
+            (self.valid_bytes, self.may_be_torn) = (Some(appended.start), true);
         }
     }
 
-    fn look_at(&mut self, bytes: &[u8]) {
-        let sound = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        self.sound_bytes = Some(sound as u64);
-        self.may_be_torn = sound < bytes.len();
+    fn measure(&mut self, bytes: &[u8]) {
+        let valid_bytes = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        self.valid_bytes = Some(valid_bytes as u64);
+        self.may_be_torn = valid_bytes < bytes.len();
     }
 }
 
-/// The record with another count of what it covers.
-fn shifted(mut record: Record, shift: impl Fn(u64) -> u64) -> Record {
+/// Returns the record with `shift` applied to its `covers`.
+fn map_covers(mut record: Record, shift: impl Fn(u64) -> u64) -> Record {
     if let Entry::Compaction { covers, .. } = &mut record.entry {
         *covers = shift(*covers);
     }

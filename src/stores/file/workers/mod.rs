@@ -1,11 +1,11 @@
-//! Workers: a record and a lock for each process that runs teammates, `.team/workers/<worker>.json` and `.lock`.
+//! Workers: each process that runs teammates has a record and a lock, `.team/workers/<worker>.json` and `.lock`.
 //!
-//! A worker holds its lock for life, so it is gone when the lock can be taken; where locks are not to be trusted (network file
-//! systems) a record that does not change for 30 s says so. Nothing here knows of tasks: whoever asks learns who lives,
-//! after the commands of those who do not have been ended.
+//! A worker holds its lock while it lives, so it is dead if another process can take the lock. Where locks are unreliable (network
+//! file systems), a record that is unchanged for 30 s means the same. The commands of a dead worker are ended before it is reported
+//! as dead.
 
-mod groups;
-pub mod lead;
+pub mod leader_lock;
+mod orphans;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -16,34 +16,34 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use crate::domain::record::{WorkerRecord, WorkerTeammate};
+use crate::domain::records::{WorkerRecord, WorkerTeammate};
 use crate::platform::{self, processes};
-use crate::ports::{Clock, StoreError, StoreResult, Survey, Tenure, Workers};
+use crate::ports::{Clock, LeaderStatus, StoreError, StoreResult, WorkerSurvey, Workers};
 use crate::stores::fs::{self, FileSystem, HeldLock};
 
-use super::replace::{Staged, sweep_temporaries};
+use super::atomic_write::{Staged, sweep_temporaries};
 use super::{blocking, failed};
-use lead::Leadership;
+use leader_lock::LeaderLock;
 
-/// How often a record is written though nothing but progress changed.
+/// The interval of writes of the record while only progress changes.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a record may stay as it is before its worker counts as gone, where locks are not to be trusted.
+/// The time after which the worker of an unchanged record counts as dead, where locks are unreliable.
 pub const LEASE: Duration = Duration::from_secs(30);
 
 /// The largest record that is read, in bytes.
 const RECORD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// A process as others tell it from those that had or will have its number.
+/// The identity of a process. Its start time distinguishes it from other processes with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Incarnation {
-    /// Its number.
+pub struct ProcessId {
+    /// The process id.
     pub pid: u32,
-    /// When it started, in milliseconds since boot.
+    /// The start time, in milliseconds since boot.
     pub started_ms: u64,
 }
 
-impl Incarnation {
+impl ProcessId {
     /// This process.
     #[must_use]
     pub fn own() -> Self {
@@ -51,7 +51,7 @@ impl Incarnation {
     }
 }
 
-/// The workers in their files.
+/// The workers in files.
 pub struct FileWorkers {
     inner: Arc<Inner>,
 }
@@ -60,13 +60,13 @@ struct Inner {
     files: Arc<dyn FileSystem>,
     clock: Arc<dyn Clock>,
     folder: PathBuf,
-    /// This process's record, without its teammates; `None` for one that only looks.
+    /// The record of this process, without its teammates; `None` for read-only access.
     own: Option<WorkerRecord>,
     me: String,
-    /// Whether records decide instead of locks.
+    /// True if the age of records decides instead of locks.
     by_lease: bool,
-    /// What keeps other leads out, in the process that leads.
-    leadership: OnceLock<Weak<Leadership>>,
+    /// The lock that excludes other leads, in the process that leads.
+    leadership: OnceLock<Weak<LeaderLock>>,
     state: Mutex<State>,
 }
 
@@ -75,14 +75,14 @@ struct State {
     held: Vec<HeldLock>,
     lock_inode: u64,
     written: Option<(Instant, BTreeMap<String, WorkerTeammate>)>,
-    /// Since when the others' records are as they are.
-    seen: HashMap<String, (Vec<u8>, Instant)>,
-    /// Workers whose files can be neither read nor locked, which was said.
-    odd: HashSet<String>,
+    /// The content of other records, and since when they are unchanged.
+    unchanged_since: HashMap<String, (Vec<u8>, Instant)>,
+    /// The workers whose files can be neither read nor locked, and that were logged.
+    warned: HashSet<String>,
 }
 
 impl FileWorkers {
-    /// Registers this process as a worker of `team`. It counts as living until the result is dropped or the process ends.
+    /// Registers this process as a worker of `team`. It counts as live until the result is dropped or the process ends.
     ///
     /// # Errors
     /// [`crate::ports::StoreError::Io`]. Blocks.
@@ -92,15 +92,15 @@ impl FileWorkers {
         team_folder: &Path,
         team: &str,
     ) -> StoreResult<Self> {
-        Self::register_as(&Incarnation::own(), files, clock, team_folder, team)
+        Self::register_as(&ProcessId::own(), files, clock, team_folder, team)
     }
 
-    /// As [`Self::register`], for a process that others know as `process`.
+    /// As [`Self::register`], for the process that others know as `process`.
     ///
     /// # Errors
     /// [`crate::ports::StoreError::Io`]. Blocks.
     pub fn register_as(
-        process: &Incarnation,
+        process: &ProcessId,
         files: Arc<dyn FileSystem>,
         clock: Arc<dyn Clock>,
         team_folder: &Path,
@@ -122,24 +122,24 @@ impl FileWorkers {
         };
         let workers = Self::new(files, clock, team_folder, me, Some(own));
         let inner = &workers.inner;
-        inner.files.create_folder(&inner.folder).map_err(failed("make", &inner.folder))?;
+        inner.files.create_folder(&inner.folder).map_err(failed("create", &inner.folder))?;
         sweep_temporaries(&*inner.files, &inner.folder)?;
         inner.hold_lock()?;
         inner.report(BTreeMap::new())?;
         Ok(workers)
     }
 
-    /// The same as the worker that leads, for as long as `leadership` lives.
+    /// Marks this worker as the lead, for as long as `leadership` lives.
     #[must_use]
-    pub fn leading(self, leadership: &Arc<Leadership>) -> Self {
-        // A worker is told once.
+    pub fn as_leader(self, leadership: &Arc<LeaderLock>) -> Self {
+        // This is set only once.
         let _ = self.inner.leadership.set(Arc::downgrade(leadership));
         self
     }
 
-    /// Looks at the workers without being one.
+    /// The workers for read-only access, without registration.
     #[must_use]
-    pub fn visit(files: Arc<dyn FileSystem>, clock: Arc<dyn Clock>, team_folder: &Path) -> Self {
+    pub fn open_read_only(files: Arc<dyn FileSystem>, clock: Arc<dyn Clock>, team_folder: &Path) -> Self {
         let me = format!("{}-visitor", std::process::id());
         Self::new(files, clock, team_folder, me, None)
     }
@@ -151,13 +151,13 @@ impl FileWorkers {
         me: String,
         own: Option<WorkerRecord>,
     ) -> Self {
-        let by_lease = files.distrusts_locks(team_folder).is_some();
+        let by_lease = files.unreliable_lock_file_system(team_folder).is_some();
         let folder = team_folder.join("workers");
         let (leadership, state) = (OnceLock::new(), Mutex::default());
         Self { inner: Arc::new(Inner { files, clock, folder, own, me, by_lease, leadership, state }) }
     }
 
-    /// The records of all workers, as they are; for display. Blocks.
+    /// The records of all workers, dead or live; for display. Blocks.
     ///
     /// # Errors
     /// [`crate::ports::StoreError::Io`].
@@ -166,14 +166,18 @@ impl FileWorkers {
         Ok(ids.iter().filter_map(|id| self.inner.record(id).ok().flatten()).collect())
     }
 
-    /// The records of the workers that live; for display: nothing is ended or tidied, and no lock is needed of one whose process is seen
-    /// to run. What cannot be read is passed over. Blocks.
+    /// The records of live workers; for display. Ends and removes nothing, and needs no lock for a process that it sees running.
+    /// Skips unreadable records. Blocks.
     ///
     /// # Errors
     /// [`crate::ports::StoreError::Io`].
-    pub fn living(&self) -> StoreResult<Vec<WorkerRecord>> {
+    pub fn live_records(&self) -> StoreResult<Vec<WorkerRecord>> {
         let ids = self.inner.ids()?;
-        Ok(ids.iter().filter(|id| self.inner.seems_to_live(id)).filter_map(|id| self.inner.known_record(id)).collect())
+        Ok(ids
+            .iter()
+            .filter(|id| self.inner.appears_live(id))
+            .filter_map(|id| self.inner.readable_record(id))
+            .collect())
     }
 }
 
@@ -188,14 +192,14 @@ impl Workers for FileWorkers {
         blocking(move || inner.report(teammates)).await
     }
 
-    async fn survey(&self) -> StoreResult<Survey> {
+    async fn reap_dead_workers(&self) -> StoreResult<WorkerSurvey> {
         let inner = Arc::clone(&self.inner);
         blocking(move || inner.survey()).await
     }
 
     async fn unrecorded(&self, ids: Vec<String>) -> StoreResult<HashSet<String>> {
         let inner = Arc::clone(&self.inner);
-        let lives = move |id: &String| !inner.has_file(id) && groups::id_lives(id);
+        let lives = move |id: &String| !inner.has_file(id) && orphans::is_id_live(id);
         blocking(move || Ok(ids.into_iter().filter(lives).collect())).await
     }
 
@@ -203,10 +207,10 @@ impl Workers for FileWorkers {
         self.inner.files.stop_waiting();
     }
 
-    async fn tenure(&self) -> StoreResult<Tenure> {
+    async fn leader_status(&self) -> StoreResult<LeaderStatus> {
         let inner = Arc::clone(&self.inner);
-        let look = |leadership: Arc<Leadership>| leadership.look();
-        blocking(move || inner.leadership.get().and_then(Weak::upgrade).map_or(Ok(Tenure::Held), look)).await
+        let check = |leadership: Arc<LeaderLock>| leadership.check();
+        blocking(move || inner.leadership.get().and_then(Weak::upgrade).map_or(Ok(LeaderStatus::Held), check)).await
     }
 }
 
@@ -223,12 +227,12 @@ impl Inner {
         self.folder.join(format!("{id}.json"))
     }
 
-    /// Takes this worker's own lock, for life.
+    /// Takes this worker's lock for its lifetime.
     fn hold_lock(&self) -> StoreResult<()> {
         let path = self.lock_path(&self.me);
-        // A survey may have it for a moment.
+        // A survey may hold it briefly.
         let held = fs::hold(&*self.files, &path).map_err(failed("lock", &path))?;
-        let stamp = self.files.stamp(&path).map_err(failed("look at", &path))?;
+        let stamp = self.files.stamp(&path).map_err(failed("inspect", &path))?;
         let mut state = self.state();
         state.held.push(held);
         state.lock_inode = stamp.inode;
@@ -243,19 +247,19 @@ impl Inner {
         let inode = self.files.stamp(&lock).map_or(0, |stamp| stamp.inode);
         let was_removed = inode != self.state().lock_inode;
         if was_removed {
-            tracing::warn!(lock = %lock.display(), "somebody removed this worker's lock; it is made anew");
-            self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
+            tracing::warn!(lock = %lock.display(), "this worker's lock was removed; creating it again");
+            self.files.create_folder(&self.folder).map_err(failed("create", &self.folder))?;
             self.hold_lock()?;
         }
         let mut state = self.state();
         if was_removed || self.files.stamp(&self.record_path(&self.me)).is_err() {
             state.written = None;
         }
-        let is_told = state
+        let is_written = state
             .written
             .as_ref()
-            .is_some_and(|(at, written)| at.elapsed() < HEARTBEAT_INTERVAL && says_the_same(written, &teammates));
-        if is_told {
+            .is_some_and(|(at, written)| at.elapsed() < HEARTBEAT_INTERVAL && is_unchanged(written, &teammates));
+        if is_written {
             return Ok(());
         }
         let record = WorkerRecord {
@@ -264,19 +268,19 @@ impl Inner {
             teammates: teammates.clone(),
             ..own.clone()
         };
-        // Nothing in a record has keys that are not strings, so writing it cannot fail.
+        // All keys of a record are strings, so this cannot fail.
         let text = serde_json::to_string_pretty(&record).unwrap_or_default() + "\n";
         Staged::write(&*self.files, &self.folder, &format!("{}.json", self.me), text.as_bytes())?.commit()?;
         state.written = Some((Instant::now(), teammates));
         Ok(())
     }
 
-    /// Whether anything tells of this worker.
+    /// Returns true if this worker has a record or a lock.
     fn has_file(&self, id: &str) -> bool {
         [self.record_path(id), self.lock_path(id)].iter().any(|path| self.files.stamp(path).is_ok())
     }
 
-    /// Ids of all that have a record or a lock.
+    /// The ids of all workers with a record or a lock.
     fn ids(&self) -> StoreResult<BTreeSet<String>> {
         let names = match self.files.list(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -284,12 +288,12 @@ impl Inner {
         };
         let id = |name: &String| {
             let id = name.strip_suffix(".json").or_else(|| name.strip_suffix(".lock"))?;
-            (!id.starts_with('.')).then(|| id.to_owned())
+            if id.starts_with('.') { None } else { Some(id.to_owned()) }
         };
         Ok(names.iter().filter_map(id).collect())
     }
 
-    /// A worker's record; `None` where there is none, or the file is no record of this worker.
+    /// A worker's record; `None` if it is missing or names another worker.
     fn record(&self, id: &str) -> StoreResult<Option<WorkerRecord>> {
         let path = self.record_path(id);
         match self.files.read(&path, 0, RECORD_BYTES_MAX) {
@@ -302,18 +306,18 @@ impl Inner {
         }
     }
 
-    fn survey(&self) -> StoreResult<Survey> {
-        let mut survey = Survey::default();
+    fn survey(&self) -> StoreResult<WorkerSurvey> {
+        let mut survey = WorkerSurvey::default();
         let ids = self.ids()?;
-        self.state().seen.retain(|id, _| ids.contains(id));
+        self.state().unchanged_since.retain(|id, _| ids.contains(id));
         for id in ids.into_iter().filter(|id| *id != self.me) {
             match self.end_if_dead(&id) {
                 Ok(Some(record)) => survey.dead.extend(record),
                 Ok(None) => {
                     survey.live.insert(id);
                 }
-                Err(error) if is_odd(&error) => {
-                    self.warn_of(&id, &error);
+                Err(error) if is_permanent(&error) => {
+                    self.warn_once(&id, &error);
                     if self.lives_by_record(&id) {
                         survey.live.insert(id);
                     }
@@ -327,68 +331,68 @@ impl Inner {
         Ok(survey)
     }
 
-    /// Ends what a dead worker left, and returns its record, where there is one; `None` for a worker that lives.
+    /// Ends the commands of a dead worker, and returns its record if there is one; `None` for a live worker.
     fn end_if_dead(&self, id: &str) -> StoreResult<Option<Option<WorkerRecord>>> {
-        self.find_dead(id)?.map(|held| self.bury(id, held)).transpose()
+        self.check_dead(id)?.map(|held| self.remove_dead_worker(id, held)).transpose()
     }
 
-    /// Returns true if a worker lives, for display.
-    fn seems_to_live(&self, id: &str) -> bool {
-        if self.known_record(id).is_some_and(|record| groups::process_lives(&record)) {
+    /// Returns true if a worker appears to live, for display.
+    fn appears_live(&self, id: &str) -> bool {
+        if self.readable_record(id).is_some_and(|record| orphans::is_process_live(&record)) {
             return true;
         }
-        match self.find_dead(id) {
+        match self.check_dead(id) {
             Ok(dead) => dead.is_none(),
             Err(error) => {
-                tracing::debug!(%error, "a worker's lock cannot be tried");
+                tracing::debug!(%error, "cannot try a worker's lock");
                 self.lives_by_record(id)
             }
         }
     }
 
-    /// Returns true if a worker lives by its id and its record alone, for a lock that cannot be tried: its process runs on this machine, or a
-    /// worker of another machine gave a sign of life just now.
+    /// Returns true if a worker lives according to its id and record alone, for a lock that cannot be tried. Its process must run on
+    /// this machine, or its record from another machine must have a recent heartbeat.
     fn lives_by_record(&self, id: &str) -> bool {
         let is_fresh = |record: WorkerRecord| {
-            !groups::is_of_this_boot(&record) && self.clock.now().since(record.heartbeat) < LEASE
+            !orphans::is_of_this_boot(&record) && self.clock.now().since(record.heartbeat) < LEASE
         };
-        groups::id_lives(id) || self.known_record(id).is_some_and(is_fresh)
+        orphans::is_id_live(id) || self.readable_record(id).is_some_and(is_fresh)
     }
 
-    /// A worker's record, where it can be read.
-    fn known_record(&self, id: &str) -> Option<WorkerRecord> {
+    /// A worker's record, if it can be read.
+    fn readable_record(&self, id: &str) -> Option<WorkerRecord> {
         self.record(id).unwrap_or_else(|error| {
-            self.warn_of(id, &error);
+            self.warn_once(id, &error);
             None
         })
     }
 
-    /// Says once that a worker's files are passed over.
-    fn warn_of(&self, id: &str, error: &StoreError) {
-        if self.state().odd.insert(id.to_owned()) {
-            tracing::warn!("{error}; it is passed over, remove it if no team runs");
+    /// Logs once that a worker's files are ignored.
+    fn warn_once(&self, id: &str, error: &StoreError) {
+        if self.state().warned.insert(id.to_owned()) {
+            tracing::warn!("{error}; ignoring it. Remove it if no team runs");
         }
     }
 
-    /// Whether a worker is gone; its lock then, as far as there is one.
-    fn find_dead(&self, id: &str) -> StoreResult<Option<Option<HeldLock>>> {
+    /// Returns `Some` for a dead worker, with its lock if it has one.
+    fn check_dead(&self, id: &str) -> StoreResult<Option<Option<HeldLock>>> {
         if self.by_lease {
-            return Ok(self.has_fallen_silent(id)?.then_some(None));
+            return Ok(self.is_silent(id)?.then_some(None));
         }
         let path = self.lock_path(id);
         match self.files.stamp(&path) {
             Ok(_) => Ok(self.files.hold(&path).map_err(failed("lock", &path))?.map(Some)),
-            // Somebody removed the lock: that says nothing about the worker.
+            // The lock was removed, so only the process decides.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let lives = self.record(id)?.is_some_and(|record| groups::process_lives(&record));
+                let lives = self.record(id)?.is_some_and(|record| orphans::is_process_live(&record));
                 Ok((!lives).then_some(None))
             }
-            Err(error) => Err(failed("look at", &path)(error)),
+            Err(error) => Err(failed("inspect", &path)(error)),
         }
     }
 
-    /// Whether a record has been the same for [`LEASE`], by a clock that does not jump and stands still in suspend.
-    fn has_fallen_silent(&self, id: &str) -> StoreResult<bool> {
+    /// Returns true if a record was unchanged for [`LEASE`], by a clock that does not jump and stops during suspend.
+    fn is_silent(&self, id: &str) -> StoreResult<bool> {
         let path = self.record_path(id);
         let bytes = match self.files.read(&path, 0, RECORD_BYTES_MAX) {
             Ok((bytes, _)) => bytes,
@@ -396,19 +400,20 @@ impl Inner {
             Err(error) => return Err(failed("read", &path)(error)),
         };
         let mut state = self.state();
-        let seen = state.seen.entry(id.to_owned()).or_insert_with(|| (bytes.clone(), Instant::now()));
-        if seen.0 != bytes {
-            *seen = (bytes, Instant::now());
+        let unchanged_since =
+            state.unchanged_since.entry(id.to_owned()).or_insert_with(|| (bytes.clone(), Instant::now()));
+        if unchanged_since.0 != bytes {
+            *unchanged_since = (bytes, Instant::now());
         }
-        Ok(seen.1.elapsed() >= LEASE)
+        Ok(unchanged_since.1.elapsed() >= LEASE)
     }
 
-    /// Ends what a dead worker left running, then removes its record and its lock. The lock is held meanwhile, so that
-    /// nobody else takes its claims before its commands have ended; its name is never used again.
-    fn bury(&self, id: &str, held: Option<HeldLock>) -> StoreResult<Option<WorkerRecord>> {
+    /// Ends the commands of a dead worker, then removes its record and its lock. Holds the lock meanwhile, so that no other process
+    /// reclaims its tasks before its commands have ended. The worker's id is never used again.
+    fn remove_dead_worker(&self, id: &str, held: Option<HeldLock>) -> StoreResult<Option<WorkerRecord>> {
         let record = self.record(id)?;
         if let Some(record) = &record {
-            groups::end_groups(record);
+            orphans::end_groups(record);
         }
         for path in [self.record_path(id), self.lock_path(id)] {
             match self.files.remove(&path) {
@@ -427,7 +432,7 @@ impl Drop for Inner {
         let runs = |teammate: &WorkerTeammate| !teammate.process_groups.is_empty();
         let has_commands = state.written.as_ref().is_some_and(|(_, teammates)| teammates.values().any(runs));
         if self.own.is_some() && !has_commands {
-            // A worker that ends in order leaves nothing; commands it left running are ended by the next survey of another.
+            // A worker that ends normally removes its files. If commands still run, the next survey of another worker ends them.
             for path in [self.record_path(&self.me), self.lock_path(&self.me)] {
                 let _ = self.files.remove(&path);
             }
@@ -436,14 +441,14 @@ impl Drop for Inner {
 }
 
 /// Returns true if the reason is the file itself, which a retry does not change.
-fn is_odd(error: &StoreError) -> bool {
+fn is_permanent(error: &StoreError) -> bool {
     use io::ErrorKind::{FileTooLarge, InvalidInput, IsADirectory, NotADirectory, PermissionDenied};
     let StoreError::Io { source, .. } = error else { return false };
     [FileTooLarge, InvalidInput, IsADirectory, NotADirectory, PermissionDenied].contains(&source.kind())
 }
 
-/// Whether both say the same but for progress.
-fn says_the_same(a: &BTreeMap<String, WorkerTeammate>, b: &BTreeMap<String, WorkerTeammate>) -> bool {
+/// Returns true if both are equal except for progress.
+fn is_unchanged(a: &BTreeMap<String, WorkerTeammate>, b: &BTreeMap<String, WorkerTeammate>) -> bool {
     let fixed = |teammate: &WorkerTeammate| WorkerTeammate { progress: Default::default(), ..teammate.clone() };
     a.len() == b.len() && a.iter().zip(b).all(|((a, x), (b, y))| a == b && fixed(x) == fixed(y))
 }

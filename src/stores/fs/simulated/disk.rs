@@ -1,4 +1,4 @@
-//! What lies on the simulated disk, what of it is durable, and what a power cut leaves.
+//! The content of the simulated disk: current and durable names and bytes, and the result of a power cut.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use super::*;
 
 impl Disk {
-    pub(super) fn survivors(&self, dice: &mut Dice) -> Self {
+    pub(super) fn survivors(&self, random: &mut FaultRandom) -> Self {
         let mut after = Self { inodes: self.inodes.clone(), garbage_at: GARBAGE_FILES_MAX, ..Self::default() };
         after.tree = self.durable.clone();
-        let mut lost: Vec<&Renaming> = Vec::new();
-        for renaming in &self.pending {
-            if dice.keeps() && !lost.iter().any(|earlier| renaming.builds_on(earlier)) {
-                after.apply(renaming);
-                after.carry(renaming);
+        let mut lost: Vec<&NameChange> = Vec::new();
+        for change in &self.pending {
+            if random.keeps() && !lost.iter().any(|earlier| change.builds_on(earlier)) {
+                after.apply(change);
+                after.carry(change);
             } else {
-                lost.push(renaming);
+                lost.push(change);
             }
         }
         after.durable = after.tree.clone();
@@ -23,17 +23,17 @@ impl Disk {
         ids.sort_unstable();
         for id in ids {
             if let Some(inode) = after.inodes.get_mut(&id) {
-                inode.bytes = inode.survivor(dice);
+                inode.bytes = inode.survivor(random);
                 inode.settle();
             }
         }
-        after.throw_garbage_away();
+        after.remove_unreferenced();
         after
     }
 
-    /// What processes see from now on.
-    pub(super) fn apply(&mut self, renaming: &Renaming) {
-        for (name, node) in &renaming.names {
+    /// Applies a change to the names that processes see.
+    pub(super) fn apply(&mut self, change: &NameChange) {
+        for (name, node) in &change.names {
             set(&mut self.tree, name, *node);
         }
     }
@@ -43,29 +43,28 @@ impl Disk {
             let inode = self.inodes.get(&id)?;
             Some((id, inode.version, Arc::clone(&inode.bytes)))
         });
-        let renaming = Renaming { names, carries };
-        self.apply(&renaming);
-        self.pending.push(renaming);
+        let change = NameChange { names, carried_bytes: carries };
+        self.apply(&change);
+        self.pending.push(change);
         if self.inodes.len() > self.garbage_at {
-            self.throw_garbage_away();
+            self.remove_unreferenced();
             self.garbage_at = self.inodes.len() + GARBAGE_FILES_MAX;
         }
     }
 
-    /// Makes a change of names durable.
-    pub(super) fn keep(&mut self, renaming: &Renaming) {
-        for (name, node) in &renaming.names {
+    pub(super) fn make_durable(&mut self, change: &NameChange) {
+        for (name, node) in &change.names {
             set(&mut self.durable, name, *node);
         }
-        self.carry(renaming);
+        self.carry(change);
     }
 
-    pub(super) fn carry(&mut self, renaming: &Renaming) {
-        let Some((id, version, bytes)) = &renaming.carries else {
+    pub(super) fn carry(&mut self, change: &NameChange) {
+        let Some((id, version, bytes)) = &change.carried_bytes else {
             return;
         };
         if let Some(inode) = self.inodes.get_mut(id).filter(|inode| inode.durable_version < *version) {
-            inode.is_grown_only &= inode.bytes.starts_with(bytes);
+            inode.is_append_only &= inode.bytes.starts_with(bytes);
             inode.durable = Arc::clone(bytes);
             inode.durable_version = *version;
         }
@@ -73,29 +72,27 @@ impl Disk {
 
     pub(super) fn sync_folder(&mut self, folder: &Path) {
         let pending = std::mem::take(&mut self.pending);
-        let mut wanted: Vec<bool> = pending.iter().map(|renaming| renaming.concerns(folder)).collect();
+        let mut is_synced: Vec<bool> = pending.iter().map(|change| change.concerns(folder)).collect();
         for later in (0..pending.len()).rev() {
-            if wanted[later] {
+            if is_synced[later] {
                 for earlier in 0..later {
-                    wanted[earlier] |= pending[later].builds_on(&pending[earlier]);
+                    is_synced[earlier] |= pending[later].builds_on(&pending[earlier]);
                 }
             }
         }
-        for (renaming, wanted) in pending.into_iter().zip(wanted) {
-            if wanted {
-                self.keep(&renaming);
+        for (change, is_synced) in pending.into_iter().zip(is_synced) {
+            if is_synced {
+                self.make_durable(&change);
             } else {
-                self.pending.push(renaming);
+                self.pending.push(change);
             }
         }
     }
 
-    pub(super) fn throw_garbage_away(&mut self) {
+    pub(super) fn remove_unreferenced(&mut self) {
         let named = |node: &Node| if let Node::File(id) = node { Some(*id) } else { None };
         let mut used: HashSet<u64> = self.tree.values().chain(self.durable.values()).filter_map(named).collect();
-        used.extend(
-            self.pending.iter().flat_map(|renaming| &renaming.names).filter_map(|(_, node)| named(node.as_ref()?)),
-        );
+        used.extend(self.pending.iter().flat_map(|change| &change.names).filter_map(|(_, node)| named(node.as_ref()?)));
         self.inodes.retain(|id, _| used.contains(id));
     }
 
@@ -122,7 +119,7 @@ impl Disk {
         }
     }
 
-    /// The file at `path`, made where there is none.
+    /// The file at `path`, created if it is missing.
     pub(super) fn open(&mut self, path: &Path) -> io::Result<u64> {
         match self.file(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -132,13 +129,13 @@ impl Disk {
         let id = self.next_inode;
         self.next_inode += 1;
         let modified_ns = self.tick();
-        self.inodes.insert(id, Inode { is_grown_only: true, modified_ns, ..Inode::default() });
+        self.inodes.insert(id, Inode { is_append_only: true, modified_ns, ..Inode::default() });
         self.change_names(vec![(path.to_owned(), Some(Node::File(id)))], None);
-        self.watches.tell(path, None);
+        self.watches.notify(path, None);
         Ok(id)
     }
 
-    /// Adds bytes to a file, as many as fit.
+    /// Appends bytes to a file, as many as fit.
     pub(super) fn extend(&mut self, id: u64, bytes: &[u8], bytes_max: u64) -> io::Result<()> {
         let free = if bytes_max == u64::MAX { u64::MAX } else { bytes_max.saturating_sub(self.used_bytes()) };
         let fitting = bytes.len().min(usize::try_from(free).unwrap_or(usize::MAX));
@@ -161,8 +158,8 @@ impl Disk {
     pub(super) fn tick(&mut self) -> i128 {
         self.clock_ns += TICK_NS;
         match self.now_ns {
-            // Writes of one moment still differ.
-            Some(now_ns) => now_ns + (self.clock_ns - CLOCK_START_NS) / TICK_NS % GRAIN_NS,
+            // Writes at the same time still get different stamps.
+            Some(now_ns) => now_ns + (self.clock_ns - CLOCK_START_NS) / TICK_NS % SAME_TIME_RANGE_NS,
             None => self.clock_ns,
         }
     }

@@ -1,20 +1,20 @@
-//! A disk in memory whose power can be cut: for tests of what survives.
+//! A disk in memory whose power can be cut: for crash tests.
 //!
-//! Until [`SimulatedDisk::crash`] it behaves like any file system. A crash keeps what was synced, and of the rest what its seed
-//! picks. It is meaner than the disks people have, within these bounds:
+//! Until [`SimulatedDisk::crash`] it behaves like any file system. A crash keeps everything synced, and of the rest a part that the
+//! seed selects. It loses more than real disks do, within these limits:
 //!
-//! - *Bytes* of a file that was not synced since it was written may be the synced ones, the new ones, a beginning of the new
-//!   ones, or a beginning and then zeros up to the new size. Bytes that were synced and only appended to stay.
-//! - *Names* (new files, renames, removals, exchanges, folders) are each kept or lost as a whole and in any combination, but for this:
-//!   one that builds on an earlier one (it concerns a name that one concerned, or lies in a folder that one made) is kept only
-//!   with it. `sync_folder` keeps all that concern names in the folder, with what they build on. A name that is kept says nothing
-//!   about the file's bytes.
-//! - With [`DiskOptions::renames_after_bytes`], as on ext4, btrfs and zfs, a rename that replaces a file is kept only together with the bytes
-//!   the renamed file had then. New names and exchanges promise nothing even there.
+//! - *Bytes:* an unsynced file has the synced bytes, the new bytes, a beginning of the new bytes, or such a beginning with
+//!   zeros up to the new size. Synced bytes stay if the file was only appended to.
+//! - *Names:* changes (new files, renames, removals, exchanges, folders) are each kept or lost as a whole, in any combination. A
+//!   change that builds on an earlier one is kept only with it. It does so if it concerns a name that the earlier one concerned, or
+//!   a name in a folder that the earlier one created. `sync_folder` keeps all changes of names in the folder, with those that they
+//!   build on. A kept name does not imply the file's bytes.
+//! - *Order:* [`DiskOptions::renames_after_bytes`] behaves like ext4, btrfs and zfs. A rename that replaces a file is kept only
+//!   together with the bytes that the renamed file had then. New names and exchanges promise nothing even there.
 //!
-//! Stamps are exact: no two writes have the same time, which lies in the past unless [`SimulatedDisk::set_clock`] says what time it is.
-//! Watches tell all, and end with the crash, as do locks, which are those of one machine. A process that is killed while the machine
-//! lives on is [`super::dying`]'s to play, around a clone of the disk.
+//! Stamps are exact: no two writes have the same time. Times lie in the past unless [`SimulatedDisk::set_clock`] sets the clock.
+//! Watches report everything. They end with the crash, as do locks. For a kill of the process on a running machine, wrap a clone of
+//! the disk in [`super::fault_injection`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -23,27 +23,27 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{FileKind, FileSystem, FolderWatch, HeldLock, LOCK_WAIT_MAX, LockTimeout, Stamp};
+use super::{FileKind, FileStamp, FileSystem, FolderWatch, HeldLock, LOCK_WAIT_MAX, LockTimeout};
 use crate::platform;
 
 mod disk;
 mod watch;
 
-/// Unreferenced files are thrown away once there are this many more than after the last time.
+/// Unreferenced files are removed after this many new files.
 const GARBAGE_FILES_MAX: usize = 4096;
 
-/// The disk's clock starts here (2023-11-14) and moves with each write alone: runs can be repeated.
+/// The start of the disk's clock (2023-11-14). Only writes advance it, so that runs can be repeated.
 const CLOCK_START_NS: i128 = 1_700_000_000_000_000_000;
 const TICK_NS: i128 = 1_000_003;
-/// Nanoseconds by which writes of one moment are told apart.
-const GRAIN_NS: i128 = 1_000_000;
+/// The range in which writes at the same clock time differ, in nanoseconds.
+const SAME_TIME_RANGE_NS: i128 = 1_000_000;
 
-/// What kind of disk it is.
+/// The properties of a simulated disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// Whether a rename over an existing file becomes durable only after the renamed file's bytes.
+    /// True if a rename over an existing file becomes durable only after the renamed file's bytes.
     pub renames_after_bytes: bool,
-    /// Bytes all files together may have; a write beyond takes what fits and fails.
+    /// The size of all files together, in bytes. A larger write stores the part that fits and fails.
     pub bytes_max: u64,
 }
 
@@ -53,7 +53,7 @@ impl Default for DiskOptions {
     }
 }
 
-/// A disk in memory. Clones are the same disk, as several processes see it.
+/// A disk in memory. Clones are the same disk, as seen by several processes.
 #[derive(Clone)]
 pub struct SimulatedDisk {
     shared: Arc<Shared>,
@@ -71,30 +71,30 @@ enum Node {
     File(u64),
 }
 
-/// Names in the order of their bytes: paths compare by their parts, which takes long.
+/// Paths in the order of their bytes: the comparison of `Path` by components is slow.
 type Tree = BTreeMap<OsString, Node>;
 type Bytes = Arc<Vec<u8>>;
 
-/// A file, whatever its name.
+/// A file, independent of its names.
 #[derive(Debug, Clone, Default)]
 struct Inode {
     bytes: Bytes,
-    /// Counts its writes.
+    /// Increases with each write.
     version: u64,
     modified_ns: i128,
-    /// What is on the disk for certain, and of which version.
+    /// The durable bytes, of version `durable_version`.
     durable: Bytes,
     durable_version: u64,
-    /// Whether all that was written since was appended.
-    is_grown_only: bool,
+    /// True if all later writes were appends.
+    is_append_only: bool,
 }
 
 /// One change of names, kept or lost as a whole.
 #[derive(Debug, Clone)]
-struct Renaming {
+struct NameChange {
     names: Vec<(PathBuf, Option<Node>)>,
-    /// Bytes that are durable once it is: file, version, bytes.
-    carries: Option<(u64, u64, Bytes)>,
+    /// Bytes that become durable with it: file, version, bytes.
+    carried_bytes: Option<(u64, u64, Bytes)>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -103,15 +103,15 @@ struct Disk {
     inodes: HashMap<u64, Inode>,
     next_inode: u64,
     clock_ns: i128,
-    /// What processes see.
+    /// The names as processes see them.
     tree: Tree,
-    /// The names that are on the disk for certain.
+    /// The durable names.
     durable: Tree,
-    /// What is between the two, oldest first.
-    pending: Vec<Renaming>,
+    /// The changes that are not durable, oldest first.
+    pending: Vec<NameChange>,
     locks: HashSet<PathBuf>,
     watches: watch::Watches,
-    /// What time it is, where somebody says so.
+    /// The time set by [`SimulatedDisk::set_clock`].
     now_ns: Option<i128>,
     garbage_at: usize,
 }
@@ -123,7 +123,7 @@ impl Default for SimulatedDisk {
 }
 
 impl SimulatedDisk {
-    /// An empty disk. All folders above and including those made with `create_folder` are simulated; nothing real is touched.
+    /// An empty disk. All folders are simulated; no real file is touched.
     #[must_use]
     pub fn new(options: DiskOptions) -> Self {
         let mut disk =
@@ -137,12 +137,12 @@ impl SimulatedDisk {
         Self { shared: Arc::new(Shared { options, disk: Mutex::new(disk), unlocked: Condvar::new() }) }
     }
 
-    /// Cuts the power: every later call on this disk fails. Returns the disk as the next start finds it; `seed` picks what
-    /// of the unsynced survived. Seed 0 keeps none of it; seed 1 keeps all names, and the old bytes.
+    /// Cuts the power: every later call on this disk fails. Returns the disk as the next start finds it. `seed` selects the unsynced
+    /// changes that survive: seed 0 keeps none, seed 1 keeps all names and the old bytes.
     #[must_use]
     pub fn crash(&self, seed: u64) -> Self {
         let mut disk = self.shared.lock();
-        let mut after = disk.survivors(&mut Dice::new(seed));
+        let mut after = disk.survivors(&mut FaultRandom::new(seed));
         after.clock_ns = disk.clock_ns;
         after.now_ns = disk.now_ns;
         after.next_inode = disk.next_inode;
@@ -153,7 +153,7 @@ impl SimulatedDisk {
         Self::of(self.shared.options, after)
     }
 
-    /// Another disk that is as this one is now, unsynced things included; no locks are held on it.
+    /// A copy of this disk, including unsynced changes, without locks.
     #[must_use]
     pub fn fork(&self) -> Self {
         let now = self.shared.lock();
@@ -161,12 +161,12 @@ impl SimulatedDisk {
         Self::of(self.shared.options, copy)
     }
 
-    /// Says what time it is, in nanoseconds since 1970: stamps go by it from now on.
+    /// Sets the clock for stamps, in nanoseconds since 1970.
     pub fn set_clock(&self, now_ns: i128) {
         self.shared.lock().now_ns = Some(now_ns);
     }
 
-    /// The files there are, and what is in them.
+    /// The files and their bytes.
     #[must_use]
     pub fn contents(&self) -> BTreeMap<PathBuf, Arc<Vec<u8>>> {
         let disk = self.shared.lock();
@@ -177,7 +177,7 @@ impl SimulatedDisk {
         disk.tree.iter().filter_map(|(path, node)| Some((PathBuf::from(path), bytes(node)?))).collect()
     }
 
-    /// The locks that are held.
+    /// The held locks, sorted.
     #[must_use]
     pub fn locks(&self) -> Vec<PathBuf> {
         let mut locks: Vec<PathBuf> = self.shared.lock().locks.iter().cloned().collect();
@@ -185,12 +185,12 @@ impl SimulatedDisk {
         locks
     }
 
-    /// Makes all durable, as minutes of rest would.
-    pub fn settle(&self) {
+    /// Makes everything durable, as minutes without activity would.
+    pub fn make_all_durable(&self) {
         let mut disk = self.shared.lock();
         let pending = std::mem::take(&mut disk.pending);
-        for renaming in pending {
-            disk.keep(&renaming);
+        for change in pending {
+            disk.make_durable(&change);
         }
         for inode in disk.inodes.values_mut() {
             inode.settle();
@@ -209,26 +209,26 @@ impl Shared {
     }
 }
 
-/// Picks by seed (splitmix64).
-struct Dice {
+/// A random generator with a seed (splitmix64).
+struct FaultRandom {
     state: u64,
-    /// How many of 256 names are kept; fixed for one crash, so that some crashes lose nearly all and some nearly nothing.
+    /// The count of names kept out of 256. Fixed for a crash, so that some crashes lose nearly everything and some nearly nothing.
     keeps_of_256: u64,
     keeps_old_bytes: bool,
 }
 
-impl Dice {
+impl FaultRandom {
     fn new(seed: u64) -> Self {
-        let mut dice = Self { state: seed, keeps_of_256: 0, keeps_old_bytes: seed <= 1 };
-        dice.keeps_of_256 = match seed {
+        let mut random = Self { state: seed, keeps_of_256: 0, keeps_old_bytes: seed <= 1 };
+        random.keeps_of_256 = match seed {
             0 => 0,
             1 => 256,
-            _ => [16, 128, 240][dice.roll(3)],
+            _ => [16, 128, 240][random.next_random(3)],
         };
-        dice
+        random
     }
 
-    fn roll(&mut self, sides: usize) -> usize {
+    fn next_random(&mut self, sides: usize) -> usize {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -237,7 +237,7 @@ impl Dice {
     }
 
     fn keeps(&mut self) -> bool {
-        (self.roll(256) as u64) < self.keeps_of_256
+        (self.next_random(256) as u64) < self.keeps_of_256
     }
 }
 
@@ -245,17 +245,17 @@ impl Inode {
     fn settle(&mut self) {
         self.durable = Arc::clone(&self.bytes);
         self.durable_version = self.version;
-        self.is_grown_only = true;
+        self.is_append_only = true;
     }
 
-    /// The bytes the next start finds.
-    fn survivor(&self, dice: &mut Dice) -> Bytes {
-        if self.version == self.durable_version || dice.keeps_old_bytes {
+    /// The bytes after a crash.
+    fn survivor(&self, random: &mut FaultRandom) -> Bytes {
+        if self.version == self.durable_version || random.keeps_old_bytes {
             return Arc::clone(&self.durable);
         }
-        let certain = if self.is_grown_only { self.durable.len() } else { 0 };
-        let cut = certain + dice.roll(self.bytes.len() - certain + 1);
-        match dice.roll(4) {
+        let certain = if self.is_append_only { self.durable.len() } else { 0 };
+        let cut = certain + random.next_random(self.bytes.len() - certain + 1);
+        match random.next_random(4) {
             0 => Arc::clone(&self.durable),
             1 => Arc::clone(&self.bytes),
             2 => Arc::new(self.bytes[..cut].to_vec()),
@@ -268,7 +268,7 @@ impl Inode {
     }
 }
 
-impl Renaming {
+impl NameChange {
     fn builds_on(&self, earlier: &Self) -> bool {
         let lies_in = |name: &OsStr, folder: &OsStr| {
             let rest = name.as_encoded_bytes().strip_prefix(folder.as_encoded_bytes());
@@ -288,13 +288,13 @@ impl Renaming {
     }
 }
 
-/// Ends a lock when dropped.
-struct Locked {
+/// Releases a lock when dropped.
+struct HeldSimulatedLock {
     shared: Arc<Shared>,
     path: PathBuf,
 }
 
-impl Drop for Locked {
+impl Drop for HeldSimulatedLock {
     fn drop(&mut self) {
         self.shared.lock().locks.remove(&self.path);
         self.shared.unlocked.notify_all();
@@ -302,11 +302,14 @@ impl Drop for Locked {
 }
 
 impl SimulatedDisk {
-    /// Takes the lock on `path`, at once or never.
-    fn try_lock(&self, disk: &mut Disk, path: &Path) -> io::Result<Option<Locked>> {
+    /// Takes the lock on `path` without waiting.
+    fn try_lock(&self, disk: &mut Disk, path: &Path) -> io::Result<Option<HeldSimulatedLock>> {
         disk.open(path)?;
         let is_free = disk.locks.insert(path.to_owned());
-        Ok(is_free.then(|| Locked { shared: Arc::clone(&self.shared), path: path.to_owned() }))
+        if !is_free {
+            return Ok(None);
+        }
+        Ok(Some(HeldSimulatedLock { shared: Arc::clone(&self.shared), path: path.to_owned() }))
     }
 }
 
@@ -327,19 +330,19 @@ impl FileSystem for SimulatedDisk {
         }
     }
 
-    fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+    fn stamp(&self, path: &Path) -> io::Result<FileStamp> {
         let mut disk = self.disk()?;
         match disk.node(path)? {
-            Node::Folder => Ok(Stamp { kind: FileKind::Folder, bytes: 0, modified_ns: 0, inode: 0 }),
+            Node::Folder => Ok(FileStamp { kind: FileKind::Folder, bytes: 0, modified_ns: 0, inode: 0 }),
             Node::File(id) => {
                 let inode = disk.inode(id)?;
                 let bytes = inode.bytes.len() as u64;
-                Ok(Stamp { kind: FileKind::File, bytes, modified_ns: inode.modified_ns, inode: id })
+                Ok(FileStamp { kind: FileKind::File, bytes, modified_ns: inode.modified_ns, inode: id })
             }
         }
     }
 
-    fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, Stamp)> {
+    fn read(&self, path: &Path, offset: u64, bytes_max: u64) -> io::Result<(Vec<u8>, FileStamp)> {
         let stamp = self.stamp(path)?;
         if stamp.kind != FileKind::File {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
@@ -365,7 +368,7 @@ impl FileSystem for SimulatedDisk {
         }
         for path in missing.into_iter().rev() {
             disk.change_names(vec![(path.to_owned(), Some(Node::Folder))], None);
-            disk.watches.tell(path, None);
+            disk.watches.notify(path, None);
         }
         Ok(())
     }
@@ -374,9 +377,9 @@ impl FileSystem for SimulatedDisk {
         let mut disk = self.disk()?;
         let id = disk.open(path)?;
         let inode = disk.inode(id)?;
-        inode.is_grown_only &= inode.bytes.is_empty();
+        inode.is_append_only &= inode.bytes.is_empty();
         inode.bytes = Bytes::default();
-        disk.watches.tell(path, None);
+        disk.watches.notify(path, None);
         disk.extend(id, bytes, self.shared.options.bytes_max)
     }
 
@@ -384,7 +387,7 @@ impl FileSystem for SimulatedDisk {
         let mut disk = self.disk()?;
         let id = disk.open(path)?;
         let before = disk.inode(id)?.bytes.len() as u64;
-        disk.watches.tell(path, None);
+        disk.watches.notify(path, None);
         disk.extend(id, bytes, self.shared.options.bytes_max).map(|()| before)
     }
 
@@ -414,8 +417,8 @@ impl FileSystem for SimulatedDisk {
         };
         let carries = (replaces && self.shared.options.renames_after_bytes).then_some(id);
         disk.change_names(vec![(from.to_owned(), None), (to.to_owned(), Some(Node::File(id)))], carries);
-        disk.watches.tell(from, None);
-        disk.watches.tell(to, Some(from));
+        disk.watches.notify(from, None);
+        disk.watches.notify(to, Some(from));
         Ok(())
     }
 
@@ -423,8 +426,8 @@ impl FileSystem for SimulatedDisk {
         let mut disk = self.disk()?;
         let (at_a, at_b) = (disk.file(a)?, disk.file(b)?);
         disk.change_names(vec![(a.to_owned(), Some(Node::File(at_b))), (b.to_owned(), Some(Node::File(at_a)))], None);
-        disk.watches.tell(a, None);
-        disk.watches.tell(b, None);
+        disk.watches.notify(a, None);
+        disk.watches.notify(b, None);
         Ok(())
     }
 
@@ -432,12 +435,12 @@ impl FileSystem for SimulatedDisk {
         let mut disk = self.disk()?;
         disk.file(path)?;
         disk.change_names(vec![(path.to_owned(), None)], None);
-        disk.watches.tell(path, None);
+        disk.watches.notify(path, None);
         Ok(())
     }
 
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
-        let (mut disk, began) = (self.disk()?, Instant::now());
+        let (mut disk, started_at) = (self.disk()?, Instant::now());
         let lock = loop {
             if disk.is_cut {
                 return Err(io::Error::other("the power was cut"));
@@ -445,7 +448,7 @@ impl FileSystem for SimulatedDisk {
             if let Some(lock) = self.try_lock(&mut disk, path)? {
                 break lock;
             }
-            let left = LOCK_WAIT_MAX.checked_sub(began.elapsed()).ok_or_else(|| LockTimeout::of(path))?;
+            let left = LOCK_WAIT_MAX.checked_sub(started_at.elapsed()).ok_or_else(|| LockTimeout::of(path))?;
             (disk, _) = self.shared.unlocked.wait_timeout(disk, left).unwrap_or_else(PoisonError::into_inner);
         };
         drop(disk);
@@ -459,7 +462,7 @@ impl FileSystem for SimulatedDisk {
         Ok(self.try_lock(&mut disk, path)?.map(|lock| Box::new(lock) as HeldLock))
     }
 
-    /// Nobody else gets anything done meanwhile on a disk in memory.
+    /// Returns at once: on a simulated disk no other process runs meanwhile.
     fn wait(&self, _time: Duration) {}
 
     fn now_ns(&self) -> i128 {
@@ -468,7 +471,10 @@ impl FileSystem for SimulatedDisk {
 
     fn watch(&self, folder: &Path) -> Option<Box<dyn FolderWatch>> {
         let mut disk = self.disk().ok()?;
-        (disk.node(folder).ok()? == Node::Folder).then(|| disk.watches.start(folder))
+        match disk.node(folder).ok()? {
+            Node::Folder => Some(disk.watches.start(folder)),
+            Node::File(_) => None,
+        }
     }
 
     fn free_bytes(&self, _folder: &Path) -> io::Result<u64> {
@@ -492,7 +498,7 @@ mod tests {
         (disk, folder)
     }
 
-    /// What the file may hold after a crash; `None` where it is missing.
+    /// The possible contents of the file after a crash; `None` if it is missing.
     fn outcomes(disk: &SimulatedDisk, path: &Path) -> HashSet<Option<Vec<u8>>> {
         (0..200).map(|seed| disk.fork().crash(seed).read(path, 0, 100).ok().map(|(bytes, _)| bytes)).collect()
     }
@@ -502,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_synced_stays_and_what_is_not_may_be_torn() {
+    fn simulated_crash_keeps_synced_and_tears_unsynced() {
         let (disk, folder) = disk(DiskOptions::default());
         let path = folder.join("a");
         disk.write(&path, b"old").unwrap();
@@ -514,17 +520,17 @@ mod tests {
         assert_eq!(disk.append(&path, b"er").unwrap(), 3);
         let grown = only(&[Some("old"), Some("olde"), Some("older"), Some("olde\0"), Some("old\0\0")]);
         assert_eq!(outcomes(&disk, &path), grown);
-        disk.settle();
+        disk.make_all_durable();
         assert_eq!(outcomes(&disk, &path), only(&[Some("older")]));
     }
 
     #[test]
-    fn a_replacing_rename_carries_the_bytes_only_where_the_disk_says_so() {
+    fn simulated_rename_order_follows_disk_options() {
         for renames_after_bytes in [true, false] {
             let (disk, folder) = disk(DiskOptions { renames_after_bytes, ..DiskOptions::default() });
             let (path, new) = (folder.join("a"), folder.join("t"));
             disk.write(&path, b"old").unwrap();
-            disk.settle();
+            disk.make_all_durable();
             disk.write(&new, b"new").unwrap();
             disk.rename(&new, &path).unwrap();
             let outcomes = outcomes(&disk, &path);
@@ -535,11 +541,11 @@ mod tests {
     }
 
     #[test]
-    fn names_are_lost_in_any_combination_but_never_halfway() {
+    fn simulated_crash_loses_names_whole() {
         let (disk, folder) = disk(DiskOptions::default());
         let [a, b, c] = ["a", "b", "c"].map(|name| folder.join(name));
         disk.write(&a, b"a").unwrap();
-        disk.settle();
+        disk.make_all_durable();
         disk.rename(&a, &b).unwrap();
         disk.rename(&b, &c).unwrap();
         disk.write(&folder.join("d"), b"d").unwrap();
@@ -553,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_takes_what_fits() {
+    fn simulated_full_disk_writes_what_fits() {
         let (disk, folder) = disk(DiskOptions { bytes_max: 5, ..DiskOptions::default() });
         disk.write(&folder.join("a"), b"123").unwrap();
         let error = disk.write(&folder.join("b"), b"456").unwrap_err();
@@ -563,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_has_a_lock_and_a_crash_frees_it() {
+    fn simulated_lock_is_exclusive_and_freed_by_crash() {
         let (disk, folder) = disk(DiskOptions::default());
         let path = folder.join(".lock");
         let held = disk.hold(&path).unwrap().unwrap();
@@ -579,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn exchanged_files_have_each_others_bytes() {
+    fn simulated_exchange_swaps_contents() {
         let (disk, folder) = disk(DiskOptions::default());
         let [a, b] = ["a", "b"].map(|name| folder.join(name));
         disk.write(&a, b"a").unwrap();

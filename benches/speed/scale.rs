@@ -1,0 +1,216 @@
+//! Many teammates: a thousand idle ones, three hundred at work.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use brigade::domain::task::{NewTask, Task, TaskId};
+use brigade::domain::time::UnixMs;
+use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
+use brigade::domain::transition::{Actor, Change};
+use brigade::ports::{
+    Board, BoardView, Claimant, Durability, ModelRequest, ReclaimRequest, Reclaimed, StoreResult, Transcripts,
+};
+use brigade::stores::file::TEAM_FOLDER;
+use brigade::stores::file::transcripts::FileTranscripts;
+use brigade::stores::fs::RealFileSystem;
+use brigade::team::spec::Limits;
+use serde_json::{Value, json};
+
+use super::child_process::{ChildProcess, next_line, say};
+use super::report::{ROUNDS, Report, Target, figure, median};
+use super::team::{FnModel, NOTHING, TeamSetup, call, complete, member_name, new_task};
+use super::wakeups::cpu_of;
+use super::workspace::{TestWorkspace, WAIT_TIME_MAX, pending};
+
+const IDLE: usize = 1000;
+const MESSAGES: usize = 200;
+/// Tasks that are added, one per second.
+const ADDED: usize = 10;
+
+const BUSY: usize = 300;
+/// The measured time of each round with 300 teammates, and their warm-up time.
+const COUNTED: Duration = Duration::from_secs(2);
+const WARM_UP: Duration = Duration::from_secs(3);
+
+/// A board that records the teammates that poll for a task.
+struct WatchedBoard {
+    inner: Arc<dyn Board>,
+    looks: Arc<Mutex<Vec<String>>>,
+}
+
+#[async_trait]
+impl Board for WatchedBoard {
+    async fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip: bool) -> StoreResult<Vec<Task>> {
+        self.inner.create(by, tasks, skip).await
+    }
+    async fn view(&self) -> StoreResult<Arc<BoardView>> {
+        self.inner.view().await
+    }
+    async fn get(&self, id: TaskId) -> StoreResult<Task> {
+        self.inner.get(id).await
+    }
+    async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
+        self.looks.lock().unwrap().push(claimant.name.clone());
+        self.inner.claim_next(claimant).await
+    }
+    async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
+        self.inner.claim(id, claimant).await
+    }
+    async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
+        self.inner.change(id, change, by).await
+    }
+    async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
+        self.inner.delete(id, by).await
+    }
+    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
+        self.inner.deleted(ids).await
+    }
+    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+        self.inner.reclaim(lost).await
+    }
+}
+
+pub fn measure_idle(report: &mut Report) {
+    // On call, teammates do not poll, so the woken ones show. In the first minute all poll every five seconds.
+    let on_call = watch_idle(5);
+    let megabytes = on_call["rss_kb"].as_f64().unwrap() / 1024.0;
+    let peak = format!("at most {}", figure(on_call["peak_kb"].as_f64().unwrap() / 1024.0, "MB"));
+    report.add("memory of 1,000 idle teammates, 200 messages each", megabytes, "MB", Target::Below(250.0), peak);
+    let asked = format!("{} requests", on_call["requests"]);
+    let woken: Vec<f64> = on_call["woken"].as_array().unwrap().iter().map(|count| count.as_f64().unwrap()).collect();
+    let most = woken.iter().copied().fold(0.0, f64::max);
+    report.add("teammates woken for a task, at most", most, "", Target::AtMost(1.0), asked);
+    let cpu = on_call["cpu_percent"].as_f64().unwrap();
+    report.add("share of a core, on call, a task a second", cpu, "%", Target::Below(5.0), "");
+    let looking = watch_idle(60);
+    let cpu = looking["cpu_percent"].as_f64().unwrap();
+    report.add("the same in their first minute, each looking every 5 s", cpu, "%", Target::Below(5.0), "");
+}
+
+/// The cost of many teammates in a separate process that poll for this many seconds until they are on call.
+fn watch_idle(idle_timeout_s: usize) -> Value {
+    let workspace = TestWorkspace::new();
+    write_transcripts(&workspace);
+    let mut crowd = ChildProcess::ready("idle-crowd", workspace.path(), idle_timeout_s);
+    let mut creator = ChildProcess::ready("create", workspace.path(), 0);
+    let (began, cpu) = (Instant::now(), cpu_of(crowd.process.id()));
+    for _ in 0..ADDED {
+        thread::sleep(Duration::from_secs(1));
+        crowd.send_line("count");
+        creator.send_line("create");
+        creator.read_reply();
+    }
+    thread::sleep(Duration::from_secs(1));
+    crowd.send_line("count");
+    let share = (cpu_of(crowd.process.id()) - cpu) / began.elapsed().as_secs_f64() * 100.0;
+    let status = fs::read_to_string(format!("/proc/{}/status", crowd.process.id())).unwrap();
+    let kilobytes = |field: &str| {
+        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let (rss, peak) = (kilobytes("VmRSS"), kilobytes("VmHWM"));
+    crowd.send_line("end");
+    let mut told = crowd.read_json();
+    creator.finish();
+    told["cpu_percent"] = json!(share);
+    told["rss_kb"] = json!(rss);
+    told["peak_kb"] = json!(peak);
+    told
+}
+
+/// Writes a transcript for every teammate.
+fn write_transcripts(workspace: &TestWorkspace) {
+    let files = Arc::new(RealFileSystem::default());
+    let folder = workspace.join(TEAM_FOLDER);
+    fs::create_dir_all(folder.join("transcripts")).unwrap();
+    let transcripts = FileTranscripts::new(files, Durability::Process, &folder);
+    let records: Vec<Record> = (0..MESSAGES)
+        .map(|number| {
+            let role = if number % 2 == 0 { Role::User } else { Role::Assistant };
+            let text = format!("Message {number}: what was found in the file, and what is to be done about it next.");
+            let entry = Entry::Message(MessageRecord::new(role, vec![Block::text(text)]));
+            Record { at: UnixMs(1_763_688_000_000), entry }
+        })
+        .collect();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for number in 1..=IDLE {
+        runtime.block_on(transcripts.append(&member_name(number), &records, false)).unwrap();
+    }
+}
+
+/// A child: idle teammates in a separate process, so that their memory can be measured.
+pub fn idle(workspace: &Path, idle_timeout_s: usize) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let asked = Arc::clone(&requests);
+        let respond = move |request: &ModelRequest| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            let answer = new_task(request).map_or_else(|| super::team::say("Done."), complete);
+            (answer, Duration::ZERO)
+        };
+        let model = Arc::new(FnModel { respond, answered: |_: &str| {} });
+        let limits = Limits { idle_timeout: Duration::from_secs(idle_timeout_s as u64), ..Limits::default() };
+        let looks = Arc::new(Mutex::new(Vec::new()));
+        let watching = Arc::clone(&looks);
+        let crew = TeamSetup { workspace, members: IDLE, durability: Durability::Power, limits: limits.clone(), model };
+        let watch = move |inner| -> Arc<dyn Board> { Arc::new(WatchedBoard { inner, looks: watching }) };
+        let crew = crew.launch_watched(watch).await;
+        let began = Instant::now();
+        while !crew.is_idle(IDLE) {
+            assert!(began.elapsed() < WAIT_TIME_MAX, "not all members are idle");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // Teammates with a short poll time are on call by then.
+        tokio::time::sleep(limits.poll_interval * 2 + Duration::from_secs(1)).await;
+        say("ready");
+        requests.store(0, Ordering::Relaxed);
+        let mut woken = Vec::new();
+        while tokio::task::spawn_blocking(next_line).await.unwrap().is_some_and(|line| line == "count") {
+            let looked = std::mem::take(&mut *looks.lock().unwrap());
+            woken.push(looked.into_iter().collect::<HashSet<_>>().len());
+        }
+        // The first count is from before the first task.
+        let told = json!({ "woken": woken[1..], "requests": requests.load(Ordering::Relaxed) });
+        say(&told.to_string());
+        crew.stop().await;
+    });
+}
+
+pub fn measure_busy(report: &mut Report) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let rates = runtime.block_on(busy());
+    let share = median(&rates) / BUSY as f64 * 100.0;
+    let beside = format!("{} of the ideal {BUSY} turns/s", figure(median(&rates), "turns/s"));
+    report.add("300 teammates, model latency 1 s", share, "% of ideal", Target::AtLeast(90.0), beside);
+}
+
+/// Turns per second, for each window.
+async fn busy() -> Vec<f64> {
+    let workspace = TestWorkspace::with_board(pending(BUSY as u64));
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&turns);
+    // The measurement ends long before a WORK phase has used all its turns.
+    let respond = |_: &ModelRequest| (call(NOTHING, json!({})), Duration::from_secs(1));
+    let answered = move |_: &str| {
+        counting.fetch_add(1, Ordering::Relaxed);
+    };
+    let model = Arc::new(FnModel { respond, answered });
+    let (durability, limits) = (Durability::Power, Limits::default());
+    let crew = TeamSetup { workspace: workspace.path(), members: BUSY, durability, limits, model }.launch().await;
+    tokio::time::sleep(WARM_UP).await;
+    let mut rates = Vec::new();
+    for _ in 0..ROUNDS {
+        let (before, began) = (turns.load(Ordering::Relaxed), Instant::now());
+        tokio::time::sleep(COUNTED).await;
+        rates.push((turns.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64());
+    }
+    crew.stop().await;
+    rates
+}

@@ -1,0 +1,180 @@
+//! A team in this process, on real files. A closure takes the place of its model: it gets the request and returns an
+//! answer and a delay.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use brigade::domain::name::LEAD;
+use brigade::domain::state::Mode;
+use brigade::domain::transcript::{Block, Usage};
+use brigade::models::runbook::Runbook;
+use brigade::ports::{
+    Board, Durability, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec, StopReason, ToolSpec,
+};
+use brigade::sandbox::{self, Sandbox};
+use brigade::stores::workspace::{OpenMode, OpenOptions, Workspace, open};
+use brigade::team::handle::{TeamCommand, TeamHandle};
+use brigade::team::spec::{Limits, TeamSpec};
+use brigade::team::{self, StartOptions, TeamDependencies};
+use brigade::tools::table::tools_for;
+use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
+use serde_json::{Value, json};
+
+use super::workspace::SystemClock;
+
+/// A model's answer to a request, and its delay.
+pub type TimedAnswer = (ModelResponse, Duration);
+
+/// A model made of two closures: one answers a request, one is called when the answer is returned.
+pub struct FnModel<T, A> {
+    pub respond: T,
+    pub answered: A,
+}
+
+#[async_trait]
+impl<T, A> ModelClient for FnModel<T, A>
+where
+    T: Fn(&ModelRequest) -> TimedAnswer + Send + Sync,
+    A: Fn(&str) + Send + Sync,
+{
+    async fn request(&self, request: ModelRequest, _: &dyn Listener) -> Result<ModelResponse, ModelError> {
+        let (response, time) = (self.respond)(&request);
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+        }
+        (self.answered)(&request.teammate);
+        Ok(response)
+    }
+}
+
+/// A text answer that ends the turn.
+pub fn say(text: &str) -> ModelResponse {
+    response(vec![Block::text(text)], StopReason::EndTurn)
+}
+
+/// A call of one tool.
+pub fn call(tool: &str, input: Value) -> ModelResponse {
+    let id = format!("call-{}", fastrand::u64(..));
+    response(vec![Block::ToolUse { id, name: tool.to_owned(), input }], StopReason::ToolUse)
+}
+
+fn response(content: Vec<Block>, stop: StopReason) -> ModelResponse {
+    ModelResponse { content, stop, usage: Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() }) }
+}
+
+/// A call that completes this task.
+pub fn complete(task: u64) -> ModelResponse {
+    call("task_update", json!({ "task_id": task, "status": "completed", "result": "done" }))
+}
+
+/// The task that the last message assigns, if any.
+pub fn new_task(request: &ModelRequest) -> Option<u64> {
+    request.messages.last()?.content.iter().rev().find_map(|block| match block {
+        Block::Text { text } => text.strip_prefix("<auto-claimed>Task #")?.split(':').next()?.parse().ok(),
+        _ => None,
+    })
+}
+
+/// A tool without an effect.
+struct Nothing;
+
+pub const NOTHING: &str = "nothing";
+
+#[async_trait]
+impl Tool for Nothing {
+    fn spec(&self) -> ToolSpec {
+        let input_schema = json!({ "type": "object" });
+        ToolSpec { name: NOTHING.to_owned(), description: "Does nothing.".to_owned(), input_schema }
+    }
+    fn about(&self, _: &Value) -> String {
+        String::new()
+    }
+    async fn run(&self, _: Value, _: &ToolContext) -> Result<ToolOutput, ToolError> {
+        Ok(ToolOutput::text("Nothing was done, as asked."))
+    }
+}
+
+/// The settings of a team.
+pub struct TeamSetup<'a> {
+    pub workspace: &'a Path,
+    pub members: usize,
+    pub durability: Durability,
+    pub limits: Limits,
+    pub model: Arc<dyn ModelClient>,
+}
+
+/// A running team; [`RunningTeam::stop`] ends it.
+pub struct RunningTeam {
+    pub workspace: Workspace,
+    pub team: TeamHandle,
+}
+
+pub fn member_name(number: usize) -> String {
+    format!("m{number}")
+}
+
+impl TeamSetup<'_> {
+    /// Launches the team in continuous mode.
+    pub async fn launch(self) -> RunningTeam {
+        self.launch_watched(|board| board).await
+    }
+
+    /// Launches the team with a board wrapped by `watch`.
+    pub async fn launch_watched(self, watch: impl FnOnce(Arc<dyn Board>) -> Arc<dyn Board>) -> RunningTeam {
+        let clock = Arc::new(SystemClock);
+        let purpose = OpenMode::Lead { team: "bench".to_owned() };
+        let options = OpenOptions { mode: purpose, durability: self.durability, clock: clock.clone() };
+        let workspace = open(self.workspace, options).await.unwrap();
+        let mut stores = workspace.stores.clone();
+        stores.board = watch(stores.board);
+        let model = self.model;
+        let connect = move |spec: &ModelSpec| -> Result<Arc<dyn ModelClient>, String> {
+            Ok(if spec.provider == "runbook" { Arc::new(Runbook) } else { Arc::clone(&model) })
+        };
+        let tools = |is_lead| {
+            let mut tools = tools_for(is_lead);
+            tools.push(Arc::new(Nothing) as Arc<dyn Tool>);
+            tools
+        };
+        let surroundings = TeamDependencies {
+            stores,
+            clock,
+            workspace: self.workspace.to_owned(),
+            control_files: Arc::<[PathBuf]>::default(),
+            sandbox: Sandbox::open(sandbox::own_guard().unwrap(), self.workspace, Vec::new()).unwrap(),
+            connect: Arc::new(connect),
+            tool_factory: Arc::new(tools),
+            count_tokens: |text| text.len() as u64 / 4,
+            repository: None,
+        };
+        let model = |name: &str, provider: &str| ModelSpec {
+            provider: provider.to_owned(),
+            model: name.to_owned(),
+            ..ModelSpec::default()
+        };
+        let mut spec = TeamSpec { limits: self.limits, ..TeamSpec::new("bench", model(LEAD, "runbook")).unwrap() };
+        for name in (1..=self.members).map(member_name) {
+            spec = spec.with_member(&name, "coder", model(&name, "bench")).unwrap();
+        }
+        let start = StartOptions { mode: Some(Mode::Continuous), ..StartOptions::default() };
+        let team = team::launch(spec, start, surroundings).await.unwrap();
+        RunningTeam { workspace, team }
+    }
+}
+
+impl RunningTeam {
+    /// Returns true if all members are idle or on call.
+    pub fn is_idle(&self, members: usize) -> bool {
+        let teammates = self.team.live().teammates();
+        let is_idle = |phase: &str| phase == "idle" || phase == "on_call";
+        teammates.len() == members && teammates.values().all(|teammate| is_idle(&teammate.phase))
+    }
+
+    /// Ends the team without waiting for its turns.
+    pub async fn stop(mut self) {
+        self.team.command(TeamCommand::Abort).await;
+        self.team.wait().await.unwrap();
+    }
+}

@@ -1,0 +1,58 @@
+//! The time until a killed worker's task is claimed again: by the next lead, which a supervisor starts at the kill, and
+//! by a claimer by command that retries. Both first end the command of the dead worker.
+
+use std::fs;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::contracts::{command_that_runs, team_with_command};
+use super::report::{Report, Target, figure, median, ms, percentile};
+use super::workspace::{TestWorkspace, wait_until};
+
+/// Repetitions of each measurement.
+const TIMES: usize = 11;
+
+pub fn measure(report: &mut Report) {
+    let (leads, commands) = (time_to_next_lead(), (0..TIMES).map(|_| time_to_next_claimer()).collect::<Vec<_>>());
+    let beside = |times: &[f64]| format!("median {}", figure(median(times), "ms"));
+    let slowest = |times: &[f64]| percentile(times, 100);
+    let what = format!("a killed lead's task claimed by the next lead, slowest of {TIMES}");
+    report.add(what, slowest(&leads), "ms", Target::Below(1000.0), beside(&leads));
+    let what = format!("a killed lead's task claimed by command, slowest of {TIMES}");
+    report.add(what, slowest(&commands), "ms", Target::Below(1000.0), beside(&commands));
+}
+
+/// The attempt of the only task, if it is in progress.
+fn attempt(workspace: &TestWorkspace) -> Option<u64> {
+    let task: Value = serde_json::from_slice(&fs::read(workspace.join(".tasks/task_1.json")).ok()?).ok()?;
+    (task["status"] == "in_progress").then(|| task["attempt"].as_u64())?
+}
+
+fn time_to_next_lead() -> Vec<f64> {
+    let (workspace, mut up, _) = team_with_command();
+    let mut times = Vec::new();
+    for number in 1..=TIMES as u64 {
+        assert_eq!(attempt(&workspace), Some(number));
+        let began = Instant::now();
+        up.0.kill().unwrap();
+        up.wait();
+        up = workspace.start(&["up", "--headless"]);
+        wait_until("the task is claimed", || attempt(&workspace) == Some(number + 1));
+        times.push(ms(began.elapsed()));
+        command_that_runs();
+    }
+    times
+}
+
+fn time_to_next_claimer() -> f64 {
+    let (workspace, mut up, _) = team_with_command();
+    let began = Instant::now();
+    up.0.kill().unwrap();
+    while attempt(&workspace) != Some(2) {
+        workspace.time_of(&["tasks", "claim", "--as", "other"]);
+    }
+    let time = ms(began.elapsed());
+    up.wait();
+    time
+}

@@ -1,0 +1,152 @@
+//! The list of commands. clap's derive is the only one: the help, the session's slash commands, completions, hints and the
+//! table in the README come from it.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use clap::{Command, CommandFactory as _};
+
+use super::Cli;
+use super::exit::Exit;
+
+/// Subcommands that are named in a usage; for more, `…` follows.
+const SUBCOMMANDS_SHOWN_MAX: usize = 4;
+
+/// The whole command tree.
+static ROOT: LazyLock<Command> = LazyLock::new(|| {
+    let mut root = Cli::command();
+    root.build();
+    root
+});
+
+/// The names of the commands that work on a workspace, so that hints add the flags that name it.
+static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    listed(root()).map(Command::get_name).filter(|name| !["init", "completions"].contains(name)).collect()
+});
+
+/// The root of the command tree, with global arguments added to each subcommand.
+#[must_use]
+pub fn root() -> &'static Command {
+    &ROOT
+}
+
+/// The names of the commands that take `--workspace` and `--config` into account.
+#[must_use]
+pub fn workspace_commands() -> &'static [&'static str] {
+    &WORKSPACE_COMMANDS
+}
+
+/// The subcommands that help lists, without `help` itself.
+pub fn listed(command: &'static Command) -> impl Iterator<Item = &'static Command> {
+    command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help")
+}
+
+/// The one-line description of a command.
+#[must_use]
+pub fn about(command: &Command) -> String {
+    command.get_about().map(ToString::to_string).unwrap_or_default()
+}
+
+/// The words after the command's name: its subcommands or its positional arguments, without options.
+#[must_use]
+pub fn arguments(command: &'static Command) -> String {
+    let names: Vec<&str> = listed(command).map(Command::get_name).collect();
+    let mut words = Vec::new();
+    if !names.is_empty() {
+        let shown = names[..names.len().min(SUBCOMMANDS_SHOWN_MAX)].join("|");
+        let more = if names.len() > SUBCOMMANDS_SHOWN_MAX { " …" } else { "" };
+        words.push(if command.is_subcommand_required_set() { shown + more } else { format!("[{shown}{more}]") });
+    }
+    for positional in command.get_positionals() {
+        let name = value_name(positional);
+        words.push(if positional.is_required_set() { name } else { format!("[{name}]") });
+    }
+    words.join(" ")
+}
+
+/// The word that stands for an argument's value in its help.
+#[must_use]
+pub fn value_name(argument: &clap::Arg) -> String {
+    let named = argument.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
+    named.unwrap_or_else(|| argument.get_id().as_str().to_uppercase())
+}
+
+/// The README's table of commands, in Markdown.
+#[must_use]
+pub fn readme_commands() -> String {
+    let mut table = "| command | does | subcommands and options |\n|---|---|---|\n".to_owned();
+    for command in listed(root()) {
+        let positionals = command.get_positionals().map(|positional| match positional.is_required_set() {
+            true => format!(" {}", value_name(positional)),
+            false => format!(" [{}]", value_name(positional)),
+        });
+        let usage = format!("brigade {}{}", command.get_name(), positionals.collect::<String>());
+        let subcommands = listed(command).map(|command| format!("`{}`", command.get_name()));
+        let shown = command.get_arguments().filter(|argument| !argument.is_global_set() && !argument.is_hide_set());
+        let options = shown.filter_map(clap::Arg::get_long).filter(|long| *long != "help");
+        let words: Vec<String> = subcommands.chain(options.map(|long| format!("`--{long}`"))).collect();
+        let _ = writeln!(table, "| `{usage}` | {} | {} |", about(command), words.join(", "));
+    }
+    table
+}
+
+/// The README's table of exit codes, in Markdown.
+#[must_use]
+pub fn readme_exit_codes() -> String {
+    let rows = Exit::ALL.map(|exit| format!("| {} | {} |\n", exit as u8, exit.meaning()));
+    "| exit code | meaning |\n|---|---|\n".to_owned() + &rows.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(name: &str) -> &'static Command {
+        root().find_subcommand(name).unwrap()
+    }
+
+    #[test]
+    fn usage_comes_from_clap() {
+        assert_eq!(arguments(command("why")), "ID");
+        assert_eq!(arguments(command("inbox")), "[NAME]");
+        assert_eq!(arguments(command("config")), "show|schema");
+        assert_eq!(arguments(command("review")), "[list|show|approve|reject]");
+    }
+
+    #[test]
+    fn every_command_has_a_description() {
+        let mut left: Vec<&'static Command> = listed(root()).collect();
+        while let Some(command) = left.pop() {
+            assert!(!about(command).is_empty(), "{}", command.get_name());
+            left.extend(listed(command));
+        }
+    }
+
+    /// Values with a form or bounds are described in the help of their option.
+    #[test]
+    fn help_names_values_and_bounds() {
+        const WITH_FORM: [&str; 6] = ["N", "TIME", "COUNT", "SECONDS", "MOMENT", "RUN"];
+        let mut left = vec![root()];
+        while let Some(command) = left.pop() {
+            for argument in command.get_arguments().filter(|argument| argument.get_action().takes_values()) {
+                let name = format!("{} {argument}", command.get_name());
+                if !argument.get_possible_values().is_empty() {
+                    assert!(!argument.is_hide_possible_values_set(), "{name} hides its values");
+                } else if WITH_FORM.contains(&value_name(argument).as_str()) {
+                    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+                    assert!(help.contains(|c: char| c.is_ascii_digit() || c == '`'), "{name}: {help}");
+                }
+            }
+            left.extend(listed(command));
+        }
+    }
+
+    #[test]
+    fn readme_table_has_every_command() {
+        let table = readme_commands();
+        for command in listed(root()) {
+            assert!(table.contains(&format!("| `brigade {}", command.get_name())), "{table}");
+        }
+        assert!(!table.contains("brigade complete `") && !table.contains("brigade help"), "{table}");
+    }
+}

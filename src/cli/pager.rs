@@ -1,0 +1,52 @@
+//! Paging of texts that are longer than the terminal.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::{Command, Stdio};
+
+use super::output::Output;
+use super::signals::Signals;
+use crate::platform::terminal;
+
+/// The pager without `PAGER`, with its arguments. It ends at once if the text fits the terminal.
+const PAGER_DEFAULT: [&str; 2] = ["less", "-FRX"];
+
+/// Shows the text in a pager, and waits until it is closed. Returns false if nothing was shown: stdout is no terminal, the text fits it, or
+/// there is no pager.
+pub fn page(text: &str, output: &Output) -> bool {
+    let rows = terminal_size::terminal_size().map(|(_, terminal_size::Height(rows))| usize::from(rows));
+    let is_long = rows.is_some_and(|rows| text.lines().count() >= rows);
+    if output.json || !io::stdout().is_terminal() || !terminal::is_in_foreground() || !is_long {
+        return false;
+    }
+    let text = if output.has_colours() { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() };
+    // Ctrl-C is for the pager.
+    let _signals = Signals::listen(true);
+    show(&text).unwrap_or(false)
+}
+
+fn show(text: &str) -> io::Result<bool> {
+    let mut pager = match std::env::var("PAGER") {
+        Ok(pager) if pager.trim().is_empty() || pager == "cat" => return Ok(false),
+        Ok(pager) => {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &pager]);
+            shell
+        }
+        Err(_) => {
+            let [program, arguments] = PAGER_DEFAULT;
+            let mut less = Command::new(program);
+            less.arg(arguments);
+            less
+        }
+    };
+    if std::env::var_os("LESS").is_none() {
+        pager.env("LESS", "FRX");
+    }
+    let mut pager = pager.stdin(Stdio::piped()).spawn()?;
+    if let Some(mut input) = pager.stdin.take() {
+        // A person who closes the pager early has seen enough.
+        let _ = input.write_all(text.as_bytes());
+    }
+    // A shell says by these that it has no such program.
+    Ok(!matches!(pager.wait()?.code(), Some(126 | 127)))
+}

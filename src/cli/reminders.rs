@@ -1,0 +1,163 @@
+//! Reminders of a run without an interactive session: the questions, mail, plans and reviews for the person, each with the command
+//! that answers it.
+
+use std::collections::HashSet;
+
+use super::pending::PendingForUser;
+use crate::domain::approval::Request;
+use crate::domain::message::Message;
+use crate::domain::pending_questions::{Question, Questions};
+use crate::ui::approvals::how_to_answer;
+use crate::ui::text::{first_line, one_line, width};
+
+/// Items that one reminder names.
+const NAMED_MAX: usize = 5;
+/// A message of one line up to this width is shown by the event that announces it.
+const SHORT_WIDTH_MAX: usize = 50;
+
+/// One item: a line, and the text that belongs to it in full, where the line does not contain it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reminder {
+    /// The line.
+    pub line: String,
+    /// The whole text.
+    pub text: Option<String>,
+}
+
+impl Reminder {
+    fn line(line: impl Into<String>) -> Self {
+        Self { line: line.into(), text: None }
+    }
+
+    /// A question to the person, in full, and the command that answers it.
+    #[must_use]
+    pub fn of_question(question: &Question) -> Self {
+        let (from, text) = (one_line(&question.from), question.text.trim());
+        if text.contains('\n') {
+            let line = format!("{from} asks you (brigade send {from} TEXT answers):");
+            return Self { line, text: Some(text.to_owned()) };
+        }
+        Self::line(question_line(question))
+    }
+
+    fn of_mail(message: &Message) -> Option<Self> {
+        let text = message.content.trim();
+        let is_short = !text.contains('\n') && width(text) <= SHORT_WIDTH_MAX;
+        (!is_short).then(|| Self { line: format!("{} writes:", one_line(&message.from)), text: Some(text.to_owned()) })
+    }
+}
+
+/// A question to the person on one line, and the command that answers it. Only its first line is shown.
+#[must_use]
+pub fn question_line(question: &Question) -> String {
+    let from = one_line(&question.from);
+    format!("{from} asks you: {} (brigade send {from} TEXT answers)", first_line(&question.text))
+}
+
+/// The items that were printed before.
+#[derive(Debug, Default)]
+pub struct Reminders {
+    told: HashSet<String>,
+    has_told_of_mail: bool,
+}
+
+impl Reminders {
+    /// The items that were not printed before. The first mail without a question adds how mail is read.
+    pub fn news(&mut self, waiting: &PendingForUser) -> Vec<Reminder> {
+        let mut news = Vec::new();
+        for message in waiting.mail.iter().filter(|message| !Questions::is_question_to_person(message)) {
+            let key = message.id.clone().unwrap_or_else(|| message.to_line());
+            if self.told.insert(key) {
+                news.extend(Reminder::of_mail(message));
+            }
+        }
+        let mail_count = news.len();
+        for (key, item) in questions(waiting) {
+            if self.told.insert(key) {
+                news.push(item);
+            }
+        }
+        if news.len() == mail_count && !std::mem::replace(&mut self.has_told_of_mail, true) {
+            let sender = waiting.mail.last().map_or_else(|| "NAME".to_owned(), |message| one_line(&message.from));
+            let how = "brigade inbox --take shows your mail and marks it as read";
+            news.push(Reminder::line(format!("{how}, brigade send {sender} TEXT answers")));
+        }
+        news
+    }
+
+    /// Everything that waits for an answer, to be printed again.
+    pub fn collect(&mut self, waiting: &PendingForUser) -> Vec<Reminder> {
+        let asked: Vec<_> = questions(waiting).collect();
+        let more = asked.len().saturating_sub(NAMED_MAX);
+        self.told.extend(asked.iter().map(|(key, _)| key.clone()));
+        let mut lines: Vec<Reminder> = asked.into_iter().take(NAMED_MAX).map(|(_, item)| item).collect();
+        for item in &mut lines {
+            item.line = format!("waits for you: {}", item.line);
+        }
+        if more > 0 {
+            lines.push(Reminder::line(format!("and {more} more: brigade review, brigade plan, brigade inbox")));
+        }
+        lines
+    }
+}
+
+/// The plans, reviews and questions that the person must answer, each with a key that stays the same.
+fn questions(waiting: &PendingForUser) -> impl Iterator<Item = (String, Reminder)> + '_ {
+    let approval = |request: &Request| {
+        let (noun, how) = (request.kind.noun(), how_to_answer(request.kind, &request.id));
+        let line = format!("{} asks for your answer to {noun} {}: {how}", one_line(&request.from), request.id);
+        (format!("{noun} {}", request.id), Reminder::line(line))
+    };
+    let question =
+        |question: &Question| (format!("{}: {}", question.from, question.text), Reminder::of_question(question));
+    waiting.approvals_for_you().map(approval).chain(waiting.questions.iter().map(question))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::approval::RequestKind;
+    use crate::domain::message::MessageType;
+    use crate::domain::name::HUMAN;
+    use crate::domain::time::UnixMs;
+
+    #[test]
+    fn pending_item_is_printed_once_then_in_reminder() {
+        let review = Request::new("r1", RequestKind::Review, "ann", HUMAN, UnixMs(1));
+        let of_lead = Request::new("r2", RequestKind::PlanApproval, "bob", "lead", UnixMs(1));
+        let mut waiting = PendingForUser { approvals: vec![review, of_lead], ..PendingForUser::default() };
+        let mut asks = Reminders::default();
+        let line = "ann asks for your answer to review r1: brigade review approve r1, or brigade review reject r1 --feedback TEXT";
+        assert_eq!(asks.news(&waiting), [Reminder::line(line)]);
+        waiting.questions.push(Question { from: "bob".into(), text: "Which port?".into() });
+        let question = "bob asks you: Which port? (brigade send bob TEXT answers)";
+        assert_eq!(asks.news(&waiting), [Reminder::line(question)]);
+        assert!(asks.news(&waiting)[0].line.contains("brigade inbox --take"), "mail that asks nothing");
+        assert!(asks.news(&waiting).is_empty());
+        let again: Vec<String> = asks.collect(&waiting).into_iter().map(|item| item.line).collect();
+        assert_eq!(again, [format!("waits for you: {line}"), format!("waits for you: {question}")]);
+        assert!(asks.collect(&PendingForUser::default()).is_empty());
+    }
+
+    #[test]
+    fn multiline_question_and_mail_are_printed_in_full() {
+        let text = "Which port?\n1. the old one\n2. a new one";
+        let mail = Message::new(MessageType::Message, "ann", "Done.\n\n- one\n- two", UnixMs(1));
+        let short = Message::new(MessageType::Message, "ann", "Done.", UnixMs(2));
+        let waiting = PendingForUser {
+            mail: vec![mail, short],
+            questions: vec![Question { from: "bob".into(), text: text.into() }],
+            ..PendingForUser::default()
+        };
+        let news = Reminders::default().news(&waiting);
+        let shown: Vec<(&str, Option<&str>)> =
+            news.iter().map(|item| (item.line.as_str(), item.text.as_deref())).collect();
+        assert_eq!(
+            shown,
+            [
+                ("ann writes:", Some("Done.\n\n- one\n- two")),
+                ("bob asks you (brigade send bob TEXT answers):", Some(text)),
+            ]
+        );
+    }
+}

@@ -1,0 +1,401 @@
+//! The output of a run: the timeline and the closing as text, or JSON for programs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+
+use super::error::{CliError, CliResult};
+use super::exit::Exit;
+use super::logging;
+use super::output::Output;
+use super::pending::PendingForUser;
+use super::reminders::Reminders;
+use super::session::line::as_slash_command;
+use super::session::screen::Printer;
+use super::signals::Signals;
+use crate::domain::event::{Event, EventKind};
+use crate::domain::name::{HUMAN, LEAD};
+use crate::ports::{BoardView, Stores};
+use crate::team::handle::{LiveStatus, TeamCommand, TeamEnd, TeamHandle, TeamOutcome};
+use crate::ui::markdown;
+use crate::ui::style::{BOLD, DIM, paint};
+use crate::ui::summary::{self, PendingView, Summary, WorkspaceView};
+use crate::ui::text::{GlobalFlags, duration, indented, one_line, width, with_global_flags, wrap};
+use crate::ui::timeline::Timeline;
+use crate::ui::why::ClaimCandidate;
+
+/// Lines that are held back to be grouped are printed after this long without an event.
+const QUIET: Duration = Duration::from_millis(150);
+/// The line for the second request to stop.
+pub(super) const STOPPING_NOW: &str = "stopping now";
+
+/// The time without other output after which open questions are printed again.
+const REMINDED_EVERY: Duration = Duration::from_secs(300);
+
+/// Spaces before a reminder, below the line of its event.
+const REMINDER_INDENT: usize = 7;
+
+/// The widest report of the lead that is printed in the line that ends the session.
+const REPORT_LINE_WIDTH_MAX: usize = 400;
+
+/// The line for the first request to stop: the members whose turns the team waits for, and the longest time it waits.
+pub(super) fn stopping(live: &LiveStatus) -> String {
+    let (teammates, lead) = (live.teammates(), live.lead().map(|lead| (LEAD.to_owned(), lead)));
+    let rows = teammates.iter().chain(lead.iter().map(|(name, report)| (name, report)));
+    let working = rows.filter(|(_, report)| matches!(report.phase.as_str(), "work" | "stalled"));
+    let named: Vec<String> = working
+        .map(|(name, report)| match (&report.waiting_for, report.task) {
+            (Some(cause), _) => format!("{name} (waits for {})", one_line(&cause.to_string())),
+            (None, Some(task)) => format!("{name} ({task})"),
+            (None, None) => name.clone(),
+        })
+        .collect();
+    if named.is_empty() {
+        return "stopping the team; Ctrl-C stops it now".to_owned();
+    }
+    let more = if named.len() > NAMED_MAX { ", …" } else { "" };
+    let named = named[..named.len().min(NAMED_MAX)].join(", ");
+    format!("stopping: waiting up to {} for {named}{more}; Ctrl-C stops now", duration(live.stop_timeout()))
+}
+
+/// Members that the line names.
+const NAMED_MAX: usize = 5;
+
+/// The format of a run's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum OutputFormat {
+    /// Progress lines and a closing table
+    Text,
+    /// One JSON object at the end
+    Json,
+    /// One JSON line for each event, as it happens
+    StreamJson,
+}
+
+/// Prints the events and the outcome of a run.
+#[derive(Debug)]
+pub struct Report {
+    format: OutputFormat,
+    output: Output,
+    team: String,
+    workspace: PathBuf,
+    flags: GlobalFlags,
+    timeline: Timeline,
+    summary: Summary,
+    /// Set when the output could not be written: nothing more is printed.
+    is_mute: bool,
+    reminders: Reminders,
+    /// The screen of a session; `None` prints to stdout.
+    screen: Option<Printer>,
+    /// No line is held back, so [`Report::quiet`] waits forever.
+    is_flushed: bool,
+    spoke_at: Instant,
+    /// Notes to print after the first lines.
+    notes: Vec<String>,
+}
+
+impl Report {
+    /// A report of this team's run.
+    #[must_use]
+    pub fn new(format: OutputFormat, output: Output, team: String, workspace: PathBuf) -> Self {
+        let timeline = Timeline::new(output.columns);
+        Self {
+            format,
+            output,
+            team,
+            workspace,
+            flags: GlobalFlags::default(),
+            timeline,
+            summary: Summary::default(),
+            is_mute: false,
+            reminders: Reminders::default(),
+            screen: None,
+            is_flushed: false,
+            spoke_at: Instant::now(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Adds the capabilities of the members, the flags that name the workspace in hints, and whether the team has a goal.
+    #[must_use]
+    pub fn of(self, candidates: Vec<ClaimCandidate>, flags: GlobalFlags, has_goal: bool) -> Self {
+        Self { summary: Summary::of(candidates).with_goal(has_goal), flags, ..self }
+    }
+
+    /// Takes the subjects of the tasks that are on the board before the first event.
+    pub fn begin(&mut self, view: &BoardView) {
+        for task in view.tasks.values().map(Arc::as_ref) {
+            self.timeline.add_task(task.id, &task.subject);
+        }
+    }
+
+    /// Shows an event.
+    pub fn event(&mut self, event: &Event) {
+        self.is_flushed = false;
+        if self.screen.is_some() {
+            self.update_width();
+        }
+        self.summary.observe(event);
+        let report = if self.screen.is_none() { self.long_report(&event.kind) } else { None };
+        if let Some(report) = &report {
+            self.timeline.record_shown_text(report);
+        }
+        let text = match self.format {
+            OutputFormat::Text => self.timeline.push(event),
+            OutputFormat::Json => return,
+            OutputFormat::StreamJson => event.to_line() + "\n",
+        };
+        self.print(&text);
+        if let (Some(report), OutputFormat::Text) = (report, self.format) {
+            self.print(&format!("{}{}\n", " ".repeat(REMINDER_INDENT), paint(BOLD, "The lead reports:")));
+            self.print_body(&report);
+        }
+    }
+
+    /// The report of the lead at the end of a session, if it is too long for one line of the timeline.
+    fn long_report(&self, fact: &EventKind) -> Option<String> {
+        let EventKind::SessionFinished { summary, outcome: Some(_), .. } = fact else { return None };
+        let said = self.summary.lead_said().filter(|said| summary.starts_with(*said))?;
+        (said.trim().contains('\n') || width(said) > REPORT_LINE_WIDTH_MAX).then(|| said.to_owned())
+    }
+
+    /// A text of a member in full.
+    fn print_body(&mut self, text: &str) {
+        let is_rendered = self.output.renders_markdown();
+        self.print(&markdown::body(text, self.output.columns, REMINDER_INDENT + 2, is_rendered));
+    }
+
+    /// Prints the new questions and mail for the person, or all open questions as a reminder.
+    async fn print_questions(&mut self, stores: &Stores, is_reminder: bool) {
+        let waiting = match PendingForUser::of(stores).await {
+            Ok(waiting) => waiting,
+            Err(error) => return tracing::warn!("cannot read your mail and approvals: {}", error.message),
+        };
+        let reminders = if is_reminder { self.reminders.collect(&waiting) } else { self.reminders.news(&waiting) };
+        for reminder in reminders {
+            let line = with_global_flags(&reminder.line, &self.flags);
+            let line = indented(&line, self.output.columns, REMINDER_INDENT);
+            self.print(&paint(DIM, line.trim_end()));
+            self.print("\n");
+            if let Some(text) = &reminder.text {
+                self.print_body(text);
+            }
+        }
+        self.spoke_at = Instant::now();
+    }
+
+    /// Notes that the lead's text was shown while it was written.
+    pub fn handle_output(&mut self, text: &str) {
+        self.timeline.record_shown_text(text);
+    }
+
+    /// Prints the things that wait for the person from earlier runs.
+    pub fn print_pending(&mut self, for_you: &PendingView) {
+        if self.format == OutputFormat::Text {
+            for sentence in for_you.sentences() {
+                self.note(&with_global_flags(&sentence, &self.flags));
+            }
+        }
+    }
+
+    /// Prints a note to stderr, or to the screen of a session.
+    pub fn note(&self, text: &str) {
+        match &self.screen {
+            Some(screen) => screen.print(text),
+            None => self.output.note(text),
+        }
+    }
+
+    /// Prints a note after the lines of the launch.
+    pub fn note_later(&mut self, text: Option<String>) {
+        self.notes.extend(text);
+    }
+
+    /// Shows everything on this screen from now on.
+    pub fn show_on(&mut self, screen: Printer) {
+        logging::show_on(Some(screen.clone()));
+        self.screen = Some(screen);
+    }
+
+    /// Shows everything on stdout from now on.
+    pub fn show_on_stdout(&mut self) {
+        logging::show_on(None);
+        self.screen = None;
+    }
+
+    /// Prints the events of a team until it has ended. The first signal stops the team in order, the second at once.
+    ///
+    /// # Errors
+    /// The lead's task panicked.
+    pub async fn follow(
+        &mut self,
+        team: &mut TeamHandle,
+        signals: &mut Signals,
+        stores: &Stores,
+    ) -> CliResult<TeamOutcome> {
+        let mut events = team.events();
+        let live = Arc::clone(team.live());
+        let is_text = self.format == OutputFormat::Text;
+        let commands = team.commands();
+        let mut asked = false;
+        let outcome = loop {
+            tokio::select! {
+                event = events.recv() => {
+                    let is_mail = |event: &Event| matches!(&event.kind, EventKind::MessageSent { to, .. } if to == HUMAN);
+                    let is_mail = is_text && event.as_ref().is_ok_and(|event| is_mail(event));
+                    self.show(event);
+                    if is_mail {
+                        self.flush();
+                        self.print_questions(stores, false).await;
+                    }
+                }
+                outcome = team.wait() => break outcome,
+                _ = signals.next() => {
+                    let command = if asked { TeamCommand::Abort } else { TeamCommand::Stop };
+                    let text = if asked { STOPPING_NOW.to_owned() } else { stopping(&live) };
+                    self.note(&text);
+                    if asked {
+                        // The lead may wait for a lock and would not see the command before it has it.
+                        stores.workers.stop_waiting();
+                    }
+                    asked = true;
+                    // The send fails only if the team has ended.
+                    let _ = commands.send(command).await;
+                }
+                () = self.quiet() => self.flush(),
+                () = tokio::time::sleep_until(self.spoke_at + REMINDED_EVERY), if is_text => {
+                    self.print_questions(stores, true).await;
+                }
+            }
+        };
+        while let Ok(event) = events.try_recv() {
+            self.event(&event);
+        }
+        outcome.map_err(|error| CliError::refused(format!("cannot go on: the lead failed: {error}")))
+    }
+
+    fn show(&mut self, event: Result<Arc<Event>, RecvError>) {
+        match event {
+            Ok(event) => self.event(&event),
+            Err(RecvError::Lagged(missed)) => {
+                self.note(&format!("{missed} events are not shown; brigade log shows them"));
+            }
+            Err(RecvError::Closed) => {}
+        }
+    }
+
+    /// Waits for a moment without events while a line is held back; forever if none is.
+    pub async fn quiet(&self) {
+        if self.is_flushed {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(QUIET).await;
+    }
+
+    /// Prints the lines that are held back to be grouped, then the notes.
+    pub fn flush(&mut self) {
+        self.is_flushed = true;
+        self.update_width();
+        let text = self.timeline.finish();
+        if self.format == OutputFormat::Text {
+            self.print(&text);
+        }
+        for text in std::mem::take(&mut self.notes) {
+            let text =
+                if self.screen.is_some() { as_slash_command(&text) } else { with_global_flags(&text, &self.flags) };
+            self.note(&wrap(&text, self.output.columns, 2));
+        }
+    }
+
+    fn update_width(&mut self) {
+        self.output = Output::new(self.output.json, self.output.color);
+        self.timeline.set_columns(self.output.columns);
+    }
+
+    /// Prints. After an error nothing more is printed: the team's work goes on without output.
+    fn print(&mut self, text: &str) {
+        if text.is_empty() || self.is_mute {
+            return;
+        }
+        self.spoke_at = Instant::now();
+        if let Some(screen) = &self.screen {
+            return screen.print(text);
+        }
+        if let Err(error) = self.output.print(text) {
+            self.is_mute = true;
+            self.note(&format!("cannot write the output: {error}; the team goes on, and brigade log shows its events"));
+        }
+    }
+
+    /// Prints the closing by what the board says now, with what waits for the person. Returns the exit code of the process.
+    ///
+    /// # Errors
+    /// The outcome cannot be written as JSON.
+    pub fn close(&mut self, view: &BoardView, team: &TeamOutcome, for_you: PendingView) -> CliResult<Exit> {
+        self.flush();
+        let trouble = team.error.clone();
+        let outcome = summary::Outcome { trouble, for_you, ..self.summary.outcome(&self.team, view) };
+        let place = WorkspaceView { workspace: &self.workspace, flags: &self.flags };
+        let text = match self.format {
+            OutputFormat::Text => summary::render(&outcome, &place, self.output.columns),
+            OutputFormat::Json => {
+                let output = Output { json: true, ..self.output };
+                output.answer(&outcome, String::new)?.text
+            }
+            OutputFormat::StreamJson => String::new(),
+        };
+        self.print(&text);
+        Ok(match exit(&outcome, team.end) {
+            Exit::Done if self.is_mute => Exit::Unfinished,
+            exit => exit,
+        })
+    }
+}
+
+/// The exit code of a run that ended like this. A run that was stopped is done, unfinished or has work pending, by its tasks.
+fn exit(outcome: &summary::Outcome, end: TeamEnd) -> Exit {
+    match end {
+        TeamEnd::BudgetSpent => Exit::BudgetSpent,
+        TeamEnd::LeadershipLost => Exit::Unfinished,
+        // A session that could not do its work is no success, whatever the board says.
+        TeamEnd::SessionOver if outcome.trouble.is_some() => Exit::Unfinished,
+        TeamEnd::Interrupted if outcome.has_work_left() => Exit::Interrupted,
+        TeamEnd::SessionOver | TeamEnd::Interrupted => exit_of_tasks(outcome),
+    }
+}
+
+/// Tasks that other programs have in progress are not the run's to finish. A goal that is not met is not done.
+fn exit_of_tasks(outcome: &summary::Outcome) -> Exit {
+    let tally = &outcome.tally;
+    let is_met = outcome.goal.as_ref().is_none_or(|goal| goal.met);
+    if is_met && tally.failed + tally.blocked + tally.pending == 0 { Exit::Done } else { Exit::Unfinished }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::event::TaskCounts;
+
+    #[test]
+    fn stopped_run_exit_code_depends_on_pending_work() {
+        let counts =
+            |pending, in_progress, failed, blocked| TaskCounts { completed: 1, failed, blocked, in_progress, pending };
+        for (tally, stopped, over) in [
+            (counts(0, 0, 0, 0), Exit::Done, Exit::Done),
+            (counts(1, 0, 0, 1), Exit::Interrupted, Exit::Unfinished),
+            (counts(0, 1, 0, 0), Exit::Interrupted, Exit::Done),
+            (counts(0, 0, 1, 1), Exit::Unfinished, Exit::Unfinished),
+        ] {
+            let board = BoardView::default();
+            let outcome = summary::Outcome { tally, ..Summary::default().outcome("crew", &board) };
+            assert_eq!(exit(&outcome, TeamEnd::Interrupted), stopped, "{tally:?}");
+            assert_eq!(exit(&outcome, TeamEnd::SessionOver), over, "{tally:?}");
+            assert_eq!(exit(&outcome, TeamEnd::BudgetSpent), Exit::BudgetSpent);
+        }
+        let unplanned = Summary::default().with_goal(true).outcome("crew", &BoardView::default());
+        assert_eq!(exit(&unplanned, TeamEnd::Interrupted), Exit::Interrupted);
+    }
+}

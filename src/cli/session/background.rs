@@ -1,0 +1,201 @@
+//! The background jobs of a session: commands of `brigade`, and polls for mail and open requests. Each runs in its own thread, so that a
+//! slow one delays nothing.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::task::{JoinError, JoinSet};
+
+use super::columns;
+use super::completion::{CompletionIndex, OpenApproval, OpenQuestion};
+use super::screen::Printer;
+use crate::cli::context::Context;
+use crate::cli::error::CliResult;
+use crate::cli::pending::PendingForUser;
+use crate::domain::approval::Request;
+use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::task::TaskId;
+use crate::ports::Board as _;
+use crate::stores::workspace::OpenMode;
+use crate::ui::text::{cut, one_line};
+use crate::ui::{approvals, review};
+
+/// Columns of the words before an item that no longer waits.
+const GONE_WIDTH: usize = 17;
+
+/// A command of `brigade` without the program's name.
+pub type Argv = Vec<String>;
+
+/// The result of a job.
+#[derive(Debug)]
+pub enum JobResult {
+    /// The typed commands are done and have printed their answers.
+    Commands,
+    /// A poll is done, and the prompt is up to date.
+    Looked,
+    /// The tasks that are on the board when the session begins.
+    Learned(Vec<(TaskId, String)>),
+}
+
+/// The extent of a poll, from the least to the most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PollKind {
+    /// Updates the prompt.
+    Only,
+    /// Also shows new mail. Does nothing if the inbox is empty, so it is cheap to repeat.
+    ForMail,
+    /// Shows new mail, or the open requests of earlier sessions.
+    AtMail,
+}
+
+#[derive(Clone)]
+struct JobContext {
+    context: Context,
+    screen: Printer,
+    vocabulary: Arc<Mutex<CompletionIndex>>,
+    /// True if the lead has a model, so that it reads lines without a name.
+    lead_is_llm: bool,
+}
+
+/// The jobs of a session.
+pub struct Jobs {
+    desk: JobContext,
+    running: JoinSet<JobResult>,
+    /// True while a poll runs. `next_look` is the poll to run after it.
+    is_looking: bool,
+    next_look: Option<PollKind>,
+}
+
+impl Jobs {
+    /// No jobs yet. Commands run in `context`.
+    #[must_use]
+    pub fn new(context: Context, screen: Printer, vocabulary: Arc<Mutex<CompletionIndex>>, lead_is_llm: bool) -> Self {
+        let desk = JobContext { context, screen, vocabulary, lead_is_llm };
+        Self { desk, running: JoinSet::new(), is_looking: false, next_look: None }
+    }
+
+    /// Waits for the next job to end; forever if there is none.
+    pub async fn done(&mut self) -> JobResult {
+        let done: Option<Result<JobResult, JoinError>> = self.running.join_next().await;
+        match done {
+            Some(Ok(done)) => {
+                if matches!(done, JobResult::Looked) {
+                    self.is_looking = false;
+                    self.next_look.take().into_iter().for_each(|look| self.poll(look));
+                }
+                done
+            }
+            Some(Err(error)) => {
+                self.is_looking = false;
+                self.desk.screen.note(&format!("a command failed: {error}"));
+                JobResult::Commands
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Runs commands one after the other, and prints their answers.
+    pub fn run(&mut self, commands: Vec<Argv>) {
+        let desk = self.desk.clone();
+        self.running.spawn_blocking(move || {
+            commands.into_iter().for_each(|words| desk.answer(words));
+            // The commands may have answered a request.
+            desk.update_prompt(&desk.waiting());
+            JobResult::Commands
+        });
+    }
+
+    /// Polls for mail and open requests; one poll at a time.
+    pub fn poll(&mut self, look: PollKind) {
+        if self.is_looking {
+            self.next_look = self.next_look.max(Some(look));
+            return;
+        }
+        self.is_looking = true;
+        let desk = self.desk.clone();
+        self.running.spawn_blocking(move || {
+            desk.look(look);
+            JobResult::Looked
+        });
+    }
+
+    /// Loads the subjects of the tasks on the board.
+    pub fn load_tasks(&mut self) {
+        let context = self.desk.context.clone();
+        let tasks = async move {
+            let view = context.board_read_only()?.view().await?;
+            Ok(view.tasks.values().map(|task| (task.id, task.subject.clone())).collect())
+        };
+        self.running.spawn_blocking(move || JobResult::Learned(wait_for(tasks).unwrap_or_default()));
+    }
+}
+
+impl JobContext {
+    /// Runs a command of `brigade` and prints its answer.
+    fn answer(&self, words: Argv) {
+        let words = ["brigade".to_owned()].into_iter().chain(words).collect();
+        self.screen.print(&crate::cli::answer(&self.context.in_session(&self.screen), words));
+    }
+
+    fn look(&self, look: PollKind) {
+        if look == PollKind::ForMail && !self.has_mail() {
+            return;
+        }
+        let waiting = self.waiting();
+        // The prompt is updated first, because printing draws it again.
+        let gone = self.update_prompt(&waiting);
+        if look != PollKind::Only && waiting.has_new_mail {
+            return self.answer(["inbox", "--take"].map(str::to_owned).into());
+        }
+        if look == PollKind::AtMail {
+            self.print_pending(&waiting);
+        }
+        for ask in gone {
+            self.screen.note(&format!("no longer waits: {}", cut(&ask.shown, columns().saturating_sub(GONE_WIDTH))));
+        }
+    }
+
+    /// Returns true if there may be mail for the person. No mail is read for that.
+    fn has_mail(&self) -> bool {
+        let waiting = async { Ok(self.context.stores(OpenMode::ReadOnly).await?.mailbox.waiting().await?) };
+        // The command that reads the mail reports the error.
+        wait_for(waiting).map_or(true, |names: Vec<String>| names.iter().any(|name| name == HUMAN))
+    }
+
+    /// The things that wait for the person; nothing if they cannot be read, which the commands that show them report.
+    fn waiting(&self) -> PendingForUser {
+        wait_for(async { PendingForUser::of(&self.context.stores(OpenMode::ReadOnly).await?).await })
+            .unwrap_or_default()
+    }
+
+    /// Prints the things that have waited since before the session began.
+    fn print_pending(&self, waiting: &PendingForUser) {
+        for question in &waiting.questions {
+            let text = format!("{} asked: {}", one_line(&question.from), one_line(&question.text));
+            self.screen.note(&cut(&text, columns()));
+        }
+        let requests: Vec<&Request> = waiting.approvals_for_you().collect();
+        self.screen.print(&approvals::list(&requests, self.context.now(), columns()));
+    }
+
+    /// Updates the items on the prompt. Returns those that no longer wait.
+    fn update_prompt(&self, waiting: &PendingForUser) -> Vec<OpenQuestion> {
+        let ask =
+            |from: &str, what: &str, typed: String| OpenQuestion { shown: one_line(&format!("{from} {what}")), typed };
+        let questions = waiting.questions.iter().map(|question| {
+            let is_heard = self.lead_is_llm && question.from == LEAD;
+            let typed = if is_heard { String::new() } else { format!("@{} ", one_line(&question.from)) };
+            ask(&question.from, &format!("asks: {}", question.text), typed)
+        });
+        let approvals = waiting.approvals_for_you().map(|request| {
+            let noun = request.kind.noun();
+            let what = format!("waits for {noun} {}: {}", request.id, review::title(request));
+            ask(&request.from, &what, format!("/{noun} approve {}", one_line(&request.id)))
+        });
+        let ids = waiting.approvals.iter().map(OpenApproval::of).collect();
+        CompletionIndex::of(&self.vocabulary).wait_for(questions.chain(approvals).collect(), ids)
+    }
+}
+
+fn wait_for<T>(future: impl Future<Output = CliResult<T>>) -> CliResult<T> {
+    crate::cli::on_one_thread(future)
+}

@@ -1,0 +1,367 @@
+//! The loop of a session: it shows the events of the team and runs the typed lines.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+
+use super::background::{Argv, JobResult, Jobs, PollKind};
+use super::columns;
+use super::completion::CompletionIndex;
+use super::editor::{Editor, EditorEvent};
+use super::line::{self, Input, SessionCommand};
+use super::screen::Printer;
+use super::stream_view::StreamView;
+use crate::cli::context::Context;
+use crate::cli::error::{CliError, CliResult};
+use crate::cli::run_output::{Report, STOPPING_NOW, stopping};
+use crate::cli::signals::{Kind, Signals, Suspensions, end_in_time};
+use crate::domain::event::{Event as TeamEvent, EventKind};
+use crate::domain::name::{HUMAN, LEAD};
+use crate::domain::state::Mode;
+use crate::team::handle::{LiveStatus, TeamCommand, TeamHandle, TeamOutcome};
+use crate::team::stream;
+use crate::ui::text::one_line;
+
+/// The longest time between two Ctrl-C that stop the team.
+const TWICE_WITHIN: Duration = Duration::from_secs(3);
+/// An action that takes longer than this is announced.
+const AT_ONCE: Duration = Duration::from_millis(300);
+/// The time that the editor may take from the request to read until it reads.
+const ONCE_MORE_AFTER: Duration = Duration::from_millis(20);
+/// The interval at which mail of other programs is polled. Mail of the team arrives with its events.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+enum ReplEvent {
+    Team(Result<Arc<TeamEvent>, RecvError>),
+    Words(Result<Arc<stream::StreamChunk>, RecvError>),
+    /// A command has taken too long: events are shown before its answer.
+    Late,
+    Typed(EditorEvent),
+    /// Ctrl-Z.
+    Suspend,
+    /// SIGINT.
+    Interrupted,
+    Done(JobResult),
+    Quiet,
+    Tick,
+}
+
+/// The state of a session between two events.
+pub struct Repl {
+    /// True if the lead has a model that answers.
+    lead_is_llm: bool,
+    live: Arc<LiveStatus>,
+    commands: mpsc::Sender<TeamCommand>,
+    screen: Printer,
+    vocabulary: Arc<Mutex<CompletionIndex>>,
+    jobs: Jobs,
+    /// The members whose text is shown while their models write it.
+    speeches: BTreeMap<String, StreamView>,
+    /// The time until which events are held back, so that the answer of a command comes first.
+    holds_until: Option<Instant>,
+    last_interrupt: Option<Instant>,
+    stops_asked: u32,
+}
+
+impl Repl {
+    /// The loop of a session with this team.
+    #[must_use]
+    pub fn new(context: Context, team: &TeamHandle, screen: Printer, vocabulary: Arc<Mutex<CompletionIndex>>) -> Self {
+        Self {
+            lead_is_llm: team.lead_is_llm(),
+            live: Arc::clone(team.live()),
+            commands: team.commands(),
+            jobs: Jobs::new(context, screen.clone(), Arc::clone(&vocabulary), team.lead_is_llm()),
+            speeches: BTreeMap::from([(LEAD.to_owned(), StreamView::of(LEAD, screen.has_colours()))]),
+            screen,
+            vocabulary,
+            holds_until: None,
+            last_interrupt: None,
+            stops_asked: 0,
+        }
+    }
+
+    /// Runs until the team has ended.
+    ///
+    /// # Errors
+    /// The lead's task panicked.
+    pub async fn run(
+        mut self,
+        team: &mut TeamHandle,
+        report: &mut Report,
+        signals: &mut Signals,
+        editor: &mut Editor,
+    ) -> CliResult<TeamOutcome> {
+        let (mut events, mut words) = (team.events(), team.subscribe_output());
+        let (mut ticks, mut suspensions) = (ticks(), Suspensions::listen()?);
+        self.greet();
+        self.jobs.poll(PollKind::AtMail);
+        let outcome = loop {
+            let event = tokio::select! {
+                event = events.recv(), if self.holds_until.is_none() => ReplEvent::Team(event),
+                () = at(self.holds_until) => ReplEvent::Late,
+                piece = words.recv() => ReplEvent::Words(piece),
+                outcome = team.wait() => break outcome,
+                () = suspensions.next() => ReplEvent::Suspend,
+                kind = signals.next() => match kind {
+                    Kind::Interrupt => ReplEvent::Interrupted,
+                    Kind::End => ReplEvent::Typed(EditorEvent::Signal),
+                },
+                typed = editor.next() => ReplEvent::Typed(typed),
+                done = self.jobs.done() => ReplEvent::Done(done),
+                () = report.quiet() => ReplEvent::Quiet,
+                _ = ticks.tick() => ReplEvent::Tick,
+            };
+            self.handle(event, report, editor).await;
+        };
+        while let Ok(event) = events.try_recv() {
+            self.show(Ok(event), report);
+        }
+        outcome.map_err(|error| CliError::refused(format!("cannot go on: the lead failed: {error}")))
+    }
+
+    async fn handle(&mut self, event: ReplEvent, report: &mut Report, editor: &mut Editor) {
+        match event {
+            ReplEvent::Team(event) => self.show(event, report),
+            ReplEvent::Words(piece) => self.show_stream(piece),
+            ReplEvent::Quiet => report.flush(),
+            ReplEvent::Late => self.holds_until = None,
+            ReplEvent::Tick => self.jobs.poll(PollKind::ForMail),
+            ReplEvent::Suspend => editor.suspend(),
+            // The signal was for the editor, which was not reading yet.
+            ReplEvent::Interrupted if editor.is_leaving() => {
+                tokio::time::sleep(ONCE_MORE_AFTER).await;
+                editor.suspend();
+            }
+            // The editor reads nothing while a command runs.
+            ReplEvent::Interrupted => {
+                let _ = self.run_line(EditorEvent::Interrupt).await;
+            }
+            ReplEvent::Done(JobResult::Learned(tasks)) => {
+                let mut vocabulary = CompletionIndex::of(&self.vocabulary);
+                tasks.iter().for_each(|(task, subject)| vocabulary.add_task(*task, subject));
+            }
+            ReplEvent::Done(JobResult::Looked) => {}
+            ReplEvent::Done(JobResult::Commands) => {
+                self.holds_until = None;
+                self.read_next(editor);
+            }
+            ReplEvent::Typed(typed) => match self.run_line(typed).await {
+                // The next line is read after the commands.
+                Some(commands) => {
+                    // Events that the command causes are shown after its answer.
+                    self.holds_until = Some(Instant::now() + AT_ONCE);
+                    self.jobs.run(commands);
+                }
+                None => self.read_next(editor),
+            },
+        }
+    }
+
+    /// Reads the next line, unless the person asked the team to stop: without a prompt the last lines stay in order. Ctrl-C then arrives
+    /// as a signal.
+    fn read_next(&self, editor: &mut Editor) {
+        if self.stops_asked == 0 {
+            editor.go_on();
+        }
+    }
+
+    fn greet(&mut self) {
+        let to_lead = if self.lead_is_llm { "TEXT goes to the lead, " } else { "" };
+        self.screen.note(&format!("{to_lead}@NAME TEXT to a teammate; /help shows the commands, Ctrl-D ends"));
+        self.jobs.load_tasks();
+    }
+
+    /// Shows the text of the lead and of watched teammates while their models write it.
+    fn show_stream(&mut self, piece: Result<Arc<stream::StreamChunk>, RecvError>) {
+        let Ok(piece) = piece else { return };
+        if let Some(speech) = self.speeches.get_mut(&*piece.teammate) {
+            self.screen.print(&speech.push(&piece.event, columns()));
+        }
+    }
+
+    fn show(&mut self, event: Result<Arc<TeamEvent>, RecvError>, report: &mut Report) {
+        let event = match event {
+            Ok(event) => event,
+            Err(RecvError::Lagged(missed)) => {
+                return self.screen.note(&format!("{missed} events are not shown; /log shows them"));
+            }
+            Err(RecvError::Closed) => return,
+        };
+        match &event.kind {
+            EventKind::TeammateSpawned { teammate, .. } => CompletionIndex::of(&self.vocabulary).add_teammate(teammate),
+            EventKind::TaskCreated { task, subject, .. } => {
+                CompletionIndex::of(&self.vocabulary).add_task(*task, subject)
+            }
+            EventKind::TaskDeleted { task, .. } => CompletionIndex::of(&self.vocabulary).remove_task(*task),
+            EventKind::ModeChanged { desired, .. } => {
+                CompletionIndex::of(&self.vocabulary).pause(*desired == Mode::Pause)
+            }
+            _ => {}
+        }
+        match &event.kind {
+            EventKind::Said { teammate, text, .. } if self.speeches.contains_key(teammate) => {
+                report.flush();
+                if teammate == LEAD {
+                    report.handle_output(text);
+                }
+                let said = self.speeches.get_mut(teammate).map(|speech| speech.text(text, columns()));
+                self.screen.print(&said.unwrap_or_default());
+            }
+            // The mail itself is shown, in full.
+            EventKind::MessageSent { to, .. } if to == HUMAN => {
+                report.flush();
+                self.jobs.poll(PollKind::ForMail);
+            }
+            // The message may answer a plan, or a question that another terminal answered.
+            EventKind::MessageSent { .. } | EventKind::MessageDelivered { .. } => {
+                report.event(&event);
+                self.jobs.poll(PollKind::Only);
+            }
+            _ => report.event(&event),
+        }
+    }
+
+    /// Runs a line of the session itself. Returns the commands of `brigade` that the line names.
+    async fn run_line(&mut self, typed: EditorEvent) -> Option<Vec<Argv>> {
+        match typed {
+            EditorEvent::Line(line) => return self.handle_line(&line).await,
+            EditorEvent::Interrupt => {
+                let now = Instant::now();
+                let is_second = self.last_interrupt.replace(now).is_some_and(|last| now - last < TWICE_WITHIN);
+                if !is_second && self.stops_asked == 0 {
+                    self.screen.note("Ctrl-C once more stops the team; so do Ctrl-D and /quit");
+                    return None;
+                }
+                self.stop().await;
+            }
+            EditorEvent::Cleared => {}
+            EditorEvent::End | EditorEvent::Signal => self.stop().await,
+            EditorEvent::Failed(reason) => {
+                self.screen.note(&format!("cannot read the terminal: {}", one_line(&reason)));
+                self.stop().await;
+            }
+        }
+        None
+    }
+
+    async fn stop(&mut self) {
+        self.stops_asked += 1;
+        let is_first = self.stops_asked == 1;
+        let text = if is_first { stopping(&self.live) } else { STOPPING_NOW.to_owned() };
+        self.screen.note(&text);
+        if !is_first {
+            end_in_time();
+        }
+        self.command(if is_first { TeamCommand::Stop } else { TeamCommand::Abort }).await;
+    }
+
+    async fn command(&self, command: TeamCommand) {
+        // The send fails only if the team has ended.
+        let _ = self.commands.send(command).await;
+    }
+
+    async fn handle_line(&mut self, typed: &str) -> Option<Vec<Argv>> {
+        let line = match Input::parse(typed) {
+            Ok(line) => line,
+            Err(reason) => {
+                self.screen.note(&reason);
+                return None;
+            }
+        };
+        let send = |to: String, text: String| vec!["send".to_owned(), to, "--".to_owned(), text];
+        match line {
+            Input::Nothing => {}
+            Input::To { names, text } => return Some(names.into_iter().map(|name| send(name, text.clone())).collect()),
+            Input::ToLead(_) if !self.lead_is_llm => {
+                self.screen.note("the lead has no model and cannot answer; @NAME TEXT writes to a teammate, /help shows the commands");
+            }
+            Input::ToLead(text) => return Some(vec![send(LEAD.to_owned(), text)]),
+            Input::Brigade { name, arguments } => {
+                return Some(vec![[name.to_owned()].into_iter().chain(arguments).collect()]);
+            }
+            Input::Own { own, arguments } => self.run_session_command(own, &arguments).await,
+        }
+        None
+    }
+
+    async fn run_session_command(&mut self, own: SessionCommand, arguments: &[String]) {
+        match (own, arguments) {
+            (SessionCommand::Help, _) => self.screen.print(&line::help(columns())),
+            (SessionCommand::Quit, []) => self.stop().await,
+            (SessionCommand::Compact, []) => self.compact(LEAD).await,
+            (SessionCommand::Compact, [name]) => self.compact(name.trim_start_matches('@')).await,
+            (SessionCommand::Watch, names) => self.watch(names),
+            (SessionCommand::Quit, _) => {
+                self.screen.note("/quit takes no name: it stops the whole team. /stop NAME stops a teammate")
+            }
+            (SessionCommand::Compact, _) => self.screen.note("/compact takes one name"),
+        }
+    }
+
+    /// Compacts the context of a member. An event shows the success, a note the failure.
+    async fn compact(&self, name: &str) {
+        let (reply, mut done) = mpsc::channel(1);
+        self.command(TeamCommand::Compact { name: name.to_owned(), reply }).await;
+        let (screen, name) = (self.screen.clone(), one_line(name));
+        tokio::spawn(async move {
+            let done = match tokio::time::timeout(AT_ONCE, done.recv()).await {
+                Ok(done) => done,
+                Err(_) => {
+                    screen.note(&format!("{name} compacts its context after its turn"));
+                    done.recv().await
+                }
+            };
+            match done {
+                Some(Ok(())) => {}
+                Some(Err(reason)) => screen.note(&format!("/compact {name}: {reason}")),
+                None => screen.note(&format!("/compact {name}: it stopped before that")),
+            }
+        });
+    }
+
+    /// Starts or stops showing the text of these teammates while their models write it.
+    fn watch(&mut self, names: &[String]) {
+        let mut members = self.live.members();
+        members.sort();
+        for typed in names {
+            let typed = typed.trim_start_matches('@');
+            let Some(name) = members.iter().find(|name| name.is_same(typed)) else {
+                let known: Vec<&str> = members.iter().map(AsRef::as_ref).collect();
+                let text = match LEAD.eq_ignore_ascii_case(typed) {
+                    true => "the lead's text is always shown".to_owned(),
+                    false => format!("there is no teammate `{}`; known: {}", one_line(typed), known.join(", ")),
+                };
+                self.screen.note(&text);
+                continue;
+            };
+            let name = name.to_string();
+            if self.speeches.remove(&name).is_none() {
+                self.speeches.insert(name.clone(), StreamView::of(&name, self.screen.has_colours()));
+            }
+        }
+        let watched: Vec<&str> = self.speeches.keys().map(String::as_str).filter(|name| *name != LEAD).collect();
+        self.screen.note(&match watched.as_slice() {
+            [] => "only the lead's text is shown as it is written; /watch NAME shows a teammate's".to_owned(),
+            names => format!("the text of {} is shown as it is written; /watch NAME again ends that", names.join(", ")),
+        });
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn ticks() -> Interval {
+    let mut ticks = tokio::time::interval(LOOK_INTERVAL);
+    ticks.reset();
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}

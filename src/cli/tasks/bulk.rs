@@ -1,0 +1,117 @@
+//! One change to several tasks, and warnings about new tasks that no member can claim. All tasks are checked first, so that a
+//! wrong number changes nothing. If a change fails after others, the error names the tasks that were changed.
+
+use crate::cli::context::{Context, candidates};
+use crate::cli::error::{CliError, CliResult};
+use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::transition::{Action, Actor, permit};
+use crate::ports::{Board, StoreError, StoreResult};
+use crate::ui::style::{WARN, paint};
+use crate::ui::text::one_line;
+use crate::ui::why::no_capable_member;
+
+/// The numbers without repetitions, in the given order.
+fn once(ids: &[TaskId]) -> Vec<TaskId> {
+    let mut seen = std::collections::HashSet::new();
+    ids.iter().copied().filter(|id| seen.insert(*id)).collect()
+}
+
+/// Calls `act` for each task if `by` may do `action` to all of them. `done` is the past participle for messages.
+///
+/// # Errors
+/// A task refuses the action: nothing was changed. Or a change failed: the error names the tasks that were changed before.
+pub(super) async fn each(
+    board: &dyn Board,
+    ids: &[TaskId],
+    (action, done): (Action, &str),
+    by: &Actor,
+    act: impl AsyncFn(TaskId) -> StoreResult<Task>,
+) -> CliResult<Vec<Task>> {
+    let ids = once(ids);
+    let mut troubles = Vec::new();
+    for &id in &ids {
+        let permitted = board.get(id).await.and_then(|task| permit(&task, action, by).map_err(StoreError::from));
+        troubles.extend(permitted.err().map(CliError::from));
+    }
+    if let Some(trouble) = all_of(troubles) {
+        let message = if ids.len() > 1 { format!("{}; no task was {done}", trouble.message) } else { trouble.message };
+        return Err(CliError { message, ..trouble });
+    }
+    let mut tasks = Vec::with_capacity(ids.len());
+    for id in ids {
+        match act(id).await {
+            Ok(task) => tasks.push(task),
+            Err(error) => return Err(in_the_middle(error.into(), &tasks, done)),
+        }
+    }
+    Ok(tasks)
+}
+
+/// Warnings for tasks that no member of the team can claim.
+pub(super) fn unclaimable_notes<'a>(context: &Context, tasks: impl Iterator<Item = &'a Task>) -> Vec<String> {
+    let running = context.running_team().unwrap_or_default();
+    let team = context.team_if_valid(running.team.as_deref()).or_else(|| context.team_if_valid(None));
+    let candidates = team.as_ref().map(candidates).unwrap_or_default();
+    let open = tasks.filter(|task| task.status == TaskStatus::Pending);
+    let note = |task: &Task| {
+        let text = format!("{} {} is {}", task.id, task.subject, no_capable_member(task, &candidates)?);
+        let text = text.replacen(" is requires ", " requires ", 1);
+        Some(format!("{} {}", paint(WARN, "warning:"), one_line(&text)))
+    };
+    open.filter_map(note).collect()
+}
+
+/// Joins the errors into one, with the first hint.
+fn all_of(troubles: Vec<CliError>) -> Option<CliError> {
+    let messages: Vec<String> = troubles.iter().map(|trouble| trouble.message.clone()).collect();
+    let first = troubles.into_iter().next()?;
+    Some(CliError { message: messages.join("; "), ..first })
+}
+
+fn in_the_middle(error: CliError, tasks: &[Task], done: &str) -> CliError {
+    if tasks.is_empty() {
+        return error;
+    }
+    let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
+    let named = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    CliError { message: format!("{}; {done} before that: {named}", error.message), done: ids, ..error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::Arc;
+
+    use crate::domain::name::HUMAN;
+    use crate::domain::task::NewTask;
+    use crate::domain::transition::{ActorKind, Change};
+    use crate::embed::SystemClock;
+    use crate::stores::memory::board::MemoryBoard;
+
+    #[tokio::test]
+    async fn bulk_change_error_lists_tasks_already_changed() {
+        let board = MemoryBoard::new(Arc::new(SystemClock), tokio::sync::broadcast::channel(8).0);
+        let person = Actor::new(HUMAN, ActorKind::Person);
+        let new = |subject: &str| NewTask { subject: subject.to_owned(), ..NewTask::default() };
+        board.create(&person, vec![new("a"), new("b"), new("c")], false).await.unwrap();
+        let delete = (Action::Delete, "deleted");
+        let ids = [3, 3, 1, 2].map(TaskId);
+        // Another actor deletes the second task after the check.
+        let outcome = each(&board, &ids, delete, &person, async |id| {
+            if id == TaskId(1) {
+                board.delete(id, &person).await?;
+            }
+            board.delete(id, &person).await
+        });
+        let error = outcome.await.unwrap_err();
+        assert_eq!(error.message, "there is no task #1 on the board; deleted before that: #3");
+        assert!(error.to_json().contains("\"done\":[3]"), "{}", error.to_json());
+        assert!(board.get(TaskId(2)).await.is_ok());
+        let retry = (Action::Retry, "retried");
+        let change = async |id| board.change(id, Change::Retry, &person).await;
+        let error = each(&board, &[TaskId(2), TaskId(9)], retry, &person, change).await.unwrap_err();
+        assert!(error.message.ends_with("there is no task #9 on the board; no task was retried"), "{}", error.message);
+        assert_eq!(error.done, []);
+    }
+}

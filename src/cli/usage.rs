@@ -1,0 +1,255 @@
+//! Errors in the arguments, in the form of all other errors: one message and one hint. They are built from the kind and the context
+//! of clap's error, not from its text.
+
+use std::error::Error as _;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error};
+
+use super::commands::{listed, value_name};
+use super::complete::Position;
+use super::error::CliError;
+use crate::config::diagnostics::nearest;
+
+/// The most allowed values that an error lists. If there are more, the hint names the help.
+const VALUES_SHOWN_MAX: usize = 12;
+
+/// Commands of other programs, and the commands that do the same here.
+const TIPS: [(&str, &str); 26] = [
+    ("start", "brigade up"),
+    ("launch", "brigade up"),
+    ("serve", "brigade up"),
+    ("exec", "brigade run TEAM GOAL"),
+    ("status", "brigade team, brigade tasks"),
+    ("ps", "brigade team"),
+    ("list", "brigade tasks"),
+    ("ls", "brigade tasks"),
+    ("board", "brigade tasks"),
+    ("usage", "brigade cost"),
+    ("tokens", "brigade cost"),
+    ("budget", "brigade cost"),
+    ("logs", "brigade log"),
+    ("tail", "brigade log --follow"),
+    ("kill", "brigade stop --now"),
+    ("down", "brigade stop"),
+    ("pause", "brigade state pause"),
+    ("resume", "brigade state continuous"),
+    ("mail", "brigade inbox NAME, brigade send NAME TEXT"),
+    ("add", "brigade tasks add SUBJECT"),
+    ("claim", "brigade tasks claim --as NAME"),
+    ("import", "brigade tasks import FILE"),
+    ("check", "brigade doctor"),
+    ("approve", "brigade review approve ID, brigade plan approve ID"),
+    ("reject", "brigade review reject ID, brigade plan reject ID"),
+    ("version", "brigade --version"),
+];
+
+/// Returns true if clap's "error" is the help or the version.
+#[must_use]
+pub fn is_help(error: &Error) -> bool {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand)
+}
+
+/// Returns the error for `words`, the arguments after the program's name.
+#[must_use]
+pub fn usage_error(error: &Error, words: &[&str]) -> CliError {
+    let typed = TypedCommand::of(words);
+    let argument = text(error, ContextKind::InvalidArg).map(|argument| plain(&argument)).unwrap_or_default();
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => typed.unknown_command(error),
+        ErrorKind::UnknownArgument => typed.unknown_argument(error, &argument),
+        ErrorKind::InvalidValue => typed.invalid_value(error, &argument),
+        ErrorKind::ValueValidation => {
+            let value = text(error, ContextKind::InvalidValue).unwrap_or_default();
+            let reason = error.source().map(ToString::to_string).unwrap_or_default();
+            let message = format!("cannot use `{value}` as `{}`: {reason}", option_of(&argument));
+            CliError::usage(message)
+        }
+        ErrorKind::MissingRequiredArgument => {
+            let missing = texts(error, ContextKind::InvalidArg);
+            let missing: Vec<String> = missing.iter().map(|argument| format!("`{}`", plain(argument))).collect();
+            let message = format!("`{}` needs {}", typed.name(), missing.join(" and "));
+            CliError::usage(message).hint(typed.usage())
+        }
+        ErrorKind::ArgumentConflict => {
+            let others = texts(error, ContextKind::PriorArg);
+            let others: Vec<String> = others.iter().map(|other| format!("`{}`", option_of(&plain(other)))).collect();
+            let argument = option_of(&argument);
+            let message = match others.is_empty() || others.iter().any(|other| *other == format!("`{argument}`")) {
+                true => format!("`{argument}` can be used only once"),
+                false => format!("`{argument}` cannot be used with {}", others.join(" or ")),
+            };
+            CliError::usage(message).hint(typed.help())
+        }
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let message = format!("`{}` needs a command", typed.name());
+            CliError::usage(message).hint(format!("{} lists the commands", typed.help()))
+        }
+        _ => {
+            let text = error.render().to_string();
+            let first = text.lines().next().unwrap_or_default();
+            CliError::usage(first.trim_start_matches("error: ")).hint(typed.help())
+        }
+    }
+}
+
+/// The typed command: the longest path that clap knows.
+struct TypedCommand {
+    path: Vec<&'static str>,
+    command: &'static Command,
+}
+
+impl TypedCommand {
+    fn of(words: &[&str]) -> Self {
+        let Position { path, command, .. } = Position::after(words);
+        Self { path, command }
+    }
+
+    fn name(&self) -> String {
+        ["brigade"].iter().chain(&self.path).copied().collect::<Vec<_>>().join(" ")
+    }
+
+    fn help(&self) -> String {
+        format!("{} --help", self.name())
+    }
+
+    /// The command with its required options and its positional arguments.
+    fn usage(&self) -> String {
+        let mut words = vec![self.name()];
+        for option in self.command.get_opts().filter(|option| option.is_required_set()) {
+            words.push(format!("--{} {}", option.get_long().unwrap_or_default(), value_name(option)));
+        }
+        for positional in self.command.get_positionals() {
+            let name = value_name(positional);
+            words.push(if positional.is_required_set() { name } else { format!("[{name}]") });
+        }
+        words.join(" ")
+    }
+
+    fn unknown_command(&self, error: &Error) -> CliError {
+        let word = text(error, ContextKind::InvalidSubcommand).unwrap_or_default();
+        let message = format!("unknown command `{} {word}`", self.name());
+        let tip = TIPS.iter().find(|(known, _)| self.path.is_empty() && *known == word);
+        let meant = nearest(&word, listed(self.command).map(Command::get_name));
+        CliError::usage(message).hint(match (tip, meant) {
+            (Some((_, tip)), _) => (*tip).to_owned(),
+            (None, Some(meant)) => format!("did you mean `{} {meant}`?", self.name()),
+            (None, None) => format!("{} lists the commands", self.help()),
+        })
+    }
+
+    fn unknown_argument(&self, error: &Error, argument: &str) -> CliError {
+        if !argument.starts_with('-') {
+            let message = format!("unexpected argument `{argument}` for `{}`", self.name());
+            return CliError::usage(message).hint(self.usage());
+        }
+        let message = format!("unknown option `{argument}` for `{}`", self.name());
+        let options = self.command.get_arguments().filter(|option| !option.is_hide_set());
+        let longs: Vec<String> = options.filter_map(|option| Some(format!("--{}", option.get_long()?))).collect();
+        let suggested = text(error, ContextKind::SuggestedArg).map(|suggested| option_of(&plain(&suggested)));
+        let near = nearest(argument, longs.iter().map(String::as_str)).map(str::to_owned);
+        CliError::usage(message).hint(match near.or(suggested.filter(|option| longs.contains(option))) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("{} lists the options", self.help()),
+        })
+    }
+
+    fn invalid_value(&self, error: &Error, argument: &str) -> CliError {
+        let value = text(error, ContextKind::InvalidValue).unwrap_or_default();
+        let allowed = texts(error, ContextKind::ValidValue);
+        let list = match allowed.len() {
+            0 => String::new(),
+            1..=VALUES_SHOWN_MAX => format!(": allowed are {}", allowed.join(", ")),
+            count => format!(": it is not one of the {count} allowed values"),
+        };
+        let message = match value.as_str() {
+            "" => format!("`{argument}` needs a value{list}"),
+            value => format!("cannot use `{value}` as `{}`{list}", option_of(argument)),
+        };
+        let error = CliError::usage(message);
+        match nearest(&value, allowed.iter().map(String::as_str)) {
+            Some(meant) => error.hint(format!("did you mean `{meant}`?")),
+            None if (1..=VALUES_SHOWN_MAX).contains(&allowed.len()) => error,
+            None => error.hint(format!("{} lists the values", self.help())),
+        }
+    }
+}
+
+fn text(error: &Error, kind: ContextKind) -> Option<String> {
+    texts(error, kind).into_iter().next()
+}
+
+fn texts(error: &Error, kind: ContextKind) -> Vec<String> {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.clone()],
+        Some(ContextValue::Strings(texts)) => texts.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// `--as NAME` for `--as <NAME>`, `IDS` for `<IDS>...`.
+fn plain(argument: &str) -> String {
+    argument.replace(['<', '>', '[', ']'], "").trim_end_matches('.').to_owned()
+}
+
+/// `--as` for `--as NAME`.
+fn option_of(argument: &str) -> String {
+    argument.split_whitespace().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use crate::cli::commands::root;
+    use clap::Parser as _;
+
+    fn explained(line: &str) -> (String, Option<String>) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let error = Cli::try_parse_from(["brigade"].iter().chain(&words)).unwrap_err();
+        assert!(!is_help(&error), "{line}: {error}");
+        let error = usage_error(&error, &words);
+        (error.message, error.hint)
+    }
+
+    #[test]
+    fn usage_error_has_one_message_and_one_hint() {
+        for (line, message, hint) in [
+            ("taks", "unknown command `brigade taks`", Some("did you mean `brigade tasks`?")),
+            ("start", "unknown command `brigade start`", Some("brigade up")),
+            ("tasks sow", "unknown command `brigade tasks sow`", Some("did you mean `brigade tasks show`?")),
+            ("config list", "unknown command `brigade config list`", Some("brigade config --help lists the commands")),
+            ("log --lsat 3", "unknown option `--lsat` for `brigade log`", Some("did you mean `--last`?")),
+            ("why 1 2", "unexpected argument `2` for `brigade why`", Some("brigade why ID")),
+            (
+                "tasks list --status fialed",
+                "cannot use `fialed` as `--status`: allowed are pending, in_progress, completed, failed, blocked",
+                Some("did you mean `failed`?"),
+            ),
+            ("tasks claim", "`brigade tasks claim` needs `--as NAME`", Some("brigade tasks claim --as NAME [ID]")),
+            ("inbox --read --take", "`--read` cannot be used with `--take`", Some("brigade inbox --help")),
+            ("tasks --status", "`--status STATUS` needs a value", None),
+        ] {
+            let (shown, hinted) = explained(line);
+            assert!(shown.starts_with(message), "{line}: {shown}");
+            assert_eq!(hinted.as_deref(), hint, "{line}: {shown}");
+        }
+        assert!(explained("log --kind task_complete").0.contains("allowed values"));
+        assert!(explained("log -n x").0.starts_with("cannot use `x` as `--last`: "));
+    }
+
+    #[test]
+    fn global_options_go_before_subcommands() {
+        for line in ["tasks --json show 1", "tasks --workspace /x show 1", "tasks --color never list"] {
+            assert!(Cli::try_parse_from(["brigade"].into_iter().chain(line.split(' '))).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn tips_name_no_existing_command() {
+        for (word, _) in TIPS {
+            assert!(root().find_subcommand(word).is_none(), "{word} is a command");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Errors of the config, with the file, the line, a caret and a hint.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// The text of a config file, for errors that point into it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceFile {
+    pub path: PathBuf,
+    /// The path as errors show it.
+    pub display_path: PathBuf,
+    pub text: String,
+}
+
+impl SourceFile {
+    /// Returns the folder that paths in the file are relative to.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
+    }
+
+    /// Returns the real path of `path`, which this file names. Models read such files, so it must be in the folder of this file
+    /// or below. If this file is a link, as dotfile managers create, the folder of its target is allowed too.
+    ///
+    /// # Errors
+    /// The file is outside of these folders or does not exist.
+    pub fn real_path_below(&self, path: &Path) -> Result<PathBuf, String> {
+        let path = path.canonicalize().map_err(|error| error.to_string())?;
+        let real = self.path.canonicalize().ok();
+        let folders = [self.folder().canonicalize().ok(), real.and_then(|file| file.parent().map(Path::to_owned))];
+        if folders.into_iter().flatten().any(|folder| path.starts_with(folder)) {
+            return Ok(path);
+        }
+        Err(format!("{} is outside of the folder {}", path.display(), self.folder().display()))
+    }
+
+    /// Returns the line of a byte, from 1.
+    #[must_use]
+    pub fn line(&self, offset: usize) -> usize {
+        self.before(offset).matches('\n').count() + 1
+    }
+
+    fn before(&self, offset: usize) -> &str {
+        let mut end = offset.min(self.text.len());
+        while !self.text.is_char_boundary(end) {
+            end -= 1;
+        }
+        &self.text[..end]
+    }
+
+    /// Returns a problem with the bytes `span` of this file.
+    #[must_use]
+    pub fn problem(&self, span: Range<usize>, message: impl Into<String>) -> Problem {
+        let before = self.before(span.start);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = self.text[line_start..].lines().next().unwrap_or_default();
+        let marked = self.before(span.end)[before.len().min(self.before(span.end).len())..].lines().next();
+        Problem {
+            file: Some(self.display_path.clone()),
+            line: self.line(span.start),
+            column: before[line_start..].chars().count() + 1,
+            text: line.to_owned(),
+            marked: marked.map_or(1, |marked| marked.chars().count().max(1)),
+            message: message.into(),
+            hint: None,
+        }
+    }
+}
+
+/// One problem of a config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The file; `None` for a variable or a flag.
+    pub file: Option<PathBuf>,
+    /// The line, from 1; 0 without a file.
+    pub line: usize,
+    /// The character in the line, from 1.
+    pub column: usize,
+    /// The text of the line.
+    pub text: String,
+    /// The number of characters that are underlined.
+    pub marked: usize,
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+/// A value that a setting does not allow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct InvalidValue {
+    pub(super) message: String,
+    pub(super) hint: Option<String>,
+}
+
+impl From<String> for InvalidValue {
+    fn from(message: String) -> Self {
+        Self { message, hint: None }
+    }
+}
+
+impl Problem {
+    /// Returns a problem of a variable or a flag.
+    #[must_use]
+    pub fn without_file(message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { file: None, line: 0, column: 0, text: String::new(), marked: 0, message, hint: None }
+    }
+
+    /// Sets the hint.
+    #[must_use]
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.file {
+            Some(file) => write!(f, "{}:{}:{}: {}", file.display(), self.line, self.column, self.message)?,
+            None => f.write_str(&self.message)?,
+        }
+        if self.file.is_some() && !self.text.is_empty() {
+            let number = self.line.to_string();
+            let gutter = " ".repeat(number.len());
+            // A tab before the mark must be as wide as the tab above it.
+            let lead: String =
+                self.text.chars().take(self.column - 1).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+            write!(f, "\n {number} | {}\n {gutter} | {lead}{}", self.text, "^".repeat(self.marked))?;
+        }
+        match &self.hint {
+            Some(hint) => write!(f, "\n hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The reason why a config cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("no brigade.toml in {} or any folder above it", .0.display())]
+    NotFound(PathBuf),
+    /// Another user could have written the file or folder that was found.
+    #[error("cannot use {}: {reason}", path.display())]
+    NotTrusted { path: PathBuf, reason: String },
+    #[error("cannot read {}: {reason}", path.display())]
+    Unreadable { path: PathBuf, reason: String },
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Problems(Vec<Problem>),
+    #[error("no team `{}`{}", name.escape_debug(), known_teams(known))]
+    UnknownTeam { name: String, known: Vec<String> },
+    #[error("cannot choose a team: there are {}", .0.join(", "))]
+    AmbiguousTeam(Vec<String>),
+    /// The workspace's file has none of these teams.
+    #[error("cannot use {}: only {} has {}", teams(names), file.display(), if names.len() == 1 { "it" } else { "them" })]
+    OnlyInUserFile {
+        names: Vec<String>,
+        /// The user's file.
+        file: PathBuf,
+    },
+    /// A variable with a name similar to that of a setting's variable.
+    #[error("unknown variable `{}`", name.escape_debug())]
+    UnknownVariable { name: String, meant: &'static str },
+    #[error("{} has no team", .0.display())]
+    NoTeam(PathBuf),
+}
+
+fn teams(names: &[String]) -> String {
+    let word = if names.len() == 1 { "the team" } else { "the teams" };
+    format!("{word} `{}`", names.join("`, `"))
+}
+
+fn known_teams(known: &[String]) -> String {
+    if known.is_empty() { String::new() } else { format!("; known: {}", known.join(", ")) }
+}
+
+impl ConfigError {
+    /// Returns the command to run or the change to make.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NotFound(_) => Some("run `brigade init` to create one, or name one with --config FILE".to_owned()),
+            Self::NotTrusted { path, .. } if path.is_dir() => {
+                let workspace = path.parent().unwrap_or(path).display();
+                Some(format!("if you trust its author, pass --workspace {workspace}"))
+            }
+            Self::NotTrusted { path, .. } => Some(format!("if you trust its author, pass --config {}", path.display())),
+            Self::UnknownTeam { name, known } => {
+                nearest(name, known.iter().map(String::as_str)).map(|meant| format!("did you mean `{meant}`?"))
+            }
+            Self::AmbiguousTeam(names) => {
+                Some(format!("name one, for example: brigade run {}", names.first().map_or("TEAM", String::as_str)))
+            }
+            Self::OnlyInUserFile { names, file } => {
+                let name = names.first().map_or("NAME", String::as_str);
+                let file = file.display();
+                Some(format!(
+                    "add [teams.{name}] to the workspace's brigade.toml, or pass --config {file} --workspace ."
+                ))
+            }
+            Self::UnknownVariable { name, meant } => {
+                Some(format!("did you mean `{meant}`? Otherwise remove it: unset {}", name.escape_debug()))
+            }
+            Self::NoTeam(_) => {
+                Some("add [teams.NAME], or run `brigade init` in a new folder for an example".to_owned())
+            }
+            Self::Unreadable { .. } | Self::Problems(_) => None,
+        }
+    }
+}
+
+/// Returns the candidate with the most similar spelling, if it is similar enough for a "did you mean".
+pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = word.to_lowercase();
+    let likeness = |candidate: &str| {
+        let candidate = candidate.to_lowercase();
+        // Jaro-Winkler rates short words with two swapped letters too low.
+        let one_slip = strsim::osa_distance(&candidate, &lower) == 1;
+        strsim::jaro_winkler(&candidate, &lower).max(if one_slip { 0.9 } else { 0.0 })
+    };
+    candidates
+        .map(|candidate| (likeness(candidate), candidate))
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn config_problem_shows_line_column_and_caret() {
+        let file = SourceFile {
+            path: "/brigade.toml".into(),
+            display_path: "brigade.toml".into(),
+            text: "a = 1\n\té = 2 # x\n".into(),
+        };
+        let problem = file.problem(7..9, "no such key").hint("did you mean `e`?");
+        assert_eq!(
+            problem.to_string(),
+            "brigade.toml:2:2: no such key\n 2 | \té = 2 # x\n   | \t^\n hint: did you mean `e`?"
+        );
+        assert_eq!(file.problem(99..120, "ends early").line, 3);
+        assert_eq!(file.problem(8..8, "within a letter").column, 2);
+    }
+}

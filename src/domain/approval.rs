@@ -1,0 +1,553 @@
+//! Requests that wait for an answer: plan approvals, reviews and shutdown requests. Each has an id and is answered once.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::name::{HUMAN, LEAD, SYSTEM};
+use super::task::{Task, TaskId, VerifyRun};
+use super::time::UnixMs;
+
+/// Maximum size of a submitted plan, in bytes. A longer plan names a file that has the details.
+pub const PLAN_BYTES_MAX: usize = 32 * 1024;
+/// Maximum size of all stored plans, in bytes. To make room, the oldest answered requests are removed.
+pub const PLANS_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Duration for which an [`AnswerReservation`] excludes other responders. Sending and recording an answer takes far less, unless the
+/// process died.
+const ANSWERING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of stored requests. To make room, the oldest answered requests are removed.
+pub const REQUESTS_MAX: usize = 500;
+
+/// The text before the review's id in the tool result for a completion report that waits for a review.
+pub const WAITS_FOR_REVIEW: &str = "waits for review ";
+
+/// The start of the failure reason of an attempt whose review rejected the work.
+pub const REVIEW_REJECTED_IT: &str = "its review rejected it";
+
+/// The kind of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestKind {
+    /// Asks to approve a plan.
+    PlanApproval,
+    /// Asks to approve work before its task is completed.
+    Review,
+    /// Asks a teammate to stop.
+    Shutdown,
+}
+
+impl RequestKind {
+    /// Returns the words for people.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PlanApproval => "plan approval",
+            Self::Review => "review",
+            Self::Shutdown => "shutdown",
+        }
+    }
+
+    /// Returns the subject of the request in one word. It is also the name of the command that shows and answers such requests.
+    #[must_use]
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::PlanApproval => "plan",
+            Self::Review => "review",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// The work that a request is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReviewSubject {
+    /// The task that the requester held.
+    pub task: TaskId,
+    /// The attempt.
+    pub attempt: u32,
+    /// Time of the claim. It tells attempts with the same number apart: after a power cut lost a claim, its number is used again.
+    #[serde(default)]
+    pub claimed_at: UnixMs,
+    /// The task's failures at the time of the request.
+    #[serde(default)]
+    pub failures: u32,
+    /// The commit to review, if the task has its own worktree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+}
+
+impl ReviewSubject {
+    /// The current attempt at `task`, with the `commit` that it made, if any.
+    #[must_use]
+    pub fn of(task: &Task, commit: Option<String>) -> Self {
+        let claimed_at = task.claim.as_ref().map(|claim| claim.at).unwrap_or_default();
+        Self { task: task.id, attempt: task.attempt, claimed_at, failures: task.failures, commit }
+    }
+
+    fn is_same_attempt(&self, other: &Self) -> bool {
+        (self.task, self.attempt, self.claimed_at) == (other.task, other.attempt, other.claimed_at)
+    }
+}
+
+/// The report that comes with work to review.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkReport {
+    /// The subject of the task.
+    pub subject: String,
+    /// The result as its author describes it; may be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub summary: String,
+    /// The outcome of the task's verify command, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<VerifyRun>,
+}
+
+/// A request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Its id, which is also in the messages about it.
+    pub id: String,
+    /// Its kind.
+    pub kind: RequestKind,
+    /// Name of the requester.
+    pub from: String,
+    /// Name of the responder.
+    pub to: String,
+    /// Time of the request.
+    pub at: UnixMs,
+    /// The plan, or the description of the work.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub plan: String,
+    /// The work it is about, if the requester held a task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<ReviewSubject>,
+    /// The report of the work, for a review.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<WorkReport>,
+    /// The responder who is answering it now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answering: Option<AnswerReservation>,
+    /// The answer, if given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
+}
+
+impl Request {
+    /// A request without an answer.
+    #[must_use]
+    pub fn new(id: &str, kind: RequestKind, from: &str, to: &str, at: UnixMs) -> Self {
+        Self {
+            id: id.to_owned(),
+            kind,
+            from: from.to_owned(),
+            to: to.to_owned(),
+            at,
+            plan: String::new(),
+            about: None,
+            report: None,
+            answering: None,
+            answer: None,
+        }
+    }
+
+    /// Returns true if `name` may answer it: the responder, and the person for all kinds except shutdown.
+    #[must_use]
+    pub fn is_for(&self, name: &str) -> bool {
+        self.to.eq_ignore_ascii_case(name) || (self.kind != RequestKind::Shutdown && name == HUMAN)
+    }
+
+    /// The responder and the request, in words for people.
+    #[must_use]
+    pub fn responder(&self) -> String {
+        let who = match self.to.as_str() {
+            HUMAN => "a person",
+            LEAD => "the lead",
+            member => member,
+        };
+        format!("{who} ({} {})", self.kind.noun(), self.id)
+    }
+
+    /// Returns true if the requester waits for the answer before it continues: an unanswered plan or review.
+    #[must_use]
+    pub fn is_open_approval(&self) -> bool {
+        self.kind != RequestKind::Shutdown && self.answer.is_none()
+    }
+
+    /// Returns true if it may concern a teammate that holds the task `held`: it is not about another task.
+    #[must_use]
+    pub fn concerns(&self, held: Option<TaskId>) -> bool {
+        self.about.as_ref().is_none_or(|about| held.is_none_or(|held| held == about.task))
+    }
+
+    /// Returns true if it was approved.
+    #[must_use]
+    pub fn is_approved(&self) -> bool {
+        self.answer.as_ref().is_some_and(|answer| answer.approve)
+    }
+}
+
+/// Excludes other responders for a short time, so that only one answer is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerReservation {
+    /// The responder: a member's name, or a process of the person.
+    pub by: String,
+    /// Time of the reservation.
+    pub at: UnixMs,
+}
+
+/// An answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// True approves, false rejects.
+    pub approve: bool,
+    /// The reason, or the requested changes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    /// Name of the responder.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    /// Time of the answer.
+    pub at: UnixMs,
+}
+
+impl Answer {
+    /// The decision and the responder, in words for people.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let word = if self.approve { "approved" } else { "rejected" };
+        if self.by.is_empty() { word.to_owned() } else { format!("{word} by {}", self.by) }
+    }
+}
+
+/// Reasons why a request is not recorded or not answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// No request of this kind has this id.
+    #[error("there is no {} request `{}`; {}", kind.as_str(), id.escape_debug(), describe_open(open))]
+    Unknown {
+        /// The given id.
+        id: String,
+        /// The requested kind.
+        kind: RequestKind,
+        /// The open requests of this kind that the caller may answer.
+        open: Vec<String>,
+    },
+    /// It is already answered.
+    #[error("cannot answer request `{id}`: already answered ({how})")]
+    AlreadyAnswered {
+        /// The request.
+        id: String,
+        /// The decision and the responder.
+        how: String,
+    },
+    /// Another responder is answering it now.
+    #[error("cannot answer request `{id}`: {by} is answering it now")]
+    BeingAnswered {
+        /// The request.
+        id: String,
+        /// The other responder.
+        by: String,
+    },
+    /// Its plan is too long.
+    #[error("the plan is longer than {PLAN_BYTES_MAX} bytes: put details into a file and name that file")]
+    TooLong,
+    /// Another member is the responder.
+    #[error("cannot answer request `{id}`: it is for {to} to answer")]
+    NotYours {
+        /// The request.
+        id: String,
+        /// Its responder.
+        to: String,
+    },
+    /// Too many requests are open.
+    #[error("cannot record the request: {REQUESTS_MAX} requests are open, or their plans are too long in total")]
+    TooMany,
+}
+
+fn describe_open(open: &[String]) -> String {
+    if open.is_empty() {
+        "no open request is for you".to_owned()
+    } else {
+        format!("open requests for you: {}", open.join(", "))
+    }
+}
+
+/// All stored requests, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Approvals {
+    /// Format version.
+    pub v: u32,
+    /// The requests.
+    #[serde(default)]
+    pub requests: Vec<Request>,
+}
+
+impl Approvals {
+    /// Records a request. A request with a known id changes nothing, so recording it twice is safe.
+    ///
+    /// # Errors
+    /// [`RequestError::TooMany`], [`RequestError::TooLong`].
+    pub fn record(&mut self, request: Request) -> Result<(), RequestError> {
+        if self.requests.iter().any(|known| known.id == request.id) {
+            return Ok(());
+        }
+        if request.plan.len() > PLAN_BYTES_MAX {
+            return Err(RequestError::TooLong);
+        }
+        let plan_bytes = |approvals: &Self| approvals.requests.iter().map(|known| known.plan.len()).sum::<usize>();
+        while self.requests.len() >= REQUESTS_MAX || plan_bytes(self) + request.plan.len() > PLANS_BYTES_MAX {
+            let answered =
+                self.requests.iter().position(|known| known.answer.is_some()).ok_or(RequestError::TooMany)?;
+            self.requests.remove(answered);
+        }
+        self.requests.push(request);
+        Ok(())
+    }
+
+    /// Reserves the request for `process`, which answers in the name of `by`, and returns it. The same process may reserve it
+    /// again.
+    ///
+    /// # Errors
+    /// [`RequestError`]: unknown, answered, being answered, or for another member.
+    pub fn reserve(
+        &mut self,
+        id: &str,
+        kind: RequestKind,
+        by: &str,
+        process: &str,
+        now: UnixMs,
+    ) -> Result<Request, RequestError> {
+        let position = self.open_position(id, kind, by)?;
+        let request = &mut self.requests[position];
+        // The absolute difference: a clock that was set back must not make a reservation last.
+        if let Some(other) = &request.answering
+            && other.by != process
+            && now.since(other.at).max(other.at.since(now)) < ANSWERING_TIMEOUT
+        {
+            return Err(RequestError::BeingAnswered { id: id.to_owned(), by: other.by.clone() });
+        }
+        request.answering = Some(AnswerReservation { by: process.to_owned(), at: now });
+        Ok(request.clone())
+    }
+
+    /// Records the answer in the name of `answer.by` and returns the request with it.
+    ///
+    /// # Errors
+    /// As [`Approvals::reserve`]. After an error nothing has changed.
+    pub fn answer(&mut self, id: &str, kind: RequestKind, answer: Answer) -> Result<Request, RequestError> {
+        let position = self.open_position(id, kind, &answer.by)?;
+        let request = &mut self.requests[position];
+        request.answering = None;
+        request.answer = Some(answer);
+        Ok(request.clone())
+    }
+
+    /// Makes `to` the responder and returns the request. An answered request does not change.
+    pub fn reassign(&mut self, id: &str, kind: RequestKind, to: &str) -> Option<Request> {
+        let request = self.open_request_mut(id, kind)?;
+        (request.to, request.answering) = (to.to_owned(), None);
+        Some(request.clone())
+    }
+
+    /// Binds a request to another attempt and its requester, who then gets the answer. An answered request does not change.
+    pub fn rebind_to_attempt(&mut self, id: &str, kind: RequestKind, from: &str, attempt: u32, at: UnixMs) {
+        if let Some(request) = self.open_request_mut(id, kind) {
+            (request.from, request.at) = (from.to_owned(), at);
+            if let Some(about) = &mut request.about {
+                about.attempt = attempt;
+            }
+        }
+    }
+
+    /// Withdraws a request that needs no answer any more, by rejecting it as `system`. An answered request does not change.
+    pub fn withdraw(&mut self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) {
+        if let Some(request) = self.open_request_mut(id, kind) {
+            request.answering = None;
+            request.answer = Some(Answer { approve: false, text: reason.to_owned(), by: SYSTEM.to_owned(), at });
+        }
+    }
+
+    /// The open plans and reviews, oldest first.
+    pub fn open_approvals(&self) -> impl Iterator<Item = &Request> {
+        self.requests.iter().filter(|request| request.is_open_approval())
+    }
+
+    /// The open plans, oldest first.
+    pub fn open_plans(&self) -> impl Iterator<Item = &Request> {
+        self.open(RequestKind::PlanApproval)
+    }
+
+    /// The open requests of this kind, oldest first.
+    pub fn open(&self, kind: RequestKind) -> impl Iterator<Item = &Request> {
+        self.requests.iter().filter(move |request| request.kind == kind && request.answer.is_none())
+    }
+
+    /// The requests about a task, oldest first.
+    pub fn about(&self, task: TaskId) -> impl Iterator<Item = &Request> {
+        self.requests.iter().filter(move |request| request.about.as_ref().is_some_and(|about| about.task == task))
+    }
+
+    /// Returns true if a plan of `from` for this task was approved and no attempt has failed since. `failures` is the task's
+    /// present count.
+    #[must_use]
+    pub fn has_approved_plan(&self, from: &str, task: TaskId, failures: u32) -> bool {
+        let is_for_it = |about: &ReviewSubject| about.task == task && about.failures == failures;
+        self.requests.iter().any(|request| {
+            request.kind == RequestKind::PlanApproval
+                && request.from.eq_ignore_ascii_case(from)
+                && request.is_approved()
+                && request.about.as_ref().is_some_and(is_for_it)
+        })
+    }
+
+    /// The last review of this work: of the same commit or, without a commit, of the same attempt.
+    #[must_use]
+    pub fn review_of(&self, work: &ReviewSubject) -> Option<&Request> {
+        let is_same = |about: &ReviewSubject| {
+            about.task == work.task
+                && about.commit == work.commit
+                && (work.commit.is_some() || about.is_same_attempt(work))
+        };
+        let mut reviews = self.requests.iter().rev().filter(|request| request.kind == RequestKind::Review);
+        reviews.find(|request| request.about.as_ref().is_some_and(is_same))
+    }
+
+    /// The number of rejected reviews of this attempt. Withdrawn reviews do not count.
+    #[must_use]
+    pub fn rejections_of(&self, work: &ReviewSubject) -> usize {
+        let is_same = |about: &ReviewSubject| about.is_same_attempt(work);
+        let is_rejected = |request: &&Request| {
+            let answer = request.answer.as_ref();
+            request.kind == RequestKind::Review
+                && answer.is_some_and(|answer| !answer.approve && answer.by != SYSTEM)
+                && request.about.as_ref().is_some_and(is_same)
+        };
+        self.requests.iter().filter(is_rejected).count()
+    }
+
+    fn open_request_mut(&mut self, id: &str, kind: RequestKind) -> Option<&mut Request> {
+        self.requests.iter_mut().find(|request| request.id == id && request.kind == kind && request.answer.is_none())
+    }
+
+    fn open_position(&self, id: &str, kind: RequestKind, by: &str) -> Result<usize, RequestError> {
+        let Some(position) = self.requests.iter().position(|request| request.id == id && request.kind == kind) else {
+            let open = self
+                .requests
+                .iter()
+                .filter(|request| request.kind == kind && request.answer.is_none() && request.is_for(by));
+            let open = open.map(|request| format!("{} (from {})", request.id, request.from)).collect();
+            return Err(RequestError::Unknown { id: id.to_owned(), kind, open });
+        };
+        let request = &self.requests[position];
+        if !request.is_for(by) {
+            return Err(RequestError::NotYours { id: id.to_owned(), to: request.to.clone() });
+        }
+        match &request.answer {
+            Some(answer) => Err(RequestError::AlreadyAnswered { id: id.to_owned(), how: answer.summary() }),
+            None => Ok(position),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::task::Claim;
+
+    const PLAN: RequestKind = RequestKind::PlanApproval;
+
+    fn request(id: &str) -> Request {
+        Request::new(id, PLAN, "bob", "lead", UnixMs(1))
+    }
+
+    fn answer(by: &str) -> Answer {
+        Answer { approve: true, text: String::new(), by: by.into(), at: UnixMs(2) }
+    }
+
+    #[test]
+    fn request_is_answered_once_by_its_recipient() {
+        let mut approvals = Approvals::default();
+        approvals.record(request("a")).unwrap();
+        assert!(matches!(approvals.answer("a", PLAN, answer("carol")), Err(RequestError::NotYours { .. })));
+        assert!(matches!(
+            approvals.answer("a", RequestKind::Shutdown, answer("lead")),
+            Err(RequestError::Unknown { .. })
+        ));
+        let unknown = approvals.answer("b", PLAN, answer("lead")).unwrap_err();
+        assert!(unknown.to_string().contains("a (from bob)"), "{unknown}");
+        assert_eq!(approvals.answer("a", PLAN, answer("lead")).unwrap().from, "bob");
+        let again = approvals.answer("a", PLAN, answer("human"));
+        assert_eq!(again, Err(RequestError::AlreadyAnswered { id: "a".into(), how: "approved by lead".into() }));
+        approvals.record(request("a")).unwrap();
+        assert!(approvals.requests[0].answer.is_some(), "recording it again keeps the answer");
+    }
+
+    #[test]
+    fn person_may_answer_any_plan_but_not_shutdown() {
+        let mut approvals = Approvals::default();
+        approvals.record(request("a")).unwrap();
+        approvals.record(Request::new("b", RequestKind::Shutdown, "lead", "bob", UnixMs(1))).unwrap();
+        assert!(matches!(
+            approvals.answer("b", RequestKind::Shutdown, answer(HUMAN)),
+            Err(RequestError::NotYours { .. })
+        ));
+        approvals.answer("a", PLAN, answer(HUMAN)).unwrap();
+        assert_eq!(approvals.open_plans().count(), 0);
+    }
+
+    #[test]
+    fn answer_reservation_excludes_others_until_expiry() {
+        let mut approvals = Approvals::default();
+        approvals.record(request("a")).unwrap();
+        let mut reserve = |by: &str, at: i64| approvals.reserve("a", PLAN, by, by, UnixMs(at));
+        reserve("lead", 1_000).unwrap();
+        assert!(matches!(reserve(HUMAN, 2_000), Err(RequestError::BeingAnswered { .. })));
+        reserve("lead", 3_000).unwrap();
+        reserve(HUMAN, 20_000).unwrap();
+        assert!(reserve("lead", 21_000).is_err());
+        reserve("lead", 1_000).unwrap();
+    }
+
+    #[test]
+    fn only_answered_requests_are_evicted_when_full() {
+        let mut approvals = Approvals::default();
+        for number in 0..REQUESTS_MAX {
+            approvals.record(request(&number.to_string())).unwrap();
+        }
+        assert_eq!(approvals.record(request("more")), Err(RequestError::TooMany));
+        approvals.answer("7", PLAN, answer("lead")).unwrap();
+        approvals.record(request("more")).unwrap();
+        assert_eq!(approvals.requests.len(), REQUESTS_MAX);
+        assert!(!approvals.requests.iter().any(|request| request.id == "7"));
+    }
+
+    #[test]
+    fn plan_bytes_are_bounded_each_and_in_total() {
+        let mut approvals = Approvals::default();
+        let long = |id: usize, bytes: usize| Request { plan: "x".repeat(bytes), ..request(&id.to_string()) };
+        assert_eq!(approvals.record(long(0, PLAN_BYTES_MAX + 1)), Err(RequestError::TooLong));
+        let fitting = PLANS_BYTES_MAX / PLAN_BYTES_MAX;
+        (0..fitting).for_each(|id| approvals.record(long(id, PLAN_BYTES_MAX)).unwrap());
+        assert_eq!(approvals.record(long(fitting, 1)), Err(RequestError::TooMany));
+        approvals.answer("3", PLAN, answer("lead")).unwrap();
+        approvals.record(long(fitting, 1)).unwrap();
+    }
+
+    #[test]
+    fn approval_does_not_apply_to_another_claim() {
+        let mut task = Task::new(TaskId(7), "count".to_owned());
+        task.attempt = 1;
+        task.claim = Some(Claim { worker: "w".into(), at: UnixMs(10), expires: None });
+        let mut approvals = Approvals::default();
+        approvals
+            .record(Request {
+                about: Some(ReviewSubject::of(&task, None)),
+                ..Request::new("r", RequestKind::Review, "bob", "carol", UnixMs(11))
+            })
+            .unwrap();
+        approvals.answer("r", RequestKind::Review, answer("carol")).unwrap();
+        assert!(approvals.review_of(&ReviewSubject::of(&task, None)).is_some_and(Request::is_approved));
+        task.claim = Some(Claim { worker: "x".into(), at: UnixMs(20), expires: None });
+        assert_eq!(approvals.review_of(&ReviewSubject::of(&task, None)), None);
+    }
+}

@@ -1,0 +1,405 @@
+//! The use and cost of model requests, a team's budget, and the ledger's records, from which both are known after any crash.
+//!
+//! A record is written before a request, with the most that it can use, and another one after its end. A request without a
+//! recorded end counts as the most that it could use. So a crash cannot make a team exceed its budget.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::time::UnixMs;
+use super::transcript::Usage;
+
+/// The prices of a model, in US dollars per million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Price {
+    /// Input tokens.
+    pub input: f64,
+    /// Output tokens.
+    pub output: f64,
+    /// Input tokens read from the provider's cache.
+    pub cache_read: f64,
+    /// Input tokens written to the provider's cache.
+    pub cache_write: f64,
+}
+
+impl Price {
+    /// Returns the cost of this usage, in US dollars.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "token counts stay below 2^53")]
+    pub fn of(self, usage: Usage) -> f64 {
+        let parts = [
+            (usage.input_tokens, self.input),
+            (usage.output_tokens, self.output),
+            (usage.cache_read_tokens, self.cache_read),
+            (usage.cache_write_tokens, self.cache_write),
+        ];
+        parts.iter().map(|(tokens, usd)| *tokens as f64 * usd / 1e6).sum()
+    }
+
+    /// Returns the usage with all its input counted at the most expensive rate: uncached, read from the cache or written to it.
+    #[must_use]
+    pub fn worst_case(self, usage: Usage) -> Usage {
+        let read = usage.input_tokens.saturating_add(usage.cache_read_tokens).saturating_add(usage.cache_write_tokens);
+        let written = Usage { output_tokens: usage.output_tokens, ..Usage::default() };
+        if self.cache_write > self.input.max(self.cache_read) {
+            Usage { cache_write_tokens: read, ..written }
+        } else if self.cache_read > self.input {
+            Usage { cache_read_tokens: read, ..written }
+        } else {
+            Usage { input_tokens: read, ..written }
+        }
+    }
+}
+
+/// Prices by model, under the config's names.
+pub type Prices = BTreeMap<String, Price>;
+
+/// The most that a team may use in total. `None` means no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Budget {
+    /// Tokens of all kinds, each counted as one.
+    pub tokens: Option<u64>,
+    /// US dollars, by the config's prices.
+    pub usd: Option<f64>,
+}
+
+impl Budget {
+    /// Returns true if there is a limit.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.tokens.is_some() || self.usd.is_some()
+    }
+
+    /// Returns the limit that `amount` exceeds. Tokens are checked first.
+    #[must_use]
+    pub fn exceeded_by(&self, amount: TokensAndUsd) -> Option<BudgetLimit> {
+        let tokens = self.tokens.filter(|tokens| amount.tokens > *tokens).map(BudgetLimit::Tokens);
+        tokens.or_else(|| self.usd.filter(|usd| amount.usd > *usd).map(BudgetLimit::Usd))
+    }
+
+    /// Returns true if `limit`, as [`BudgetLimit`] displays it, is a limit of this budget.
+    #[must_use]
+    pub fn has_limit(&self, limit: &str) -> bool {
+        let limits = self.tokens.map(BudgetLimit::Tokens).into_iter().chain(self.usd.map(BudgetLimit::Usd));
+        limits.into_iter().any(|own| own.to_string() == limit)
+    }
+}
+
+/// A limit of a budget.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum BudgetLimit {
+    /// Number of tokens.
+    Tokens(u64),
+    /// US dollars.
+    Usd(f64),
+}
+
+impl std::fmt::Display for BudgetLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tokens(tokens) => write!(f, "{tokens} tokens"),
+            Self::Usd(usd) => write!(f, "${usd:.2}"),
+        }
+    }
+}
+
+/// A number of tokens and their cost.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct TokensAndUsd {
+    /// Number of tokens.
+    pub tokens: u64,
+    /// US dollars.
+    pub usd: f64,
+}
+
+impl std::ops::AddAssign for TokensAndUsd {
+    fn add_assign(&mut self, other: Self) {
+        self.tokens = self.tokens.saturating_add(other.tokens);
+        self.usd += other.usd;
+    }
+}
+
+impl std::ops::Add for TokensAndUsd {
+    type Output = Self;
+
+    fn add(mut self, other: Self) -> Self {
+        self += other;
+        self
+    }
+}
+
+/// The team, member and model that usage is counted for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct UsageKey {
+    /// Name of the team.
+    pub team: String,
+    /// Name of its member.
+    pub teammate: String,
+    /// The model, under the config's name.
+    pub model: String,
+}
+
+/// The usage of one [`UsageKey`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Spend {
+    /// Number of requests.
+    pub requests: u64,
+    /// Number of requests without a reported usage. They count as the most that they could use.
+    pub unconfirmed: u64,
+    /// Total usage of the requests.
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+impl Spend {
+    fn add(&mut self, other: Self) {
+        self.requests = self.requests.saturating_add(other.requests);
+        self.unconfirmed = self.unconfirmed.saturating_add(other.unconfirmed);
+        self.usage = self.usage.plus(other.usage);
+    }
+}
+
+/// The content of a ledger record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum LedgerEntry {
+    /// A request is about to be sent.
+    Sent {
+        /// Its number in the ledger.
+        request: u64,
+        /// The team, member and model.
+        #[serde(flatten)]
+        account: UsageKey,
+        /// The most that it can use.
+        usage: Usage,
+    },
+    /// A request has ended.
+    Ended {
+        /// Its number in the ledger.
+        request: u64,
+        /// The team, member and model.
+        #[serde(flatten)]
+        account: UsageKey,
+        /// Its usage.
+        usage: Usage,
+        /// True if the provider reported the usage. False if it is the most that the request could use.
+        confirmed: bool,
+    },
+    /// A sum that replaces the records of many ended requests.
+    Sum {
+        /// The team, member and model.
+        #[serde(flatten)]
+        account: UsageKey,
+        /// Number of requests.
+        requests: u64,
+        /// Number of requests without a reported usage.
+        unconfirmed: u64,
+        /// Their total usage.
+        usage: Usage,
+    },
+    /// The earlier usage of this team no longer counts.
+    Reset {
+        /// Name of the team.
+        team: String,
+    },
+}
+
+/// A line of the ledger file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerRecord {
+    /// Format version.
+    pub v: u32,
+    /// Time of the record.
+    pub at: UnixMs,
+    /// Its content.
+    #[serde(flatten)]
+    pub entry: LedgerEntry,
+}
+
+impl LedgerRecord {
+    /// Creates a record of the current format version.
+    #[must_use]
+    pub fn new(at: UnixMs, entry: LedgerEntry) -> Self {
+        Self { v: 1, at, entry }
+    }
+
+    /// Returns the line without a newline.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        // All map keys are strings, so serializing cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// The sum of all records of a ledger.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LedgerTotals {
+    spent: BTreeMap<UsageKey, Spend>,
+    /// Requests without a recorded end, with the most that each can use.
+    open: BTreeMap<u64, (UsageKey, Usage)>,
+    last_request: u64,
+}
+
+impl LedgerTotals {
+    /// Adds a record.
+    pub fn apply(&mut self, entry: &LedgerEntry) {
+        match entry {
+            LedgerEntry::Sent { request, account, usage } => {
+                self.last_request = self.last_request.max(*request);
+                self.open.insert(*request, (account.clone(), *usage));
+            }
+            LedgerEntry::Ended { request, account, usage, confirmed } => {
+                self.last_request = self.last_request.max(*request);
+                self.open.remove(request);
+                self.add(account, Spend { requests: 1, unconfirmed: u64::from(!confirmed), usage: *usage });
+            }
+            LedgerEntry::Sum { account, requests, unconfirmed, usage } => {
+                self.add(account, Spend { requests: *requests, unconfirmed: *unconfirmed, usage: *usage });
+            }
+            LedgerEntry::Reset { team } => {
+                self.spent.retain(|account, _| account.team != *team);
+                self.open.retain(|_, (account, _)| account.team != *team);
+            }
+        }
+    }
+
+    fn add(&mut self, account: &UsageKey, spend: Spend) {
+        match self.spent.get_mut(account) {
+            Some(spent) => spent.add(spend),
+            None => {
+                self.spent.insert(account.clone(), spend);
+            }
+        }
+    }
+
+    /// Counts all open requests as the most that they could use, and returns them. Called when the process that sent them has
+    /// ended.
+    pub fn settle_open_requests(&mut self) -> Vec<(u64, UsageKey, Usage)> {
+        let open = std::mem::take(&mut self.open);
+        for (account, usage) in open.values() {
+            self.add(account, Spend { requests: 1, unconfirmed: 1, usage: *usage });
+        }
+        open.into_iter().map(|(request, (account, usage))| (request, account, usage)).collect()
+    }
+
+    /// Returns the number of the last request.
+    #[must_use]
+    pub fn last_request(&self) -> u64 {
+        self.last_request
+    }
+
+    /// Returns the recorded usage, without open requests.
+    #[must_use]
+    pub fn spent(&self) -> &BTreeMap<UsageKey, Spend> {
+        &self.spent
+    }
+
+    /// Returns the number of this team's requests without a recorded end.
+    #[must_use]
+    pub fn open_requests(&self, team: &str) -> usize {
+        self.open.values().filter(|(account, _)| account.team == team).count()
+    }
+
+    /// Returns the shortest list of records with the same totals.
+    #[must_use]
+    pub fn entries(&self) -> Vec<LedgerEntry> {
+        let sums = self.spent.iter().map(|(account, spend)| LedgerEntry::Sum {
+            account: account.clone(),
+            requests: spend.requests,
+            unconfirmed: spend.unconfirmed,
+            usage: spend.usage,
+        });
+        let open = self.open.iter().map(|(request, (account, usage))| LedgerEntry::Sent {
+            request: *request,
+            account: account.clone(),
+            usage: *usage,
+        });
+        sums.chain(open).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn usage_key(teammate: &str) -> UsageKey {
+        UsageKey { team: "t".into(), teammate: teammate.into(), model: "m".into() }
+    }
+
+    fn usage(input_tokens: u64) -> Usage {
+        Usage { input_tokens, ..Usage::default() }
+    }
+
+    fn totals(entries: &[LedgerEntry]) -> LedgerTotals {
+        let mut totals = LedgerTotals::default();
+        entries.iter().for_each(|entry| totals.apply(entry));
+        totals
+    }
+
+    #[test]
+    fn unfinished_request_counts_as_maximum_usage() {
+        let mut totals = totals(&[
+            LedgerEntry::Sent { request: 1, account: usage_key("a"), usage: usage(900) },
+            LedgerEntry::Sent { request: 2, account: usage_key("a"), usage: usage(900) },
+            LedgerEntry::Ended { request: 1, account: usage_key("a"), usage: usage(10), confirmed: true },
+        ]);
+        assert_eq!((totals.spent()[&usage_key("a")].usage.input_tokens, totals.open_requests("t")), (10, 1));
+        totals.settle_open_requests();
+        let spend = totals.spent()[&usage_key("a")];
+        assert_eq!((spend.usage.input_tokens, spend.requests, spend.unconfirmed), (910, 2, 1));
+    }
+
+    #[test]
+    fn ledger_line_round_trips() {
+        let entries = [
+            LedgerEntry::Sent { request: 7, account: usage_key("a"), usage: usage(3) },
+            LedgerEntry::Ended { request: 7, account: usage_key("a"), usage: usage(2), confirmed: false },
+            LedgerEntry::Reset { team: "t".into() },
+        ];
+        for entry in entries {
+            let line = LedgerRecord::new(UnixMs(5), entry);
+            assert_eq!(serde_json::from_str::<LedgerRecord>(&line.to_line()).unwrap(), line);
+        }
+        let line =
+            LedgerRecord::new(UnixMs(5), LedgerEntry::Sent { request: 7, account: usage_key("a"), usage: usage(3) });
+        assert_eq!(
+            line.to_line(),
+            r#"{"v":1,"at":5,"state":"sent","request":7,"team":"t","teammate":"a","model":"m","usage":{"input_tokens":3,"output_tokens":0}}"#
+        );
+    }
+
+    #[test]
+    fn price_is_per_million_tokens() {
+        let price = Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };
+        let used =
+            Usage { input_tokens: 1_000_000, output_tokens: 100_000, cache_read_tokens: 10_000, cache_write_tokens: 0 };
+        assert!((price.of(used) - 4.503).abs() < 1e-9);
+        let budget = Budget { tokens: Some(10), usd: Some(1.0) };
+        assert_eq!(budget.exceeded_by(TokensAndUsd { tokens: 11, usd: 2.0 }), Some(BudgetLimit::Tokens(10)));
+        assert_eq!(budget.exceeded_by(TokensAndUsd { tokens: 10, usd: 1.5 }), Some(BudgetLimit::Usd(1.0)));
+        assert_eq!(budget.exceeded_by(TokensAndUsd { tokens: 10, usd: 1.0 }), None);
+    }
+
+    proptest! {
+        /// Folding the first records of a ledger into sums keeps its totals.
+        #[test]
+        fn folded_ledger_keeps_totals(steps in proptest::collection::vec((0u8..4, 0u64..6, 0u64..1000), 0..60), at in 0usize..60) {
+            let entries: Vec<LedgerEntry> = steps.iter().map(|(kind, request, tokens)| {
+                let (account, usage) = (usage_key(if request % 2 == 0 { "a" } else { "b" }), usage(*tokens));
+                match kind {
+                    0 => LedgerEntry::Sent { request: *request, account, usage },
+                    1 => LedgerEntry::Ended { request: *request, account, usage, confirmed: tokens % 2 == 0 },
+                    2 => LedgerEntry::Sum { account, requests: 2, unconfirmed: 1, usage },
+                    _ => LedgerEntry::Reset { team: if *tokens < 900 { "other".into() } else { "t".into() } },
+                }
+            }).collect();
+            let at = at.min(entries.len());
+            let folded = [totals(&entries[..at]).entries(), entries[at..].to_vec()].concat();
+            let (folded, whole) = (totals(&folded), totals(&entries));
+            prop_assert_eq!(folded.spent(), whole.spent());
+            prop_assert_eq!(folded.open, whole.open);
+        }
+    }
+}

@@ -1,0 +1,485 @@
+//! Dependencies between tasks, and the first reason why a task cannot be claimed.
+//!
+//! Pure: the caller passes the tasks. A blocker is finished only if its file says `completed`, or Brigade deleted it on request.
+//! A missing, invalid or failed blocker blocks.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+use super::event::TaskCounts;
+use super::task::{Task, TaskId, TaskStatus};
+use super::time::UnixMs;
+
+/// Finds tasks by number.
+pub trait TaskLookup {
+    /// Returns the task, unless its file is missing or invalid.
+    fn task(&self, id: TaskId) -> Option<&Task>;
+    /// Returns true if Brigade deleted it on request and still removes references to it.
+    fn was_deleted(&self, id: TaskId) -> bool;
+    /// Returns true if the task's file exists but is not a valid task.
+    fn is_invalid(&self, id: TaskId) -> bool;
+}
+
+impl TaskLookup for BTreeMap<TaskId, Task> {
+    fn task(&self, id: TaskId) -> Option<&Task> {
+        self.get(&id)
+    }
+    fn was_deleted(&self, _: TaskId) -> bool {
+        false
+    }
+    fn is_invalid(&self, _: TaskId) -> bool {
+        false
+    }
+}
+
+/// The state of an unfinished blocker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockerState {
+    /// It is a task with this status.
+    Unfinished(TaskStatus),
+    /// It has no file.
+    Missing,
+    /// Its file is not a valid task.
+    Invalid,
+}
+
+/// A blocker that is not finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocker {
+    /// Number of the blocker.
+    pub id: TaskId,
+    /// Its state.
+    pub state: BlockerState,
+}
+
+impl fmt::Display for Blocker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.state {
+            BlockerState::Unfinished(status) => write!(f, "{} ({status})", self.id),
+            BlockerState::Missing => write!(f, "{} (missing: it has no file on the board)", self.id),
+            BlockerState::Invalid => write!(f, "{} (its file is invalid)", self.id),
+        }
+    }
+}
+
+/// Returns the unfinished blockers of `task`, in the task's order.
+pub fn unfinished_blockers<'a>(task: &'a Task, lookup: &'a dyn TaskLookup) -> impl Iterator<Item = Blocker> + 'a {
+    task.blocked_by.iter().filter_map(|&id| {
+        let state = match lookup.task(id) {
+            Some(blocker) if blocker.status == TaskStatus::Completed => return None,
+            Some(blocker) => BlockerState::Unfinished(blocker.status),
+            None if lookup.was_deleted(id) => return None,
+            None if lookup.is_invalid(id) => BlockerState::Invalid,
+            None => BlockerState::Missing,
+        };
+        Some(Blocker { id, state })
+    })
+}
+
+/// Returns true if the task is pending and has an unfinished blocker. This is the only definition of `blocked`.
+#[must_use]
+pub fn is_blocked(task: &Task, lookup: &dyn TaskLookup) -> bool {
+    task.status == TaskStatus::Pending && unfinished_blockers(task, lookup).next().is_some()
+}
+
+/// Counts the tasks by state.
+#[must_use]
+pub fn count_tasks<'a>(tasks: impl IntoIterator<Item = &'a Task>, lookup: &dyn TaskLookup) -> TaskCounts {
+    let mut counts = TaskCounts::default();
+    for task in tasks {
+        match task.status {
+            TaskStatus::Completed => counts.completed += 1,
+            TaskStatus::Failed => counts.failed += 1,
+            TaskStatus::InProgress => counts.in_progress += 1,
+            TaskStatus::Pending if is_blocked(task, lookup) => counts.blocked += 1,
+            TaskStatus::Pending => counts.pending += 1,
+        }
+    }
+    counts
+}
+
+/// Finds the unfinished blockers at the ends of dependency chains: blockers that do not wait for another task.
+///
+/// It remembers every visited task. Asking for all tasks of a board therefore visits each task and dependency once.
+pub struct RootBlockers<'a> {
+    lookup: &'a dyn TaskLookup,
+    /// The roots of each visited task, in dependency order; `None` for a task that waits for no other.
+    roots_by_task: HashMap<TaskId, Option<Vec<Blocker>>>,
+}
+
+impl<'a> RootBlockers<'a> {
+    /// Maximum number of roots returned for one task.
+    pub const COUNT_MAX: usize = 5;
+
+    /// Creates a search among the tasks that `lookup` finds.
+    #[must_use]
+    pub fn new(lookup: &'a dyn TaskLookup) -> Self {
+        Self { lookup, roots_by_task: HashMap::new() }
+    }
+
+    /// Returns the first [`Self::COUNT_MAX`] roots of the task `id`, without dependencies that close a cycle.
+    pub fn of(&mut self, id: TaskId) -> &[Blocker] {
+        let mut entered = HashSet::new();
+        // A stack instead of recursion: chains can be as long as the board.
+        let mut open = vec![id];
+        while let Some(&id) = open.last() {
+            if self.roots_by_task.contains_key(&id) {
+                open.pop();
+            } else if entered.insert(id) {
+                open.extend(self.blockers(id).map(|blocker| blocker.id).filter(|id| !entered.contains(id)));
+            } else {
+                let roots = self.roots(id);
+                self.roots_by_task.insert(id, roots);
+                open.pop();
+            }
+        }
+        self.roots_by_task.get(&id).and_then(Option::as_deref).unwrap_or_default()
+    }
+
+    /// Returns the unfinished blockers of `id`, if it is a pending task.
+    fn blockers(&self, id: TaskId) -> impl Iterator<Item = Blocker> + use<'a> {
+        let lookup = self.lookup;
+        let task = lookup.task(id).filter(|task| task.status == TaskStatus::Pending);
+        task.into_iter().flat_map(move |task| unfinished_blockers(task, lookup))
+    }
+
+    fn roots(&self, id: TaskId) -> Option<Vec<Blocker>> {
+        let mut blockers = self.blockers(id).peekable();
+        blockers.peek()?;
+        let mut roots = Vec::new();
+        for blocker in blockers {
+            let of_blocker = match self.roots_by_task.get(&blocker.id) {
+                Some(Some(roots)) => roots.as_slice(),
+                Some(None) => std::slice::from_ref(&blocker),
+                // The blocker closes a cycle.
+                None => &[],
+            };
+            for root in of_blocker {
+                if roots.len() < Self::COUNT_MAX && !roots.contains(root) {
+                    roots.push(*root);
+                }
+            }
+        }
+        Some(roots)
+    }
+}
+
+/// The reason why a task is not claimable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimObstacle {
+    /// It is completed or failed.
+    Finished(TaskStatus),
+    /// It is in progress.
+    Held {
+        /// Name of the owner.
+        owner: String,
+        /// True if it has no claim, because another program set it in progress.
+        foreign: bool,
+    },
+    /// It is assigned to another member.
+    AssignedTo(String),
+    /// A back-off after a failure lasts until this time.
+    RetryAfter(UnixMs),
+    /// These blockers are unfinished.
+    Blocked(Vec<Blocker>),
+    /// The claimant has none of these roles or capabilities.
+    MissingCapability(Vec<String>),
+}
+
+impl fmt::Display for ClaimObstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Finished(status) => write!(f, "it is {status}"),
+            Self::Held { owner, foreign: true } => {
+                write!(f, "it is in progress for {owner} without a claim (set by another program)")
+            }
+            Self::Held { owner, .. } => write!(f, "it is held by {owner}"),
+            Self::AssignedTo(owner) => write!(f, "it is assigned to {owner}"),
+            Self::RetryAfter(until) => write!(f, "it failed and cannot be claimed again before {}", until.to_iso()),
+            Self::Blocked(blockers) => {
+                f.write_str("it is blocked by ")?;
+                for (index, blocker) in blockers.iter().enumerate() {
+                    write!(f, "{}{blocker}", if index > 0 { ", " } else { "" })?;
+                }
+                Ok(())
+            }
+            Self::MissingCapability(requires) => write!(f, "it requires {}", requires.join(" or ")),
+        }
+    }
+}
+
+/// Returns the first obstacle that prevents `name`, with `capabilities`, from claiming `task` at `now`.
+#[must_use]
+pub fn find_claim_obstacle(
+    task: &Task,
+    name: &str,
+    capabilities: &[String],
+    lookup: &dyn TaskLookup,
+    now: UnixMs,
+) -> Option<ClaimObstacle> {
+    if let Some(obstacle) = obstacle_of_task(task, now) {
+        return Some(obstacle);
+    }
+    if let Some(owner) = &task.owner
+        && owner != name
+    {
+        return Some(ClaimObstacle::AssignedTo(owner.clone()));
+    }
+    let blockers: Vec<Blocker> = unfinished_blockers(task, lookup).collect();
+    if !blockers.is_empty() {
+        return Some(ClaimObstacle::Blocked(blockers));
+    }
+    if task.is_claimable_with(capabilities) {
+        None
+    } else {
+        Some(ClaimObstacle::MissingCapability(task.requires.clone()))
+    }
+}
+
+fn obstacle_of_task(task: &Task, now: UnixMs) -> Option<ClaimObstacle> {
+    match task.status {
+        TaskStatus::Completed | TaskStatus::Failed => return Some(ClaimObstacle::Finished(task.status)),
+        TaskStatus::InProgress => {
+            let owner = task.owner.clone().unwrap_or_else(|| "an unknown owner".to_owned());
+            return Some(ClaimObstacle::Held { owner, foreign: task.claim.is_none() });
+        }
+        TaskStatus::Pending => {}
+    }
+    task.not_before.filter(|until| *until > now).map(ClaimObstacle::RetryAfter)
+}
+
+/// Returns a cycle that contains `start`, if there is one. Each task in it waits for the next, the last one for the first.
+pub fn find_cycle(start: TaskId, blockers_of: impl Fn(TaskId) -> Vec<TaskId>) -> Option<Vec<TaskId>> {
+    let mut path = vec![(start, blockers_of(start))];
+    let mut seen = HashSet::from([start]);
+    while let Some((_, rest)) = path.last_mut() {
+        let Some(next) = rest.pop() else {
+            path.pop();
+            continue;
+        };
+        if next == start {
+            return Some(path.into_iter().map(|(id, _)| id).collect());
+        }
+        if seen.insert(next) {
+            path.push((next, blockers_of(next)));
+        }
+    }
+    None
+}
+
+/// Returns one cycle of each group of tasks that wait for each other. Only groups with a task for which `is_included` holds count.
+/// Each task in a cycle waits for the next, the last one for the first. Visits each task and each dependency once.
+pub fn find_cycles(
+    tasks: impl IntoIterator<Item = TaskId>,
+    blockers_of: impl Fn(TaskId) -> Vec<TaskId>,
+    is_included: impl Fn(TaskId) -> bool,
+) -> Vec<Vec<TaskId>> {
+    let mut cycles: Vec<Vec<TaskId>> = Components::of(tasks, &blockers_of)
+        .into_iter()
+        .filter_map(|component| {
+            let start = component.iter().copied().filter(|id| is_included(*id)).min()?;
+            let members: HashSet<TaskId> = component.into_iter().collect();
+            find_cycle(start, |id| blockers_of(id).into_iter().filter(|id| members.contains(id)).collect())
+        })
+        .collect();
+    cycles.sort_unstable();
+    cycles
+}
+
+/// The strongly connected components of a task graph, by Tarjan's algorithm with a stack instead of recursion.
+#[derive(Default)]
+struct Components {
+    /// Position of each reached task in the order of visits.
+    reached: HashMap<TaskId, usize>,
+    /// Reached tasks that are in no component yet.
+    waiting: Vec<TaskId>,
+    found: Vec<Vec<TaskId>>,
+}
+
+/// A task on the current path.
+struct PathEntry {
+    id: TaskId,
+    rest: Vec<TaskId>,
+    /// The earliest task in `waiting` that this one is known to wait for.
+    lowest: usize,
+}
+
+impl Components {
+    fn of(tasks: impl IntoIterator<Item = TaskId>, blockers_of: &impl Fn(TaskId) -> Vec<TaskId>) -> Vec<Vec<TaskId>> {
+        let mut components = Self::default();
+        for id in tasks {
+            if !components.reached.contains_key(&id) {
+                components.visit(id, blockers_of);
+            }
+        }
+        components.found
+    }
+
+    fn visit(&mut self, start: TaskId, blockers_of: &impl Fn(TaskId) -> Vec<TaskId>) {
+        let mut path = vec![self.reach(start, blockers_of)];
+        while let Some(step) = path.last_mut() {
+            if let Some(next) = step.rest.pop() {
+                match self.reached.get(&next) {
+                    None => path.push(self.reach(next, blockers_of)),
+                    Some(order) => step.lowest = step.lowest.min(*order),
+                }
+                continue;
+            }
+            let (id, lowest) = (step.id, step.lowest);
+            path.pop();
+            if let Some(before) = path.last_mut() {
+                before.lowest = before.lowest.min(lowest);
+            }
+            if self.reached.get(&id) == Some(&lowest) {
+                self.complete(id);
+            }
+        }
+    }
+
+    fn reach(&mut self, id: TaskId, blockers_of: &impl Fn(TaskId) -> Vec<TaskId>) -> PathEntry {
+        let order = self.reached.len();
+        self.reached.insert(id, order);
+        self.waiting.push(id);
+        PathEntry { id, rest: blockers_of(id), lowest: order }
+    }
+
+    /// Completes the component that starts with `id`. Its tasks get the last position, so that no later task joins it.
+    fn complete(&mut self, id: TaskId) {
+        let from = self.waiting.iter().rposition(|waiting| *waiting == id).unwrap_or(0);
+        let component = self.waiting.split_off(from);
+        self.reached.extend(component.iter().map(|id| (*id, usize::MAX)));
+        self.found.push(component);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::cell::Cell;
+
+    /// Length of a dependency chain from a bug report.
+    const COUNT: u64 = 20_000;
+
+    /// A board that counts its lookups.
+    struct CountingBoard {
+        tasks: BTreeMap<TaskId, Task>,
+        lookups: Cell<u64>,
+    }
+
+    impl TaskLookup for CountingBoard {
+        fn task(&self, id: TaskId) -> Option<&Task> {
+            self.lookups.set(self.lookups.get() + 1);
+            self.tasks.get(&id)
+        }
+        fn was_deleted(&self, _: TaskId) -> bool {
+            false
+        }
+        fn is_invalid(&self, _: TaskId) -> bool {
+            false
+        }
+    }
+
+    fn board(blockers: impl IntoIterator<Item = (u64, Vec<u64>)>) -> CountingBoard {
+        let task = |(id, blockers): (u64, Vec<u64>)| {
+            let mut task = Task::new(TaskId(id), "t");
+            task.blocked_by = blockers.into_iter().map(TaskId).collect();
+            (task.id, task)
+        };
+        CountingBoard { tasks: blockers.into_iter().map(task).collect(), lookups: Cell::new(0) }
+    }
+
+    /// Boards with a chain in either direction, a task that waits for all others, and tasks that all wait for one.
+    fn large_boards() -> [CountingBoard; 4] {
+        [
+            board((1..=COUNT).map(|id| (id, if id > 1 { vec![id - 1] } else { Vec::new() }))),
+            board((1..=COUNT).map(|id| (id, if id < COUNT { vec![id + 1] } else { Vec::new() }))),
+            board((1..=COUNT).map(|id| (id, if id < COUNT { Vec::new() } else { (1..COUNT).collect() }))),
+            board((1..=COUNT).map(|id| (id, if id > 1 { vec![1] } else { Vec::new() }))),
+        ]
+    }
+
+    fn roots(board: &CountingBoard, id: u64) -> Vec<u64> {
+        RootBlockers::new(board).of(TaskId(id)).iter().map(|root| root.id.0).collect()
+    }
+
+    #[test]
+    fn root_blockers_take_linear_time() {
+        for board in large_boards() {
+            let mut roots = RootBlockers::new(&board);
+            let mut found = 0;
+            for id in board.tasks.keys() {
+                found += u64::from(!roots.of(*id).is_empty());
+                // A few lookups for each task and each dependency.
+                assert!(board.lookups.get() <= 8 * COUNT, "{} lookups for {id}", board.lookups.get());
+            }
+            assert!(found == 1 || found == COUNT - 1, "{found}");
+        }
+    }
+
+    #[test]
+    fn root_blockers_are_ends_of_dependency_chains() {
+        let board = board([
+            (1, vec![2, 3]),
+            (2, vec![4, 5]),
+            (3, vec![5, 9]),
+            (4, vec![]),
+            (5, vec![]),
+            (6, (10..20).collect()),
+        ]);
+        assert_eq!(roots(&board, 1), [4, 5, 9], "each root once, including a missing task");
+        assert_eq!(roots(&board, 4), [0; 0]);
+        assert_eq!(roots(&board, 6).len(), RootBlockers::COUNT_MAX);
+    }
+
+    #[test]
+    fn root_blockers_of_cycle_exclude_its_members() {
+        let board = board([(1, vec![2]), (2, vec![3, 4]), (3, vec![1]), (4, vec![])]);
+        assert_eq!(roots(&board, 1), [4]);
+    }
+
+    #[test]
+    fn find_cycles_takes_linear_time() {
+        // The cycle is near the end of each board, so that the search cannot skip a task.
+        let chain = |id: u64| if id < COUNT { vec![id + 1] } else { vec![COUNT - 1] };
+        let between = |id: u64| {
+            if id == 1 {
+                vec![2]
+            } else if id == 2 {
+                vec![1, 3]
+            } else {
+                chain(id)
+            }
+        };
+        let all = |id: u64| if id < COUNT { vec![COUNT] } else { (1..COUNT).collect() };
+        for (blockers, count) in [(&chain as &dyn Fn(u64) -> Vec<u64>, 1), (&between, 2), (&all, 1)] {
+            let calls = Cell::new(0_u64);
+            let blockers_of = |id: TaskId| {
+                calls.set(calls.get() + 1);
+                blockers(id.0).into_iter().map(TaskId).collect()
+            };
+            let found = find_cycles((1..=COUNT).map(TaskId), blockers_of, |_| true);
+            assert_eq!(found.len(), count, "{found:?}");
+            assert!(calls.get() <= 2 * COUNT, "{} calls", calls.get());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn find_cycles_agrees_with_find_cycle(edges in prop::collection::vec((0u64..8, 0u64..8), 0..14)) {
+            let blockers_of =
+                |id: TaskId| edges.iter().filter(|edge| edge.0 == id.0).map(|edge| TaskId(edge.1)).collect::<Vec<_>>();
+            let found = find_cycles((0..8).map(TaskId), blockers_of, |_| true);
+            for cycle in &found {
+                for (at, id) in cycle.iter().enumerate() {
+                    prop_assert!(blockers_of(*id).contains(&cycle[(at + 1) % cycle.len()]), "{:?}", found);
+                }
+            }
+            for id in (0..8).map(TaskId) {
+                let with_it = find_cycles((0..8).map(TaskId), blockers_of, |other| other == id);
+                prop_assert_eq!(find_cycle(id, blockers_of).is_some(), !with_it.is_empty());
+                prop_assert!(with_it.is_empty() || !found.is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Lines that a merge dropped. Every line that either side added must be in the merge result, unless a commit removed it.
+//!
+//! Pure: it counts lines in diffs, without regard to files, so that renaming a file loses no lines. The file also has the names
+//! of commit trailers.
+
+use std::collections::HashMap;
+
+/// The trailer by which the author of a merge commit states that it drops lines of either side on purpose.
+pub const DROPS_TRAILER: &str = "Brigade-Drops";
+
+/// Number of commit hash digits that people see.
+const COMMIT_SHOWN: usize = 12;
+
+/// Returns the commit hash as people see it.
+#[must_use]
+pub fn short_commit(commit: &str) -> &str {
+    commit.get(..COMMIT_SHOWN).unwrap_or(commit)
+}
+/// The trailer that names the task of a commit.
+pub const TASK_TRAILER: &str = "Brigade-Task";
+/// The trailer that names the teammate that made a commit.
+pub const TEAMMATE_TRAILER: &str = "Brigade-Teammate";
+/// The trailer that names the attempt in which a commit was made.
+pub const ATTEMPT_TRAILER: &str = "Brigade-Attempt";
+
+/// The number of times that a diff adds and removes one line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct LineCount {
+    added: i64,
+    removed: i64,
+}
+
+impl LineCount {
+    fn net(self) -> i64 {
+        self.added - self.removed
+    }
+}
+
+/// The lines that a diff adds and removes, with their counts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LineChanges(HashMap<Vec<u8>, LineCount>);
+
+impl LineChanges {
+    /// Counts the lines of a unified diff, as `git diff` prints it.
+    #[must_use]
+    pub fn of_diff(diff: &[u8]) -> Self {
+        let mut lines = Self::default();
+        // A `+` or `-` starts a changed line only inside a hunk, whose header gives the number of lines of each side.
+        let (mut removed, mut added) = (0_usize, 0_usize);
+        for line in diff.split(|byte| *byte == b'\n') {
+            match line.split_first() {
+                Some((b'-', text)) if removed > 0 => {
+                    removed -= 1;
+                    lines.0.entry(text.to_vec()).or_default().removed += 1;
+                }
+                Some((b'+', text)) if added > 0 => {
+                    added -= 1;
+                    lines.0.entry(text.to_vec()).or_default().added += 1;
+                }
+                Some((b' ', _)) if removed > 0 && added > 0 => (removed, added) = (removed - 1, added - 1),
+                Some((b'@', _)) if removed == 0 && added == 0 => {
+                    (removed, added) = hunk_line_counts(line).unwrap_or_default()
+                }
+                _ => {}
+            }
+        }
+        lines
+    }
+
+    fn of(&self, line: &[u8]) -> LineCount {
+        self.0.get(line).copied().unwrap_or_default()
+    }
+}
+
+/// Parses a hunk header such as `@@ -1,2 +3 @@` into the line counts of the old and the new file.
+fn hunk_line_counts(head: &[u8]) -> Option<(usize, usize)> {
+    let head = std::str::from_utf8(head.get(..head.len().min(100))?).ok().or_else(|| {
+        // Any bytes may follow the second `@@`.
+        let end = head.windows(3).skip(2).position(|window| window == b" @@").map(|at| at + 2)?;
+        std::str::from_utf8(&head[..end]).ok()
+    })?;
+    let mut words = head.strip_prefix("@@ ")?.split(' ');
+    let mut count = |sign: char| -> Option<usize> {
+        let range = words.next()?.strip_prefix(sign)?;
+        range.split_once(',').map_or(Some(1), |(_, count)| count.parse().ok())
+    };
+    Some((count('-')?, count('+')?))
+}
+
+/// Returns the lines that a merge dropped, sorted, each once. `ours` and `theirs` are the changes of each side since the merge
+/// base, `merged` is the change from ours to the merge result. A line that both sides added may appear once in the result.
+#[must_use]
+pub fn missing_lines(theirs: &LineChanges, ours: &LineChanges, merged: &LineChanges) -> Vec<Vec<u8>> {
+    let is_dropped = |line: &&Vec<u8>| {
+        let shared = theirs.of(line).added.min(ours.of(line).added);
+        merged.of(line).net() < theirs.of(line).net() - shared
+    };
+    let mut dropped: Vec<Vec<u8>> = theirs.0.keys().chain(merged.0.keys()).filter(is_dropped).cloned().collect();
+    dropped.sort_unstable();
+    dropped.dedup();
+    dropped
+}
+
+/// Returns the lines that others added and `change` removes, sorted, each once. Lines without a letter or digit are ignored, as
+/// any text may have them.
+#[must_use]
+pub fn removed_lines(others: &LineChanges, change: &LineChanges) -> Vec<Vec<u8>> {
+    let has_text = |line: &[u8]| line.iter().any(u8::is_ascii_alphanumeric) || !line.is_ascii();
+    let is_dropped = |line: &&Vec<u8>| others.of(line).net() > 0 && change.of(line).net() < 0 && has_text(line);
+    let mut dropped: Vec<Vec<u8>> = change.0.keys().filter(is_dropped).cloned().collect();
+    dropped.sort_unstable();
+    dropped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(diff: &str) -> LineChanges {
+        LineChanges::of_diff(diff.as_bytes())
+    }
+
+    fn dropped(theirs: &str, ours: &str, merged: &str) -> Vec<String> {
+        let dropped = missing_lines(&lines(theirs), &lines(ours), &lines(merged));
+        dropped.into_iter().map(|line| String::from_utf8(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn diff_headers_are_not_counted_as_lines() {
+        let diff = "--- a/f\n+++ b/f\n@@ -1 +1,2 @@ fn x\n--- a\n+++ b\n+@@ -1 +1 @@\n";
+        let found = lines(diff);
+        assert_eq!(found.of(b"-- a"), LineCount { added: 0, removed: 1 });
+        assert_eq!(found.of(b"++ b"), LineCount { added: 1, removed: 0 });
+        assert_eq!(found.of(b"@@ -1 +1 @@").added, 1);
+        assert_eq!(found.0.len(), 3, "{found:?}");
+    }
+
+    #[test]
+    fn hunk_header_with_invalid_utf8_is_parsed() {
+        let mut diff = b"@@ -0,0 +1 @@ \xff\xfe\n".to_vec();
+        diff.extend(b"+x\n\\ No newline at end of file\n");
+        assert_eq!(LineChanges::of_diff(&diff).of(b"x").added, 1);
+    }
+
+    #[test]
+    fn change_removing_lines_of_others_is_detected() {
+        let of = |others: &str, change: &str| removed_lines(&lines(others), &lines(change)).len();
+        assert_eq!(of(ADDS_A, "@@ -1 +0,0 @@\n-a\n"), 1);
+        assert_eq!(of(ADDS_A, "@@ -1 +1 @@\n-a\n+a\n"), 0, "it only moved");
+        assert_eq!(of(ADDS_B, "@@ -1 +0,0 @@\n-a\n"), 0, "the others did not add it");
+        assert_eq!(of("@@ -1,0 +1 @@\n+}\n", "@@ -1 +0,0 @@\n-}\n"), 0);
+    }
+
+    const ADDS_A: &str = "@@ -1,0 +1 @@\n+a\n";
+    const ADDS_B: &str = "@@ -1,0 +1 @@\n+b\n";
+    const ADDS_NOTHING: &str = "";
+
+    #[test]
+    fn merge_missing_line_added_by_one_side_is_lost() {
+        assert_eq!(dropped(ADDS_A, ADDS_B, ADDS_A), [""; 0]);
+        assert_eq!(dropped(ADDS_A, ADDS_B, ADDS_NOTHING), ["a"]);
+    }
+
+    #[test]
+    fn merge_removing_line_of_other_side_is_lost() {
+        assert_eq!(dropped(ADDS_A, ADDS_B, "@@ -1 +1 @@\n-b\n+a\n"), ["b"]);
+    }
+
+    #[test]
+    fn merge_may_join_equal_additions_and_keep_removals() {
+        assert_eq!(dropped(ADDS_A, ADDS_A, ADDS_NOTHING), [""; 0]);
+        let removes_b = "@@ -1 +0,0 @@\n-b\n";
+        assert_eq!(dropped(removes_b, ADDS_A, removes_b), [""; 0]);
+        assert_eq!(
+            dropped("@@ -1,0 +1,2 @@\n+a\n+a\n", ADDS_A, ADDS_NOTHING),
+            ["a"],
+            "the result has neither of two equal lines"
+        );
+    }
+}

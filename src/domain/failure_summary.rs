@@ -1,0 +1,301 @@
+//! Failure reasons: the stored text, and its summary in one line.
+//!
+//! The first line of a reason says what failed; the evidence follows. A reason about a command has the command's ending in its
+//! first line, or in brackets as its last line. Its evidence is the command's output. The last output lines explain the failure,
+//! so the summary includes them.
+
+/// The start of the text about a command's ending.
+const ENDINGS: [&str; 3] = ["exit status ", "ended by signal ", "timed out"];
+/// Maximum size of the output stored with a reason, in bytes.
+const OUTPUT_BYTES_MAX: usize = 4000;
+/// Maximum length of a stored output line, in characters.
+const OUTPUT_LINE_CHARS_MAX: usize = 500;
+/// Maximum length of a summary and of each of its parts, in characters.
+const SHORT_CHARS_MAX: usize = 640;
+const PART_CHARS_MAX: usize = 200;
+/// A last line with fewer words is not enough alone, such as `AssertionError`.
+const LAST_LINE_WORDS_MIN: usize = 3;
+/// Number of lines before the last one that are searched for the cause. A last line such as `make: *** [all] Error 1` does not
+/// name it.
+const CAUSE_SEARCH_LINES_MAX: usize = 8;
+/// Words that mark a line as the cause.
+const CAUSE_WORDS: [&str; 12] = [
+    "error",
+    "fail",
+    "fatal",
+    "panic",
+    "exception",
+    "assert",
+    "cannot",
+    "denied",
+    "not found",
+    "no such",
+    "undefined",
+    "expected",
+];
+
+/// Returns the summary: what failed, how it ended, and the last lines that explain it. A text of one line does not change.
+#[must_use]
+pub fn short(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let Some((first, rest)) = lines.split_first() else { return String::new() };
+    if let Some((last, output)) = lines.split_last()
+        && let Some(ending) = bracketed(last)
+    {
+        return with_last_output(ending, output);
+    }
+    if has_exit_status(first) {
+        return with_last_output(first, rest);
+    }
+    if rest.is_empty() {
+        return truncated(first, SHORT_CHARS_MAX);
+    }
+    format!("{} …", truncated(first.trim_end_matches([':', ' ']), SHORT_CHARS_MAX - 2)).trim_start().to_owned()
+}
+
+/// Returns the command's ending if `line` is the bracketed last line of a report.
+fn bracketed(line: &str) -> Option<&str> {
+    line.strip_prefix('[')?.strip_suffix(']').filter(|ending| has_exit_status(ending))
+}
+
+/// Returns true if `line` names a command's ending.
+fn has_exit_status(line: &str) -> bool {
+    ENDINGS.iter().any(|ending| line.starts_with(ending) || line.contains(&format!(": {ending}")))
+}
+
+fn with_last_output(what: &str, output: &[&str]) -> String {
+    let words = last_output(output);
+    if words.is_empty() {
+        return truncated(what, SHORT_CHARS_MAX);
+    }
+    let words: Vec<String> = words.into_iter().map(|line| truncated(line, PART_CHARS_MAX)).collect();
+    format!("{}: {}", truncated(what.trim_end_matches([':', '.']), PART_CHARS_MAX), words.join(" / "))
+}
+
+/// Returns the last line with text, after the nearest earlier line that names the cause.
+fn last_output<'a>(output: &[&'a str]) -> Vec<&'a str> {
+    let has_text = |line: &&&str| line.contains(char::is_alphanumeric) && !line.starts_with("[... ");
+    let mut lines = output.iter().rev().filter(has_text).copied();
+    let Some(last) = lines.next() else { return Vec::new() };
+    // A repeated line adds nothing.
+    let before: Vec<&str> = lines.filter(|line| *line != last).take(CAUSE_SEARCH_LINES_MAX).collect();
+    let names_cause = |line: &&&str| {
+        let line = line.to_lowercase();
+        CAUSE_WORDS.iter().any(|word| line.contains(word))
+    };
+    let is_too_short = last.split_whitespace().count() < LAST_LINE_WORDS_MIN;
+    let mut cause = before.iter().find(names_cause);
+    if cause.is_none() && is_too_short {
+        cause = before.first();
+    }
+    cause.copied().into_iter().chain([last]).collect()
+}
+
+/// Shortens a line to `chars_max` characters. Keeps its start and its end.
+fn truncated(line: &str, chars_max: usize) -> String {
+    let count = line.chars().count();
+    if count <= chars_max {
+        return line.to_owned();
+    }
+    let end_chars = chars_max / 3;
+    let start: String = line.chars().take(chars_max - end_chars - 3).collect();
+    let end: String = line.chars().skip(count - end_chars).collect();
+    format!("{} … {}", start.trim_end(), end.trim_start())
+}
+
+/// Returns the reason why `what` failed, from a command's report: first its ending, then the command's output.
+#[must_use]
+pub fn of_report(what: &str, report: &str) -> String {
+    let report = report.trim_end();
+    let (output, last) = report.rsplit_once('\n').unwrap_or(("", report));
+    let (ending, output) = bracketed(last.trim())
+        .map_or_else(|| report.split_once('\n').unwrap_or((report, "")), |ending| (ending, output));
+    format!("{what}: {ending}\n{}", bounded(output)).trim_end().to_owned()
+}
+
+/// Returns the output as it is stored: all of it, or its first and last lines.
+#[must_use]
+pub fn bounded(output: &str) -> String {
+    let output = output.trim_end();
+    if output.len() <= OUTPUT_BYTES_MAX {
+        return output.to_owned();
+    }
+    let lines: Vec<String> = output.lines().map(|line| truncated(line, OUTPUT_LINE_CHARS_MAX)).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let head = count_fitting(lines.iter(), OUTPUT_BYTES_MAX / 2);
+    let tail = count_fitting(lines[head..].iter().rev(), OUTPUT_BYTES_MAX / 2);
+    let left_out = lines.len() - head - tail;
+    let note = format!("[... {left_out} lines left out ...]");
+    let note = if left_out > 0 { Some(note.as_str()) } else { None };
+    let kept = lines[..head].iter().copied().chain(note).chain(lines[lines.len() - tail..].iter().copied());
+    kept.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the last whole lines of an output that fit into `bytes_max`. A last line that does not fit is shortened.
+#[must_use]
+pub fn last_lines(output: &str, bytes_max: usize) -> String {
+    let lines: Vec<&str> = output.trim().lines().collect();
+    match count_fitting(lines.iter().rev(), bytes_max) {
+        0 => truncated(lines.last().unwrap_or(&""), bytes_max / 4),
+        count => lines[lines.len() - count..].join("\n"),
+    }
+}
+
+fn count_fitting<'a>(lines: impl Iterator<Item = &'a &'a str>, bytes_max: usize) -> usize {
+    let mut room = bytes_max;
+    lines
+        .take_while(|line| {
+            let left = room.checked_sub(line.len() + 1);
+            room = left.unwrap_or(0);
+            left.is_some()
+        })
+        .count()
+}
+
+/// Returns one line for other members from a text for the worker: for a command, its ending and last output lines; for a refusal,
+/// its first sentence without advice, in the third person.
+#[must_use]
+pub fn in_third_person_for_others(text: &str) -> String {
+    let text = text.trim();
+    if text.lines().next_back().is_some_and(|last| bracketed(last).is_some()) {
+        return short(text);
+    }
+    let (line, shows) = text.split_once('\n').unwrap_or((text, ""));
+    if has_exit_status(line) { short(&format!("{}\n{shows}", in_third_person(line))) } else { without_prefix(line) }
+}
+
+/// Returns the first sentence of a refusal, in the third person.
+#[must_use]
+pub fn without_prefix(refusal: &str) -> String {
+    let line = refusal.trim().lines().next().unwrap_or_default();
+    let is_end = |(at, _): &(usize, &str)| line[at + 2..].starts_with(char::is_uppercase) && !is_quoted(line, *at);
+    let sentence = line.match_indices(". ").find(is_end).map_or(line, |(at, _)| &line[..at]);
+    in_third_person(sentence.trim_end_matches(['.', ':']))
+}
+
+/// Returns true if the position is inside backquotes.
+fn is_quoted(line: &str, at: usize) -> bool {
+    line[..at].matches('`').count() % 2 == 1
+}
+
+/// Replaces `your` by `its` and `you` by `it`, outside backquotes.
+#[must_use]
+pub fn in_third_person(line: &str) -> String {
+    let mut quotes = 0;
+    let words = line.split(' ').map(|word| {
+        let is_quoted = quotes % 2 == 1;
+        quotes += word.matches('`').count();
+        let bare = word.trim_end_matches([',', '.', ':', ';', ')']);
+        let meant = match bare {
+            "your" if !is_quoted => "its",
+            "Your" if !is_quoted => "Its",
+            "you" if !is_quoted => "it",
+            _ => bare,
+        };
+        format!("{meant}{}", &word[bare.len()..])
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn failed_command_summary_has_exit_and_last_lines() {
+        let compiling: String = (1..30).map(|file| format!("compiling file {file}\n")).collect();
+        let traceback = "Traceback (most recent call last):\n  File \"t.py\", line 3, in <module>\n    f()\n  File \"t.py\", line 2, in f\n    \
+            assert 1+1==3\n           ^^^^^^\nAssertionError\n";
+        for (text, expected) in [
+            (
+                format!("block 1 of 1: exit status 3\n{compiling}error: boom at line 7\n"),
+                "block 1 of 1: exit status 3: error: boom at line 7",
+            ),
+            (format!("{compiling}error: boom at line 7\n[exit status 3]"), "exit status 3: error: boom at line 7"),
+            (format!("{traceback}[exit status 1]"), "exit status 1: assert 1+1==3 / AssertionError"),
+            (
+                "a.c:3: error: expected ';'\nmake: *** [Makefile:2: all] Error 1\n\n[exit status 2]".to_owned(),
+                "exit status 2: a.c:3: error: expected ';' / make: *** [Makefile:2: all] Error 1",
+            ),
+            ("verify `x` failed: timed out\n".to_owned(), "verify `x` failed: timed out"),
+            ("[ended by signal 9 (SIGKILL)]".to_owned(), "ended by signal 9 (SIGKILL)"),
+            ("error: no room\nerror: no room\n[exit status 1]".to_owned(), "exit status 1: error: no room"),
+            ("one\ntwo\n[exit status 1]".to_owned(), "exit status 1: one / two"),
+        ] {
+            assert_eq!(short(&text), expected);
+        }
+    }
+
+    #[test]
+    fn summary_of_other_failure_is_first_line() {
+        let conflict = "its branch and main conflict in a.py, b.py\ndiff --git a/a.py b/a.py\n+exit status\n";
+        assert_eq!(short(conflict), "its branch and main conflict in a.py, b.py …");
+        assert_eq!(short("it takes out lines:\n  one"), "it takes out lines …");
+        assert_eq!(short("\n the compiler said no\n"), "the compiler said no");
+        assert_eq!(short(" \n"), "");
+        assert_eq!(short("done\n[1 of 2]"), "done …");
+    }
+
+    #[test]
+    fn failure_reason_starts_with_exit_status() {
+        let of = |report: &str| of_report("block 2 of 2", report);
+        assert_eq!(of("one\ntwo\n[exit status 3]\n"), "block 2 of 2: exit status 3\none\ntwo");
+        assert_eq!(of("[exit status 3]"), "block 2 of 2: exit status 3");
+        assert_eq!(
+            of("the command was ended: its guard was killed\none"),
+            "block 2 of 2: the command was ended: its guard was killed\none"
+        );
+    }
+
+    #[test]
+    fn long_output_keeps_whole_lines_at_both_ends() {
+        let output: String = (0..2_000).map(|line| format!("line {line}\n")).collect();
+        let kept = bounded(&output);
+        assert!(kept.starts_with("line 0\nline 1\n") && kept.ends_with("\nline 1998\nline 1999"), "{kept}");
+        assert!(kept.lines().all(|line| line.starts_with("line ") || line.ends_with(" lines left out ...]")), "{kept}");
+        assert_eq!(last_lines(&output, 20), "line 1998\nline 1999");
+        assert_eq!(last_lines(&format!("a\n{}", "b".repeat(90)), 40), "bbbb … bbb");
+        assert_eq!(bounded("short\n"), "short");
+    }
+
+    #[test]
+    fn failure_summary_for_others_is_third_person() {
+        for (text, expected) in [
+            (
+                "\nsaving your work. Then\nz.txt: Read-only file system\n[exit status 1]",
+                "exit status 1: z.txt: Read-only file system",
+            ),
+            ("no such file\nlook again", "no such file"),
+            ("your branch conflicts in a.py. Merge it.\ndiff", "its branch conflicts in a.py"),
+            (
+                "verify `x` on your work: exit status 1\nno such your",
+                "verify `x` on its work: exit status 1: no such your",
+            ),
+        ] {
+            assert_eq!(in_third_person_for_others(text), expected);
+        }
+    }
+
+    #[test]
+    fn refusal_summary_drops_advice() {
+        let text = "your branch and main conflict in your.py. Merge main into your branch (git merge main), and report again.\ndiff";
+        assert_eq!(without_prefix(text), "its branch and main conflict in your.py");
+        assert_eq!(
+            without_prefix("your branch takes out lines since you began:\n  x"),
+            "its branch takes out lines since it began"
+        );
+        assert_eq!(without_prefix("verify `. Your tool` is red. Fix it."), "verify `. Your tool` is red");
+        assert_eq!(without_prefix("no such file\nlook again"), "no such file");
+    }
+
+    proptest! {
+        #[test]
+        fn failure_summary_is_one_bounded_line(text in "(exit status 1|: |\\[|\\]|\n|[a-zé ]{0,90}|b{800}){0,30}") {
+            let line = short(&text);
+            prop_assert!(!line.contains('\n') && line.chars().count() <= SHORT_CHARS_MAX, "{line:?}");
+            prop_assert!(bounded(&text).len() <= OUTPUT_BYTES_MAX + 64);
+            prop_assert!(!in_third_person_for_others(&text).contains('\n'));
+        }
+    }
+}

@@ -1,0 +1,521 @@
+//! A JSON object that keeps what it does not change: unknown fields stay byte for byte.
+//!
+//! Other programs store their own fields in Brigade's files, so every whole-file format is read and written as a [`Document`].
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::value::RawValue;
+
+/// Maximum nesting depth. It is below the limits of common readers (serde_json: 128 levels, Python: about 1000).
+pub const DEPTH_MAX: usize = 100;
+
+/// Initial capacity for fields, enough for most documents.
+const FIELDS_CAPACITY: usize = 16;
+
+/// Maximum number of fields that are searched one by one. Larger objects are searched through a hash table.
+const LINEAR_SEARCH_FIELDS_MAX: usize = 32;
+
+/// A JSON object: its fields in file order, each value with its original text.
+///
+/// Of duplicate keys the last value counts, as in common readers. Names and values are slices of the original text. Parsing
+/// therefore copies the text once, whatever the number of fields, and cloning is cheap.
+#[derive(Clone, Default)]
+pub struct Document {
+    text: Arc<str>,
+    fields: Vec<Field>,
+}
+
+#[derive(Clone)]
+struct Field {
+    name: TextSlice,
+    value: TextSlice,
+}
+
+/// A slice of the document's text, or a text of its own.
+#[derive(Clone)]
+enum TextSlice {
+    Shared { start: u32, end: u32 },
+    Owned(Arc<str>),
+}
+
+impl TextSlice {
+    /// Creates a piece from `piece`, which may be a slice of `text`.
+    fn of(piece: Cow<'_, str>, text: &str) -> Self {
+        match piece {
+            Cow::Borrowed(piece) => {
+                let start = piece.as_ptr().addr() - text.as_ptr().addr();
+                match (u32::try_from(start), u32::try_from(start + piece.len())) {
+                    (Ok(start), Ok(end)) => Self::Shared { start, end },
+                    _ => Self::Owned(piece.into()),
+                }
+            }
+            Cow::Owned(piece) => Self::Owned(piece.into()),
+        }
+    }
+
+    fn text<'a>(&'a self, text: &'a str) -> &'a str {
+        match self {
+            Self::Shared { start, end } => &text[*start as usize..*end as usize],
+            Self::Owned(piece) => piece,
+        }
+    }
+}
+
+/// Reasons why bytes are not a document or a field is invalid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    /// The bytes are not exactly one JSON object.
+    #[error("not a JSON object: {0}")]
+    Syntax(String),
+    /// The object is nested too deeply for other readers.
+    #[error("not a JSON object: it is nested more than {DEPTH_MAX} levels deep")]
+    TooDeep,
+    /// A known field has the wrong type or range.
+    #[error("field `{field}`: {reason}")]
+    Field {
+        /// Name of the field.
+        field: String,
+        /// The parser's message.
+        reason: String,
+    },
+}
+
+impl Document {
+    /// Parses one JSON object. Skips a leading UTF-8 byte order mark, which some editors write.
+    ///
+    /// # Errors
+    /// [`DocumentError::Syntax`] if `bytes` is not exactly one JSON object, [`DocumentError::TooDeep`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+        if is_too_deep(bytes) {
+            return Err(DocumentError::TooDeep);
+        }
+        let syntax = |error: &dyn fmt::Display| DocumentError::Syntax(error.to_string());
+        let text = std::str::from_utf8(bytes).map_err(|error| syntax(&error))?;
+        let Pairs(pairs) = serde_json::from_str(text).map_err(|error| syntax(&error))?;
+        let fields = pairs.into_iter().map(|(name, value)| Field {
+            name: TextSlice::of(name, text),
+            value: TextSlice::of(Cow::Borrowed(value.get()), text),
+        });
+        Ok(Self { fields: fields.collect(), text: text.into() })
+    }
+
+    fn position(&self, field: &str) -> Option<usize> {
+        self.fields.iter().position(|existing| existing.name.text(&self.text) == field)
+    }
+
+    fn pairs(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.fields.iter().map(|field| (field.name.text(&self.text), field.value.text(&self.text)))
+    }
+
+    /// Returns the value of `field`, or `None` if it is missing or `null`.
+    ///
+    /// # Errors
+    /// [`DocumentError::Field`] if the value is not a `T`.
+    pub fn get<T: DeserializeOwned>(&self, field: &str) -> Result<Option<T>, DocumentError> {
+        let Some(raw) = self.raw(field) else {
+            return Ok(None);
+        };
+        serde_json::from_str(raw)
+            .map_err(|error| DocumentError::Field { field: field.to_owned(), reason: error.to_string() })
+    }
+
+    /// Sets `field`. An existing field keeps its position, and its text if it already equals `value`.
+    pub fn set<T: Serialize + DeserializeOwned + PartialEq>(&mut self, field: &str, value: &T) {
+        if let Ok(Some(old)) = self.get::<T>(field)
+            && old == *value
+        {
+            return;
+        }
+        self.put(field, value);
+    }
+
+    /// Sets `field` and replaces its text in any case.
+    pub fn put<T: Serialize>(&mut self, field: &str, value: &T) {
+        // Only maps with keys other than strings can fail, and no caller passes one.
+        if let Ok(raw) = serde_json::to_string(value) {
+            let value = TextSlice::Owned(raw.into());
+            match self.position(field) {
+                Some(position) => self.fields[position].value = value,
+                None => self.fields.push(Field { name: TextSlice::Owned(field.into()), value }),
+            }
+        }
+    }
+
+    /// Sets an optional field. `None` removes it, unless it is `null`, which means the same.
+    pub fn set_optional<T: Serialize + DeserializeOwned + PartialEq>(&mut self, field: &str, value: Option<&T>) {
+        match value {
+            Some(value) => self.set(field, value),
+            None if self.raw(field) == Some("null") => {}
+            None => self.remove(field),
+        }
+    }
+
+    /// Sets a field that is omitted while it has its default value, unless the file states the default.
+    pub fn set_unless_default<T: Serialize + DeserializeOwned + PartialEq>(
+        &mut self,
+        field: &str,
+        value: &T,
+        default: &T,
+    ) {
+        if value == default && !self.contains(field) {
+            return;
+        }
+        self.set(field, value);
+    }
+
+    /// Removes `field`. The order of the others does not change.
+    pub fn remove(&mut self, field: &str) {
+        if let Some(position) = self.position(field) {
+            self.fields.remove(position);
+        }
+    }
+
+    /// Returns true if `field` exists, also as `null`.
+    #[must_use]
+    pub fn contains(&self, field: &str) -> bool {
+        self.position(field).is_some()
+    }
+
+    /// Returns the original text of the value of `field`.
+    #[must_use]
+    pub fn raw(&self, field: &str) -> Option<&str> {
+        self.position(field).map(|position| self.fields[position].value.text(&self.text))
+    }
+
+    /// Returns the names of all fields in file order.
+    pub fn field_names(&self) -> impl Iterator<Item = &str> {
+        self.pairs().map(|(name, _)| name)
+    }
+
+    /// Returns the document on one line without a newline, for `.jsonl` files.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        let mut out = String::from("{");
+        for (index, (name, raw)) in self.pairs().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            push_string(&mut out, name);
+            out.push(':');
+            relayout(raw, None, &mut out);
+        }
+        out.push('}');
+        out
+    }
+
+    /// Returns the document with two-space indent and a trailing newline, for whole files.
+    #[must_use]
+    pub fn to_pretty(&self) -> String {
+        let mut out = String::with_capacity(256);
+        if self.fields.is_empty() {
+            return "{}\n".to_owned();
+        }
+        out.push('{');
+        for (index, (name, raw)) in self.pairs().enumerate() {
+            out.push_str(if index > 0 { ",\n  " } else { "\n  " });
+            push_string(&mut out, name);
+            out.push_str(": ");
+            relayout(raw, Some(1), &mut out);
+        }
+        out.push_str("\n}\n");
+        out
+    }
+}
+
+impl Eq for Document {}
+
+impl PartialEq for Document {
+    /// Compares fields by their text, without regard to order and layout.
+    fn eq(&self, other: &Self) -> bool {
+        let is_same = |a: &str, b: &str| a == b || to_one_line(a) == to_one_line(b);
+        if self.fields.len() != other.fields.len() {
+            return false;
+        }
+        if self.fields.len() <= LINEAR_SEARCH_FIELDS_MAX {
+            return self.pairs().all(|(name, raw)| other.raw(name).is_some_and(|other| is_same(raw, other)));
+        }
+        let others: HashMap<&str, &str> = other.pairs().collect();
+        self.pairs().all(|(name, raw)| others.get(name).is_some_and(|other| is_same(raw, other)))
+    }
+}
+
+fn to_one_line(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    relayout(json, None, &mut out);
+    out
+}
+
+impl fmt::Debug for Document {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.pairs()).finish()
+    }
+}
+
+impl Serialize for Document {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.fields.len()))?;
+        for (name, raw) in self.pairs() {
+            let raw: &RawValue = serde_json::from_str(raw).map_err(serde::ser::Error::custom)?;
+            map.serialize_entry(name, raw)?;
+        }
+        map.end()
+    }
+}
+
+/// The fields of an object in file order, each name once, as slices of the input.
+struct Pairs<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Pairs<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PairsVisitor)
+    }
+}
+
+struct PairsVisitor;
+
+impl<'de> Visitor<'de> for PairsVisitor {
+    type Value = Pairs<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut pairs: Vec<(Cow<'de, str>, &'de RawValue)> = Vec::with_capacity(FIELDS_CAPACITY);
+        let mut positions: HashMap<Cow<'de, str>, usize> = HashMap::new();
+        while let Some((Name(name), value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
+            if positions.is_empty() && pairs.len() >= LINEAR_SEARCH_FIELDS_MAX {
+                positions.extend(pairs.iter().enumerate().map(|(position, (name, _))| (name.clone(), position)));
+            }
+            let existing = if positions.is_empty() {
+                pairs.iter().position(|(existing, _)| *existing == name)
+            } else {
+                positions.get(&name).copied()
+            };
+            if let Some(position) = existing {
+                pairs[position].1 = value;
+                continue;
+            }
+            if !positions.is_empty() {
+                positions.insert(name.clone(), pairs.len());
+            }
+            pairs.push((name, value));
+        }
+        Ok(Pairs(pairs))
+    }
+}
+
+/// A field's name: a slice of the input, unless it has escapes.
+struct Name<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(NameVisitor)
+    }
+}
+
+struct NameVisitor;
+
+impl<'de> Visitor<'de> for NameVisitor {
+    type Value = Name<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
+        Ok(Name(Cow::Borrowed(name)))
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(Name(Cow::Owned(name.to_owned())))
+    }
+}
+
+/// Returns true if brackets outside strings nest deeper than [`DEPTH_MAX`].
+fn is_too_deep(json: &[u8]) -> bool {
+    if json.iter().filter(|byte| matches!(byte, b'{' | b'[')).count() <= DEPTH_MAX {
+        return false;
+    }
+    let (mut depth, mut at) = (0_usize, 0);
+    while at < json.len() {
+        match json[at] {
+            b'"' => {
+                at = string_end(json, at);
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+fn push_string(out: &mut String, text: &str) {
+    // Serializing a string cannot fail.
+    out.push_str(&serde_json::to_string(text).unwrap_or_default());
+}
+
+/// Changes the layout of valid JSON without changing a token. `indent` is the depth for the indented form; `None` means one line.
+fn relayout(json: &str, indent: Option<usize>, out: &mut String) {
+    let bytes = json.as_bytes();
+    if !matches!(bytes.first(), Some(b'{' | b'[')) {
+        // Most values are strings or numbers, which have no layout.
+        return out.push_str(json);
+    }
+    let mut depth = indent.unwrap_or(0);
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => {
+                let end = string_end(bytes, at);
+                out.push_str(&json[at..end]);
+                at = end;
+                continue;
+            }
+            open @ (b'{' | b'[') => {
+                out.push(open as char);
+                let next = skip_space(bytes, at + 1);
+                if matches!(bytes.get(next), Some(b'}' | b']')) {
+                    out.push(bytes[next] as char);
+                    at = next + 1;
+                    continue;
+                }
+                depth += 1;
+                new_line(indent, depth, out);
+            }
+            close @ (b'}' | b']') => {
+                depth -= 1;
+                new_line(indent, depth, out);
+                out.push(close as char);
+            }
+            b',' => {
+                out.push(',');
+                new_line(indent, depth, out);
+            }
+            b':' => out.push_str(if indent.is_some() { ": " } else { ":" }),
+            b' ' | b'\t' | b'\n' | b'\r' => {}
+            other => out.push(other as char),
+        }
+        at += 1;
+    }
+}
+
+fn new_line(indent: Option<usize>, depth: usize, out: &mut String) {
+    if indent.is_some() {
+        out.push('\n');
+        for _ in 0..depth {
+            out.push_str("  ");
+        }
+    }
+}
+
+fn skip_space(bytes: &[u8], mut at: usize) -> usize {
+    while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+        at += 1;
+    }
+    at
+}
+
+/// Returns the index after the string that starts at `start`.
+fn string_end(bytes: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn json_document_round_trip_keeps_every_byte() {
+        let text = "{\n  \"id\": 7,\n  \"n\": 1.50e+3,\n  \"x\": {\n    \"keep\": [\n      \"every\",\n      \"b\\u0079te\"\n    ],\n    \"none\": [],\n    \"o\": {}\n  }\n}\n";
+        assert_eq!(Document::parse(text.as_bytes()).unwrap().to_pretty(), text);
+    }
+
+    #[test]
+    fn set_same_value_keeps_original_spelling() {
+        let mut document = Document::parse(br#"{"at": 1763688000.250}"#).unwrap();
+        document.set("at", &1_763_688_000.25_f64);
+        assert_eq!(document.raw("at"), Some("1763688000.250"));
+        document.set("at", &2.0_f64);
+        assert_eq!(document.raw("at"), Some("2.0"));
+    }
+
+    #[test]
+    fn byte_order_mark_is_skipped_other_junk_is_refused() {
+        assert!(Document::parse(b"\xef\xbb\xbf{\"a\":1}").is_ok());
+        for bad in [&b"[1]"[..], b"{\"a\":1}x", b"", b"{\"a\":", b"\xff{}", b"null"] {
+            assert!(Document::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn json_documents_compare_by_tokens() {
+        let parse = |text: &str| Document::parse(text.as_bytes()).unwrap();
+        let document = parse(r#"{"a": 1.0, "b": {"c": [1, " "]}}"#);
+        assert_eq!(document, parse("{\"b\":{\n  \"c\": [1,\n\" \"]},\"a\":1.0}"));
+        for other in [r#"{"a": 1, "b": {"c": [1, " "]}}"#, r#"{"a": 1.0, "b": {"c": [1, ""]}}"#, r#"{"a": 1.0}"#] {
+            assert_ne!(document, parse(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn json_nested_too_deep_is_refused() {
+        let nested = |depth: usize| format!("{{\"x\":{}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1));
+        let document = Document::parse(nested(DEPTH_MAX).as_bytes()).unwrap();
+        assert_eq!(document.to_line(), nested(DEPTH_MAX));
+        assert!(serde_json::from_str::<serde_json::Value>(&document.to_pretty()).is_ok());
+        for depth in [DEPTH_MAX + 1, 200_000] {
+            assert_eq!(Document::parse(nested(depth).as_bytes()).unwrap_err(), DocumentError::TooDeep);
+        }
+        let in_strings = format!(r#"{{"x":"{}\"[[","y":1}}"#, "[".repeat(1000));
+        assert!(Document::parse(in_strings.as_bytes()).is_ok());
+    }
+
+    fn json() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(Into::into),
+            any::<i64>().prop_map(Into::into),
+            ".*".prop_map(serde_json::Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+                prop::collection::btree_map(".*", inner, 0..6)
+                    .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn json_output_matches_serde_json(value in json()) {
+            let object = serde_json::json!({ "field": value });
+            let document = Document::parse(object.to_string().as_bytes()).unwrap();
+            prop_assert_eq!(document.to_line(), object.to_string());
+            let pretty = serde_json::to_string_pretty(&object).unwrap() + "\n";
+            prop_assert_eq!(document.to_pretty(), pretty);
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The texts that models read: identity, tasks and mail, and the context built from a transcript.
+//!
+//! Text of others (task subjects, mail) is escaped before it is put next to Brigade's tags. So only the harness can write
+//! `<identity>`, `<inbox>` or `<auto-claimed>`.
+
+use std::fmt::Write as _;
+
+use super::message::{Message, MessageType};
+use super::records::RosterMember;
+use super::tags::escape_tags;
+use super::task::Task;
+use super::transcript::{Block, Entry, MessageRecord, Record, Role};
+
+/// The name, role and team of an agent.
+#[derive(Debug, Clone, Copy)]
+pub struct Identity<'a> {
+    /// Name of the agent.
+    pub name: &'a str,
+    /// Its role.
+    pub role: &'a str,
+    /// Name of its team.
+    pub team: &'a str,
+}
+
+impl Identity<'_> {
+    /// Returns the first line of every system prompt and identity block.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!("You are '{}', role: {}, team: {}", self.name, escape_tags(self.role), self.team)
+    }
+}
+
+/// Returns the identity block: the agent, its team, its task and the task's location, all from durable state.
+#[must_use]
+pub fn identity_block(
+    identity: Identity<'_>,
+    roster: &[RosterMember],
+    task: Option<&Task>,
+    location: Option<&str>,
+) -> String {
+    let mut text = format!("<identity>{}.\nThe team:\n", identity.line());
+    for member in roster {
+        let status = serde_json::to_string(&member.status).unwrap_or_default();
+        // Writing into a string cannot fail.
+        let _ = writeln!(
+            text,
+            "- {} (role: {}): {}",
+            escape_tags(&member.name),
+            escape_tags(&member.role),
+            status.trim_matches('"')
+        );
+    }
+    match task {
+        Some(task) => {
+            let _ = writeln!(
+                text,
+                "You hold task {} (attempt {}): {}\n{}",
+                task.id,
+                task.attempt,
+                escape_tags(&task.subject),
+                escape_tags(&task.description)
+            );
+            if let Some(verify) = &task.verify {
+                let _ = writeln!(text, "{}", verify_line(verify));
+            }
+            if let Some(location) = location {
+                let _ = writeln!(text, "{}", escape_tags(location));
+            }
+        }
+        None => text.push_str("You hold no task.\n"),
+    }
+    text.push_str("Continue your work.</identity>");
+    text
+}
+
+/// Returns the text of a claimed task. `location` describes the task's folder, if it is not the workspace.
+#[must_use]
+pub fn claimed_block(task: &Task, location: Option<&str>) -> String {
+    let mut text = format!("<auto-claimed>Task {}: {}\n", task.id, escape_tags(&task.subject));
+    // The command is placed before the description: a small model took a bare command at the end for its next tool call.
+    if let Some(verify) = &task.verify {
+        let _ = writeln!(text, "{}", verify_line(verify));
+    }
+    if !task.description.is_empty() {
+        text.push_str(&escape_tags(&task.description));
+        text.push('\n');
+    }
+    if let Some(location) = location {
+        let _ = writeln!(text, "{}", escape_tags(location));
+    }
+    if task.failures > 0
+        && let Some(result) = &task.result
+    {
+        let is_failure = result.is_failure() || result.evidence.is_empty();
+        let (how, before) = if is_failure { ("failed", "") } else { ("ended", result.evidence.as_str()) };
+        let _ = writeln!(text, "An earlier attempt {how}: {}", escape_tags(&result.summary));
+        if !before.is_empty() {
+            let _ = writeln!(text, "Before that: {}", escape_tags(before));
+        }
+    }
+    text.push_str("</auto-claimed>");
+    text
+}
+
+/// Returns the line about a task's verify command for its holder.
+#[must_use]
+pub fn verify_line(verify: &str) -> String {
+    format!(
+        "Verify command. Brigade runs it when you report `completed`, and it must exit 0: `{}`",
+        escape_tags(verify)
+    )
+}
+
+/// Returns the text of mail, in the order of delivery.
+#[must_use]
+pub fn inbox_block(messages: &[Message]) -> String {
+    let mut text = String::from("<inbox>\n");
+    for message in messages {
+        let _ = write!(text, "[{}] from {}", message.kind.as_str(), escape_tags(&message.from));
+        if let Some(request_id) = &message.request_id {
+            let _ = write!(text, " (request_id: {})", escape_tags(request_id));
+        }
+        if let Some(approve) = message.approve {
+            let _ = write!(text, " (approve: {approve})");
+        }
+        let _ = write!(text, ": {}", escape_tags(&message.content));
+        for (label, more) in [("plan", &message.plan), ("feedback", &message.feedback)] {
+            if let Some(more) = more.as_ref().filter(|more| **more != message.content) {
+                let _ = write!(text, "\n{label}: {}", escape_tags(more));
+            }
+        }
+        text.push('\n');
+    }
+    text.push_str("</inbox>");
+    text
+}
+
+/// Returns true if a text for a model needs an answer, even from a later process: a goal, or mail that is neither a notice nor a
+/// shutdown request. A shutdown request expires with its process.
+#[must_use]
+pub fn asks_for_answer(text: &str) -> bool {
+    let needs_no_answer = [MessageType::IdleNotice, MessageType::ShutdownRequest];
+    let is_mail = |line: &str| {
+        MessageType::ALL
+            .iter()
+            .any(|kind| !needs_no_answer.contains(kind) && line.starts_with(&format!("[{}] from ", kind.as_str())))
+    };
+    text.starts_with("<goal>") || (text.starts_with("<inbox>") && text.lines().any(is_mail))
+}
+
+/// Returns the text of a compaction's summary.
+#[must_use]
+pub fn summary_block(summary: &str) -> String {
+    format!("<summary>Your own summary of your work so far:\n{}</summary>", escape_tags(summary))
+}
+
+/// The text between a summary and the list of steps that is stored with it.
+const STEPS_HEADING: &str = "\n\nYour list of steps, as the tool `todo` keeps it:\n";
+
+/// Adds the list of steps to a summary, because the model loses it with its context otherwise.
+#[must_use]
+pub fn summary_with_steps(summary: String, steps: &str) -> String {
+    if summary.is_empty() || steps.trim().is_empty() { summary } else { summary + STEPS_HEADING + steps }
+}
+
+/// Returns the list of steps of the tool `todo`: from the last successful call in the transcript, or from a later summary.
+#[must_use]
+pub fn last_todo_list(records: &[Record]) -> String {
+    let mut steps = String::new();
+    let mut calls: Vec<(&str, &str)> = Vec::new();
+    for record in records {
+        let message = match &record.entry {
+            Entry::Message(message) => message,
+            Entry::Compaction { summary, .. } => {
+                if let Some((_, kept)) = summary.rsplit_once(STEPS_HEADING) {
+                    kept.clone_into(&mut steps);
+                }
+                continue;
+            }
+        };
+        if message.role == Role::Assistant {
+            // Results follow the answer that called for them.
+            calls.clear();
+        }
+        for block in &message.content {
+            match block {
+                Block::ToolUse { id, name, input } if name == "todo" => {
+                    calls.extend(
+                        input.get("content").and_then(|content| content.as_str()).map(|list| (id.as_str(), list)),
+                    );
+                }
+                Block::ToolResult { tool_use_id, is_error: false, .. } => {
+                    let call = calls.iter().find(|(id, _)| id == tool_use_id);
+                    if let Some((_, list)) = call {
+                        (*list).clone_into(&mut steps);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    steps
+}
+
+/// A context: the part of a transcript that the model still reads, as messages that alternate between user and assistant. The
+/// caller puts the identity block before it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Context {
+    /// The summary of earlier records.
+    pub summary: Option<String>,
+    /// The recorded messages after the summary.
+    pub messages: Vec<MessageRecord>,
+    /// Number of all records of the transcript.
+    pub records: u64,
+}
+
+impl Context {
+    /// Builds the context from a transcript: the records since its last compaction.
+    #[must_use]
+    pub fn from_records(records: &[Record]) -> Self {
+        let mut context = Self::default();
+        for record in records {
+            context.push(&record.entry);
+        }
+        // A transcript that starts in the middle of a turn has results of calls that the context lacks.
+        let is_result = |block: &Block| matches!(block, Block::ToolResult { .. });
+        for message in context.messages.iter_mut().take_while(|message| message.role == Role::User) {
+            message.content.retain(|block| !is_result(block));
+        }
+        context
+    }
+
+    /// Adds a record.
+    pub fn push(&mut self, entry: &Entry) {
+        self.records += 1;
+        match entry {
+            Entry::Message(message) => self.messages.push(message.clone()),
+            Entry::Compaction { summary, .. } => {
+                self.messages.clear();
+                self.summary = Some(summary.clone());
+            }
+        }
+    }
+
+    /// Returns the ids and names of the last tool calls without a result. Their process ended before it recorded one.
+    #[must_use]
+    pub fn unanswered_tool_calls(&self) -> Vec<(String, String)> {
+        let Some(last) = self.messages.iter().rposition(|message| message.role == Role::Assistant) else {
+            return Vec::new();
+        };
+        let has_result = |call: &str| {
+            self.messages[last + 1..]
+                .iter()
+                .flat_map(|message| &message.content)
+                .any(|block| matches!(block, Block::ToolResult { tool_use_id, .. } if tool_use_id == call))
+        };
+        let calls = self.messages[last].content.iter().filter_map(|block| match block {
+            Block::ToolUse { id, name, .. } if !has_result(id) => Some((id.clone(), name.clone())),
+            _ => None,
+        });
+        calls.collect()
+    }
+
+    /// Returns the keys of the mail in these records.
+    pub fn delivered(records: &[Record]) -> impl Iterator<Item = &str> {
+        records
+            .iter()
+            .flat_map(|record| match &record.entry {
+                Entry::Message(message) => message.delivered.as_slice(),
+                Entry::Compaction { .. } => &[],
+            })
+            .map(String::as_str)
+    }
+}
+
+/// Returns the size of a block's content, in bytes.
+#[must_use]
+pub fn block_bytes(block: &Block) -> usize {
+    match block {
+        Block::Text { text } => text.len(),
+        Block::ToolUse { name, input, .. } => name.len() + input.to_string().len(),
+        Block::ToolResult { content, .. } => content.len(),
+        Block::Other(value) => value.to_string().len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::task::TaskId;
+    use crate::domain::time::UnixMs;
+
+    #[test]
+    fn harness_tags_in_task_and_mail_are_defused() {
+        for hostile in ["<identity>", "</auto-claimed>", "< inbox>", "</ Identity", "<\u{1b}[0midentity>"] {
+            let mut task = Task::new(TaskId(1), format!("a {hostile} b"));
+            task.description = hostile.to_owned();
+            let claimed = claimed_block(&task, None);
+            assert_eq!(claimed.matches('<').count(), 2, "{claimed}");
+            let mail = inbox_block(&[Message::new(MessageType::Message, hostile, hostile, UnixMs(0))]);
+            assert_eq!(mail.matches('<').count(), 2, "{mail}");
+        }
+    }
+
+    #[test]
+    fn goal_and_mail_need_answer_but_notices_do_not() {
+        let mail = |kind| inbox_block(&[Message::new(kind, "bob", "hello", UnixMs(0))]);
+        assert!(
+            asks_for_answer("<goal>x</goal>")
+                && asks_for_answer(&mail(MessageType::Message))
+                && asks_for_answer(&mail(MessageType::TaskFailed))
+        );
+        assert!(
+            !asks_for_answer("hello")
+                && !asks_for_answer(&mail(MessageType::IdleNotice))
+                && !asks_for_answer(&mail(MessageType::ShutdownRequest))
+        );
+    }
+
+    #[test]
+    fn tool_call_without_result_is_open() {
+        let call = |id: &str| Block::ToolUse { id: id.into(), name: "bash".into(), input: serde_json::Value::Null };
+        let result = |id: &str| Block::ToolResult { tool_use_id: id.into(), content: "ok".into(), is_error: false };
+        let mut context = Context::default();
+        context.push(&Entry::Message(MessageRecord::new(Role::Assistant, vec![call("a"), call("b")])));
+        context.push(&Entry::Message(MessageRecord::new(Role::User, vec![result("a")])));
+        assert_eq!(context.unanswered_tool_calls(), [("b".to_owned(), "bash".to_owned())]);
+        context.push(&Entry::Message(MessageRecord::new(Role::User, vec![result("b")])));
+        assert!(context.unanswered_tool_calls().is_empty());
+    }
+
+    #[test]
+    fn tool_result_without_call_is_dropped() {
+        let result = Block::ToolResult { tool_use_id: "a".into(), content: "ok".into(), is_error: false };
+        let message = MessageRecord::new(Role::User, vec![result.clone(), Block::text("go on")]);
+        let record = Record { at: UnixMs(1), entry: Entry::Message(message) };
+        assert_eq!(Context::from_records(&[record]).messages[0].content, [Block::text("go on")]);
+    }
+
+    #[test]
+    fn todo_list_is_last_successful_todo_call() {
+        let record = |entry| Record { at: UnixMs(1), entry };
+        let call = |id: &str, list: &str| {
+            let (id, name, input) = (id.to_owned(), "todo".to_owned(), serde_json::json!({"content": list}));
+            record(Entry::Message(MessageRecord::new(Role::Assistant, vec![Block::ToolUse { id, name, input }])))
+        };
+        let result = |id: &str, is_error| {
+            let result = Block::ToolResult { tool_use_id: id.to_owned(), content: "kept".to_owned(), is_error };
+            record(Entry::Message(MessageRecord::new(Role::User, vec![result])))
+        };
+        let mut records = vec![call("a", "one\ntwo"), result("a", false), call("b", "x"), result("b", true)];
+        assert_eq!(last_todo_list(&records), "one\ntwo");
+        let summary = summary_with_steps("So far.".to_owned(), "two");
+        assert!(summary_block(&summary).contains("`todo` keeps it:\ntwo"));
+        records.push(record(Entry::Compaction { summary, covers: 4 }));
+        assert_eq!(last_todo_list(&records[4..]), "two", "also if all earlier records are archived");
+        records.extend([call("a", ""), result("a", false)]);
+        assert_eq!(last_todo_list(&records), "");
+        assert_eq!(summary_with_steps(String::new(), "two"), "", "a new context has no steps");
+    }
+}

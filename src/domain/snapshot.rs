@@ -1,0 +1,250 @@
+//! Snapshots of tasks and members in the event log, with the fields that views show.
+
+use serde::{Deserialize, Serialize};
+
+use super::failure_summary;
+use super::state::TeammateReport;
+use super::task::{Claim, MAX_ATTEMPTS_DEFAULT, Task, TaskId, TaskResult, TaskStatus};
+use super::time::UnixMs;
+
+/// Maximum length of a text in a snapshot, in characters. A longer one is cut and ends with `…`.
+pub const ROW_TEXT_CHARS_MAX: usize = 200;
+/// Maximum number of names in a list.
+pub const ROW_NAMES_MAX: usize = 32;
+/// Maximum number of blockers.
+pub const ROW_BLOCKERS_MAX: usize = 1000;
+
+/// A task in the event log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskSnapshot {
+    /// Its number.
+    pub task: TaskId,
+    /// Its subject.
+    pub subject: String,
+    /// Its status.
+    pub status: TaskStatus,
+    /// The holder, or the member it is assigned to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Number of claims.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempt: u32,
+    /// Number of failures.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failures: u32,
+    /// Number of failures after which it is not retried.
+    #[serde(default = "default_max_attempts", skip_serializing_if = "is_default_attempts")]
+    pub max_attempts: u32,
+    /// Priority. Higher numbers go first.
+    #[serde(default, skip_serializing_if = "is_default_priority")]
+    pub priority: i64,
+    /// Roles or capabilities, one of which the claimant needs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<String>,
+    /// The tasks it waits for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocked_by: Vec<TaskId>,
+    /// End of its back-off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<UnixMs>,
+    /// Its claim, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<TaskClaimSnapshot>,
+    /// The summary of its result.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub summary: String,
+}
+
+/// A claim in the event log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskClaimSnapshot {
+    /// Time of the claim.
+    pub at: UnixMs,
+    /// End of its lease, for a claim without a worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<UnixMs>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_default_priority(priority: &i64) -> bool {
+    *priority == 0
+}
+
+fn default_max_attempts() -> u32 {
+    MAX_ATTEMPTS_DEFAULT
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_default_attempts(count: &u32) -> bool {
+    *count == MAX_ATTEMPTS_DEFAULT
+}
+
+impl TaskSnapshot {
+    /// Creates the snapshot of a new task with default values.
+    #[must_use]
+    pub fn new(task: TaskId, subject: &str) -> Self {
+        Self::of(&Task::new(task, subject))
+    }
+
+    /// Creates the snapshot of a task.
+    #[must_use]
+    pub fn of(task: &Task) -> Self {
+        Self {
+            task: task.id,
+            subject: bounded_text(&task.subject),
+            status: task.status,
+            owner: task.owner.as_deref().map(bounded_text),
+            attempt: task.attempt,
+            failures: task.failures,
+            max_attempts: task.max_attempts,
+            priority: task.priority,
+            requires: task.requires.iter().take(ROW_NAMES_MAX).map(|need| bounded_text(need)).collect(),
+            blocked_by: task.blocked_by.iter().copied().take(ROW_BLOCKERS_MAX).collect(),
+            not_before: task.not_before,
+            claim: task.claim.as_ref().map(|claim| TaskClaimSnapshot { at: claim.at, expires: claim.expires }),
+            summary: task.result.as_ref().map(|result| summary_line(&result.summary)).unwrap_or_default(),
+        }
+    }
+
+    /// Returns the task, without the fields that snapshots omit.
+    #[must_use]
+    pub fn to_task(&self) -> Task {
+        let claim = |claim: TaskClaimSnapshot| Claim { worker: String::new(), at: claim.at, expires: claim.expires };
+        let result = if self.summary.is_empty() { None } else { Some(TaskResult::new(self.summary.as_str(), "")) };
+        Task {
+            status: self.status,
+            owner: self.owner.clone(),
+            attempt: self.attempt,
+            failures: self.failures,
+            max_attempts: self.max_attempts,
+            priority: self.priority,
+            requires: self.requires.clone(),
+            blocked_by: self.blocked_by.clone(),
+            not_before: self.not_before,
+            claim: self.claim.map(claim),
+            result,
+            ..Task::new(self.task, self.subject.clone())
+        }
+    }
+
+    /// Returns true if both are equal, except for the time of the claim. That of an event may differ slightly.
+    #[must_use]
+    pub fn agrees_with(&self, other: &Self) -> bool {
+        match (self.claim, other.claim) {
+            (Some(mine), Some(theirs)) if mine.expires == theirs.expires && mine != theirs => {
+                *self == Self { claim: self.claim, ..other.clone() }
+            }
+            _ => self == other,
+        }
+    }
+}
+
+/// A member in the event log.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct MemberSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Its role.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub role: String,
+    /// Its phase. If empty, the snapshot does not change phase, task, attempt and time.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub phase: String,
+    /// The task it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskId>,
+    /// Its attempt of that task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// Start time of this phase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<UnixMs>,
+    /// Number of tokens it has used.
+    #[serde(default, skip_serializing_if = "is_zero_tokens")]
+    pub tokens: u64,
+    /// Their cost, in US dollars.
+    #[serde(default, skip_serializing_if = "is_zero_cost")]
+    pub cost_usd: f64,
+    /// The reason why it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero_tokens(tokens: &u64) -> bool {
+    *tokens == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero_cost(cost_usd: &f64) -> bool {
+    *cost_usd == 0.0
+}
+
+impl MemberSnapshot {
+    /// Creates the snapshot of a report without the phase, because events describe it sooner.
+    #[must_use]
+    pub fn of(name: &str, report: &TeammateReport) -> Self {
+        Self {
+            name: name.to_owned(),
+            role: bounded_text(&report.role),
+            tokens: report.tokens,
+            cost_usd: report.cost_usd,
+            waiting_for: report.waiting_for.as_ref().map(|reason| bounded_text(&reason.to_file_text())),
+            ..Self::default()
+        }
+    }
+}
+
+/// Returns the summary of a result in one line.
+pub(super) fn summary_line(summary: &str) -> String {
+    bounded_text(&failure_summary::short(summary))
+}
+
+/// Returns the text, cut to the maximum length.
+pub(super) fn bounded_text(text: &str) -> String {
+    if text.len() <= ROW_TEXT_CHARS_MAX {
+        return text.to_owned();
+    }
+    match text.char_indices().nth(ROW_TEXT_CHARS_MAX) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(ROW_TEXT_CHARS_MAX - 1).chain(['…']).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn task_snapshot_is_bounded_and_round_trips() {
+        let mut task = Task::new(TaskId(7), "s".repeat(5000));
+        assert_eq!(TaskSnapshot::of(&task).subject.chars().count(), ROW_TEXT_CHARS_MAX);
+        task.subject = "Count".into();
+        let line = serde_json::to_string(&TaskSnapshot::of(&task)).unwrap();
+        assert_eq!(line, r#"{"task":7,"subject":"Count","status":"pending"}"#);
+        task.blocked_by = vec![TaskId(3)];
+        task.claim = Some(Claim { worker: "w".into(), at: UnixMs(5), expires: Some(UnixMs(9)) });
+        task.result = Some(TaskResult::new("done", "e"));
+        let row = TaskSnapshot::of(&task);
+        assert_eq!(TaskSnapshot::of(&row.to_task()), row);
+        let read: TaskSnapshot = serde_json::from_str(&serde_json::to_string(&row).unwrap()).unwrap();
+        assert_eq!(read, row);
+    }
+
+    #[test]
+    fn claim_time_difference_is_ignored_by_snapshot() {
+        let row = TaskSnapshot {
+            claim: Some(TaskClaimSnapshot { at: UnixMs(5), expires: None }),
+            ..TaskSnapshot::new(TaskId(1), "s")
+        };
+        let other = TaskSnapshot { claim: Some(TaskClaimSnapshot { at: UnixMs(7), expires: None }), ..row.clone() };
+        assert!(row.agrees_with(&other));
+        assert!(!row.agrees_with(&TaskSnapshot { attempt: 2, ..other.clone() }));
+        assert!(!row.agrees_with(&TaskSnapshot { claim: None, ..other }));
+    }
+}

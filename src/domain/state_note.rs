@@ -1,0 +1,72 @@
+//! Notes of the desired state that Brigade acts on.
+//!
+//! The state file holds them as the text of `note`, which is a format: [`StateNote::to_file_text`] and [`StateNote::from_file_text`] are
+//! its only writer and reader.
+
+const ONE_SESSION: &str = "set for the one session of this launch";
+const BUDGET: &str = "the budget of ";
+const SPENT: &str = " is spent";
+
+/// The reason for a desired state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateNote {
+    /// A launch set it for its one session. If that launch was interrupted, the next one may replace the state.
+    OneSession,
+    /// The team stopped because a budget was spent.
+    BudgetSpent {
+        /// The limit with its unit, as [`super::budget::BudgetLimit`] displays it.
+        limit: String,
+        /// The rest of the sentence, for people.
+        details: String,
+    },
+    /// Any other text. Nothing depends on it.
+    Other(String),
+}
+
+impl StateNote {
+    /// The text that the state file holds.
+    #[must_use]
+    pub fn to_file_text(&self) -> String {
+        match self {
+            Self::OneSession => ONE_SESSION.to_owned(),
+            Self::BudgetSpent { limit, details } => format!("{BUDGET}{limit}{SPENT}{details}"),
+            Self::Other(text) => text.clone(),
+        }
+    }
+
+    /// The note that this text of the state file stands for.
+    #[must_use]
+    pub fn from_file_text(text: &str) -> Self {
+        if text == ONE_SESSION {
+            return Self::OneSession;
+        }
+        match text.strip_prefix(BUDGET).and_then(|rest| rest.split_once(SPENT)) {
+            Some((limit, details)) => Self::BudgetSpent { limit: limit.to_owned(), details: details.to_owned() },
+            None => Self::Other(text.to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn state_note_survives_file(details in ".*", other in ".*") {
+            let spent = StateNote::BudgetSpent { limit: "100 tokens".to_owned(), details };
+            for note in [StateNote::OneSession, spent, StateNote::from_file_text(&other)] {
+                prop_assert_eq!(StateNote::from_file_text(&note.to_file_text()), note);
+            }
+        }
+    }
+
+    #[test]
+    fn state_note_file_text_is_stable() {
+        let spent = StateNote::BudgetSpent { limit: "$0.50".to_owned(), details: ": $0.4000 were used".to_owned() };
+        assert_eq!(spent.to_file_text(), "the budget of $0.50 is spent: $0.4000 were used");
+        assert_eq!(StateNote::OneSession.to_file_text(), "set for the one session of this launch");
+    }
+}

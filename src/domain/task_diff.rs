@@ -1,0 +1,224 @@
+//! Events from task changes: the difference between two versions of a task.
+//!
+//! Teammates report their own changes, and the lead sees those of others. Both pass the version they saw, which may be old.
+//! [`TaskDiffer`] keeps the newest version of each task and reports each event once.
+
+use std::collections::HashMap;
+
+use super::event::EventKind;
+use super::task::{Task, TaskId, TaskStatus};
+use super::time::UnixMs;
+
+/// The actor of a change whose task names none, as the event log has it.
+const UNKNOWN_ACTOR: &str = "somebody";
+
+/// The fields of a task that are compared with the next version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TaskSeen {
+    owner: Option<String>,
+    attempt: u32,
+    status: TaskStatus,
+    updated_at: Option<UnixMs>,
+    text_hash: u64,
+}
+
+impl TaskSeen {
+    fn of(task: &Task) -> Self {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        // Blockers are left out: they are removed when they are completed, which other events describe.
+        (&task.subject, &task.description, task.priority, &task.requires, &task.verify, &task.owner).hash(&mut hasher);
+        Self {
+            owner: task.owner.clone(),
+            attempt: task.attempt,
+            status: task.status,
+            updated_at: task.updated_at,
+            text_hash: hasher.finish(),
+        }
+    }
+
+    /// Within an attempt, a task is in progress first and in another state later.
+    fn is_older_than(&self, other: &Self) -> bool {
+        let order = |seen: &Self| (seen.attempt, seen.status != TaskStatus::InProgress, seen.updated_at);
+        order(self) < order(other)
+    }
+}
+
+/// The newest reported version of each task.
+#[derive(Debug, Default)]
+pub struct TaskDiffer {
+    seen: HashMap<TaskId, TaskSeen>,
+}
+
+impl TaskDiffer {
+    /// Stores `task` without an event, because it existed before the run.
+    pub fn remember(&mut self, task: &Task) {
+        self.seen.insert(task.id, TaskSeen::of(task));
+    }
+
+    /// Returns true if this task is stored.
+    #[must_use]
+    pub fn contains(&self, id: TaskId) -> bool {
+        self.seen.contains_key(&id)
+    }
+
+    /// Returns the number of stored tasks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Returns true if no task is stored.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+
+    /// Returns the events of this version of `task`; none if it is not newer.
+    pub fn events_for(&mut self, task: &Task) -> Vec<EventKind> {
+        let now = TaskSeen::of(task);
+        let Some(before) = self.seen.get(&task.id).cloned() else {
+            self.seen.insert(task.id, now.clone());
+            let by = task.created_by.clone().unwrap_or_else(|| UNKNOWN_ACTOR.to_owned());
+            let mut facts = vec![EventKind::TaskCreated { task: task.id, subject: task.subject.clone(), by }];
+            facts.extend(events_between(
+                &TaskSeen { owner: None, attempt: 0, status: TaskStatus::Pending, ..now },
+                task,
+            ));
+            return facts;
+        };
+        if now == before || now.is_older_than(&before) {
+            return Vec::new();
+        }
+        let changed = (now.text_hash, now.status) != (before.text_hash, before.status);
+        self.seen.insert(task.id, now);
+        let facts = events_between(&before, task);
+        if facts.is_empty() && changed {
+            return vec![EventKind::TaskChanged {
+                task: task.id,
+                status: task.status.as_str().to_owned(),
+                by: UNKNOWN_ACTOR.to_owned(),
+            }];
+        }
+        facts
+    }
+
+    /// Removes the tasks for which `exists` is false, and returns their events.
+    pub fn events_for_deleted(&mut self, exists: impl Fn(TaskId) -> bool) -> Vec<EventKind> {
+        let mut gone: Vec<TaskId> = self.seen.keys().copied().filter(|id| !exists(*id)).collect();
+        gone.sort_unstable();
+        gone.into_iter()
+            .map(|task| {
+                self.seen.remove(&task);
+                EventKind::TaskDeleted { task, by: UNKNOWN_ACTOR.to_owned() }
+            })
+            .collect()
+    }
+}
+
+fn events_between(before: &TaskSeen, task: &Task) -> Vec<EventKind> {
+    let status_before = before.status;
+    let teammate = task.owner.clone().or_else(|| before.owner.clone()).unwrap_or_default();
+    let (id, attempt) = (task.id, task.attempt);
+    let mut facts = Vec::new();
+    // Released and claimed again before it was reported: the newer version yields both events.
+    if status_before == TaskStatus::InProgress && attempt > before.attempt {
+        let reason = match &task.result {
+            Some(result) if task.status == TaskStatus::InProgress => result.summary.clone(),
+            _ => String::new(),
+        };
+        let teammate = before.owner.clone().unwrap_or_default();
+        facts.push(EventKind::TaskReleased { task: id, attempt: before.attempt, teammate, reason, not_before: None });
+    }
+    let has_new_claim =
+        attempt > before.attempt || (status_before != TaskStatus::InProgress && task.status == TaskStatus::InProgress);
+    if has_new_claim && task.status != TaskStatus::Pending {
+        facts.push(EventKind::TaskClaimed { task: id, attempt, teammate: teammate.clone() });
+    }
+    let has_ended = has_new_claim || status_before == TaskStatus::InProgress;
+    let result = task.result.clone().unwrap_or_default();
+    match task.status {
+        TaskStatus::Completed if has_ended => {
+            facts.push(EventKind::TaskCompleted { task: id, attempt, teammate, evidence: result.evidence })
+        }
+        TaskStatus::Failed if has_ended => {
+            facts.push(EventKind::TaskFailed { task: id, attempt, teammate, reason: result.summary })
+        }
+        TaskStatus::Pending if has_ended => {
+            facts.push(EventKind::TaskReleased {
+                task: id,
+                attempt,
+                teammate,
+                reason: result.summary,
+                not_before: task.not_before,
+            });
+        }
+        TaskStatus::Pending if status_before != TaskStatus::Pending => {
+            facts.push(EventKind::TaskChanged {
+                task: id,
+                status: task.status.as_str().to_owned(),
+                by: UNKNOWN_ACTOR.to_owned(),
+            });
+        }
+        _ => {}
+    }
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::task::{Claim, TaskResult};
+    use crate::domain::transition::{self, Actor, Change};
+
+    fn kinds(facts: &[EventKind]) -> Vec<String> {
+        let kind = |fact| serde_json::to_value(fact).unwrap()["kind"].as_str().unwrap().to_owned();
+        facts.iter().map(kind).collect()
+    }
+
+    fn versions() -> [Task; 3] {
+        let new = Task::new(TaskId(3), "s");
+        let claimed = transition::claim(&new, "bob", Claim { worker: "w".into(), at: UnixMs(5), expires: None });
+        let done =
+            transition::change(&claimed, &Change::Complete(TaskResult::default()), &Actor::holder("bob", 1), UnixMs(5))
+                .unwrap();
+        [new, claimed, done]
+    }
+
+    #[test]
+    fn task_change_yields_each_event_once() {
+        let [new, claimed, done] = versions();
+        let mut differ = TaskDiffer::default();
+        assert_eq!(kinds(&differ.events_for(&new)), ["task_created"]);
+        assert_eq!(kinds(&differ.events_for(&done)), ["task_claimed", "task_completed"]);
+        assert!(differ.events_for(&claimed).is_empty(), "an old version yields no events");
+        assert!(differ.events_for(&done).is_empty());
+        assert_eq!(kinds(&differ.events_for_deleted(|_| false)), ["task_deleted"]);
+    }
+
+    #[test]
+    fn release_before_next_claim_is_still_reported() {
+        let [_, claimed, _] = versions();
+        let release = Change::Release { reason: "no model".into(), counts: false };
+        let released = transition::change(&claimed, &release, &Actor::holder("bob", 1), UnixMs(6)).unwrap();
+        let again = transition::claim(&released, "eve", Claim { worker: "w".into(), at: UnixMs(7), expires: None });
+        let mut differ = TaskDiffer::default();
+        differ.remember(&claimed);
+        let facts = differ.events_for(&again);
+        assert_eq!(kinds(&facts), ["task_released", "task_claimed"]);
+        assert!(
+            matches!(&facts[0], EventKind::TaskReleased { attempt: 1, teammate, .. } if teammate == "bob"),
+            "{facts:?}"
+        );
+        assert!(differ.events_for(&released).is_empty(), "it is reported once");
+    }
+
+    #[test]
+    fn manual_task_edit_yields_task_changed() {
+        let [new, ..] = versions();
+        let mut differ = TaskDiffer::default();
+        differ.remember(&new);
+        let edited = Task { subject: "other".into(), ..new };
+        assert_eq!(kinds(&differ.events_for(&edited)), ["task_changed"]);
+    }
+}

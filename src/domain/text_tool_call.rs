@@ -1,0 +1,117 @@
+//! Tool calls that a model writes as text, as small models do. Brigade never executes such text: it may be an example or a
+//! quotation.
+
+use serde_json::{Map, Value};
+
+/// The start of calls in the formats that models are trained on.
+const CALL_STARTS: [&str; 5] = ["<tool_call>", "<function=", "<invoke name=", "<|tool_call", "[TOOL_CALLS]"];
+/// Keys with the tool's name in a call written as JSON.
+const NAME_KEYS: [&str; 4] = ["name", "tool", "function", "tool_name"];
+/// Maximum number of JSON objects that are checked. An answer with more of them is data.
+const OBJECTS_MAX: usize = 8;
+
+/// A tool and its arguments, by which its calls are recognised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Callable<'a> {
+    /// Name of the tool.
+    pub name: &'a str,
+    /// Names of its arguments.
+    pub arguments: Vec<&'a str>,
+}
+
+/// Returns true if `text` contains text that looks like a call of one of these tools.
+#[must_use]
+pub fn contains_tool_call(text: &str, tools: &[Callable<'_>]) -> bool {
+    CALL_STARTS.iter().any(|mark| text.contains(mark))
+        || tools.iter().any(|tool| text.trim_matches(|c: char| c.is_whitespace() || c == '`') == tool.name)
+        || text.lines().any(|line| tools.iter().any(|tool| starts_call(line, tool.name)))
+        || objects_at_line_starts(text).iter().any(|object| matches_tool(object, tools))
+}
+
+/// Matches `bash {"command": …`, `bash("ls")` or `task_update: completed`, also inside a fence or after an arrow.
+fn starts_call(line: &str, name: &str) -> bool {
+    let line = line.trim_start_matches(|c: char| c.is_whitespace() || "`*->".contains(c));
+    let Some(rest) = line.strip_prefix(name) else { return false };
+    // A one-word name is common before a colon in other texts: `bash: no such file`.
+    let has_unique_name = name.contains('_') && rest.starts_with(':');
+    let rest = rest.trim_start_matches([' ', ':', '`']);
+    let has_arguments = rest.starts_with('(') && rest.contains(['"', '\'', '=']);
+    has_unique_name || has_arguments || rest.starts_with("{\"") || rest.starts_with("{ \"")
+}
+
+/// Returns the JSON objects that start a line.
+fn objects_at_line_starts(text: &str) -> Vec<Map<String, Value>> {
+    let mut next_line = 0;
+    let starts = text.split_inclusive('\n').filter_map(|line| {
+        let rest = line.trim_start_matches([' ', '`', '\t']);
+        let at = next_line + line.len() - rest.len();
+        next_line += line.len();
+        rest.starts_with('{').then_some(at)
+    });
+    let objects = starts.take(OBJECTS_MAX).filter_map(|at| {
+        let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Map<String, Value>>();
+        values.next()?.ok()
+    });
+    objects.collect()
+}
+
+/// Returns true if the object names a tool, or has only arguments of one.
+fn matches_tool(object: &Map<String, Value>, tools: &[Callable<'_>]) -> bool {
+    let names_tool = NAME_KEYS.iter().filter_map(|key| object.get(*key)?.as_str());
+    let is_tool = |name: &str| tools.iter().any(|tool| tool.name == name);
+    let is_argument = |tool: &Callable<'_>| object.keys().all(|key| tool.arguments.contains(&key.as_str()));
+    names_tool.into_iter().any(is_tool) || (!object.is_empty() && tools.iter().any(is_argument))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_call(text: &str) -> bool {
+        let tools = [
+            Callable { name: "bash", arguments: vec!["command", "timeout"] },
+            Callable { name: "task_update", arguments: vec!["task_id", "status", "result"] },
+        ];
+        contains_tool_call(text, &tools)
+    }
+
+    #[test]
+    fn tool_call_written_as_text_is_recognised() {
+        for text in [
+            "```bash\n{\"command\": \"python3 test_calc.py\", \"timeout\": 600}\n```",
+            "```json\n{\n  \"status\": \"pending\"\n}\n```",
+            "task_update {\"task_id\": 1, \"status\": \"completed\"}",
+            "Done.\n-> task_update({\"task_id\": 1})",
+            "`bash(command=\"ls\")`",
+            "task_update: completed, \"three functions\"",
+            "`task_update`\n",
+            "<tool_call>\n<function=bash>\n<parameter=command>\nls",
+            "{\"name\": \"bash\", \"arguments\": {\"command\": \"ls\"}}",
+        ] {
+            assert!(is_call(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_text_is_not_recognised_as_tool_call() {
+        for text in [
+            "I ran `bash` and it said {\"ok\": true}.",
+            "The config is now:\n```json\n{\"retries\": 3}\n```",
+            "bash is a shell (and an old one).",
+            "bash: a shell\n{",
+            "bash: line 1: frob: command not found",
+            "{}",
+            "Use `python3 test_calc.py`.",
+            "",
+        ] {
+            assert!(!is_call(text), "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn text_tool_call_check_never_panics(text in "[ \\n`{}\"a-c:(ü]{0,40}") {
+            let _ = is_call(&text);
+        }
+    }
+}

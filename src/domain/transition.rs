@@ -1,0 +1,419 @@
+//! Task changes: a table of who may change what, and the change itself as a pure function.
+//!
+//! Every store applies changes through [`change`] and claims through [`claim`] under its lock. Nothing else writes a status. The
+//! store handles effects on other tasks (dependents, cycles), with [`super::dependencies`].
+
+use std::time::Duration;
+
+use super::plan_update::ImportedFrom;
+use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
+use super::task_error::TaskError;
+use super::time::UnixMs;
+use TaskStatus::{Completed, Failed, InProgress, Pending};
+
+/// First back-off after a failed attempt. Each further failure doubles it.
+pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
+/// Maximum back-off.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
+
+/// The kind of an actor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ActorKind {
+    /// A member that works on tasks, or a script that claims by command.
+    Teammate,
+    /// The lead.
+    Lead,
+    /// The person.
+    Person,
+    /// Brigade itself, at recovery and shutdown.
+    System,
+}
+
+/// The requester of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Actor {
+    /// The name that is written to files.
+    pub name: String,
+    /// The kind of actor.
+    pub kind: ActorKind,
+    /// The attempt with which it holds the task, which is the fence.
+    pub attempt: Option<u32>,
+    /// True if it uses force, where the rules allow that.
+    pub force: bool,
+}
+
+impl Actor {
+    /// A teammate that holds the task with this `attempt`.
+    #[must_use]
+    pub fn holder(name: &str, attempt: u32) -> Self {
+        Self { name: name.to_owned(), kind: ActorKind::Teammate, attempt: Some(attempt), force: false }
+    }
+
+    /// An actor without a claim.
+    #[must_use]
+    pub fn new(name: &str, kind: ActorKind) -> Self {
+        Self { name: name.to_owned(), kind, attempt: None, force: false }
+    }
+
+    /// The same actor with or without force.
+    #[must_use]
+    pub fn forcing(self, force: bool) -> Self {
+        Self { force, ..self }
+    }
+}
+
+/// A requested change.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// The work is done.
+    Complete(TaskResult),
+    /// The attempt failed. The task is retried after a back-off until its attempts are used up.
+    Fail {
+        /// The reason.
+        reason: String,
+        /// True if a retry cannot help.
+        is_final: bool,
+    },
+    /// The claim is released.
+    Release {
+        /// The reason, for the next holder. May be empty.
+        reason: String,
+        /// True if it counts against `max_attempts`.
+        counts: bool,
+    },
+    /// The lease of a claim by command is extended.
+    Renew {
+        /// Its new end.
+        expires: UnixMs,
+    },
+    /// The task gets this worktree, a path relative to the workspace.
+    SetWorktree(String),
+    /// A failed task is retried, and its failures are reset.
+    Retry,
+    /// A completed task becomes pending again, and its failures are reset.
+    Reopen,
+    /// Its text, priority or dependencies change.
+    Edit(TaskEdit),
+}
+
+/// New values of the editable fields. `None` keeps a field.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TaskEdit {
+    /// A summary in one line.
+    pub subject: Option<String>,
+    /// The full description.
+    pub description: Option<String>,
+    /// The subject in the progressive form.
+    pub active_form: Option<String>,
+    /// Priority. Higher numbers go first.
+    pub priority: Option<i64>,
+    /// Roles or capabilities, one of which the claimant needs.
+    pub requires: Option<Vec<String>>,
+    /// A command that must exit 0. The empty text removes it.
+    pub verify: Option<String>,
+    /// The member that a pending task is assigned to. The empty text removes the assignment.
+    pub owner: Option<String>,
+    /// Number of failures after which it is not retried.
+    pub max_attempts: Option<u32>,
+    /// Blockers to add.
+    pub add_blocked_by: Vec<TaskId>,
+    /// Blockers to remove.
+    pub remove_blocked_by: Vec<TaskId>,
+    /// Tasks that shall wait for this one.
+    pub add_blocks: Vec<TaskId>,
+    /// The plan's new content. The edit is applied only if the task is unchanged since its import.
+    pub imported: Option<Box<ImportedFrom>>,
+}
+
+/// The name of a change in rules and messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// See [`Change::Complete`].
+    Complete,
+    /// See [`Change::Fail`].
+    Fail,
+    /// See [`Change::Release`].
+    Release,
+    /// See [`Change::Renew`].
+    Renew,
+    /// See [`Change::SetWorktree`].
+    SetWorktree,
+    /// See [`Change::Retry`].
+    Retry,
+    /// See [`Change::Reopen`].
+    Reopen,
+    /// See [`Change::Edit`].
+    Edit,
+    /// Removes the file. Its id is never used again.
+    Delete,
+}
+
+impl Action {
+    /// Returns the verb for people.
+    #[must_use]
+    pub fn verb(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Fail => "fail",
+            Self::Release => "release",
+            Self::Renew => "renew",
+            Self::SetWorktree => "set the worktree of",
+            Self::Retry => "retry",
+            Self::Reopen => "reopen",
+            Self::Edit => "edit",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// Returns true if it is for the holder of a task in progress.
+    #[must_use]
+    pub fn is_for_holder(self) -> bool {
+        matches!(self, Self::Complete | Self::Fail | Self::Release | Self::Renew | Self::SetWorktree)
+    }
+}
+
+/// The permission of an actor for an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permit {
+    /// Permitted.
+    Yes,
+    /// Permitted only with force.
+    WithForce,
+    /// Never permitted.
+    No,
+}
+
+/// A row of the table: an action, the statuses it applies to, and the permissions.
+#[derive(Debug)]
+pub struct Rule {
+    /// The action.
+    pub action: Action,
+    /// The statuses that a task may have.
+    pub from: &'static [TaskStatus],
+    /// Permission of the teammate that holds the task, with its attempt.
+    pub holder: Permit,
+    /// Permission of the teammate that created it.
+    pub creator: Permit,
+    /// Permission of the lead, the person and Brigade itself.
+    pub lead_or_person: Permit,
+}
+
+const ANY_STATUS: &[TaskStatus] = &[Pending, InProgress, Completed, Failed];
+
+/// The table of permissions.
+#[rustfmt::skip]
+pub const RULES: [Rule; 10] = [
+    Rule { action: Action::Complete, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::WithForce },
+    Rule { action: Action::Fail, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::WithForce },
+    Rule { action: Action::Release, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::WithForce },
+    Rule { action: Action::Renew, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::No },
+    Rule { action: Action::SetWorktree, from: &[InProgress], holder: Permit::Yes, creator: Permit::No, lead_or_person: Permit::No },
+    Rule { action: Action::Retry, from: &[Failed], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Yes },
+    Rule { action: Action::Reopen, from: &[Completed], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Yes },
+    Rule { action: Action::Edit, from: ANY_STATUS, holder: Permit::Yes, creator: Permit::Yes, lead_or_person: Permit::Yes },
+    Rule { action: Action::Delete, from: &[Pending, Completed, Failed], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::Yes },
+    Rule { action: Action::Delete, from: &[InProgress], holder: Permit::No, creator: Permit::No, lead_or_person: Permit::WithForce },
+];
+
+/// Checks whether `by` may do `action` to `task`, by [`RULES`].
+///
+/// # Errors
+/// The [`TaskError`] with the reason why not.
+pub fn permit(task: &Task, action: Action, by: &Actor) -> Result<(), TaskError> {
+    let owner = || task.owner.clone().unwrap_or_else(|| "an unknown owner".to_owned());
+    let has_claim = task.claim.is_some() && task.owner.as_deref() == Some(&by.name);
+    let is_for_holder = action.is_for_holder();
+    if let Some(given) = by.attempt
+        && is_for_holder
+        && (given != task.attempt || task.status != InProgress)
+    {
+        return Err(TaskError::Stale {
+            task: task.id,
+            given,
+            present: task.attempt,
+            status: task.status,
+            owner: owner(),
+        });
+    }
+    let Some(rule) = RULES.iter().find(|rule| rule.action == action && rule.from.contains(&task.status)) else {
+        return Err(TaskError::WrongStatus { task: task.id, action, status: task.status });
+    };
+    let is_holder = has_claim && by.attempt == Some(task.attempt);
+    let is_creator = task.created_by.as_deref() == Some(&by.name);
+    let is_lead_or_person = !matches!(by.kind, ActorKind::Teammate);
+    let granted = [(is_holder, rule.holder), (is_creator, rule.creator), (is_lead_or_person, rule.lead_or_person)];
+    let is_granted = |wanted: Permit| granted.iter().any(|(applies, permit)| *applies && *permit == wanted);
+    if is_granted(Permit::Yes) || (by.force && is_granted(Permit::WithForce)) {
+        return Ok(());
+    }
+    if is_granted(Permit::WithForce) {
+        return Err(TaskError::NeedsForce { task: task.id, action, owner: owner() });
+    }
+    if is_for_holder && !is_lead_or_person {
+        return Err(TaskError::NotHolder { task: task.id, owner: owner(), by: by.name.clone() });
+    }
+    Err(TaskError::NotAllowed { task: task.id, action, by: by.name.clone() })
+}
+
+impl Change {
+    /// Returns the action by which rules and messages name this change.
+    #[must_use]
+    pub fn action(&self) -> Action {
+        match self {
+            Self::Complete(_) => Action::Complete,
+            Self::Fail { .. } => Action::Fail,
+            Self::Release { .. } => Action::Release,
+            Self::Renew { .. } => Action::Renew,
+            Self::SetWorktree(_) => Action::SetWorktree,
+            Self::Retry => Action::Retry,
+            Self::Reopen => Action::Reopen,
+            Self::Edit(_) => Action::Edit,
+        }
+    }
+}
+
+/// Returns the task after `change`.
+///
+/// # Errors
+/// The [`TaskError`] of [`permit`].
+pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<Task, TaskError> {
+    permit(task, change.action(), by)?;
+    let mut next = task.clone();
+    next.updated_at = Some(now);
+    match change {
+        Change::Complete(result) => {
+            next.status = Completed;
+            next.claim = None;
+            next.not_before = None;
+            // A person or lead that completes a held task by force becomes its owner.
+            let former = next.owner.replace(by.name.clone()).filter(|owner| *owner != by.name);
+            let mut result = result.clone();
+            if let Some(former) = former
+                && result.evidence.is_empty()
+            {
+                result.evidence = format!("in place of {former}");
+            }
+            next.result = Some(result);
+        }
+        Change::Fail { reason, is_final } => record_failure(&mut next, reason, *is_final, now),
+        Change::Release { reason, counts: true } => record_failure(&mut next, reason, false, now),
+        Change::Release { reason, counts: false } => {
+            reset_to_pending(&mut next);
+            if !reason.is_empty() {
+                let last_failure = match &task.result {
+                    Some(result) if task.failures > 0 => result.failure_text(),
+                    _ => String::new(),
+                };
+                next.result = Some(TaskResult::new(reason.clone(), last_failure));
+            }
+        }
+        Change::Renew { expires } => {
+            if let Some(claim) = &mut next.claim {
+                claim.expires = Some(*expires);
+            }
+        }
+        Change::SetWorktree(worktree) => next.worktree = Some(worktree.clone()),
+        Change::Retry => {
+            reset_to_pending(&mut next);
+            next.failures = 0;
+        }
+        Change::Reopen => {
+            reset_to_pending(&mut next);
+            next.failures = 0;
+            next.result = None;
+        }
+        Change::Edit(edit) => apply_edit(&mut next, edit),
+    }
+    Ok(next)
+}
+
+fn reset_to_pending(task: &mut Task) {
+    task.status = Pending;
+    task.owner = None;
+    task.claim = None;
+    task.not_before = None;
+}
+
+fn record_failure(task: &mut Task, reason: &str, is_final: bool, now: UnixMs) {
+    let owner = task.owner.take();
+    reset_to_pending(task);
+    task.failures = task.failures.saturating_add(1);
+    task.result = Some(TaskResult::failed(reason, task.attempt));
+    if is_final || task.failures >= task.max_attempts {
+        task.status = Failed;
+        task.owner = owner;
+    } else {
+        task.not_before = Some(now.plus(backoff(task.failures)));
+    }
+}
+
+/// Returns the back-off after the `failures`-th failure.
+#[must_use]
+pub fn backoff(failures: u32) -> Duration {
+    BACKOFF_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MAX)
+}
+
+fn apply_edit(task: &mut Task, edit: &TaskEdit) {
+    if let Some(subject) = &edit.subject {
+        task.subject.clone_from(subject);
+    }
+    if let Some(description) = &edit.description {
+        task.description.clone_from(description);
+    }
+    if let Some(active_form) = &edit.active_form {
+        task.active_form = Some(active_form.clone()).filter(|text| !text.is_empty());
+    }
+    if let Some(priority) = edit.priority {
+        task.priority = priority;
+    }
+    if let Some(requires) = &edit.requires {
+        task.requires.clone_from(requires);
+    }
+    if let Some(verify) = &edit.verify {
+        task.verify = Some(verify.clone()).filter(|text| !text.is_empty());
+    }
+    if let Some(owner) = &edit.owner
+        && task.status == Pending
+    {
+        task.owner = Some(owner.clone()).filter(|text| !text.is_empty());
+    }
+    if let Some(max_attempts) = edit.max_attempts {
+        task.max_attempts = max_attempts;
+    }
+    task.blocked_by.retain(|blocker| !edit.remove_blocked_by.contains(blocker));
+    task.blocked_by.extend(&edit.add_blocked_by);
+    task.blocked_by.sort_unstable();
+    task.blocked_by.dedup();
+    task.blocks.extend(&edit.add_blocks);
+    task.blocks.sort_unstable();
+    task.blocks.dedup();
+    if let Some(imported) = &edit.imported {
+        imported.store_in(task);
+    }
+}
+
+/// Returns the task after a claim by `owner`. The caller must check [`super::dependencies::find_claim_obstacle`] under the same lock.
+#[must_use]
+pub fn claim(task: &Task, owner: &str, claim: Claim) -> Task {
+    let mut next = task.clone();
+    next.status = InProgress;
+    next.owner = Some(owner.to_owned());
+    next.attempt = next.attempt.saturating_add(1);
+    next.not_before = None;
+    next.updated_at = Some(claim.at);
+    next.claim = Some(claim);
+    next
+}
+
+/// Returns the task after its claim was removed because its holder is gone. `counts` is false if the whole team ended.
+#[must_use]
+pub fn reclaim(task: &Task, reason: &str, counts: bool, now: UnixMs) -> Task {
+    let mut next = task.clone();
+    if counts {
+        record_failure(&mut next, reason, false, now);
+    } else {
+        reset_to_pending(&mut next);
+    }
+    next.updated_at = Some(now);
+    next
+}

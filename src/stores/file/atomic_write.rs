@@ -1,0 +1,238 @@
+//! Replaces whole files: writes a temporary file in the same folder and renames it.
+//!
+//! A temporary is named `.tmp-<pid>-<token>-<n>`, which no other file format uses. The next open removes the temporaries of
+//! killed processes ([`sweep_temporaries`]).
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::platform;
+use crate::ports::StoreResult;
+use crate::stores::fs::FileSystem;
+
+use super::{Durability, failed};
+
+/// The prefix of every temporary's name.
+pub const TEMPORARY_PREFIX: &str = ".tmp-";
+
+/// The age at which a temporary is removed if its process cannot be checked (another pid namespace or machine).
+pub const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// Distinguishes this process from others with the same pid: earlier ones, and ones in other containers.
+static TOKEN: LazyLock<u32> = LazyLock::new(|| {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.subsec_nanos() ^ u32::try_from(since.as_secs() & u64::from(u32::MAX)).unwrap_or(0).rotate_left(16)
+});
+static NEXT: AtomicU64 = AtomicU64::new(1);
+/// Temporaries that this process is writing. Any other of its temporaries is the rest of a failed operation.
+static IN_FLIGHT: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
+
+/// Creates or replaces the file `name` in `folder`. After a crash it has either `bytes` or its old content.
+///
+/// With [`Durability::Power`] the new content is durable on return. Callers that hold a lock use [`Staged`] and
+/// [`super::group_sync`] instead.
+///
+/// # Errors
+/// [`crate::ports::StoreError::Io`]; the old file is unchanged.
+pub fn replace(
+    files: &dyn FileSystem,
+    folder: &Path,
+    name: &str,
+    bytes: &[u8],
+    durability: Durability,
+) -> StoreResult<()> {
+    let staged = Staged::write(files, folder, name, bytes)?;
+    if durability == Durability::Power {
+        staged.sync()?;
+    }
+    staged.commit()?;
+    if durability == Durability::Power {
+        files.sync_folder(folder).map_err(failed("sync", folder))?;
+    }
+    Ok(())
+}
+
+/// A written file that does not have its final name yet. Dropping it without [`Staged::commit`] removes it.
+pub struct Staged<'a> {
+    files: &'a dyn FileSystem,
+    temporary: String,
+    from: PathBuf,
+    to: PathBuf,
+    is_committed: bool,
+}
+
+impl<'a> Staged<'a> {
+    /// Writes `bytes` under a temporary name in `folder`. [`Staged::commit`] renames it to `name`.
+    ///
+    /// # Errors
+    /// [`crate::ports::StoreError::Io`]; the temporary is removed.
+    pub fn write(files: &'a dyn FileSystem, folder: &Path, name: &str, bytes: &[u8]) -> StoreResult<Self> {
+        let temporary = temporary_name();
+        let staged =
+            Self { files, from: folder.join(&temporary), to: folder.join(name), temporary, is_committed: false };
+        in_flight(|names| names.insert(staged.temporary.clone()));
+        files.write(&staged.from, bytes).map_err(failed("write", &staged.to))?;
+        Ok(staged)
+    }
+
+    /// As [`Staged::write`], but overwrites the existing file `spare`. Returns `None` if `spare` cannot be renamed.
+    ///
+    /// # Errors
+    /// [`crate::ports::StoreError::Io`]; `spare` is removed.
+    pub fn write_into_spare(
+        files: &'a dyn FileSystem,
+        spare: &Path,
+        folder: &Path,
+        name: &str,
+        bytes: &[u8],
+    ) -> StoreResult<Option<Self>> {
+        let temporary = temporary_name();
+        let mut staged =
+            Self { files, from: folder.join(&temporary), to: folder.join(name), temporary, is_committed: false };
+        in_flight(|names| names.insert(staged.temporary.clone()));
+        if files.rename(spare, &staged.from).is_err() {
+            staged.is_committed = true;
+            return Ok(None);
+        }
+        files.write(&staged.from, bytes).map_err(failed("write", &staged.to))?;
+        Ok(Some(staged))
+    }
+
+    /// The temporary's name, by which watchers of the folder recognise the writer of the rename.
+    #[must_use]
+    pub fn temporary(&self) -> &str {
+        &self.temporary
+    }
+
+    /// The path until [`Staged::commit`].
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.from
+    }
+
+    /// Makes the bytes durable, but not the name.
+    ///
+    /// # Errors
+    /// [`crate::ports::StoreError::Io`].
+    pub fn sync(&self) -> StoreResult<()> {
+        self.files.sync_file(&self.from).map_err(failed("sync", &self.to))
+    }
+
+    /// Renames the file to its final name, and replaces the file of that name.
+    ///
+    /// # Errors
+    /// [`crate::ports::StoreError::Io`]; the file of that name is unchanged.
+    pub fn commit(mut self) -> StoreResult<()> {
+        self.files.rename(&self.from, &self.to).map_err(failed("write", &self.to))?;
+        self.is_committed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        if !self.is_committed {
+            // If this fails, the next open removes it.
+            let _ = self.files.remove(&self.from);
+        }
+        in_flight(|names| names.remove(&self.temporary));
+    }
+}
+
+fn in_flight<R>(act: impl FnOnce(&mut HashSet<String>) -> R) -> R {
+    act(&mut IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn temporary_name() -> String {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{TEMPORARY_PREFIX}{}-{:08x}-{number}", std::process::id(), *TOKEN)
+}
+
+/// Removes the temporaries in `folder` that no live process is writing. Must be called under the lock of the folder's store.
+///
+/// # Errors
+/// [`crate::ports::StoreError::Io`] if the folder cannot be listed. A temporary that cannot be removed is left.
+pub fn sweep_temporaries(files: &dyn FileSystem, folder: &Path) -> StoreResult<()> {
+    for name in files.list(folder).map_err(failed("list", folder))? {
+        let path = folder.join(&name);
+        if name.starts_with(TEMPORARY_PREFIX) && is_left_over(files, &path, &name) {
+            let _ = files.remove(&path);
+        }
+    }
+    Ok(())
+}
+
+fn is_left_over(files: &dyn FileSystem, path: &Path, name: &str) -> bool {
+    let mut parts = name[TEMPORARY_PREFIX.len()..].splitn(3, '-');
+    let pid: Option<u32> = parts.next().and_then(|pid| pid.parse().ok());
+    let token = parts.next().and_then(|token| u32::from_str_radix(token, 16).ok());
+    if pid == Some(std::process::id()) && token == Some(*TOKEN) {
+        return in_flight(|names| !names.contains(name));
+    }
+    let is_old = || {
+        let age_ns_max = i128::try_from(TEMPORARY_AGE_MAX.as_nanos()).unwrap_or(i128::MAX);
+        files.stamp(path).is_ok_and(|stamp| files.now_ns() - stamp.modified_ns > age_ns_max)
+    };
+    pid.is_some_and(|pid| !platform::process_lives(pid)) || is_old()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stores::fs::RealFileSystem;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names = RealFileSystem::default().list(folder).unwrap();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn atomic_write_leaves_no_temporary() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = RealFileSystem::default();
+        for durability in [Durability::Process, Durability::Power] {
+            replace(&files, folder.path(), "a.json", b"new", durability).unwrap();
+            assert_eq!(std::fs::read(folder.path().join("a.json")).unwrap(), b"new");
+            assert_eq!(names(folder.path()), ["a.json"]);
+        }
+    }
+
+    #[test]
+    fn failed_atomic_write_names_path_and_cleans_up() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("a.json")).unwrap();
+        let error =
+            replace(&RealFileSystem::default(), folder.path(), "a.json", b"new", Durability::Process).unwrap_err();
+        assert!(error.to_string().contains("write") && error.to_string().contains("a.json"), "{error}");
+        assert_eq!(names(folder.path()), ["a.json"]);
+    }
+
+    #[test]
+    fn only_abandoned_temporaries_are_swept() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = RealFileSystem::default();
+        let path = folder.path();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let dead = format!(".tmp-{}-0-1", child.id());
+        child.wait().unwrap();
+        let own_left = format!(".tmp-{}-{:08x}-999999999", std::process::id(), *TOKEN);
+        let living = ".tmp-1-0-1".to_owned();
+        let old = ".tmp-1-0-2".to_owned();
+        for name in [&dead, &own_left, &living, &old, &".tmpfile".to_owned(), &"task_1.json".to_owned()] {
+            std::fs::write(path.join(name), "x").unwrap();
+        }
+        let long_ago = SystemTime::now() - Duration::from_secs(61);
+        std::fs::File::options().write(true).open(path.join(&old)).unwrap().set_modified(long_ago).unwrap();
+        let staged = Staged::write(&files, path, "b.json", b"b").unwrap();
+        sweep_temporaries(&files, path).unwrap();
+        let mut expected = vec![living, staged.temporary().to_owned(), ".tmpfile".to_owned(), "task_1.json".to_owned()];
+        expected.sort();
+        assert_eq!(names(path), expected);
+        staged.commit().unwrap();
+        assert_eq!(std::fs::read(path.join("b.json")).unwrap(), b"b");
+    }
+}

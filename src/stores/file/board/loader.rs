@@ -1,0 +1,459 @@
+//! Keeps the index up to date with the folder: with a watch, or by comparing stamps.
+//!
+//! It also decides if a file is a valid task. Files are read with and without the board's lock: Brigade replaces whole files, so
+//! a file is incomplete only while a program without this lock writes it in place.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use tokio::time::Instant;
+
+use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::platform;
+use crate::ports::StoreResult;
+use crate::stores::board_engine::{CLAIM_BYTES_MAX, TASK_BYTES_MAX};
+use crate::stores::file::failed;
+use crate::stores::fs::{FileKind, FileStamp, FileSystem, FolderWatch, WatchEvents};
+
+use super::index::{Index, IndexEntry};
+use super::paths::{BoardFileKind, QUARANTINE_AFTER, kind_of};
+
+/// The time after a write in which another write may leave the stamp unchanged, in ns: clocks of file systems tick every 1 to
+/// 10 ms.
+const CLOCK_GRANULARITY_NS: i128 = 20_000_000;
+/// The same for file systems that keep times in whole seconds (FAT: two seconds).
+const COARSE_CLOCK_GRANULARITY_NS: i128 = 2_500_000_000;
+/// With this many files or more, several threads read.
+const PARALLEL_READ_FILES_MIN: usize = 256;
+/// The most threads that read concurrently. More do not help with one disk.
+const READER_THREADS_MAX: usize = 4;
+
+/// The known facts about a file that was read.
+#[derive(Debug, Clone, Copy)]
+struct LoadedFile {
+    /// `None` if this board wrote the file and has not read it since.
+    stamp: Option<FileStamp>,
+    /// A hash of the bytes.
+    digest: u64,
+    /// True if an equal stamp means equal bytes.
+    is_settled: bool,
+}
+
+/// An invalid file, and since when it is unchanged.
+#[derive(Debug, Clone, Copy)]
+struct SuspectFile {
+    stamp: FileStamp,
+    since: Instant,
+}
+
+/// The result of reading one file.
+enum ReadResult {
+    Missing,
+    /// The bytes are unchanged.
+    Unchanged(FileStamp),
+    Task(Box<Task>, FileStamp, u64),
+    Invalid {
+        reason: String,
+        stamp: Option<FileStamp>,
+        is_movable: bool,
+    },
+}
+
+/// The known state of the board's folder.
+pub(super) struct FolderScan {
+    files: Arc<dyn FileSystem>,
+    folder: PathBuf,
+    watch: Option<Box<dyn FolderWatch>>,
+    /// The inode of the watched folder.
+    watched_inode: Option<u64>,
+    /// True if all files must be checked, even with a watch.
+    needs_full_scan: bool,
+    /// The names to check.
+    changed: BTreeSet<String>,
+    loaded: HashMap<TaskId, LoadedFile>,
+    suspects: HashMap<TaskId, SuspectFile>,
+    records: BTreeSet<String>,
+    /// Temporaries that this board renames. The watch reports these renames, and they need no check.
+    own_renames: HashSet<String>,
+}
+
+impl FolderScan {
+    pub(super) fn new(files: Arc<dyn FileSystem>, folder: &Path) -> Self {
+        Self {
+            files,
+            folder: folder.to_owned(),
+            watch: None,
+            watched_inode: None,
+            needs_full_scan: true,
+            changed: BTreeSet::new(),
+            loaded: HashMap::new(),
+            suspects: HashMap::new(),
+            records: BTreeSet::new(),
+            own_renames: HashSet::new(),
+        }
+    }
+
+    /// Returns true if [`Self::refresh`] may have to read files. It is exact only with a watch.
+    pub(super) fn needs_refresh(&mut self) -> bool {
+        self.drain();
+        self.needs_full_scan || self.watch.is_none() || !self.changed.is_empty()
+    }
+
+    /// Updates `index` with all changes made in the folder before the call.
+    pub(super) fn refresh(&mut self, index: &mut Index) -> StoreResult<()> {
+        self.drain();
+        if self.needs_full_scan || self.watch.is_none() {
+            if self.watch.is_none() {
+                // The watch starts before the scan, so that a change in between is not missed.
+                self.watch = self.files.watch(&self.folder);
+                self.watched_inode = self.inode();
+            }
+            self.scan_all(index)?;
+            self.needs_full_scan = false;
+        }
+        while let Some(name) = self.changed.first().cloned() {
+            self.check_name(&name, index)?;
+            self.changed.remove(&name);
+        }
+        Ok(())
+    }
+
+    /// Does most of a refresh without the lock, so that the part under the lock is short. Skipped if it would save nothing.
+    pub(super) fn load_cache(&mut self, index: &mut Index) -> StoreResult<()> {
+        if self.needs_full_scan || self.watch.is_some() { self.refresh(index) } else { Ok(()) }
+    }
+
+    fn inode(&self) -> Option<u64> {
+        self.files.stamp(&self.folder).ok().map(|stamp| stamp.inode)
+    }
+
+    fn drain(&mut self) {
+        // A removed folder that is open or mounted stays watched, and a new folder in its place is not.
+        if self.watch.is_some() && self.inode() != self.watched_inode {
+            self.watch = None;
+            self.needs_full_scan = true;
+            self.own_renames.clear();
+        }
+        let Some(watch) = &mut self.watch else {
+            return;
+        };
+        let (changed, own_renames) = (&mut self.changed, &mut self.own_renames);
+        let drained = watch.drain(&mut |name, from| {
+            let is_own = from.is_some_and(|from| own_renames.remove(from));
+            if !is_own && kind_of(name) != BoardFileKind::Other && !changed.contains(name) {
+                changed.insert(name.to_owned());
+            }
+        });
+        if drained != WatchEvents::All {
+            self.needs_full_scan = true;
+            self.own_renames.clear();
+        }
+        if drained == WatchEvents::Ended {
+            self.watch = None;
+        }
+    }
+
+    /// Announces that this board is about to rename this temporary. The rename then needs no check.
+    pub(super) fn expect_rename(&mut self, temporary: &str) {
+        if self.watch.is_some() {
+            self.own_renames.insert(temporary.to_owned());
+        }
+    }
+
+    /// Cancels [`Self::expect_rename`] after a failed rename.
+    pub(super) fn cancel_expected_rename(&mut self, temporary: &str) {
+        self.own_renames.remove(temporary);
+    }
+
+    /// Records that this board wrote the task, as these bytes.
+    pub(super) fn record_written(&mut self, task: Task, bytes: &[u8], index: &mut Index) {
+        let id = task.id;
+        self.suspects.remove(&id);
+        self.loaded.insert(id, LoadedFile { stamp: None, digest: digest_of(bytes), is_settled: false });
+        index.put(id, Some(IndexEntry::Task(Arc::new(task))));
+    }
+
+    /// Records that this board removed the file of `id`.
+    pub(super) fn record_removed(&mut self, id: TaskId, index: &mut Index) {
+        self.load_file(id, ReadResult::Missing, index);
+    }
+
+    /// The names of records of calls that created several tasks.
+    pub(super) fn records(&self) -> Vec<String> {
+        self.records.iter().cloned().collect()
+    }
+
+    pub(super) fn has_records(&self) -> bool {
+        !self.records.is_empty()
+    }
+
+    /// Records that this file exists, if it is a record.
+    pub(super) fn add_record(&mut self, name: &str) {
+        if let BoardFileKind::Record { .. } = kind_of(name) {
+            self.records.insert(name.to_owned());
+        }
+    }
+
+    /// Records that there is no record of this name any more.
+    pub(super) fn remove_record(&mut self, name: &str) {
+        self.records.remove(name);
+    }
+
+    /// The invalid files that were unchanged long enough for the quarantine.
+    pub(super) fn settled_suspects(&self) -> Vec<TaskId> {
+        let is_settled = |suspect: &SuspectFile| suspect.since.elapsed() >= QUARANTINE_AFTER;
+        self.suspects.iter().filter(|(_, suspect)| is_settled(suspect)).map(|(id, _)| *id).collect()
+    }
+
+    /// Restarts the wait of a suspect.
+    pub(super) fn restart_suspect(&mut self, id: TaskId) {
+        if let Some(suspect) = self.suspects.get_mut(&id) {
+            suspect.since = Instant::now();
+        }
+    }
+
+    /// Reads the file of `id`, without the cache.
+    pub(super) fn reload(&mut self, id: TaskId, index: &mut Index) -> StoreResult<()> {
+        let known = self.loaded.get(&id).map(|loaded| loaded.digest);
+        let found = read_task(self.files.as_ref(), &self.folder, id, known)?;
+        self.load_file(id, found, index);
+        Ok(())
+    }
+
+    fn check_name(&mut self, name: &str, index: &mut Index) -> StoreResult<()> {
+        match kind_of(name) {
+            BoardFileKind::Task(id) => return self.reload(id, index),
+            BoardFileKind::Stray => index.put_stray(name, self.exists(name)?),
+            BoardFileKind::Deleted(id) => index.put_deleted(id, self.exists(name)?),
+            BoardFileKind::Record { .. } => {
+                if self.exists(name)? {
+                    self.add_record(name);
+                } else {
+                    self.remove_record(name);
+                }
+            }
+            BoardFileKind::Other => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn exists(&self, name: &str) -> StoreResult<bool> {
+        let path = self.folder.join(name);
+        match self.files.stamp(&path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(failed("inspect", &path)(error)),
+        }
+    }
+
+    fn scan_all(&mut self, index: &mut Index) -> StoreResult<()> {
+        let names = match self.files.list(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => names.map_err(failed("list", &self.folder))?,
+        };
+        let mut missing: HashSet<TaskId> = index.ids().collect();
+        let mut known: BTreeSet<String> = self.records.iter().cloned().collect();
+        known.extend(index.other_names());
+        let mut unread = Vec::new();
+        for name in &names {
+            known.remove(name);
+            match kind_of(name) {
+                BoardFileKind::Task(id) => {
+                    missing.remove(&id);
+                    if !self.is_unchanged(id) {
+                        unread.push((id, self.loaded.get(&id).map(|loaded| loaded.digest)));
+                    }
+                }
+                BoardFileKind::Other => {}
+                // The listing is enough: a name that is not UTF-8 could not be looked up.
+                BoardFileKind::Stray => {
+                    index.put_stray(name, true);
+                }
+                _ => self.check_name(name, index)?,
+            }
+        }
+        for name in known {
+            self.check_name(&name, index)?;
+        }
+        for id in missing {
+            self.load_file(id, ReadResult::Missing, index);
+        }
+        for (id, found) in read_tasks(self.files.as_ref(), &self.folder, &unread)? {
+            self.load_file(id, found, index);
+        }
+        Ok(())
+    }
+
+    fn is_unchanged(&self, id: TaskId) -> bool {
+        let Some(loaded) = self.loaded.get(&id).filter(|loaded| loaded.is_settled) else {
+            return false;
+        };
+        self.files.stamp(&self.folder.join(id.file_name())).is_ok_and(|stamp| Some(stamp) == loaded.stamp)
+    }
+
+    fn load_file(&mut self, id: TaskId, found: ReadResult, index: &mut Index) {
+        let now_ns = self.files.now_ns();
+        match found {
+            ReadResult::Missing => {
+                self.loaded.remove(&id);
+                self.suspects.remove(&id);
+                if index.entry(id).is_some() {
+                    index.put(id, None);
+                }
+            }
+            ReadResult::Unchanged(stamp) => {
+                if let Some(loaded) = self.loaded.get_mut(&id) {
+                    (loaded.stamp, loaded.is_settled) = (Some(stamp), is_settled(&stamp, now_ns));
+                }
+            }
+            ReadResult::Task(task, stamp, digest) => {
+                self.suspects.remove(&id);
+                self.loaded
+                    .insert(id, LoadedFile { stamp: Some(stamp), digest, is_settled: is_settled(&stamp, now_ns) });
+                // An unchanged task must not change the revision.
+                if !matches!(index.entry(id), Some(IndexEntry::Task(old)) if **old == *task) {
+                    index.put(id, Some(IndexEntry::Task(Arc::from(task))));
+                }
+            }
+            ReadResult::Invalid { reason, stamp, is_movable } => {
+                self.loaded.remove(&id);
+                match stamp {
+                    Some(stamp) if is_movable => {
+                        if self.suspects.get(&id).is_none_or(|suspect| suspect.stamp != stamp) {
+                            self.suspects.insert(id, SuspectFile { stamp, since: suspect_since(&stamp, now_ns) });
+                        }
+                    }
+                    _ => {
+                        self.suspects.remove(&id);
+                    }
+                }
+                if !matches!(index.entry(id), Some(IndexEntry::Invalid(old)) if *old == reason) {
+                    index.put(id, Some(IndexEntry::Invalid(reason)));
+                }
+            }
+        }
+    }
+}
+
+/// The start of a suspect's wait: now, or [`SPOILED_AFTER`] ago for a file that was not written since. A command that reads once
+/// has no earlier reading to compare with.
+fn suspect_since(stamp: &FileStamp, now_ns: i128) -> Instant {
+    let now = Instant::now();
+    let settled = i128::try_from(QUARANTINE_AFTER.as_nanos()).unwrap_or(i128::MAX);
+    let is_old = now_ns - stamp.modified_ns > settled;
+    if is_old { now.checked_sub(QUARANTINE_AFTER).unwrap_or(now) } else { now }
+}
+
+fn is_settled(stamp: &FileStamp, now_ns: i128) -> bool {
+    let granularity =
+        if stamp.modified_ns % 1_000_000_000 == 0 { COARSE_CLOCK_GRANULARITY_NS } else { CLOCK_GRANULARITY_NS };
+    now_ns - stamp.modified_ns > granularity
+}
+
+fn read_tasks(
+    files: &dyn FileSystem,
+    folder: &Path,
+    ids: &[(TaskId, Option<u64>)],
+) -> StoreResult<Vec<(TaskId, ReadResult)>> {
+    let read = |ids: &[(TaskId, Option<u64>)]| {
+        let names: Vec<String> = ids.iter().map(|(id, _)| id.file_name()).collect();
+        let mut found = Vec::with_capacity(ids.len());
+        files.read_each(folder, &names, TASK_BYTES_MAX as u64, &mut |position, read| {
+            let (id, known) = ids[position];
+            let path = || folder.join(&names[position]);
+            found.push(parse_read(files, path, id, known, read).map(|found| (id, found)));
+        });
+        found.into_iter().collect::<StoreResult<Vec<(TaskId, ReadResult)>>>()
+    };
+    if ids.len() < PARALLEL_READ_FILES_MIN {
+        return read(ids);
+    }
+    let readers = thread::available_parallelism().map_or(1, usize::from).min(READER_THREADS_MAX);
+    let shares: Vec<StoreResult<Vec<(TaskId, ReadResult)>>> = thread::scope(|scope| {
+        let start = |share| thread::Builder::new().spawn_scoped(scope, move || read(share)).map_err(|_| share);
+        let readers: Vec<_> = ids.chunks(ids.len().div_ceil(readers)).map(start).collect();
+        let panicked = |_| Err(failed("read", folder)(io::Error::other("a reading thread failed")));
+        let result = |reader| match reader {
+            Ok(thread) => thread::ScopedJoinHandle::join(thread).unwrap_or_else(panicked),
+            // The thread could not be started.
+            Err(share) => read(share),
+        };
+        readers.into_iter().map(result).collect()
+    });
+    let mut all = Vec::with_capacity(ids.len());
+    for share in shares {
+        all.extend(share?);
+    }
+    Ok(all)
+}
+
+/// A hash of the bytes. Equal hashes of different files are not expected with 2^64 values.
+fn digest_of(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// Reads the file of `id`. `known` is the digest from the last read.
+fn read_task(files: &dyn FileSystem, folder: &Path, id: TaskId, known: Option<u64>) -> StoreResult<ReadResult> {
+    let path = folder.join(id.file_name());
+    match files.read(&path, 0, TASK_BYTES_MAX as u64) {
+        Ok((bytes, stamp)) => parse_read(files, || path, id, known, Ok((&bytes, stamp))),
+        Err(error) => parse_read(files, || path, id, known, Err(error)),
+    }
+}
+
+/// Returns the result for the file of `id`, from the result of the read.
+fn parse_read(
+    files: &dyn FileSystem,
+    path: impl FnOnce() -> PathBuf,
+    id: TaskId,
+    known: Option<u64>,
+    read: io::Result<(&[u8], FileStamp)>,
+) -> StoreResult<ReadResult> {
+    match read {
+        Ok((bytes, stamp)) => {
+            let digest = digest_of(bytes);
+            if known == Some(digest) {
+                return Ok(ReadResult::Unchanged(stamp));
+            }
+            let invalid = |reason| ReadResult::Invalid { reason, stamp: Some(stamp), is_movable: true };
+            Ok(match Task::parse(id, bytes) {
+                Ok(task) if task.status == TaskStatus::Pending && bytes.len() > TASK_BYTES_MAX - CLAIM_BYTES_MAX => {
+                    invalid(format!("it has {} bytes, which leaves no space for a claim", bytes.len()))
+                }
+                Ok(task) => ReadResult::Task(Box::new(task), stamp, digest),
+                Err(error) => invalid(error.to_string()),
+            })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(ReadResult::Missing),
+        Err(error) => classify_error(files, &path(), error),
+    }
+}
+
+/// Separates invalid files from I/O errors: only the first are the file's fault.
+fn classify_error(files: &dyn FileSystem, path: &Path, error: io::Error) -> StoreResult<ReadResult> {
+    let stamp = match files.stamp(path) {
+        Ok(stamp) => stamp,
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(ReadResult::Missing),
+        Err(_) => return Err(failed("read", path)(error)),
+    };
+    let invalid = |reason: String, is_movable| Ok(ReadResult::Invalid { reason, stamp: Some(stamp), is_movable });
+    match stamp.kind {
+        FileKind::Folder => invalid("it is a folder".to_owned(), false),
+        FileKind::Other => invalid("it is not a plain file".to_owned(), false),
+        FileKind::Link => invalid("it is a symbolic link".to_owned(), true),
+        FileKind::File if error.kind() == io::ErrorKind::FileTooLarge => {
+            invalid(format!("it has more than {TASK_BYTES_MAX} bytes"), true)
+        }
+        FileKind::File if error.kind() == io::ErrorKind::PermissionDenied => {
+            invalid("it cannot be read: permission denied".to_owned(), true)
+        }
+        FileKind::File if platform::is_media_error(&error) => invalid(format!("it cannot be read: {error}"), false),
+        FileKind::File => Err(failed("read", path)(error)),
+    }
+}

@@ -1,0 +1,410 @@
+//! The board of one workspace with blocking calls. Each call is one transaction under the board's lock. If it promises
+//! durability, it then waits for the disk without the lock.
+//!
+//! This module knows the order of writes; [`crate::stores::board_engine`] decides what is written.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::broadcast;
+
+use crate::domain::task::{Task, TaskId};
+use crate::domain::transition::{self, Actor, Change};
+use crate::ports::{BoardView, Claimant, Clock, ReclaimRequest, Reclaimed, StoreChange, StoreError, StoreResult};
+use crate::stores::board_engine::{self, BoardLookup};
+use crate::stores::file::group_sync::{SyncQueue, SyncRequest};
+use crate::stores::file::{Durability, failed};
+use crate::stores::fs::{self, FileSystem};
+
+use super::index::{Index, IndexEntry};
+use super::loader::FolderScan;
+use super::paths::{LOCK_FILE, board_folder};
+use super::transaction::{Transaction, check_claim_space};
+
+/// With [`Durability::Power`] a reopening takes two steps. If others undo the first one this often, it is done in one step.
+const REOPEN_STEPS_MAX: usize = 3;
+
+/// The progress of a change after one transaction.
+enum Step {
+    /// It continues after the written part is durable.
+    Continue,
+    /// It is done.
+    Done(Task),
+    /// The task is completed. Its dependents are updated once that is durable.
+    Completed(Task),
+}
+
+/// The board as this process knows it.
+pub(super) struct State {
+    pub(super) scan: FolderScan,
+    pub(super) index: Index,
+}
+
+impl State {
+    pub(super) fn refresh(&mut self) -> StoreResult<()> {
+        self.scan.refresh(&mut self.index)
+    }
+
+    /// Does most of a refresh before the lock is taken.
+    fn load_cache(&mut self) -> StoreResult<()> {
+        self.scan.load_cache(&mut self.index)
+    }
+
+    /// Reads the file of `id`, without the cache.
+    pub(super) fn reload(&mut self, id: TaskId) -> StoreResult<()> {
+        self.scan.reload(id, &mut self.index)
+    }
+
+    pub(super) fn exists(&self, name: &str) -> StoreResult<bool> {
+        self.scan.exists(name)
+    }
+
+    /// Records that this board wrote the task, as these bytes.
+    pub(super) fn record_written(&mut self, task: Task, bytes: &[u8]) {
+        self.scan.record_written(task, bytes, &mut self.index);
+    }
+
+    /// Records that this board removed the file of `id`.
+    pub(super) fn record_removed(&mut self, id: TaskId) {
+        self.scan.record_removed(id, &mut self.index);
+    }
+
+    /// The task in the index.
+    pub(super) fn task(&self, id: TaskId) -> StoreResult<Arc<Task>> {
+        match self.index.entry(id) {
+            Some(IndexEntry::Task(task)) => Ok(Arc::clone(task)),
+            Some(IndexEntry::Invalid(reason)) => Err(StoreError::InvalidTaskFile { id, reason: reason.clone() }),
+            None => Err(StoreError::NoTask(id)),
+        }
+    }
+}
+
+/// The board's files. All calls block.
+pub struct BoardFiles {
+    pub(super) files: Arc<dyn FileSystem>,
+    pub(super) folder: PathBuf,
+    pub(super) durability: Durability,
+    pub(super) renames_after_bytes: bool,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) queue: SyncQueue,
+    lock: PathBuf,
+    changes: broadcast::Sender<StoreChange>,
+    state: Mutex<State>,
+    is_read_only: bool,
+    /// Records that this board made durable, until their tasks are on the board.
+    pub(super) durable_records: Mutex<HashSet<String>>,
+}
+
+impl BoardFiles {
+    /// Opens the board of `workspace`, creates it if it is missing, and completes the calls of killed processes.
+    ///
+    /// A read-only board is opened too: reads work, and changes return an error.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if the board's folder can be neither created nor read.
+    pub fn open(
+        files: Arc<dyn FileSystem>,
+        workspace: &Path,
+        durability: Durability,
+        clock: Arc<dyn Clock>,
+        changes: broadcast::Sender<StoreChange>,
+    ) -> StoreResult<Self> {
+        let folder = board_folder(workspace);
+        if files.stamp(&folder).is_err() {
+            files.create_folder(&folder).map_err(failed("create", &folder))?;
+            if durability == Durability::Power {
+                files.sync_folder(workspace).map_err(failed("sync", workspace))?;
+            }
+        }
+        let board = Self::with_index(files, folder, durability, clock, changes, false);
+        board.state().refresh()?;
+        if let Err(error) = board.transact(|transaction| transaction.recover()) {
+            tracing::warn!(%error, "cannot write to the board; it is read-only");
+        }
+        Ok(board)
+    }
+
+    /// The board of `workspace` for read-only access: creates, locks and repairs nothing, and refuses every change.
+    #[must_use]
+    pub fn open_read_only(files: Arc<dyn FileSystem>, workspace: &Path, clock: Arc<dyn Clock>) -> Self {
+        let (changes, _) = broadcast::channel(1);
+        Self::with_index(files, board_folder(workspace), Durability::Process, clock, changes, true)
+    }
+
+    fn with_index(
+        files: Arc<dyn FileSystem>,
+        folder: PathBuf,
+        durability: Durability,
+        clock: Arc<dyn Clock>,
+        changes: broadcast::Sender<StoreChange>,
+        is_read_only: bool,
+    ) -> Self {
+        Self {
+            renames_after_bytes: files.renames_after_bytes(&folder),
+            queue: SyncQueue::new(Arc::clone(&files), durability),
+            lock: folder.join(LOCK_FILE),
+            state: Mutex::new(State { scan: FolderScan::new(Arc::clone(&files), &folder), index: Index::default() }),
+            files,
+            folder,
+            durability,
+            clock,
+            changes,
+            is_read_only,
+            durable_records: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| {
+            // A call that panicked may have left the index incomplete. It is built again from the files.
+            let mut state = poisoned.into_inner();
+            *state = State { scan: FolderScan::new(Arc::clone(&self.files), &self.folder), index: Index::default() };
+            self.state.clear_poison();
+            state
+        })
+    }
+
+    /// Runs `act` under the board's lock with the board as it is then. Also returns the files that must become durable.
+    pub(super) fn transact<'a, R>(
+        &'a self,
+        act: impl FnOnce(&mut Transaction<'a>) -> StoreResult<R>,
+    ) -> StoreResult<(R, SyncRequest)> {
+        if self.is_read_only {
+            return Err(failed("change", &self.folder)(std::io::ErrorKind::ReadOnlyFilesystem.into()));
+        }
+        // The first scan of a large board takes long and needs no lock.
+        self.state().load_cache()?;
+        // The state is locked after the file lock, so that a reader never waits for the file lock.
+        let outcome = fs::locked(self.files.as_ref(), &self.lock, || {
+            let mut transaction = Transaction::new(self, self.state());
+            let outcome = transaction.begin().and_then(|()| act(&mut transaction));
+            let Transaction { pending, has_written, .. } = transaction;
+            (outcome, pending, has_written)
+        });
+        let (outcome, pending, has_written) = outcome.map_err(failed("lock", &self.lock))?;
+        if has_written {
+            // There may be no listener.
+            let _ = self.changes.send(StoreChange::Board);
+        }
+        Ok((outcome?, pending))
+    }
+
+    /// See [`crate::ports::Board::view`].
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if the folder cannot be read.
+    pub fn view(&self) -> StoreResult<Arc<BoardView>> {
+        let mut state = self.refreshed()?;
+        Ok(state.index.view())
+    }
+
+    /// See [`crate::ports::Board::get`].
+    ///
+    /// # Errors
+    /// [`StoreError::NoTask`], [`StoreError::InvalidTaskFile`], [`StoreError::Io`].
+    pub fn get(&self, id: TaskId) -> StoreResult<Task> {
+        self.refreshed()?.task(id).map(|task| Task::clone(&task))
+    }
+
+    /// The cached [`Self::view`], if it is up to date. Does not read, lock or wait.
+    pub fn cached_view(&self) -> Option<Arc<BoardView>> {
+        self.cached()?.index.cached_view()
+    }
+
+    /// The cached [`Self::get`], if it is up to date.
+    pub fn cached_task(&self, id: TaskId) -> Option<Task> {
+        self.cached()?.task(id).ok().map(|task| Task::clone(&task))
+    }
+
+    /// Returns true if `claimant` certainly can claim nothing now. Does not read, lock or wait.
+    pub fn is_known_empty_for(&self, claimant: &Claimant) -> bool {
+        let now = self.clock.now();
+        self.cached().is_some_and(|mut state| state.index.best_claimable(claimant, now, &HashSet::new()).is_none())
+    }
+
+    /// Returns true if there certainly is no claim to reclaim and no deletion to finish. Does not read, lock or wait.
+    pub fn is_known_without_claims(&self) -> bool {
+        self.cached().is_some_and(|state| state.index.in_progress().is_empty() && state.index.deleted().is_empty())
+    }
+
+    /// The known state if it is certainly complete: no new changes, no running call in this process, nothing to finish.
+    fn cached(&self) -> Option<MutexGuard<'_, State>> {
+        if self.is_read_only {
+            return None;
+        }
+        let mut state = self.state.try_lock().ok()?;
+        let is_complete =
+            !state.scan.needs_refresh() && !state.scan.has_records() && state.scan.settled_suspects().is_empty();
+        is_complete.then_some(state)
+    }
+
+    /// The known state, brought up to date. It is read under the lock, so that no half-made change is seen, unless that fails.
+    fn refreshed(&self) -> StoreResult<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        if !state.scan.needs_refresh() && state.scan.settled_suspects().is_empty() {
+            return Ok(state);
+        }
+        drop(state);
+        if self.transact(|_| Ok(())).is_err() {
+            let mut state = self.state();
+            state.refresh()?;
+            return Ok(state);
+        }
+        Ok(self.state())
+    }
+
+    /// See [`crate::ports::Board::claim_next`].
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
+        let (task, _) = self.transact(|transaction| transaction.claim_next(claimant))?;
+        Ok(task)
+    }
+
+    /// See [`crate::ports::Board::claim`].
+    ///
+    /// # Errors
+    /// [`StoreError::NotClaimable`] with the reason; [`StoreError::NoTask`], [`StoreError::InvalidTaskFile`], [`StoreError::Io`].
+    pub fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
+        let (task, _) = self.transact(|transaction| transaction.claim(id, claimant))?;
+        Ok(task)
+    }
+
+    /// See [`crate::ports::Board::change`].
+    ///
+    /// # Errors
+    /// The errors of [`board_engine::change`]; [`StoreError::NoTask`], [`StoreError::InvalidTaskFile`], [`StoreError::Io`].
+    pub fn change(&self, id: TaskId, change: &Change, by: &Actor) -> StoreResult<Task> {
+        let mut steps_left = REOPEN_STEPS_MAX;
+        loop {
+            steps_left -= 1;
+            let (step, pending) = self.transact(|transaction| transaction.change(id, change, by, steps_left == 0))?;
+            self.queue.sync(pending)?;
+            match step {
+                Step::Continue => {}
+                Step::Done(task) => return Ok(task),
+                Step::Completed(task) => {
+                    self.release_dependents(&task);
+                    return Ok(task);
+                }
+            }
+        }
+    }
+
+    /// Removes a completed task from the blockers of others, after the completion is durable. This may fail,
+    /// because the others do not wait for it; the next open repeats it.
+    fn release_dependents(&self, task: &Task) {
+        let released = self.transact(|transaction| {
+            if transaction.index().is_finished(task.id) {
+                let changes = board_engine::unblock_dependents(transaction.index(), task.id);
+                transaction.write_dependents(&changes);
+            }
+            Ok(())
+        });
+        if let Err(error) = released {
+            tracing::warn!(task = task.id.0, %error, "cannot remove the task from its dependents; the next start repairs that");
+        }
+    }
+
+    /// See [`crate::ports::Board::reclaim`].
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if no claim could be reclaimed.
+    pub fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+        let (reclaimed, _) = self.transact(|transaction| transaction.reclaim(lost))?;
+        Ok(reclaimed)
+    }
+}
+
+impl Transaction<'_> {
+    fn claim_next(&mut self, claimant: &Claimant) -> StoreResult<Option<Task>> {
+        let mut passed = HashSet::new();
+        while let Some(id) = self.state.index.best_claimable(claimant, self.now, &passed) {
+            match self.claim(id, claimant) {
+                Ok(task) => return Ok(Some(task)),
+                // Its file has changed, or is being written.
+                Err(
+                    StoreError::NotClaimable { .. }
+                    | StoreError::NoTask(_)
+                    | StoreError::InvalidTaskFile { .. }
+                    | StoreError::TooLarge { .. },
+                ) => {
+                    passed.insert(id);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn claim(&mut self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
+        let task = self.reload_task(id)?;
+        let next = board_engine::claim(self.index(), &task, claimant, self.now)?;
+        self.put_tasks(vec![next])?;
+        self.state.task(id).map(|task| Task::clone(&task))
+    }
+
+    fn change(&mut self, id: TaskId, change: &Change, by: &Actor, is_last: bool) -> StoreResult<Step> {
+        let task = self.reload_task(id)?;
+        let planned = board_engine::change(self.index(), &task, change, by, self.now)?;
+        if matches!(change, Change::Edit(_)) {
+            check_claim_space(&planned.task)?;
+        }
+        let is_power_safe = self.board.durability == Durability::Power;
+        let mut tasks = self.apply_changes(&planned.before)?;
+        if matches!(change, Change::Reopen) && !tasks.is_empty() && is_power_safe && !is_last {
+            // A power cut could keep the reopened task but lose the links of its dependents.
+            self.put_tasks(tasks)?;
+            return Ok(Step::Continue);
+        }
+        tasks.push(planned.task);
+        let is_completing = matches!(change, Change::Complete(_));
+        if !is_completing {
+            tasks.extend(self.apply_changes(&planned.after)?);
+        }
+        self.put_tasks(tasks)?;
+        let task = Task::clone(&*self.state.task(id)?);
+        if !is_completing || planned.after.is_empty() {
+            return Ok(Step::Done(task));
+        }
+        if is_power_safe {
+            return Ok(Step::Completed(task));
+        }
+        // The completed file unblocks the others. That they still name it does no harm, so this may fail.
+        self.write_dependents(&planned.after);
+        Ok(Step::Done(task))
+    }
+
+    fn reclaim(&mut self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+        self.finish_leftovers()?;
+        let mut reclaimed = Vec::new();
+        for id in self.index().in_progress() {
+            match self.reclaim_one(id, lost) {
+                Ok(Some(one)) => reclaimed.push(one),
+                Ok(None) | Err(StoreError::NoTask(_) | StoreError::InvalidTaskFile { .. }) => {}
+                // The caller must learn about the claims that were already reclaimed.
+                Err(error) if !reclaimed.is_empty() => {
+                    tracing::warn!(task = id.0, %error, "cannot reclaim the task; the next reclaim tries again");
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(reclaimed)
+    }
+
+    fn reclaim_one(&mut self, id: TaskId, lost: &ReclaimRequest) -> StoreResult<Option<Reclaimed>> {
+        if board_engine::claim_loss_reason(&*self.state.task(id)?, lost, self.now).is_none() {
+            return Ok(None);
+        }
+        let task = self.reload_task(id)?;
+        let Some(reason) = board_engine::claim_loss_reason(&task, lost, self.now) else {
+            return Ok(None);
+        };
+        self.put_tasks(vec![transition::reclaim(&task, &reason, lost.counts, self.now)])?;
+        let owner = task.owner.clone().unwrap_or_default();
+        Ok(Some(Reclaimed { task: Task::clone(&*self.state.task(id)?), owner, reason }))
+    }
+}

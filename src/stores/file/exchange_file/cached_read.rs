@@ -1,0 +1,107 @@
+//! Reads an exchange file and its displaced versions, and caches the results. A file is not read again while its stamp is the
+//! same, and not parsed again while its fingerprint is the same. Changes no file.
+
+use std::io;
+use std::path::Path;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use crate::ports::StoreResult;
+use crate::stores::file::failed;
+use crate::stores::fs::FileStamp;
+
+use super::displaced::{DisplacedName, FileContent, fingerprint};
+use super::{EXCHANGE_FILE_BYTES_MAX, ExchangeFile, State};
+
+/// The fingerprints of valid versions that are remembered: those of the file and of displaced versions of one second.
+const VALID_PRINTS_MAX: usize = 16;
+
+/// A second write within this time may not change the stamp: clocks of file systems tick every 1 to 10 ms.
+const STAMP_GRANULARITY: Duration = Duration::from_millis(50);
+
+/// The known facts about a displaced file, without its bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CachedFile {
+    pub(super) print: u64,
+    pub(super) is_valid: bool,
+    pub(super) stamp: FileStamp,
+}
+
+impl ExchangeFile {
+    /// Returns true if every later write changes this stamp, because the clock of the file system has moved on.
+    #[must_use]
+    pub fn stamp_is_final(&self, stamp: FileStamp) -> bool {
+        let granularity_ns = i128::try_from(STAMP_GRANULARITY.as_nanos()).unwrap_or(i128::MAX);
+        stamp.modified_ns < self.files.now_ns() - granularity_ns
+    }
+
+    /// The facts about a displaced file. Reads it only once if its stamp is final.
+    pub(super) fn cached_file(&self, state: &mut State, name: &str) -> StoreResult<Option<CachedFile>> {
+        let path = state.displaced.join(name);
+        if let Some(cached) = state.cached_files.get(name)
+            && self.files.stamp(&path).is_ok_and(|stamp| stamp == cached.stamp)
+        {
+            return Ok(Some(*cached));
+        }
+        let Some(content) = self.content(&path)? else {
+            return Ok(None);
+        };
+        let cached = CachedFile { print: content.print, is_valid: content.is_valid, stamp: content.stamp };
+        if self.stamp_is_final(content.stamp) {
+            state.cached_files.insert(name.to_owned(), cached);
+        }
+        Ok(Some(cached))
+    }
+
+    pub(super) fn displaced_files(&self, state: &State) -> StoreResult<Vec<(String, DisplacedName)>> {
+        let names = match self.files.list(&state.displaced) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            other => other.map_err(failed("list", &state.displaced))?,
+        };
+        let named = |name: String| DisplacedName::parse(&self.name, &name).map(|entry| (name, entry));
+        Ok(names.into_iter().filter_map(named).collect())
+    }
+
+    pub(super) fn content(&self, path: &Path) -> StoreResult<Option<FileContent>> {
+        self.read_content(path).map_err(failed("read", path))
+    }
+
+    pub(super) fn read_content(&self, path: &Path) -> io::Result<Option<FileContent>> {
+        match self.files.read(path, 0, EXCHANGE_FILE_BYTES_MAX) {
+            Ok((bytes, stamp)) => {
+                let print = fingerprint(&bytes);
+                Ok(Some(FileContent { print, is_valid: self.is_valid(print, &bytes), bytes, stamp }))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                let stamp = self.files.stamp(path)?;
+                let identity = format!("{} {} {}", stamp.bytes, stamp.modified_ns, stamp.inode);
+                Ok(Some(FileContent {
+                    bytes: Vec::new(),
+                    print: fingerprint(identity.as_bytes()),
+                    is_valid: false,
+                    stamp,
+                }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns true if these bytes, with this fingerprint, are valid content.
+    fn is_valid(&self, print: u64, bytes: &[u8]) -> bool {
+        if self.valid_prints.lock().unwrap_or_else(PoisonError::into_inner).contains(&print) {
+            return true;
+        }
+        let is_whole = (self.is_valid)(bytes);
+        if is_whole {
+            self.remember_valid(print);
+        }
+        is_whole
+    }
+
+    pub(super) fn remember_valid(&self, print: u64) {
+        let mut known = self.valid_prints.lock().unwrap_or_else(PoisonError::into_inner);
+        known.push_front(print);
+        known.truncate(VALID_PRINTS_MAX);
+    }
+}

@@ -1,0 +1,499 @@
+//! A file that other programs also write, without Brigade's locks: the shared state, the roster. Its content is not known here.
+//!
+//! There are two kinds of other writers: one renames a new file into place, one truncates the existing file and writes into it.
+//! So that no change is lost, a new version is put in place by an atomic exchange, and the displaced version is checked. If it is
+//! not the merged version, another program wrote in between, and its change is merged and exchanged again. A displaced file is
+//! kept for a second, because a writer of the second kind may have opened it earlier. The last change by file time wins.
+//! Brigade's processes exclude each other with a lock, and never wait for other writers while they hold it.
+
+mod cached_read;
+mod displaced;
+mod spare_inodes;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::ports::StoreResult;
+use crate::stores::fs::{FileStamp, FileSystem, locked};
+
+use super::atomic_write::sweep_temporaries;
+use super::{Durability, blocking, failed};
+use cached_read::CachedFile;
+use displaced::{DisplacedName, FileContent, fingerprint};
+use spare_inodes::SpareInodes;
+
+/// The time during which unchanged malformed bytes count as a write in progress, and a displaced file is watched.
+pub const SETTLE_TIME: Duration = Duration::from_secs(1);
+
+pub const EXCHANGE_FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+const MALFORMED_KEPT_MAX: usize = 5;
+/// The time that a call retries.
+const UNSETTLED_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The wait before a file that is being written is read again.
+const RETRY_TIME: Duration = Duration::from_millis(10);
+
+/// The most outside changes that one call merges. With more, another program writes without pause, and the call ends.
+const MERGE_ROUNDS_MAX: usize = 64;
+
+/// The content that a merge starts from.
+#[derive(Debug, Clone, Copy)]
+pub enum CurrentContent<'a> {
+    /// There is no file.
+    Missing,
+    /// The file was malformed for [`SETTLE_TIME`] and is kept under another name.
+    Malformed,
+    /// The latest version, from any writer.
+    Valid(&'a [u8]),
+}
+
+/// The result of a merge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MergeResult {
+    /// The file has these bytes.
+    Content(Vec<u8>),
+    /// There is no file, and the merge function created none.
+    Missing,
+    /// Another program is writing the file. Try again shortly.
+    Unsettled,
+}
+
+/// Returns the new content, or `None` to keep the current one. Called again after an outside change in between.
+pub type MergeFn<'a> = &'a mut dyn FnMut(CurrentContent<'_>) -> Option<String>;
+
+/// A file that other programs also write.
+pub struct ExchangeFile {
+    files: Arc<dyn FileSystem>,
+    durability: Durability,
+    folder: PathBuf,
+    name: String,
+    lock: PathBuf,
+    is_valid: fn(&[u8]) -> bool,
+    /// Fingerprints of valid versions, newest first, so that a version is parsed only once.
+    valid_prints: Mutex<VecDeque<u64>>,
+    spare_inodes: Option<SpareInodes>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The folder for displaced files: the file's own folder if the usual one is on another disk.
+    displaced: PathBuf,
+    is_swept: bool,
+    /// The fingerprint of the version that this process wrote or merged. Any other version is an outside change.
+    known: Option<u64>,
+    /// The time of the latest outside change in the known version, in nanoseconds since 1970.
+    change_ns: i128,
+    /// The file that the last exchange displaced, until it is checked.
+    last_result: Option<String>,
+    /// The fingerprint of malformed bytes, and since when the file has had them.
+    malformed_since: Option<(u64, Instant)>,
+    /// The stamp of each displaced file, and since when it has had this stamp.
+    unchanged_since: HashMap<String, (FileStamp, Instant)>,
+    /// The known content of displaced files.
+    cached_files: HashMap<String, CachedFile>,
+}
+
+/// A displaced version that is not merged: file name, parsed name, content.
+type Unmerged = (String, DisplacedName, FileContent);
+
+struct Version {
+    content: FileContent,
+    change_ns: i128,
+}
+
+impl ExchangeFile {
+    /// The exchange file `name` in `folder`. Displaced files and the lock are kept in `team_folder`. `is_whole` tells valid content
+    /// from malformed content.
+    pub fn new(
+        files: Arc<dyn FileSystem>,
+        durability: Durability,
+        folder: &Path,
+        name: &str,
+        team_folder: &Path,
+        is_whole: fn(&[u8]) -> bool,
+    ) -> Self {
+        let state = State {
+            displaced: team_folder.join("aside"),
+            is_swept: false,
+            known: None,
+            change_ns: 0,
+            last_result: None,
+            malformed_since: None,
+            unchanged_since: HashMap::new(),
+            cached_files: HashMap::new(),
+        };
+        Self {
+            files,
+            durability,
+            folder: folder.to_owned(),
+            name: name.to_owned(),
+            lock: team_folder.join(format!(".{name}.lock")),
+            is_valid: is_whole,
+            valid_prints: Mutex::default(),
+            spare_inodes: None,
+            state: Mutex::new(state),
+        }
+    }
+
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.folder.join(&self.name)
+    }
+
+    /// The file's stamp; `None` if there is no file.
+    #[must_use]
+    pub fn stamp(&self) -> Option<FileStamp> {
+        self.files.stamp(&self.path()).ok()
+    }
+
+    /// The file's stamp, or `None` during a merge, which may hold up the folder. Does not wait for the disk.
+    #[must_use]
+    pub fn cached_stamp(&self) -> Option<FileStamp> {
+        self.state.try_lock().ok().and_then(|_state| self.stamp())
+    }
+
+    /// Returns true if displaced files must be checked again, and always during a merge. Does not block.
+    #[must_use]
+    pub fn has_displaced(&self) -> bool {
+        self.state.try_lock().map_or(true, |state| !state.unchanged_since.is_empty())
+    }
+
+    /// Reads the file. Waits for a merge of this process, so that no half-finished merge is read.
+    ///
+    /// # Errors
+    /// [`crate::ports::StoreError::Io`].
+    pub fn read(&self) -> StoreResult<MergeResult> {
+        let _state = self.state();
+        Ok(match self.content(&self.path())? {
+            None => MergeResult::Missing,
+            Some(content) if content.is_valid => MergeResult::Content(content.bytes),
+            Some(_) => MergeResult::Unsettled,
+        })
+    }
+
+    /// Puts the content that `make` returns for the latest version in place, and repeats this after an outside change in between.
+    ///
+    /// With `own_change_ns` the new content counts as a change of that time, in nanoseconds since 1970. An earlier change by
+    /// another program that is found later is then ignored.
+    ///
+    /// # Errors
+    /// [`crate::ports::StoreError::Io`]. The file has the old or the new version then.
+    pub fn merge(&self, own_change_ns: Option<i128>, make: MergeFn<'_>) -> StoreResult<MergeResult> {
+        // The lock is in the team folder, like the displaced files in most cases.
+        let team_folder = self.lock.parent().unwrap_or(&self.folder);
+        self.files.create_folder(team_folder).map_err(failed("create", team_folder))?;
+        let outcome = locked(&*self.files, &self.lock, || {
+            // Taken after the file lock, so that a reader never waits for that lock.
+            let mut state = self.state();
+            self.files.create_folder(&state.displaced).map_err(failed("create", &state.displaced))?;
+            self.sweep(&mut state)?;
+            for _ in 0..MERGE_ROUNDS_MAX {
+                if let Some(merged) = self.try_merge(&mut state, own_change_ns, make)? {
+                    self.remove_settled(&mut state)?;
+                    return Ok(merged);
+                }
+            }
+            self.remove_settled(&mut state)?;
+            Ok(MergeResult::Unsettled)
+        });
+        outcome.map_err(failed("lock", &self.lock))?
+    }
+
+    /// Reads the file, and exchanges it at most once. Returns `None` if it must be read again.
+    fn try_merge(
+        &self,
+        state: &mut State,
+        own_change_ns: Option<i128>,
+        make: MergeFn<'_>,
+    ) -> StoreResult<Option<MergeResult>> {
+        let current = self.content(&self.path())?;
+        if let Some(content) = current.as_ref().filter(|content| !content.is_valid) {
+            return self.repair(state, content, make);
+        }
+        state.malformed_since = None;
+        let unmerged = self.unmerged(state)?;
+        let current_print = current.as_ref().map(|content| content.print);
+        let latest = self.latest(state, current, &unmerged)?;
+        let new_text = match &latest {
+            Some(version) => make(CurrentContent::Valid(&version.content.bytes)),
+            None => make(CurrentContent::Missing),
+        };
+        let text = match (&latest, new_text) {
+            (None, None) => return Ok(Some(MergeResult::Missing)),
+            (_, Some(text)) => text.into_bytes(),
+            (Some(version), None) => version.content.bytes.clone(),
+        };
+        let change_ns = latest.map_or(0, |version| version.change_ns).max(own_change_ns.unwrap_or(0));
+        if current_print == Some(fingerprint(&text)) {
+            state.known = current_print;
+            state.change_ns = change_ns;
+            self.mark_merged(state, &unmerged)?;
+            return Ok(Some(MergeResult::Content(text)));
+        }
+        if self.swap(state, current_print, &text, change_ns)? {
+            self.mark_merged(state, &unmerged)?;
+        }
+        Ok(None)
+    }
+
+    /// Returns the latest of the current version and the unmerged ones.
+    ///
+    /// The current version is later than the displaced one, and that one is later than the merged one. File times do not decide
+    /// this, because a file system's clock may stand still for some milliseconds. They only decide for late writes into older files.
+    fn latest(
+        &self,
+        state: &mut State,
+        current: Option<FileContent>,
+        unmerged: &[Unmerged],
+    ) -> StoreResult<Option<Version>> {
+        let last_displaced = state.last_result.take();
+        let is_ours = current.as_ref().is_some_and(|content| Some(content.print) == state.known);
+        let mut latest = match current {
+            Some(content) => {
+                let change_ns = self.change_time(state, &content)?;
+                Some(Version { content, change_ns })
+            }
+            None => None,
+        };
+        for (name, _, content) in unmerged {
+            let change_ns = content.stamp.modified_ns;
+            let is_later = latest.as_ref().is_none_or(|version| {
+                change_ns > version.change_ns
+                    || (is_ours && (change_ns == version.change_ns || last_displaced.as_ref() == Some(name)))
+            });
+            if is_later {
+                latest = Some(Version { content: content.clone(), change_ns: change_ns.max(state.change_ns) });
+            }
+        }
+        Ok(latest)
+    }
+
+    /// The time of the outside change in this version. For a version of ours, the name of the displaced file has it.
+    fn change_time(&self, state: &State, content: &FileContent) -> StoreResult<i128> {
+        if state.known == Some(content.print) {
+            return Ok(state.change_ns);
+        }
+        let by_us = self.displaced_files(state)?.into_iter().filter(|(_, entry)| entry.new_print == content.print);
+        let recorded = by_us.max_by_key(|(_, entry)| entry.number).map(|(_, entry)| entry.change_ns);
+        Ok(recorded.unwrap_or_else(|| content.stamp.modified_ns.max(state.change_ns)))
+    }
+
+    /// Puts `text` in the place of the version with the fingerprint `from`. Returns false if the file has another version.
+    fn swap(&self, state: &mut State, from: Option<u64>, text: &[u8], change_ns: i128) -> StoreResult<bool> {
+        let number = self.displaced_files(state)?.iter().map(|(_, entry)| entry.number).max().unwrap_or(0) + 1;
+        let entry = DisplacedName { number, change_ns, merged_print: from.unwrap_or(0), new_print: fingerprint(text) };
+        self.remember_valid(entry.new_print);
+        let name = entry.file_name(&self.name);
+        let path = state.displaced.join(&name);
+        let staged = self.stage(&state.displaced, &name, text)?;
+        if self.durability == Durability::Power {
+            staged.sync()?;
+        }
+        staged.commit()?;
+        let outcome = match from {
+            Some(_) => self.files.exchange(&path, &self.path()),
+            None => self.files.rename_new(&path, &self.path()),
+        };
+        self.finish_swap(state, outcome, from, &path, &entry)
+    }
+
+    fn finish_swap(
+        &self,
+        state: &mut State,
+        outcome: io::Result<()>,
+        from: Option<u64>,
+        path: &Path,
+        entry: &DisplacedName,
+    ) -> StoreResult<bool> {
+        let outcome = match outcome {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => self.replace_unless_changed(from, path),
+            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+                state.displaced.clone_from(&self.folder);
+                Ok(false)
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => Ok(false),
+            other => other.map(|()| true),
+        };
+        match outcome {
+            Ok(true) => {
+                state.known = Some(entry.new_print);
+                state.change_ns = entry.change_ns;
+                state.last_result = Some(entry.file_name(&self.name));
+                Ok(true)
+            }
+            Ok(false) => {
+                // If this fails, the next merge removes it: its name shows that it was never exchanged.
+                let _ = self.files.remove(path);
+                Ok(false)
+            }
+            Err(error) => {
+                let _ = self.files.remove(path);
+                Err(failed("replace", &self.path())(error))
+            }
+        }
+    }
+
+    /// Replaces the file on systems without exchange: reads again and renames. Loses a change within the microseconds in between.
+    fn replace_unless_changed(&self, from: Option<u64>, path: &Path) -> io::Result<bool> {
+        let current = self.read_content(&self.path())?.map(|content| content.print);
+        if current != from {
+            return Ok(false);
+        }
+        self.files.rename(path, &self.path())?;
+        Ok(true)
+    }
+
+    /// Leaves a malformed file alone for [`SETTLE_TIME`], then keeps it under another name and replaces it.
+    fn repair(&self, state: &mut State, found: &FileContent, make: MergeFn<'_>) -> StoreResult<Option<MergeResult>> {
+        let since = match state.malformed_since {
+            Some((print, since)) if print == found.print => since,
+            _ => Instant::now(),
+        };
+        state.malformed_since = Some((found.print, since));
+        if since.elapsed() < SETTLE_TIME {
+            return Ok(Some(MergeResult::Unsettled));
+        }
+        let Some(text) = make(CurrentContent::Malformed) else {
+            return Ok(Some(MergeResult::Unsettled));
+        };
+        let change_ns = found.stamp.modified_ns;
+        if self.swap(state, Some(found.print), text.as_bytes(), change_ns)? {
+            state.malformed_since = None;
+            for (name, entry) in self.displaced_files(state)? {
+                let path = state.displaced.join(name);
+                // A writer may have repaired it at the last moment; then it is a change to merge.
+                if entry.merged_print == found.print
+                    && self.content(&path)?.is_some_and(|late| late.print == found.print)
+                {
+                    self.keep_malformed(&path)?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn keep_malformed(&self, from: &Path) -> StoreResult<()> {
+        let prefix = format!("{}.malformed-", self.name);
+        let names = self.files.list(&self.folder).map_err(failed("list", &self.folder))?;
+        let mut numbers: Vec<u64> = names.iter().filter_map(|name| name.strip_prefix(&prefix)?.parse().ok()).collect();
+        numbers.sort_unstable();
+        let next = numbers.last().copied().unwrap_or(0) + 1;
+        let kept = self.folder.join(format!("{prefix}{next}"));
+        self.files.rename(from, &kept).map_err(failed("keep", &kept))?;
+        tracing::warn!(file = %self.path().display(), kept = %kept.display(), "replaced a malformed file and kept a copy");
+        for old in numbers.iter().rev().skip(MALFORMED_KEPT_MAX - 1) {
+            // If this fails, the next call tries again.
+            let _ = self.files.remove(&self.folder.join(format!("{prefix}{old}")));
+        }
+        Ok(())
+    }
+
+    /// The displaced files with a valid version that is not merged, in the order of their exchanges.
+    fn unmerged(&self, state: &mut State) -> StoreResult<Vec<Unmerged>> {
+        let is_unmerged = |entry: &DisplacedName, print: u64, is_whole: bool| {
+            is_whole && print != entry.merged_print && print != entry.new_print
+        };
+        let mut unmerged = Vec::new();
+        for (name, entry) in self.displaced_files(state)? {
+            let cached = self.cached_file(state, &name)?;
+            if !cached.is_some_and(|cached| is_unmerged(&entry, cached.print, cached.is_valid)) {
+                continue;
+            }
+            if let Some(content) = self.content(&state.displaced.join(&name))?
+                && is_unmerged(&entry, content.print, content.is_valid)
+            {
+                unmerged.push((name, entry, content));
+            }
+        }
+        unmerged.sort_by_key(|(_, entry, _)| entry.number);
+        Ok(unmerged)
+    }
+
+    /// Renames displaced files to record that their versions are merged.
+    fn mark_merged(&self, state: &State, unmerged: &[Unmerged]) -> StoreResult<()> {
+        for (name, entry, content) in unmerged {
+            let seen = DisplacedName { merged_print: content.print, ..*entry }.file_name(&self.name);
+            let (from, to) = (state.displaced.join(name), state.displaced.join(seen));
+            self.files.rename(&from, &to).map_err(failed("rename", &from))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the displaced files that are merged and unchanged for [`SETTLE_TIME`].
+    fn remove_settled(&self, state: &mut State) -> StoreResult<()> {
+        let displaced = self.displaced_files(state)?;
+        state.unchanged_since.retain(|name, _| displaced.iter().any(|(other, _)| other == name));
+        state.cached_files.retain(|name, _| displaced.iter().any(|(other, _)| other == name));
+        for (name, entry) in displaced {
+            let path = state.displaced.join(&name);
+            let Some(content) = self.cached_file(state, &name)? else {
+                continue;
+            };
+            let was_never_exchanged = content.print == entry.new_print && content.print != entry.merged_print;
+            let unchanged_since = state.unchanged_since.entry(name.clone()).or_insert((content.stamp, Instant::now()));
+            if unchanged_since.0 != content.stamp {
+                *unchanged_since = (content.stamp, Instant::now());
+            }
+            let is_settled = unchanged_since.1.elapsed() >= SETTLE_TIME;
+            if was_never_exchanged || (is_settled && content.print == entry.merged_print) {
+                self.recycle(&path)?;
+                state.unchanged_since.remove(&name);
+            } else if is_settled && !content.is_valid {
+                self.keep_malformed(&path)?;
+                state.unchanged_since.remove(&name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the temporaries of killed processes and fills the spare inodes, once.
+    fn sweep(&self, state: &mut State) -> StoreResult<()> {
+        if !state.is_swept {
+            sweep_temporaries(&*self.files, &state.displaced)?;
+            self.spare_inodes.as_ref().map_or(Ok(()), |spares| spares.fill(&*self.files))?;
+            state.is_swept = true;
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Merges, and retries while another program writes the file, for at most `UNSETTLED_TIME_MAX`.
+///
+/// # Errors
+/// [`crate::ports::StoreError::Io`], also if the writes do not pause in that time.
+pub async fn merge_with_retry<M>(
+    file: &Arc<ExchangeFile>,
+    own_change_ns: Option<i128>,
+    make: M,
+) -> StoreResult<Option<Vec<u8>>>
+where
+    M: FnMut(CurrentContent<'_>) -> Option<String> + Send + 'static,
+{
+    let make = Arc::new(Mutex::new(make));
+    let started_at = Instant::now();
+    loop {
+        let (target, make) = (Arc::clone(file), Arc::clone(&make));
+        let merged = blocking(move || {
+            let mut make = make.lock().unwrap_or_else(PoisonError::into_inner);
+            target.merge(own_change_ns, &mut *make)
+        });
+        match merged.await? {
+            MergeResult::Content(bytes) => return Ok(Some(bytes)),
+            MergeResult::Missing => return Ok(None),
+            MergeResult::Unsettled if started_at.elapsed() > UNSETTLED_TIME_MAX => {
+                let error = io::Error::new(io::ErrorKind::TimedOut, "another program writes it without pause");
+                return Err(failed("merge into", &file.path())(error));
+            }
+            MergeResult::Unsettled => tokio::time::sleep(RETRY_TIME).await,
+        }
+    }
+}

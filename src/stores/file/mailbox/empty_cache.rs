@@ -1,0 +1,166 @@
+//! A cache of inboxes that certainly have no mail: none was found, and no file event followed. With it, a thousand idle teammates
+//! can check every few seconds without reading files.
+//!
+//! The watch is drained at each query: the kernel queues an event before the call that caused it returns. Without a watch no inbox
+//! counts as empty.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::stores::fs::{FileSystem, FolderWatch, WatchEvents};
+
+use super::in_delivery::inbox_name;
+use super::recipients::OPEN_FILE;
+
+pub(super) struct EmptyInboxCache {
+    folder: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    watch: Option<Box<dyn FolderWatch>>,
+    /// The lower-case names without mail.
+    empty: HashSet<String>,
+    /// True if no inbox has mail and no taken file is left.
+    are_all_empty: bool,
+    /// Increases with each drain that found changes.
+    generation: u64,
+}
+
+/// The beginning of a read of the inboxes. The read may have missed later events.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cursor(Option<u64>);
+
+impl EmptyInboxCache {
+    pub fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), state: Mutex::default() }
+    }
+
+    /// Returns true if `name` certainly has no mail.
+    pub fn is_empty(&self, name: &str) -> bool {
+        let mut state = self.state();
+        state.drain();
+        state.watch.is_some() && state.empty.contains(&name.to_ascii_lowercase())
+    }
+
+    /// Returns true if certainly no inbox has mail.
+    pub fn are_all_empty(&self) -> bool {
+        let mut state = self.state();
+        state.drain();
+        state.watch.is_some() && state.are_all_empty
+    }
+
+    /// Must be called before the inboxes are read.
+    pub fn begin(&self, files: &dyn FileSystem) -> Cursor {
+        let mut state = self.state();
+        state.drain();
+        if state.watch.is_none() {
+            state.watch = files.watch(&self.folder);
+        }
+        Cursor(state.watch.is_some().then_some(state.generation))
+    }
+
+    /// Records that a read found no mail for `name`.
+    pub fn mark_empty(&self, name: &str, since: Cursor) {
+        let mut state = self.state();
+        if since.0 == Some(state.generation) {
+            state.empty.insert(name.to_ascii_lowercase());
+        }
+    }
+
+    /// Records that a read found no mail at all.
+    pub fn mark_all_empty(&self, since: Cursor) {
+        let mut state = self.state();
+        state.are_all_empty |= since.0 == Some(state.generation);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Removes inboxes with new events from the cache.
+    fn drain(&mut self) {
+        let Some(watch) = &mut self.watch else {
+            return;
+        };
+        let (empty, mut has_changes, mut has_new_recipients) = (&mut self.empty, false, false);
+        let drained = watch.drain(&mut |name, _| {
+            if name == OPEN_FILE {
+                has_new_recipients = true;
+            } else if let Some(inbox) = inbox_name(name) {
+                empty.remove(&inbox.to_ascii_lowercase());
+                has_changes = true;
+            }
+        });
+        if drained != WatchEvents::All || has_new_recipients {
+            empty.clear();
+            has_changes = true;
+        }
+        if drained == WatchEvents::Ended {
+            self.watch = None;
+        }
+        if has_changes {
+            self.are_all_empty = false;
+            self.generation += 1;
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::stores::fs::RealFileSystem;
+
+    #[test]
+    fn empty_inbox_cache_holds_until_inbox_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (cache, files) = (EmptyInboxCache::new(folder.path()), RealFileSystem::default());
+        let since = cache.begin(&files);
+        assert!(!cache.is_empty("bob"));
+        cache.mark_empty("bob", since);
+        cache.mark_empty("ann", since);
+        cache.mark_all_empty(since);
+        assert!(cache.is_empty("Bob") && cache.is_empty("ann") && cache.are_all_empty());
+        std::fs::write(folder.path().join(".lock"), "").unwrap();
+        assert!(cache.are_all_empty(), "a lock file is not mail");
+        std::fs::write(folder.path().join("BOB.jsonl"), "x").unwrap();
+        assert!(!cache.are_all_empty() && !cache.is_empty("bob") && cache.is_empty("ann"));
+    }
+
+    #[test]
+    fn mail_arriving_during_read_is_not_cached_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let (cache, files) = (EmptyInboxCache::new(folder.path()), RealFileSystem::default());
+        let since = cache.begin(&files);
+        std::fs::write(folder.path().join("bob.jsonl"), "x").unwrap();
+        assert!(!cache.is_empty("bob"), "the drain covers an event that the read missed");
+        cache.mark_empty("bob", since);
+        cache.mark_all_empty(since);
+        assert!(!cache.is_empty("bob") && !cache.are_all_empty());
+        let since = cache.begin(&files);
+        cache.mark_empty("bob", since);
+        std::fs::write(folder.path().join(".open"), "bob\n").unwrap();
+        assert!(!cache.is_empty("bob"), "the recipients have changed");
+    }
+
+    #[test]
+    fn removed_inbox_folder_clears_empty_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let inbox = folder.path().join("inbox");
+        std::fs::create_dir(&inbox).unwrap();
+        let (cache, files) = (EmptyInboxCache::new(&inbox), RealFileSystem::default());
+        let since = cache.begin(&files);
+        cache.mark_empty("bob", since);
+        assert!(cache.is_empty("bob"));
+        std::fs::rename(&inbox, folder.path().join("other")).unwrap();
+        assert!(!cache.is_empty("bob"));
+        let missing = EmptyInboxCache::new(&inbox);
+        let since = missing.begin(&files);
+        missing.mark_empty("bob", since);
+        assert!(!missing.is_empty("bob"), "there is nothing to watch");
+    }
+}

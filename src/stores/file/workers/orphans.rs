@@ -1,0 +1,288 @@
+//! Ends the commands that a dead worker left running, and no other process.
+//!
+//! A record is a file that anyone can write: a cloned repository, another program. It is therefore only a hint. A process group
+//! belongs to a worker if its leader has the worker's mark and started within the worker's life. If the leader has ended, its oldest
+//! process counts. Processes inherit the mark from the guard ([`sandbox::is_started_by_worker`]). The worker's life is from its start to
+//! its last record, in this boot of this machine, in time since boot, which never jumps. Without this proof a group is left alone.
+
+use std::time::{Duration, Instant};
+
+use crate::domain::records::{GuardProcess, WorkerRecord};
+use crate::platform::processes::{self, GroupSignal, ProcessInfo};
+use crate::platform::{boot_id, host_name};
+use crate::sandbox;
+
+/// The time for a group to end before it is killed.
+const TERMINATE_TIME: Duration = Duration::from_millis(700);
+
+/// The wait for a killed group to be gone.
+const KILL_TIME: Duration = Duration::from_millis(300);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The allowed difference of the two clocks: starts are in ticks of 10 ms, and a group is recorded after its start.
+const CLOCK_TOLERANCE_MS: u64 = 1000;
+
+/// Ends all groups in a dead worker's record that provably belong to the worker.
+pub(super) fn end_groups(record: &WorkerRecord) {
+    let recorded = record.teammates.values().flat_map(|teammate| teammate.process_groups.iter().copied());
+    let groups: Vec<i32> = recorded.filter(|group| is_group_of(*group, record)).collect();
+    signal(&groups, GroupSignal::Terminate);
+    let remaining = wait_for(&groups, TERMINATE_TIME);
+    let remaining: Vec<i32> = remaining.into_iter().filter(|group| is_group_of(*group, record)).collect();
+    signal(&remaining, GroupSignal::Kill);
+    for group in wait_for(&remaining, KILL_TIME) {
+        tracing::warn!(group, worker = record.worker, "a command of a dead worker has not ended");
+    }
+    end_guards(record);
+    end_orphans(record);
+}
+
+/// Kills processes that left their group and lost their guard. Skipped if the worker lives: its commands have the same mark.
+fn end_orphans(record: &WorkerRecord) {
+    if !is_of_this_boot(record) || is_process_live(record) {
+        return;
+    }
+    let is_orphan = |pid| processes::process(pid).is_some_and(|process| is_started_by(&process, record));
+    for pid in processes::kill_orphans(None, is_orphan, KILL_TIME) {
+        tracing::warn!(pid, worker = record.worker, "a process of a dead worker's command has not ended");
+    }
+}
+
+/// Ends the remaining guards with all their descendants. By now each live guard has ended its command, unless the guard was
+/// suspended.
+fn end_guards(record: &WorkerRecord) {
+    let recorded = record.teammates.values().flat_map(|teammate| teammate.guards.iter());
+    for guard in recorded.filter(|guard| is_guard(guard, record)) {
+        for pid in processes::kill_tree(guard.pid, None, KILL_TIME) {
+            tracing::warn!(pid, worker = record.worker, "a process of a dead worker's command has not ended");
+        }
+    }
+}
+
+fn is_guard(guard: &GuardProcess, record: &WorkerRecord) -> bool {
+    let process = processes::process(guard.pid).filter(|process| !process.has_ended);
+    is_of_this_boot(record)
+        && guard.started_ms > 0
+        && process.is_some_and(|process| process.started_ms == guard.started_ms && is_started_by(&process, record))
+}
+
+fn signal(groups: &[i32], signal: GroupSignal) {
+    for group in groups {
+        // An error means that the group has ended, since its worker is dead and no other process waits for it.
+        if processes::signal_group(*group, signal).is_ok() {
+            tracing::info!(group, ?signal, "ended a command of a dead worker");
+        }
+    }
+}
+
+/// Waits until the groups have ended, and returns those that have not ended in time.
+fn wait_for(groups: &[i32], time: Duration) -> Vec<i32> {
+    let started_at = Instant::now();
+    let mut remaining = groups.to_owned();
+    loop {
+        remaining.retain(|group| processes::group_members(*group).iter().any(|process| !process.has_ended));
+        if remaining.is_empty() || started_at.elapsed() >= time {
+            return remaining;
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+fn is_group_of(group: i32, record: &WorkerRecord) -> bool {
+    if group <= 1 || group == processes::own_group() || !is_of_this_boot(record) {
+        return false;
+    }
+    let members = processes::group_members(group);
+    let leader = members.iter().find(|process| process.pid == group);
+    let eldest = leader.or_else(|| members.iter().min_by_key(|process| process.started_ms));
+    eldest.is_some_and(|eldest| is_started_by(eldest, record))
+}
+
+pub(super) fn is_of_this_boot(record: &WorkerRecord) -> bool {
+    !record.boot.is_empty() && record.boot == boot_id() && record.host == host_name()
+}
+
+fn is_started_by(process: &ProcessInfo, record: &WorkerRecord) -> bool {
+    let (Some(worker_started_ms), Some((mark, _))) = (started_ms(record), record.worker.rsplit_once('-')) else {
+        return false;
+    };
+    (worker_started_ms..=record.uptime_ms.saturating_add(CLOCK_TOLERANCE_MS)).contains(&process.started_ms)
+        && sandbox::is_started_by_worker(process.pid, mark)
+}
+
+/// The start of the worker's process, in milliseconds since boot: the second part of its id.
+fn started_ms(record: &WorkerRecord) -> Option<u64> {
+    start_in_id(&record.worker)
+}
+
+fn start_in_id(id: &str) -> Option<u64> {
+    id.split('-').nth(1)?.parse().ok().filter(|started| *started > 0)
+}
+
+/// Returns true if the process with the pid and start time in `id` runs on this machine.
+pub(super) fn is_id_live(id: &str) -> bool {
+    let process = id.split('-').next().and_then(|pid| pid.parse().ok()).and_then(processes::process);
+    process.is_some_and(|process| !process.has_ended && Some(process.started_ms) == start_in_id(id))
+}
+
+/// Returns true if the worker's own process runs on this machine.
+pub(super) fn is_process_live(record: &WorkerRecord) -> bool {
+    let process = i32::try_from(record.pid).ok().and_then(processes::process);
+    is_of_this_boot(record)
+        && process.is_some_and(|process| !process.has_ended && Some(process.started_ms) == started_ms(record))
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use super::*;
+    use crate::domain::records::WorkerTeammate;
+    use crate::domain::time::UnixMs;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command};
+
+    /// A process group with the mark of the worker of [`record`].
+    fn group_of(command: &str) -> Child {
+        let mark = format!("999999-{}", processes::own_start_ms());
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(command).env(sandbox::WORKER_VARIABLE, mark).process_group(0).spawn().unwrap()
+    }
+
+    fn record(group: i32, uptime_ms: u64) -> WorkerRecord {
+        let teammate = WorkerTeammate { process_groups: vec![group], ..WorkerTeammate::default() };
+        WorkerRecord {
+            v: 1,
+            worker: format!("999999-{}-0", processes::own_start_ms()),
+            team: "t".into(),
+            host: host_name(),
+            pid: 999_999,
+            boot: boot_id(),
+            started: UnixMs(0),
+            heartbeat: UnixMs(0),
+            uptime_ms,
+            teammates: [("alice".to_owned(), teammate)].into(),
+        }
+    }
+
+    fn id(child: &Child) -> i32 {
+        i32::try_from(child.id()).unwrap()
+    }
+
+    #[test]
+    fn ignored_sigterm_ends_in_sigkill() {
+        let mut child = group_of("trap '' TERM; while :; do sleep 0.05; done");
+        let record = record(id(&child), processes::uptime_ms());
+        let started_at = Instant::now();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| child.wait().unwrap());
+            end_groups(&record);
+            assert!(started_at.elapsed() < Duration::from_secs(2));
+            assert!(!waiting.join().unwrap().success());
+        });
+    }
+
+    #[test]
+    fn suspended_guard_is_killed_with_descendants() {
+        // A suspended guard with a child in another session, as a command leaves it that suspends its guard.
+        let mut guard = group_of("setsid sleep 300 & kill -STOP $$; wait");
+        let pid = id(&guard);
+        let started_ms = processes::process(pid).unwrap().started_ms;
+        let started_at = Instant::now();
+        let children = || processes::descendants(pid).into_iter().filter(|child| !child.has_ended).collect::<Vec<_>>();
+        let is_stopped = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
+        while !(is_stopped() && children().iter().any(|child| child.group != pid)) {
+            assert!(started_at.elapsed() < Duration::from_secs(60), "it does not start");
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        let child = children()[0];
+        let with = |guard: GuardProcess| {
+            let mut record = record(2_000_000_000, processes::uptime_ms());
+            record.teammates.get_mut("alice").unwrap().guards.push(guard);
+            record
+        };
+        // Another process has its pid now.
+        for started_ms in [started_ms - 10, started_ms + 10, 0] {
+            end_groups(&with(GuardProcess { pid, started_ms }));
+            assert!(guard.try_wait().unwrap().is_none() && !children().is_empty(), "{started_ms}: it was ended");
+        }
+        end_groups(&with(GuardProcess { pid, started_ms }));
+        assert!(!guard.wait().unwrap().success());
+        assert!(processes::process(child.pid).is_none_or(|child| child.has_ended), "its child is left");
+    }
+
+    #[test]
+    fn process_that_left_its_group_is_killed() {
+        // Its parent ends, so that no process of ours is its ancestor.
+        let folder = tempfile::tempdir().unwrap();
+        let pid_file = folder.path().join("pid");
+        let command =
+            format!("setsid sh -c 'echo $$ >{0}.new; mv {0}.new {0}; sleep 300' & wait $!", pid_file.display());
+        let mut shell = group_of(&format!("({command}) & sleep 0.01"));
+        let started_at = Instant::now();
+        while !pid_file.exists() {
+            assert!(started_at.elapsed() < Duration::from_secs(60), "it does not start");
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        let _ = processes::signal_group(id(&shell), GroupSignal::Kill);
+        shell.wait().unwrap();
+        let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+        assert!(processes::process(pid).is_some_and(|process| !process.has_ended));
+        end_groups(&record(2_000_000_000, processes::uptime_ms()));
+        assert!(processes::process(pid).is_none_or(|process| process.has_ended), "{pid} is left");
+    }
+
+    #[test]
+    fn planted_record_kills_no_foreign_process() {
+        // Processes of another worker of this machine, and of a program of the person.
+        let others = format!("1-{}", processes::own_start_ms());
+        for mark in [Some(others.as_str()), Some(""), None] {
+            let mut sleep = Command::new("sleep");
+            sleep.arg("300").env_remove(sandbox::WORKER_VARIABLE).process_group(0);
+            mark.map(|mark| sleep.env(sandbox::WORKER_VARIABLE, mark));
+            let mut child = sleep.spawn().unwrap();
+            let started_ms = processes::process(id(&child)).unwrap().started_ms;
+            for worker in [format!("999999-{}-0", processes::own_start_ms()), format!("-{started_ms}-")] {
+                let mut planted = WorkerRecord { worker, ..record(id(&child), u64::MAX) };
+                let guard = GuardProcess { pid: id(&child), started_ms };
+                planted.teammates.get_mut("alice").unwrap().guards.push(guard);
+                end_groups(&planted);
+                assert!(child.try_wait().unwrap().is_none(), "{mark:?}: a record of {} ended it", planted.worker);
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn group_not_proven_to_be_the_workers_is_kept() {
+        let mut child = group_of("sleep 30");
+        let now = processes::uptime_ms();
+        let good = record(id(&child), now);
+        assert!(is_group_of(id(&child), &good));
+        let other_boot = WorkerRecord { boot: "another".into(), ..good.clone() };
+        let no_boot = WorkerRecord { boot: String::new(), ..good.clone() };
+        let other_host = WorkerRecord { host: "another".into(), ..good.clone() };
+        // Its pid was used again after the worker's last record.
+        let ended_before = WorkerRecord { uptime_ms: now.saturating_sub(60_000), ..good.clone() };
+        let began_after = WorkerRecord { worker: format!("1-{}-0", now + 60_000), ..good.clone() };
+        let unknown_start = WorkerRecord { worker: "strange".into(), ..good.clone() };
+        for (what, record) in [
+            ("boot", other_boot),
+            ("no boot", no_boot),
+            ("host", other_host),
+            ("ended before", ended_before),
+            ("began after", began_after),
+            ("start", unknown_start),
+        ] {
+            assert!(!is_group_of(id(&child), &record), "{what}");
+            end_groups(&record);
+            assert!(child.try_wait().unwrap().is_none(), "{what}: it was ended");
+        }
+        for group in [0, 1, processes::own_group()] {
+            assert!(!is_group_of(group, &record(group, now)), "{group}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,143 @@
+//! Protects important objects from exchange. Teammates' commands can write object files, and git does not compare an object with its name.
+//! So these objects are packed and each is checked. Commands cannot write packs, and git reads packs first.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{MutexGuard, PoisonError};
+
+use super::RepositoryInner;
+use super::command::failure;
+use super::worktrees::failed;
+use crate::ports::{Durability, RepositoryError};
+
+/// The folder, in the checkout's git folder, for packs that are not checked yet.
+const FOLDER: &str = "brigade-objects";
+/// The most invalid objects that are reported. The search stops there.
+const PROBLEMS_MAX: usize = 20;
+/// The files of a pack. Git sees the pack when the last one exists.
+const ENDS: [&str; 3] = ["rev", "pack", "idx"];
+
+impl RepositoryInner {
+    /// Packs all loose objects, so that no command can change what existed before the team. Returns a text for each invalid object.
+    pub(super) fn pack_loose_objects(&self) -> Result<Vec<String>, RepositoryError> {
+        let ids = self.loose_objects()?;
+        let mut problems = Vec::new();
+        self.keep_each(&ids, &mut problems)?;
+        if problems.is_empty() && !ids.is_empty() {
+            self.main.git(["prune-packed", "--quiet"]).ok()?;
+        }
+        *self.verified_commit() = self.ref_at(&self.target_ref())?;
+        Ok(problems)
+    }
+
+    /// Packs these objects except invalid ones, which it finds by bisection.
+    fn keep_each(&self, ids: &[String], problems: &mut Vec<String>) -> Result<(), RepositoryError> {
+        if ids.is_empty() || problems.len() >= PROBLEMS_MAX {
+            return Ok(());
+        }
+        let Some(problem) = self.keep(&[], ids.concat())? else { return Ok(()) };
+        let (first, second) = ids.split_at(ids.len() / 2);
+        if first.is_empty() {
+            problems.push(format!("the git object {} is not packed: {problem}", ids[0].trim_end()));
+            return Ok(());
+        }
+        self.keep_each(first, problems)?;
+        self.keep_each(second, problems)
+    }
+
+    /// Packs what others added to the target branch since the last call. Returns what is wrong with it.
+    pub(super) fn pack_target(&self, onto: &str) -> Result<Option<String>, RepositoryError> {
+        let before = self.verified_commit().clone();
+        let beyond = before.filter(|before| before != onto);
+        let problem = beyond.map_or(Ok(None), |before| self.pack_commit(onto, &before))?;
+        if problem.is_none() {
+            *self.verified_commit() = Some(onto.to_owned());
+        }
+        Ok(problem)
+    }
+
+    /// Packs the objects of a commit that `beyond` lacks. Returns what is wrong with them.
+    pub(super) fn pack_commit(&self, commit: &str, beyond: &str) -> Result<Option<String>, RepositoryError> {
+        self.keep(&["--revs"], format!("{commit}\n^{beyond}\n"))
+    }
+
+    pub(super) fn verified_commit(&self) -> MutexGuard<'_, Option<String>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, options: &[&str], input: String) -> Result<Option<String>, RepositoryError> {
+        // Each checkout has its own, so that teams in several checkouts do not collide.
+        let folder = self.main.git_dir.join(FOLDER);
+        // A killed process may have left one.
+        super::removal::remove_folder(&folder)?;
+        fs::create_dir(&folder).map_err(|error| failed("create", &folder, &error))?;
+        let base = folder.join("pack");
+        let start = ["pack-objects", "--quiet", "--non-empty", "--delta-base-offset"];
+        let base_text = super::text_of(&base);
+        let packed = self.main.git(start.iter().chain(options).chain(&[base_text.as_str()])).input(input).run()?;
+        let on_one_line = |text: &str| text.trim().replace('\n', "; ");
+        let problem = if packed.code == 0 {
+            let problem = self.check_and_install(&base, packed.line().trim())?;
+            problem.map(|problem| format!("git objects do not match their ids: {}", on_one_line(&problem)))
+        } else {
+            let reason = on_one_line(&packed.err);
+            let error = failure("pack objects".to_owned(), &reason);
+            if error.is_general() {
+                super::removal::remove_folder(&folder)?;
+                return Err(error);
+            }
+            Some(format!("git {error}"))
+        };
+        super::removal::remove_folder(&folder)?;
+        Ok(problem)
+    }
+
+    /// Checks each object of a pack and makes git see the pack. An empty name means that there was nothing to pack.
+    fn check_and_install(&self, base: &Path, name: &str) -> Result<Option<String>, RepositoryError> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let pack_file = |end: &str| PathBuf::from(format!("{}-{name}.{end}", base.display()));
+        let checked = self.main.git(["verify-pack", &super::text_of(&pack_file("idx"))]).run()?;
+        if checked.code != 0 {
+            return Ok(Some(checked.err));
+        }
+        let packs = self.main.common_dir.join("objects/pack");
+        for end in ENDS {
+            let (from, to) = (pack_file(end), packs.join(format!("pack-{name}.{end}")));
+            // Older versions of git write no `rev` file.
+            if from.exists() {
+                fs::rename(&from, &to).map_err(|error| failed("rename", &from, &error))?;
+            }
+        }
+        if self.durability == Durability::Power {
+            fs::File::open(&packs)
+                .and_then(|packs| packs.sync_all())
+                .map_err(|error| failed("sync", &packs, &error))?;
+        }
+        Ok(None)
+    }
+
+    /// The ids of loose objects, one per line; see gitrepository-layout(5).
+    fn loose_objects(&self) -> Result<Vec<String>, RepositoryError> {
+        let objects = self.main.common_dir.join("objects");
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&objects).map_err(|error| failed("read", &objects, &error))?.flatten() {
+            let start = entry.file_name().to_string_lossy().into_owned();
+            if start.len() != 2 || !is_hex(&start) {
+                continue;
+            }
+            for file in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+                let rest = file.file_name().to_string_lossy().into_owned();
+                if is_hex(&rest) {
+                    ids.push(format!("{start}{rest}\n"));
+                }
+            }
+        }
+        Ok(ids)
+    }
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}

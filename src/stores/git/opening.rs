@@ -1,0 +1,118 @@
+//! The checks that a repository passes before a team with isolation uses it.
+
+use std::path::{Path, PathBuf};
+
+use super::command::{RepoPath, git, git_in, text_of};
+use super::settings::Settings;
+use super::{AT_WORK_FILE, BRANCHES, DriverOptions, bounded_read, checkout};
+use crate::ports::RepositoryError;
+
+/// The oldest git version that can merge without a checkout (`git merge-tree --write-tree`).
+const VERSION_MIN: (u32, u32) = (2, 38);
+
+/// The user's checkout and the target branch, after checks that isolation can use them.
+pub(super) fn open_checked(
+    workspace: &Path,
+    into: Option<String>,
+    drivers: DriverOptions,
+) -> Result<(RepoPath, String), RepositoryError> {
+    check_version()?;
+    let main = find_checkout(workspace, drivers)?;
+    if main.common_dir.join("reftable").exists() {
+        let text = "isolation cannot use a repository that stores its refs as reftable. hint: git refs migrate --ref-format=files";
+        return Err(RepositoryError::Unusable(text.to_owned()));
+    }
+    let into = match into {
+        Some(branch) => branch,
+        None => {
+            let branch = checked_out_branch(&main)?.ok_or_else(|| {
+                let text =
+                    "cannot choose a branch to merge into: no branch is checked out. hint: git switch BRANCH, or set merge_into";
+                RepositoryError::Unusable(text.to_owned())
+            })?;
+            checkout::target_of_detached(&branch).map_or_else(|| branch.clone(), str::to_owned)
+        }
+    };
+    if let Some(reason) = checkout::merge_obstacle(&main, &into) {
+        return Err(RepositoryError::Unusable(reason));
+    }
+    // Git stores a branch name as a path, so this branch would be a file in place of a folder.
+    let parent = format!("refs/heads/{BRANCHES}");
+    if main.git(["show-ref", "--verify", "--quiet", &parent]).exit_as_bool()? {
+        return Err(RepositoryError::Unusable(format!(
+            "cannot create task branches {BRANCHES}/TEAM/task-ID: there is a branch `{BRANCHES}`. hint: git branch -m {BRANCHES} OTHER"
+        )));
+    }
+    let head = format!("refs/heads/{into}^{{commit}}");
+    if main.git(["rev-parse", "--verify", "--quiet", &head]).exit_as_bool()? {
+        return Ok((main, into));
+    }
+    let has_commits = main.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).exit_as_bool()?;
+    let reason = if has_commits {
+        format!(
+            "cannot merge into `{into}`: there is no such branch. hint: git branch {into}, or set merge_into to an existing branch"
+        )
+    } else {
+        format!(
+            "cannot create worktrees: the branch `{into}` has no commit. hint: git commit, then launch the team again"
+        )
+    };
+    Err(RepositoryError::Unusable(reason))
+}
+
+fn check_version() -> Result<(), RepositoryError> {
+    let version_text = git(["--version"]).ok()?.line();
+    let numbers = version_text.split_whitespace().nth(2).unwrap_or_default();
+    let mut numbers = numbers.split('.').map_while(|number| number.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version >= VERSION_MIN {
+        return Ok(());
+    }
+    let (major, minor) = VERSION_MIN;
+    Err(RepositoryError::NoGit(format!("isolation needs git {major}.{minor} or newer: this is {version_text}")))
+}
+
+/// The user's checkout. `workspace` must be the top folder of a repository's working tree.
+pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<RepoPath, RepositoryError> {
+    let place = text_of(workspace);
+    let arguments = ["rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir", "--show-toplevel"];
+    let output = git_in(workspace, arguments).run()?;
+    let text = output.line();
+    let lines: Vec<&str> = text.lines().collect();
+    let [git_dir, common_dir, top] = lines[..] else {
+        let is_none = output.err.trim().is_empty() || output.err.contains("not a git repository");
+        let text = if is_none {
+            format!("isolation needs a git repository: {place} is not in one. hint: git init")
+        } else {
+            format!("isolation cannot use the repository of {place}: {}", output.err.trim())
+        };
+        return Err(RepositoryError::Unusable(text));
+    };
+    let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if resolved(Path::new(top)) != resolved(workspace) {
+        let text = format!(
+            "isolation needs a workspace that is the top folder of its repository: the workspace is {place}, the top folder is {top}"
+        );
+        return Err(RepositoryError::Unusable(text));
+    }
+    let git_dir = PathBuf::from(git_dir);
+    let at_work = git_dir.join(AT_WORK_FILE);
+    let settings = Settings::new(Path::new(common_dir), workspace, drivers);
+    Ok(RepoPath {
+        git_dir,
+        common_dir: common_dir.into(),
+        work_tree: workspace.to_owned(),
+        running_lock_file: at_work,
+        settings,
+    })
+}
+
+pub(super) fn checked_out_branch(at: &RepoPath) -> Result<Option<String>, RepositoryError> {
+    // See gitrepository-layout(5). A repository with another ref storage has the invalid branch name `.invalid` in this file.
+    let head = bounded_read::text(&at.git_dir.join("HEAD")).unwrap_or_default();
+    if let Some(branch) = head.trim_end().strip_prefix("ref: refs/heads/").filter(|branch| *branch != ".invalid") {
+        return Ok(Some(branch.to_owned()));
+    }
+    let output = at.git(["symbolic-ref", "--quiet", "HEAD"]).run()?;
+    Ok(output.line().strip_prefix("refs/heads/").map(str::to_owned))
+}

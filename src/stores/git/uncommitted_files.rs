@@ -1,0 +1,29 @@
+//! Uncommitted files in the user's checkout, which may keep it from following merges.
+
+use std::path::{Path, PathBuf};
+
+use super::command::path_of;
+use super::{DriverOptions, EXCLUDED, GitRepository, open_checked};
+use crate::ports::RepositoryError;
+
+impl GitRepository {
+    /// The files of `workspace` with uncommitted changes, and those that are neither tracked nor ignored. A folder of such files counts
+    /// as one. It blocks.
+    ///
+    /// # Errors
+    /// As [`GitRepository::open`].
+    pub fn uncommitted(
+        workspace: &Path,
+        into: Option<String>,
+        drivers: DriverOptions,
+    ) -> Result<Vec<PathBuf>, RepositoryError> {
+        let (main, _) = open_checked(workspace, into, drivers)?;
+        // A query must not lock the index. In a submodule git would run what that submodule's settings name.
+        let options = ["--no-optional-locks", "status", "--porcelain=v1", "-z", "--no-renames"];
+        let output = main.git(options.iter().chain(&["--ignore-submodules=dirty"])).ok()?;
+        let paths = output.fields().filter_map(|field| field.get(3..)).filter(|path| !path.is_empty()).map(path_of);
+        // Git may not exclude them yet.
+        let is_ours = |path: &PathBuf| EXCLUDED.iter().any(|ours| path.starts_with(ours.trim_matches('/')));
+        Ok(paths.filter(|path| !is_ours(path)).collect())
+    }
+}

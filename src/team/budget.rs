@@ -1,0 +1,494 @@
+//! The budget: every request to a model is reserved here before it is sent.
+//!
+//! A request reserves the most that it can use. If others' reservations leave too little, it waits. If confirmed usage leaves too
+//! little, it is refused and the budget is spent. The ledger records everything for the next process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::spec::TeamSpec;
+use super::token_estimate::BYTES_PER_TOKEN;
+use crate::domain::budget::{
+    Budget, BudgetLimit, LedgerEntry, LedgerRecord, LedgerTotals, Prices, TokensAndUsd, UsageKey,
+};
+use crate::domain::state_note::StateNote;
+use crate::domain::transcript::Usage;
+use crate::ports::{Clock, Ledger, StoreError, StoreResult};
+
+/// Ledger lines kept in memory while the disk takes none; beyond that, the oldest are dropped.
+const LINES_WAITING_MAX: usize = 65_536;
+/// Lines of one append.
+const LINES_PER_APPEND_MAX: usize = 256;
+/// The time limit for writing the last lines when the team ends.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The budget does not allow a request.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("the budget of {limit} is spent: {spent} were used, and the next request could use {most} more")]
+pub struct BudgetSpent {
+    /// The limit, with its unit.
+    pub limit: String,
+    /// The usage so far.
+    pub spent: String,
+    /// The most that the refused request could use.
+    pub most: String,
+}
+
+impl BudgetSpent {
+    /// The note of the desired state that this budget ends the team with.
+    #[must_use]
+    pub fn state_note(&self) -> StateNote {
+        let Self { limit, spent, most } = self;
+        let details = format!(": {spent} were used, and the next request could use {most} more");
+        StateNote::BudgetSpent { limit: limit.clone(), details }
+    }
+
+    fn new(bound: BudgetLimit, spent: TokensAndUsd, most: TokensAndUsd) -> Self {
+        let limit = bound.to_string();
+        match bound {
+            BudgetLimit::Tokens(_) => Self { limit, spent: spent.tokens.to_string(), most: most.tokens.to_string() },
+            BudgetLimit::Usd(_) => {
+                Self { limit, spent: format!("${:.4}", spent.usd), most: format!("${:.4}", most.usd) }
+            }
+        }
+    }
+}
+
+/// The reason why a request may not be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum BudgetError {
+    /// The budget is spent.
+    #[error(transparent)]
+    Spent(#[from] BudgetSpent),
+    /// The request cannot be recorded, and unrecorded requests are not sent.
+    #[error("cannot record the request in the ledger: {0}")]
+    Unrecorded(#[from] StoreError),
+}
+
+/// Reserves and records the usage of one team. Usage survives a crash: it is read from the ledger.
+pub struct BudgetGuard {
+    team: String,
+    budget: Budget,
+    prices: Prices,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    /// Notified when a reservation ends.
+    settled: Notify,
+    lines: mpsc::UnboundedSender<Job>,
+}
+
+struct State {
+    total: TokensAndUsd,
+    by_teammate: HashMap<String, TokensAndUsd>,
+    reserved: HashMap<u64, TokensAndUsd>,
+    last_request: u64,
+    spent: Option<BudgetSpent>,
+}
+
+enum Job {
+    Line(LedgerRecord),
+    /// Confirms when all lines before it are written.
+    Flush(oneshot::Sender<()>),
+}
+
+enum Decision {
+    Yes(u64),
+    /// Others' reservations may leave enough when they end.
+    Later,
+    Never(BudgetSpent),
+}
+
+impl BudgetGuard {
+    /// Opens the budget of a team with the ledger's usage. A request whose end the ledger does not have counts as the most it
+    /// could use.
+    ///
+    /// # Errors
+    /// The ledger cannot be read or written.
+    pub async fn open(spec: &TeamSpec, ledger: Arc<dyn Ledger>, clock: Arc<dyn Clock>) -> StoreResult<Arc<Self>> {
+        let (budget, prices) = (spec.budget, spec.prices.clone());
+        Self::with(spec.name.as_str(), budget, prices, ledger, clock).await
+    }
+
+    async fn with(
+        team: &str,
+        budget: Budget,
+        prices: Prices,
+        ledger: Arc<dyn Ledger>,
+        clock: Arc<dyn Clock>,
+    ) -> StoreResult<Arc<Self>> {
+        let mut totals = ledger.read().await?;
+        let cut_off = close_open_requests(&mut totals, clock.as_ref());
+        ledger.append(cut_off).await?;
+        let mut state = State {
+            total: TokensAndUsd::default(),
+            by_teammate: HashMap::new(),
+            reserved: HashMap::new(),
+            last_request: totals.last_request(),
+            spent: None,
+        };
+        for (account, spend) in totals.spent().iter().filter(|(account, _)| account.team == team) {
+            state.add(&account.teammate, amount(&prices, &account.model, spend.usage));
+        }
+        let (lines, waiting) = mpsc::unbounded_channel();
+        tokio::spawn(write_ledger(ledger, waiting));
+        let (team, state, settled) = (team.to_owned(), Mutex::new(state), Notify::new());
+        Ok(Arc::new(Self { team, budget, prices, clock, state, settled, lines }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves budget for a request that can use at most `most`. Waits while others' reservations may leave enough. With a
+    /// budget, the request is in `ledger` when this returns.
+    ///
+    /// # Errors
+    /// [`BudgetError`]: the request must not be sent.
+    pub async fn reserve(
+        self: &Arc<Self>,
+        ledger: &dyn Ledger,
+        teammate: &str,
+        model: &str,
+        most: Usage,
+    ) -> Result<Reservation, BudgetError> {
+        let most = self.prices.get(model).map_or(most, |price| price.worst_case(most));
+        let price = amount(&self.prices, model, most);
+        let request = loop {
+            let settled = self.settled.notified();
+            tokio::pin!(settled);
+            settled.as_mut().enable();
+            match self.decide(price) {
+                Decision::Yes(request) => break request,
+                Decision::Later => settled.await,
+                Decision::Never(spent) => return Err(spent.into()),
+            }
+        };
+        let account = UsageKey { team: self.team.clone(), teammate: teammate.to_owned(), model: model.to_owned() };
+        let sent = LedgerEntry::Sent { request, account: account.clone(), usage: most };
+        let reservation =
+            Reservation { guard: Arc::clone(self), account, request, worst_case: most, observed: Mutex::default() };
+        if self.budget.is_set()
+            && let Err(error) = ledger.append(vec![LedgerRecord::new(self.clock.now(), sent)]).await
+        {
+            reservation.mark_declined();
+            return Err(error.into());
+        }
+        Ok(reservation)
+    }
+
+    fn decide(&self, price: TokensAndUsd) -> Decision {
+        let mut state = self.state();
+        if let Some(bound) = self.budget.exceeded_by(state.total + price) {
+            let spent = BudgetSpent::new(bound, state.total, price);
+            state.spent.get_or_insert_with(|| spent.clone());
+            return Decision::Never(spent);
+        }
+        let reserved = state.reserved.values().fold(TokensAndUsd::default(), |sum, reserved| sum + *reserved);
+        if self.budget.exceeded_by(state.total + reserved + price).is_some() {
+            return Decision::Later;
+        }
+        // A damaged ledger line may hold the last number; the numbers then start again.
+        state.last_request = state.last_request.wrapping_add(1);
+        let request = state.last_request;
+        state.reserved.insert(request, price);
+        Decision::Yes(request)
+    }
+
+    fn settle(&self, account: UsageKey, request: u64, usage: Usage, confirmed: bool) {
+        {
+            let mut state = self.state();
+            state.reserved.remove(&request);
+            state.add(&account.teammate, amount(&self.prices, &account.model, usage));
+        }
+        self.settled.notify_waiters();
+        if usage.total() == 0 && !self.budget.is_set() {
+            return;
+        }
+        let entry = LedgerEntry::Ended { request, account, usage, confirmed };
+        // The writer ends only with the runtime.
+        let _ = self.lines.send(Job::Line(LedgerRecord::new(self.clock.now(), entry)));
+    }
+
+    /// Returns true if there is a budget, so that requests must be counted.
+    #[must_use]
+    pub fn has_limit(&self) -> bool {
+        self.budget.is_set()
+    }
+
+    /// Returns the usage of this teammate, earlier runs included.
+    #[must_use]
+    pub fn used_by(&self, teammate: &str) -> TokensAndUsd {
+        self.state().by_teammate.get(teammate).copied().unwrap_or_default()
+    }
+
+    /// Returns the first refusal because of the budget, if there was one.
+    #[must_use]
+    pub fn spent(&self) -> Option<BudgetSpent> {
+        self.state().spent.clone()
+    }
+
+    /// Waits until all usage is written, for a few seconds at most.
+    pub async fn flush(&self) {
+        let (done, written) = oneshot::channel();
+        if self.lines.send(Job::Flush(done)).is_ok() {
+            let _ = tokio::time::timeout(FLUSH_TIMEOUT, written).await;
+        }
+    }
+}
+
+impl State {
+    fn add(&mut self, teammate: &str, amount: TokensAndUsd) {
+        self.total += amount;
+        match self.by_teammate.get_mut(teammate) {
+            Some(used) => *used += amount,
+            None => {
+                self.by_teammate.insert(teammate.to_owned(), amount);
+            }
+        }
+    }
+}
+
+/// Reserved budget for one request. The drop ends the request: its confirmed usage is counted, or the most it could use if the
+/// usage is unknown, and the rest is free again.
+pub struct Reservation {
+    guard: Arc<BudgetGuard>,
+    account: UsageKey,
+    request: u64,
+    worst_case: Usage,
+    observed: Mutex<ObservedUsage>,
+}
+
+/// The usage of a request as far as it is known.
+#[derive(Default)]
+struct ObservedUsage {
+    /// The usage so far, as reported by the provider.
+    usage: Option<Usage>,
+    /// Received bytes of the answer.
+    bytes: u64,
+    has_answer: bool,
+    is_declined: bool,
+    is_misreported: bool,
+}
+
+impl Reservation {
+    fn observed(&self) -> MutexGuard<'_, ObservedUsage> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records the usage so far, as reported by the provider.
+    pub fn record_usage(&self, usage: Usage) {
+        self.observed().usage = Some(usage);
+    }
+
+    /// Records received bytes of the answer.
+    pub fn record_bytes(&self, bytes: usize) {
+        self.observed().bytes += bytes as u64;
+    }
+
+    /// Records a complete answer of that many bytes. `usage` is `None` if the provider did not report it.
+    pub fn record_answer(&self, usage: Option<Usage>, bytes: usize) {
+        let mut observed = self.observed();
+        (observed.usage, observed.has_answer) = (usage, true);
+        observed.bytes = observed.bytes.max(bytes as u64);
+    }
+
+    /// Records that the provider reported impossible usage. All its reports about this request are then ignored.
+    pub fn mark_misreported(&self) {
+        self.observed().is_misreported = true;
+    }
+
+    /// Returns true after [`Self::mark_misreported`].
+    #[must_use]
+    pub fn is_misreported(&self) -> bool {
+        self.observed().is_misreported
+    }
+
+    /// Records that the request was not sent or the provider declined it, so nothing was used.
+    pub fn mark_declined(&self) {
+        self.observed().is_declined = true;
+    }
+}
+
+impl ObservedUsage {
+    /// Returns the usage to count, and whether the provider confirmed it. For an incomplete answer the output is unknown, because
+    /// tool calls and thoughts may not be streamed.
+    fn outcome(&self, most: Usage) -> (Usage, bool) {
+        let received = self.bytes / BYTES_PER_TOKEN;
+        let at_least = |usage: Usage| Usage { output_tokens: usage.output_tokens.max(received), ..usage };
+        match (self.usage, self.has_answer) {
+            _ if self.is_misreported => (at_least(most), false),
+            (Some(usage), true) => (usage, true),
+            (None, true) => (Usage { output_tokens: received, ..most }, false),
+            (None, false) if self.is_declined && self.bytes == 0 => (Usage::default(), true),
+            (Some(usage), false) if usage.total() > most.total() => (at_least(usage), false),
+            (_, false) => (at_least(most), false),
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let (usage, confirmed) = self.observed().outcome(self.worst_case);
+        self.guard.settle(self.account.clone(), self.request, usage, confirmed);
+    }
+}
+
+fn amount(prices: &Prices, model: &str, usage: Usage) -> TokensAndUsd {
+    let usd = prices.get(model).map_or(0.0, |price| price.of(usage));
+    TokensAndUsd { tokens: usage.total(), usd }
+}
+
+/// Ends the open requests of a process that is gone. Returns their ledger lines.
+fn close_open_requests(totals: &mut LedgerTotals, clock: &dyn Clock) -> Vec<LedgerRecord> {
+    let ended = totals.settle_open_requests().into_iter().map(|(request, account, usage)| LedgerEntry::Ended {
+        request,
+        account,
+        usage,
+        confirmed: false,
+    });
+    ended.map(|entry| LedgerRecord::new(clock.now(), entry)).collect()
+}
+
+/// Writes ledger lines in batches. Lines that the disk does not take are tried again with the next batch.
+async fn write_ledger(ledger: Arc<dyn Ledger>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+    let (mut batch, mut lines) = (Vec::new(), Vec::new());
+    let mut is_failing = false;
+    while jobs.recv_many(&mut batch, LINES_PER_APPEND_MAX).await > 0 {
+        let mut waiting = Vec::new();
+        for job in batch.drain(..) {
+            match job {
+                Job::Line(line) => lines.push(line),
+                Job::Flush(done) => waiting.push(done),
+            }
+        }
+        match ledger.append(lines.clone()).await {
+            Ok(()) => {
+                lines.clear();
+                is_failing = false;
+            }
+            Err(error) if !std::mem::replace(&mut is_failing, true) => {
+                tracing::warn!(%error, "cannot write the ledger; its lines stay in memory until the next try");
+            }
+            Err(_) => {}
+        }
+        lines.drain(..lines.len().saturating_sub(LINES_WAITING_MAX));
+        for done in waiting {
+            let _ = done.send(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::budget::Price;
+    use crate::domain::time::UnixMs;
+    use crate::stores::memory::ledger::MemoryLedger;
+
+    struct FixedClock;
+
+    impl Clock for FixedClock {
+        fn now(&self) -> UnixMs {
+            UnixMs(1)
+        }
+    }
+
+    async fn budget_guard(tokens: u64, ledger: &Arc<dyn Ledger>) -> Arc<BudgetGuard> {
+        let budget = Budget { tokens: Some(tokens), usd: None };
+        BudgetGuard::with("t", budget, Prices::new(), Arc::clone(ledger), Arc::new(FixedClock)).await.unwrap()
+    }
+
+    fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
+        Usage { input_tokens, output_tokens, ..Usage::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reservation_waits_for_others_or_is_refused() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let budget_guard = budget_guard(100, &ledger).await;
+        let reserve = |most| budget_guard.reserve(ledger.as_ref(), "alice", "m", most);
+        let first = reserve(usage(10, 50)).await.unwrap();
+        let second = reserve(usage(10, 50));
+        tokio::pin!(second);
+        tokio::select! {
+            biased;
+            _ = &mut second => panic!("it fits beside the first"),
+            () = tokio::time::sleep(Duration::from_secs(9)) => {}
+        }
+        first.record_answer(Some(usage(10, 5)), 20);
+        drop(first);
+        second.await.unwrap().record_answer(None, 20);
+        assert_eq!(budget_guard.used_by("alice").tokens, 30);
+        assert!(budget_guard.spent().is_none());
+        let Err(BudgetError::Spent(spent)) = reserve(usage(10, 61)).await else { panic!("71 of 70 left") };
+        assert_eq!(
+            spent.to_string(),
+            "the budget of 100 tokens is spent: 30 were used, and the next request could use 71 more"
+        );
+        assert_eq!(budget_guard.spent(), Some(spent));
+    }
+
+    #[tokio::test]
+    async fn unconfirmed_request_counts_as_maximum_usage() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let budget_guard = budget_guard(1000, &ledger).await;
+        let reserve = |who| budget_guard.reserve(ledger.as_ref(), who, "m", usage(10, 50));
+        reserve("declined").await.unwrap().mark_declined();
+        reserve("begun").await.unwrap().record_usage(usage(10, 1));
+        reserve("misjudged").await.unwrap().record_usage(usage(70, 1));
+        drop(reserve("silent").await.unwrap());
+        let used = ["declined", "begun", "misjudged", "silent"].map(|who| budget_guard.used_by(who).tokens);
+        assert_eq!(used, [0, 60, 71, 60]);
+    }
+
+    #[tokio::test]
+    async fn reservation_uses_highest_input_price() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let price = Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };
+        let (budget, prices) = (Budget { tokens: None, usd: Some(0.375) }, Prices::from([("m".to_owned(), price)]));
+        let budget_guard =
+            BudgetGuard::with("t", budget, prices, Arc::clone(&ledger), Arc::new(FixedClock)).await.unwrap();
+        let written = Usage { cache_write_tokens: 100_000, ..Usage::default() };
+        let paid = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(100_000, 0)).await.unwrap();
+        paid.record_answer(Some(written), 0);
+        drop(paid);
+        assert!((budget_guard.used_by("alice").usd - 0.375).abs() < 1e-9);
+        assert!(budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(1, 0)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn received_bytes_of_cut_answer_are_charged() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let budget_guard = budget_guard(1_000_000, &ledger).await;
+        for is_declined in [true, false] {
+            let before = budget_guard.used_by("alice").tokens;
+            let paid = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(10, 50)).await.unwrap();
+            paid.record_usage(usage(1, 0));
+            paid.record_bytes(100_000);
+            if is_declined {
+                paid.mark_declined();
+            }
+            drop(paid);
+            assert_eq!(budget_guard.used_by("alice").tokens - before, 10 + 100_000 / BYTES_PER_TOKEN);
+        }
+    }
+
+    #[tokio::test]
+    async fn restart_charges_open_requests_at_maximum_once() {
+        let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+        let first = budget_guard(1000, &ledger).await;
+        let paid = first.reserve(ledger.as_ref(), "alice", "m", usage(10, 50)).await.unwrap();
+        paid.record_answer(Some(usage(10, 5)), 20);
+        drop(paid);
+        first.flush().await;
+        // The process dies during this request.
+        std::mem::forget(first.reserve(ledger.as_ref(), "bob", "m", usage(10, 50)).await.unwrap());
+        let second = budget_guard(1000, &ledger).await;
+        assert_eq!((second.used_by("alice").tokens, second.used_by("bob").tokens), (15, 60));
+        let third = budget_guard(1000, &ledger).await;
+        assert_eq!(third.used_by("bob").tokens, 60, "it is counted once");
+    }
+}

@@ -1,0 +1,104 @@
+//! An agent's claim, and how soon its turn must end. The teammate's loop sets both while the turn runs; the turn obeys. A turn is
+//! never dropped, so its records and its memory agree.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::liveness::Progress;
+use crate::domain::phase::ClaimRef;
+use crate::domain::task::TaskId;
+
+/// The time a tool may take to end after its claim is lost. Its own report may be what ended the claim.
+const TOOL_GRACE: Duration = Duration::from_millis(500);
+
+/// The urgency with which a turn must end. Each level is stricter than the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StopLevel {
+    /// The turn runs to its own end.
+    Run,
+    /// The turn runs to its own end, but waits for nothing and starts nothing new.
+    FinishTurn,
+    /// The claim is lost: no request and no further tool; a running tool ends after a short grace time.
+    ClaimLost,
+    /// The turn ends now.
+    Abort,
+}
+
+/// The claim and the stop level of one agent.
+pub struct TurnControl {
+    claim: watch::Sender<Option<(TaskId, u32)>>,
+    level: watch::Sender<StopLevel>,
+    progress: Arc<Progress>,
+}
+
+impl TurnControl {
+    /// Creates the control of an agent without a claim.
+    #[must_use]
+    pub fn new(progress: Arc<Progress>) -> Arc<Self> {
+        Arc::new(Self { claim: watch::Sender::new(None), level: watch::Sender::new(StopLevel::Run), progress })
+    }
+
+    /// Returns a receiver of the current claim, for tools.
+    #[must_use]
+    pub fn claim_receiver(&self) -> watch::Receiver<Option<(TaskId, u32)>> {
+        self.claim.subscribe()
+    }
+
+    /// Sets the claim. A command that was started under another claim ends.
+    pub fn set_claim(&self, claim: Option<ClaimRef>) {
+        self.claim.send_replace(claim.map(|claim| (claim.task, claim.attempt)));
+        self.progress.set_claim(claim);
+    }
+
+    /// Returns the current claim.
+    #[must_use]
+    pub fn claim(&self) -> Option<ClaimRef> {
+        self.claim.borrow().map(|(task, attempt)| ClaimRef { task, attempt })
+    }
+
+    /// Sets the stop level, even to a lower one.
+    pub fn set_level(&self, level: StopLevel) {
+        self.level.send_replace(level);
+    }
+
+    /// Raises the stop level to at least this one.
+    pub fn request_stop(&self, level: StopLevel) {
+        self.level.send_if_modified(|now| std::mem::replace(now, level.max(*now)) < level);
+    }
+
+    /// Returns the stop level.
+    #[must_use]
+    pub fn level(&self) -> StopLevel {
+        *self.level.borrow()
+    }
+
+    /// Waits until the stop level is at least this one.
+    pub async fn wait_for_level(&self, level: StopLevel) {
+        // The sender lives as long as `self`.
+        let _ = self.level.subscribe().wait_for(|now| *now >= level).await;
+    }
+
+    /// Waits until a running tool must be dropped.
+    pub async fn tool_deadline(&self) {
+        self.wait_for_level(StopLevel::ClaimLost).await;
+        tokio::select! {
+            biased;
+            () = self.wait_for_level(StopLevel::Abort) => {}
+            () = tokio::time::sleep(TOOL_GRACE) => {}
+        }
+    }
+
+    /// Clears the claim after the agent's own report ended it. Such a lost claim does not stop the turn.
+    pub fn clear_reported_claim(&self) {
+        self.set_claim(None);
+        self.level.send_if_modified(|now| {
+            let is_claim_lost = *now == StopLevel::ClaimLost;
+            if is_claim_lost {
+                *now = StopLevel::Run;
+            }
+            is_claim_lost
+        });
+    }
+}

@@ -1,0 +1,97 @@
+//! The record of this worker: its teammates' progress and the process groups of their commands.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+
+use super::liveness::Progress;
+use crate::domain::records::{RunningCommand, WorkerTeammate};
+use crate::ports::{Clock, StoreResult, Workers};
+use crate::tools::CommandRegistry;
+
+/// The record of this worker, kept up to date.
+pub struct WorkerReporter {
+    workers: Arc<dyn Workers>,
+    clock: Arc<dyn Clock>,
+    teammates: Mutex<BTreeMap<String, Entry>>,
+}
+
+struct Entry {
+    progress: Arc<Progress>,
+    commands: BTreeSet<RunningCommand>,
+}
+
+impl WorkerReporter {
+    /// Creates a reporter without teammates.
+    #[must_use]
+    pub fn new(workers: Arc<dyn Workers>, clock: Arc<dyn Clock>) -> Arc<Self> {
+        Arc::new(Self { workers, clock, teammates: Mutex::default() })
+    }
+
+    /// Adds a teammate. Its commands are recorded through the returned registry.
+    pub fn register(self: &Arc<Self>, name: &str, progress: Arc<Progress>) -> Arc<dyn CommandRegistry> {
+        let entry = Entry { progress, commands: BTreeSet::new() };
+        self.lock().insert(name.to_owned(), entry);
+        Arc::new(Registry { reporter: Arc::clone(self), name: name.to_owned() })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.teammates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self) -> BTreeMap<String, WorkerTeammate> {
+        let now = self.clock.now().0;
+        let teammates = self.lock();
+        let rows = teammates.iter().map(|(name, entry)| {
+            let claim = entry.progress.claim();
+            let age = i64::try_from(entry.progress.age().as_millis()).unwrap_or(i64::MAX);
+            let row = WorkerTeammate {
+                progress: crate::domain::time::UnixMs(now.saturating_sub(age)),
+                task: claim.map(|claim| claim.task),
+                attempt: claim.map(|claim| claim.attempt),
+                process_groups: entry.commands.iter().map(|command| command.group).collect(),
+                guards: entry.commands.iter().map(|command| command.guard).collect(),
+            };
+            (name.clone(), row)
+        });
+        rows.collect()
+    }
+
+    /// Writes the record: the worker's heartbeat.
+    ///
+    /// # Errors
+    /// The store cannot write the record.
+    pub async fn write(&self) -> StoreResult<()> {
+        self.workers.report(self.record()).await
+    }
+}
+
+struct Registry {
+    reporter: Arc<WorkerReporter>,
+    name: String,
+}
+
+impl Registry {
+    fn change(&self, change: impl FnOnce(&mut BTreeSet<RunningCommand>)) {
+        if let Some(entry) = self.reporter.lock().get_mut(&self.name) {
+            change(&mut entry.commands);
+        }
+    }
+}
+
+#[async_trait]
+impl CommandRegistry for Registry {
+    async fn started(&self, command: RunningCommand) -> StoreResult<()> {
+        self.change(|commands| {
+            commands.insert(command);
+        });
+        self.reporter.write().await
+    }
+
+    async fn ended(&self, command: RunningCommand) {
+        self.change(|commands| {
+            commands.remove(&command);
+        });
+    }
+}

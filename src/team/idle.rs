@@ -1,0 +1,331 @@
+//! A teammate's work between turns: it reads mail, claims and releases tasks, answers shutdown requests, informs the lead.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::agent::AgentError;
+use super::teammate::{Permissions, Teammate};
+use super::worktree::WorktreeSetup;
+use crate::domain::approval::{Answer, Request, RequestKind};
+use crate::domain::event::EventKind;
+use crate::domain::message::{Message, MessageType};
+use crate::domain::name::{HUMAN, LEAD, SYSTEM};
+use crate::domain::phase::{ClaimRef, Phase, PhaseEvent, ReleaseReason};
+use crate::domain::task::{Task, TaskId};
+use crate::domain::transition::{Actor, Change};
+use crate::ports::{Claimant, StoreError};
+use crate::tools::approval_answers;
+
+/// The wait before a failed store is tried again.
+const STORE_BACKOFF: Duration = Duration::from_secs(15);
+
+impl Teammate {
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle { .. } | Phase::OnCall)
+    }
+
+    /// Reads prompts and mail, as far as they may start a turn now. Unreadable mail waits.
+    pub(super) async fn read_inbox(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        match self.try_read_inbox().await {
+            Err(AgentError::Store(error)) => {
+                self.agent.shared.events.warn(self.agent.name(), format!("cannot read its mail: {error}"));
+                // A teammate that is waiting already does not extend its wait.
+                if self.is_idle() && self.can_work() {
+                    self.begin_outage("its inbox", STORE_BACKOFF);
+                    self.report();
+                }
+                Ok(Vec::new())
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn try_read_inbox(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        let is_idle = self.is_idle();
+        if is_idle && !self.can_work() {
+            return self.check_shutdown_requests().await;
+        }
+        let may_act = !is_idle || self.permissions.borrow().read_mail || !self.prompts.is_empty();
+        while let Some(prompt) = self.prompts.front().cloned() {
+            // A prompt from before a crash is not given twice.
+            if !self.agent.conversation.was_prompted_before(&prompt.text) {
+                self.agent.append_message(prompt.text).await?;
+                self.agent.conversation.mark_unanswered();
+            }
+            // A prompt that cannot be recorded now is recorded at the next poll.
+            self.prompts.pop_front();
+            self.prompts_taken = prompt.number;
+            self.report();
+        }
+        if !may_act {
+            return self.check_shutdown_requests().await;
+        }
+        let shutdown_before = self.pending_shutdown.clone();
+        let outcomes = self.agent.read_inbox().await?;
+        let mut events = self.events_of(outcomes).await?;
+        if matches!(self.phase, Phase::Waiting { .. }) && events.is_empty() {
+            // Its model answers a shutdown request. An approval that came before the wait is in its context.
+            if self.pending_shutdown != shutdown_before {
+                events.push(PhaseEvent::Mail);
+            } else if !self.awaits_answer().await {
+                events.push(PhaseEvent::WorkEnded);
+            }
+        }
+        if !is_idle {
+            return Ok(events);
+        }
+        if !events.contains(&PhaseEvent::Mail) {
+            // An idle teammate has no work to lose: the harness accepts for it, without a model request.
+            events.extend(self.accept_shutdown().await);
+        }
+        let has_unanswered = self.agent.conversation.has_unanswered();
+        if has_unanswered && !events.iter().any(|event| matches!(event, PhaseEvent::Mail | PhaseEvent::StopRequested)) {
+            events.push(PhaseEvent::Mail);
+        }
+        if events.contains(&PhaseEvent::Mail) {
+            self.reset_runbook_context().await?;
+        }
+        Ok(events)
+    }
+
+    /// Reads mail that needs no model: shutdown requests and notices. Other mail waits.
+    async fn check_shutdown_requests(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        let waiting = self.agent.shared.stores.mailbox.peek(self.agent.name()).await?;
+        let kinds = || waiting.iter().map(|delivery| delivery.message.kind);
+        let has_stop_request = kinds().any(|kind| kind == MessageType::ShutdownRequest);
+        let are_notices = kinds().all(MessageType::is_notice);
+        if waiting.is_empty() || !(has_stop_request || are_notices) {
+            return Ok(Vec::new());
+        }
+        let outcomes = self.agent.read_inbox().await?;
+        let mut events = self.events_of(outcomes).await?;
+        events.extend(self.accept_shutdown().await);
+        // It stops, or its model may not be asked. A later run answers the other mail.
+        events.retain(|event| *event == PhaseEvent::StopRequested);
+        Ok(events)
+    }
+
+    /// Accepts a shutdown request that its model has not answered.
+    async fn accept_shutdown(&mut self) -> Option<PhaseEvent> {
+        let request_id = self.pending_shutdown.take()?;
+        let shared = Arc::clone(&self.agent.shared);
+        let name = self.agent.name().to_owned();
+        let approvals = shared.stores.requests.all().await.unwrap_or_default();
+        let is_pending = |request: &&Request| request.id == request_id && request.kind == RequestKind::Shutdown;
+        let answered = approvals.requests.iter().find(is_pending).and_then(|request| request.answer.as_ref());
+        if let Some(answer) = answered {
+            return answer.approve.then_some(PhaseEvent::StopRequested);
+        }
+        let text = "Idle, so it stops.";
+        let mut message = Message::new(MessageType::ShutdownResponse, &name, text, shared.clock.now());
+        message.request_id = Some(request_id.clone());
+        message.approve = Some(true);
+        if let Err(error) = shared.stores.mailbox.send(LEAD, message).await {
+            shared.events.warn(name.clone(), format!("cannot send a message to the lead: {error}"));
+        }
+        let answer = Answer { approve: true, text: text.to_owned(), by: name.clone(), at: shared.clock.now() };
+        if let Err(error) = shared.stores.requests.answer(&request_id, RequestKind::Shutdown, answer).await {
+            tracing::debug!("cannot record the answer to a shutdown request: {error}");
+        }
+        Some(PhaseEvent::StopRequested)
+    }
+
+    /// Returns true if a plan or review of its current task waits for an answer.
+    pub(super) async fn awaits_answer(&self) -> bool {
+        let (name, since) = (&self.agent.spec.name, self.claimed_at);
+        let approvals = self.agent.shared.stores.requests.all().await;
+        approvals.is_ok_and(|approvals| {
+            approvals.open_approvals().any(|approval| name.is_same(&approval.from) && approval.at >= since)
+        })
+    }
+
+    /// Reminds it once of each approval that it has not answered, and gives the answer to the person if that did not help.
+    /// Returns true if it was reminded now.
+    pub(super) async fn has_open_approval(&mut self) -> Result<bool, AgentError> {
+        let shared = Arc::clone(&self.agent.shared);
+        let name = self.agent.spec.name.clone();
+        if !self.agent.is_llm() {
+            return Ok(false);
+        }
+        let Ok(approvals) = shared.stores.requests.all().await else { return Ok(false) };
+        let mut is_reminded = false;
+        for approval in approvals.open_approvals().filter(|approval| name.is_same(&approval.to)) {
+            let (id, from, noun) = (&approval.id, &approval.from, approval.kind.noun());
+            if self.approvals_reminded.insert(id.clone()) {
+                let tool = if approval.kind == RequestKind::Review { "review" } else { "plan_approval" };
+                let text = format!(
+                    "{from} waits for your answer to {noun} {id}: look at it, then call {tool} with request_id {id} and approve. If you reject it, add feedback."
+                );
+                self.agent.append_message(text).await?;
+                is_reminded = true;
+                continue;
+            }
+            shared.events.warn(name.as_str(), format!("has not answered {noun} {id}; a person has to answer it now"));
+            match approval_answers::reassign(&shared.stores, id, approval.kind, HUMAN, shared.clock.now()).await {
+                Ok(Some(message)) => {
+                    let about = format!("{noun} {id} is yours to answer");
+                    shared.events.fact(EventKind::MessageSent {
+                        from: from.clone(),
+                        to: HUMAN.to_owned(),
+                        message,
+                        about,
+                    });
+                }
+                Ok(None) => {}
+                Err(error) => shared.events.warn(HUMAN, format!("cannot be asked for an answer: {error}")),
+            }
+        }
+        Ok(is_reminded)
+    }
+
+    /// Claims a task if it is idle and allowed to.
+    pub(super) async fn claim_next(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        if !self.is_idle() {
+            return Ok(Vec::new());
+        }
+        if !self.permissions.borrow().claim || !self.can_work() {
+            return Ok(vec![PhaseEvent::NothingFound]);
+        }
+        if self.reclaim_first.is_none() && self.agent.shared.reclaim_order.has_others(&self.agent.spec.name) {
+            return Ok(vec![PhaseEvent::NothingFound]);
+        }
+        loop {
+            let former = self.reclaim_first;
+            match self.claim().await {
+                Ok(Some(task)) => {
+                    self.agent.shared.events.task(&task);
+                    // A reclaimed task counts as held since its work on it began.
+                    let since = self.agent.conversation.worked_since(task.id).filter(|_| former == Some(task.id));
+                    self.claimed_at = since.unwrap_or_else(|| self.agent.shared.clock.now());
+                    match self.agent.prepare_worktree(&task).await? {
+                        WorktreeSetup::Ready => {
+                            let mut events = vec![PhaseEvent::Claimed(self.agent.begin_task(&task).await?)];
+                            // A plan from that time still waits for its answer, and so does the teammate.
+                            if since.is_some() && self.awaits_answer().await {
+                                events.push(PhaseEvent::AnswerAwaited);
+                            }
+                            return Ok(events);
+                        }
+                        WorktreeSetup::AlreadyMerged | WorktreeSetup::Failed(_) => {}
+                        WorktreeSetup::Unavailable(reason) => {
+                            self.harness_failed(&reason);
+                            self.report();
+                            return Ok(vec![PhaseEvent::NothingFound]);
+                        }
+                    }
+                }
+                Ok(None) => return Ok(vec![PhaseEvent::NothingFound]),
+                // It waits for a board that cannot be written.
+                Err(error) => {
+                    self.agent.shared.events.warn(self.agent.name(), format!("cannot claim: {error}"));
+                    self.begin_outage("the board", STORE_BACKOFF);
+                    self.report();
+                    return Ok(vec![PhaseEvent::NothingFound]);
+                }
+            }
+        }
+    }
+
+    async fn claim(&mut self) -> Result<Option<Task>, StoreError> {
+        let stores = &self.agent.shared.stores;
+        let claimant = Claimant {
+            name: self.agent.name().to_owned(),
+            capabilities: self.agent.spec.capabilities(),
+            worker: stores.workers.me().to_owned(),
+            lease: None,
+        };
+        if let Some(id) = self.reclaim_first.take() {
+            let claimed = stores.board.claim(id, &claimant).await;
+            if self.agent.shared.reclaim_order.has_tried(&self.agent.spec.name) {
+                // The others may claim now; the lead wakes them.
+                self.agent.shared.reported.notify_one();
+            }
+            if let Ok(task) = claimed {
+                return Ok(Some(task));
+            }
+        }
+        stores.board.claim_next(&claimant).await
+    }
+
+    pub(super) async fn remind(&mut self) -> Result<(), AgentError> {
+        let Some(claim) = self.phase.claim() else { return Ok(()) };
+        let text = format!(
+            "You still hold task {}, and have not reported its result. If it is done, call task_update now: task_id {}, status completed, a result. If not, call the tool for its next step. If you cannot do it, call task_update with status failed and the reason, or pending to give it back. If you end without a report, it counts as a failed attempt.",
+            claim.task, claim.task.0
+        );
+        self.agent.append_message(text).await
+    }
+
+    pub(super) async fn notify_claim_lost(&mut self) -> Result<(), AgentError> {
+        self.turn_control.set_claim(None);
+        let task = match self.lost_claim.take() {
+            Some(id) => self.agent.shared.stores.board.get(id).await.ok(),
+            None => None,
+        };
+        let lost = match &task {
+            Some(task) => {
+                let owner = task.owner.as_ref().map_or_else(String::new, |owner| format!(", {owner}"));
+                format!("Task {} is not yours any more ({}{owner})", task.id, task.status)
+            }
+            None => "Your task is not yours any more".to_owned(),
+        };
+        self.agent.append_message(format!("{lost}: it was taken over or changed. Stop working on it.")).await
+    }
+
+    pub(super) async fn release(&mut self, claim: ClaimRef, because: ReleaseReason) -> Result<(), AgentError> {
+        let shared = Arc::clone(&self.agent.shared);
+        let trouble = self.last_error.as_str();
+        let reason = match because {
+            ReleaseReason::Unfinished => "its teammate ended its work twice without a report".to_owned(),
+            // The error was reported once for all members.
+            ReleaseReason::ModelFailed if trouble.is_empty() => "its teammate's model failed".to_owned(),
+            ReleaseReason::ModelFailed => format!("its teammate's model failed: {trouble}"),
+            ReleaseReason::HarnessFailed => format!("its teammate's tools or workspace failed: {trouble}"),
+            ReleaseReason::CutOff => trouble.to_owned(),
+            ReleaseReason::Stopping if shared.budget.spent().is_some() => "the budget is spent".to_owned(),
+            ReleaseReason::Stopping if *self.permissions.borrow() == Permissions::default() => {
+                "the team stops".to_owned()
+            }
+            ReleaseReason::Stopping => format!("{} stops", self.agent.name()),
+        };
+        let change = Change::Release { reason: reason.clone(), counts: because.counts_as_failure() };
+        let by = Actor::holder(self.agent.name(), claim.attempt);
+        match shared.stores.board.change(claim.task, change, &by).await {
+            Ok(task) => {
+                shared.events.task(&task);
+                if because.counts_as_failure() {
+                    let text = format!("Task {} ({}): {reason}.", task.id, task.subject);
+                    self.notify_lead(MessageType::TaskFailed, text).await;
+                }
+            }
+            // The claim is lost already.
+            Err(StoreError::Refused(_) | StoreError::NoTask(_) | StoreError::InvalidTaskFile { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.turn_control.set_claim(None);
+        Ok(())
+    }
+
+    pub(super) async fn notify_lead_of_model(&self, reason: &str) {
+        if self.agent.name() != LEAD {
+            let released = if self.phase.claim().is_some() { " I released my task and wait." } else { " I wait." };
+            self.notify_lead(MessageType::Message, format!("My model gave no answer: {reason}.{released}")).await;
+        }
+    }
+
+    /// Sends the lead a message. A full inbox or disk must not end a teammate.
+    async fn notify_lead(&self, kind: MessageType, text: String) {
+        let shared = &self.agent.shared;
+        let from = if kind == MessageType::TaskFailed { SYSTEM } else { self.agent.name() };
+        let message = Message::new(kind, from, text, shared.clock.now());
+        if let Err(error) = shared.stores.mailbox.send(LEAD, message).await {
+            shared.events.warn(self.agent.name(), format!("cannot send a message to the lead: {error}"));
+        }
+    }
+
+    pub(super) async fn note_task(&self, id: TaskId) {
+        if let Ok(task) = self.agent.shared.stores.board.get(id).await {
+            self.agent.shared.events.task(&task);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The lead's checks that it still leads, and that no task vanishes from the board without being deleted.
+
+use std::time::Duration;
+
+use super::Lead;
+use crate::domain::dependencies::TaskLookup;
+use crate::domain::name::Name;
+use crate::domain::task::TaskId;
+use crate::ports::{BoardView, LeaderStatus};
+use crate::team::handle::TeamEnd;
+use crate::team::teammate::TeammateCommand;
+
+/// Tasks named in a warning; more are counted.
+const NAMED_MAX: usize = 5;
+
+/// A task that vanished from the board.
+pub(super) struct Vanished {
+    subject: String,
+    is_reported: bool,
+}
+
+impl Lead {
+    /// Checks the lead's lock and record. A lead that lost them stops its members in order, and reclaims nothing.
+    pub(super) async fn check_leadership(&mut self) {
+        match self.shared.stores.workers.leader_status().await {
+            Ok(LeaderStatus::Held) => {}
+            Ok(LeaderStatus::Renewed) => {
+                self.shared.events.warn("lead", "the lead's lock or record was removed; it is restored");
+                let names: Vec<Name> = self.members.teammates().map(|member| member.spec.name.clone()).collect();
+                if let Err(error) = self.shared.stores.mailbox.open_inboxes(&names).await {
+                    self.shared.events.warn("lead", format!("cannot open the inboxes again: {error}"));
+                }
+            }
+            Ok(LeaderStatus::Lost { team, pid }) => {
+                let trouble = format!("Another team, {team} (pid {pid}), leads this workspace now.");
+                self.resign(trouble, TeammateCommand::Stop, self.spec.limits.stop_timeout);
+            }
+            Ok(LeaderStatus::NoWorkspace) => {
+                let folder = self.shared.workspace.display();
+                let trouble = format!("The workspace {folder} is gone: it was removed or moved away.");
+                self.resign(trouble, TeammateCommand::Abort, Duration::ZERO);
+            }
+            Err(error) => tracing::warn!("cannot check the lead's lock: {error}"),
+        }
+    }
+
+    fn resign(&mut self, trouble: String, control: TeammateCommand, within: Duration) {
+        if self.state.has_resigned {
+            return;
+        }
+        self.state.has_resigned = true;
+        self.shared.events.warn("workspace", trouble.as_str());
+        self.session.error = Some(trouble);
+        self.stop(control, within, TeamEnd::LeadershipLost);
+    }
+
+    /// Records which tasks vanished since the view before, apart from those deleted on request.
+    pub(super) async fn note_vanished(&mut self, before: &BoardView) {
+        if before.tasks.keys().eq(self.view.tasks.keys()) {
+            return;
+        }
+        let view = &self.view;
+        self.state.vanished.retain(|id, _| !view.tasks.contains_key(id));
+        let is_gone = |id: &TaskId| !view.tasks.contains_key(id) && !view.is_invalid(*id);
+        let gone: Vec<TaskId> = before.tasks.keys().copied().filter(is_gone).collect();
+        if gone.is_empty() {
+            return;
+        }
+        // A board that cannot tell has lost its record of deletions with the rest.
+        let deleted = self.shared.stores.board.deleted(&gone).await.unwrap_or_default();
+        for id in gone.into_iter().filter(|id| !deleted.contains(id)) {
+            let subject = before.tasks[&id].subject.clone();
+            self.state.vanished.insert(id, Vanished { subject, is_reported: false });
+        }
+    }
+
+    /// Names each vanished task once. A program that replaces a file has had time to do so.
+    pub(super) fn report_vanished(&mut self) {
+        if self.state.vanished.values().all(|vanished| vanished.is_reported) {
+            return;
+        }
+        self.state.vanished.values_mut().for_each(|vanished| vanished.is_reported = true);
+        if let Some(text) = self.vanished() {
+            self.shared.events.warn("board", text);
+        }
+    }
+
+    /// Returns a sentence that names the vanished tasks.
+    pub(in crate::team) fn vanished(&self) -> Option<String> {
+        let vanished = &self.state.vanished;
+        if vanished.is_empty() {
+            return None;
+        }
+        let named: Vec<String> =
+            vanished.iter().take(NAMED_MAX).map(|(id, task)| format!("{id} ({})", task.subject)).collect();
+        let more = match vanished.len().saturating_sub(NAMED_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!("Missing from the board, but not deleted: {}{more}.", named.join(", ")))
+    }
+}

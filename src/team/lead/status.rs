@@ -1,0 +1,221 @@
+//! The lead's reports: the team's status in state file and roster, and the result at the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Lead;
+use crate::domain::event::EventKind;
+use crate::domain::records::{MemberStatus, RosterMember};
+use crate::domain::session::SessionStage;
+use crate::domain::state::{Expected, Mode, SetDesired, StateUpdate};
+use crate::domain::task::{Task, TaskId, TaskStatus};
+use crate::domain::time::UnixMs;
+use crate::team::handle::{TeamEnd, TeamOutcome};
+use crate::team::supervisor::RunningMember;
+use crate::team::teammate::TeammateCommand;
+
+/// Time after which people are told what a session waits for.
+const WAIT_REPORTED_AFTER: Duration = Duration::from_secs(5);
+/// Tasks named in that report; more are left out.
+const WAITS_NAMED_MAX: usize = 4;
+
+fn wait_reason(task: &Task, now: UnixMs) -> String {
+    match (&task.claim, task.not_before) {
+        (Some(_), _) => {
+            format!("{} is claimed by {}", task.id, task.owner.as_deref().unwrap_or("a program outside the team"))
+        }
+        (None, Some(until)) => format!("{} is retried in {} s", task.id, until.since(now).as_secs() + 1),
+        (None, None) => task.id.to_string(),
+    }
+}
+
+impl Lead {
+    pub(in crate::team) fn current_mode(&self) -> Mode {
+        match self.session.stage {
+            SessionStage::Running(mode) | SessionStage::Reporting(mode) => mode,
+            SessionStage::NoSession if self.desired == Mode::Continuous && self.state.stopping.is_none() => {
+                Mode::Continuous
+            }
+            SessionStage::NoSession => Mode::Pause,
+        }
+    }
+
+    /// Sets the desired state. An end of a mode that is not written yet counts as written.
+    pub(super) fn set_desired(&mut self, desired: Mode, note: &str) {
+        let is_ended =
+            self.state.unwritten_end.as_ref().is_some_and(|end| end.only_if == Some(Expected::Mode(desired)));
+        let desired = if is_ended { Mode::Pause } else { desired };
+        if desired == self.desired {
+            return;
+        }
+        if self.desired == Mode::Pause {
+            // The person may have fixed the cause of an outage.
+            let unusable =
+                self.members.by_name.values().filter(|member| member.exit_reason.is_none() && !member.is_usable());
+            unusable.for_each(|member| member.send(TeammateCommand::Retry));
+        }
+        self.desired = desired;
+        let current = self.current_mode();
+        self.shared.events.fact(EventKind::ModeChanged { desired, current, note: note.to_owned() });
+    }
+
+    /// Reports once what a session waits for if no member works, because nothing else would show it.
+    pub(super) fn report_waiting(&mut self) {
+        let now = self.shared.clock.now();
+        if !matches!(self.session.stage, SessionStage::Running(_))
+            || self.members.by_name.values().any(RunningMember::is_working)
+        {
+            self.state.waits_for = None;
+            return;
+        }
+        let waits = |task: &&Arc<Task>| match task.status {
+            TaskStatus::InProgress => task.claim.is_some(),
+            TaskStatus::Pending => task.not_before.is_some_and(|until| until > now),
+            _ => false,
+        };
+        let tasks: Vec<&Arc<Task>> = self.view.tasks.values().filter(waits).collect();
+        let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
+        match &mut self.state.waits_for {
+            Some((known, since, is_reported)) if *known == ids => {
+                if *is_reported || ids.is_empty() || since.elapsed() < WAIT_REPORTED_AFTER {
+                    return;
+                }
+                *is_reported = true;
+            }
+            other => {
+                *other = Some((ids, Instant::now(), false));
+                return;
+            }
+        }
+        let named: Vec<String> = tasks.iter().take(WAITS_NAMED_MAX).map(|task| wait_reason(task, now)).collect();
+        let more = if tasks.len() > WAITS_NAMED_MAX { ", …" } else { "" };
+        self.shared.events.warn("session", format!("waits, because {}{more}", named.join(", ")));
+    }
+
+    pub(super) async fn write_heartbeat(&mut self) {
+        if let Err(error) = self.worker.write().await {
+            tracing::warn!("cannot write the worker's record: {error}");
+        }
+        self.report(true).await;
+    }
+
+    /// Reports the team's status if it changed, or as a heartbeat.
+    pub(super) async fn report(&mut self, is_heartbeat: bool) {
+        let report = self.live.report(self, is_heartbeat.then(|| self.shared.clock.now()));
+        if self.state.last_report.as_ref() == Some(&report) {
+            return;
+        }
+        self.state.last_report = Some(report.clone());
+        let update = StateUpdate { report: Some(report), desired: None };
+        match self.shared.stores.state.update(update).await {
+            Ok(state) => self.set_desired(state.desired, &state.note),
+            Err(error) => self.report_state_file(error.to_string()),
+        }
+    }
+
+    /// Writes the members whose phase changed since the last report into the roster.
+    pub(super) async fn report_roster(&mut self) {
+        let rows: Vec<RosterMember> = self
+            .members
+            .changed_since(self.state.roster_round)
+            .map(|member| RosterMember {
+                name: member.spec.name.to_string(),
+                role: member.spec.role.clone(),
+                status: match () {
+                    () if member.has_stopped() => MemberStatus::Shutdown,
+                    () if member.is_working() => MemberStatus::Working,
+                    () => MemberStatus::Idle,
+                },
+            })
+            .collect();
+        match self.shared.stores.roster.report(self.spec.name.as_str(), &rows).await {
+            Ok(()) => self.state.roster_round = self.members.generation(),
+            // Written with the next change, or at the end.
+            Err(error) => self.shared.events.warn("roster", error.to_string()),
+        }
+    }
+
+    /// Ends the team once the budget is spent: nothing new starts, running turns finish within their reservations. A later launch
+    /// with a larger budget continues.
+    pub(super) async fn check_budget(&mut self) {
+        let Some(spent) = self.shared.budget.spent().filter(|_| self.state.stopping.is_none()) else { return };
+        self.shared.events.fact(EventKind::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
+        self.stop(TeammateCommand::Stop, self.spec.limits.stop_timeout, TeamEnd::BudgetSpent);
+        if self.desired != Mode::Pause {
+            self.end_mode(self.desired, &spent.state_note().to_file_text()).await;
+        }
+    }
+
+    /// Ends the current mode, unless the person chose another one meanwhile.
+    pub(in crate::team) async fn end_mode(&mut self, ended: Mode, note: &str) {
+        self.state.unwritten_end = Some(SetDesired {
+            mode: Mode::Pause,
+            by: "agent".to_owned(),
+            note: note.to_owned(),
+            only_if: Some(Expected::Mode(ended)),
+        });
+        self.write_end().await;
+    }
+
+    /// Writes the end of a mode. If that fails, the team behaves as if it were written and retries at each poll.
+    pub(super) async fn write_end(&mut self) {
+        let Some(desired) = self.state.unwritten_end.clone() else { return };
+        let note = desired.note.clone();
+        let update = StateUpdate { report: Some(self.live.report(self, None)), desired: Some(desired) };
+        match self.shared.stores.state.update(update).await {
+            Ok(state) => {
+                self.state.unwritten_end = None;
+                self.set_desired(state.desired, &state.note);
+            }
+            Err(error) => {
+                self.shared.events.warn("agent_state.json", format!("cannot end the mode: {error}"));
+                self.set_desired(self.desired, &note);
+            }
+        }
+    }
+
+    /// Leaves state, roster and record as a later launch expects them.
+    pub(super) async fn finish(mut self, end: TeamEnd) -> TeamOutcome {
+        self.members.refresh_status();
+        self.report_roster().await;
+        self.session.stage = SessionStage::NoSession;
+        self.state.last_report = None;
+        self.desired = Mode::Pause;
+        let update =
+            StateUpdate { report: Some(self.live.report(&self, Some(self.shared.clock.now()))), desired: None };
+        if let Err(error) = self.shared.stores.state.update(update).await {
+            tracing::warn!("cannot write agent_state.json: {error}");
+        }
+        // The record then has no running commands, so that it can go with the worker.
+        if let Err(error) = self.worker.write().await {
+            tracing::warn!("cannot write the worker's record: {error}");
+        }
+        self.poll_board().await;
+        if let (TeamEnd::BudgetSpent, Some(spent)) = (end, self.shared.budget.spent()) {
+            self.session.error = Some(format!("{}.", with_capital(&spent.to_string())));
+        }
+        let reason = match (end, &self.session.error) {
+            (TeamEnd::Interrupted, _) => "on request".to_owned(),
+            (TeamEnd::BudgetSpent, _) => "its budget is spent".to_owned(),
+            (TeamEnd::LeadershipLost, trouble) => trouble.clone().unwrap_or_else(|| "it could not continue".to_owned()),
+            // The end of the session has named what went wrong.
+            (TeamEnd::SessionOver, _) => "its session is over".to_owned(),
+        };
+        self.shared.events.fact(EventKind::TeamStopped { team: self.spec.name.to_string(), reason });
+        self.shared.budget.flush().await;
+        self.shared.events.flush().await;
+        TeamOutcome {
+            end,
+            tally: self.task_counts(),
+            summary: self.session.summary.clone(),
+            error: self.session.error.clone(),
+        }
+    }
+}
+
+fn with_capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}

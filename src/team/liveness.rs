@@ -1,0 +1,137 @@
+//! A teammate's signs of life: its last progress, its current activity with a time limit, and its claim. The teammate's loop
+//! writes them and the lead reads them; a model never does.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::phase::ClaimRef;
+
+/// A teammate's current activity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Activity {
+    /// Its model is asked and may stream.
+    AskingModel,
+    /// It waits before the next request: the time and the reason.
+    RetryingModel(Arc<str>),
+    /// Others' requests must leave enough of the budget first.
+    WaitingForBudget,
+    /// The disk is full.
+    WaitingForDisk,
+    /// A tool runs, possibly a command.
+    RunningTool,
+    /// Its worktree is created.
+    CreatingWorktree,
+}
+
+/// The signs of life of one teammate.
+#[derive(Debug)]
+pub struct Progress {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Clone)]
+struct State {
+    at: Instant,
+    busy: Option<Current>,
+    claim: Option<ClaimRef>,
+}
+
+#[derive(Debug, Clone)]
+struct Current {
+    what: Activity,
+    bound: Duration,
+    until: Instant,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { state: Mutex::new(State { at: Instant::now(), busy: None, claim: None }) }
+    }
+}
+
+impl Progress {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records progress.
+    pub fn record_activity(&self) {
+        self.state().at = Instant::now();
+    }
+
+    /// Starts an activity that may take up to `bound`. When the result is dropped, the activity before it continues.
+    pub fn start_activity(&self, activity: Activity, bound: Duration) -> ActivityGuard<'_> {
+        let mut state = self.state();
+        state.at = Instant::now();
+        let current = Current { what: activity, bound, until: state.at + bound };
+        ActivityGuard { before: state.busy.replace(current), progress: self }
+    }
+
+    /// Records progress within the current activity, and starts its time limit again.
+    pub fn renew(&self) {
+        let mut state = self.state();
+        let now = Instant::now();
+        state.at = now;
+        if let Some(current) = &mut state.busy {
+            current.until = now + current.bound;
+        }
+    }
+
+    /// Returns the current activity.
+    #[must_use]
+    pub fn activity(&self) -> Option<Activity> {
+        self.state().busy.as_ref().map(|current| current.what.clone())
+    }
+
+    /// Sets the claim.
+    pub fn set_claim(&self, claim: Option<ClaimRef>) {
+        self.state().claim = claim;
+    }
+
+    /// Returns the claim.
+    #[must_use]
+    pub fn claim(&self) -> Option<ClaimRef> {
+        self.state().claim
+    }
+
+    /// Returns the time since the last progress.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.state().at.elapsed()
+    }
+
+    /// Returns the time since the last progress, or `None` if silence is normal: a command runs, or a limit is waited for.
+    #[must_use]
+    pub fn silent_for(&self) -> Option<Duration> {
+        let state = self.state();
+        let is_expected =
+            matches!(state.busy.as_ref().map(|current| &current.what), None | Some(Activity::AskingModel));
+        is_expected.then(|| state.at.elapsed())
+    }
+
+    /// Returns true if its activity is over its time limit, or if it made no progress for `stall_timeout` without an activity.
+    #[must_use]
+    pub fn is_stalled(&self, stall_timeout: Duration) -> bool {
+        let state = self.state();
+        match &state.busy {
+            Some(current) => Instant::now() > current.until,
+            None => state.at.elapsed() > stall_timeout,
+        }
+    }
+}
+
+/// Ends an activity when dropped.
+pub struct ActivityGuard<'a> {
+    progress: &'a Progress,
+    before: Option<Current>,
+}
+
+impl Drop for ActivityGuard<'_> {
+    fn drop(&mut self) {
+        let mut state = self.progress.state();
+        state.busy = self.before.take();
+        state.at = Instant::now();
+    }
+}

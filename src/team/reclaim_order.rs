@@ -1,0 +1,43 @@
+//! The order of claims after a restart: each teammate reclaims the task it held before, and the others wait, for a limited time,
+//! until it has tried. So no teammate claims a task that another one knows.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::name::Name;
+
+/// The longest wait of the others, from the first claim on.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// The teammates that claim first.
+#[derive(Debug, Default)]
+pub struct ReclaimOrder {
+    waited_for: Mutex<HashSet<Name>>,
+    since: OnceLock<Instant>,
+}
+
+impl ReclaimOrder {
+    /// Creates an order in which these teammates claim first.
+    pub fn of(names: impl IntoIterator<Item = Name>) -> Self {
+        Self { waited_for: Mutex::new(names.into_iter().collect()), since: OnceLock::new() }
+    }
+
+    fn waited_for(&self) -> MutexGuard<'_, HashSet<Name>> {
+        self.waited_for.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if another teammate has to try first.
+    pub fn has_others(&self, name: &Name) -> bool {
+        let since = *self.since.get_or_init(Instant::now);
+        since.elapsed() < WAIT_MAX && self.waited_for().iter().any(|other| other != name)
+    }
+
+    /// Records that this teammate has tried. Returns true if it was the last one that others waited for.
+    pub fn has_tried(&self, name: &Name) -> bool {
+        let mut waited_for = self.waited_for();
+        waited_for.remove(name) && waited_for.is_empty()
+    }
+}

@@ -1,0 +1,498 @@
+//! Starts, watches and restarts the members of this process. `lead` decides when a member works or stops.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+
+use super::agent::{Agent, AgentError, AgentParts, AgentServices};
+use super::cancellation::TurnControl;
+use super::heartbeat::WorkerReporter;
+use super::liveness::Progress;
+use super::retry_on_full::RetryOnFull;
+use super::spec::MemberSpec;
+use super::teammate::{Permissions, Teammate, TeammateCommand, TeammateStatus};
+use crate::domain::event::EventKind;
+use crate::domain::name::{LEAD, Name};
+use crate::domain::phase::{ClaimRef, Phase};
+use crate::domain::task::TaskId;
+use crate::domain::time::UnixMs;
+use crate::ports::{ModelClient, ModelSpec, ToolSpec};
+use crate::tools::{CommandRegistry, TeamControl, Tool, ToolContext, ToolLimits};
+
+const REVIEW_TOOL: &str = "review";
+/// Commands queued for one member. Any command, and a full queue too, makes it poll its stores.
+const COMMANDS_WAITING_MAX: usize = 64;
+/// The wait before the first restart; each further wait is twice as long.
+const RESPAWN_WAIT_FIRST: Duration = Duration::from_millis(250);
+
+/// Creates the client of a member's model.
+pub type ModelConnector = Arc<dyn Fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String> + Send + Sync>;
+/// Creates a member's tools; the flag is true for the lead.
+pub type ToolFactory = Arc<dyn Fn(bool) -> Vec<Arc<dyn Tool>> + Send + Sync>;
+
+/// A member that was started.
+pub struct RunningMember {
+    pub spec: MemberSpec,
+    /// Its role and its configured capabilities.
+    pub capabilities: Vec<String>,
+    /// True if a model plans its steps; false for `runbook`.
+    pub is_llm: bool,
+    pub status: watch::Receiver<TeammateStatus>,
+    /// Its signs of life, as the harness sees them.
+    pub progress: Arc<Progress>,
+    /// The start of its current phase.
+    pub since: UnixMs,
+    /// The reason why it ended for good; empty after a requested stop.
+    pub exit_reason: Option<String>,
+    /// The number of restarts.
+    pub respawns: u32,
+    commands: mpsc::Sender<TeammateCommand>,
+    task_handle: AbortHandle,
+    /// Phase and exit reason that [`Supervisor::refresh_status`] found last.
+    recorded_phase: (Option<Phase>, Option<String>),
+    /// The generations in which it last changed at all, and last changed its phase.
+    activity: u64,
+    changed_at: u64,
+    /// Its report and poll counts at the last wake-up: unchanged until it has polled.
+    woken_at: Option<(u64, u64)>,
+    lost_claim_sent: Option<ClaimRef>,
+    /// A person asked it to stop after its turn, and it has not read that yet.
+    pub is_to_stop: bool,
+    /// It was told to stop, so it is not restarted, however it ends.
+    pub is_stopping: bool,
+}
+
+impl RunningMember {
+    /// Returns true if it waits for work.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.exit_reason.is_none() && matches!(self.status.borrow().phase, Phase::Idle { .. } | Phase::OnCall)
+    }
+
+    /// Returns true in WORK, while it waits for an approval, and while it stops.
+    #[must_use]
+    pub fn is_working(&self) -> bool {
+        let phase = self.status.borrow().phase;
+        self.exit_reason.is_none()
+            && matches!(phase, Phase::Work { .. } | Phase::Waiting { .. } | Phase::Stopping { .. })
+    }
+
+    /// Returns true if it has ended or has nothing left to do.
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        self.exit_reason.is_some() || self.status.borrow().phase == Phase::Stopped
+    }
+
+    /// Returns true if it holds a task and waits for an approval.
+    #[must_use]
+    pub fn waits_for_answer(&self) -> bool {
+        self.exit_reason.is_none() && matches!(self.status.borrow().phase, Phase::Waiting { .. })
+    }
+
+    /// Returns true if it may have changed after that generation. A working member always may: its progress changes without a
+    /// report.
+    #[must_use]
+    pub fn has_changed_since(&self, generation: u64) -> bool {
+        self.activity > generation || matches!(self.recorded_phase.0, Some(Phase::Work { .. } | Phase::Stopping { .. }))
+    }
+
+    /// Records its current status. Returns true if its phase changed.
+    fn record_status(&mut self, generation: u64, now: UnixMs) -> bool {
+        let has_reported = self.status.has_changed().unwrap_or(self.exit_reason.is_none());
+        if !has_reported && self.recorded_phase.0.is_some() && self.recorded_phase.1 == self.exit_reason {
+            return false;
+        }
+        let reported = self.status.borrow_and_update().phase;
+        let phase = if self.exit_reason.is_some() { Phase::Stopped } else { reported };
+        let has_new_phase = self.recorded_phase.0.is_none_or(|before| before.word() != phase.word());
+        self.recorded_phase = (Some(phase), self.exit_reason.clone());
+        self.activity = generation;
+        if has_new_phase {
+            (self.since, self.changed_at) = (now, generation);
+        }
+        has_new_phase
+    }
+
+    /// Returns true if it can do tasks, now or after a wait: it lives, and its model is not out of reach.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.exit_reason.is_none() && self.status.borrow().outage.is_none()
+    }
+
+    /// Returns true if it is idle and could start work now.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.is_idle() && {
+            let status = self.status.borrow();
+            status.outage.is_none() && !status.is_in_outage
+        }
+    }
+
+    /// Returns the reason why it cannot work, if there is one.
+    #[must_use]
+    pub fn unusable_reason(&self) -> Option<String> {
+        let reason = self.exit_reason.clone().or_else(|| self.status.borrow().outage.clone());
+        reason.filter(|reason| !reason.is_empty())
+    }
+
+    /// Returns false before its first report: it holds no claim yet, and has received no command.
+    fn has_started(&self) -> bool {
+        self.status.borrow().reports > 0
+    }
+
+    /// Sends a command. If the queue is full, the member polls anyway; a compaction's sender learns that it was not delivered.
+    pub fn send(&self, command: TeammateCommand) {
+        if let Err(mpsc::error::TrySendError::Full(command)) = self.commands.try_send(command)
+            && !matches!(command, TeammateCommand::Poll | TeammateCommand::Compact(_))
+        {
+            // A stop must not be lost, so the member's task is aborted instead.
+            self.task_handle.abort();
+        }
+    }
+
+    /// Tells it once that it lost this claim.
+    pub fn send_claim_lost(&mut self, claim: ClaimRef) {
+        if self.lost_claim_sent.replace(claim) != Some(claim) {
+            self.send(TeammateCommand::ClaimLost(claim));
+        }
+    }
+
+    /// Tells it to stop. A member that has not started yet is aborted.
+    pub fn stop(&mut self, command: TeammateCommand) {
+        self.is_stopping = true;
+        self.send(command);
+        if !self.has_started() {
+            self.task_handle.abort();
+        }
+    }
+
+    /// Aborts its task, whatever it is doing.
+    pub fn abort(&self) {
+        self.task_handle.abort();
+    }
+
+    /// Tells it to poll, unless it was told before and has not polled since.
+    pub fn wake(&mut self) -> bool {
+        let answered = {
+            let status = self.status.borrow();
+            (status.reports, status.polls)
+        };
+        if self.woken_at == Some(answered) {
+            return false;
+        }
+        self.woken_at = Some(answered);
+        self.send(TeammateCommand::Poll);
+        true
+    }
+
+    /// Lets [`Self::wake`] wake it again, even if it has not answered.
+    pub fn reset_wake_throttle(&mut self) {
+        self.woken_at = None;
+    }
+}
+
+/// The end of a member.
+pub struct MemberExit {
+    pub name: Name,
+    /// The reason; `None` after a requested stop.
+    pub reason: Option<String>,
+    /// The claim it held at its end.
+    pub claim: Option<ClaimRef>,
+    /// True if a store failed, which is not the fault of its task.
+    pub by_harness: bool,
+}
+
+/// The members of this process.
+pub struct Supervisor {
+    /// All members by name; the lead only if it has a model.
+    pub by_name: BTreeMap<Name, RunningMember>,
+    shared: Arc<AgentServices>,
+    exits: JoinSet<Result<(), AgentError>>,
+    names: HashMap<Id, Name>,
+    connect: ModelConnector,
+    tool_factory: ToolFactory,
+    /// The team, as the lead's tools reach it.
+    pub control: Arc<dyn TeamControl>,
+    worker: Arc<WorkerReporter>,
+    permissions: PermissionReceivers,
+    stalled: HashMap<Id, &'static str>,
+    /// The tool descriptions for models; members with the same tools share one.
+    tool_specs: Vec<Arc<[ToolSpec]>>,
+    /// The number of calls of [`Self::refresh_status`].
+    generation: u64,
+}
+
+/// Receivers of the current permissions.
+#[derive(Clone)]
+pub struct PermissionReceivers {
+    /// For teammates.
+    pub teammates: watch::Receiver<Permissions>,
+    /// For the lead.
+    pub lead: watch::Receiver<Permissions>,
+}
+
+/// Everything needed to start a member.
+pub struct SpawnContext {
+    /// Creates model clients.
+    pub connect: ModelConnector,
+    /// Creates tools.
+    pub tool_factory: ToolFactory,
+    /// The team, as the lead's tools reach it.
+    pub control: Arc<dyn TeamControl>,
+    /// Records commands and heartbeats.
+    pub worker: Arc<WorkerReporter>,
+    /// The current permissions of members.
+    pub permissions: PermissionReceivers,
+}
+
+/// The channels and start values of a new member.
+struct MemberChannels {
+    commands: mpsc::Receiver<TeammateCommand>,
+    status: watch::Sender<TeammateStatus>,
+    reclaim_first: Option<TaskId>,
+    respawns: u32,
+}
+
+impl Supervisor {
+    /// Creates a supervisor without members.
+    #[must_use]
+    pub fn new(shared: Arc<AgentServices>, spawn: SpawnContext) -> Self {
+        let SpawnContext { connect, tool_factory, control, worker, permissions } = spawn;
+        Self {
+            by_name: BTreeMap::new(),
+            shared,
+            exits: JoinSet::new(),
+            names: HashMap::new(),
+            connect,
+            tool_factory,
+            control,
+            worker,
+            permissions,
+            stalled: HashMap::new(),
+            tool_specs: Vec::new(),
+            generation: 0,
+        }
+    }
+
+    /// Starts a member, or restarts one that ended. `reclaim_first` is the task that it held before.
+    ///
+    /// # Errors
+    /// The model's settings are wrong, or a member of that name is running.
+    pub fn spawn(&mut self, spec: MemberSpec, reclaim_first: Option<TaskId>, respawns: u32) -> Result<(), String> {
+        let name = spec.name.clone();
+        let before = self.by_name.get(&name);
+        if before.is_some_and(|member| member.exit_reason.is_none()) {
+            return Err(format!("`{name}` is running already"));
+        }
+        let model = (self.connect)(&spec.model)?;
+        let is_llm = model.is_llm();
+        let progress = before.map_or_else(Arc::default, |member| Arc::clone(&member.progress));
+        progress.set_claim(None);
+        progress.record_activity();
+        let prompts_answered = before.map_or(0, |member| member.status.borrow().prompts_answered);
+        let goals_done = before.map_or_else(Default::default, |member| member.status.borrow().goals_done.clone());
+        let (status_tx, status) =
+            watch::channel(TeammateStatus { prompts_answered, goals_done, ..TeammateStatus::default() });
+        let (commands, received) = mpsc::channel(COMMANDS_WAITING_MAX);
+        let task_handle = self.start(
+            &spec,
+            model,
+            Arc::clone(&progress),
+            MemberChannels { commands: received, status: status_tx, reclaim_first, respawns },
+        );
+        self.names.insert(task_handle.id(), name.clone());
+        let member = RunningMember {
+            capabilities: spec.capabilities(),
+            is_llm,
+            spec,
+            status,
+            progress,
+            since: self.shared.clock.now(),
+            exit_reason: None,
+            respawns,
+            commands,
+            task_handle,
+            recorded_phase: (None, None),
+            activity: 0,
+            changed_at: 0,
+            woken_at: None,
+            lost_claim_sent: None,
+            is_to_stop: false,
+            is_stopping: false,
+        };
+        if respawns == 0 {
+            let role = member.spec.role.clone();
+            self.shared.events.fact(EventKind::TeammateSpawned { teammate: name.to_string(), role });
+        }
+        self.by_name.insert(name, member);
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        spec: &MemberSpec,
+        model: Arc<dyn ModelClient>,
+        progress: Arc<Progress>,
+        channels: MemberChannels,
+    ) -> AbortHandle {
+        let is_lead = spec.name.as_str() == LEAD;
+        let permissions = if is_lead { self.permissions.lead.clone() } else { self.permissions.teammates.clone() };
+        let turn_control = TurnControl::new(Arc::clone(&progress));
+        let retry = RetryOnFull::new(Arc::clone(&self.shared.disk), Arc::clone(&turn_control), Arc::clone(&progress));
+        let shared = Arc::new(AgentServices { stores: retry.stores(&self.shared.stores), ..(*self.shared).clone() });
+        let registry = retry.commands(self.worker.register(spec.name.as_str(), Arc::clone(&progress)));
+        let mut context = self.tool_context(spec, &shared, registry, turn_control.claim_receiver());
+        context.is_runbook = !model.is_llm();
+        let mut tools = (self.tool_factory)(is_lead);
+        // Without reviews, no request needs to carry the description of that tool.
+        tools.retain(|tool| shared.review.is_some() || tool.spec().name != REVIEW_TOOL);
+        let tool_specs = self.specs_of(&tools);
+        let parts =
+            AgentParts { spec: spec.clone(), model, tools, tool_specs, context, control: turn_control, progress };
+        let MemberChannels { commands, status, reclaim_first, respawns } = channels;
+        let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
+        self.exits.spawn(async move {
+            tokio::time::sleep(wait).await;
+            let agent = Agent::resume(parts, shared).await?;
+            Teammate::new(agent, commands, status, permissions, reclaim_first).run().await
+        })
+    }
+
+    fn specs_of(&mut self, tools: &[Arc<dyn Tool>]) -> Arc<[ToolSpec]> {
+        let specs: Vec<ToolSpec> = tools.iter().map(|tool| tool.spec()).collect();
+        if let Some(known) = self.tool_specs.iter().find(|known| known[..] == specs[..]) {
+            return Arc::clone(known);
+        }
+        let specs: Arc<[ToolSpec]> = specs.into();
+        self.tool_specs.push(Arc::clone(&specs));
+        specs
+    }
+
+    fn tool_context(
+        &self,
+        spec: &MemberSpec,
+        shared: &AgentServices,
+        commands: Arc<dyn CommandRegistry>,
+        claim: watch::Receiver<Option<(TaskId, u32)>>,
+    ) -> ToolContext {
+        ToolContext {
+            name: spec.name.clone(),
+            role: spec.role.clone(),
+            capabilities: spec.capabilities(),
+            team: shared.team.clone(),
+            is_lead: spec.name.as_str() == LEAD,
+            claim,
+            stores: shared.stores.clone(),
+            clock: Arc::clone(&shared.clock),
+            workspace: shared.workspace.clone(),
+            control_files: Arc::clone(&shared.control_files),
+            boundaries: Arc::default(),
+            is_runbook: false,
+            task_worktree: None,
+            read_only: None,
+            review: shared.review.clone(),
+            sandbox: shared.sandbox.clone(),
+            commands,
+            limits: ToolLimits {
+                command_timeout: shared.limits.command_timeout,
+                command_timeout_max: shared.limits.command_timeout_max,
+                output_bytes_max: shared.limits.tool_output_bytes_max,
+            },
+            control: Arc::clone(&self.control),
+            events: shared.events.facts(),
+            todos: Arc::new(Mutex::new(String::new())),
+        }
+    }
+
+    /// Waits for the end of a member; waits forever if none is running.
+    pub async fn next_exit(&mut self) -> MemberExit {
+        loop {
+            match self.exits.join_next_with_id().await {
+                Some(Ok((id, outcome))) => {
+                    self.stalled.remove(&id);
+                    let by_harness = matches!(outcome, Err(AgentError::Store(_)));
+                    let reason = outcome.err().map(|error| error.to_string());
+                    if let Some(exit) = self.remove_exited(id, reason, by_harness) {
+                        return exit;
+                    }
+                }
+                Some(Err(error)) => {
+                    let reason = self.stalled.remove(&error.id()).map_or_else(|| exit_reason(&error), str::to_owned);
+                    if let Some(exit) = self.remove_exited(error.id(), Some(reason), false) {
+                        return exit;
+                    }
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    fn remove_exited(&mut self, id: Id, reason: Option<String>, by_harness: bool) -> Option<MemberExit> {
+        let name = self.names.remove(&id)?;
+        let member = self.by_name.get_mut(&name)?;
+        let claim = member.progress.claim();
+        member.progress.set_claim(None);
+        member.exit_reason = Some(reason.clone().unwrap_or_default());
+        Some(MemberExit { name, reason, claim, by_harness })
+    }
+
+    /// Aborts members without progress; [`Supervisor::next_exit`] then returns each.
+    pub fn end_stalled(&mut self) {
+        let stall_timeout = self.shared.limits.stall_timeout;
+        let can_hang = |member: &&RunningMember| {
+            member.exit_reason.is_none() && (member.is_working() || member.progress.claim().is_some())
+        };
+        for member in self.by_name.values().filter(can_hang) {
+            if member.progress.is_stalled(stall_timeout) {
+                self.stalled.insert(member.task_handle.id(), "it hung: no progress within the time limit");
+                member.task_handle.abort();
+            }
+        }
+    }
+
+    /// Returns true if no member is running.
+    #[must_use]
+    pub fn all_exited(&self) -> bool {
+        self.by_name.values().all(|member| member.exit_reason.is_some())
+    }
+
+    /// Updates the recorded phases and their start times. Returns true if a phase changed.
+    pub fn refresh_status(&mut self) -> bool {
+        let now = self.shared.clock.now();
+        self.generation += 1;
+        let mut changed = false;
+        for member in self.by_name.values_mut() {
+            changed |= member.record_status(self.generation, now);
+        }
+        changed
+    }
+
+    /// Returns the number of calls of [`Self::refresh_status`].
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Returns the teammates whose phase changed after that generation.
+    pub fn changed_since(&self, generation: u64) -> impl Iterator<Item = &RunningMember> {
+        self.teammates().filter(move |member| member.changed_at > generation)
+    }
+
+    /// Returns all members but the lead.
+    pub fn teammates(&self) -> impl Iterator<Item = &RunningMember> + Clone {
+        self.by_name.values().filter(|member| member.spec.name.as_str() != LEAD)
+    }
+
+    /// Returns the lead, if it has a model.
+    #[must_use]
+    pub fn lead(&self) -> Option<&RunningMember> {
+        self.by_name.values().find(|member| member.spec.name.as_str() == LEAD)
+    }
+}
+
+fn exit_reason(error: &JoinError) -> String {
+    if error.is_panic() { "it panicked".to_owned() } else { "its task was aborted".to_owned() }
+}

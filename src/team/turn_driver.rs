@@ -1,0 +1,182 @@
+//! Runs a teammate's turns and compactions, and meanwhile receives commands, which decide how soon they must end.
+
+use super::agent::{AgentError, TurnOutcome};
+use super::cancellation::StopLevel;
+use super::teammate::{Teammate, TeammateCommand};
+use crate::domain::phase::{self, ClaimRef, Phase, PhaseEvent};
+
+/// The kind of a run between two waits for commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TurnKind {
+    /// A turn.
+    Turn,
+    /// The last report of a teammate that stops.
+    Report,
+    /// A compaction that a person requested.
+    Compaction,
+}
+
+/// The commands that ended a run early.
+#[derive(Default)]
+struct Interruption {
+    /// A stop request during something other than a turn.
+    is_asked_to_stop: bool,
+    claim_lost: Option<ClaimRef>,
+    is_aborted: bool,
+    /// Its mail has a stop request, and must be read next.
+    has_stop_request: bool,
+}
+
+impl Teammate {
+    /// Runs a turn to its end.
+    pub(super) async fn run_turn(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        // A teammate that stops between two turns may only report.
+        let is_stopping = match self.phase {
+            Phase::Work { .. } => false,
+            Phase::Stopping { .. } => true,
+            _ => return Ok(Vec::new()),
+        };
+        if !is_stopping {
+            self.turn_control.set_level(StopLevel::Run);
+        }
+        let kind = if is_stopping { TurnKind::Report } else { TurnKind::Turn };
+        let (interruption, outcomes) = self.drive(kind).await?;
+        self.events_of_turn(interruption, outcomes).await
+    }
+
+    /// Returns true if a compaction was requested and may start.
+    pub(super) fn has_pending_compaction(&self) -> bool {
+        !self.compaction_replies.is_empty() && !matches!(self.phase, Phase::Stopping { .. } | Phase::Stopped)
+    }
+
+    /// Compacts the context on request: between two turns, or while it is idle.
+    pub(super) async fn compact(&mut self) -> Result<Vec<PhaseEvent>, AgentError> {
+        self.turn_control.set_level(StopLevel::Run);
+        let (interruption, _) = self.drive(TurnKind::Compaction).await?;
+        let mut events = vec![PhaseEvent::Compacted];
+        if self.is_idle() {
+            // Poll commands were ignored meanwhile.
+            events.push(self.poll());
+        } else if interruption.has_stop_request {
+            events.extend(self.read_inbox().await?);
+        }
+        if let Some(lost) = interruption.claim_lost {
+            self.lost_claim = Some(lost.task);
+            events.push(PhaseEvent::ClaimLost);
+        }
+        if interruption.is_asked_to_stop || interruption.is_aborted {
+            events.push(PhaseEvent::StopRequested);
+        }
+        Ok(events)
+    }
+
+    /// Runs one part to its end, and receives commands meanwhile.
+    async fn drive(&mut self, kind: TurnKind) -> Result<(Interruption, Vec<TurnOutcome>), AgentError> {
+        let mut interruption = Interruption::default();
+        let outcomes = {
+            let replies =
+                if kind == TurnKind::Compaction { std::mem::take(&mut self.compaction_replies) } else { Vec::new() };
+            let Self {
+                agent,
+                commands,
+                turn_control,
+                phase,
+                status,
+                prompts,
+                limits,
+                compaction_replies: compactions_asked,
+                ..
+            } = self;
+            let turn = async {
+                match kind {
+                    TurnKind::Turn => agent.turn().await,
+                    TurnKind::Report => agent.report_if_done().await,
+                    TurnKind::Compaction => agent.compact_as_asked().await.map(|done| {
+                        // The requester may be gone.
+                        replies.iter().for_each(|reply| drop(reply.try_send(done.clone())));
+                        Vec::new()
+                    }),
+                }
+            };
+            tokio::pin!(turn);
+            loop {
+                // Commands from before the turn come first.
+                let command = tokio::select! {
+                    biased;
+                    command = commands.recv() => command.unwrap_or(TeammateCommand::Abort),
+                    outcomes = &mut turn => break outcomes?,
+                };
+                match command {
+                    TeammateCommand::Abort => {
+                        interruption.is_aborted = true;
+                        turn_control.request_stop(StopLevel::Abort);
+                    }
+                    TeammateCommand::ClaimLost(lost) if turn_control.claim() == Some(lost) => {
+                        interruption.claim_lost = Some(lost);
+                        turn_control.set_claim(None);
+                        turn_control.request_stop(StopLevel::ClaimLost);
+                    }
+                    TeammateCommand::Compact(reply) => compactions_asked.push(reply),
+                    TeammateCommand::Stop
+                        if matches!(phase, Phase::Idle { .. } | Phase::OnCall | Phase::Waiting { .. }) =>
+                    {
+                        interruption.is_asked_to_stop = true;
+                        turn_control.request_stop(StopLevel::FinishTurn);
+                    }
+                    TeammateCommand::Stop => {
+                        *phase = phase::step(*phase, PhaseEvent::StopRequested, *limits)?.0;
+                        turn_control.request_stop(StopLevel::FinishTurn);
+                        status.send_modify(|status| status.phase = *phase);
+                        // The model may be slow, and people should see at once that the request arrived.
+                        tracing::debug!("a teammate finishes its turn and then stops");
+                    }
+                    TeammateCommand::ReadInbox => {
+                        interruption.has_stop_request = true;
+                        turn_control.request_stop(StopLevel::Abort);
+                    }
+                    TeammateCommand::Prompt(prompt) => prompts.push_back(prompt),
+                    TeammateCommand::ClaimLost(_) | TeammateCommand::Poll | TeammateCommand::Retry => {}
+                }
+            }
+        };
+        Ok((interruption, outcomes))
+    }
+
+    async fn events_of_turn(
+        &mut self,
+        interruption: Interruption,
+        outcomes: Vec<TurnOutcome>,
+    ) -> Result<Vec<PhaseEvent>, AgentError> {
+        let model_failed = outcomes.iter().any(|outcome| matches!(outcome, TurnOutcome::ModelFailed { .. }));
+        if !model_failed {
+            (self.model_failures, self.outage, self.outage_until) = (0, None, None);
+        }
+        let has_finished = outcomes.contains(&TurnOutcome::Event(PhaseEvent::Finished));
+        if interruption.is_aborted || interruption.has_stop_request {
+            let mut events = self.events_of(outcomes).await?;
+            events
+                .retain(|event| matches!(event, PhaseEvent::Finished | PhaseEvent::Claimed(_) | PhaseEvent::ClaimLost));
+            if interruption.is_aborted && !matches!(self.phase, Phase::Stopping { .. }) {
+                events.push(PhaseEvent::StopRequested);
+            }
+            events.push(PhaseEvent::TurnEnded);
+            return Ok(events);
+        }
+        // Its own report may have ended the claim; that is no loss.
+        let mut events = match interruption.claim_lost {
+            Some(_) if !has_finished => vec![PhaseEvent::ClaimLost],
+            _ => self.events_of(outcomes).await?,
+        };
+        if let Some(end) = events.iter_mut().find(|event| **event == PhaseEvent::WorkEnded) {
+            if self.has_open_approval().await? {
+                *end = PhaseEvent::TurnEnded;
+            } else if self.turn_control.claim().is_some() && self.awaits_answer().await {
+                *end = PhaseEvent::AnswerAwaited;
+            }
+        }
+        if events.contains(&PhaseEvent::ClaimLost) {
+            self.lost_claim = interruption.claim_lost.or(self.phase.claim()).map(|claim| claim.task);
+        }
+        Ok(events)
+    }
+}

@@ -1,0 +1,261 @@
+//! The place where a teammate works: the workspace or, with isolation, the worktree of its task. With isolation, a teammate
+//! without a task can read the workspace and writes nothing.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::agent::{Agent, AgentError};
+use super::liveness::Activity;
+use crate::domain::access::{Access, PathRule};
+use crate::domain::event::EventKind;
+use crate::domain::phase::ClaimRef;
+use crate::domain::task::{Task, TaskId, TaskResult};
+use crate::domain::transition::{Actor, Change};
+use crate::ports::{Assignment, Repository, RepositoryError, Worktree, WorktreeOutcome};
+use crate::tools::completion::MergeQueue;
+use crate::tools::{ReadOnly, TaskWorktree, approval_answers};
+
+/// The waits between the tries to create a worktree; there is one more try than waits.
+const RETRY_WAITS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
+/// The time limit for creating a worktree.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// The paragraph about isolation in the system prompt of a teammate.
+pub(super) const ABOUT_ISOLATION: &str = "Each task has its own git worktree and branch; you are told where when you claim a task. Your file tools and commands start there. Write nowhere else: no other branch, no tag, no stash. You need not commit: when you report the task completed, all remaining changes are committed in your name. Then your branch is merged. If it conflicts, or the task's verify command fails on the merged result, your report returns the conflict or the output: fix it in your worktree and report again. Keep the lines that others added: a merge that drops them is refused.";
+
+/// The paragraph for a member with `plan_first` in its system prompt.
+pub(super) const ABOUT_PLAN_FIRST: &str = "You hand in a plan first. For each task you claim: read what you need, which requires no approval. Then call plan_approval and say what you will change, in which files, how you will show that it is right, and what could go wrong. Then end your turn. Until the plan is approved, your tools and commands write nothing in the workspace, and you cannot report the task completed. A rejected plan comes back with feedback: hand in a new one.";
+
+/// The worktrees of a team with isolation.
+#[derive(Clone)]
+pub struct WorktreeService {
+    /// The repository.
+    pub repository: Arc<dyn Repository>,
+    /// The queue of the team's merges.
+    pub merge_queue: Arc<MergeQueue>,
+    /// The last task without a worktree, unless a worktree was created since.
+    pub last_failed_task: Arc<Mutex<Option<TaskId>>>,
+}
+
+impl WorktreeService {
+    /// Returns true if the failure concerns this task only: the worktree of the last other task was created.
+    fn is_task_specific(&self, task: TaskId) -> bool {
+        let before = self.last_failed_task.lock().unwrap_or_else(PoisonError::into_inner).replace(task);
+        before.is_none_or(|before| before == task)
+    }
+
+    fn record_success(&self) {
+        *self.last_failed_task.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// The result of preparing a worktree after a claim.
+#[derive(Debug)]
+pub(super) enum WorktreeSetup {
+    /// The work may start.
+    Ready,
+    /// An earlier attempt was merged, so the task is completed now.
+    AlreadyMerged,
+    /// There is no place to work, for a reason that is not the task's. The claim was released.
+    Unavailable(String),
+    /// No worktree could be created for this task. That counts as a failed attempt; other tasks can be done.
+    Failed(String),
+}
+
+impl Agent {
+    /// Returns the team's worktrees; `None` for the lead, which works in the workspace.
+    fn isolation(&self) -> Option<WorktreeService> {
+        self.shared.isolation.clone().filter(|_| !self.context.is_lead)
+    }
+
+    /// Prepares the place to work for a task that was just claimed.
+    pub(super) async fn prepare_worktree(&mut self, task: &Task) -> Result<WorktreeSetup, AgentError> {
+        let Some(isolation) = self.isolation() else { return Ok(WorktreeSetup::Ready) };
+        let claim = ClaimRef { task: task.id, attempt: task.attempt };
+        // From here on the claim counts as held, however long this takes.
+        self.control.set_claim(Some(claim));
+        let assignment = self.assignment(task);
+        let provisioned = {
+            let _busy = self.progress.start_activity(Activity::CreatingWorktree, SETUP_TIMEOUT);
+            provision(&*isolation.repository, &assignment).await
+        };
+        if provisioned.is_ok() {
+            isolation.record_success();
+        }
+        let setup = match provisioned {
+            Ok(WorktreeOutcome::Ready(worktree)) => self.prepare(isolation, worktree, assignment).await?,
+            Ok(WorktreeOutcome::Merged { commit, summary, worktree }) => {
+                let evidence = format!("merged as {commit} by an attempt that ended before it could report");
+                let result = TaskResult { commit: Some(commit), ..TaskResult::new(summary, evidence) };
+                let by = Actor::holder(self.name(), claim.attempt);
+                let task = self.shared.stores.board.change(claim.task, Change::Complete(result), &by).await?;
+                self.shared.events.task(&task);
+                self.warn_of(&assignment, worktree.warnings.clone());
+                let left = isolation.repository.clear(&worktree, &assignment).await;
+                self.warn_of(&assignment, left.unwrap_or_else(|error| Some(error.to_string())));
+                WorktreeSetup::AlreadyMerged
+            }
+            Err(error) => {
+                let reason = format!("cannot create a worktree for task {}: {error}", claim.task);
+                if !error.is_general() && isolation.is_task_specific(claim.task) {
+                    WorktreeSetup::Failed(reason)
+                } else {
+                    WorktreeSetup::Unavailable(reason)
+                }
+            }
+        };
+        match &setup {
+            WorktreeSetup::Unavailable(reason) => self.release_claim(claim, reason, false).await?,
+            WorktreeSetup::Failed(reason) => self.release_claim(claim, reason, true).await?,
+            WorktreeSetup::Ready | WorktreeSetup::AlreadyMerged => {}
+        }
+        if !matches!(setup, WorktreeSetup::Ready) {
+            self.control.set_claim(None);
+        }
+        Ok(setup)
+    }
+
+    async fn prepare(
+        &mut self,
+        isolation: WorktreeService,
+        worktree: Worktree,
+        assignment: Assignment,
+    ) -> Result<WorktreeSetup, AgentError> {
+        self.warn_of(&assignment, worktree.warnings.clone());
+        let change = Change::SetWorktree(worktree.name.clone());
+        let by = Actor::holder(self.name(), assignment.attempt);
+        if let Err(error) = self.shared.stores.board.change(assignment.task, change, &by).await {
+            return Ok(WorktreeSetup::Unavailable(format!("cannot record the worktree: {error}")));
+        }
+        let WorktreeService { repository, merge_queue: queue, .. } = isolation;
+        self.set_working_dir(Some(Arc::new(TaskWorktree { repository, queue, worktree, assignment })));
+        self.forget_identity();
+        Ok(WorktreeSetup::Ready)
+    }
+
+    async fn release_claim(&self, claim: ClaimRef, reason: &str, counts: bool) -> Result<(), AgentError> {
+        let change = Change::Release { reason: reason.to_owned(), counts };
+        match self.shared.stores.board.change(claim.task, change, &Actor::holder(self.name(), claim.attempt)).await {
+            Ok(task) => self.shared.events.task(&task),
+            // The claim is lost already.
+            Err(crate::ports::StoreError::Refused(_) | crate::ports::StoreError::NoTask(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn warn_of(&self, assignment: &Assignment, texts: impl IntoIterator<Item = String>) {
+        for text in texts {
+            self.shared.events.fact(EventKind::Warning { about: assignment.identifier(), text });
+        }
+    }
+
+    fn assignment(&self, task: &Task) -> Assignment {
+        Assignment {
+            team: self.shared.team.to_string(),
+            task: task.id,
+            subject: task.subject.clone(),
+            attempt: task.attempt,
+            teammate: self.name().to_owned(),
+            worker: self.shared.stores.workers.me().to_owned(),
+        }
+    }
+
+    /// Lets the tools work in the place of the current task. A worktree is left with its task.
+    pub(super) async fn enter_worktree(&mut self) {
+        let task = self.task();
+        let task_worktree =
+            self.context.task_worktree.clone().filter(|task_worktree| Some(task_worktree.assignment.task) == task);
+        if task_worktree.is_none() || self.context.task_worktree.is_none() {
+            self.set_working_dir(task_worktree);
+        }
+        if self.spec.plan_first {
+            self.check_plan_approval().await;
+        }
+    }
+
+    fn set_working_dir(&mut self, task_worktree: Option<Arc<TaskWorktree>>) {
+        let Some(isolation) = self.isolation() else { return };
+        let worktree = task_worktree.as_ref().map(|task_worktree| &task_worktree.worktree);
+        let (workspace, controls) = (&self.shared.workspace, &self.shared.control_files);
+        let mut boundaries = isolation.repository.boundaries(worktree);
+        self.context.control_files = Arc::clone(controls);
+        if let Some(worktree) = worktree {
+            // Links and missing files are not control files; no merge takes them.
+            let is_plain = |path: &PathBuf| path.symlink_metadata().is_ok_and(|metadata| !metadata.is_symlink());
+            let controls_there = controls.iter().map(|control| worktree.root.join(control)).filter(is_plain);
+            boundaries.extend(controls_there.map(PathRule::read_only));
+            let own = [".git", ".agent"].map(PathBuf::from);
+            self.context.control_files = controls.iter().cloned().chain(own).collect();
+        }
+        self.context.workspace = worktree.map_or_else(|| workspace.clone(), |worktree| worktree.root.clone());
+        self.context.boundaries = boundaries.into();
+        self.context.read_only = task_worktree.is_none().then_some(ReadOnly::NoTask);
+        self.context.task_worktree = task_worktree;
+    }
+
+    /// Locks writes until the plan for the current claim is approved, for a member with `plan_first`.
+    async fn check_plan_approval(&mut self) {
+        let claim = self.control.claim();
+        if self.approved.is_none() || self.approved != claim {
+            self.approved = match claim {
+                Some(claim) if self.has_approved_plan(claim).await => Some(claim),
+                _ => None,
+            };
+        }
+        let is_locked = self.context.read_only == Some(ReadOnly::NoPlan);
+        if self.approved.is_none() {
+            self.lock_writes();
+        } else if is_locked && self.isolation().is_some() {
+            self.set_working_dir(self.context.task_worktree.clone());
+        } else if is_locked {
+            (self.context.read_only, self.context.boundaries) = (None, Arc::default());
+        }
+    }
+
+    /// Makes everything read-only for tools and commands.
+    fn lock_writes(&mut self) {
+        let workspace = PathRule::read_only(&self.context.workspace);
+        let kept = self.context.boundaries.iter().filter(|rule| rule.access != Access::Writable && **rule != workspace);
+        self.context.boundaries = kept.cloned().chain([workspace.clone()]).collect();
+        self.context.read_only = Some(ReadOnly::NoPlan);
+    }
+
+    async fn has_approved_plan(&self, claim: ClaimRef) -> bool {
+        let stores = &self.shared.stores;
+        let (Ok(approvals), Ok(task)) =
+            (approval_answers::load_approvals(stores, self.name()).await, stores.board.get(claim.task).await)
+        else {
+            return false;
+        };
+        approvals.has_approved_plan(self.name(), claim.task, task.failures)
+    }
+
+    /// Returns a text for its model about the worktree of its task, if there is one.
+    pub(super) fn worktree_note(&self) -> Option<String> {
+        let task = self.task()?;
+        let task_worktree =
+            self.context.task_worktree.as_ref().filter(|task_worktree| task_worktree.assignment.task == task)?;
+        let Worktree { root, branch, into, left, .. } = &task_worktree.worktree;
+        let mut text =
+            format!("Your worktree for it is {} (branch {branch}, to be merged into {into}).", root.display());
+        if let Some((commits, files)) = left {
+            text.push_str(&format!(
+                " An earlier attempt left {commits} unmerged commits and {files} uncommitted files there. Look at them first (git log {into}.., git status)."
+            ));
+        }
+        Some(text)
+    }
+}
+
+async fn provision(repository: &dyn Repository, assignment: &Assignment) -> Result<WorktreeOutcome, RepositoryError> {
+    for wait in RETRY_WAITS {
+        match repository.provision(assignment).await {
+            Ok(provision) => return Ok(provision),
+            Err(error) => tracing::warn!("cannot create a worktree yet: {error}"),
+        }
+        tokio::time::sleep(wait).await;
+    }
+    repository.provision(assignment).await
+}

@@ -1,0 +1,482 @@
+//! The Markdown of agents, rendered for a terminal.
+//!
+//! The text is hostile. Everything that is printed passes through [`printable`] after parsing, because Markdown can name control characters
+//! by references such as `&#27;`. No line is wider than the terminal.
+
+use std::ops::Range;
+
+use anstyle::{Effects, Style};
+use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, TagEnd};
+use unicode_width::UnicodeWidthChar;
+
+use super::style::{BUSY, DIM, PLAIN, paint};
+use super::text::{fold, indented, printable, width};
+
+/// Code, inline and in blocks.
+const CODE: Style = BUSY;
+/// Columns of a tab.
+const TAB_WIDTH: usize = 4;
+/// Spaces before the lines of a code block.
+const CODE_INDENT: usize = 2;
+/// The widest rule, in columns.
+const RULE_WIDTH_MAX: usize = 40;
+/// A line has room for at least so many columns of text.
+const ROOM_MIN: usize = 4;
+
+/// The lines of a text after `indent` spaces: rendered Markdown, or the text as it is written if `is_rendered` is false.
+#[must_use]
+pub fn body(text: &str, columns: usize, indent: usize, is_rendered: bool) -> String {
+    let text = text.trim_end();
+    if is_rendered { render(text, columns, indent) } else { indented(text, columns, indent) }
+}
+
+/// A text of Markdown as lines of at most `columns`, each after `indent` spaces. Tables and link definitions stay as they are.
+#[must_use]
+pub fn render(text: &str, columns: usize, indent: usize) -> String {
+    let mut page = Page::new(text, columns, indent);
+    let mut events = Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter();
+    let mut definitions: Vec<Range<usize>> =
+        events.reference_definitions().iter().map(|(_, definition)| definition.span.clone()).collect();
+    while let Some((event, range)) = events.next() {
+        if matches!(event, Event::Start(Tag::Table(_))) {
+            page.begin_block(range.start);
+            page.verbatim(text[range].trim_end(), 0, PLAIN);
+            while events.next().is_some_and(|(event, _)| !matches!(event, Event::End(TagEnd::Table))) {}
+        } else {
+            page.event(event, range.start);
+        }
+    }
+    page.end_line();
+    definitions.sort_by_key(|span| span.start);
+    for span in definitions {
+        page.verbatim(&text[span], 0, PLAIN);
+    }
+    page.out
+}
+
+/// Renders a text that arrives line by line. Markup that spans several lines is only known for code blocks.
+#[derive(Debug, Default)]
+pub struct LineRenderer {
+    /// The sign and length of the fence around the code block that is open.
+    fence: Option<(char, usize)>,
+}
+
+impl LineRenderer {
+    /// One line of the text, without its newline, as lines of at most `columns` after `indent` spaces.
+    pub fn line(&mut self, line: &str, columns: usize, indent: usize) -> String {
+        let body = line.trim();
+        let mut page = Page::new("", columns, indent);
+        match (self.fence, fence_of(body)) {
+            (Some((sign, length)), Some((other, other_length, is_end)))
+                if sign == other && other_length >= length && is_end =>
+            {
+                self.fence = None;
+            }
+            (Some(_), _) => page.verbatim(line, CODE_INDENT, CODE),
+            (None, Some((sign, length, _))) => self.fence = Some((sign, length)),
+            (None, None) if body.is_empty() => page.out.push('\n'),
+            (None, None) if body.starts_with('|') => page.verbatim(body, 0, PLAIN),
+            (None, None) => {
+                let spaces = line.chars().take_while(|c| c.is_whitespace());
+                let margin: usize = spaces.map(|c| if c == '\t' { TAB_WIDTH } else { 1 }).sum();
+                return render(body, columns, indent + margin.min(columns / 3));
+            }
+        }
+        page.out
+    }
+}
+
+/// The sign and length of a code fence, and whether it can end a block.
+fn fence_of(line: &str) -> Option<(char, usize, bool)> {
+    let sign = line.chars().next().filter(|sign| matches!(sign, '`' | '~'))?;
+    let rest = line.trim_start_matches(sign);
+    let length = line.len() - rest.len();
+    let is_fence = length >= 3 && !(sign == '`' && rest.contains('`'));
+    is_fence.then(|| (sign, length, rest.trim().is_empty()))
+}
+
+/// A block that indents the lines in it.
+#[derive(Debug)]
+enum Container {
+    Quote,
+    Item {
+        /// The sign of the item, until its first line is printed.
+        marker: Option<String>,
+        width: usize,
+    },
+}
+
+/// The lines rendered so far, and the line that is being collected.
+struct Page<'a> {
+    source: &'a str,
+    columns: usize,
+    indent: usize,
+    out: String,
+    containers: Vec<Container>,
+    /// No line was written since the innermost block began.
+    is_fresh: bool,
+    /// The next number of each open list; `None` for a list of bullets.
+    lists: Vec<Option<u64>>,
+    bold: usize,
+    italic: usize,
+    /// The code block that is open.
+    code: Option<String>,
+    spans: Vec<(Style, String)>,
+    /// The address of each open link or image, and the span with which its text begins.
+    links: Vec<(String, usize)>,
+}
+
+impl<'a> Page<'a> {
+    fn new(source: &'a str, columns: usize, indent: usize) -> Self {
+        Self {
+            source,
+            columns,
+            indent: indent.min(columns / 2),
+            out: String::new(),
+            containers: Vec::new(),
+            is_fresh: true,
+            lists: Vec::new(),
+            bold: 0,
+            italic: 0,
+            code: None,
+            spans: Vec::new(),
+            links: Vec::new(),
+        }
+    }
+
+    fn event(&mut self, event: Event<'_>, start: usize) {
+        match event {
+            Event::Start(tag) => self.start(tag, start),
+            Event::End(tag) => self.end(tag),
+            Event::Text(text) => match &mut self.code {
+                Some(code) => code.push_str(&text),
+                None => self.push(self.style(), &text),
+            },
+            Event::Code(text) => self.push(CODE, &text),
+            Event::Html(text) => {
+                for line in text.lines() {
+                    self.push(PLAIN, line);
+                    self.end_line();
+                }
+            }
+            Event::SoftBreak | Event::HardBreak => self.end_line(),
+            Event::Rule => {
+                self.begin_block(start);
+                let rule = "─".repeat(self.room().min(RULE_WIDTH_MAX));
+                self.push(DIM, &rule);
+                self.end_line();
+            }
+            Event::InlineHtml(text)
+            | Event::InlineMath(text)
+            | Event::DisplayMath(text)
+            | Event::FootnoteReference(text) => self.push(self.style(), &text),
+            Event::TaskListMarker(is_done) => self.push(PLAIN, if is_done { "[x] " } else { "[ ] " }),
+        }
+    }
+
+    fn start(&mut self, tag: Tag<'_>, start: usize) {
+        match tag {
+            Tag::Strong => self.bold += 1,
+            Tag::Emphasis => self.italic += 1,
+            Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => self.begin_link(&dest_url),
+            Tag::Item => {
+                self.begin_block(start);
+                let marker = match self.lists.last_mut() {
+                    Some(Some(number)) => {
+                        let marker = format!("{number}. ");
+                        *number = number.saturating_add(1);
+                        marker
+                    }
+                    _ => "- ".to_owned(),
+                };
+                self.containers.push(Container::Item { width: width(&marker), marker: Some(marker) });
+                self.is_fresh = true;
+            }
+            Tag::List(number) => {
+                self.end_line();
+                self.lists.push(number);
+            }
+            Tag::BlockQuote(_) => {
+                self.begin_block(start);
+                self.containers.push(Container::Quote);
+                self.is_fresh = true;
+            }
+            Tag::CodeBlock(_) => {
+                self.begin_block(start);
+                self.code = Some(String::new());
+            }
+            Tag::Heading { .. } => {
+                self.begin_block(start);
+                self.bold += 1;
+            }
+            _ => self.begin_block(start),
+        }
+    }
+
+    fn end(&mut self, tag: TagEnd) {
+        match tag {
+            TagEnd::Strong => self.bold = self.bold.saturating_sub(1),
+            TagEnd::Emphasis => self.italic = self.italic.saturating_sub(1),
+            TagEnd::Link | TagEnd::Image => self.end_link(),
+            TagEnd::Heading(_) => {
+                self.end_line();
+                self.bold = self.bold.saturating_sub(1);
+            }
+            TagEnd::List(_) => {
+                self.end_line();
+                self.lists.pop();
+            }
+            TagEnd::Item => {
+                self.end_line();
+                if matches!(self.containers.pop(), Some(Container::Item { marker: Some(_), .. })) {
+                    self.write_line("- ", 0);
+                }
+            }
+            TagEnd::BlockQuote(_) => {
+                self.end_line();
+                self.containers.pop();
+            }
+            TagEnd::CodeBlock => {
+                let code = self.code.take().unwrap_or_default();
+                self.verbatim(code.strip_suffix('\n').unwrap_or(&code), CODE_INDENT, CODE);
+            }
+            _ => self.end_line(),
+        }
+    }
+
+    fn begin_link(&mut self, address: &CowStr<'_>) {
+        self.links.push((address.to_string(), self.spans.len()));
+    }
+
+    /// The address follows the text of a link, unless they are the same.
+    fn end_link(&mut self) {
+        let Some((address, first)) = self.links.pop() else { return };
+        let text: String = self.spans.iter().skip(first).map(|(_, text)| text.as_str()).collect();
+        if address.is_empty() || text == address || Some(text.as_str()) == address.strip_prefix("mailto:") {
+            return;
+        }
+        let address = if text.is_empty() { format!("({address})") } else { format!(" ({address})") };
+        self.push(DIM, &address);
+    }
+
+    fn style(&self) -> Style {
+        let mut effects = Effects::new();
+        if self.bold > 0 {
+            effects |= Effects::BOLD;
+        }
+        if self.italic > 0 {
+            effects |= Effects::ITALIC;
+        }
+        Style::new().effects(effects)
+    }
+
+    fn push(&mut self, style: Style, text: &str) {
+        let text = plain_line(text);
+        if !text.is_empty() {
+            self.spans.push((style, text));
+        }
+    }
+
+    /// Ends the line before, and leaves a blank line where the source has one before this block.
+    fn begin_block(&mut self, start: usize) {
+        self.end_line();
+        let before = &self.source[..start];
+        let line = before.rfind('\n').map_or("", |end| &before[..end]);
+        let is_blank = |line: &str| line.trim_matches([' ', '\t', '\r', '>']).is_empty();
+        if !self.is_fresh && !line.is_empty() && line.rsplit('\n').next().is_some_and(is_blank) {
+            let prefix = self.prefix();
+            self.out.push_str(prefix.0.trim_end());
+            self.out.push('\n');
+        }
+    }
+
+    fn end_line(&mut self) {
+        let spans = std::mem::take(&mut self.spans);
+        for (_, first) in &mut self.links {
+            *first = 0;
+        }
+        if spans.iter().all(|(_, text)| text.trim().is_empty()) {
+            return;
+        }
+        for line in wrapped(&spans, self.room()) {
+            self.write_line(&line, 0);
+        }
+    }
+
+    /// Lines as they are written, broken only where they are wider than the terminal.
+    fn verbatim(&mut self, text: &str, indent: usize, style: Style) {
+        let room = self.room().saturating_sub(indent).max(ROOM_MIN);
+        for line in text.split('\n') {
+            for part in parts(&plain_line(line), room) {
+                self.write_line(&paint(style, &part), indent);
+            }
+        }
+    }
+
+    fn write_line(&mut self, line: &str, indent: usize) {
+        let indent = if self.columns >= 4 * ROOM_MIN { indent } else { 0 };
+        let (prefix, _) = self.prefix();
+        self.is_fresh = false;
+        for container in &mut self.containers {
+            if let Container::Item { marker, .. } = container {
+                *marker = None;
+            }
+        }
+        let whole = format!("{prefix}{}{line}", " ".repeat(indent));
+        self.out.push_str(whole.trim_end());
+        self.out.push('\n');
+    }
+
+    /// The columns that a line has for text.
+    fn room(&self) -> usize {
+        self.columns.saturating_sub(self.prefix().1).max(ROOM_MIN)
+    }
+
+    /// The indentation of the next line, and its width. It takes at most half of the line: deeper blocks are indented no further.
+    fn prefix(&self) -> (String, usize) {
+        let (mut prefix, mut used) = (" ".repeat(self.indent), self.indent);
+        for container in &self.containers {
+            let more = match container {
+                Container::Quote => 2,
+                Container::Item { width, .. } => *width,
+            };
+            if used + more > self.columns / 2 {
+                break;
+            }
+            used += more;
+            match container {
+                Container::Quote => prefix.push_str(&paint(DIM, "│ ")),
+                Container::Item { marker: Some(marker), .. } => prefix.push_str(marker),
+                Container::Item { marker: None, width } => prefix.push_str(&" ".repeat(*width)),
+            }
+        }
+        (prefix, used)
+    }
+}
+
+/// The text on one line, without anything that a terminal obeys.
+fn plain_line(text: &str) -> String {
+    let text = text.strip_suffix('\r').unwrap_or(text);
+    printable(text).replace('\t', &" ".repeat(TAB_WIDTH)).replace('\n', " ")
+}
+
+/// The spans in lines of at most `columns`, each in its style.
+fn wrapped(spans: &[(Style, String)], columns: usize) -> Vec<String> {
+    let text: String = spans.iter().map(|(_, text)| text.as_str()).collect();
+    let mut styled = spans.iter().flat_map(|(style, text)| text.chars().map(move |c| (*style, c)));
+    let mut lines = Vec::new();
+    for line in fold(text.trim_end(), columns, usize::MAX) {
+        let mut runs: Vec<(Style, String)> = Vec::new();
+        for c in line.chars() {
+            // Breaking a line drops only spaces.
+            let Some((style, _)) = styled.by_ref().find(|(_, of_span)| *of_span == c) else { break };
+            match runs.last_mut() {
+                Some((last, run)) if *last == style => run.push(c),
+                _ => runs.push((style, c.to_string())),
+            }
+        }
+        lines.push(runs.iter().map(|(style, run)| paint(*style, run)).collect());
+    }
+    lines
+}
+
+/// The line in parts of at most `columns`; one empty part for an empty line.
+fn parts(line: &str, columns: usize) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut used = 0;
+    for c in line.chars() {
+        let taken = c.width().unwrap_or(0);
+        if used + taken > columns && used > 0 {
+            parts.push(String::new());
+            used = 0;
+        }
+        parts.last_mut().into_iter().for_each(|part| part.push(c));
+        used += taken;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    const REPORT: &str = "# Report\nAll is **done**, and *nearly* `cargo test` is green.\n\n\
+        1. first, with a text that is long enough to be wrapped\n2. second\n   - nested\n\n\
+        > quoted\n> text\n\n```rust\nfn main() {\n    run();\n}\n```\n\
+        | file | lines |\n|------|-------|\n| a.rs | **12** |\n\n\
+        See [the docs](https://example.org/docs) or <https://example.org>.\n\n---\nsnake_case_name &lt;end&gt;\n";
+
+    #[test]
+    fn markdown_is_rendered_within_width() {
+        let shown = render(REPORT, 40, 2);
+        assert_eq!(
+            plain(&shown),
+            "  Report\n  All is done, and nearly cargo test is\n  green.\n\n\
+             \x20 1. first, with a text that is long\n     enough to be wrapped\n  2. second\n     - nested\n\n\
+             \x20 │ quoted\n  │ text\n\n    fn main() {\n        run();\n    }\n\
+             \x20 | file | lines |\n  |------|-------|\n  | a.rs | **12** |\n\n\
+             \x20 See the docs\n  (https://example.org/docs) or\n  https://example.org.\n\n\
+             \x20 ──────────────────────────────────────\n  snake_case_name <end>\n"
+        );
+        assert!(shown.contains("\u{1b}[1mReport\u{1b}[0m") && shown.contains("\u{1b}[1mdone\u{1b}[0m"), "{shown:?}");
+        assert!(shown.contains("\u{1b}[3mnearly\u{1b}[0m"), "{shown:?}");
+        assert_eq!(body("**as** it `is`", 40, 0, false), "**as** it `is`\n");
+    }
+
+    #[test]
+    fn streamed_lines_render_like_whole_text() {
+        let mut lines = LineRenderer::default();
+        let shown: String = REPORT.lines().map(|line| lines.line(line, 80, 2)).collect();
+        assert_eq!(plain(&shown).replace("> quoted", "│ quoted"), plain(&render(REPORT, 80, 2)));
+    }
+
+    #[test]
+    fn control_codes_of_character_references_are_escaped() {
+        for hostile in ["&#27;[2J", "`\u{1b}[2J`", "[x](<a\u{9b}31m>)", "```\n\u{1b}]0;title\u{7}\n```", "\u{202e}abc"]
+        {
+            let shown = plain(&render(hostile, 60, 0));
+            assert!(!shown.chars().any(|c| c.is_control() && c != '\n') && shown.contains("\\u{"), "{shown:?}");
+        }
+        assert_eq!(plain(&render("[label]: hidden\n", 60, 0)), "[label]: hidden\n");
+    }
+
+    /// The text without our own colours.
+    fn without_colours(text: &str) -> String {
+        let colours = regex::Regex::new("\u{1b}\\[[0-9;]*m").unwrap();
+        colours.replace_all(text, "").into_owned()
+    }
+
+    fn check(shown: &str, columns: usize) -> Result<(), TestCaseError> {
+        let shown = without_colours(shown);
+        prop_assert!(shown.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
+        for line in shown.lines() {
+            prop_assert!(width(line) <= columns, "{columns}: {line:?}");
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn rendered_markdown_is_harmless_and_fits(
+            text in "([-#>*_`~|!&;\\[\\]() 0-9a-z日\\\\<\t\r\n\u{1b}\u{9b}\u{202e}]|&#27;|```|1\\. |> |- |\\*\\*|\\]\\(|\n\n|\\[a\\]: ){0,80}",
+            columns in 20_usize..100,
+            indent in 0_usize..4,
+        ) {
+            check(&render(&text, columns, indent), columns)?;
+            let mut lines = LineRenderer::default();
+            for line in text.split('\n') {
+                check(&lines.line(line, columns, indent), columns)?;
+            }
+        }
+
+        #[test]
+        fn any_text_is_rendered_harmless(text in "(?s).*", columns in 20_usize..100) {
+            check(&render(&text, columns, 2), columns)?;
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The end of a task: who completed it, what shows that it is done, the attempts, and the place of the work.
+
+use super::{Reason, TaskContext, reason};
+use crate::domain::dropped_lines::short_commit;
+use crate::domain::task::Task;
+use crate::ui::review::verify_line;
+use crate::ui::text::{ago, count, one_line};
+
+/// One line for each fact about a completed task. The first says who completed it.
+pub(super) fn completed(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
+    let id = task.id.0;
+    let by = task.owner.as_deref().map(|owner| format!(" by {}", one_line(owner))).unwrap_or_default();
+    let at = task.updated_at.map(|at| format!(", {}", ago(at, context.now))).unwrap_or_default();
+    let attempt = if task.attempt > 1 { format!(", in attempt {}", task.attempt) } else { String::new() };
+    let mut facts = vec![
+        reason("completed", format!("It is completed{by}{at}{attempt}."))
+            .hint(format!("to have it done again: brigade tasks reopen {id}")),
+    ];
+    let Some(result) = &task.result else { return facts };
+    if !result.summary.trim().is_empty() {
+        let text = format!("Result: {}", one_line(&result.summary));
+        facts.push(reason("result", text).hint(format!("in full: brigade tasks show {id}")));
+    }
+    if !result.evidence.trim().is_empty() {
+        facts.push(reason("evidence", format!("Evidence: {}", one_line(&result.evidence))));
+    }
+    if let Some(run) = &result.verify {
+        facts.push(reason("verify", format!("The {}.", verify_line(run))));
+    }
+    if let Some(by) = &result.reviewed_by {
+        facts.push(reason("reviewed", format!("Approved by {}.", one_line(by))));
+    }
+    if let Some(commit) = &result.commit {
+        let short = one_line(short_commit(commit));
+        facts.push(reason("commit", format!("The work is in commit {short}.")).hint(format!("git show {short}")));
+    }
+    for dropped in &context.dropped {
+        facts.push(reason("dropped", format!("It removes lines of others on purpose: {}", one_line(dropped))));
+    }
+    facts
+}
+
+/// The number of attempts, and the command that shows their events.
+pub(super) fn history(task: &Task) -> Reason {
+    let text = format!("It was attempted {}.", count(task.attempt as usize, "time"));
+    reason("history", text).hint(format!("its events: brigade log --task {}", task.id.0))
+}
+
+/// The branch of a task's worktree, by the name of its folder.
+fn branch_of(folder: &str) -> Option<String> {
+    let (team, task) = folder.rsplit('/').next()?.rsplit_once("-task-")?;
+    Some(format!("brigade/{team}/task-{task}"))
+}
+
+/// The folder and the branch of a task's worktree.
+#[must_use]
+pub fn worktree_location(folder: &str) -> String {
+    let branch = branch_of(folder).map(|branch| format!(", on branch {}", one_line(&branch)));
+    format!("{}{}", one_line(folder), branch.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashSet};
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::task::{TaskId, TaskResult, TaskStatus, VerifyRun};
+    use crate::domain::time::UnixMs;
+    use crate::ports::BoardView;
+    use crate::ui::why::explain;
+
+    #[test]
+    fn why_shows_completion_with_commit_and_drops() {
+        let mut task = Task::new(TaskId(1), "First");
+        task.status = TaskStatus::Completed;
+        (task.owner, task.attempt, task.updated_at) = (Some("alice".into()), 2, Some(UnixMs(5_000)));
+        task.result = Some(TaskResult {
+            verify: Some(VerifyRun { command: "make test".into(), exit_status: Some(0), output_tail: String::new() }),
+            commit: Some("486eee0123456789486eee0123456789486eee01".into()),
+            reviewed_by: Some("bob".into()),
+            ..TaskResult::new("All of it.\nReally.", "verify exited 0 on your work merged into main; merged as 486eee0")
+        });
+        let view = BoardView { tasks: [(task.id, Arc::new(task))].into(), ..BoardView::default() };
+        let context = TaskContext {
+            view: &view,
+            candidates: Vec::new(),
+            set_aside: BTreeMap::new(),
+            running: None,
+            lead_health: None,
+            live_workers: HashSet::new(),
+            approvals: Vec::new(),
+            desired: None,
+            spent_budget: None,
+            disk_shortage: None,
+            dropped: vec!["the old list was \u{1b}[2Jwrong".into()],
+            now: UnixMs(65_000),
+        };
+        let shown: Vec<String> = explain(TaskId(1), &context).into_iter().map(|reason| reason.text).collect();
+        assert_eq!(
+            shown,
+            [
+                "It is completed by alice, 1 min ago, in attempt 2.",
+                "Result: All of it. Really.",
+                "Evidence: verify exited 0 on your work merged into main; merged as 486eee0",
+                "The verify passed: make test (exit 0).",
+                "Approved by bob.",
+                "The work is in commit 486eee012345.",
+                "It removes lines of others on purpose: the old list was \\u{1b}[2Jwrong",
+            ]
+        );
+    }
+}

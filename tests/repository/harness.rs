@@ -1,0 +1,203 @@
+//! A repository with a commit, and the operations of a team on it.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use brigade::domain::event::Notice;
+use brigade::domain::task::TaskId;
+use brigade::domain::time::UnixMs;
+use brigade::ports::{
+    Assignment, Clock, Durability, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, Worktree,
+    WorktreeOutcome,
+};
+use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
+use brigade::stores::fs::RealFileSystem;
+use brigade::stores::git::{GitOptions, GitRepository};
+
+pub struct StillClock;
+
+impl Clock for StillClock {
+    fn now(&self) -> UnixMs {
+        UnixMs(1_763_688_000_000)
+    }
+}
+
+pub struct TestRepository {
+    pub folder: tempfile::TempDir,
+    pub repository: GitRepository,
+}
+
+/// Runs git in `folder` and returns its output; it must exit 0.
+pub fn git(folder: &Path, arguments: &[&str]) -> String {
+    let (code, text) = git_any(folder, arguments);
+    assert_eq!(code, Some(0), "git {arguments:?}: {text}");
+    text
+}
+
+/// Runs git in `folder` with `input` and returns its output; it must exit 0.
+pub fn git_with(folder: &Path, arguments: &[&str], input: &str) -> String {
+    let mut command = Command::new("git");
+    command.args(arguments).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "git {arguments:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// Runs git in `folder` with a plain identity.
+pub fn git_any(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new("git");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GIT_")) {
+        command.env_remove(name);
+    }
+    command.args(["-c", "user.name=Person", "-c", "user.email=person@example.invalid"]).args(arguments);
+    let output = command.current_dir(folder).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), text.trim_end().to_owned())
+}
+
+pub fn sandbox(folder: &Path) -> Sandbox {
+    let guard = [env!("CARGO_BIN_EXE_brigade").into(), GUARD_ARGUMENT.into()];
+    Sandbox::open(guard.into(), folder, Vec::new()).unwrap()
+}
+
+pub async fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
+    let options = GitOptions {
+        team: "crew".into(),
+        into: None,
+        control_files: vec!["brigade.toml".into()],
+        files: Arc::new(RealFileSystem::default()),
+        clock: Arc::new(StillClock),
+        durability: Durability::default(),
+        program: Some(env!("CARGO_BIN_EXE_brigade").into()),
+        sandbox: sandbox(folder),
+    };
+    GitRepository::open(folder, options).await
+}
+
+pub fn texts(notices: Vec<Notice>) -> Vec<String> {
+    notices.into_iter().map(Notice::into_text).collect()
+}
+
+pub fn task(id: u64) -> Assignment {
+    Assignment {
+        team: "crew".into(),
+        task: TaskId(id),
+        subject: format!("Do {id}"),
+        attempt: 1,
+        teammate: "alice".into(),
+        worker: "w1".into(),
+    }
+}
+
+/// Ten lines that tests change.
+pub fn ten() -> String {
+    (1..=10).map(|number| format!("line {number}\n")).collect()
+}
+
+impl TestRepository {
+    /// A repository whose branch `main` has `f.txt` with ten lines and a `brigade.toml`.
+    pub async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        git(folder.path(), &["init", "-q", "-b", "main", "."]);
+        fs::write(folder.path().join("f.txt"), ten()).unwrap();
+        fs::write(folder.path().join("brigade.toml"), "# the person's\n").unwrap();
+        git(folder.path(), &["add", "-A"]);
+        git(folder.path(), &["commit", "-q", "-m", "Begin"]);
+        let repository = open(folder.path()).await.unwrap();
+        Self { folder, repository }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn git(&self, arguments: &[&str]) -> String {
+        git(self.path(), arguments)
+    }
+
+    pub fn main(&self) -> String {
+        self.git(&["rev-parse", "refs/heads/main"])
+    }
+
+    /// The file on `main`.
+    pub fn on_main(&self, file: &str) -> String {
+        self.git(&["show", &format!("main:{file}")])
+    }
+
+    pub async fn provision(&self, id: u64) -> Worktree {
+        match self.repository.provision(&task(id)).await.unwrap() {
+            WorktreeOutcome::Ready(worktree) => worktree,
+            merged @ WorktreeOutcome::Merged { .. } => panic!("already merged: {merged:?}"),
+        }
+    }
+
+    /// Commits the changes in the worktree; this must succeed.
+    pub async fn commit(&self, id: u64, worktree: &Worktree) -> String {
+        self.repository.commit(worktree, &task(id), "Done so.").await.unwrap().unwrap()
+    }
+
+    /// A worktree for the task with `change` made and committed.
+    pub async fn done(&self, id: u64, change: impl FnOnce(&Path)) -> Worktree {
+        let worktree = self.provision(id).await;
+        change(&worktree.root);
+        self.commit(id, &worktree).await;
+        worktree
+    }
+
+    pub async fn try_merge(&self, id: u64, worktree: &Worktree) -> MergeOutcome {
+        let commit = self.git(&["rev-parse", &worktree.branch]);
+        self.repository.merge(worktree, &task(id), "Done so.", commit.trim()).await.unwrap()
+    }
+
+    pub async fn made(&self, id: u64, worktree: &Worktree) -> Merge {
+        match self.try_merge(id, worktree).await {
+            MergeOutcome::Made(merge) => merge,
+            other => panic!("task {id} is not merged: {other:?}"),
+        }
+    }
+
+    pub async fn refused(&self, id: u64, worktree: &Worktree) -> String {
+        match self.try_merge(id, worktree).await {
+            MergeOutcome::Refused(reason) => reason,
+            other => panic!("task {id} is merged: {other:?}"),
+        }
+    }
+
+    /// Merges and publishes. Returns the notice about the person's checkout.
+    pub async fn merged(&self, id: u64, worktree: &Worktree) -> Option<String> {
+        let merge = self.made(id, worktree).await;
+        match self.repository.publish(&merge, &task(id)).await.unwrap() {
+            PublishOutcome::Done(notice) => notice.map(Notice::into_text),
+            PublishOutcome::Moved => panic!("the branch moved"),
+        }
+    }
+
+    pub async fn clear(&self, id: u64, worktree: &Worktree) -> Option<String> {
+        self.repository.clear(worktree, &task(id)).await.unwrap()
+    }
+
+    pub fn state(&self, worktree: &Worktree) -> PathBuf {
+        worktree.root.join(".agent/state.json")
+    }
+
+    /// Files in the person's checkout that are neither committed nor ignored.
+    pub fn status(&self) -> String {
+        self.git(&["status", "--porcelain"])
+    }
+}
+
+pub fn edit(folder: &Path, file: &str, change: impl FnOnce(String) -> String) {
+    let path = folder.join(file);
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    fs::write(path, change(text)).unwrap();
+}
+
+/// Inserts `line` after the line `line_before`.
+pub fn put(folder: &Path, file: &str, line_before: &str, line: &str) {
+    edit(folder, file, |text| text.replace(&format!("{line_before}\n"), &format!("{line_before}\n{line}\n")));
+}

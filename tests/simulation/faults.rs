@@ -1,0 +1,276 @@
+//! The state that all simulated processes share: the disk, the time, the invariants, and a log of what happened.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use brigade::domain::task::TaskId;
+use brigade::domain::time::UnixMs;
+use brigade::ports::{Clock, StoreChange};
+use brigade::stores::fs::FileSystem;
+use brigade::stores::fs::simulated::{DiskOptions, SimulatedDisk};
+use tokio::sync::{Notify, broadcast};
+use tokio::time::Instant;
+
+use super::files::ProcessFiles;
+use super::invariants::Invariants;
+use super::plan::{Action, Setup};
+
+pub const WORKSPACE: &str = "/w";
+/// Kernels write unsynced data back after this time.
+const WRITE_BACK_TIME: Duration = Duration::from_secs(30);
+/// The largest clock error, in milliseconds: a task that waits for its time then waits no longer than a run lasts.
+const JUMPED_MS_MAX: i64 = 7_200_000;
+/// The lines of the log that are kept.
+const LOG_LINES_MAX: usize = 400;
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Perform = Box<dyn Fn(&Action) + Send + Sync>;
+
+/// The shared disk, time and faults of a run.
+pub struct Environment {
+    pub setup: Setup,
+    pub invariants: Mutex<Invariants>,
+    /// Notified when a process dies.
+    pub died: Notify,
+    begun: Instant,
+    jumped_ms: AtomicI64,
+    disk: Mutex<SimulatedDisk>,
+    processes: Mutex<Vec<Weak<ProcessFiles>>>,
+    sections: Mutex<HashSet<PathBuf>>,
+    /// Performs an action of another process at once.
+    concurrent_action: OnceLock<Perform>,
+    is_acting: AtomicBool,
+    hints: Mutex<Option<broadcast::Sender<StoreChange>>>,
+    hints_lost_until: Mutex<Option<Instant>>,
+    slow_stores: Mutex<Option<(u64, Instant)>>,
+    last_fault_at: Mutex<Instant>,
+    written_back_at: Mutex<Instant>,
+    is_calm: AtomicBool,
+    log: Mutex<Vec<String>>,
+}
+
+impl Environment {
+    pub fn new(setup: Setup) -> Arc<Self> {
+        let options = DiskOptions { renames_after_bytes: setup.renames_after_bytes, ..DiskOptions::default() };
+        let disk = SimulatedDisk::new(options);
+        let made = disk.create_folder(Path::new(WORKSPACE));
+        disk.make_all_durable();
+        let mut invariants = Invariants::new(setup);
+        if made.is_err() {
+            invariants.violate("the workspace cannot be created");
+        }
+        Arc::new(Self {
+            setup,
+            invariants: Mutex::new(invariants),
+            died: Notify::new(),
+            begun: Instant::now(),
+            jumped_ms: AtomicI64::new(0),
+            disk: Mutex::new(disk),
+            processes: Mutex::default(),
+            sections: Mutex::default(),
+            concurrent_action: OnceLock::new(),
+            is_acting: AtomicBool::new(false),
+            hints: Mutex::default(),
+            hints_lost_until: Mutex::default(),
+            slow_stores: Mutex::default(),
+            last_fault_at: Mutex::new(Instant::now()),
+            written_back_at: Mutex::new(Instant::now()),
+            is_calm: AtomicBool::new(false),
+            log: Mutex::default(),
+        })
+    }
+
+    pub fn disk(&self) -> SimulatedDisk {
+        lock(&self.disk).clone()
+    }
+
+    pub fn note(&self, what: impl FnOnce() -> String) {
+        let line = format!("{:>8} ms  {}", self.begun.elapsed().as_millis(), what());
+        let mut log = lock(&self.log);
+        if log.len() >= LOG_LINES_MAX {
+            log.remove(0);
+        }
+        log.push(line);
+    }
+
+    pub fn log(&self) -> Vec<String> {
+        lock(&self.log).clone()
+    }
+
+    pub fn add_process(&self, files: &Arc<ProcessFiles>) {
+        lock(&self.processes).push(Arc::downgrade(files));
+    }
+
+    pub fn set_concurrent_action(&self, concurrent_action: Perform) {
+        // Set once, by the world.
+        let _ = self.concurrent_action.set(concurrent_action);
+    }
+
+    /// Another process acts in the middle of a call.
+    pub fn act_concurrently(&self, action: &Action) {
+        if !self.is_acting.swap(true, Ordering::Relaxed) {
+            if let Some(concurrent_action) = self.concurrent_action.get() {
+                concurrent_action(action);
+            }
+            self.is_acting.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Cuts the power, which ends all processes; the next start finds the disk as it is.
+    pub fn cut_power(&self, seed: u64) {
+        self.note(|| "the power is cut".to_owned());
+        let after = self.disk().crash(seed);
+        *lock(&self.disk) = after.clone();
+        for process in std::mem::take(&mut *lock(&self.processes)).iter().filter_map(Weak::upgrade) {
+            process.kill();
+        }
+        lock(&self.invariants).power_was_cut(&after, Path::new(WORKSPACE));
+    }
+}
+
+impl Environment {
+    pub fn jump_clock(&self, ms: i64) {
+        let jumped_ms = self.jumped_ms.load(Ordering::Relaxed) + ms;
+        self.jumped_ms.store(jumped_ms.clamp(-JUMPED_MS_MAX, JUMPED_MS_MAX), Ordering::Relaxed);
+    }
+
+    /// File stamps follow the wall clock.
+    pub fn update_disk_clock(&self) {
+        let now_ms = self.now().0;
+        lock(&self.disk).set_clock(i128::from(now_ms) * 1_000_000);
+        self.write_back();
+    }
+
+    /// Makes data durable that was not synced for a while.
+    fn write_back(&self) {
+        let mut written = lock(&self.written_back_at);
+        if written.elapsed() >= WRITE_BACK_TIME {
+            *written = Instant::now();
+            self.disk().make_all_durable();
+        }
+    }
+
+    pub fn send_hints_to(&self, changes: broadcast::Sender<StoreChange>) {
+        *lock(&self.hints) = Some(changes);
+    }
+
+    pub fn lose_hints(&self, time: Duration) {
+        *lock(&self.hints_lost_until) = Some(Instant::now() + time);
+    }
+
+    pub fn slow_stores_for(&self, ms: u64, time: Duration) {
+        *lock(&self.slow_stores) = Some((ms, Instant::now() + time));
+    }
+
+    /// A random delay of the store.
+    pub fn delay(&self) -> Option<Duration> {
+        let slow_stores = *lock(&self.slow_stores);
+        let (ms, until) = slow_stores?;
+        (Instant::now() < until && fastrand::u8(..4) == 0).then(|| Duration::from_millis(fastrand::u64(..=ms)))
+    }
+
+    /// Records that a fault happened just now.
+    pub fn note_fault(&self) {
+        *lock(&self.last_fault_at) = Instant::now();
+    }
+
+    pub fn had_fault_within(&self, within: Duration) -> bool {
+        lock(&self.last_fault_at).elapsed() < within || lock(&self.slow_stores).is_some()
+    }
+
+    pub fn calm(&self) {
+        self.is_calm.store(true, Ordering::Relaxed);
+        *lock(&self.hints_lost_until) = None;
+        *lock(&self.slow_stores) = None;
+        for process in lock(&self.processes).iter().filter_map(Weak::upgrade) {
+            process.calm();
+        }
+    }
+
+    pub fn is_calm(&self) -> bool {
+        self.is_calm.load(Ordering::Relaxed)
+    }
+}
+
+impl Clock for Environment {
+    fn now(&self) -> UnixMs {
+        let now = UnixMs(1_763_688_000_000).plus(self.begun.elapsed());
+        UnixMs(now.0 + self.jumped_ms.load(Ordering::Relaxed))
+    }
+}
+
+/// The processes' changes of the disk.
+impl Environment {
+    /// A file appeared at `path`, or is gone.
+    pub fn changed(&self, by: &ProcessFiles, path: &Path) {
+        let Ok(relative_path) = path.strip_prefix(WORKSPACE) else { return };
+        let name = relative_path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let hint = match relative_path.parent().and_then(Path::to_str) {
+            Some(".tasks") => TaskId::from_file_name(name).map(|id| {
+                lock(&self.invariants).check_task_file(&self.disk(), path, id, &by.name);
+                StoreChange::Board
+            }),
+            Some(".team/inbox") => {
+                let inbox = name.strip_suffix(".jsonl").filter(|name| !name.starts_with('.'));
+                let has_mail = self.disk().stamp(path).is_ok_and(|stamp| stamp.bytes > 0);
+                inbox.filter(|_| has_mail).map(|inbox| StoreChange::Mail(inbox.to_owned()))
+            }
+            Some(".team") if name == super::approvals::REQUESTS_FILE => {
+                lock(&self.invariants).check_request_file(&self.disk(), path, &by.name);
+                None
+            }
+            Some("") => (name == "agent_state.json").then_some(StoreChange::State),
+            _ => None,
+        };
+        let is_lost = lock(&self.hints_lost_until).is_some_and(|until| Instant::now() < until);
+        if let Some((hint, changes)) = hint.filter(|_| !is_lost).zip(lock(&self.hints).as_ref()) {
+            // The lead may be gone.
+            let _ = changes.send(hint);
+        }
+    }
+
+    /// A file is about to be renamed or removed: it must be no lock in use, unless its holder is dead.
+    pub fn check_rename(&self, by: &ProcessFiles, from: &Path, to: Option<&Path>) {
+        let is_lock = |path: &Path| path.extension().is_some_and(|end| end == "lock") || path.ends_with(".lock");
+        let is_workers = from.parent().is_some_and(|folder| folder.ends_with("workers"));
+        if (is_lock(from) && !is_workers) || to.is_some_and(is_lock) {
+            lock(&self.invariants).violate(format!("short locks: {} renames or removes {}", by.name, from.display()));
+        }
+    }
+
+    pub fn is_locked(&self) -> bool {
+        !lock(&self.sections).is_empty()
+    }
+
+    /// A section under the lock on `path` begins; it ends when the result is dropped.
+    pub fn section<'a>(&'a self, path: &Path) -> impl Drop + use<'a> {
+        let is_new = lock(&self.sections).insert(path.to_owned());
+        if !is_new {
+            lock(&self.invariants).violate(format!("short locks: {} is taken within itself", path.display()));
+        }
+        Section { environment: self, path: path.to_owned() }
+    }
+
+    /// Outsiders read, and write without locks.
+    pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.disk().read(path, 0, 1 << 24).map(|(bytes, _)| bytes)
+    }
+}
+
+struct Section<'a> {
+    environment: &'a Environment,
+    path: PathBuf,
+}
+
+impl Drop for Section<'_> {
+    fn drop(&mut self) {
+        lock(&self.environment.sections).remove(&self.path);
+    }
+}

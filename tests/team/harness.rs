@@ -1,0 +1,659 @@
+//! A test team: memory stores, a clock that follows paused time, models made of closures, tools that record their use.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use brigade::domain::approval::{Request, RequestKind};
+use brigade::domain::event::{Event, EventKind};
+use brigade::domain::message::{Message, MessageType};
+use brigade::domain::name::{HUMAN, LEAD, Name};
+use brigade::domain::records::MemberStatus;
+use brigade::domain::replay::{Completeness, Replay};
+use brigade::domain::snapshot::{MemberSnapshot, TaskSnapshot};
+use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate, TeammateReport};
+use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
+use brigade::domain::time::UnixMs;
+use brigade::domain::transcript::{Block, Entry, Record, Role, Usage};
+use brigade::domain::transition::{Actor, ActorKind, Change};
+use brigade::models::runbook::Runbook;
+use brigade::ports::{
+    Board, BoardView, Claimant, Clock, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
+    ReclaimRequest, Reclaimed, StateStore, StopReason, StoreChange, StoreResult, Stores, ToolSpec,
+};
+use brigade::sandbox::Sandbox;
+use brigade::stores::memory;
+use brigade::stores::memory::events::MemoryEventLog;
+use brigade::stores::memory::workers::MemoryWorkers;
+use brigade::team::handle::{TeamHandle, TeamOutcome};
+use brigade::team::spec::{Limits, MemberSpec, TeamSpec};
+use brigade::team::{self, StartOptions, TeamDependencies};
+use brigade::tools::approval_answers::{self, ApprovalRef, Responder};
+use brigade::tools::table::tools_for;
+use brigade::tools::{Tool, ToolContext, ToolError, ToolOutput};
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+use tokio::time::Instant;
+
+/// Time limit of every wait.
+pub const LONG: Duration = Duration::from_secs(8 * 3600);
+
+/// Waits a short step, which grows with the total time waited.
+async fn step(begun: Instant) {
+    let is_new = begun.elapsed() < Duration::from_secs(2);
+    tokio::time::sleep(Duration::from_millis(if is_new { 5 } else { 500 })).await;
+}
+
+/// A wall clock that follows the runtime's time, paused or not, and can be moved forward.
+pub struct RuntimeClock {
+    begun: Instant,
+    set_forward: Mutex<Duration>,
+}
+
+impl RuntimeClock {
+    fn new() -> Self {
+        Self { begun: Instant::now(), set_forward: Mutex::default() }
+    }
+
+    pub fn set_forward(&self, by: Duration) {
+        *self.set_forward.lock().unwrap() += by;
+    }
+}
+
+impl Clock for RuntimeClock {
+    fn now(&self) -> UnixMs {
+        UnixMs(1_763_688_000_000).plus(self.begun.elapsed()).plus(*self.set_forward.lock().unwrap())
+    }
+}
+
+pub type Answer = Result<ModelResponse, ModelError>;
+type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// A request as it was sent.
+#[derive(Clone)]
+pub struct Sent {
+    pub at: Instant,
+    pub request: ModelRequest,
+}
+
+impl Sent {
+    /// All texts and results of the context, one per line.
+    pub fn text(&self) -> String {
+        text_of(&self.request)
+    }
+
+    pub fn last(&self) -> Vec<Block> {
+        self.request.messages.last().map(|message| message.content.clone()).unwrap_or_default()
+    }
+}
+
+pub fn text_of(request: &ModelRequest) -> String {
+    let blocks = request.messages.iter().flat_map(|message| &message.content);
+    blocks.map(block_text).collect::<Vec<_>>().join("\n")
+}
+
+pub fn block_text(block: &Block) -> String {
+    match block {
+        Block::Text { text } => text.clone(),
+        Block::ToolResult { content, .. } => format!("result: {content}"),
+        Block::ToolUse { name, input, .. } => format!("call: {name} {input}"),
+        Block::Other(value) => value.to_string(),
+    }
+}
+
+/// A model made of a closure, which gets the request and the number of earlier requests of its member.
+struct FnModel {
+    respond: Box<dyn Fn(ModelRequest, usize) -> AnswerFuture + Send + Sync>,
+    sent: Arc<Mutex<HashMap<String, Vec<Sent>>>>,
+}
+
+#[async_trait]
+impl ModelClient for FnModel {
+    async fn request(&self, request: ModelRequest, _: &dyn Listener) -> Answer {
+        let count = {
+            let mut sent = lock(&self.sent);
+            let sent = sent.entry(request.teammate.to_string()).or_default();
+            sent.push(Sent { at: Instant::now(), request: request.clone() });
+            sent.len() - 1
+        };
+        (self.respond)(request, count).await
+    }
+}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A text answer that ends the turn.
+pub fn say(text: &str) -> Answer {
+    answer(vec![Block::text(text)], StopReason::EndTurn)
+}
+
+/// An answer with tool calls.
+pub fn call(calls: &[(&str, Value)]) -> Answer {
+    static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let number = || COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let block = |(tool, input): &(&str, Value)| Block::ToolUse {
+        id: format!("c{}", number()),
+        name: (*tool).to_owned(),
+        input: input.clone(),
+    };
+    answer(calls.iter().map(block).collect(), StopReason::ToolUse)
+}
+
+pub fn answer(content: Vec<Block>, stop: StopReason) -> Answer {
+    Ok(ModelResponse { content, stop, usage: Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() }) })
+}
+
+pub fn complete(task: u64) -> (&'static str, Value) {
+    ("task_update", json!({"task_id": task, "status": "completed", "result": "done"}))
+}
+
+/// The task that the context was last given.
+pub fn task_at_hand(request: &ModelRequest) -> Option<u64> {
+    let text = text_of(request);
+    let (_, rest) = text.rsplit_once("<auto-claimed>Task #")?;
+    rest.split(':').next()?.parse().ok()
+}
+
+/// Returns true if the last message assigns a claimed task, also next to mail or results.
+pub fn has_new_task(request: &ModelRequest) -> bool {
+    let last = request.messages.last().map(|message| message.content.as_slice()).unwrap_or_default();
+    last.iter().any(|block| matches!(block, Block::Text { text } if text.starts_with("<auto-claimed>")))
+}
+
+/// Completes the current task if it was just assigned, and ends the turn otherwise.
+pub fn diligent(request: &ModelRequest) -> Answer {
+    match task_at_hand(request).filter(|_| has_new_task(request)) {
+        Some(task) => call(&[complete(task)]),
+        None => say("Done."),
+    }
+}
+
+/// A tool that records its use and takes the given time.
+struct NotingTool {
+    name: &'static str,
+    noted: Arc<Mutex<Vec<String>>>,
+}
+
+#[async_trait]
+impl Tool for NotingTool {
+    fn spec(&self) -> ToolSpec {
+        let (name, description) = (self.name.to_owned(), String::new());
+        ToolSpec { name, description, input_schema: json!({"type": "object"}) }
+    }
+    fn about(&self, input: &Value) -> String {
+        input.to_string()
+    }
+    async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+        let what = input["note"].as_str().unwrap_or(self.name).to_owned();
+        lock(&self.noted).push(format!("{} begins {what}", context.name));
+        tokio::time::sleep(Duration::from_millis(input["ms"].as_u64().unwrap_or(0))).await;
+        lock(&self.noted).push(format!("{} ended {what}", context.name));
+        match self.name {
+            "fail" => Err(ToolError::Recoverable(what)),
+            "boom" => panic!("a tool panics, as the test wants"),
+            _ => Ok(ToolOutput::text(what)),
+        }
+    }
+}
+
+/// A board that records the members that poll for a task, and checks that no task is held twice.
+pub struct WatchedBoard {
+    inner: Arc<dyn Board>,
+    pub polls: Mutex<Vec<String>>,
+}
+
+#[async_trait]
+impl Board for WatchedBoard {
+    async fn create(&self, by: &Actor, tasks: Vec<NewTask>, skip: bool) -> StoreResult<Vec<Task>> {
+        self.inner.create(by, tasks, skip).await
+    }
+    async fn view(&self) -> StoreResult<Arc<BoardView>> {
+        self.inner.view().await
+    }
+    async fn get(&self, id: TaskId) -> StoreResult<Task> {
+        self.inner.get(id).await
+    }
+    async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
+        lock(&self.polls).push(claimant.name.clone());
+        self.inner.claim_next(claimant).await
+    }
+    async fn claim(&self, id: TaskId, claimant: &Claimant) -> StoreResult<Task> {
+        self.inner.claim(id, claimant).await
+    }
+    async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
+        self.inner.change(id, change, by).await
+    }
+    async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
+        self.inner.delete(id, by).await
+    }
+    async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
+        self.inner.deleted(ids).await
+    }
+    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+        self.inner.reclaim(lost).await
+    }
+}
+
+/// The shared state as bytes that any program may write.
+pub struct OpenState {
+    clock: Arc<dyn Clock>,
+    changes: broadcast::Sender<StoreChange>,
+    bytes: Mutex<Option<String>>,
+}
+
+impl OpenState {
+    /// Another program writes or removes the file.
+    pub fn put(&self, text: Option<&str>) {
+        *lock(&self.bytes) = text.map(str::to_owned);
+        let _ = self.changes.send(StoreChange::State);
+    }
+}
+
+#[async_trait]
+impl StateStore for OpenState {
+    async fn read(&self) -> StoreResult<Option<SharedState>> {
+        Ok(lock(&self.bytes).as_ref().map(|text| SharedState::parse(text.as_bytes()).unwrap()))
+    }
+    async fn update(&self, update: StateUpdate) -> StoreResult<SharedState> {
+        let now = self.clock.now();
+        let before = self.read().await?.unwrap_or_else(|| SharedState::paused(now));
+        let next = before.merge(&update, now);
+        *lock(&self.bytes) = Some(next.to_file());
+        Ok(next)
+    }
+}
+
+/// The stores, models and settings of a team.
+pub struct TestTeam {
+    pub spec: TeamSpec,
+    pub stores: Stores,
+    pub board: Arc<WatchedBoard>,
+    pub state: Arc<OpenState>,
+    pub noted: Arc<Mutex<Vec<String>>>,
+    pub sandbox: Sandbox,
+    pub workspace: PathBuf,
+    pub clock: Arc<dyn Clock>,
+    pub wall_clock: Arc<RuntimeClock>,
+    /// True if the board changed after the team had ended.
+    pub changed_after_end: AtomicBool,
+    log: Arc<MemoryEventLog>,
+    models: HashMap<String, Arc<dyn ModelClient>>,
+    sent: Arc<Mutex<HashMap<String, Vec<Sent>>>>,
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn member(who: &str, role: &str, provider: &str) -> MemberSpec {
+    let model = ModelSpec { provider: provider.to_owned(), model: who.to_owned(), ..ModelSpec::default() };
+    MemberSpec::new(who, role, model).unwrap()
+}
+
+impl TestTeam {
+    /// A team of these coders; its lead is a runbook until it gets a model.
+    pub fn new(members: &[&str]) -> Self {
+        let wall_clock = Arc::new(RuntimeClock::new());
+        let clock: Arc<dyn Clock> = wall_clock.clone();
+        let (changes, _) = broadcast::channel(1024);
+        let log = Arc::new(MemoryEventLog::new(Arc::clone(&clock)));
+        let mut stores = memory::stores(Arc::clone(&clock), changes.clone());
+        let board = Arc::new(WatchedBoard { inner: Arc::clone(&stores.board), polls: Mutex::default() });
+        let state = Arc::new(OpenState { clock: Arc::clone(&clock), changes, bytes: Mutex::default() });
+        stores.board = board.clone();
+        stores.state = state.clone();
+        stores.events = log.clone();
+        let limits = Limits { free_bytes_min: 0, ..Limits::default() };
+        let lead = member(LEAD, "lead", "runbook");
+        let members = members.iter().map(|who| member(who, "coder", "test")).collect();
+        let spec = TeamSpec { members, limits, ..TeamSpec::new("crew", lead.model).unwrap() };
+        let (noted, sent) = (Arc::default(), Arc::default());
+        let models = HashMap::new();
+        let workspace = std::env::temp_dir();
+        Self {
+            spec,
+            stores,
+            board,
+            state,
+            noted,
+            sandbox: Sandbox::without_guard(),
+            workspace,
+            clock,
+            wall_clock,
+            changed_after_end: AtomicBool::new(false),
+            log,
+            models,
+            sent,
+        }
+    }
+
+    /// Sets the model of a member to a closure. The lead then is a model.
+    pub fn set_model_fn<F>(&mut self, who: &str, respond: impl Fn(ModelRequest, usize) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        let respond = Box::new(move |request, count| -> AnswerFuture { Box::pin(respond(request, count)) });
+        self.models.insert(who.to_owned(), Arc::new(FnModel { respond, sent: Arc::clone(&self.sent) }));
+        if who == LEAD {
+            self.spec.lead.model.provider = "test".to_owned();
+        }
+    }
+
+    /// Sets the model of a member.
+    pub fn model(&mut self, who: &str, model: Arc<dyn ModelClient>) {
+        self.models.insert(who.to_owned(), model);
+    }
+
+    /// Sets the model of these members to one that completes each task at once.
+    pub fn diligent(&mut self, members: &[&str]) {
+        for who in members {
+            self.set_model_fn(who, |request, _| async move { diligent(&request) });
+        }
+    }
+
+    /// Starts another process on the same stores; the earlier process is gone.
+    pub fn restart(&mut self) {
+        self.stores.workers = Arc::new(MemoryWorkers::default());
+    }
+
+    pub async fn launch(&self, start: StartOptions) -> TeamHandle {
+        team::launch(self.spec.clone(), start, self.dependencies()).await.unwrap()
+    }
+
+    pub fn dependencies(&self) -> TeamDependencies {
+        let (models, noted) = (self.models.clone(), Arc::clone(&self.noted));
+        let connect = move |spec: &ModelSpec| -> Result<Arc<dyn ModelClient>, String> {
+            match spec.provider.as_str() {
+                "runbook" => Ok(Arc::new(Runbook)),
+                _ => models.get(&spec.model).cloned().ok_or_else(|| format!("no model {}", spec.model)),
+            }
+        };
+        let tools = move |is_lead| {
+            let mut tools = tools_for(is_lead);
+            for name in ["nap", "fail", "boom"] {
+                tools.push(Arc::new(NotingTool { name, noted: Arc::clone(&noted) }) as Arc<dyn Tool>);
+            }
+            tools
+        };
+        TeamDependencies {
+            stores: self.stores.clone(),
+            clock: Arc::clone(&self.clock),
+            workspace: self.workspace.clone(),
+            control_files: Arc::<[PathBuf]>::default(),
+            sandbox: self.sandbox.clone(),
+            connect: Arc::new(connect),
+            tool_factory: Arc::new(tools),
+            count_tokens: |text| text.len() as u64 / 4,
+            repository: None,
+        }
+    }
+
+    /// Runs one session to its end.
+    pub async fn run_once(&self) -> TeamOutcome {
+        let team = self.launch(once()).await;
+        self.ended(team).await
+    }
+
+    /// Waits for the end; a hang prints the events.
+    pub async fn ended(&self, mut team: TeamHandle) -> TeamOutcome {
+        match tokio::time::timeout(LONG, team.wait()).await {
+            Ok(outcome) => outcome.unwrap(),
+            Err(_) => panic!("the team does not end:\n{}", self.event_lines()),
+        }
+    }
+
+    pub async fn create(&self, tasks: Vec<NewTask>) -> Vec<Task> {
+        self.stores.board.create(&Actor::new(HUMAN, ActorKind::Person), tasks, false).await.unwrap()
+    }
+
+    /// Creates tasks with these subjects.
+    pub async fn tasks(&self, subjects: &[&str]) -> Vec<Task> {
+        self.create(subjects.iter().map(|subject| new_task(subject)).collect()).await
+    }
+
+    pub async fn task(&self, id: u64) -> Task {
+        self.stores.board.get(TaskId(id)).await.unwrap()
+    }
+
+    pub async fn mail(&self, from: &str, to: &str, content: &str) {
+        let message = Message::new(MessageType::Message, from, content, self.clock.now());
+        self.stores.mailbox.send(to, message).await.unwrap();
+    }
+
+    pub async fn mail_of(&self, kind: MessageType, from: &str, to: &str, request_id: Option<&str>) {
+        let mut message = Message::new(kind, from, "x", self.clock.now());
+        message.request_id = request_id.map(str::to_owned);
+        self.stores.mailbox.send(to, message).await.unwrap();
+    }
+
+    /// Opens the inboxes as an earlier run of the team does.
+    pub async fn open_inboxes(&self) {
+        let names: Vec<Name> = self.spec.members.iter().map(|member| member.name.clone()).collect();
+        self.stores.mailbox.open_inboxes(&names).await.unwrap();
+    }
+
+    /// Returns true if any inbox has mail.
+    pub async fn has_mail(&self) -> bool {
+        !self.stores.mailbox.waiting().await.unwrap().is_empty()
+    }
+
+    /// The person sets the desired state.
+    pub async fn click(&self, mode: Mode) {
+        let desired = SetDesired { mode, by: HUMAN.to_owned(), note: String::new(), only_if: None };
+        self.stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await.unwrap();
+        let _ = self.stores.changes.send(StoreChange::State);
+    }
+
+    pub async fn shared(&self) -> SharedState {
+        self.stores.state.read().await.unwrap().unwrap()
+    }
+
+    pub fn events(&self) -> Vec<Event> {
+        self.log.events()
+    }
+
+    pub fn facts(&self) -> Vec<EventKind> {
+        self.events().into_iter().map(|event| event.kind).collect()
+    }
+
+    pub fn count(&self, is_it: impl Fn(&EventKind) -> bool) -> usize {
+        self.facts().iter().filter(|fact| is_it(fact)).count()
+    }
+
+    /// The events as lines, for the message of a failing test.
+    pub fn event_lines(&self) -> String {
+        let events = self.events();
+        let skip = events.len().saturating_sub(200);
+        events.iter().skip(skip).map(|event| event.to_line() + "\n").collect()
+    }
+
+    pub fn sent_by(&self, who: &str) -> Vec<Sent> {
+        lock(&self.sent).get(who).cloned().unwrap_or_default()
+    }
+
+    pub fn requests(&self) -> usize {
+        lock(&self.sent).values().map(Vec::len).sum()
+    }
+
+    pub fn notes(&self) -> Vec<String> {
+        lock(&self.noted).clone()
+    }
+
+    /// Waits until `is_so` returns true.
+    pub async fn wait_until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+        let begun = Instant::now();
+        while !is_so(self) {
+            assert!(begun.elapsed() < LONG, "never: {what}\n{}", self.event_lines());
+            step(begun).await;
+        }
+    }
+
+    pub async fn wait_for_status(&self, id: u64, status: TaskStatus) {
+        let begun = Instant::now();
+        while self.stores.board.get(TaskId(id)).await.ok().map(|task| task.status) != Some(status) {
+            assert!(begun.elapsed() < LONG, "#{id} never becomes {status}\n{}", self.event_lines());
+            step(begun).await;
+        }
+    }
+
+    /// Waits until all members are on call.
+    pub async fn wait_for_all_on_call(&self) {
+        self.wait_until("all members are idle", |harness| {
+            let mut phases = BTreeMap::new();
+            for fact in harness.facts() {
+                if let EventKind::TeammatePhase { teammate, phase, .. } = fact {
+                    phases.insert(teammate, phase);
+                }
+            }
+            !phases.is_empty() && phases.values().all(|phase| phase != "work")
+        })
+        .await;
+        tokio::time::sleep(Duration::from_secs(120)).await;
+    }
+
+    /// All texts to and from a member, from its transcript.
+    pub async fn transcript(&self, who: &str) -> Vec<String> {
+        let records: Vec<Record> = self.stores.transcripts.load(who).await.unwrap();
+        let lines = records.iter().flat_map(|record| match &record.entry {
+            Entry::Message(message) => {
+                let who = if message.role == Role::User { "<" } else { ">" };
+                message.content.iter().map(|block| format!("{who} {}", block_text(block))).collect()
+            }
+            Entry::Compaction { summary, .. } => vec![format!("= {summary}")],
+        });
+        lines.collect()
+    }
+
+    /// Invariants of every run: events without gaps, one claim and one end of each attempt, and transcripts with all
+    /// results right after their calls.
+    pub async fn check_invariants(&self) {
+        let events = self.events();
+        for (expected, event) in (1..).zip(&events) {
+            assert_eq!(event.seq, expected, "a gap in the log");
+        }
+        let mut told = std::collections::HashSet::new();
+        for event in &events {
+            let key = match &event.kind {
+                EventKind::TaskClaimed { task, attempt, .. } => ("claimed", *task, *attempt),
+                EventKind::TaskCompleted { task, attempt, .. } => ("completed", *task, *attempt),
+                EventKind::TaskFailed { task, attempt, .. } => ("failed", *task, *attempt),
+                _ => continue,
+            };
+            assert!(told.insert(key), "logged twice: {key:?}\n{}", self.event_lines());
+        }
+        for who in self.spec.members.iter().map(|member| member.name.as_str()).chain([LEAD]) {
+            self.check_transcript(who).await;
+        }
+        for sent in lock(&self.sent).values().flatten() {
+            check_request(&sent.request);
+        }
+        self.check_replay(&events).await;
+    }
+
+    /// After a run its log alone shows the state of board and team.
+    async fn check_replay(&self, events: &[Event]) {
+        let replay = Replay::of(events);
+        if replay.stopped.is_none() || self.changed_after_end.load(Ordering::Relaxed) {
+            return;
+        }
+        let view = self.stores.board.view().await.unwrap();
+        assert_eq!((replay.completeness, replay.is_team_complete), (Completeness::Complete, true));
+        for (id, task) in &view.tasks {
+            let (row, told) = (TaskSnapshot::of(task), replay.tasks.get(id));
+            assert!(told.is_some_and(|told| told.agrees_with(&row)), "{row:?} and {told:?}\n{}", self.event_lines());
+        }
+        assert_eq!(replay.tasks.len(), view.tasks.len(), "{}", self.event_lines());
+        let state = self.stores.state.read().await.unwrap().unwrap();
+        let reports: BTreeMap<String, TeammateReport> = state.document.get("teammates").unwrap().unwrap_or_default();
+        for (name, report) in &reports {
+            let told = &replay.members[name];
+            let shown = |row: &MemberSnapshot| (row.role.clone(), row.tokens, row.cost_usd, row.waiting_for.clone());
+            assert_eq!(shown(told), shown(&MemberSnapshot::of(name, report)), "{name}\n{}", self.event_lines());
+            let stands = (told.phase.as_str(), told.task, told.attempt);
+            assert_eq!(stands, (report.phase.as_str(), report.task, report.attempt), "{name}\n{}", self.event_lines());
+        }
+        let roster = self.stores.roster.read().await.unwrap();
+        for member in roster.iter().filter(|member| replay.members.contains_key(&member.name)) {
+            let stopped = member.status == MemberStatus::Shutdown;
+            let is_gone = ["stopped", "dead"].contains(&replay.members[&member.name].phase.as_str());
+            assert_eq!(stopped, is_gone, "{member:?}\n{}", self.event_lines());
+        }
+    }
+
+    async fn check_transcript(&self, who: &str) {
+        let records = self.stores.transcripts.load(who).await.unwrap();
+        let mut delivered = std::collections::HashSet::new();
+        for record in &records {
+            if let Entry::Message(message) = &record.entry {
+                for key in &message.delivered {
+                    assert!(delivered.insert(key.clone()), "{who} was delivered {key} twice");
+                }
+            }
+        }
+    }
+}
+
+/// Checks that a provider would accept the request: roles alternate, and every call has its result in the next message.
+fn check_request(request: &ModelRequest) {
+    let mut open: Vec<String> = Vec::new();
+    let mut last = None;
+    for message in request.messages.iter() {
+        assert_ne!(last, Some(message.role), "two messages of one role in a row");
+        last = Some(message.role);
+        let results: Vec<&String> = message
+            .content
+            .iter()
+            .filter_map(|block| match block {
+                Block::ToolResult { tool_use_id, .. } => Some(tool_use_id),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(open.iter().collect::<Vec<_>>(), results, "calls and results differ:\n{}", text_of(request));
+        open = message
+            .content
+            .iter()
+            .filter_map(|block| match block {
+                Block::ToolUse { id, .. } => Some(id.clone()),
+                _ => None,
+            })
+            .collect();
+    }
+    assert_eq!(last, Some(Role::User), "the last message of a request is not the user's");
+    let first = request.messages.first().map(|message| block_text(&message.content[0])).unwrap_or_default();
+    assert!(first.starts_with("<identity>You are '"), "the first message is the identity: {first}");
+    assert!(request.system.starts_with(&format!("You are '{}', role: ", request.teammate)), "{}", request.system);
+}
+
+pub fn new_task(subject: &str) -> NewTask {
+    NewTask { subject: subject.to_owned(), ..NewTask::default() }
+}
+
+pub fn once() -> StartOptions {
+    StartOptions { mode: Some(Mode::RunOnce), one_session: true, ..StartOptions::default() }
+}
+
+pub fn start_continuous() -> StartOptions {
+    StartOptions { mode: Some(Mode::Continuous), ..StartOptions::default() }
+}
+
+/// Approves a plan as the person, unless it has an answer already.
+pub async fn approve_plan(stores: &Stores, id: &str, now: UnixMs) {
+    let by = Responder { name: HUMAN, process: "test" };
+    let compose = |request: &Request| approval_answers::answer_message(request, HUMAN, true, Some("go on"), now);
+    let _ = approval_answers::send_answer(
+        stores,
+        by,
+        now,
+        ApprovalRef { id, kind: RequestKind::PlanApproval },
+        true,
+        compose,
+    )
+    .await;
+}

@@ -1,0 +1,255 @@
+//! Panics, hangs, and waits that are neither.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use brigade::domain::event::EventKind;
+use brigade::domain::task::{NewTask, TaskStatus};
+use brigade::ports::ModelError;
+use brigade::team::handle::{TeamCommand, TeamEnd};
+use brigade::team::spec::MemberSpec;
+use serde_json::json;
+
+use super::harness::{
+    TestTeam, call, complete, diligent, has_new_task, name, new_task, once, say, start_continuous, task_at_hand,
+};
+
+fn respawned(harness: &TestTeam, who: &str) -> usize {
+    harness.count(|fact| matches!(fact, EventKind::TeammateRespawned { teammate, .. } if teammate == who))
+}
+
+#[tokio::test(start_paused = true)]
+async fn model_panic_costs_one_failure_and_respawns() {
+    let mut harness = TestTeam::new(&["alice"]);
+    let panics = Arc::new(AtomicUsize::new(0));
+    harness.set_model_fn("alice", move |request, _| {
+        let panics = Arc::clone(&panics);
+        async move {
+            let text = super::harness::text_of(&request);
+            if !text.contains("result: marked") {
+                return call(&[("nap", json!({"note": "marked"}))]);
+            }
+            assert!(panics.fetch_add(1, Ordering::Relaxed) > 0, "the model panics, as the test wants");
+            match task_at_hand(&request).filter(|_| has_new_task(&request)) {
+                Some(task) => call(&[complete(task)]),
+                None => say("Done."),
+            }
+        }
+    });
+    harness.tasks(&["mark it"]).await;
+    let outcome = harness.run_once().await;
+    assert_eq!((outcome.end, outcome.tally.completed), (TeamEnd::SessionOver, 1));
+    let task = harness.task(1).await;
+    assert_eq!((task.failures, task.attempt), (1, 2));
+    assert_eq!(harness.notes(), ["alice begins marked", "alice ended marked"], "a finished call ran again");
+    assert_eq!(respawned(&harness, "alice"), 1);
+    let reclaimed =
+        |fact: &EventKind| matches!(fact, EventKind::TaskReclaimed { reason, .. } if reason.contains("panicked"));
+    assert_eq!(harness.count(reclaimed), 1, "{}", harness.event_lines());
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn tool_panic_leaves_valid_context() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.set_model_fn("alice", |request, count| async move {
+        if count == 0 { call(&[("boom", json!({})), ("nap", json!({}))]) } else { diligent(&request) }
+    });
+    harness.tasks(&["a"]).await;
+    assert_eq!(harness.run_once().await.tally.completed, 1);
+    let sent = harness.sent_by("alice");
+    assert!(sent[1].text().contains("Interrupted"), "{}", sent[1].text());
+    assert!(harness.notes().iter().all(|note| !note.contains("nap")), "the next call ran");
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn always_panicking_teammate_is_stopped_others_work() {
+    let mut harness = TestTeam::new(&["alice", "bob"]);
+    harness.spec.limits.respawns_max = 2;
+    harness.set_model_fn("alice", |_, _| async { panic!("the model panics, as the test wants") });
+    harness.set_model_fn("bob", |request, _| async move {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        diligent(&request)
+    });
+    let task = |index| NewTask { max_attempts: Some(20), ..new_task(&format!("t{index}")) };
+    harness.create((0..6).map(task).collect()).await;
+    let team = harness.launch(once()).await;
+    harness
+        .wait_until("the worker is dead", |_| {
+            team.live().teammates().get("alice").is_some_and(|row| row.phase == "dead")
+        })
+        .await;
+    let why = team.live().teammates()["alice"].waiting_for.clone().unwrap().to_file_text();
+    assert!(why.contains("it panicked; restarted 2 times"), "{why}");
+    let outcome = harness.ended(team).await;
+    assert_eq!(outcome.tally.completed, 6);
+    assert_eq!(respawned(&harness, "alice"), 2);
+    let stopped = harness.facts().into_iter().find_map(|fact| match fact {
+        EventKind::TeammateStopped { teammate, reason, .. } if teammate == "alice" => Some(reason),
+        _ => None,
+    });
+    let reason = stopped.unwrap();
+    assert!(reason.contains("panicked") && reason.contains("2 times"), "{reason}");
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_without_live_teammates_ends_with_reason() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.spec.limits.respawns_max = 1;
+    harness.set_model_fn("alice", |_, _| async { panic!("the model panics, as the test wants") });
+    harness.create(vec![NewTask { max_attempts: Some(9), ..new_task("a") }]).await;
+    let outcome = harness.run_once().await;
+    assert_eq!(outcome.tally.pending, 1);
+    let trouble = outcome.error.unwrap();
+    assert!(trouble.contains("alice: it panicked"), "{trouble}");
+    assert!(outcome.summary.contains(&trouble));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unresponsive_model_is_stalled_and_loses_claim() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.spec.limits.stall_timeout = Duration::from_secs(60);
+    harness.set_model_fn("alice", |request, count| async move {
+        if count == 0 {
+            std::future::pending::<()>().await;
+        }
+        diligent(&request)
+    });
+    harness.tasks(&["a"]).await;
+    let begun = tokio::time::Instant::now();
+    let team = harness.launch(once()).await;
+    harness
+        .wait_until("the notice is printed", |_| {
+            team.live().teammates().get("alice").is_some_and(|row| row.phase == "stalled")
+        })
+        .await;
+    assert!(begun.elapsed() > Duration::from_secs(30), "the time limit was too short");
+    assert_eq!(harness.ended(team).await.tally.completed, 1);
+    assert!(begun.elapsed() >= Duration::from_secs(60) && begun.elapsed() < Duration::from_secs(70));
+    assert_eq!((harness.task(1).await.failures, respawned(&harness, "alice")), (1, 1));
+    let hung =
+        |fact: &EventKind| matches!(fact, EventKind::TeammateRespawned { reason, .. } if reason.contains("hung"));
+    assert_eq!(harness.count(hung), 1);
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn teammate_waiting_for_rate_limit_is_not_stalled() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.spec.limits.stall_timeout = Duration::from_secs(60);
+    harness.set_model_fn("alice", |request, count| async move {
+        if count == 0 {
+            let retry_after = Some(Duration::from_secs(300));
+            return Err(ModelError::Temporary { message: "limited".to_owned(), retry_after });
+        }
+        diligent(&request)
+    });
+    harness.tasks(&["a"]).await;
+    let team = harness.launch(once()).await;
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    let live = team.live().teammates();
+    let waits = live["alice"].waiting_for.clone().unwrap().to_file_text();
+    assert!(waits.starts_with("its model, limited until ") && waits.ends_with("retry 1 of 5): limited"), "{waits}");
+    assert_eq!(harness.ended(team).await.tally.completed, 1);
+    let sent = harness.sent_by("alice");
+    let waited = (sent[1].at - sent[0].at).as_secs_f64();
+    assert!((300.0..305.01).contains(&waited), "the wait is shorter than asked, or much longer: {waited}");
+    assert_eq!((harness.task(1).await.failures, respawned(&harness, "alice")), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_tool_call_is_not_a_stall() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.spec.limits.stall_timeout = Duration::from_secs(60);
+    harness.set_model_fn("alice", |request, count| async move {
+        if count == 0 { call(&[("nap", json!({"ms": 3_000_000})), complete(1)]) } else { diligent(&request) }
+    });
+    harness.tasks(&["a"]).await;
+    assert_eq!(harness.run_once().await.tally.completed, 1);
+    assert_eq!(respawned(&harness, "alice"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn teammate_spawned_at_run_time_works_and_reads_mail() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.set_model_fn("lead", |request, count| async move {
+        if &*request.teammate == "dora" {
+            return diligent(&request);
+        }
+        let spawn = |name: &str| json!({"name": name, "role": "reviewer", "prompt": "Review."});
+        match count {
+            0 => call(&[
+                ("spawn_teammate", spawn("dora")),
+                ("spawn_teammate", spawn("dora")),
+                ("spawn_teammate", spawn("Dora")),
+                ("spawn_teammate", spawn("human")),
+                ("send_message", json!({"to": "dora", "content": "welcome"})),
+                ("task_create", json!({"subject": "look at it", "description": "please", "requires": ["reviewer"]})),
+            ]),
+            _ => say("Settled."),
+        }
+    });
+    harness.spec.goal = Some("review".to_owned());
+    let outcome = harness.run_once().await;
+    assert_eq!((outcome.tally.completed, outcome.tally.blocked), (1, 0), "{}", harness.event_lines());
+    assert_eq!(harness.task(1).await.owner.as_deref(), Some("dora"));
+    let dora = harness.transcript("dora").await.join("\n");
+    assert!(dora.contains("from lead: welcome"), "{dora}");
+    assert!(harness.sent_by("dora")[0].request.system.contains("Review."));
+    let lead = harness.transcript("lead").await.join("\n");
+    for answer in ["`dora` is started", "`dora` is running already", "differ only in case", "`human` is reserved"] {
+        assert!(lead.contains(answer), "{answer}: {lead}");
+    }
+    harness.check_invariants().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopped_teammate_can_be_spawned_again() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    let team = harness.launch(start_continuous()).await;
+    team.command(TeamCommand::StopTeammate { name: name("alice"), now: false }).await;
+    harness
+        .wait_until("stopped", |harness| harness.count(|fact| matches!(fact, EventKind::TeammateStopped { .. })) == 1)
+        .await;
+    harness.tasks(&["a"]).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(harness.task(1).await.status, TaskStatus::Pending, "a member is left");
+    let (reply, answered) = tokio::sync::oneshot::channel();
+    team.command(TeamCommand::Spawn { spec: harness.spec.members[0].clone(), reply }).await;
+    answered.await.unwrap().unwrap();
+    harness.wait_for_status(1, TaskStatus::Completed).await;
+    team.command(TeamCommand::Stop).await;
+    harness.ended(team).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn respawned_teammate_keeps_config_settings() {
+    let mut harness = TestTeam::new(&["alice"]);
+    harness.diligent(&["alice"]);
+    harness.spec.members[0].plan_first = true;
+    let team = harness.launch(start_continuous()).await;
+    team.command(TeamCommand::StopTeammate { name: name("alice"), now: false }).await;
+    harness
+        .wait_until("stopped", |harness| harness.count(|fact| matches!(fact, EventKind::TeammateStopped { .. })) == 1)
+        .await;
+    // As the lead's tool creates it.
+    let mut spec = MemberSpec::new("alice", "reviewer", harness.spec.lead.model.clone()).unwrap();
+    spec.prompt = "Review.".to_owned();
+    let (reply, answered) = tokio::sync::oneshot::channel();
+    team.command(TeamCommand::Spawn { spec, reply }).await;
+    answered.await.unwrap().unwrap();
+    harness.tasks(&["a"]).await;
+    harness.wait_until("asked", |harness| !harness.sent_by("alice").is_empty()).await;
+    let request = harness.sent_by("alice")[0].request.clone();
+    assert_eq!(&*request.model, harness.spec.members[0].model.model.as_str());
+    for told in ["You hand in a plan first.", "role: reviewer", "Review."] {
+        assert!(request.system.contains(told), "{told}: {}", request.system);
+    }
+    team.command(TeamCommand::Abort).await;
+    harness.ended(team).await;
+}

@@ -1,0 +1,196 @@
+//! A team of alice, bob and the lead in one workspace, with a context for each.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use brigade::domain::access::PathRule;
+use brigade::domain::event::EventKind;
+use brigade::domain::name::Name;
+use brigade::domain::records::RunningCommand;
+use brigade::domain::task::{Task, TaskId};
+use brigade::domain::time::UnixMs;
+use brigade::ports::{Clock, StoreResult, Stores};
+use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
+use brigade::stores::memory;
+use brigade::tools::command_runner::CommandClaim;
+use brigade::tools::table::tools_for;
+use brigade::tools::{CommandRegistry, TeamControl, Tool, ToolContext, ToolEffect, ToolError, ToolLimits, ToolOutput};
+use serde_json::Value;
+use tokio::sync::{broadcast, mpsc, watch};
+
+/// A clock that only moves when it is set.
+#[derive(Default)]
+pub struct ManualClock(AtomicI64);
+
+impl Clock for ManualClock {
+    fn now(&self) -> UnixMs {
+        UnixMs(1_763_688_000_000 + self.0.load(Ordering::Relaxed))
+    }
+}
+
+struct NoRecord;
+
+#[async_trait]
+impl CommandRegistry for NoRecord {
+    async fn started(&self, _: RunningCommand) -> StoreResult<()> {
+        Ok(())
+    }
+    async fn ended(&self, _: RunningCommand) {}
+}
+
+struct Members(Mutex<Vec<Name>>, bool);
+
+#[async_trait]
+impl TeamControl for Members {
+    async fn spawn_teammate(&self, name: &Name, role: &str, _: &str) -> Result<String, String> {
+        let mut members = self.0.lock().unwrap();
+        if members.contains(name) {
+            return Err(format!("{name} is there already"));
+        }
+        members.push(name.clone());
+        Ok(format!("{name} ({role}) has started"))
+    }
+    async fn list_teammates(&self) -> String {
+        self.0.lock().unwrap().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    }
+    fn members(&self) -> Vec<Name> {
+        self.0.lock().unwrap().clone()
+    }
+    fn lead_is_llm(&self) -> bool {
+        self.1
+    }
+    fn reviewer(&self, author: &Name, what: &str) -> String {
+        let members = self.0.lock().unwrap();
+        let other = members.iter().find(|member| *member != author && member.as_str() != "lead");
+        other.filter(|_| what != "human").map_or("human", |member| member.as_str()).to_owned()
+    }
+}
+
+pub struct Member {
+    pub context: ToolContext,
+    pub tools: Vec<Arc<dyn Tool>>,
+    pub holding: watch::Sender<CommandClaim>,
+    pub facts: mpsc::UnboundedReceiver<EventKind>,
+}
+
+impl Member {
+    /// Calls a tool as a turn does, and records its effect on the claim.
+    pub async fn call(&self, tool: &str, input: Value) -> Result<ToolOutput, ToolError> {
+        let found = self.tools.iter().find(|known| known.spec().name == tool);
+        let found = found.unwrap_or_else(|| panic!("no tool {tool}"));
+        let output = found.run(input, &self.context).await?;
+        match &output.effect {
+            ToolEffect::Claimed { task, attempt } => drop(self.holding.send_replace(Some((*task, *attempt)))),
+            ToolEffect::Finished => drop(self.holding.send_replace(None)),
+            _ => {}
+        }
+        Ok(output)
+    }
+
+    /// The text of a call that succeeds.
+    pub async fn expect_text(&self, tool: &str, input: Value) -> String {
+        self.call(tool, input).await.unwrap().text
+    }
+
+    /// The text of a call that is refused.
+    pub async fn expect_refusal(&self, tool: &str, input: Value) -> String {
+        match self.call(tool, input).await {
+            Err(ToolError::Recoverable(text)) => text,
+            other => panic!("{tool} was not refused: {other:?}"),
+        }
+    }
+}
+
+pub struct TestTools {
+    pub folder: tempfile::TempDir,
+    pub stores: Stores,
+    pub alice: Member,
+    pub bob: Member,
+    pub lead: Member,
+}
+
+pub async fn harness() -> TestTools {
+    harness_with(true).await
+}
+
+/// A team whose lead is a model or a runbook.
+pub async fn harness_with(lead_is_llm: bool) -> TestTools {
+    let folder = tempfile::tempdir().unwrap();
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::default());
+    let names: Vec<Name> = ["alice", "bob"].map(|name| Name::new(name).unwrap()).into();
+    let stores = memory::stores(Arc::clone(&clock), broadcast::channel(16).0);
+    stores.mailbox.open_inboxes(&names).await.unwrap();
+    let control: Arc<dyn TeamControl> = Arc::new(Members(Mutex::new(names), lead_is_llm));
+    let member = |name: &str, role: &str| member(name, role, folder.path(), &stores, &clock, &control);
+    let (alice, bob, lead) = (member("alice", "coder"), member("bob", "tester"), member("lead", "lead"));
+    TestTools { stores: stores.clone(), alice, bob, lead, folder }
+}
+
+fn member(
+    name: &str,
+    role: &str,
+    workspace: &Path,
+    stores: &Stores,
+    clock: &Arc<dyn Clock>,
+    control: &Arc<dyn TeamControl>,
+) -> Member {
+    let is_lead = name == "lead";
+    let (holding, receiver) = watch::channel(None);
+    let (sender, facts) = mpsc::unbounded_channel();
+    let guard: [OsString; 2] = [env!("CARGO_BIN_EXE_brigade").into(), GUARD_ARGUMENT.into()];
+    let control_files = [".tasks", ".team", "agent_state.json", "brigade.toml"];
+    let rules = control_files.map(|file| PathRule::read_only(workspace.join(file))).into();
+    let sandbox = Sandbox::open(Arc::from(guard), workspace, rules).unwrap();
+    let context = ToolContext {
+        name: Name::new(name).unwrap(),
+        role: role.to_owned(),
+        capabilities: vec![role.to_owned()],
+        team: Name::new("my-team").unwrap(),
+        is_lead,
+        claim: receiver,
+        stores: stores.clone(),
+        clock: Arc::clone(clock),
+        workspace: workspace.to_owned(),
+        control_files: control_files.map(PathBuf::from).into(),
+        boundaries: Arc::default(),
+        is_runbook: false,
+        task_worktree: None,
+        read_only: None,
+        review: None,
+        sandbox,
+        commands: Arc::new(NoRecord),
+        limits: ToolLimits {
+            command_timeout: Duration::from_secs(30),
+            command_timeout_max: Duration::from_secs(60),
+            output_bytes_max: 20_000,
+        },
+        control: Arc::clone(control),
+        events: Arc::new(move |fact| drop(sender.send(fact))),
+        todos: Arc::default(),
+    };
+    Member { context, tools: tools_for(is_lead), holding, facts }
+}
+
+impl TestTools {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    pub async fn task(&self, id: u64) -> Task {
+        self.stores.board.get(TaskId(id)).await.unwrap()
+    }
+}
