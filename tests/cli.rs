@@ -915,13 +915,13 @@ fn runbook_lead_refuses_goal_and_cleanup() {
 fn unclaimable_task_and_unrun_block_are_noted() {
     let workspace = TestWorkspace::initialized();
     let notes = |line: &str| String::from_utf8(workspace.output(line).stderr).unwrap();
-    assert!(notes("brigade tasks add A --requires gpu").contains("#1 A requires gpu, which no teammate has"));
-    assert!(notes("brigade tasks add B --for zoe").contains("#2 B is reserved for zoe, who is not in the team"));
+    assert!(notes("brigade tasks add A --requires gpu").contains("#1 A: requires gpu, which no teammate has"));
+    assert!(notes("brigade tasks add B --for zoe").contains("#2 B: reserved for zoe, who is not in the team"));
     assert_eq!(notes("brigade tasks add C --requires coder"), "");
     workspace.write("plan.md", "## D\nrequires: gpu\n\n```sh\ntrue\n```\n```python\nprint()\n```\n");
     let text = notes("brigade tasks import plan.md");
     assert!(
-        text.contains("#4 D requires gpu")
+        text.contains("#4 D: requires gpu")
             && text.contains("#4 D: its `python` block is not run; blocks that run: sh, bash, shell")
     );
     assert_eq!(notes("brigade tasks import plan.md"), "");

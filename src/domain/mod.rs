@@ -35,3 +35,4 @@ pub mod transcript;
 pub mod transition;
 pub mod units;
 pub mod waiting_for;
+pub mod worktree_name;

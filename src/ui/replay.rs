@@ -224,7 +224,8 @@ pub fn render(
     }
     for sentence in unknown(after) {
         let sentence = wrap(&format!("{NOT_KNOWN} {sentence}"), columns, 2);
-        let _ = writeln!(out, "{}", sentence.replacen(NOT_KNOWN, &paint(WARN, NOT_KNOWN), 1));
+        let (label, rest) = sentence.split_at(NOT_KNOWN.len());
+        let _ = writeln!(out, "{}{rest}", paint(WARN, label));
     }
     out.push('\n');
     out += &team::render(&team(after, place.team), event.at, columns);

@@ -167,8 +167,8 @@ pub fn card(task: &Task, requests: &[&Request], options: &TaskViewContext<'_>, c
     let mut out = format!("{} {}\n", paint(BOLD, &task.id.to_string()), paint(BOLD, &one_line(&task.subject)));
     // The result of a finished task has its own field.
     let is_over = matches!(task.status, TaskStatus::Completed | TaskStatus::Failed);
+    let _ = writeln!(out, "{} {}", label_cell("status"), paint(style, word));
     for (label, text) in [
-        ("status", word),
         ("owner", task.owner.as_deref().unwrap_or_default()),
         ("note", &if is_over { String::new() } else { note(task, &blockers, options) }),
         ("blocked by", &ids(&task.blocked_by)),
@@ -192,14 +192,18 @@ pub fn card(task: &Task, requests: &[&Request], options: &TaskViewContext<'_>, c
     if !task.description.trim().is_empty() {
         let _ = write!(out, "\n{}\n", printable(task.description.trim_end()));
     }
-    let painted = paint(style, word);
-    out.replacen(&format!(" {word}\n"), &format!(" {painted}\n"), 1)
+    out
+}
+
+/// A label of a card, right-aligned.
+fn label_cell(label: &str) -> String {
+    paint(DIM, &format!("{label:>11}"))
 }
 
 fn field(out: &mut String, label: &str, text: &str, columns: usize) {
     if !text.trim().is_empty() {
         let text = indented(text.trim(), columns.max(LABEL_COLUMNS + 20), LABEL_COLUMNS);
-        let _ = writeln!(out, "{} {}", paint(DIM, &format!("{label:>11}")), text.trim());
+        let _ = writeln!(out, "{} {}", label_cell(label), text.trim());
     }
 }
 

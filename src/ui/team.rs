@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::lead_health::LeadHealth;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{ago, indented, one_line, wrap};
+use super::text::{ago, duration, indented, one_line, wrap};
 use crate::domain::state::Mode;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
@@ -118,8 +118,7 @@ pub fn states(desired: Mode, current: Mode) -> String {
 
 /// A member as a few lines, for a narrow terminal.
 fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
-    let since =
-        member.since.map(|since| format!(" for {}", ago(since, now).trim_end_matches(" ago"))).unwrap_or_default();
+    let since = member.since.map(|since| format!(" for {}", duration(now.since(since)))).unwrap_or_default();
     let tokens = if member.tokens == 0 { String::new() } else { format!(", {} tokens", member.tokens) };
     let cost = if member.cost_usd > 0.0 { format!(", ${:.2}", member.cost_usd) } else { String::new() };
     let (name, role) = (one_line(&member.name), one_line(&member.role));

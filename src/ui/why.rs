@@ -13,7 +13,7 @@ pub use completed::worktree_location;
 
 use super::lead_health::LeadHealth;
 use super::text::{self, ago, count, one_line};
-use crate::domain::approval::{REVIEW_REJECTED_IT, Request};
+use crate::domain::approval::Request;
 use crate::domain::dependencies::{
     Blocker, BlockerState, ClaimObstacle, RootBlockers, TaskLookup, find_claim_obstacle, find_cycle,
     unfinished_blockers,
@@ -127,12 +127,10 @@ fn failed(task: &Task) -> Reason {
         failures => format!("It failed {failures} times{why}."),
     };
     let id = task.id.0;
-    let is_rejected = task.result.as_ref().is_some_and(|result| result.summary.starts_with(REVIEW_REJECTED_IT));
-    // Without a change, a rejected task would be rejected again.
-    let change =
-        if is_rejected { format!("brigade tasks update {id} --description TEXT, then ") } else { String::new() };
     let worktree = task.worktree.as_ref().map(|folder| format!("; its work: {}", worktree_location(folder)));
-    let hint = format!("retry: {change}brigade tasks retry {id}; full reason: brigade tasks show {id}");
+    let hint = format!(
+        "to change it: brigade tasks update {id} --description TEXT; to retry it: brigade tasks retry {id}; full reason: brigade tasks show {id}"
+    );
     reason("failed", text).hint(hint + &worktree.unwrap_or_default())
 }
 
@@ -538,7 +536,7 @@ mod tests {
         failed_task.result = Some(TaskResult::new("exit \x1b[2J 1", ""));
         let mut conflicting = failed_task.clone();
         conflicting.result = Some(TaskResult::new("it conflicts:\n<<<<<<< a\n", ""));
-        conflicting.worktree = Some(".team/worktrees/crew-task-1".into());
+        conflicting.worktree = Some(".worktrees/crew-task-1".into());
         let mut reserved = task(1, Pending, &[]);
         reserved.owner = Some("zoe".into());
         reserved.not_before = Some(UnixMs(104_000));

@@ -54,8 +54,7 @@ pub(super) fn unclaimable_notes<'a>(context: &Context, tasks: impl Iterator<Item
     let candidates = team.as_ref().map(candidates).unwrap_or_default();
     let open = tasks.filter(|task| task.status == TaskStatus::Pending);
     let note = |task: &Task| {
-        let text = format!("{} {} is {}", task.id, task.subject, no_capable_member(task, &candidates)?);
-        let text = text.replacen(" is requires ", " requires ", 1);
+        let text = format!("{} {}: {}", task.id, task.subject, no_capable_member(task, &candidates)?);
         Some(format!("{} {}", paint(WARN, "warning:"), one_line(&text)))
     };
     open.filter_map(note).collect()

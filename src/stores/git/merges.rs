@@ -11,9 +11,10 @@ use super::command::{RepoPath, failure, path_of, pathspec, text_of};
 use super::commits::{list_files, message};
 use super::index_flags::REPOSITORY_MODE;
 use super::worktrees::failed;
-use super::{RepositoryInner, WORKTREES_FOLDER, identity};
+use super::{RepositoryInner, identity};
 use crate::domain::dropped_lines::{DROPS_TRAILER, LineChanges, missing_lines, removed_lines, short_commit};
 use crate::domain::event::Notice;
+use crate::domain::worktree_name::WORKTREES_FOLDER;
 use crate::ports::{Assignment, Durability, Merge, MergeOutcome, PublishOutcome, RepositoryError, Worktree};
 
 /// The most of a conflict's diff that a text contains, in bytes.

@@ -56,12 +56,6 @@ use opening::{checked_out_branch, find_checkout, open_checked};
 pub use settings::DriverOptions;
 use worktrees::failed;
 
-/// The folder of the worktrees, relative to the workspace.
-pub const WORKTREES_FOLDER: &str = ".worktrees";
-
-/// The first component of the names of all task branches.
-const BRANCHES: &str = "brigade";
-
 /// The commit that the user's checkout is still at. It is a ref so that git keeps the commit. Each worktree has its own; see
 /// git-worktree(1), REFS.
 const CHECKOUT_REF: &str = "refs/worktree/brigade-checkout";

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::command::{RepoPath, git, git_in, text_of};
 use super::settings::Settings;
-use super::{AT_WORK_FILE, BRANCHES, DriverOptions, bounded_read, checkout};
+use super::{AT_WORK_FILE, DriverOptions, bounded_read, checkout};
+use crate::domain::worktree_name::BRANCHES;
 use crate::ports::RepositoryError;
 
 /// The oldest git version that can merge without a checkout (`git merge-tree --write-tree`).

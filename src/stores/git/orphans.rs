@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::{BRANCHES, DriverOptions, GitRepository, WORKTREES_FOLDER, find_checkout};
+use super::{DriverOptions, GitRepository, find_checkout};
 use crate::domain::task::TaskId;
+use crate::domain::worktree_name::{BRANCHES, WORKTREES_FOLDER, WorktreeName};
 use crate::ports::RepositoryError;
 
 /// A worktree or branch, or both, of one attempt at a task that is no longer on the board.
@@ -26,26 +27,24 @@ impl GitRepository {
     /// `workspace` is not in a repository, or git fails.
     pub fn leftovers(workspace: &Path, is_there: impl Fn(TaskId) -> bool) -> Result<Vec<Leftover>, RepositoryError> {
         let main = find_checkout(workspace, DriverOptions::default())?;
-        let mut found: BTreeMap<(u64, String), Leftover> = BTreeMap::new();
-        let mut record = |team: &str, end: &str, set: &mut dyn FnMut(&mut Leftover)| {
-            let Some(task) = end.split('-').next().and_then(|id| id.parse().ok()) else { return };
-            if !is_there(TaskId(task)) {
-                let new = Leftover { task: TaskId(task), folder: None, branch: None };
-                set(found.entry((task, format!("{team}/{end}"))).or_insert(new));
+        let mut found: BTreeMap<WorktreeName, Leftover> = BTreeMap::new();
+        let mut record = |name: WorktreeName, set: &dyn Fn(&mut Leftover)| {
+            if !is_there(name.task) {
+                let new = Leftover { task: name.task, folder: None, branch: None };
+                set(found.entry(name).or_insert(new));
             }
         };
         for entry in fs::read_dir(workspace.join(WORKTREES_FOLDER)).into_iter().flatten().flatten() {
-            if let Some((team, end)) = entry.file_name().to_str().and_then(|name| name.rsplit_once("-task-")) {
-                let folder = format!("{WORKTREES_FOLDER}/{team}-task-{end}");
-                record(team, end, &mut |left| left.folder = Some(folder.clone()));
+            let folder = format!("{WORKTREES_FOLDER}/{}", entry.file_name().to_string_lossy());
+            if let Some(name) = WorktreeName::of_folder(&folder) {
+                record(name, &|leftover| leftover.folder = Some(folder.clone()));
             }
         }
-        let prefix = format!("refs/heads/{BRANCHES}/");
-        let output = main.git(["for-each-ref", "--format=%(refname)", &prefix]).ok()?.line();
-        for name in output.lines() {
-            if let Some((team, end)) = name.strip_prefix(&prefix).and_then(|name| name.split_once("/task-")) {
-                let branch = format!("{BRANCHES}/{team}/task-{end}");
-                record(team, end, &mut |left| left.branch = Some(branch.clone()));
+        let pattern = format!("refs/heads/{BRANCHES}/");
+        let output = main.git(["for-each-ref", "--format=%(refname)", &pattern]).ok()?.line();
+        for branch in output.lines().filter_map(|name| name.strip_prefix("refs/heads/")) {
+            if let Some(name) = WorktreeName::of_branch(branch) {
+                record(name, &|leftover| leftover.branch = Some(branch.to_owned()));
             }
         }
         Ok(found.into_values().collect())

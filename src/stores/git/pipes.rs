@@ -5,8 +5,9 @@ use std::ffi::OsStr;
 use std::fs::{self, FileType};
 use std::path::{Path, PathBuf};
 
+use super::bounded_read;
 use super::settings::user_file;
-use super::{WORKTREES_FOLDER, bounded_read};
+use crate::domain::worktree_name::WORKTREES_FOLDER;
 
 /// The most folder entries that a search visits.
 const ENTRIES_MAX: usize = 200_000;

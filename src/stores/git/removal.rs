@@ -8,7 +8,8 @@ use std::path::Path;
 use super::command::{RepoPath, text_of};
 use super::index_flags::{clear_skip_worktree, first_non_empty};
 use super::worktrees::{POINTER_FILE, failed};
-use super::{RepositoryInner, WORKTREES_FOLDER, bounded_read};
+use super::{RepositoryInner, bounded_read};
+use crate::domain::worktree_name::WORKTREES_FOLDER;
 use crate::ports::{Assignment, RepositoryError, Worktree};
 use crate::sandbox::filter::SCRATCH_PREFIX;
 

@@ -11,10 +11,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::WORKTREES_FOLDER;
 use super::command::{GitOutput, RepoPath, path_of};
 use super::write_scope::alternates;
 use crate::domain::access::PathRule;
+use crate::domain::worktree_name::WORKTREES_FOLDER;
 use crate::platform::stamp_of;
 use crate::ports::RepositoryError;
 use crate::sandbox::filter::{DriverKind, DriverSandbox};

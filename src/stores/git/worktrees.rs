@@ -11,8 +11,9 @@ use super::command::{RepoPath, failure, path_of, text_of};
 use super::index_flags::clear_skip_worktree;
 use super::integrity::{repair_head, repair_index};
 use super::removal::{remove_file, remove_folder};
-use super::{RepositoryInner, WORKTREES_FOLDER, bounded_read};
+use super::{RepositoryInner, bounded_read};
 use crate::domain::records::WorktreeState;
+use crate::domain::worktree_name::WorktreeName;
 use crate::ports::{Assignment, RepositoryError, Worktree, WorktreeOutcome};
 use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 
@@ -53,13 +54,12 @@ enum FoundWorktree {
 
 impl RepositoryInner {
     fn candidate(&self, assignment: &Assignment, number: u32) -> Worktree {
-        let end = if number > 1 { format!("-{number}") } else { String::new() };
-        let (team, task) = (&self.team, assignment.task.0);
-        let name = format!("{WORKTREES_FOLDER}/{team}-task-{task}{end}");
+        let worktree_name = WorktreeName { task: assignment.task, team: self.team.clone(), number };
+        let name = worktree_name.folder();
         Worktree {
             root: self.main.work_tree.join(&name),
             name,
-            branch: format!("brigade/{team}/task-{task}{end}"),
+            branch: worktree_name.branch(),
             into: self.into.clone(),
             left: None,
             warnings: Vec::new(),
@@ -99,7 +99,7 @@ impl RepositoryInner {
             }
         }
         let action = format!("create a worktree for task {}", assignment.task);
-        let folders = format!("{WORKTREES_FOLDER}/{}-task-{}*", self.team, assignment.task.0);
+        let folders = format!("{}*", self.candidate(assignment, 1).name);
         let reason = format!(
             "none of its {NAMES_MAX} names can be used. {}. hint: remove some of {folders}",
             warnings.join(". ")

@@ -3,6 +3,7 @@
 use super::{Reason, TaskContext, reason};
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::task::Task;
+use crate::domain::worktree_name::WorktreeName;
 use crate::ui::review::verify_line;
 use crate::ui::text::{ago, count, one_line};
 
@@ -46,16 +47,10 @@ pub(super) fn history(task: &Task) -> Reason {
     reason("history", text).hint(format!("its events: brigade log --task {}", task.id.0))
 }
 
-/// The branch of a task's worktree, by the name of its folder.
-fn branch_of(folder: &str) -> Option<String> {
-    let (team, task) = folder.rsplit('/').next()?.rsplit_once("-task-")?;
-    Some(format!("brigade/{team}/task-{task}"))
-}
-
 /// The folder and the branch of a task's worktree.
 #[must_use]
 pub fn worktree_location(folder: &str) -> String {
-    let branch = branch_of(folder).map(|branch| format!(", on branch {}", one_line(&branch)));
+    let branch = WorktreeName::of_folder(folder).map(|name| format!(", on branch {}", one_line(&name.branch())));
     format!("{}{}", one_line(folder), branch.unwrap_or_default())
 }
 

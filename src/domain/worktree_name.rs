@@ -1,0 +1,85 @@
+//! The name of a task's worktree. Its folder and its branch are made from it.
+
+use super::task::TaskId;
+
+/// The folder of all worktrees, relative to the workspace.
+pub const WORKTREES_FOLDER: &str = ".worktrees";
+/// The first part of all branches of teams.
+pub const BRANCHES: &str = "brigade";
+
+/// The name of a task's worktree.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WorktreeName {
+    /// The task.
+    pub task: TaskId,
+    /// The team.
+    pub team: String,
+    /// 1, or more if worktrees with lower numbers could not be used.
+    pub number: u32,
+}
+
+impl WorktreeName {
+    /// Returns the folder, relative to the workspace: `.worktrees/web-task-7`, or `.worktrees/web-task-7-2`.
+    #[must_use]
+    pub fn folder(&self) -> String {
+        format!("{WORKTREES_FOLDER}/{}-task-{}", self.team, self.end())
+    }
+
+    /// Returns the branch: `brigade/web/task-7`, or `brigade/web/task-7-2`.
+    #[must_use]
+    pub fn branch(&self) -> String {
+        format!("{BRANCHES}/{}/task-{}", self.team, self.end())
+    }
+
+    /// Returns the name of a folder of this form.
+    #[must_use]
+    pub fn of_folder(folder: &str) -> Option<Self> {
+        let name = folder.strip_prefix(WORKTREES_FOLDER)?.strip_prefix('/')?;
+        let (team, end) = name.rsplit_once("-task-")?;
+        Self::parse(team, end)
+    }
+
+    /// Returns the name of a branch of this form.
+    #[must_use]
+    pub fn of_branch(branch: &str) -> Option<Self> {
+        let name = branch.strip_prefix(BRANCHES)?.strip_prefix('/')?;
+        let (team, end) = name.rsplit_once("/task-")?;
+        Self::parse(team, end)
+    }
+
+    fn parse(team: &str, end: &str) -> Option<Self> {
+        let (task, number) = match end.split_once('-') {
+            Some((task, number)) => (task, number.parse().ok().filter(|number| *number > 1)?),
+            None => (end, 1),
+        };
+        Some(Self { task: TaskId(task.parse().ok()?), team: team.to_owned(), number })
+    }
+
+    fn end(&self) -> String {
+        let task = self.task.0;
+        if self.number > 1 { format!("{task}-{}", self.number) } else { task.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn foreign_folder_is_no_worktree_name() {
+        for folder in ["web-task-7", ".worktrees/web", ".worktrees/web-task-x", ".worktrees/a-task-7-1"] {
+            assert_eq!(WorktreeName::of_folder(folder), None, "{folder}");
+        }
+        assert_eq!(WorktreeName::of_branch("main"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn worktree_name_survives_folder_and_branch(task in 1_u64.., team in "[a-z][a-z0-9-]{0,20}", number in 1_u32..) {
+            let name = WorktreeName { task: TaskId(task), team, number };
+            prop_assert_eq!(WorktreeName::of_folder(&name.folder()), Some(name.clone()));
+            prop_assert_eq!(WorktreeName::of_branch(&name.branch()), Some(name));
+        }
+    }
+}
