@@ -602,7 +602,7 @@ fn paused_team_is_shown_on_prompt() {
     let session = TestSession::new("## One\n```sh\ntrue\n```\n", 24, 100, "xterm-256color");
     session.wait_until("the tasks are done", |shown| shown.contains("completes #1"));
     session.run(&["state", "pause"]);
-    session.wait_for_line("crew> (paused; /state continuous starts the team)");
+    session.wait_for_line("crew> (paused; `/state continuous` starts the team)");
     let mut session = TestSession::at(session.kill(), 24, 100, "xterm-256color");
     session.wait_for_line("crew> (paused");
     session.wait_until("why", |shown| {

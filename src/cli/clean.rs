@@ -64,7 +64,7 @@ impl Clean {
         let running = context.running_team()?;
         if let Some(lead) = &running.lead {
             let message = format!("cannot clean: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
-            return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("brigade stop"));
+            return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("`brigade stop`"));
         }
         let items = self.items(&workspace, &running.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
@@ -91,7 +91,7 @@ impl Clean {
             (true, _) if !left.is_empty() => answer,
             (true, _) => answer.note(paint(DIM, "nothing to clean")),
             (false, true) => answer.note(paint(DIM, &size)),
-            (false, false) => answer.note(format!("{size}; brigade clean{} --yes removes them", self.flags())),
+            (false, false) => answer.note(format!("{size}; `brigade clean{} --yes` removes them", self.flags())),
         })
     }
 

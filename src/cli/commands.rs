@@ -24,6 +24,12 @@ static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     listed(root()).map(Command::get_name).filter(|name| !["init", "completions"].contains(name)).collect()
 });
 
+/// The names of the commands that a session offers. In a session a team runs already, and shells have their own terminal.
+static SESSION_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    let others = ["init", "up", "run", "clean", "completions"];
+    listed(root()).map(Command::get_name).filter(|name| !others.contains(name)).collect()
+});
+
 /// The root of the command tree, with global arguments added to each subcommand.
 #[must_use]
 pub fn root() -> &'static Command {
@@ -34,6 +40,12 @@ pub fn root() -> &'static Command {
 #[must_use]
 pub fn workspace_commands() -> &'static [&'static str] {
     &WORKSPACE_COMMANDS
+}
+
+/// The names of the commands that a session offers as slash commands.
+#[must_use]
+pub fn session_commands() -> &'static [&'static str] {
+    &SESSION_COMMANDS
 }
 
 /// The subcommands that help lists, without `help` itself.
