@@ -184,7 +184,7 @@ async fn show_review(context: &Context, id: Option<&str>, is_summary: bool) -> C
 /// The diff of the work, or the reason why there is none.
 fn changes(context: &Context, request: &Request, is_summary: bool) -> String {
     let Some(commit) = request.about.as_ref().and_then(|about| about.commit.as_deref()) else {
-        return "no diff: the team works in the workspace itself, without worktrees. See its changes with: git diff\n"
+        return "no diff: the team works in the workspace itself, without worktrees. See its changes with: `git diff`\n"
             .to_owned();
     };
     let running = context.running_team().ok().and_then(|running| running.lead).map(|lead| lead.team);

@@ -142,7 +142,7 @@ fn of_leftover(left: &Leftover) -> String {
     let folder = left.folder.as_ref().map(|folder| format!("git worktree remove --force {folder}"));
     let branch = left.branch.as_ref().map(|branch| format!("git branch -D {branch}"));
     let how = [folder, branch].into_iter().flatten().collect::<Vec<_>>().join(" && ");
-    one_line(&format!("work of deleted {} is still in the repository: {places} (remove it: {how})", left.task))
+    one_line(&format!("work of deleted {} is still in the repository: {places} (remove it: `{how}`)", left.task))
 }
 
 /// Adds the plain files of a folder whose names are wanted. A missing folder has none.

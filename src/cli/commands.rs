@@ -92,12 +92,12 @@ pub fn readme_commands() -> String {
             true => format!(" {}", value_name(positional)),
             false => format!(" [{}]", value_name(positional)),
         });
-        let usage = format!("brigade {}{}", command.get_name(), positionals.collect::<String>());
+        let usage = format!("`brigade {}{}`", command.get_name(), positionals.collect::<String>());
         let subcommands = listed(command).map(|command| format!("`{}`", command.get_name()));
         let shown = command.get_arguments().filter(|argument| !argument.is_global_set() && !argument.is_hide_set());
         let options = shown.filter_map(clap::Arg::get_long).filter(|long| *long != "help");
         let words: Vec<String> = subcommands.chain(options.map(|long| format!("`--{long}`"))).collect();
-        let _ = writeln!(table, "| `{usage}` | {} | {} |", about(command), words.join(", "));
+        let _ = writeln!(table, "| {usage} | {} | {} |", about(command), words.join(", "));
     }
     table
 }

@@ -44,7 +44,7 @@ impl CommandForm {
         let name = words.split(' ').next().unwrap_or_default();
         match self {
             Self::Shell(global) if !global.flags.is_empty() && global.commands.contains(&name) => {
-                format!("brigade {} {words}", global.flags)
+                format!("{PROGRAM}{} {words}", global.flags)
             }
             Self::Session(commands) if commands.contains(&name) => match words.strip_prefix("send ") {
                 Some(message) if !message.starts_with('-') => format!("@{message}"),
