@@ -265,7 +265,7 @@ fn json_option_prints_one_line_of_json() {
     let error: Value = serde_json::from_slice(&refused.stderr).unwrap();
     assert_eq!(error["schema_version"], 1);
     assert_eq!(error["error"]["code"], 1);
-    assert_eq!(error["error"]["hint"], "brigade tasks");
+    assert_eq!(error["error"]["hint"], "`brigade tasks`");
     let usage: Value = serde_json::from_slice(&workspace.output("brigade tasks frob --json").stderr).unwrap();
     assert_eq!(usage["error"]["code"], 2);
 }
@@ -697,7 +697,7 @@ fn completing_unclaimed_task_error_says_claim_first() {
     workspace.output("brigade tasks claim --as bob; brigade tasks release 1 --as bob --attempt 1");
     let text = error("brigade tasks complete 1 --as bob --attempt 1");
     assert!(text.contains("attempt 1 of task #1 is stale: its lease expired or it was released, and it has no holder"));
-    assert!(text.contains("brigade tasks claim 1 --as bob"), "{text}");
+    assert!(text.contains("`brigade tasks claim 1 --as bob`"), "{text}");
     workspace.output("brigade tasks claim --as bob");
     assert!(error("brigade tasks complete 1").contains("cannot complete #1: --as and --attempt are missing; "));
 }
@@ -741,7 +741,7 @@ fn clean_hint_repeats_given_options() {
     let workspace = TestWorkspace::initialized();
     workspace.output("brigade tasks add a");
     let text = String::from_utf8(workspace.output("brigade clean --board --all").stderr).unwrap();
-    assert!(text.contains("brigade clean --all --board --yes removes them"), "{text}");
+    assert!(text.contains("`brigade clean --all --board --yes` removes them"), "{text}");
 }
 
 #[test]
@@ -768,8 +768,8 @@ fn changed_plan_import_updates_only_untouched_tasks() {
     assert!(
         notes.contains("#3 Ship differs from plan.md line 10: the board's text is used, because it was changed there")
     );
-    assert!(notes.contains("brigade tasks rm 3, then import"), "{notes}");
-    assert!(notes.contains("#4 Drop is no longer in plan.md") && notes.contains("brigade tasks rm 4"), "{notes}");
+    assert!(notes.contains("`brigade tasks rm 3`, then import"), "{notes}");
+    assert!(notes.contains("#4 Drop is no longer in plan.md") && notes.contains("`brigade tasks rm 4`"), "{notes}");
     let task = |id: u64| workspace.json(&format!("brigade tasks show {id} --json"));
     let test = task(2);
     assert_eq!((&test["description"], &test["priority"], &test["verify"]), (&"new".into(), &2.into(), &Value::Null));
@@ -855,7 +855,7 @@ fn quarantined_task_file_is_named_with_restore_hint() {
     for line in ["brigade why 1", "brigade tasks show 1", "brigade why 2", "brigade doctor"] {
         let text = text(&format!("COLUMNS=400 {line}"));
         assert!(text.contains("set aside as .tasks/.spoiled/task_1.json.2"), "{line}: {text}");
-        assert!(text.contains("mv .tasks/.spoiled/task_1.json.2 .tasks/task_1.json"), "{line}: {text}");
+        assert!(text.contains("`mv .tasks/.spoiled/task_1.json.2 .tasks/task_1.json`"), "{line}: {text}");
     }
 }
 
@@ -948,7 +948,7 @@ fn board_without_config_is_found_and_hints_have_flags() {
     assert!(outside.output("cd sub && brigade tasks retry 1").status.success());
     let error = workspace.output(&format!("brigade --workspace {} tasks show 9", outside.path().display())).stderr;
     let error = String::from_utf8(error).unwrap();
-    assert!(error.contains(&format!("brigade --workspace {} tasks", outside.path().display())), "{error}");
+    assert!(error.contains(&format!("`brigade --workspace {} tasks`", outside.path().display())), "{error}");
 }
 
 #[test]
@@ -1059,5 +1059,5 @@ fn hints_name_the_workspace_and_real_values() {
     let flags = format!("--workspace {}", place.path().display());
     let log = TestWorkspace::new().output(&format!("brigade {flags} replay"));
     let said = String::from_utf8(log.stderr).unwrap();
-    assert!(said.contains(&format!("hint: brigade {flags} run my-team")), "{said}");
+    assert!(said.contains(&format!("hint: `brigade {flags} run my-team`")), "{said}");
 }

@@ -316,7 +316,7 @@ fn session_runs_commands_and_reports_errors() {
         ("/tasks", "1  completed"),
         ("/team", "crew is running (pid"),
         ("/why 1", "It is completed by"),
-        ("/tsaks", "Did you mean /tasks?"),
+        ("/tsaks", "Did you mean `/tasks`?"),
         ("/tasks sow", "unknown command `/tasks sow`"),
         ("/tasks show 77", "#77"),
         ("/state", "desired"),
@@ -423,7 +423,7 @@ fn asks(question: &str) -> (&'static str, Value) {
 #[test]
 fn open_question_stays_on_prompt_until_answered() {
     let mut session = TestSession::scripted(&model_with_calls(&[asks("Which colour?\n1. red\n2. 漢字")]), None);
-    session.wait_until("the whole question", |shown| shown.contains("  1. red\n  2. 漢字\n  @ada TEXT answers"));
+    session.wait_until("the whole question", |shown| shown.contains("  1. red\n  2. 漢字\n  `@ada TEXT` answers"));
     session.wait_for_line("crew? ada asks: Which colour? 1. red 2. 漢字 (Tab starts the answer)");
     session.type_in("x");
     session.wait_for_line("crew? x");
@@ -433,7 +433,7 @@ fn open_question_stays_on_prompt_until_answered() {
     // Killed and started again, the program does not repeat the message and still waits.
     let mut session = TestSession::at(session.kill(), 50, 120, "xterm-256color");
     session.wait_for_line("crew? ada asks: Which colour?");
-    assert!(session.shown().contains("ada asked: Which colour?") && !session.shown().contains("@ada TEXT answers"));
+    assert!(session.shown().contains("ada asked: Which colour?") && !session.shown().contains("`@ada TEXT` answers"));
     session.type_in("\t");
     session.wait_for_line("crew? @ada");
     session.type_in("green, please\r");
@@ -602,7 +602,7 @@ fn paused_team_is_shown_on_prompt() {
     let session = TestSession::new("## One\n```sh\ntrue\n```\n", 24, 100, "xterm-256color");
     session.wait_until("the tasks are done", |shown| shown.contains("completes #1"));
     session.run(&["state", "pause"]);
-    session.wait_for_line("crew> (paused; /state continuous starts the team)");
+    session.wait_for_line("crew> (paused; `/state continuous` starts the team)");
     let mut session = TestSession::at(session.kill(), 24, 100, "xterm-256color");
     session.wait_for_line("crew> (paused");
     session.wait_until("why", |shown| {

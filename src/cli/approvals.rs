@@ -142,7 +142,7 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<Answer> {
         [] => answer.note(format!("no {noun} waits for an answer")),
         [first, ..] => {
             let id = one_line(&first.id);
-            let answer = answer.note(format!("show:    brigade {noun} show {id}"));
+            let answer = answer.note(format!("show:    `brigade {noun} show {id}`"));
             how_to_answer(answer, kind, &id)
         }
     })
@@ -184,7 +184,7 @@ async fn show_review(context: &Context, id: Option<&str>, is_summary: bool) -> C
 /// The diff of the work, or the reason why there is none.
 fn changes(context: &Context, request: &Request, is_summary: bool) -> String {
     let Some(commit) = request.about.as_ref().and_then(|about| about.commit.as_deref()) else {
-        return "no diff: the team works in the workspace itself, without worktrees. See its changes with: git diff\n"
+        return "no diff: the team works in the workspace itself, without worktrees. See its changes with: `git diff`\n"
             .to_owned();
     };
     let running = context.running_team().ok().and_then(|running| running.lead).map(|lead| lead.team);
@@ -213,13 +213,13 @@ fn first_lines(text: &str, id: &str) -> String {
         return text.to_owned();
     }
     let start: String = text.split_inclusive('\n').take(SESSION_LINES_MAX).collect();
-    format!("{start}… {} more lines: in another terminal, brigade review show {id}\n", count - SESSION_LINES_MAX)
+    format!("{start}… {} more lines: in another terminal, `brigade review show {id}`\n", count - SESSION_LINES_MAX)
 }
 
 fn how_to_answer(answer: Answer, kind: RequestKind, id: &str) -> Answer {
     let noun = kind.noun();
-    let answer = answer.note(format!("approve: brigade {noun} approve {id}"));
-    answer.note(format!("reject:  brigade {noun} reject {id} --feedback TEXT"))
+    let answer = answer.note(format!("approve: `brigade {noun} approve {id}`"));
+    answer.note(format!("reject:  `brigade {noun} reject {id} --feedback TEXT`"))
 }
 
 async fn answer(
@@ -247,7 +247,7 @@ async fn answer(
         serde_json::json!({ "id": id, "from": given.request.from, "approve": approve, "message": given.message });
     let mut answer = context.output.answer(&data, || format!("{} {id} {word}; {from} is notified\n", kind.noun()))?;
     if !approve && feedback.is_none() {
-        answer = answer.note(format!("no reason given; to tell {from} what to change: brigade send {from} TEXT"));
+        answer = answer.note(format!("no reason given; to tell {from} what to change: `brigade send {from} TEXT`"));
     }
     note_delivery(context, &stores, answer).await
 }
@@ -259,7 +259,7 @@ async fn note_delivery(context: &Context, stores: &Stores, answer: Answer) -> Cl
     Ok(match (is_running, desired) {
         (false, _) => answer.note("no team runs: the answer is delivered at the next launch"),
         (true, Some(Mode::Pause)) => {
-            answer.note("the team is paused: the answer is read after brigade state continuous")
+            answer.note("the team is paused: the answer is read after `brigade state continuous`")
         }
         (true, _) => answer,
     })
@@ -270,8 +270,8 @@ fn refused(error: StoreError, kind: RequestKind) -> CliError {
     let is_busy = matches!(&error, StoreError::Request(RequestError::BeingAnswered { .. }));
     let error = CliError::from(error);
     match (is_answered, is_busy) {
-        (true, _) => error.hint("to write to the teammate instead: brigade send NAME TEXT"),
-        (_, true) => error.hint(format!("to see the answer in a moment: brigade {} show", kind.noun())),
+        (true, _) => error.hint("to write to the teammate instead: `brigade send NAME TEXT`"),
+        (_, true) => error.hint(format!("to see the answer in a moment: `brigade {} show`", kind.noun())),
         _ => error,
     }
 }
@@ -292,7 +292,7 @@ fn find<'a>(book: &'a Approvals, kind: RequestKind, id: Option<&str>) -> CliResu
             several => {
                 let message = format!("cannot choose a {noun}: {} wait: {}", several.len(), named(several));
                 let first = one_line(&several[0].id);
-                Err(CliError::usage(message).hint(format!("brigade {noun} show {first}")))
+                Err(CliError::usage(message).hint(format!("`brigade {noun} show {first}`")))
             }
         };
     };

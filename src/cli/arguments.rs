@@ -140,7 +140,7 @@ impl ActingAs {
             return self.actor();
         }
         let missing = if self.name.is_none() { "--as and --attempt are missing" } else { "--attempt is missing" };
-        let hint = format!("brigade tasks show {} shows the holder and the attempt", id.0);
+        let hint = format!("`brigade tasks show {}` shows the holder and the attempt", id.0);
         Err(CliError::usage(format!("cannot {verb} {id}: {missing}")).hint(hint))
     }
 }

@@ -64,7 +64,7 @@ impl Clean {
         let running = context.running_team()?;
         if let Some(lead) = &running.lead {
             let message = format!("cannot clean: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
-            return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("brigade stop"));
+            return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("`brigade stop`"));
         }
         let items = self.items(&workspace, &running.workers);
         let total: u64 = items.iter().map(|item| item.bytes).sum();
@@ -91,7 +91,7 @@ impl Clean {
             (true, _) if !left.is_empty() => answer,
             (true, _) => answer.note(paint(DIM, "nothing to clean")),
             (false, true) => answer.note(paint(DIM, &size)),
-            (false, false) => answer.note(format!("{size}; brigade clean{} --yes removes them", self.flags())),
+            (false, false) => answer.note(format!("{size}; `brigade clean{} --yes` removes them", self.flags())),
         })
     }
 
@@ -142,7 +142,7 @@ fn of_leftover(left: &Leftover) -> String {
     let folder = left.folder.as_ref().map(|folder| format!("git worktree remove --force {folder}"));
     let branch = left.branch.as_ref().map(|branch| format!("git branch -D {branch}"));
     let how = [folder, branch].into_iter().flatten().collect::<Vec<_>>().join(" && ");
-    one_line(&format!("work of deleted {} is still in the repository: {places} (remove it: {how})", left.task))
+    one_line(&format!("work of deleted {} is still in the repository: {places} (remove it: `{how}`)", left.task))
 }
 
 /// Adds the plain files of a folder whose names are wanted. A missing folder has none.

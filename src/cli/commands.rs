@@ -24,6 +24,12 @@ static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     listed(root()).map(Command::get_name).filter(|name| !["init", "completions"].contains(name)).collect()
 });
 
+/// The names of the commands that a session offers. In a session a team runs already, and shells have their own terminal.
+static SESSION_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    let others = ["init", "up", "run", "clean", "completions"];
+    listed(root()).map(Command::get_name).filter(|name| !others.contains(name)).collect()
+});
+
 /// The root of the command tree, with global arguments added to each subcommand.
 #[must_use]
 pub fn root() -> &'static Command {
@@ -34,6 +40,12 @@ pub fn root() -> &'static Command {
 #[must_use]
 pub fn workspace_commands() -> &'static [&'static str] {
     &WORKSPACE_COMMANDS
+}
+
+/// The names of the commands that a session offers as slash commands.
+#[must_use]
+pub fn session_commands() -> &'static [&'static str] {
+    &SESSION_COMMANDS
 }
 
 /// The subcommands that help lists, without `help` itself.
@@ -80,12 +92,12 @@ pub fn readme_commands() -> String {
             true => format!(" {}", value_name(positional)),
             false => format!(" [{}]", value_name(positional)),
         });
-        let usage = format!("brigade {}{}", command.get_name(), positionals.collect::<String>());
+        let usage = format!("`brigade {}{}`", command.get_name(), positionals.collect::<String>());
         let subcommands = listed(command).map(|command| format!("`{}`", command.get_name()));
         let shown = command.get_arguments().filter(|argument| !argument.is_global_set() && !argument.is_hide_set());
         let options = shown.filter_map(clap::Arg::get_long).filter(|long| *long != "help");
         let words: Vec<String> = subcommands.chain(options.map(|long| format!("`--{long}`"))).collect();
-        let _ = writeln!(table, "| `{usage}` | {} | {} |", about(command), words.join(", "));
+        let _ = writeln!(table, "| {usage} | {} | {} |", about(command), words.join(", "));
     }
     table
 }

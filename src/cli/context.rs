@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Global;
-use super::commands::workspace_commands;
+use super::commands::{session_commands, workspace_commands};
 use super::error::{CliError, CliResult};
 use super::output::Output;
 use super::running::{Running, heartbeat_in};
-use super::session::line::as_slash_command;
 use super::session::screen::Printer;
 use crate::config::diagnostics::ConfigError;
 use crate::config::search::{check_owner, find_folder_upwards, find_upwards};
@@ -31,8 +30,9 @@ use crate::stores::fs::RealFileSystem;
 use crate::stores::workspace::{OpenMode, OpenOptions, open_with};
 use crate::team::retry_on_full::low_disk_reason;
 use crate::team::spec::{MemberSpec, TeamSpec};
+use crate::ui::command_form::{CommandForm, GlobalFlags};
 use crate::ui::style::{WARN, paint};
-use crate::ui::text::{GlobalFlags, one_line, with_global_flags};
+use crate::ui::text::one_line;
 use crate::ui::why::ClaimCandidate;
 
 /// The global flags, the environment and the output of one command.
@@ -170,8 +170,7 @@ impl Context {
     }
 
     /// The flags `--config` and `--workspace` as they were typed. Hints repeat them.
-    #[must_use]
-    pub fn flags(&self) -> GlobalFlags {
+    fn flags(&self) -> GlobalFlags {
         let named = [("--config", &self.global.config), ("--workspace", &self.global.workspace)];
         let mut flags = Vec::new();
         for (flag, path) in named {
@@ -183,10 +182,19 @@ impl Context {
         GlobalFlags { flags: flags.join(" "), commands: workspace_commands() }
     }
 
-    /// Returns a hint with these flags; in a session, with slash commands.
+    /// The form of the commands in hints.
+    #[must_use]
+    pub fn command_form(&self) -> CommandForm {
+        match &self.screen {
+            Some(_) => CommandForm::Session(session_commands()),
+            None => CommandForm::Shell(self.flags()),
+        }
+    }
+
+    /// Returns a hint with its commands in this form.
     #[must_use]
     pub fn hint(&self, text: &str) -> String {
-        if self.screen.is_some() { as_slash_command(text) } else { with_global_flags(text, &self.flags()) }
+        self.command_form().render(text)
     }
 
     /// The workspace: the folder from `--workspace`, else the folder of the config. Without a config it is the nearest folder upwards

@@ -61,7 +61,7 @@ impl Cost {
 async fn reset(context: &Context, running: &Running, team: &str) -> CliResult<()> {
     if let Some(lead) = &running.lead {
         let message = format!("cannot reset the counters: team {} (pid {}) runs here", one_line(&lead.team), lead.pid);
-        return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("brigade stop"));
+        return Err(CliError { exit: Exit::Occupied, ..CliError::refused(message) }.hint("`brigade stop`"));
     }
     let held =
         acquire_leader_lock(Arc::new(RealFileSystem::default()), &context.workspace()?, &ProcessId::own(), RESETTER)?;

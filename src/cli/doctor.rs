@@ -131,7 +131,7 @@ fn config(context: &Context) -> Vec<Finding> {
     let config = match context.config() {
         Ok(config) => config,
         Err(error) => {
-            let hint = error.hint.unwrap_or_else(|| "brigade config show".to_owned());
+            let hint = error.hint.unwrap_or_else(|| "`brigade config show`".to_owned());
             return vec![fail("config", error.message, hint)];
         }
     };
@@ -197,7 +197,7 @@ fn git(workspace: &Path) -> Finding {
     match inspect(workspace, ".team/x") {
         Inspection::NoGit => warn("git", "not found", "install git: without it changes cannot be undone"),
         Inspection::NoRepository(version) => {
-            warn("git", format!("{version}; the workspace is not in a repository"), "git init")
+            warn("git", format!("{version}; the workspace is not in a repository"), "`git init`")
         }
         Inspection::NotIgnored(version) => warn(
             "git",
@@ -412,7 +412,7 @@ fn named(ids: &[TaskId]) -> String {
 /// The command that releases these tasks, or the first of many.
 fn release_command(ids: &[TaskId]) -> String {
     let numbers = ids.iter().take(HINTED_MAX).map(|id| id.0.to_string()).collect::<Vec<_>>().join(" ");
-    format!("brigade tasks release {numbers} --force")
+    format!("`brigade tasks release {numbers} --force`")
 }
 
 /// Reports a lead without heartbeats.
@@ -449,7 +449,7 @@ async fn board(context: &Context) -> Vec<Finding> {
     };
     for cycle in find_cycles(view.tasks.keys().copied(), blockers_of, |_| true) {
         let names: Vec<String> = cycle.iter().chain(cycle.first()).map(ToString::to_string).collect();
-        let hint = format!("brigade why {}", cycle.first().map_or(0, |id| id.0));
+        let hint = format!("`brigade why {}`", cycle.first().map_or(0, |id| id.0));
         findings.push(fail("board", format!("tasks wait for each other: {}", names.join(" -> ")), hint));
     }
     let foreign: Vec<TaskId> = view.tasks.values().filter(|task| task.is_foreign()).map(|task| task.id).collect();

@@ -100,17 +100,17 @@ impl From<PlanErrors> for CliError {
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
         let hint = match &error {
-            StoreError::NotClaimable { id, .. } => Some(format!("brigade why {}", id.0)),
-            StoreError::NoTask(_) => Some("brigade tasks".to_owned()),
+            StoreError::NotClaimable { id, .. } => Some(format!("`brigade why {}`", id.0)),
+            StoreError::NoTask(_) => Some("`brigade tasks`".to_owned()),
             StoreError::InvalidTaskFile { id, .. } => {
                 Some(format!("repair .tasks/{} by hand, or remove it", id.file_name()))
             }
             StoreError::UnknownBlocker { .. } => Some("pass task numbers, such as --after 3,4".to_owned()),
-            StoreError::AlreadyLed { .. } => Some("brigade team shows it, brigade stop stops it".to_owned()),
+            StoreError::AlreadyLed { .. } => Some("`brigade team` shows it, `brigade stop` stops it".to_owned()),
             StoreError::Refused(refusal) => refusal_hint(refusal),
             StoreError::Link(path, _) => Some(link_hint(path)),
             StoreError::Io { source, .. } if LockTimeout::in_error(source).is_some() => {
-                Some("end the process that holds the lock, or wait for it; brigade stop needs no lock".to_owned())
+                Some("end the process that holds the lock, or wait for it; `brigade stop` needs no lock".to_owned())
             }
             StoreError::Io { source, .. } if is_not_writable(source) => Some(
                 "commands that a team runs cannot write its control files; run this one in another terminal".to_owned(),
@@ -139,17 +139,17 @@ fn is_not_writable(error: &std::io::Error) -> bool {
 
 fn link_hint(path: &str) -> String {
     let other = if path.ends_with(CONFIG_FILE) { ", or pass --config FILE --workspace DIR" } else { "" };
-    format!("rm {path}{other}")
+    format!("`rm {path}`{other}")
 }
 
 fn refusal_hint(refusal: &TaskError) -> Option<String> {
     match refusal {
         TaskError::Stale { task, status: TaskStatus::Pending, .. } => {
-            Some(format!("claim it again: brigade tasks claim {}", task.0))
+            Some(format!("claim it again: `brigade tasks claim {}`", task.0))
         }
-        TaskError::Stale { task, .. } => Some(format!("brigade tasks show {}", task.0)),
+        TaskError::Stale { task, .. } => Some(format!("`brigade tasks show {}`", task.0)),
         TaskError::NotHolder { task, owner, .. } => Some(format!(
-            "brigade tasks show {} shows the attempt that {} must pass; a person can add --force",
+            "`brigade tasks show {}` shows the attempt that {} must pass; a person can add --force",
             task.0,
             one_line(owner)
         )),

@@ -84,7 +84,7 @@ pub(super) fn confirm_verify(context: &Context, task: &Task, verify: &str) -> Cl
         return Ok(());
     }
     Err(CliError::usage(format!("cannot complete {}: you did not answer yes", task.id))
-        .hint(format!("brigade tasks show {} shows the whole command", task.id.0)))
+        .hint(format!("`brigade tasks show {}` shows the whole command", task.id.0)))
 }
 
 /// Returns true if a person at the terminal can answer a question.

@@ -49,7 +49,7 @@ impl Inbox {
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         if (self.take || self.read) && self.name != HUMAN {
             let message = format!("cannot take the mail of {}: only its owner reads it", one_line(&self.name));
-            return Err(CliError::usage(message).hint("brigade inbox --take and --read are for your own mail"));
+            return Err(CliError::usage(message).hint("`brigade inbox --take` and `--read` are for your own mail"));
         }
         let stores = context.stores(OpenMode::Write).await?;
         let team = context.open_inboxes(&stores).await?;
@@ -81,7 +81,7 @@ impl Inbox {
             if whose != HUMAN {
                 return Ok(answer);
             }
-            let mut answer = answer.note(paint(DIM, "brigade inbox --read shows the mail you have read"));
+            let mut answer = answer.note(paint(DIM, "`brigade inbox --read` shows the mail you have read"));
             for question in &PendingForUser::of(&stores).await?.questions {
                 let reminder = Reminder::of_question(question);
                 answer = answer.note(context.hint(&reminder.line));
@@ -99,7 +99,7 @@ impl Inbox {
             return Ok(Answer { text: String::new(), ..answer });
         }
         let is_yours = whose == HUMAN;
-        Ok(if is_yours { answer.note(paint(DIM, "brigade inbox --take marks it as read")) } else { answer })
+        Ok(if is_yours { answer.note(paint(DIM, "`brigade inbox --take` marks it as read")) } else { answer })
     }
 }
 
@@ -156,7 +156,7 @@ fn how_to_answer(message: &Message) -> Option<String> {
             Some(approvals::how_to_answer(RequestKind::Review, &one_line(id)))
         }
         _ if Questions::is_question_to_person(message) => {
-            Some(format!("brigade send {} TEXT answers", one_line(&message.from)))
+            Some(format!("`brigade send {} TEXT` answers", one_line(&message.from)))
         }
         _ => None,
     }
@@ -197,7 +197,7 @@ fn as_text(context: &Context, message: &Message, review: Option<&Request>) -> St
     let details = review::details(request, columns, renders_markdown);
     let show = format!(
         "  {}\n",
-        paint(DIM, &context.hint(&format!("brigade review show {} shows the diff", one_line(&request.id))))
+        paint(DIM, &context.hint(&format!("`brigade review show {}` shows the diff", one_line(&request.id))))
     );
     format!("{heading}{title}{details}{show}")
 }

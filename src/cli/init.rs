@@ -53,7 +53,7 @@ impl Init {
         let config = folder.join(CONFIG_FILE);
         if config.exists() && !self.force && !self.prompts {
             let message = format!("{} already exists", super::context::shown(&config, context.current_folder()));
-            return Err(CliError::usage(message).hint("edit it, or overwrite it with brigade init --force"));
+            return Err(CliError::usage(message).hint("edit it, or overwrite it with `brigade init --force`"));
         }
         let prompts = Prompts::default();
         let mut files: Vec<(PathBuf, String)> = vec![
@@ -111,8 +111,8 @@ fn said(written: &[String], replaced: &[Replaced], kept_files: &[String], team: 
     }
     format!(
         "{files}\nRun the team, without a key:\n  {}\nThen edit plan.md and brigade.toml; {} checks them.\n",
-        paint(BOLD, &format!("brigade run {team}")),
-        paint(BOLD, "brigade doctor"),
+        paint(BOLD, &format!("`brigade run {team}`")),
+        paint(BOLD, "`brigade doctor`"),
     )
 }
 

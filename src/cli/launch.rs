@@ -126,13 +126,15 @@ impl LaunchArguments {
         first_run::confirm(context, &workspace, &resolved.spec, &plan, may_ask)?;
         let is_interactive = may_interact && has_terminal;
         if may_interact && format == OutputFormat::Text && is_at_terminal && !is_interactive {
-            context.note("the team runs in the background: brigade team shows it, brigade stop stops it");
+            context.note(
+                &context.hint("the team runs in the background: `brigade team` shows it, `brigade stop` stops it"),
+            );
         }
         Ok(LaunchRequest {
             session: is_interactive.then(|| Session::new(context.clone(), name.clone())),
             report: Report::new(format, context.output, name, workspace.clone()).of(
                 candidates(&resolved.spec),
-                context.flags(),
+                context.command_form(),
                 resolved.spec.goal.is_some(),
             ),
             spec: resolved.spec,
@@ -151,7 +153,7 @@ fn check_lead_has_model(spec: &TeamSpec, goal: Option<&str>, lifetime: Lifetime)
     let is_cleanup = matches!(lifetime, Lifetime::Session(Mode::RunCleanup) | Lifetime::Obey(Some(Mode::RunCleanup)));
     let (action, otherwise) = match goal.filter(|goal| !goal.trim().is_empty()) {
         Some(goal) => (format!("plan the goal `{}`", one_line(goal)), "leave the goal out"),
-        None if is_cleanup => ("lead a cleanup session".to_owned(), "use brigade run without a cleanup mode"),
+        None if is_cleanup => ("lead a cleanup session".to_owned(), "use `brigade run` without a cleanup mode"),
         None => return Ok(()),
     };
     if !lead_is_runbook(spec) {

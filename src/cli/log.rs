@@ -80,14 +80,14 @@ impl Log {
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         if self.follow && context.is_in_session() {
             return Err(CliError::usage("cannot follow the log in a session: it shows new events already")
-                .hint("brigade log -n 50"));
+                .hint("`brigade log -n 50`"));
         }
         if self.runs {
             return list(context);
         }
         let choice = self.run.unwrap_or(if self.since.is_some() { RunChoice::All } else { RunChoice::Nth(1) });
         if self.follow && matches!(choice, RunChoice::Nth(nth) if nth > 1) {
-            return Err(CliError::usage("cannot follow this run: it is over").hint("brigade log --follow"));
+            return Err(CliError::usage("cannot follow this run: it is over").hint("`brigade log --follow`"));
         }
         let mut shown = LogView::new(&self, context, choice).await?;
         let mut reader = run_selection::reader(context, choice)?;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub mod approvals;
+pub mod argument_errors;
 pub mod arguments;
 pub mod clean;
 pub mod commands;
@@ -43,17 +44,16 @@ pub mod stop;
 pub mod tasks;
 pub mod team;
 pub mod up;
-pub mod usage;
 pub mod why;
 
 use crate::platform::threads;
 use crate::ui::text::printable;
+use argument_errors::{argument_error, is_help};
 use context::Context;
 use error::{CliError, CliResult};
 use exit::Exit;
 use launch::Launcher;
 use output::{Answer, Color, Output};
-use usage::{is_help, usage_error};
 
 /// Launch a named team of LLM agents from one config file, watch it and steer it.
 ///
@@ -202,7 +202,7 @@ pub fn answer(context: &Context, words: Vec<String>) -> String {
         Err(error) if is_help(&error) => return rendered(&error, is_harmful),
         Err(error) => {
             let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
-            let error = usage_error(&error, &words);
+            let error = argument_error(&error, &words);
             let hint = error.hint.as_deref().map(|hint| context.hint(hint));
             return context.output.render_error(&CliError { message: context.hint(&error.message), hint, ..error });
         }
@@ -263,7 +263,7 @@ impl EarlyFlags {
         // For a missing command, programs get an error and people get the help.
         if !is_help(error) || (self.json && error.exit_code() != 0) {
             let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
-            return output.fail(&usage_error(error, &words));
+            return output.fail(&argument_error(error, &words));
         }
         let text = rendered(error, is_harmful);
         if error.exit_code() != 0 {

@@ -34,7 +34,7 @@ impl Reminder {
     pub fn of_question(question: &Question) -> Self {
         let (from, text) = (one_line(&question.from), question.text.trim());
         if text.contains('\n') {
-            let line = format!("{from} asks you (brigade send {from} TEXT answers):");
+            let line = format!("{from} asks you (`brigade send {from} TEXT` answers):");
             return Self { line, text: Some(text.to_owned()) };
         }
         Self::line(question_line(question))
@@ -51,7 +51,7 @@ impl Reminder {
 #[must_use]
 pub fn question_line(question: &Question) -> String {
     let from = one_line(&question.from);
-    format!("{from} asks you: {} (brigade send {from} TEXT answers)", first_line(&question.text))
+    format!("{from} asks you: {} (`brigade send {from} TEXT` answers)", first_line(&question.text))
 }
 
 /// The items that were printed before.
@@ -79,8 +79,8 @@ impl Reminders {
         }
         if news.len() == mail_count && !std::mem::replace(&mut self.has_told_of_mail, true) {
             let sender = waiting.mail.last().map_or_else(|| "NAME".to_owned(), |message| one_line(&message.from));
-            let how = "brigade inbox --take shows your mail and marks it as read";
-            news.push(Reminder::line(format!("{how}, brigade send {sender} TEXT answers")));
+            let how = "`brigade inbox --take` shows your mail and marks it as read";
+            news.push(Reminder::line(format!("{how}, `brigade send {sender} TEXT` answers")));
         }
         news
     }
@@ -95,7 +95,7 @@ impl Reminders {
             item.line = format!("waits for you: {}", item.line);
         }
         if more > 0 {
-            lines.push(Reminder::line(format!("and {more} more: brigade review, brigade plan, brigade inbox")));
+            lines.push(Reminder::line(format!("and {more} more: `brigade review`, `brigade plan`, `brigade inbox`")));
         }
         lines
     }
@@ -127,10 +127,10 @@ mod tests {
         let of_lead = Request::new("r2", RequestKind::PlanApproval, "bob", "lead", UnixMs(1));
         let mut waiting = PendingForUser { approvals: vec![review, of_lead], ..PendingForUser::default() };
         let mut asks = Reminders::default();
-        let line = "ann asks for your answer to review r1: brigade review approve r1, or brigade review reject r1 --feedback TEXT";
+        let line = "ann asks for your answer to review r1: `brigade review approve r1`, or `brigade review reject r1 --feedback TEXT`";
         assert_eq!(asks.news(&waiting), [Reminder::line(line)]);
         waiting.questions.push(Question { from: "bob".into(), text: "Which port?".into() });
-        let question = "bob asks you: Which port? (brigade send bob TEXT answers)";
+        let question = "bob asks you: Which port? (`brigade send bob TEXT` answers)";
         assert_eq!(asks.news(&waiting), [Reminder::line(question)]);
         assert!(asks.news(&waiting)[0].line.contains("brigade inbox --take"), "mail that asks nothing");
         assert!(asks.news(&waiting).is_empty());
@@ -156,7 +156,7 @@ mod tests {
             shown,
             [
                 ("ann writes:", Some("Done.\n\n- one\n- two")),
-                ("bob asks you (brigade send bob TEXT answers):", Some(text)),
+                ("bob asks you (`brigade send bob TEXT` answers):", Some(text)),
             ]
         );
     }

@@ -37,11 +37,11 @@ impl Run {
             Some(mode @ (Mode::RunOnce | Mode::RunCleanup)) => Ok(mode),
             Some(mode @ (Mode::Continuous | Mode::Pause)) => {
                 let message =
-                    format!("cannot run with mode `{}`: brigade run runs one session and exits", mode.as_str());
+                    format!("cannot run with mode `{}`: `brigade run` runs one session and exits", mode.as_str());
                 let team = self.arguments.team.as_deref().map(|team| format!("{} ", one_line(team)));
                 let hint = match mode {
-                    Mode::Pause => "brigade state pause".to_owned(),
-                    _ => format!("brigade up {}--mode {}", team.unwrap_or_default(), mode.as_str()),
+                    Mode::Pause => "`brigade state pause`".to_owned(),
+                    _ => format!("`brigade up {}--mode {}`", team.unwrap_or_default(), mode.as_str()),
                 };
                 Err(CliError::usage(message).hint(hint))
             }
@@ -77,8 +77,8 @@ mod tests {
         }
         let refused = mode_of(&["t", "--mode", "continuous"]).unwrap_err();
         assert!(refused.message.starts_with("cannot run with mode `continuous`"), "{}", refused.message);
-        assert_eq!(refused.hint.as_deref(), Some("brigade up t --mode continuous"));
-        assert_eq!(mode_of(&["--mode", "pause"]).unwrap_err().hint.as_deref(), Some("brigade state pause"));
+        assert_eq!(refused.hint.as_deref(), Some("`brigade up t --mode continuous`"));
+        assert_eq!(mode_of(&["--mode", "pause"]).unwrap_err().hint.as_deref(), Some("`brigade state pause`"));
         assert!(Line::try_parse_from(["run", "t", "goal", "--goal", "other"]).is_err(), "two goals");
         assert!(Line::try_parse_from(["run", "--cleanup", "--mode", "run_once"]).is_err(), "two modes");
     }

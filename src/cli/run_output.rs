@@ -7,23 +7,24 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
+use super::commands::session_commands;
 use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::logging;
 use super::output::Output;
 use super::pending::PendingForUser;
 use super::reminders::Reminders;
-use super::session::line::as_slash_command;
 use super::session::screen::Printer;
 use super::signals::Signals;
 use crate::domain::event::{Event, EventKind};
 use crate::domain::name::{HUMAN, LEAD};
 use crate::ports::{BoardView, Stores};
 use crate::team::handle::{LiveStatus, TeamCommand, TeamEnd, TeamHandle, TeamOutcome};
+use crate::ui::command_form::{CommandForm, GlobalFlags};
 use crate::ui::markdown;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::summary::{self, PendingView, Summary, WorkspaceView};
-use crate::ui::text::{GlobalFlags, duration, indented, one_line, width, with_global_flags, wrap};
+use crate::ui::text::{duration, indented, one_line, width, wrap};
 use crate::ui::timeline::Timeline;
 use crate::ui::why::ClaimCandidate;
 
@@ -82,7 +83,8 @@ pub struct Report {
     output: Output,
     team: String,
     workspace: PathBuf,
-    flags: GlobalFlags,
+    /// The form of the commands in hints, unless a screen of a session shows them.
+    commands: CommandForm,
     timeline: Timeline,
     summary: Summary,
     /// Set when the output could not be written: nothing more is printed.
@@ -107,7 +109,7 @@ impl Report {
             output,
             team,
             workspace,
-            flags: GlobalFlags::default(),
+            commands: CommandForm::Shell(GlobalFlags::default()),
             timeline,
             summary: Summary::default(),
             is_mute: false,
@@ -119,10 +121,10 @@ impl Report {
         }
     }
 
-    /// Adds the capabilities of the members, the flags that name the workspace in hints, and whether the team has a goal.
+    /// Adds the capabilities of the members, the form of the commands in hints, and whether the team has a goal.
     #[must_use]
-    pub fn of(self, candidates: Vec<ClaimCandidate>, flags: GlobalFlags, has_goal: bool) -> Self {
-        Self { summary: Summary::of(candidates).with_goal(has_goal), flags, ..self }
+    pub fn of(self, candidates: Vec<ClaimCandidate>, commands: CommandForm, has_goal: bool) -> Self {
+        Self { summary: Summary::of(candidates).with_goal(has_goal), commands, ..self }
     }
 
     /// Takes the subjects of the tasks that are on the board before the first event.
@@ -176,7 +178,7 @@ impl Report {
         };
         let reminders = if is_reminder { self.reminders.collect(&waiting) } else { self.reminders.news(&waiting) };
         for reminder in reminders {
-            let line = with_global_flags(&reminder.line, &self.flags);
+            let line = self.command_form().render(&reminder.line);
             let line = indented(&line, self.output.columns, REMINDER_INDENT);
             self.print(&paint(DIM, line.trim_end()));
             self.print("\n");
@@ -196,13 +198,24 @@ impl Report {
     pub fn print_pending(&mut self, for_you: &PendingView) {
         if self.format == OutputFormat::Text {
             for sentence in for_you.sentences() {
-                self.note(&with_global_flags(&sentence, &self.flags));
+                self.note(&sentence);
             }
+        }
+    }
+
+    fn command_form(&self) -> CommandForm {
+        match &self.screen {
+            Some(_) => CommandForm::Session(session_commands()),
+            None => self.commands.clone(),
         }
     }
 
     /// Prints a note to stderr, or to the screen of a session.
     pub fn note(&self, text: &str) {
+        self.print_note(&self.command_form().render(text));
+    }
+
+    fn print_note(&self, text: &str) {
         match &self.screen {
             Some(screen) => screen.print(text),
             None => self.output.note(text),
@@ -281,7 +294,7 @@ impl Report {
         match event {
             Ok(event) => self.event(&event),
             Err(RecvError::Lagged(missed)) => {
-                self.note(&format!("{missed} events are not shown; brigade log shows them"));
+                self.note(&format!("{missed} events are not shown; `brigade log` shows them"));
             }
             Err(RecvError::Closed) => {}
         }
@@ -304,9 +317,8 @@ impl Report {
             self.print(&text);
         }
         for text in std::mem::take(&mut self.notes) {
-            let text =
-                if self.screen.is_some() { as_slash_command(&text) } else { with_global_flags(&text, &self.flags) };
-            self.note(&wrap(&text, self.output.columns, 2));
+            let text = self.command_form().render(&text);
+            self.print_note(&wrap(&text, self.output.columns, 2));
         }
     }
 
@@ -326,7 +338,9 @@ impl Report {
         }
         if let Err(error) = self.output.print(text) {
             self.is_mute = true;
-            self.note(&format!("cannot write the output: {error}; the team goes on, and brigade log shows its events"));
+            self.note(&format!(
+                "cannot write the output: {error}; the team goes on, and `brigade log` shows its events"
+            ));
         }
     }
 
@@ -338,7 +352,7 @@ impl Report {
         self.flush();
         let trouble = team.error.clone();
         let outcome = summary::Outcome { trouble, for_you, ..self.summary.outcome(&self.team, view) };
-        let place = WorkspaceView { workspace: &self.workspace, flags: &self.flags };
+        let place = WorkspaceView { workspace: &self.workspace, commands: &self.commands };
         let text = match self.format {
             OutputFormat::Text => summary::render(&outcome, &place, self.output.columns),
             OutputFormat::Json => {

@@ -101,11 +101,10 @@ fn no_such_run(context: &Context, nth: usize, count: usize) -> CliError {
         0 => {
             let teams = context.config_if_valid().map(|config| config.team_names()).unwrap_or_default();
             let team = teams.first().map_or("TEAM", String::as_str);
-            CliError::usage("the event log is empty: no team has run yet").hint(format!("brigade run {team}"))
+            CliError::usage("the event log is empty: no team has run yet").hint(format!("`brigade run {team}`"))
         }
-        _ => {
-            CliError::usage(format!("there is no run {nth}: the log has {count}")).hint("brigade log --runs lists them")
-        }
+        _ => CliError::usage(format!("there is no run {nth}: the log has {count}"))
+            .hint("`brigade log --runs` lists them"),
     }
 }
 

@@ -89,9 +89,9 @@ impl StrayLock {
     #[must_use]
     pub fn remedy(&self) -> String {
         match &self.holder {
-            Some(holder) => format!("end it (kill {}): no team can run until then", holder.pid),
+            Some(holder) => format!("end it (`kill {}`): no team can run until then", holder.pid),
             None => {
-                format!("find it with lsof {} and end it: no team can run until then", self.path.display())
+                format!("find it with `lsof {}` and end it: no team can run until then", self.path.display())
             }
         }
     }

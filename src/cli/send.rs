@@ -76,7 +76,7 @@ impl Send {
         Ok(match (running.team, running.desired) {
             (None, _) => answer.note("no team runs: the message is delivered at the next launch"),
             (Some(_), Some(Mode::Pause)) => {
-                answer.note("the team is paused: the message is read after brigade state continuous")
+                answer.note("the team is paused: the message is read after `brigade state continuous`")
             }
             (Some(_), _) => answer,
         })

@@ -43,7 +43,7 @@ impl State {
         };
         let Some(state) = state else {
             let answer = context.output.answer(&(), || "no desired state is set\n".to_owned())?;
-            return Ok(answer.note("brigade up sets `continuous`; or: brigade state pause"));
+            return Ok(answer.note("`brigade up` sets `continuous`; or: `brigade state pause`"));
         };
         let answer = context.output.answer(&RawValue::from_string(state.document.to_line()).ok(), || text(&state))?;
         let is_running = context.running_team().is_ok_and(|running| running.team.is_some());

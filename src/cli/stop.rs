@@ -70,12 +70,12 @@ impl Stop {
     async fn stop_team(&self, context: &Context, running: &Running, lead: &LeadProcess) -> CliResult<Answer> {
         if lead.pid == std::process::id() {
             let message = "cannot stop the team from its own session";
-            return Err(CliError::usage(message).hint("/quit stops the team; /stop NAME stops a teammate"));
+            return Err(CliError::usage(message).hint("`/quit` stops the team; `/stop NAME` stops a teammate"));
         }
         let team = &lead.team;
         if running.hidden_workers.is_some() {
             return Err(CliError::refused("cannot stop the team from one of its commands")
-                .hint("stop it from another terminal: brigade stop"));
+                .hint("stop it from another terminal: `brigade stop`"));
         }
         signal(lead)?;
         if self.now {
@@ -92,11 +92,11 @@ impl Stop {
                 let hint = match self.now {
                     _ if context.running_team()?.lead.is_some_and(|lead| lead.is_suspended) => {
                         format!(
-                            "it is suspended: type fg in its terminal, or kill -KILL {pid}; the next launch continues its work"
+                            "it is suspended: type `fg` in its terminal, or `kill -KILL {pid}`; the next launch continues its work"
                         )
                     }
-                    true => "brigade team shows what it does".to_owned(),
-                    false => "brigade stop --now does not wait for running turns".to_owned(),
+                    true => "`brigade team` shows what it does".to_owned(),
+                    false => "`brigade stop --now` does not wait for running turns".to_owned(),
                 };
                 return Err(CliError::refused(message).hint(hint));
             }
@@ -124,7 +124,7 @@ async fn check_teammate(context: &Context, name: &str) -> CliResult<()> {
 fn signal(lead: &LeadProcess) -> CliResult<()> {
     if let Some(host) = lead.host.as_ref().filter(|host| **host != platform::host_name()) {
         let message = format!("cannot stop the team: it runs on {}, not on this machine", one_line(host));
-        return Err(CliError::refused(message).hint("brigade state pause pauses it from here"));
+        return Err(CliError::refused(message).hint("`brigade state pause` pauses it from here"));
     }
     if !lead.is_certain {
         let message = format!(
@@ -132,7 +132,7 @@ fn signal(lead: &LeadProcess) -> CliResult<()> {
              .team/lead.json names process {} as its lead, which does not run on this machine, and .team/lead.lock is held",
             lead.pid
         );
-        return Err(CliError::refused(message).hint("brigade state pause pauses the team on any machine"));
+        return Err(CliError::refused(message).hint("`brigade state pause` pauses the team on any machine"));
     }
     match platform::processes::terminate(lead.pid) {
         // The process ended in the meantime.
@@ -151,7 +151,7 @@ fn still_leads(context: &Context, lead: &LeadProcess) -> CliResult<bool> {
 async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
     if Name::new(name).is_ok_and(|name| name.is_reserved()) {
         let message = format!("cannot stop `{}`: it is not a teammate", one_line(name));
-        return Err(CliError::usage(message).hint("brigade stop without a name stops the whole team"));
+        return Err(CliError::usage(message).hint("`brigade stop` without a name stops the whole team"));
     }
     // Reading and sending need no lock. The running team has opened the inboxes.
     refuse_links(&context.workspace()?)?;

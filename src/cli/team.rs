@@ -72,7 +72,7 @@ impl Team {
         let answer = parted.into_iter().fold(answer, |answer, branch| {
             let branch = one_line(&branch);
             answer.note(format!(
-                "your checkout could not follow a merge and is unchanged on branch {branch}: brigade doctor says how to update it"
+                "your checkout could not follow a merge and is unchanged on branch {branch}: `brigade doctor` says how to update it"
             ))
         });
         let answer = match &running.stray {
@@ -87,7 +87,7 @@ impl Team {
         let unknown = running.state.as_ref().and_then(|state| state.unknown_desired.clone());
         Ok(match unknown {
             Some(word) => answer.note(format!(
-                "{} unknown desired_state `{}`, treated as pause: brigade state continuous",
+                "{} unknown desired_state `{}`, treated as pause: `brigade state continuous`",
                 paint(WARN, "warning:"),
                 one_line(&word)
             )),
@@ -123,7 +123,7 @@ fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Optio
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let named = held[..held.len().min(NAMED_MAX)].join(", ");
     (!team.running && !held.is_empty())
-        .then(|| format!("the team was killed at work: brigade up continues {named}{more}"))
+        .then(|| format!("the team was killed at work: `brigade up` continues {named}{more}"))
 }
 
 /// The person's open questions and how to answer them, also a question that the lead asked without a message.

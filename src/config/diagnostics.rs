@@ -188,7 +188,7 @@ impl ConfigError {
                 nearest(name, known.iter().map(String::as_str)).map(|meant| format!("did you mean `{meant}`?"))
             }
             Self::AmbiguousTeam(names) => {
-                Some(format!("name one, for example: brigade run {}", names.first().map_or("TEAM", String::as_str)))
+                Some(format!("name one, for example: `brigade run {}`", names.first().map_or("TEAM", String::as_str)))
             }
             Self::OnlyInUserFile { names, file } => {
                 let name = names.first().map_or("NAME", String::as_str);
@@ -198,7 +198,7 @@ impl ConfigError {
                 ))
             }
             Self::UnknownVariable { name, meant } => {
-                Some(format!("did you mean `{meant}`? Otherwise remove it: unset {}", name.escape_debug()))
+                Some(format!("did you mean `{meant}`? Otherwise remove it: `unset {}`", name.escape_debug()))
             }
             Self::NoTeam(_) => {
                 Some("add [teams.NAME], or run `brigade init` in a new folder for an example".to_owned())

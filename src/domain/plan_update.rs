@@ -58,9 +58,11 @@ impl KeepReason {
     pub fn hint(self, id: TaskId) -> String {
         let id = id.0;
         match self {
-            Self::Changed => format!("brigade tasks rm {id}, then import the plan again; or brigade tasks update {id}"),
-            Self::InProgress => format!("brigade tasks release {id} --force, then import the plan again"),
-            Self::Completed => format!("brigade tasks reopen {id}, then import the plan again"),
+            Self::Changed => {
+                format!("`brigade tasks rm {id}`, then import the plan again; or `brigade tasks update {id}`")
+            }
+            Self::InProgress => format!("`brigade tasks release {id} --force`, then import the plan again"),
+            Self::Completed => format!("`brigade tasks reopen {id}`, then import the plan again"),
         }
     }
 }

@@ -73,7 +73,7 @@ async fn update(board: &dyn Board, by: &Actor, mut edits: Vec<(&NewTask, TaskId,
             }
         }
         if refused.is_empty() || refused.len() == count {
-            let hint = |id: TaskId| format!("brigade tasks update {}", id.0);
+            let hint = |id: TaskId| format!("`brigade tasks update {}`", id.0);
             import.differences.extend(refused.iter().map(|(error, (new, id, _))| differs(new, *id, error, hint(*id))));
             break;
         }
@@ -106,7 +106,7 @@ fn gone(tasks: &[NewTask], view: &BoardView) -> Vec<Difference> {
     let difference = |task: &Task| Difference {
         task: task.id,
         text: format!("{} {} is no longer in {plan}, but stays on the board", task.id, task.subject),
-        hint: format!("to delete it: brigade tasks rm {}", task.id.0),
+        hint: format!("to delete it: `brigade tasks rm {}`", task.id.0),
     };
     view.tasks.values().map(AsRef::as_ref).filter(is_gone).map(difference).collect()
 }

@@ -373,7 +373,7 @@ impl Lead {
         if names.is_empty() {
             return None;
         }
-        Some(format!("Mail was not read: brigade inbox {}.", names.join(", ")))
+        Some(format!("Mail was not read: `brigade inbox {}`.", names.join(", ")))
     }
 
     /// Counts the tasks of the board by status.

@@ -83,7 +83,7 @@ pub fn waits_for(request: &Request) -> String {
 #[must_use]
 pub fn how_to_answer(kind: RequestKind, id: &str) -> String {
     let noun = kind.noun();
-    format!("brigade {noun} approve {id}, or brigade {noun} reject {id} --feedback TEXT")
+    format!("`brigade {noun} approve {id}`, or `brigade {noun} reject {id} --feedback TEXT`")
 }
 
 pub(super) fn responder(request: &Request) -> &str {

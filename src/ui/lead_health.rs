@@ -30,10 +30,10 @@ impl LeadHealth {
     pub fn hint(self, pid: u32) -> String {
         match self {
             Self::Suspended => {
-                format!("to continue: fg in its terminal, or kill -CONT {pid}; to stop: brigade stop")
+                format!("to continue: `fg` in its terminal, or `kill -CONT {pid}`; to stop: `brigade stop`")
             }
             Self::Silent(_) => {
-                format!("to stop: brigade stop, or kill -KILL {pid}; the next launch continues the work")
+                format!("to stop: `brigade stop`, or `kill -KILL {pid}`; the next launch continues the work")
             }
         }
     }

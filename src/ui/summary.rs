@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::command_form::CommandForm;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
-use super::text::{GlobalFlags, count, cut, duration, first_line, fold, one_line, reason, with_global_flags, wrap};
+use super::text::{count, cut, duration, first_line, fold, one_line, reason, wrap};
 use super::why::{ClaimCandidate, summary};
 use crate::domain::dependencies::{self, RootBlockers};
 use crate::domain::event::{Event, EventKind, GoalCheck, TaskCounts};
@@ -301,8 +302,8 @@ fn millis(duration: Duration) -> u64 {
 #[derive(Debug, Clone, Copy)]
 pub struct WorkspaceView<'a> {
     pub workspace: &'a Path,
-    /// The flags that select it in hints; empty if none are needed.
-    pub flags: &'a GlobalFlags,
+    /// The form of the commands in hints.
+    pub commands: &'a CommandForm,
 }
 
 /// Returns the closing table and sentences.
@@ -313,13 +314,13 @@ pub fn render(outcome: &Outcome, place: &WorkspaceView<'_>, columns: usize) -> S
         let narrow = columns < TABLE_WIDTH_MIN;
         out.push_str(&if narrow { list(outcome, columns) } else { table(outcome).render(columns) });
         if let Some(more) = outcome.tasks.len().checked_sub(ROWS_MAX).filter(|more| *more > 0) {
-            out.push_str(&paint(DIM, &format!("and {more} more: brigade tasks")));
+            out.push_str(&paint(DIM, &place.commands.render(&format!("and {more} more: `brigade tasks`"))));
             out.push('\n');
         }
         out.push('\n');
     }
     for (style, sentence) in sentences(outcome, place.workspace, columns) {
-        let sentence = with_global_flags(&one_line(&sentence), place.flags);
+        let sentence = place.commands.render(&one_line(&sentence));
         out.push_str(&paint(style, &wrap(&sentence, columns, 0)));
         out.push('\n');
     }
@@ -501,6 +502,7 @@ mod tests {
     use std::sync::Arc;
 
     use crate::domain::task::TaskResult;
+    use crate::ui::command_form::GlobalFlags;
 
     fn event(seq: u64, at: i64, fact: EventKind) -> Event {
         Event { v: 1, seq, at: UnixMs(at), kind: fact }
@@ -574,7 +576,7 @@ mod tests {
 
     #[test]
     fn summary_says_why_goal_has_no_tasks() {
-        let place = WorkspaceView { workspace: Path::new("/w"), flags: &GlobalFlags::default() };
+        let place = WorkspaceView { workspace: Path::new("/w"), commands: &CommandForm::Shell(GlobalFlags::default()) };
         let closing = |facts: Vec<EventKind>, has_goal: bool| {
             let mut summary = Summary::default().with_goal(has_goal);
             facts.into_iter().for_each(|fact| summary.observe(&event(1, 0, fact)));
@@ -593,7 +595,7 @@ mod tests {
 
     #[test]
     fn passed_goal_check_is_no_success_if_tasks_failed() {
-        let place = WorkspaceView { workspace: Path::new("/w"), flags: &GlobalFlags::default() };
+        let place = WorkspaceView { workspace: Path::new("/w"), commands: &CommandForm::Shell(GlobalFlags::default()) };
         let closing = |board: &BoardView, met: bool| {
             let goal = Some(GoalCheck { met, evidence: "`true`: exit status 0".into() });
             render(&Outcome { goal, ..run().outcome("t", board) }, &place, 200)
@@ -613,9 +615,10 @@ mod tests {
     #[test]
     fn summary_shows_results_and_next_steps() {
         let outcome = run().outcome("t", &board());
-        let repo = WorkspaceView { workspace: Path::new("/srv/repo"), flags: &GlobalFlags::default() };
+        let repo =
+            WorkspaceView { workspace: Path::new("/srv/repo"), commands: &CommandForm::Shell(GlobalFlags::default()) };
         let flags = GlobalFlags { flags: "--workspace repo".to_owned(), commands: &["tasks", "why", "log"] };
-        let narrow = render(&outcome, &WorkspaceView { flags: &flags, ..repo }, 40);
+        let narrow = render(&outcome, &WorkspaceView { commands: &CommandForm::Shell(flags), ..repo }, 40);
         let text = render(&outcome, &repo, 90) + "---" + &narrow;
         let mut done = board();
         done.tasks.retain(|_, task| task.status == TaskStatus::Completed);

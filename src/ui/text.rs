@@ -205,35 +205,6 @@ pub fn fold(text: &str, columns: usize, lines_max: usize) -> Vec<String> {
     lines
 }
 
-/// The flags that name a workspace, as a person gave them, and the commands that take them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct GlobalFlags {
-    /// The flags; empty where none are needed.
-    pub flags: String,
-    /// The names of the commands that work on a workspace.
-    pub commands: &'static [&'static str],
-}
-
-/// Adds these flags to every `brigade` command in the text, so that a person can copy the command and run it.
-#[must_use]
-pub fn with_global_flags(text: &str, global: &GlobalFlags) -> String {
-    if global.flags.is_empty() {
-        return text.to_owned();
-    }
-    let mut parts = text.split("brigade ");
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let word = part.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default();
-        out.push_str("brigade ");
-        if global.commands.contains(&word) {
-            out.push_str(&global.flags);
-            out.push(' ');
-        }
-        out.push_str(part);
-    }
-    out
-}
-
 /// Returns the first line of a text, with `…` if it has more.
 #[must_use]
 pub fn first_line(text: &str) -> String {
@@ -316,16 +287,6 @@ mod tests {
     #[test]
     fn long_text_breaks_at_spaces() {
         assert_eq!(wrap("one two three four", 9, 2), "one two\n  three\n  four");
-    }
-
-    #[test]
-    fn hint_includes_workspace_flags() {
-        let text = "`brigade tasks retry ID`, or brigade up; a brigade of tasks; brigade init";
-        let with =
-            "`brigade --workspace w tasks retry ID`, or brigade --workspace w up; a brigade of tasks; brigade init";
-        let global = GlobalFlags { flags: "--workspace w".to_owned(), commands: &["tasks", "up"] };
-        assert_eq!(with_global_flags(text, &global), with);
-        assert_eq!(with_global_flags(text, &GlobalFlags::default()), text);
     }
 
     #[test]

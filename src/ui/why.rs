@@ -109,7 +109,7 @@ fn no_task(id: TaskId, situation: &TaskContext<'_>) -> Reason {
         None => match situation.set_aside.get(&id) {
             Some(path) => reason("spoiled", format!("Its file was invalid and was set aside as {path}."))
                 .hint(restore_hint(id, path)),
-            None => reason("missing", format!("There is no task {id} on the board.")).hint("brigade tasks"),
+            None => reason("missing", format!("There is no task {id} on the board.")).hint("`brigade tasks`"),
         },
     }
 }
@@ -117,7 +117,7 @@ fn no_task(id: TaskId, situation: &TaskContext<'_>) -> Reason {
 /// Returns the hint for the file of task `id` that was set aside as `path`.
 #[must_use]
 pub fn restore_hint(id: TaskId, path: &str) -> String {
-    format!("correct it, then: mv {path} .tasks/{}; or remove it to drop the task", id.file_name())
+    format!("correct it, then: `mv {path} .tasks/{}`; or remove it to drop the task", id.file_name())
 }
 
 fn failed(task: &Task) -> Reason {
@@ -129,14 +129,14 @@ fn failed(task: &Task) -> Reason {
     let id = task.id.0;
     let worktree = task.worktree.as_ref().map(|folder| format!("; its work: {}", worktree_location(folder)));
     let hint = format!(
-        "to change it: brigade tasks update {id} --description TEXT; to retry it: brigade tasks retry {id}; full reason: brigade tasks show {id}"
+        "to change it: `brigade tasks update {id} --description TEXT`; to retry it: `brigade tasks retry {id}`; full reason: `brigade tasks show {id}`"
     );
     reason("failed", text).hint(hint + &worktree.unwrap_or_default())
 }
 
 fn in_progress(task: &Task, situation: &TaskContext<'_>) -> Reason {
     let owner = one_line(task.owner.as_deref().unwrap_or("an unknown owner"));
-    let release = format!("to release it: brigade tasks release {} --force", task.id.0);
+    let release = format!("to release it: `brigade tasks release {} --force`", task.id.0);
     let Some(claim) = &task.claim else {
         let text =
             format!("Another program set it to in progress for {owner}. Brigade does not wait for it or reclaim it.");
@@ -204,7 +204,7 @@ fn last_attempt(task: &Task) -> Option<Reason> {
 
 fn reserved_for(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
     let owner = task.owner.as_deref()?;
-    let free = format!("to let any teammate claim it: brigade tasks update {} --for \"\"", task.id.0);
+    let free = format!("to let any teammate claim it: `brigade tasks update {} --for \"\"`", task.id.0);
     let reserved = format!("It is reserved for {}", one_line(owner));
     let member = situation.candidates.iter().find(|candidate| candidate.name == owner);
     Some(match member {
@@ -215,7 +215,7 @@ fn reserved_for(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
             let required = one_line(&task.requires.join(" or "));
             let id = task.id.0;
             reason("kept_for_unfit", format!("{reserved}, who does not have the required capability {required}."))
-                .hint(format!("{free}; or: brigade tasks update {id} --requires \"\""))
+                .hint(format!("{free}; or: `brigade tasks update {id} --requires \"\"`"))
         }
         _ => reason("kept_for", format!("{reserved}.")).hint(free),
     })
@@ -232,7 +232,7 @@ fn stopped(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
     }
     let names = one_line(&fit.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", "));
     let text = format!("Every teammate that could do it is stopped: {names}.");
-    Some(reason("stopped", text).hint("to restart the team: brigade stop, then brigade up"))
+    Some(reason("stopped", text).hint("to restart the team: `brigade stop`, then `brigade up`"))
 }
 
 /// Returns the text and the hint for a blocker at the end of a chain.
@@ -250,7 +250,7 @@ fn root_reason(
             (format!("whose file was invalid and was set aside as {path}"), Some(restore_hint(id, path)))
         }
         (BlockerState::Missing, _) => {
-            let hint = format!("brigade tasks update {} --not-after {}", waiter.0, id.0);
+            let hint = format!("`brigade tasks update {} --not-after {}`", waiter.0, id.0);
             let hint = format!("restore its file, or remove the dependency: {hint}");
             ("which is missing from the board".to_owned(), Some(hint))
         }
@@ -258,10 +258,10 @@ fn root_reason(
             (format!("whose file {} is invalid", id.file_name()), Some(format!("correct {}", id.file_name())))
         }
         (BlockerState::Unfinished(TaskStatus::Failed), _) => {
-            ("which failed".to_owned(), Some(format!("brigade why {0}, then brigade tasks retry {0}", id.0)))
+            ("which failed".to_owned(), Some(format!("`brigade why {0}`, then `brigade tasks retry {0}`", id.0)))
         }
         (BlockerState::Unfinished(TaskStatus::InProgress), Some(task)) if task.is_foreign() => {
-            ("which another program set to in progress".to_owned(), Some(format!("brigade why {}", id.0)))
+            ("which another program set to in progress".to_owned(), Some(format!("`brigade why {}`", id.0)))
         }
         (BlockerState::Unfinished(TaskStatus::InProgress), Some(task)) => {
             (format!("which {} is working on", one_line(task.owner.as_deref().unwrap_or("an unknown owner"))), None)
@@ -269,7 +269,7 @@ fn root_reason(
         (BlockerState::Unfinished(_), Some(task)) => {
             let unfit = missing_capability(task, situation)
                 .map(|unfit| (format!("which no teammate can do: {}", unfit.text.trim_end_matches('.')), unfit.hint));
-            unfit.unwrap_or(("which has not started".to_owned(), Some(format!("brigade why {}", id.0))))
+            unfit.unwrap_or(("which has not started".to_owned(), Some(format!("`brigade why {}`", id.0))))
         }
         (BlockerState::Unfinished(status), None) => (format!("which is {status}"), None),
     };
@@ -286,7 +286,7 @@ fn blocked(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
         let names: Vec<String> = cycle.iter().chain(cycle.first()).map(ToString::to_string).collect();
         let text = format!("It waits for itself: {}.", names.join(" waits for "));
         let (waiter, blocker) = (cycle[0].0, cycle.get(1).unwrap_or(&cycle[0]).0);
-        let hint = format!("remove one dependency: brigade tasks update {waiter} --not-after {blocker}");
+        let hint = format!("remove one dependency: `brigade tasks update {waiter} --not-after {blocker}`");
         return vec![reason("cycle", text).hint(hint)];
     }
     // Each visited task, and the task it was visited from.
@@ -400,21 +400,21 @@ fn missing_capability(task: &Task, situation: &TaskContext<'_>) -> Option<Reason
     let required = one_line(&task.requires.join(" or "));
     let have = situation.candidates.iter().map(|one| format!("{} ({})", one.name, one.capabilities.join(", ")));
     let have = one_line(&have.collect::<Vec<_>>().join("; "));
-    let command = format!("brigade tasks update {} --requires \"\"", task.id.0);
+    let command = format!("`brigade tasks update {} --requires \"\"`", task.id.0);
     let hint = format!("add the capability to a member in brigade.toml, or: {command}");
     Some(reason("nobody_fit", format!("It requires {required}, which no teammate has: {have}.")).hint(hint))
 }
 
 fn team(situation: &TaskContext<'_>) -> Option<Reason> {
     if let Some(spent) = &situation.spent_budget {
-        let launch = if situation.running.is_none() { ", and brigade up" } else { "" };
-        let hint = "raise the budget in brigade.toml, or reset the counters: brigade cost --reset";
-        let hint = format!("{hint}; then brigade state continuous{launch}");
+        let launch = if situation.running.is_none() { ", and `brigade up`" } else { "" };
+        let hint = "raise the budget in brigade.toml, or reset the counters: `brigade cost --reset`";
+        let hint = format!("{hint}; then `brigade state continuous`{launch}");
         return Some(reason("budget_spent", format!("The team is paused: {spent}.")).hint(hint));
     }
     if situation.running.is_none() {
         let text = "No team is running in this workspace.";
-        return Some(reason("no_team", text).hint("brigade up, or brigade run TEAM"));
+        return Some(reason("no_team", text).hint("`brigade up`, or `brigade run TEAM`"));
     }
     if let Some(silent) = silent_lead(situation) {
         return Some(silent);
@@ -425,7 +425,7 @@ fn team(situation: &TaskContext<'_>) -> Option<Reason> {
     }
     (situation.desired == Some(Mode::Pause)).then(|| {
         let text = "The team is paused and claims no tasks.";
-        reason("paused", text).hint("brigade state continuous, or brigade state run_once")
+        reason("paused", text).hint("`brigade state continuous`, or `brigade state run_once`")
     })
 }
 

@@ -92,7 +92,7 @@ fn rejected_review_fails_task_with_feedback() {
     let reason = workspace.task(1)["result"]["summary"].as_str().unwrap().to_owned();
     assert!(reason.contains("it needs two lines"), "{reason}");
     let why = workspace.run(&["why", "1"]).out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(why.contains("brigade tasks update 1 --description TEXT, then brigade tasks retry 1"), "{why}");
+    assert!(why.contains("`brigade tasks update 1 --description TEXT`, then `brigade tasks retry 1`"), "{why}");
     assert!(!workspace.join("new.txt").exists());
 }
 
@@ -152,14 +152,14 @@ fn lead_question_is_shown_with_answer_command() {
             assert!(!up.has_ended(), "{}", up.output_so_far());
             told.out.contains("a person:") && told.out.contains("Which database?")
         });
-        assert!(told.err.contains("(brigade send lead TEXT answers)"), "{told:?}");
+        assert!(told.err.contains("(`brigade send lead TEXT` answers)"), "{told:?}");
         let lead = &workspace.json(&["team"])["lead"];
         assert_eq!((&lead["name"], &lead["phase"]), (&"lead".into(), &"idle".into()), "{lead}");
         assert_eq!(workspace.state()["lead"]["phase"], "idle");
         if has_mail {
             // Reading a question does not answer it.
             assert!(workspace.run(&["inbox", "--take"]).out.contains("Which database?"));
-            assert!(workspace.run(&["inbox"]).err.contains("(brigade send lead TEXT answers)"));
+            assert!(workspace.run(&["inbox"]).err.contains("(`brigade send lead TEXT` answers)"));
         }
         if has_mail {
             assert_eq!(workspace.run(&["send", "lead", "the old one"]).code, Some(0));

@@ -358,7 +358,7 @@ fn config_link_made_by_command_is_refused_next_launch() {
     assert_eq!(attack.output(2), "ran");
     let next = Answer::of(attack.brigade(&arguments));
     let error = format!("cannot use {}: it is a symbolic link", attack.workspace.join("brigade.toml").display());
-    assert!(next.code == Some(2) && next.err.contains(&error) && next.err.contains("hint: rm "), "{next:?}");
+    assert!(next.code == Some(2) && next.err.contains(&error) && next.err.contains("hint: `rm "), "{next:?}");
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn control_file_that_is_a_link_is_refused() {
             let answer = workspace.run(arguments);
             assert_eq!(answer.code, Some(2), "{name} {arguments:?}: {answer:?}");
             let error = format!("cannot use {}: it is a symbolic link to {}", link.display(), target.display());
-            let is_refused = answer.err.contains(&error) && answer.err.contains("hint: rm ");
+            let is_refused = answer.err.contains(&error) && answer.err.contains("hint: `rm ");
             // A config that leads out of its folder is not read at all.
             let is_unread = name == "brigade.toml" && answer.err.contains("leads out of");
             assert!(is_refused || is_unread, "{name}: {answer:?}");

@@ -11,6 +11,7 @@ mod language;
 mod layers;
 mod paths;
 mod source;
+mod spans;
 mod tables;
 
 use std::path::{Path, PathBuf};

@@ -80,7 +80,7 @@ impl Replay {
     /// The run or the moment does not exist, or the log cannot be read.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         let RunChoice::Nth(nth) = self.run else {
-            return Err(CliError::usage("cannot replay all runs: choose one").hint("brigade log --runs lists them"));
+            return Err(CliError::usage("cannot replay all runs: choose one").hint("`brigade log --runs` lists them"));
         };
         let run = &run_selection::nth(context, nth)?;
         let walk = Stepper { run, now: context.now(), task: self.task };

@@ -177,7 +177,7 @@ impl Stepper<'_> {
         }
         match self.run.events.last().map(|event| &event.kind) {
             Some(EventKind::TeamStopped { .. }) => "this is the last event of the run".to_owned(),
-            _ => "this is the last event so far; start brigade replay again to read newer ones".to_owned(),
+            _ => "this is the last event so far; start `brigade replay` again to read newer ones".to_owned(),
         }
     }
 

@@ -125,7 +125,7 @@ impl CompletionIndex {
     #[must_use]
     pub fn asked(&self, columns: usize) -> Option<String> {
         let Some(last) = self.open_questions.last() else {
-            return self.is_paused.then(|| cut("(paused; /state continuous starts the team)", columns));
+            return self.is_paused.then(|| cut("(paused; `/state continuous` starts the team)", columns));
         };
         let how = if last.typed.is_empty() { "type your answer" } else { "Tab starts the answer" };
         let more = match self.open_questions.len() - 1 {

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::cli::commands::{about, arguments, listed, root};
+use crate::cli::commands::{about, arguments, listed, root, session_commands};
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::{indented, pad};
 
@@ -10,9 +10,6 @@ use crate::ui::text::{indented, pad};
 const INDENT: usize = 2;
 /// The least width of a description beside its command, in columns. With less room it goes below.
 const ABOUT_WIDTH_MIN: usize = 30;
-
-/// The commands of `brigade` that a session does not offer: a team runs already, and shells have their own terminal.
-const NOT_IN_SESSION: [&str; 5] = ["init", "up", "run", "clean", "completions"];
 
 /// A slash command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +55,7 @@ const OWN: [(&str, &str, SessionCommand, &str); 4] = [
 /// All slash commands.
 pub fn commands() -> &'static [SlashCommand] {
     static COMMANDS: LazyLock<Vec<SlashCommand>> = LazyLock::new(|| {
-        let shared = listed(root()).filter(|command| !NOT_IN_SESSION.contains(&command.get_name()));
+        let shared = listed(root()).filter(|command| session_commands().contains(&command.get_name()));
         let shared = shared.map(|command| SlashCommand {
             name: command.get_name(),
             arguments: arguments(command),
@@ -140,13 +137,13 @@ fn to(typed: &str) -> Result<Input, String> {
         let (name, behind) = named.split_once(char::is_whitespace).unwrap_or((named, ""));
         let name = name.trim_end_matches([',', ':']);
         if name.is_empty() {
-            return Err("a name is missing: @NAME TEXT writes to a teammate, @all TEXT to all".to_owned());
+            return Err("a name is missing: `@NAME TEXT` writes to a teammate, `@all TEXT` to all".to_owned());
         }
         names.push(name.to_owned());
         rest = behind.trim_start();
     }
     if rest.is_empty() {
-        return Err(format!("a text is missing: @{} TEXT", names.join(" @")));
+        return Err(format!("a text is missing: `@{} TEXT`", names.join(" @")));
     }
     Ok(Input::To { names, text: rest.to_owned() })
 }
@@ -155,32 +152,14 @@ fn slash(command: &str) -> Result<Input, String> {
     let (name, behind) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
     let Some(found) = commands().iter().find(|command| command.name == name) else {
         let nearest = crate::config::diagnostics::nearest(name, commands().iter().map(|command| command.name));
-        let meant = nearest.map_or_else(String::new, |nearest| format!(" Did you mean /{nearest}?"));
-        return Err(format!("unknown command /{name}.{meant} /help lists the commands"));
+        let meant = nearest.map_or_else(String::new, |nearest| format!(" Did you mean `/{nearest}`?"));
+        return Err(format!("unknown command `/{name}`.{meant} `/help` lists the commands"));
     };
-    let arguments = shlex::split(behind).ok_or_else(|| format!("/{name}: a quotation mark is not closed"))?;
+    let arguments = shlex::split(behind).ok_or_else(|| format!("`/{name}`: a quotation mark is not closed"))?;
     Ok(match found.target {
         CommandTarget::Own(own) => Input::Own { own, arguments },
         CommandTarget::Brigade => Input::Brigade { name: found.name, arguments },
     })
-}
-
-/// Returns the text with its commands of `brigade` in the form of a session: `/why 3` for `brigade why 3`.
-#[must_use]
-pub fn as_slash_command(text: &str) -> String {
-    let mut parts = text.split("brigade ");
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let word = part.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default();
-        let is_known =
-            commands().iter().any(|command| command.name == word && command.target == CommandTarget::Brigade);
-        match part.strip_prefix("send ") {
-            Some(behind) => out.extend(["@", behind]),
-            None if is_known => out.extend(["/", part]),
-            None => out.extend(["brigade ", part]),
-        }
-    }
-    out
 }
 
 /// The list of commands, for this width.
@@ -245,23 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn hint_shows_session_form_of_commands() {
-        for (hint, typed) in [
-            ("brigade plan approve 9b, or brigade send ada TEXT", "/plan approve 9b, or @ada TEXT"),
-            ("`brigade why ID` says why", "`/why ID` says why"),
-            ("brigade up starts it", "brigade up starts it"),
-        ] {
-            assert_eq!(as_slash_command(hint), typed);
-        }
-    }
-
-    #[test]
     fn invalid_session_line_error_names_problem() {
         for (typed, said) in [
             ("@", "a name is missing"),
             ("@alice", "a text is missing"),
-            ("/taks", "Did you mean /tasks?"),
-            ("/xyzzy", "unknown command /xyzzy"),
+            ("/taks", "Did you mean `/tasks`?"),
+            ("/xyzzy", "unknown command `/xyzzy`"),
             ("/tasks add 'a", "not closed"),
         ] {
             let error = Input::parse(typed).unwrap_err();
@@ -271,12 +239,13 @@ mod tests {
 
     #[test]
     fn session_offers_every_command_but_a_few() {
-        for name in NOT_IN_SESSION {
-            assert!(root().find_subcommand(name).is_some(), "{name}");
-        }
         for name in ["tasks", "config", "review", "cost", "replay", "quit"] {
             assert!(commands().iter().any(|command| command.name == name), "{name}");
         }
-        assert!(!commands().iter().any(|command| ["up", "complete"].contains(&command.name)));
+        assert!(
+            !commands()
+                .iter()
+                .any(|command| ["init", "up", "run", "clean", "completions", "complete"].contains(&command.name))
+        );
     }
 }

@@ -172,7 +172,7 @@ impl Repl {
 
     fn greet(&mut self) {
         let to_lead = if self.lead_is_llm { "TEXT goes to the lead, " } else { "" };
-        self.screen.note(&format!("{to_lead}@NAME TEXT to a teammate; /help shows the commands, Ctrl-D ends"));
+        self.screen.note(&format!("{to_lead}`@NAME TEXT` to a teammate; `/help` shows the commands, Ctrl-D ends"));
         self.jobs.load_tasks();
     }
 
@@ -188,7 +188,7 @@ impl Repl {
         let event = match event {
             Ok(event) => event,
             Err(RecvError::Lagged(missed)) => {
-                return self.screen.note(&format!("{missed} events are not shown; /log shows them"));
+                return self.screen.note(&format!("{missed} events are not shown; `/log` shows them"));
             }
             Err(RecvError::Closed) => return,
         };
@@ -234,7 +234,7 @@ impl Repl {
                 let now = Instant::now();
                 let is_second = self.last_interrupt.replace(now).is_some_and(|last| now - last < TWICE_WITHIN);
                 if !is_second && self.stops_asked == 0 {
-                    self.screen.note("Ctrl-C once more stops the team; so do Ctrl-D and /quit");
+                    self.screen.note("Ctrl-C once more stops the team; so do Ctrl-D and `/quit`");
                     return None;
                 }
                 self.stop().await;
@@ -278,7 +278,7 @@ impl Repl {
             Input::Nothing => {}
             Input::To { names, text } => return Some(names.into_iter().map(|name| send(name, text.clone())).collect()),
             Input::ToLead(_) if !self.lead_is_llm => {
-                self.screen.note("the lead has no model and cannot answer; @NAME TEXT writes to a teammate, /help shows the commands");
+                self.screen.note("the lead has no model and cannot answer; `@NAME TEXT` writes to a teammate, `/help` shows the commands");
             }
             Input::ToLead(text) => return Some(vec![send(LEAD.to_owned(), text)]),
             Input::Brigade { name, arguments } => {
@@ -297,9 +297,9 @@ impl Repl {
             (SessionCommand::Compact, [name]) => self.compact(name.trim_start_matches('@')).await,
             (SessionCommand::Watch, names) => self.watch(names),
             (SessionCommand::Quit, _) => {
-                self.screen.note("/quit takes no name: it stops the whole team. /stop NAME stops a teammate")
+                self.screen.note("`/quit` takes no name: it stops the whole team. `/stop NAME` stops a teammate")
             }
-            (SessionCommand::Compact, _) => self.screen.note("/compact takes one name"),
+            (SessionCommand::Compact, _) => self.screen.note("`/compact` takes one name"),
         }
     }
 
@@ -318,8 +318,8 @@ impl Repl {
             };
             match done {
                 Some(Ok(())) => {}
-                Some(Err(reason)) => screen.note(&format!("/compact {name}: {reason}")),
-                None => screen.note(&format!("/compact {name}: it stopped before that")),
+                Some(Err(reason)) => screen.note(&format!("`/compact {name}`: {reason}")),
+                None => screen.note(&format!("`/compact {name}`: it stopped before that")),
             }
         });
     }
@@ -346,8 +346,10 @@ impl Repl {
         }
         let watched: Vec<&str> = self.speeches.keys().map(String::as_str).filter(|name| *name != LEAD).collect();
         self.screen.note(&match watched.as_slice() {
-            [] => "only the lead's text is shown as it is written; /watch NAME shows a teammate's".to_owned(),
-            names => format!("the text of {} is shown as it is written; /watch NAME again ends that", names.join(", ")),
+            [] => "only the lead's text is shown as it is written; `/watch NAME` shows a teammate's".to_owned(),
+            names => {
+                format!("the text of {} is shown as it is written; `/watch NAME` again ends that", names.join(", "))
+            }
         });
     }
 }

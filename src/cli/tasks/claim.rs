@@ -41,7 +41,7 @@ impl Claim {
         let name = acting_name(&self.name)?;
         if name.is_same(LEAD) {
             return Err(CliError::usage("cannot claim as `lead`: the lead works on no tasks")
-                .hint("brigade tasks claim --as YOUR-NAME"));
+                .hint("`brigade tasks claim --as YOUR-NAME`"));
         }
         let board = context.board()?;
         reclaim_expired_leases(board.as_ref()).await?;
@@ -60,7 +60,7 @@ impl Claim {
             let nothing = context.output.answer(&(), String::new)?;
             let view = board.view().await?;
             let first = view.tasks.values().find(|task| task.status == TaskStatus::Pending);
-            let why = first.map(|task| format!("; brigade why {} says why", task.id.0)).unwrap_or_default();
+            let why = first.map(|task| format!("; `brigade why {}` says why", task.id.0)).unwrap_or_default();
             return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
         };
         let view = board.view().await?;
@@ -84,7 +84,7 @@ impl Claim {
 fn said(task: &Task, name: &Name, lease: Duration) -> String {
     let (id, attempt) = (task.id.0, task.attempt);
     format!(
-        "claimed {} {} for {}; then: brigade tasks complete {id} --as {name} --attempt {attempt} (or fail, release, renew)",
+        "claimed {} {} for {}; then: `brigade tasks complete {id} --as {name} --attempt {attempt}` (or fail, release, renew)",
         task.id,
         one_line(&task.subject),
         duration(lease)

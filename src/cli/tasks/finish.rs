@@ -88,7 +88,7 @@ fn merged(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<()> {
             let message = format!("cannot complete {}: its work on {} is not merged", task.id, branches.join(", "));
             let branch = branches.first().map_or("BRANCH", String::as_str);
             let hint = format!(
-                "git merge {branch}, then complete the task again; or release it for a teammate; --force skips the merge"
+                "`git merge {branch}`, then complete the task again; or release it for a teammate; --force skips the merge"
             );
             Err(CliError::refused(message).hint(hint))
         }
@@ -109,7 +109,7 @@ async fn reviewed(
     let waits = |id: &str, to: &str| {
         let message = format!("{} {WAITS_FOR_REVIEW}{} by {}", task.id, one_line(id), one_line(to));
         Err(CliError::refused(message)
-            .hint("brigade review shows its state; complete the task again after the approval"))
+            .hint("`brigade review` shows its state; complete the task again after the approval"))
     };
     match ReviewStatus::of(&stores.requests.all().await?, &about) {
         ReviewStatus::Approved(by) => Ok(Some(by)),
@@ -117,7 +117,7 @@ async fn reviewed(
         ReviewStatus::Rejected(words) | ReviewStatus::Abandoned(words) => {
             let message = format!("cannot complete {}: its review rejected it: {}", task.id, one_line(&words));
             Err(CliError::refused(message)
-                .hint(format!("brigade tasks release {}, or brigade tasks fail {}", task.id.0, task.id.0)))
+                .hint(format!("`brigade tasks release {}`, or `brigade tasks fail {}`", task.id.0, task.id.0)))
         }
         ReviewStatus::NotRequested => {
             // A runbook member cannot review.
@@ -141,7 +141,7 @@ async fn reviewed(
 fn refusal(error: StoreError, by: &Actor) -> CliError {
     match &error {
         StoreError::Refused(TaskError::Stale { task, status: TaskStatus::Pending, .. }) => {
-            let hint = format!("claim it again: brigade tasks claim {} --as {}", task.0, one_line(&by.name));
+            let hint = format!("claim it again: `brigade tasks claim {} --as {}`", task.0, one_line(&by.name));
             CliError::from(error).hint(hint)
         }
         _ => error.into(),
@@ -213,16 +213,16 @@ pub(super) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: Tas
         (TaskStatus::InProgress, Some(owner)) => {
             let (owner, attempt) = (one_line(owner), task.attempt);
             let hint =
-                format!("brigade tasks {verb} {number} --as {owner} --attempt {attempt}, or --force as a person");
+                format!("`brigade tasks {verb} {number} --as {owner} --attempt {attempt}`, or --force as a person");
             CliError { message: format!("{}; {owner} holds it", error.message), ..error }.hint(hint)
         }
         (TaskStatus::InProgress, None) => error,
         (TaskStatus::Pending, _) => {
             let name = by.name.as_deref().map_or_else(|| "NAME".to_owned(), one_line);
-            is_not_held(format!("claim it first: brigade tasks claim {number} --as {name}"))
+            is_not_held(format!("claim it first: `brigade tasks claim {number} --as {name}`"))
         }
-        (TaskStatus::Completed, _) => is_not_held(format!("brigade tasks reopen {number}")),
-        (TaskStatus::Failed, _) => is_not_held(format!("brigade tasks retry {number}")),
+        (TaskStatus::Completed, _) => is_not_held(format!("`brigade tasks reopen {number}`")),
+        (TaskStatus::Failed, _) => is_not_held(format!("`brigade tasks retry {number}`")),
     })
 }
 

@@ -36,7 +36,7 @@ impl Import {
         let by = Actor::new(HUMAN, ActorKind::Person);
         let import = plan::import(board.as_ref(), &by, tasks).await?;
         let documents: Vec<_> = import.added.iter().chain(&import.updated).map(document).collect();
-        let answer = context.output.answer(&documents, || said(&import))?;
+        let answer = context.output.answer(&documents, || said(context, &import))?;
         let brought: Vec<&Task> = import.added.iter().chain(&import.updated).collect();
         let named: Vec<_> =
             brought.iter().map(|task| (format!("{} {}", task.id, task.subject), task.description.as_str())).collect();
@@ -49,12 +49,15 @@ impl Import {
     }
 }
 
-fn said(import: &plan::Import) -> String {
+fn said(context: &Context, import: &plan::Import) -> String {
     let line = |verb: &str, task: &Task| format!("{verb} {} {}\n", task.id, one_line(&task.subject));
     let mut lines: String = import.added.iter().map(|task| line("added", task)).collect();
     for task in &import.updated {
         let is_failed = task.status == TaskStatus::Failed;
-        let retry = if is_failed { format!(" (it failed: brigade tasks retry {})", task.id.0) } else { String::new() };
+        let retry = match is_failed {
+            true => context.hint(&format!(" (it failed: `brigade tasks retry {}`)", task.id.0)),
+            false => String::new(),
+        };
         lines.push_str(&format!("{}{retry}\n", line("updated", task).trim_end()));
     }
     match import.known - import.updated.len() {

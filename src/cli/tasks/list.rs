@@ -102,7 +102,7 @@ impl List {
             context.output.answer(&(), || text)?
         };
         let tally = match (view.tasks.len(), chosen.len()) {
-            (0, _) => "no tasks yet: brigade tasks add SUBJECT, or brigade tasks import FILE".to_owned(),
+            (0, _) => "no tasks yet: `brigade tasks add SUBJECT`, or `brigade tasks import FILE`".to_owned(),
             (all, 0) => format!("no task matches; the board has {}", count(all, "task")),
             (all, chosen) if chosen < all => format!("{chosen} of {}", tasks::tally(&view)),
             _ => tasks::tally(&view),

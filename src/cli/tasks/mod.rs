@@ -58,7 +58,7 @@ impl Tasks {
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         if self.command.is_some() && self.list.is_set() {
             return Err(CliError::usage("cannot use `--status`, `--owner` or `--ready` before a subcommand")
-                .hint("brigade tasks list --help"));
+                .hint("`brigade tasks list --help`"));
         }
         match self.command.unwrap_or(Command::List(self.list)) {
             Command::List(command) => command.run(context).await,

@@ -68,7 +68,7 @@ impl Update {
         let by = self.by.actor()?;
         let edit = self.edit()?;
         if edit == TaskEdit::default() {
-            let hint = format!("pass a change, such as: brigade tasks update {} --priority 5", id.0);
+            let hint = format!("pass a change, such as: `brigade tasks update {} --priority 5`", id.0);
             return Err(CliError::usage(format!("cannot change {id}: no change is given")).hint(hint));
         }
         change(context, context.board()?.as_ref(), id, Change::Edit(edit), &by, "changed").await
@@ -121,7 +121,7 @@ async fn set_status(
             change(context, board.as_ref(), id, release, &holder(context, by, "release", id).await?, "released").await
         }
         (_, TaskStatus::InProgress) => {
-            let hint = format!("brigade tasks claim {} --as NAME", id.0);
+            let hint = format!("`brigade tasks claim {} --as NAME`", id.0);
             Err(CliError::usage("cannot set `in_progress`: only a claim does that").hint(hint))
         }
         (_, TaskStatus::Completed) => {
@@ -132,7 +132,7 @@ async fn set_status(
             let actor = holder(context, by, "fail", id).await?;
             if reason.trim().is_empty() {
                 return Err(CliError::usage(format!("cannot fail {id}: a reason is needed"))
-                    .hint(format!("brigade tasks update {} --status failed --reason TEXT", id.0)));
+                    .hint(format!("`brigade tasks update {} --status failed --reason TEXT`", id.0)));
             }
             change(context, board.as_ref(), id, Change::Fail { reason, is_final: true }, &actor, "failed").await
         }

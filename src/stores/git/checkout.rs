@@ -70,7 +70,7 @@ pub(super) fn merge_obstacle(main: &RepoPath, into: &str) -> Option<String> {
         })
     };
     let rebase_reason = |place: &str| {
-        format!("a rebase of {into} is unfinished {place}. hint: git rebase --continue, or git rebase --abort")
+        format!("a rebase of {into} is unfinished {place}. hint: `git rebase --continue`, or `git rebase --abort`")
     };
     if is_rebased(&main.git_dir) {
         return Some(rebase_reason("here"));
@@ -93,7 +93,7 @@ pub(super) fn merge_obstacle(main: &RepoPath, into: &str) -> Option<String> {
             rebase_reason(&format!("in {place}"))
         } else {
             format!(
-                "{into} is also checked out in {place}, where a commit would undo merges. hint: run git switch --detach there"
+                "{into} is also checked out in {place}, where a commit would undo merges. hint: run `git switch --detach` there"
             )
         });
     }
@@ -109,10 +109,10 @@ fn is_bare(git_dir: &Path) -> bool {
 /// Explains how the user's checkout on `branch` gets back to the target branch. `has_commits`: the user may have committed on `branch`.
 pub(super) fn reattach_hint(branch: &str, into: &str, has_commits: bool) -> String {
     if has_commits {
-        return format!("You have commits there. hint: git switch {into}, then git merge {branch}");
+        return format!("You have commits there. hint: `git switch {into}`, then `git merge {branch}`");
     }
     format!(
-        "hint: stash or undo the changes that block it, and the next merge or launch switches back to {into}. Merge commits that you make on {branch} yourself: git switch {into}, then git merge {branch}"
+        "hint: stash or undo the changes that block it, and the next merge or launch switches back to {into}. Merge commits that you make on {branch} yourself: `git switch {into}`, then `git merge {branch}`"
     )
 }
 
@@ -222,7 +222,7 @@ impl RepositoryInner {
         let merge = short_commit(merge);
         Ok((!lost.is_empty()).then(|| {
             format!(
-                "the commits on {} since {merge} remove {} merged lines, perhaps because the files here were out of date. hint: git diff {merge} {} shows them; git checkout {merge} -- FILE restores a file",
+                "the commits on {} since {merge} remove {} merged lines, perhaps because the files here were out of date. hint: `git diff {merge} {}` shows them; `git checkout {merge} -- FILE` restores a file",
                 self.into,
                 lost.len(),
                 self.into

@@ -94,7 +94,7 @@ const SHELL_VARIABLES: [&str; 2] = ["BASH_ENV", "ENV"];
 const LACKS_OBJECT: [&str; 2] = ["lazy fetching disabled", "from promisor remote"];
 
 /// Advice for a partial clone that lacks an object.
-const HOW_TO_FETCH: &str = "the repository is a partial clone, and Brigade does not fetch. hint: git fetch --refetch --no-filter gets all objects";
+const HOW_TO_FETCH: &str = "the repository is a partial clone, and Brigade does not fetch. hint: `git fetch --refetch --no-filter` gets all objects";
 
 /// The paths and settings of a checkout that git works in.
 #[derive(Debug, Clone)]

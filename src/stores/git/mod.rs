@@ -171,7 +171,7 @@ impl GitRepository {
                 )));
             }
             checkout::CheckoutState::Elsewhere => {
-                return Ok(Some(format!("the target branch {into} is not checked out. hint: git switch {into}")));
+                return Ok(Some(format!("the target branch {into} is not checked out. hint: `git switch {into}`")));
             }
         }
         let Some(old) = checkout::outdated_checkout_commit(&main) else { return Ok(None) };
@@ -181,7 +181,7 @@ impl GitRepository {
         }
         let old = short_commit(&old);
         Ok(Some(format!(
-            "the files here are still those of {old}, but merges have moved {into}: a commit made now would undo the merges. hint: run git status to see which files are in the way, copy them elsewhere, and restore each with git checkout {old} -- FILE. The next launch then updates the files"
+            "the files here are still those of {old}, but merges have moved {into}: a commit made now would undo the merges. hint: run `git status` to see which files are in the way, copy them elsewhere, and restore each with `git checkout {old} -- FILE`. The next launch then updates the files"
         )))
     }
 

@@ -20,7 +20,7 @@ pub(super) fn open_checked(
     check_version()?;
     let main = find_checkout(workspace, drivers)?;
     if main.common_dir.join("reftable").exists() {
-        let text = "isolation cannot use a repository that stores its refs as reftable. hint: git refs migrate --ref-format=files";
+        let text = "isolation cannot use a repository that stores its refs as reftable. hint: `git refs migrate --ref-format=files`";
         return Err(RepositoryError::Unusable(text.to_owned()));
     }
     let into = match into {
@@ -28,7 +28,7 @@ pub(super) fn open_checked(
         None => {
             let branch = checked_out_branch(&main)?.ok_or_else(|| {
                 let text =
-                    "cannot choose a branch to merge into: no branch is checked out. hint: git switch BRANCH, or set merge_into";
+                    "cannot choose a branch to merge into: no branch is checked out. hint: `git switch BRANCH`, or set merge_into";
                 RepositoryError::Unusable(text.to_owned())
             })?;
             checkout::target_of_detached(&branch).map_or_else(|| branch.clone(), str::to_owned)
@@ -41,7 +41,7 @@ pub(super) fn open_checked(
     let parent = format!("refs/heads/{BRANCHES}");
     if main.git(["show-ref", "--verify", "--quiet", &parent]).exit_as_bool()? {
         return Err(RepositoryError::Unusable(format!(
-            "cannot create task branches {BRANCHES}/TEAM/task-ID: there is a branch `{BRANCHES}`. hint: git branch -m {BRANCHES} OTHER"
+            "cannot create task branches {BRANCHES}/TEAM/task-ID: there is a branch `{BRANCHES}`. hint: `git branch -m {BRANCHES} OTHER`"
         )));
     }
     let head = format!("refs/heads/{into}^{{commit}}");
@@ -51,11 +51,11 @@ pub(super) fn open_checked(
     let has_commits = main.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).exit_as_bool()?;
     let reason = if has_commits {
         format!(
-            "cannot merge into `{into}`: there is no such branch. hint: git branch {into}, or set merge_into to an existing branch"
+            "cannot merge into `{into}`: there is no such branch. hint: `git branch {into}`, or set merge_into to an existing branch"
         )
     } else {
         format!(
-            "cannot create worktrees: the branch `{into}` has no commit. hint: git commit, then launch the team again"
+            "cannot create worktrees: the branch `{into}` has no commit. hint: `git commit`, then launch the team again"
         )
     };
     Err(RepositoryError::Unusable(reason))
@@ -83,7 +83,7 @@ pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<
     let [git_dir, common_dir, top] = lines[..] else {
         let is_none = output.err.trim().is_empty() || output.err.contains("not a git repository");
         let text = if is_none {
-            format!("isolation needs a git repository: {place} is not in one. hint: git init")
+            format!("isolation needs a git repository: {place} is not in one. hint: `git init`")
         } else {
             format!("isolation cannot use the repository of {place}: {}", output.err.trim())
         };

@@ -129,7 +129,7 @@ impl RepositoryInner {
 /// The reason why a removal of the worktree would lose work. Ignored files do not count.
 fn unsaved_work(at: &RepoPath) -> Result<Option<String>, RepositoryError> {
     if at.git_dir.join("locked").exists() {
-        return Ok(Some("it is locked. hint: git worktree unlock".to_owned()));
+        return Ok(Some("it is locked. hint: `git worktree unlock`".to_owned()));
     }
     if at.git_dir.join("modules").exists() {
         return Ok(Some("it has submodules".to_owned()));

@@ -149,7 +149,7 @@ impl RepositoryInner {
         let mut refs = self.refs_at(&[&own, &target, &merged])?;
         let target = refs.remove(&target).ok_or_else(|| {
             RepositoryError::Unusable(format!(
-                "the branch {} does not exist any more. hint: git branch {}, or stop the team and launch it with another branch",
+                "the branch {} does not exist any more. hint: `git branch {}`, or stop the team and launch it with another branch",
                 self.into, self.into
             ))
         })?;

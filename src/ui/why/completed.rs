@@ -15,12 +15,12 @@ pub(super) fn completed(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     let attempt = if task.attempt > 1 { format!(", in attempt {}", task.attempt) } else { String::new() };
     let mut facts = vec![
         reason("completed", format!("It is completed{by}{at}{attempt}."))
-            .hint(format!("to have it done again: brigade tasks reopen {id}")),
+            .hint(format!("to have it done again: `brigade tasks reopen {id}`")),
     ];
     let Some(result) = &task.result else { return facts };
     if !result.summary.trim().is_empty() {
         let text = format!("Result: {}", one_line(&result.summary));
-        facts.push(reason("result", text).hint(format!("in full: brigade tasks show {id}")));
+        facts.push(reason("result", text).hint(format!("in full: `brigade tasks show {id}`")));
     }
     if !result.evidence.trim().is_empty() {
         facts.push(reason("evidence", format!("Evidence: {}", one_line(&result.evidence))));
@@ -33,7 +33,7 @@ pub(super) fn completed(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     }
     if let Some(commit) = &result.commit {
         let short = one_line(short_commit(commit));
-        facts.push(reason("commit", format!("The work is in commit {short}.")).hint(format!("git show {short}")));
+        facts.push(reason("commit", format!("The work is in commit {short}.")).hint(format!("`git show {short}`")));
     }
     for dropped in &context.dropped {
         facts.push(reason("dropped", format!("It removes lines of others on purpose: {}", one_line(dropped))));
@@ -44,7 +44,7 @@ pub(super) fn completed(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
 /// The number of attempts, and the command that shows their events.
 pub(super) fn history(task: &Task) -> Reason {
     let text = format!("It was attempted {}.", count(task.attempt as usize, "time"));
-    reason("history", text).hint(format!("its events: brigade log --task {}", task.id.0))
+    reason("history", text).hint(format!("its events: `brigade log --task {}`", task.id.0))
 }
 
 /// The folder and the branch of a task's worktree.

@@ -15,33 +15,33 @@ use crate::config::diagnostics::nearest;
 const VALUES_SHOWN_MAX: usize = 12;
 
 /// Commands of other programs, and the commands that do the same here.
-const TIPS: [(&str, &str); 26] = [
-    ("start", "brigade up"),
-    ("launch", "brigade up"),
-    ("serve", "brigade up"),
-    ("exec", "brigade run TEAM GOAL"),
-    ("status", "brigade team, brigade tasks"),
-    ("ps", "brigade team"),
-    ("list", "brigade tasks"),
-    ("ls", "brigade tasks"),
-    ("board", "brigade tasks"),
-    ("usage", "brigade cost"),
-    ("tokens", "brigade cost"),
-    ("budget", "brigade cost"),
-    ("logs", "brigade log"),
-    ("tail", "brigade log --follow"),
-    ("kill", "brigade stop --now"),
-    ("down", "brigade stop"),
-    ("pause", "brigade state pause"),
-    ("resume", "brigade state continuous"),
-    ("mail", "brigade inbox NAME, brigade send NAME TEXT"),
-    ("add", "brigade tasks add SUBJECT"),
-    ("claim", "brigade tasks claim --as NAME"),
-    ("import", "brigade tasks import FILE"),
-    ("check", "brigade doctor"),
-    ("approve", "brigade review approve ID, brigade plan approve ID"),
-    ("reject", "brigade review reject ID, brigade plan reject ID"),
-    ("version", "brigade --version"),
+const TIPS: [(&str, &[&str]); 26] = [
+    ("start", &["brigade up"]),
+    ("launch", &["brigade up"]),
+    ("serve", &["brigade up"]),
+    ("exec", &["brigade run TEAM GOAL"]),
+    ("status", &["brigade team", "brigade tasks"]),
+    ("ps", &["brigade team"]),
+    ("list", &["brigade tasks"]),
+    ("ls", &["brigade tasks"]),
+    ("board", &["brigade tasks"]),
+    ("usage", &["brigade cost"]),
+    ("tokens", &["brigade cost"]),
+    ("budget", &["brigade cost"]),
+    ("logs", &["brigade log"]),
+    ("tail", &["brigade log --follow"]),
+    ("kill", &["brigade stop --now"]),
+    ("down", &["brigade stop"]),
+    ("pause", &["brigade state pause"]),
+    ("resume", &["brigade state continuous"]),
+    ("mail", &["brigade inbox NAME", "brigade send NAME TEXT"]),
+    ("add", &["brigade tasks add SUBJECT"]),
+    ("claim", &["brigade tasks claim --as NAME"]),
+    ("import", &["brigade tasks import FILE"]),
+    ("check", &["brigade doctor"]),
+    ("approve", &["brigade review approve ID", "brigade plan approve ID"]),
+    ("reject", &["brigade review reject ID", "brigade plan reject ID"]),
+    ("version", &["brigade --version"]),
 ];
 
 /// Returns true if clap's "error" is the help or the version.
@@ -53,7 +53,7 @@ pub fn is_help(error: &Error) -> bool {
 
 /// Returns the error for `words`, the arguments after the program's name.
 #[must_use]
-pub fn usage_error(error: &Error, words: &[&str]) -> CliError {
+pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
     let typed = TypedCommand::of(words);
     let argument = text(error, ContextKind::InvalidArg).map(|argument| plain(&argument)).unwrap_or_default();
     match error.kind() {
@@ -110,11 +110,12 @@ impl TypedCommand {
         ["brigade"].iter().chain(&self.path).copied().collect::<Vec<_>>().join(" ")
     }
 
+    /// The command that shows its help, as a code span.
     fn help(&self) -> String {
-        format!("{} --help", self.name())
+        format!("`{} --help`", self.name())
     }
 
-    /// The command with its required options and its positional arguments.
+    /// The command with its required options and its positional arguments, as a code span.
     fn usage(&self) -> String {
         let mut words = vec![self.name()];
         for option in self.command.get_opts().filter(|option| option.is_required_set()) {
@@ -124,7 +125,7 @@ impl TypedCommand {
             let name = value_name(positional);
             words.push(if positional.is_required_set() { name } else { format!("[{name}]") });
         }
-        words.join(" ")
+        format!("`{}`", words.join(" "))
     }
 
     fn unknown_command(&self, error: &Error) -> CliError {
@@ -133,7 +134,9 @@ impl TypedCommand {
         let tip = TIPS.iter().find(|(known, _)| self.path.is_empty() && *known == word);
         let meant = nearest(&word, listed(self.command).map(Command::get_name));
         CliError::usage(message).hint(match (tip, meant) {
-            (Some((_, tip)), _) => (*tip).to_owned(),
+            (Some((_, commands)), _) => {
+                commands.iter().map(|command| format!("`{command}`")).collect::<Vec<_>>().join(", ")
+            }
             (None, Some(meant)) => format!("did you mean `{} {meant}`?", self.name()),
             (None, None) => format!("{} lists the commands", self.help()),
         })
@@ -209,26 +212,32 @@ mod tests {
         let words: Vec<&str> = line.split(' ').collect();
         let error = Cli::try_parse_from(["brigade"].iter().chain(&words)).unwrap_err();
         assert!(!is_help(&error), "{line}: {error}");
-        let error = usage_error(&error, &words);
+        let error = argument_error(&error, &words);
         (error.message, error.hint)
     }
 
     #[test]
-    fn usage_error_has_one_message_and_one_hint() {
+    fn argument_error_has_one_message_and_one_hint() {
         for (line, message, hint) in [
             ("taks", "unknown command `brigade taks`", Some("did you mean `brigade tasks`?")),
-            ("start", "unknown command `brigade start`", Some("brigade up")),
+            ("start", "unknown command `brigade start`", Some("`brigade up`")),
+            ("ps", "unknown command `brigade ps`", Some("`brigade team`")),
+            ("status", "unknown command `brigade status`", Some("`brigade team`, `brigade tasks`")),
             ("tasks sow", "unknown command `brigade tasks sow`", Some("did you mean `brigade tasks show`?")),
-            ("config list", "unknown command `brigade config list`", Some("brigade config --help lists the commands")),
+            (
+                "config list",
+                "unknown command `brigade config list`",
+                Some("`brigade config --help` lists the commands"),
+            ),
             ("log --lsat 3", "unknown option `--lsat` for `brigade log`", Some("did you mean `--last`?")),
-            ("why 1 2", "unexpected argument `2` for `brigade why`", Some("brigade why ID")),
+            ("why 1 2", "unexpected argument `2` for `brigade why`", Some("`brigade why ID`")),
             (
                 "tasks list --status fialed",
                 "cannot use `fialed` as `--status`: allowed are pending, in_progress, completed, failed, blocked",
                 Some("did you mean `failed`?"),
             ),
-            ("tasks claim", "`brigade tasks claim` needs `--as NAME`", Some("brigade tasks claim --as NAME [ID]")),
-            ("inbox --read --take", "`--read` cannot be used with `--take`", Some("brigade inbox --help")),
+            ("tasks claim", "`brigade tasks claim` needs `--as NAME`", Some("`brigade tasks claim --as NAME [ID]`")),
+            ("inbox --read --take", "`--read` cannot be used with `--take`", Some("`brigade inbox --help`")),
             ("tasks --status", "`--status STATUS` needs a value", None),
         ] {
             let (shown, hinted) = explained(line);
