@@ -10,6 +10,7 @@ mod forms;
 mod language;
 mod layers;
 mod paths;
+mod prose;
 mod source;
 mod spans;
 mod tables;

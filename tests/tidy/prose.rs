@@ -1,0 +1,101 @@
+//! State travels in types. A program that searches a text for words of another module breaks when that text is improved.
+
+use std::collections::BTreeMap;
+
+use super::hold;
+use super::source::{Source, sources};
+
+/// Methods that search a text.
+const SEARCHES: &[&str] = &[
+    "contains",
+    "ends_with",
+    "find",
+    "match_indices",
+    "matches",
+    "replace",
+    "replacen",
+    "rfind",
+    "rsplit",
+    "rsplit_once",
+    "split",
+    "split_once",
+    "starts_with",
+    "strip_prefix",
+    "strip_suffix",
+    "trim_end_matches",
+    "trim_start_matches",
+];
+
+/// The searches that are permitted: the file, the words, the reason.
+const PERMITTED: &[(&str, &str, &str)] = &[];
+
+#[test]
+fn no_module_searches_text_for_words() {
+    let constants = constants();
+    let mut complaints = Vec::new();
+    for source in sources() {
+        for (at, words) in searches(source, &constants) {
+            let is_permitted =
+                PERMITTED.iter().any(|(path, permitted, _)| source.path.ends_with(path) && *permitted == words);
+            if !is_permitted {
+                complaints.push(format!("{}: {words:?}", source.at(at)));
+            }
+        }
+    }
+    hold("prose: a module searches a text for words; pass a type, or add the format to PERMITTED", &complaints);
+}
+
+#[test]
+fn permitted_searches_are_in_use() {
+    let constants = constants();
+    let is_used = |path: &str, words: &str| {
+        let mut files = sources().iter().filter(|source| source.path.ends_with(path));
+        files.any(|source| searches(source, &constants).iter().any(|(_, found)| found == words))
+    };
+    let unused = PERMITTED.iter().filter(|(path, words, _)| !is_used(path, words));
+    hold(
+        "prose: a permitted search is gone",
+        &unused.map(|(path, words, _)| format!("{path}: {words:?}")).collect::<Vec<_>>(),
+    );
+}
+
+/// The searches of a file for text with words: a letter beside a space.
+fn searches(source: &Source, constants: &BTreeMap<String, String>) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for method in SEARCHES {
+        let call = format!(".{method}(");
+        for (at, _) in source.code.match_indices(&call) {
+            let argument = source.text[at + call.len()..].trim_start_matches(['&', '\n', ' ']);
+            let words = match argument.strip_prefix("format!(").unwrap_or(argument).strip_prefix('"') {
+                Some(literal) => literal.split('"').next().map(str::to_owned),
+                None => constants
+                    .get(argument.split(|c: char| c != '_' && !c.is_ascii_uppercase()).next().unwrap_or_default())
+                    .cloned(),
+            };
+            found.extend(words.filter(|words| is_prose(words)).map(|words| (at, words)));
+        }
+    }
+    found
+}
+
+/// The text constants of the project by name.
+fn constants() -> BTreeMap<String, String> {
+    let mut constants = BTreeMap::new();
+    for source in sources() {
+        for (at, _) in source.code.match_indices("const ") {
+            let definition = &source.text[at + "const ".len()..];
+            if let Some((name, rest)) = definition.split_once(": &str = \"")
+                && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_uppercase())
+            {
+                constants.insert(name.to_owned(), rest.split('"').next().unwrap_or_default().to_owned());
+            }
+        }
+    }
+    constants
+}
+
+fn is_prose(text: &str) -> bool {
+    let is_letter = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphabetic);
+    let bytes = text.as_bytes();
+    (0..bytes.len()).any(|at| bytes[at] == b' ' && (is_letter(bytes[..at].last()) || is_letter(bytes.get(at + 1))))
+}
