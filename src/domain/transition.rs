@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::plan_update::ImportedFrom;
+use super::plan_update::ImportRecord;
 use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
 use super::task_error::TaskError;
 use super::time::UnixMs;
@@ -122,7 +122,7 @@ pub struct TaskEdit {
     /// Tasks that shall wait for this one.
     pub add_blocks: Vec<TaskId>,
     /// The plan's new content. The edit is applied only if the task is unchanged since its import.
-    pub imported: Option<Box<ImportedFrom>>,
+    pub imported: Option<Box<ImportRecord>>,
 }
 
 /// The name of a change in rules and messages.
