@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::message::{Message, MessageType};
 use super::name::{ALL, HUMAN};
 use super::time::UnixMs;
-use super::transcript::{Block, Entry, MessageRecord, Record, Role};
+use super::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 
 /// Maximum number of stored questions. To make room, the oldest is removed.
 const QUESTIONS_MAX: usize = 100;
@@ -37,7 +37,7 @@ impl Questions {
     pub fn of(records: &[Record]) -> Self {
         let mut questions = Self::default();
         for record in records {
-            let Entry::Message(message) = &record.entry else { continue };
+            let TranscriptEntry::Message(message) = &record.entry else { continue };
             for block in &message.content {
                 let Block::Text { text } = block else { continue };
                 match message.role {
@@ -131,11 +131,14 @@ mod tests {
 
     fn shown_at(at: i64, from: &str, text: &str) -> Record {
         let line = Message::new(MessageType::Message, from, text, UnixMs(at)).to_line();
-        Record { at: UnixMs(5_000), entry: Entry::Message(MessageRecord::new(Role::User, vec![Block::text(line)])) }
+        Record {
+            at: UnixMs(5_000),
+            entry: TranscriptEntry::Message(MessageRecord::new(Role::User, vec![Block::text(line)])),
+        }
     }
 
     fn written_to(to: &str, text: &str) -> Record {
-        Record { at: UnixMs(2_000), entry: Entry::Message(record_of_message(to, text)) }
+        Record { at: UnixMs(2_000), entry: TranscriptEntry::Message(record_of_message(to, text)) }
     }
 
     fn askers(records: &[Record]) -> Vec<String> {

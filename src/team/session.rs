@@ -123,7 +123,7 @@ impl Session {
 
     /// Returns true if the lead was not given the goal yet.
     #[must_use]
-    pub fn goal_unplanned(&self) -> bool {
+    pub fn has_unplanned_goal(&self) -> bool {
         self.goal.is_some()
     }
 
@@ -359,7 +359,7 @@ impl Lead {
             return Some(format!("No teammate can work ({}).", members_by_reason(&unusable)));
         }
         let lead = self.members.lead().filter(|lead| !lead.is_usable())?;
-        let was_planned = !self.session.goal_unplanned() && self.session.unanswered(lead).is_none();
+        let was_planned = !self.session.has_unplanned_goal() && self.session.unanswered(lead).is_none();
         if self.spec.goal.is_some() && !was_planned {
             Some(format!("The lead cannot work ({}).", members_by_reason(&[lead])))
         } else {
