@@ -6,7 +6,7 @@ use brigade::domain::records::{MemberStatus, RosterMember, WorkerRecord, merge_r
 use brigade::domain::state::{Mode, SharedState, StateReport, StateUpdate, TeammateReports};
 use brigade::domain::task::{Task, TaskId, TaskResult};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Entry, Record};
+use brigade::domain::transcript::{Record, TranscriptEntry};
 use brigade::domain::transition::{Actor, Change, change};
 use serde_json::Value;
 
@@ -75,7 +75,7 @@ fn transcript_event_worker_samples_round_trip() {
     for line in sample("transcript.jsonl").lines() {
         let record = Record::parse(line.as_bytes()).unwrap();
         assert_eq!(value(&record.to_line()), value(line));
-        assert!(!matches!(record.entry, Entry::Compaction { covers: 0, .. }));
+        assert!(!matches!(record.entry, TranscriptEntry::Compaction { covers: 0, .. }));
     }
     for (index, line) in sample("events.jsonl").lines().enumerate() {
         let event: Event = serde_json::from_str(line).unwrap();

@@ -10,7 +10,7 @@ use std::time::Instant;
 use brigade::domain::event::{Event, EventKind};
 use brigade::domain::task::TaskId;
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role, Usage};
+use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry, Usage};
 use brigade::ports::{Durability, Transcripts};
 use brigade::stores::file::TEAM_FOLDER;
 use brigade::stores::file::transcripts::FileTranscripts;
@@ -131,7 +131,7 @@ fn turn(number: usize) -> [Record; 2] {
         .collect();
     let result = Block::ToolResult { tool_use_id: id, content: text, is_error: false };
     [asked, MessageRecord::new(Role::User, vec![result])]
-        .map(|message| Record { at: UnixMs(1_763_688_000_000), entry: Entry::Message(message) })
+        .map(|message| Record { at: UnixMs(1_763_688_000_000), entry: TranscriptEntry::Message(message) })
 }
 
 /// Extends the log of the killed run to [`EVENTS`] events.

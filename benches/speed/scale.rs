@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use brigade::domain::task::{NewTask, Task, TaskId};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
+use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::domain::transition::{Actor, Change};
 use brigade::ports::{
     Board, BoardView, Claimant, Durability, ModelRequest, ReclaimRequest, Reclaimed, StoreResult, Transcripts,
@@ -134,7 +134,7 @@ fn write_transcripts(workspace: &TestWorkspace) {
         .map(|number| {
             let role = if number % 2 == 0 { Role::User } else { Role::Assistant };
             let text = format!("Message {number}: what was found in the file, and what is to be done about it next.");
-            let entry = Entry::Message(MessageRecord::new(role, vec![Block::text(text)]));
+            let entry = TranscriptEntry::Message(MessageRecord::new(role, vec![Block::text(text)]));
             Record { at: UnixMs(1_763_688_000_000), entry }
         })
         .collect();

@@ -13,7 +13,7 @@ use crate::domain::message::{Message, MessageType};
 use crate::domain::name::HUMAN;
 use crate::domain::pending_questions::Questions;
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
+use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::ports::{Delivery, Stores};
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
@@ -106,7 +106,7 @@ impl Inbox {
 /// The last mail that the person has read.
 fn read_before(context: &Context, records: Vec<Record>) -> CliResult<Answer> {
     let told = records.into_iter().filter_map(|record| match record.entry {
-        Entry::Message(message) if message.role == Role::User => Some(message.content),
+        TranscriptEntry::Message(message) if message.role == Role::User => Some(message.content),
         _ => None,
     });
     let text_of = |block: Block| match block {
@@ -168,7 +168,7 @@ async fn settle(stores: &Stores, new: &[Delivery], shown: HashSet<String>, now: 
     let delivered: Vec<String> = new.iter().map(|delivery| delivery.key.clone()).collect();
     let all = shown.into_iter().chain(delivered.iter().cloned()).collect();
     let record = MessageRecord { delivered, ..MessageRecord::new(Role::User, content) };
-    stores.transcripts.append(HUMAN, &[Record { at: now, entry: Entry::Message(record) }], true).await?;
+    stores.transcripts.append(HUMAN, &[Record { at: now, entry: TranscriptEntry::Message(record) }], true).await?;
     stores.mailbox.settle(HUMAN, &all).await?;
     Ok(())
 }

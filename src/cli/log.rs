@@ -205,7 +205,7 @@ impl<'a> LogView<'a> {
             if let EventKind::TeamStarted { members, .. } = &event.kind {
                 self.names.extend(members.iter().cloned());
             }
-            if let EventKind::Team { anew: Some(team), .. } = &event.kind {
+            if let EventKind::Team { full_team: Some(team), .. } = &event.kind {
                 self.began = team.started.unwrap_or(self.began);
             }
             let since = self.log.since.map(|since| since.time(self.began, self.now));

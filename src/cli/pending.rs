@@ -10,7 +10,7 @@ use crate::domain::name::HUMAN;
 use crate::domain::pending_questions::{Question, Questions};
 use crate::domain::state::{Mode, SharedState};
 use crate::domain::state_note::StateNote;
-use crate::domain::transcript::{Entry, Record};
+use crate::domain::transcript::{Record, TranscriptEntry};
 use crate::ports::{Delivery, Stores};
 use crate::sandbox::Sandbox;
 use crate::sandbox::filter::own_program_path;
@@ -101,8 +101,8 @@ pub async fn spent_budget(stores: &Stores, team: &TeamSpec, state: &SharedState)
 #[must_use]
 pub fn delivered(records: Vec<Record>) -> HashSet<String> {
     let keys = records.into_iter().filter_map(|record| match record.entry {
-        Entry::Message(message) => Some(message.delivered),
-        Entry::Compaction { .. } => None,
+        TranscriptEntry::Message(message) => Some(message.delivered),
+        TranscriptEntry::Compaction { .. } => None,
     });
     keys.flatten().collect()
 }

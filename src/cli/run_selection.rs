@@ -34,7 +34,7 @@ impl Run {
     pub fn team(&self) -> Option<&str> {
         self.events.iter().find_map(|event| match &event.kind {
             EventKind::TeamStarted { team, .. } | EventKind::TeamStopped { team, .. } => Some(team.as_str()),
-            EventKind::Team { anew: Some(row), .. } => Some(row.team.as_str()),
+            EventKind::Team { full_team: Some(row), .. } => Some(row.team.as_str()),
             _ => None,
         })
     }
@@ -44,7 +44,7 @@ impl Run {
     pub fn began(&self) -> UnixMs {
         let recorded = self.events.iter().find_map(|event| match &event.kind {
             EventKind::TeamStarted { .. } => Some(event.at),
-            EventKind::Team { anew: Some(row), .. } => row.started,
+            EventKind::Team { full_team: Some(row), .. } => row.started,
             _ => None,
         });
         recorded.or_else(|| self.events.first().map(|event| event.at)).unwrap_or_default()

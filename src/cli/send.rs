@@ -9,7 +9,7 @@ use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{ALL, HUMAN};
 use crate::domain::pending_questions;
 use crate::domain::state::Mode;
-use crate::domain::transcript::{Entry, Record};
+use crate::domain::transcript::{Record, TranscriptEntry};
 use crate::ports::StoreError;
 use crate::stores::workspace::OpenMode;
 use crate::team::spec::TeamSpec;
@@ -53,8 +53,11 @@ impl Send {
             sent.push(serde_json::json!({ "to": to, "id": id }));
         }
         // The record answers open questions. The message is sent already, so an error here is only a warning.
-        let said = Record { at: context.now(), entry: Entry::Message(pending_questions::said(&self.to, &text)) };
-        if let Err(error) = stores.transcripts.append(HUMAN, &[said], false).await {
+        let record = Record {
+            at: context.now(),
+            entry: TranscriptEntry::Message(pending_questions::record_of_message(&self.to, &text)),
+        };
+        if let Err(error) = stores.transcripts.append(HUMAN, &[record], false).await {
             tracing::warn!("cannot record the message as an answer: {error}");
         }
         let count = sent.len();

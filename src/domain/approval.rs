@@ -173,10 +173,10 @@ impl Request {
         self.kind != RequestKind::Shutdown && self.answer.is_none()
     }
 
-    /// Returns true if it may concern a teammate that holds the task `held`: it is not about another task.
+    /// Returns true if it may concern a teammate that holds `task`: it is not about another task.
     #[must_use]
-    pub fn concerns(&self, held: Option<TaskId>) -> bool {
-        self.about.as_ref().is_none_or(|about| held.is_none_or(|held| held == about.task))
+    pub fn concerns(&self, task: Option<TaskId>) -> bool {
+        self.about.as_ref().is_none_or(|about| task.is_none_or(|task| task == about.task))
     }
 
     /// Returns true if it was approved.
@@ -253,7 +253,7 @@ pub enum RequestError {
     TooLong,
     /// Another member is the responder.
     #[error("cannot answer request `{id}`: it is for {to} to answer")]
-    NotYours {
+    OtherResponder {
         /// The request.
         id: String,
         /// Its responder.
@@ -266,9 +266,9 @@ pub enum RequestError {
 
 fn describe_open(open: &[String]) -> String {
     if open.is_empty() {
-        "no open request is for you".to_owned()
+        "no request waits for an answer".to_owned()
     } else {
-        format!("open requests for you: {}", open.join(", "))
+        format!("waiting for an answer: {}", open.join(", "))
     }
 }
 
@@ -283,21 +283,21 @@ pub struct Approvals {
 }
 
 impl Approvals {
-    /// Records a request. A request with a known id changes nothing, so recording it twice is safe.
+    /// Records a request. A stored id changes nothing, so recording it twice is safe.
     ///
     /// # Errors
     /// [`RequestError::TooMany`], [`RequestError::TooLong`].
     pub fn record(&mut self, request: Request) -> Result<(), RequestError> {
-        if self.requests.iter().any(|known| known.id == request.id) {
+        if self.requests.iter().any(|stored| stored.id == request.id) {
             return Ok(());
         }
         if request.plan.len() > PLAN_BYTES_MAX {
             return Err(RequestError::TooLong);
         }
-        let plan_bytes = |approvals: &Self| approvals.requests.iter().map(|known| known.plan.len()).sum::<usize>();
+        let plan_bytes = |approvals: &Self| approvals.requests.iter().map(|stored| stored.plan.len()).sum::<usize>();
         while self.requests.len() >= REQUESTS_MAX || plan_bytes(self) + request.plan.len() > PLANS_BYTES_MAX {
             let answered =
-                self.requests.iter().position(|known| known.answer.is_some()).ok_or(RequestError::TooMany)?;
+                self.requests.iter().position(|stored| stored.answer.is_some()).ok_or(RequestError::TooMany)?;
             self.requests.remove(answered);
         }
         self.requests.push(request);
@@ -349,9 +349,9 @@ impl Approvals {
         Some(request.clone())
     }
 
-    /// Binds a request to another attempt and its requester, who then gets the answer. An answered request does not change.
-    pub fn rebind_to_attempt(&mut self, id: &str, kind: RequestKind, from: &str, attempt: u32, at: UnixMs) {
-        if let Some(request) = self.open_request_mut(id, kind) {
+    /// Binds a review to another attempt, whose holder `from` then gets the answer. An answered review does not change.
+    pub fn rebind_review(&mut self, id: &str, from: &str, attempt: u32, at: UnixMs) {
+        if let Some(request) = self.open_request_mut(id, RequestKind::Review) {
             (request.from, request.at) = (from.to_owned(), at);
             if let Some(about) = &mut request.about {
                 about.attempt = attempt;
@@ -388,7 +388,7 @@ impl Approvals {
     }
 
     /// Returns true if a plan of `from` for this task was approved and no attempt has failed since. `failures` is the task's
-    /// present count.
+    /// current count.
     #[must_use]
     pub fn has_approved_plan(&self, from: &str, task: TaskId, failures: u32) -> bool {
         let is_for_it = |about: &ReviewSubject| about.task == task && about.failures == failures;
@@ -440,7 +440,7 @@ impl Approvals {
         };
         let request = &self.requests[position];
         if !request.is_for(by) {
-            return Err(RequestError::NotYours { id: id.to_owned(), to: request.to.clone() });
+            return Err(RequestError::OtherResponder { id: id.to_owned(), to: request.to.clone() });
         }
         match &request.answer {
             Some(answer) => Err(RequestError::AlreadyAnswered { id: id.to_owned(), how: answer.summary() }),
@@ -468,7 +468,7 @@ mod tests {
     fn request_is_answered_once_by_its_recipient() {
         let mut approvals = Approvals::default();
         approvals.record(request("a")).unwrap();
-        assert!(matches!(approvals.answer("a", PLAN, answer("carol")), Err(RequestError::NotYours { .. })));
+        assert!(matches!(approvals.answer("a", PLAN, answer("carol")), Err(RequestError::OtherResponder { .. })));
         assert!(matches!(
             approvals.answer("a", RequestKind::Shutdown, answer("lead")),
             Err(RequestError::Unknown { .. })
@@ -489,7 +489,7 @@ mod tests {
         approvals.record(Request::new("b", RequestKind::Shutdown, "lead", "bob", UnixMs(1))).unwrap();
         assert!(matches!(
             approvals.answer("b", RequestKind::Shutdown, answer(HUMAN)),
-            Err(RequestError::NotYours { .. })
+            Err(RequestError::OtherResponder { .. })
         ));
         approvals.answer("a", PLAN, answer(HUMAN)).unwrap();
         assert_eq!(approvals.open_plans().count(), 0);

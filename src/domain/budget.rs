@@ -40,14 +40,15 @@ impl Price {
     /// Returns the usage with all its input counted at the most expensive rate: uncached, read from the cache or written to it.
     #[must_use]
     pub fn worst_case(self, usage: Usage) -> Usage {
-        let read = usage.input_tokens.saturating_add(usage.cache_read_tokens).saturating_add(usage.cache_write_tokens);
-        let written = Usage { output_tokens: usage.output_tokens, ..Usage::default() };
+        let input_tokens =
+            usage.input_tokens.saturating_add(usage.cache_read_tokens).saturating_add(usage.cache_write_tokens);
+        let output = Usage { output_tokens: usage.output_tokens, ..Usage::default() };
         if self.cache_write > self.input.max(self.cache_read) {
-            Usage { cache_write_tokens: read, ..written }
+            Usage { cache_write_tokens: input_tokens, ..output }
         } else if self.cache_read > self.input {
-            Usage { cache_read_tokens: read, ..written }
+            Usage { cache_read_tokens: input_tokens, ..output }
         } else {
-            Usage { input_tokens: read, ..written }
+            Usage { input_tokens, ..output }
         }
     }
 }

@@ -251,16 +251,16 @@ fn obstacle_of_task(task: &Task, now: UnixMs) -> Option<ClaimObstacle> {
 /// Returns a cycle that contains `start`, if there is one. Each task in it waits for the next, the last one for the first.
 pub fn find_cycle(start: TaskId, blockers_of: impl Fn(TaskId) -> Vec<TaskId>) -> Option<Vec<TaskId>> {
     let mut path = vec![(start, blockers_of(start))];
-    let mut seen = HashSet::from([start]);
-    while let Some((_, rest)) = path.last_mut() {
-        let Some(next) = rest.pop() else {
+    let mut visited = HashSet::from([start]);
+    while let Some((_, unvisited_blockers)) = path.last_mut() {
+        let Some(next) = unvisited_blockers.pop() else {
             path.pop();
             continue;
         };
         if next == start {
             return Some(path.into_iter().map(|(id, _)| id).collect());
         }
-        if seen.insert(next) {
+        if visited.insert(next) {
             path.push((next, blockers_of(next)));
         }
     }
@@ -289,18 +289,18 @@ pub fn find_cycles(
 /// The strongly connected components of a task graph, by Tarjan's algorithm with a stack instead of recursion.
 #[derive(Default)]
 struct Components {
-    /// Position of each reached task in the order of visits.
-    reached: HashMap<TaskId, usize>,
-    /// Reached tasks that are in no component yet.
-    waiting: Vec<TaskId>,
-    found: Vec<Vec<TaskId>>,
+    /// Position of each visited task in the order of visits.
+    visit_order: HashMap<TaskId, usize>,
+    /// Visited tasks that are in no component yet.
+    unassigned: Vec<TaskId>,
+    complete: Vec<Vec<TaskId>>,
 }
 
 /// A task on the current path.
 struct PathEntry {
     id: TaskId,
-    rest: Vec<TaskId>,
-    /// The earliest task in `waiting` that this one is known to wait for.
+    unvisited_blockers: Vec<TaskId>,
+    /// The earliest task in `unassigned` that this one is known to wait for.
     lowest: usize,
 }
 
@@ -308,47 +308,47 @@ impl Components {
     fn of(tasks: impl IntoIterator<Item = TaskId>, blockers_of: &impl Fn(TaskId) -> Vec<TaskId>) -> Vec<Vec<TaskId>> {
         let mut components = Self::default();
         for id in tasks {
-            if !components.reached.contains_key(&id) {
+            if !components.visit_order.contains_key(&id) {
                 components.visit(id, blockers_of);
             }
         }
-        components.found
+        components.complete
     }
 
     fn visit(&mut self, start: TaskId, blockers_of: &impl Fn(TaskId) -> Vec<TaskId>) {
         let mut path = vec![self.reach(start, blockers_of)];
-        while let Some(step) = path.last_mut() {
-            if let Some(next) = step.rest.pop() {
-                match self.reached.get(&next) {
+        while let Some(entry) = path.last_mut() {
+            if let Some(next) = entry.unvisited_blockers.pop() {
+                match self.visit_order.get(&next) {
                     None => path.push(self.reach(next, blockers_of)),
-                    Some(order) => step.lowest = step.lowest.min(*order),
+                    Some(order) => entry.lowest = entry.lowest.min(*order),
                 }
                 continue;
             }
-            let (id, lowest) = (step.id, step.lowest);
+            let (id, lowest) = (entry.id, entry.lowest);
             path.pop();
-            if let Some(before) = path.last_mut() {
-                before.lowest = before.lowest.min(lowest);
+            if let Some(parent) = path.last_mut() {
+                parent.lowest = parent.lowest.min(lowest);
             }
-            if self.reached.get(&id) == Some(&lowest) {
-                self.complete(id);
+            if self.visit_order.get(&id) == Some(&lowest) {
+                self.close_component(id);
             }
         }
     }
 
     fn reach(&mut self, id: TaskId, blockers_of: &impl Fn(TaskId) -> Vec<TaskId>) -> PathEntry {
-        let order = self.reached.len();
-        self.reached.insert(id, order);
-        self.waiting.push(id);
-        PathEntry { id, rest: blockers_of(id), lowest: order }
+        let order = self.visit_order.len();
+        self.visit_order.insert(id, order);
+        self.unassigned.push(id);
+        PathEntry { id, unvisited_blockers: blockers_of(id), lowest: order }
     }
 
-    /// Completes the component that starts with `id`. Its tasks get the last position, so that no later task joins it.
-    fn complete(&mut self, id: TaskId) {
-        let from = self.waiting.iter().rposition(|waiting| *waiting == id).unwrap_or(0);
-        let component = self.waiting.split_off(from);
-        self.reached.extend(component.iter().map(|id| (*id, usize::MAX)));
-        self.found.push(component);
+    /// Closes the component that starts with `id`. Its tasks get the last position, so that no later task joins it.
+    fn close_component(&mut self, id: TaskId) {
+        let from = self.unassigned.iter().rposition(|unassigned| *unassigned == id).unwrap_or(0);
+        let component = self.unassigned.split_off(from);
+        self.visit_order.extend(component.iter().map(|id| (*id, usize::MAX)));
+        self.complete.push(component);
     }
 }
 

@@ -9,12 +9,12 @@ use std::collections::HashMap;
 pub const DROPS_TRAILER: &str = "Brigade-Drops";
 
 /// Number of commit hash digits that people see.
-const COMMIT_SHOWN: usize = 12;
+const SHORT_COMMIT_DIGITS: usize = 12;
 
 /// Returns the commit hash as people see it.
 #[must_use]
 pub fn short_commit(commit: &str) -> &str {
-    commit.get(..COMMIT_SHOWN).unwrap_or(commit)
+    commit.get(..SHORT_COMMIT_DIGITS).unwrap_or(commit)
 }
 /// The trailer that names the task of a commit.
 pub const TASK_TRAILER: &str = "Brigade-Task";

@@ -49,7 +49,7 @@ pub struct GoalCheck {
 }
 
 impl TaskCounts {
-    /// Returns whether no task is left or failed.
+    /// Returns true if all tasks are completed.
     #[must_use]
     pub fn is_all_completed(&self) -> bool {
         self.failed + self.blocked + self.in_progress + self.pending == 0
@@ -67,11 +67,11 @@ impl GoalCheck {
         if counts.is_all_completed() {
             return format!("The goal is met: {evidence}.");
         }
-        let left =
+        let unfinished =
             [(counts.failed, "failed"), (counts.blocked, "blocked"), (counts.in_progress + counts.pending, "not done")];
-        let left = left.into_iter().filter(|(number, _)| *number > 0);
-        let left: Vec<String> = left.map(|(number, word)| format!("{number} {word}")).collect();
-        format!("`done_when` passed ({evidence}), but not all tasks are completed: {}.", left.join(", "))
+        let unfinished = unfinished.into_iter().filter(|(number, _)| *number > 0);
+        let unfinished: Vec<String> = unfinished.map(|(number, word)| format!("{number} {word}")).collect();
+        format!("`done_when` passed ({evidence}), but not all tasks are completed: {}.", unfinished.join(", "))
     }
 }
 
@@ -116,7 +116,7 @@ pub const KINDS: [&str; 34] = [
 /// The kind and fields of an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the fields carry the names and meanings of contracts/events.jsonl")]
+#[allow(missing_docs, reason = "the fields have the meanings of contracts/events.jsonl")]
 pub enum EventKind {
     TeamStarted {
         team: String,
@@ -312,21 +312,21 @@ pub enum EventKind {
     Board {
         tasks: Vec<Arc<TaskSnapshot>>,
         /// All files that are not valid tasks, if the list changed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        spoiled: Option<Vec<InvalidFileSnapshot>>,
-        /// True if this is the whole board and replaces all that earlier events said about it.
-        #[serde(default, skip_serializing_if = "is_false")]
-        anew: bool,
-        /// Number of the board's tasks in the lines that follow.
-        #[serde(default, skip_serializing_if = "is_zero")]
-        rest: u64,
+        #[serde(default, rename = "spoiled", skip_serializing_if = "Option::is_none")]
+        invalid_files: Option<Vec<InvalidFileSnapshot>>,
+        /// True if this is the start of the whole board, which replaces the board of earlier events.
+        #[serde(default, rename = "anew", skip_serializing_if = "is_false")]
+        is_full_board: bool,
+        /// Number of the full board's tasks in the lines that follow.
+        #[serde(default, rename = "rest", skip_serializing_if = "is_zero")]
+        tasks_to_follow: u64,
     },
     /// Snapshots of members, as [`EventKind::Board`] for tasks.
     Team {
         members: Vec<MemberSnapshot>,
-        /// The whole team and its steering state, if this replaces all that earlier events said about it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        anew: Option<TeamSnapshot>,
+        /// The whole team and its steering state, if this replaces the team of earlier events.
+        #[serde(default, rename = "anew", skip_serializing_if = "Option::is_none")]
+        full_team: Option<TeamSnapshot>,
     },
 }
 
@@ -427,8 +427,8 @@ mod tests {
     #[test]
     fn event_kinds_list_is_complete() {
         let error = serde_json::from_str::<EventKind>(r#"{"kind":"?"}"#).unwrap_err().to_string();
-        let named: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
-        assert_eq!(named, KINDS, "{error}");
+        let kinds: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
+        assert_eq!(kinds, KINDS, "{error}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ const OUTPUT_BYTES_MAX: usize = 4000;
 /// Maximum length of a stored output line, in characters.
 const OUTPUT_LINE_CHARS_MAX: usize = 500;
 /// Maximum length of a summary and of each of its parts, in characters.
-const SHORT_CHARS_MAX: usize = 640;
+const SUMMARY_CHARS_MAX: usize = 640;
 const PART_CHARS_MAX: usize = 200;
 /// A last line with fewer words is not enough alone, such as `AssertionError`.
 const LAST_LINE_WORDS_MIN: usize = 3;
@@ -36,7 +36,7 @@ const CAUSE_WORDS: [&str; 12] = [
 
 /// Returns the summary: what failed, how it ended, and the last lines that explain it. A text of one line does not change.
 #[must_use]
-pub fn short(text: &str) -> String {
+pub fn summary_of(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let Some((first, rest)) = lines.split_first() else { return String::new() };
     if let Some((last, output)) = lines.split_last()
@@ -48,9 +48,9 @@ pub fn short(text: &str) -> String {
         return with_last_output(first, rest);
     }
     if rest.is_empty() {
-        return truncated(first, SHORT_CHARS_MAX);
+        return truncated(first, SUMMARY_CHARS_MAX);
     }
-    format!("{} …", truncated(first.trim_end_matches([':', ' ']), SHORT_CHARS_MAX - 2)).trim_start().to_owned()
+    format!("{} …", truncated(first.trim_end_matches([':', ' ']), SUMMARY_CHARS_MAX - 2)).trim_start().to_owned()
 }
 
 /// Returns the command's ending if `line` is the bracketed last line of a report.
@@ -63,13 +63,13 @@ fn has_exit_status(line: &str) -> bool {
     ENDINGS.iter().any(|ending| line.starts_with(ending) || line.contains(&format!(": {ending}")))
 }
 
-fn with_last_output(what: &str, output: &[&str]) -> String {
-    let words = last_output(output);
-    if words.is_empty() {
-        return truncated(what, SHORT_CHARS_MAX);
+fn with_last_output(ending: &str, output: &[&str]) -> String {
+    let explanation = last_output(output);
+    if explanation.is_empty() {
+        return truncated(ending, SUMMARY_CHARS_MAX);
     }
-    let words: Vec<String> = words.into_iter().map(|line| truncated(line, PART_CHARS_MAX)).collect();
-    format!("{}: {}", truncated(what.trim_end_matches([':', '.']), PART_CHARS_MAX), words.join(" / "))
+    let explanation: Vec<String> = explanation.into_iter().map(|line| truncated(line, PART_CHARS_MAX)).collect();
+    format!("{}: {}", truncated(ending.trim_end_matches([':', '.']), PART_CHARS_MAX), explanation.join(" / "))
 }
 
 /// Returns the last line with text, after the nearest earlier line that names the cause.
@@ -124,11 +124,11 @@ pub fn bounded(output: &str) -> String {
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     let head = count_fitting(lines.iter(), OUTPUT_BYTES_MAX / 2);
     let tail = count_fitting(lines[head..].iter().rev(), OUTPUT_BYTES_MAX / 2);
-    let left_out = lines.len() - head - tail;
-    let note = format!("[... {left_out} lines left out ...]");
-    let note = if left_out > 0 { Some(note.as_str()) } else { None };
-    let kept = lines[..head].iter().copied().chain(note).chain(lines[lines.len() - tail..].iter().copied());
-    kept.collect::<Vec<_>>().join("\n")
+    let omitted = lines.len() - head - tail;
+    let note = format!("[... {omitted} lines left out ...]");
+    let note = if omitted > 0 { Some(note.as_str()) } else { None };
+    let bounded_lines = lines[..head].iter().copied().chain(note).chain(lines[lines.len() - tail..].iter().copied());
+    bounded_lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the last whole lines of an output that fit into `bytes_max`. A last line that does not fit is shortened.
@@ -145,56 +145,35 @@ fn count_fitting<'a>(lines: impl Iterator<Item = &'a &'a str>, bytes_max: usize)
     let mut room = bytes_max;
     lines
         .take_while(|line| {
-            let left = room.checked_sub(line.len() + 1);
-            room = left.unwrap_or(0);
-            left.is_some()
+            let room_after = room.checked_sub(line.len() + 1);
+            room = room_after.unwrap_or(0);
+            room_after.is_some()
         })
         .count()
 }
 
-/// Returns one line for other members from a text for the worker: for a command, its ending and last output lines; for a refusal,
-/// its first sentence without advice, in the third person.
+/// Returns one line for people from a text for the worker: for a command, its ending and last output lines; for a refusal, its
+/// first sentence without advice.
 #[must_use]
-pub fn in_third_person_for_others(text: &str) -> String {
+pub fn headline(text: &str) -> String {
     let text = text.trim();
-    if text.lines().next_back().is_some_and(|last| bracketed(last).is_some()) {
-        return short(text);
-    }
-    let (line, shows) = text.split_once('\n').unwrap_or((text, ""));
-    if has_exit_status(line) { short(&format!("{}\n{shows}", in_third_person(line))) } else { without_prefix(line) }
+    let is_report = text.lines().next_back().is_some_and(|last| bracketed(last).is_some());
+    let first_line = text.lines().next().unwrap_or_default();
+    if is_report || has_exit_status(first_line) { summary_of(text) } else { first_sentence(text) }
 }
 
-/// Returns the first sentence of a refusal, in the third person.
+/// Returns the first sentence of a refusal, without advice.
 #[must_use]
-pub fn without_prefix(refusal: &str) -> String {
+pub fn first_sentence(refusal: &str) -> String {
     let line = refusal.trim().lines().next().unwrap_or_default();
     let is_end = |(at, _): &(usize, &str)| line[at + 2..].starts_with(char::is_uppercase) && !is_quoted(line, *at);
     let sentence = line.match_indices(". ").find(is_end).map_or(line, |(at, _)| &line[..at]);
-    in_third_person(sentence.trim_end_matches(['.', ':']))
+    sentence.trim_end_matches(['.', ':']).to_owned()
 }
 
 /// Returns true if the position is inside backquotes.
 fn is_quoted(line: &str, at: usize) -> bool {
     line[..at].matches('`').count() % 2 == 1
-}
-
-/// Replaces `your` by `its` and `you` by `it`, outside backquotes.
-#[must_use]
-pub fn in_third_person(line: &str) -> String {
-    let mut quotes = 0;
-    let words = line.split(' ').map(|word| {
-        let is_quoted = quotes % 2 == 1;
-        quotes += word.matches('`').count();
-        let bare = word.trim_end_matches([',', '.', ':', ';', ')']);
-        let meant = match bare {
-            "your" if !is_quoted => "its",
-            "Your" if !is_quoted => "Its",
-            "you" if !is_quoted => "it",
-            _ => bare,
-        };
-        format!("{meant}{}", &word[bare.len()..])
-    });
-    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -223,18 +202,18 @@ mod tests {
             ("error: no room\nerror: no room\n[exit status 1]".to_owned(), "exit status 1: error: no room"),
             ("one\ntwo\n[exit status 1]".to_owned(), "exit status 1: one / two"),
         ] {
-            assert_eq!(short(&text), expected);
+            assert_eq!(summary_of(&text), expected);
         }
     }
 
     #[test]
     fn summary_of_other_failure_is_first_line() {
         let conflict = "its branch and main conflict in a.py, b.py\ndiff --git a/a.py b/a.py\n+exit status\n";
-        assert_eq!(short(conflict), "its branch and main conflict in a.py, b.py …");
-        assert_eq!(short("it takes out lines:\n  one"), "it takes out lines …");
-        assert_eq!(short("\n the compiler said no\n"), "the compiler said no");
-        assert_eq!(short(" \n"), "");
-        assert_eq!(short("done\n[1 of 2]"), "done …");
+        assert_eq!(summary_of(conflict), "its branch and main conflict in a.py, b.py …");
+        assert_eq!(summary_of("it takes out lines:\n  one"), "it takes out lines …");
+        assert_eq!(summary_of("\n the compiler said no\n"), "the compiler said no");
+        assert_eq!(summary_of(" \n"), "");
+        assert_eq!(summary_of("done\n[1 of 2]"), "done …");
     }
 
     #[test]
@@ -251,51 +230,54 @@ mod tests {
     #[test]
     fn long_output_keeps_whole_lines_at_both_ends() {
         let output: String = (0..2_000).map(|line| format!("line {line}\n")).collect();
-        let kept = bounded(&output);
-        assert!(kept.starts_with("line 0\nline 1\n") && kept.ends_with("\nline 1998\nline 1999"), "{kept}");
-        assert!(kept.lines().all(|line| line.starts_with("line ") || line.ends_with(" lines left out ...]")), "{kept}");
+        let text = bounded(&output);
+        assert!(text.starts_with("line 0\nline 1\n") && text.ends_with("\nline 1998\nline 1999"), "{text}");
+        assert!(text.lines().all(|line| line.starts_with("line ") || line.ends_with(" lines left out ...]")), "{text}");
         assert_eq!(last_lines(&output, 20), "line 1998\nline 1999");
         assert_eq!(last_lines(&format!("a\n{}", "b".repeat(90)), 40), "bbbb … bbb");
         assert_eq!(bounded("short\n"), "short");
     }
 
     #[test]
-    fn failure_summary_for_others_is_third_person() {
+    fn headline_has_exit_or_first_sentence() {
         for (text, expected) in [
             (
-                "\nsaving your work. Then\nz.txt: Read-only file system\n[exit status 1]",
+                "\nsaving the work. Then\nz.txt: Read-only file system\n[exit status 1]",
                 "exit status 1: z.txt: Read-only file system",
             ),
             ("no such file\nlook again", "no such file"),
-            ("your branch conflicts in a.py. Merge it.\ndiff", "its branch conflicts in a.py"),
+            ("the branch conflicts in a.py. Merge it.\ndiff", "the branch conflicts in a.py"),
             (
-                "verify `x` on your work: exit status 1\nno such your",
-                "verify `x` on its work: exit status 1: no such your",
+                "verify `x` on the work: exit status 1\nno such file",
+                "verify `x` on the work: exit status 1: no such file",
             ),
         ] {
-            assert_eq!(in_third_person_for_others(text), expected);
+            assert_eq!(headline(text), expected);
         }
     }
 
     #[test]
     fn refusal_summary_drops_advice() {
-        let text = "your branch and main conflict in your.py. Merge main into your branch (git merge main), and report again.\ndiff";
-        assert_eq!(without_prefix(text), "its branch and main conflict in your.py");
-        assert_eq!(
-            without_prefix("your branch takes out lines since you began:\n  x"),
-            "its branch takes out lines since it began"
-        );
-        assert_eq!(without_prefix("verify `. Your tool` is red. Fix it."), "verify `. Your tool` is red");
-        assert_eq!(without_prefix("no such file\nlook again"), "no such file");
+        for (text, expected) in [
+            (
+                "the branch and main conflict in a.py. Merge main (git merge main).\ndiff",
+                "the branch and main conflict in a.py",
+            ),
+            ("the branch removes lines since it was created:\n  x", "the branch removes lines since it was created"),
+            ("verify `. Its tool` is red. Fix it.", "verify `. Its tool` is red"),
+            ("no such file\nlook again", "no such file"),
+        ] {
+            assert_eq!(first_sentence(text), expected);
+        }
     }
 
     proptest! {
         #[test]
         fn failure_summary_is_one_bounded_line(text in "(exit status 1|: |\\[|\\]|\n|[a-zé ]{0,90}|b{800}){0,30}") {
-            let line = short(&text);
-            prop_assert!(!line.contains('\n') && line.chars().count() <= SHORT_CHARS_MAX, "{line:?}");
+            let line = summary_of(&text);
+            prop_assert!(!line.contains('\n') && line.chars().count() <= SUMMARY_CHARS_MAX, "{line:?}");
             prop_assert!(bounded(&text).len() <= OUTPUT_BYTES_MAX + 64);
-            prop_assert!(!in_third_person_for_others(&text).contains('\n'));
+            prop_assert!(!headline(&text).contains('\n'));
         }
     }
 }

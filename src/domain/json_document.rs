@@ -44,7 +44,7 @@ enum TextSlice {
 }
 
 impl TextSlice {
-    /// Creates a piece from `piece`, which may be a slice of `text`.
+    /// Creates a slice from `piece`, which may be a part of `text`.
     fn of(piece: Cow<'_, str>, text: &str) -> Self {
         match piece {
             Cow::Borrowed(piece) => {
@@ -289,7 +289,7 @@ impl<'de> Visitor<'de> for PairsVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut pairs: Vec<(Cow<'de, str>, &'de RawValue)> = Vec::with_capacity(FIELDS_CAPACITY);
         let mut positions: HashMap<Cow<'de, str>, usize> = HashMap::new();
-        while let Some((Name(name), value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
+        while let Some((FieldName(name), value)) = map.next_entry::<FieldName<'de>, &'de RawValue>()? {
             if positions.is_empty() && pairs.len() >= LINEAR_SEARCH_FIELDS_MAX {
                 positions.extend(pairs.iter().enumerate().map(|(position, (name, _))| (name.clone(), position)));
             }
@@ -312,29 +312,29 @@ impl<'de> Visitor<'de> for PairsVisitor {
 }
 
 /// A field's name: a slice of the input, unless it has escapes.
-struct Name<'a>(Cow<'a, str>);
+struct FieldName<'a>(Cow<'a, str>);
 
-impl<'de> Deserialize<'de> for Name<'de> {
+impl<'de> Deserialize<'de> for FieldName<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(NameVisitor)
+        deserializer.deserialize_str(FieldNameVisitor)
     }
 }
 
-struct NameVisitor;
+struct FieldNameVisitor;
 
-impl<'de> Visitor<'de> for NameVisitor {
-    type Value = Name<'de>;
+impl<'de> Visitor<'de> for FieldNameVisitor {
+    type Value = FieldName<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a string")
     }
 
     fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-        Ok(Name(Cow::Borrowed(name)))
+        Ok(FieldName(Cow::Borrowed(name)))
     }
 
     fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(Name(Cow::Owned(name.to_owned())))
+        Ok(FieldName(Cow::Owned(name.to_owned())))
     }
 }
 

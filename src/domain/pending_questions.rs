@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::message::{Message, MessageType};
 use super::name::{ALL, HUMAN};
 use super::time::UnixMs;
-use super::transcript::{Block, Entry, MessageRecord, Record, Role};
+use super::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 
 /// Maximum number of stored questions. To make room, the oldest is removed.
 const QUESTIONS_MAX: usize = 100;
@@ -37,13 +37,13 @@ impl Questions {
     pub fn of(records: &[Record]) -> Self {
         let mut questions = Self::default();
         for record in records {
-            let Entry::Message(message) = &record.entry else { continue };
+            let TranscriptEntry::Message(message) = &record.entry else { continue };
             for block in &message.content {
                 let Block::Text { text } = block else { continue };
                 match message.role {
                     Role::User => drop(Message::parse(text.as_bytes()).map(|message| questions.record_shown(&message))),
                     Role::Assistant => {
-                        if let Some((to, _)) = text.strip_prefix("to ").and_then(|said| said.split_once(": ")) {
+                        if let Some(to) = parse_recipient(text) {
                             questions.answer(to, record.at);
                         }
                     }
@@ -56,22 +56,18 @@ impl Questions {
     /// Returns true if this message asks the person a question.
     #[must_use]
     pub fn is_question_to_person(message: &Message) -> bool {
-        // A message with a request id is a review, which is a request of its own.
-        let is_plain =
-            matches!(message.kind, MessageType::Message | MessageType::Broadcast) && message.request_id.is_none();
-        is_plain && message.from != HUMAN && is_question(&message.content)
+        is_from_member(message) && is_question(&message.content)
     }
 
     /// Records that the person was shown this message. An asker's last message decides whether a question of theirs waits.
     pub fn record_shown(&mut self, message: &Message) {
-        let is_plain = matches!(message.kind, MessageType::Message | MessageType::Broadcast);
-        if message.from == HUMAN || !is_plain || message.request_id.is_some() {
+        if !is_from_member(message) {
             return;
         }
         self.waiting.retain(|question| !question.from.eq_ignore_ascii_case(&message.from));
-        let last_written = |to: &str| self.answered.get(&to.to_lowercase()).copied();
+        let answered_at = |to: &str| self.answered.get(&to.to_lowercase()).copied();
         let is_answered =
-            [last_written(&message.from), last_written(ALL)].into_iter().flatten().any(|at| at >= message.timestamp);
+            [answered_at(&message.from), answered_at(ALL)].into_iter().flatten().any(|at| at >= message.timestamp);
         if Self::is_question_to_person(message) && !is_answered {
             if self.waiting.len() >= QUESTIONS_MAX {
                 self.waiting.remove(0);
@@ -93,10 +89,22 @@ impl Questions {
     }
 }
 
-/// Returns the transcript entry for a message that the person wrote.
+/// Returns true for text that a member wrote. A message with a request id is a review, which is a request of its own.
+fn is_from_member(message: &Message) -> bool {
+    let is_text = matches!(message.kind, MessageType::Message | MessageType::Broadcast);
+    is_text && message.from != HUMAN && message.request_id.is_none()
+}
+
+/// Returns the transcript entry for a message that the person wrote. [`parse_recipient`] reads it.
 #[must_use]
-pub fn said(to: &str, text: &str) -> MessageRecord {
+pub fn record_of_message(to: &str, text: &str) -> MessageRecord {
     MessageRecord::new(Role::Assistant, vec![Block::text(format!("to {to}: {text}"))])
+}
+
+/// Returns the recipient in an entry of [`record_of_message`].
+fn parse_recipient(entry: &str) -> Option<&str> {
+    let (to, _) = entry.strip_prefix("to ")?.split_once(": ")?;
+    Some(to)
 }
 
 /// Returns true if a question mark ends one of the sentences.
@@ -106,10 +114,10 @@ fn is_question(text: &str) -> bool {
     text.match_indices(['?', '？', '؟']).any(|(at, mark)| mark != "?" || ends_sentence(&text[at + 1..]))
 }
 
-/// Returns the last line of `said` if it is a question.
+/// Returns the last line of `text` if it is a question.
 #[must_use]
-pub fn trailing_question(said: &str) -> Option<&str> {
-    let last = said.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+pub fn trailing_question(text: &str) -> Option<&str> {
+    let last = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
     last.trim_end_matches(|c| SENTENCE_END_CHARS.contains(c)).ends_with(['?', '？', '؟']).then_some(last)
 }
 
@@ -123,11 +131,14 @@ mod tests {
 
     fn shown_at(at: i64, from: &str, text: &str) -> Record {
         let line = Message::new(MessageType::Message, from, text, UnixMs(at)).to_line();
-        Record { at: UnixMs(5_000), entry: Entry::Message(MessageRecord::new(Role::User, vec![Block::text(line)])) }
+        Record {
+            at: UnixMs(5_000),
+            entry: TranscriptEntry::Message(MessageRecord::new(Role::User, vec![Block::text(line)])),
+        }
     }
 
     fn written_to(to: &str, text: &str) -> Record {
-        Record { at: UnixMs(2_000), entry: Entry::Message(said(to, text)) }
+        Record { at: UnixMs(2_000), entry: TranscriptEntry::Message(record_of_message(to, text)) }
     }
 
     fn askers(records: &[Record]) -> Vec<String> {
@@ -136,9 +147,9 @@ mod tests {
 
     #[test]
     fn question_is_open_until_answered_or_superseded() {
-        let asked = [shown("ada", "Which colour?"), shown("bob", "Done."), shown("lead", "Ship it?")];
-        assert_eq!(askers(&asked), ["ada", "lead"]);
-        let then = |records: &[Record]| askers(&[&asked[..], records].concat());
+        let questions = [shown("ada", "Which colour?"), shown("bob", "Done."), shown("lead", "Ship it?")];
+        assert_eq!(askers(&questions), ["ada", "lead"]);
+        let then = |records: &[Record]| askers(&[&questions[..], records].concat());
         assert_eq!(then(&[written_to("Ada", "red: as ever")]), ["lead"]);
         assert_eq!(then(&[written_to("all", "stop")]), Vec::<String>::new());
         assert_eq!(then(&[written_to("bob", "thanks")]), ["ada", "lead"]);

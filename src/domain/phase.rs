@@ -25,7 +25,7 @@ pub enum Phase {
     /// It takes turns.
     Work {
         /// The claim it holds, if it works on a task.
-        held: Option<ClaimRef>,
+        claim: Option<ClaimRef>,
         /// Number of turns in this phase.
         turns: u32,
         /// True after it was reminded of its claim.
@@ -34,7 +34,7 @@ pub enum Phase {
     /// It holds a task and waits for the answer to a plan that it submitted. This costs no turns.
     Waiting {
         /// The claim it holds.
-        held: ClaimRef,
+        claim: ClaimRef,
         /// Number of turns in this WORK phase.
         turns: u32,
         /// True after it was reminded of its claim.
@@ -50,7 +50,7 @@ pub enum Phase {
     /// It was asked to stop and finishes its turn.
     Stopping {
         /// The claim it holds.
-        held: Option<ClaimRef>,
+        claim: Option<ClaimRef>,
     },
     /// It has ended.
     Stopped,
@@ -81,8 +81,8 @@ impl Phase {
     #[must_use]
     pub fn claim(&self) -> Option<ClaimRef> {
         match self {
-            Self::Work { held, .. } | Self::Stopping { held } => *held,
-            Self::Waiting { held, .. } => Some(*held),
+            Self::Work { claim, .. } | Self::Stopping { claim } => *claim,
+            Self::Waiting { claim, .. } => Some(*claim),
             Self::Idle { .. } | Self::OnCall | Self::Stopped => None,
         }
     }
@@ -133,7 +133,7 @@ pub enum Effect {
     /// Claims the next claimable task.
     ClaimNext,
     /// Adds the identity block at the start of the context again.
-    InjectIdentity,
+    RenderIdentity,
     /// Reminds the model that it still holds a task.
     Remind,
     /// Tells the model that its claim is lost.
@@ -141,7 +141,7 @@ pub enum Effect {
     /// Releases the claim.
     Release {
         /// The claim.
-        held: ClaimRef,
+        claim: ClaimRef,
         /// The reason.
         reason: ReleaseReason,
     },
@@ -205,10 +205,12 @@ const NEXT_TURN_EFFECTS: &[Effect] = &[Effect::ReadInbox, Effect::RunTurn];
 pub fn step(phase: Phase, event: PhaseEvent, limits: PhaseLimits) -> Result<(Phase, Vec<Effect>), IllegalTransition> {
     let idle = Phase::Idle { polls: 0 };
     let next = match (phase, event) {
-        (Phase::Work { held, turns, reminded }, event) => return step_work(held, turns, reminded, event, limits),
-        (Phase::Waiting { held, turns, reminded }, event) => return step_waiting(held, turns, reminded, event, limits),
-        (Phase::Idle { .. } | Phase::OnCall, PhaseEvent::Claimed(held)) => {
-            (new_work(Some(held)), vec![Effect::Report, Effect::RunTurn])
+        (Phase::Work { claim, turns, reminded }, event) => return step_work(claim, turns, reminded, event, limits),
+        (Phase::Waiting { claim, turns, reminded }, event) => {
+            return step_waiting(claim, turns, reminded, event, limits);
+        }
+        (Phase::Idle { .. } | Phase::OnCall, PhaseEvent::Claimed(claim)) => {
+            (new_work(Some(claim)), vec![Effect::Report, Effect::RunTurn])
         }
         (Phase::Idle { .. } | Phase::OnCall, PhaseEvent::Mail) => {
             (new_work(None), vec![Effect::Report, Effect::RunTurn])
@@ -225,24 +227,24 @@ pub fn step(phase: Phase, event: PhaseEvent, limits: PhaseLimits) -> Result<(Pha
             (Phase::Stopped, vec![Effect::Report, Effect::Exit])
         }
         (Phase::Idle { .. } | Phase::OnCall | Phase::Stopping { .. }, PhaseEvent::Compacted) => {
-            (phase, vec![Effect::InjectIdentity])
+            (phase, vec![Effect::RenderIdentity])
         }
         (Phase::Stopping { .. }, PhaseEvent::StopRequested | PhaseEvent::BudgetSpent | PhaseEvent::Mail) => {
             (phase, vec![])
         }
-        (Phase::Stopping { .. }, PhaseEvent::Claimed(held)) => (Phase::Stopping { held: Some(held) }, vec![]),
+        (Phase::Stopping { .. }, PhaseEvent::Claimed(claim)) => (Phase::Stopping { claim: Some(claim) }, vec![]),
         (Phase::Stopping { .. }, PhaseEvent::Finished | PhaseEvent::ClaimLost) => {
-            (Phase::Stopping { held: None }, vec![])
+            (Phase::Stopping { claim: None }, vec![])
         }
         (
-            Phase::Stopping { held },
+            Phase::Stopping { claim },
             PhaseEvent::TurnEnded
             | PhaseEvent::WorkEnded
             | PhaseEvent::AnswerAwaited
             | PhaseEvent::ModelFailed
             | PhaseEvent::HarnessFailed
             | PhaseEvent::CutOff,
-        ) => (Phase::Stopped, stop_effects(held)),
+        ) => (Phase::Stopped, stop_effects(claim)),
         (Phase::Stopped, PhaseEvent::StopRequested | PhaseEvent::BudgetSpent) => (phase, vec![]),
         // A loss that is reported twice, or after the task was released.
         (Phase::Idle { .. } | Phase::OnCall, PhaseEvent::ClaimLost) => (idle, vec![]),
@@ -252,46 +254,46 @@ pub fn step(phase: Phase, event: PhaseEvent, limits: PhaseLimits) -> Result<(Pha
 }
 
 fn step_work(
-    held: Option<ClaimRef>,
+    claim: Option<ClaimRef>,
     turns: u32,
     reminded: bool,
     event: PhaseEvent,
     limits: PhaseLimits,
 ) -> Result<(Phase, Vec<Effect>), IllegalTransition> {
-    let current = Phase::Work { held, turns, reminded };
+    let current = Phase::Work { claim, turns, reminded };
     let idle = Phase::Idle { polls: 0 };
     let next = match event {
         PhaseEvent::TurnEnded if turns + 1 < limits.turns_max => {
-            (Phase::Work { held, turns: turns + 1, reminded }, NEXT_TURN_EFFECTS.to_vec())
+            (Phase::Work { claim, turns: turns + 1, reminded }, NEXT_TURN_EFFECTS.to_vec())
         }
-        PhaseEvent::TurnEnded | PhaseEvent::WorkEnded => match held {
+        PhaseEvent::TurnEnded | PhaseEvent::WorkEnded => match claim {
             Some(_) if !reminded => {
                 let turns = (turns + 1).min(limits.turns_max.saturating_sub(TURNS_AFTER_REMINDER));
-                (Phase::Work { held, turns, reminded: true }, vec![Effect::Remind, Effect::ReadInbox, Effect::RunTurn])
+                (Phase::Work { claim, turns, reminded: true }, vec![Effect::Remind, Effect::ReadInbox, Effect::RunTurn])
             }
-            Some(held) => {
-                (idle, [&[Effect::Release { held, reason: ReleaseReason::Unfinished }], IDLE_EFFECTS].concat())
-            }
-            None => (idle, IDLE_EFFECTS.to_vec()),
-        },
-        PhaseEvent::AnswerAwaited => match held {
-            Some(held) => {
-                (Phase::Waiting { held, turns: turns + 1, reminded }, vec![Effect::Report, Effect::ReadInbox])
+            Some(claim) => {
+                (idle, [&[Effect::Release { claim, reason: ReleaseReason::Unfinished }], IDLE_EFFECTS].concat())
             }
             None => (idle, IDLE_EFFECTS.to_vec()),
         },
-        PhaseEvent::ModelFailed => (idle, back_off_effects(held, ReleaseReason::ModelFailed)),
-        PhaseEvent::HarnessFailed => (idle, back_off_effects(held, ReleaseReason::HarnessFailed)),
+        PhaseEvent::AnswerAwaited => match claim {
+            Some(claim) => {
+                (Phase::Waiting { claim, turns: turns + 1, reminded }, vec![Effect::Report, Effect::ReadInbox])
+            }
+            None => (idle, IDLE_EFFECTS.to_vec()),
+        },
+        PhaseEvent::ModelFailed => (idle, back_off_effects(claim, ReleaseReason::ModelFailed)),
+        PhaseEvent::HarnessFailed => (idle, back_off_effects(claim, ReleaseReason::HarnessFailed)),
         PhaseEvent::CutOff => {
-            let release = held.map(|held| Effect::Release { held, reason: ReleaseReason::CutOff });
+            let release = claim.map(|claim| Effect::Release { claim, reason: ReleaseReason::CutOff });
             (idle, release.into_iter().chain(IDLE_EFFECTS.iter().copied()).collect())
         }
         PhaseEvent::Mail => (current, vec![]),
-        PhaseEvent::Claimed(held) => (new_work(Some(held)), vec![Effect::Report]),
-        PhaseEvent::Finished => (Phase::Work { held: None, turns, reminded: false }, vec![Effect::Report]),
+        PhaseEvent::Claimed(claim) => (new_work(Some(claim)), vec![Effect::Report]),
+        PhaseEvent::Finished => (Phase::Work { claim: None, turns, reminded: false }, vec![Effect::Report]),
         PhaseEvent::ClaimLost => (idle, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
-        PhaseEvent::Compacted => (current, vec![Effect::InjectIdentity]),
-        PhaseEvent::StopRequested | PhaseEvent::BudgetSpent => (Phase::Stopping { held }, vec![Effect::Report]),
+        PhaseEvent::Compacted => (current, vec![Effect::RenderIdentity]),
+        PhaseEvent::StopRequested | PhaseEvent::BudgetSpent => (Phase::Stopping { claim }, vec![Effect::Report]),
         PhaseEvent::NothingFound | PhaseEvent::PollDue => return Err(IllegalTransition { phase: current, event }),
     };
     Ok(next)
@@ -299,36 +301,38 @@ fn step_work(
 
 /// The answer comes as mail. [`PhaseEvent::WorkEnded`] means that no answer is pending any more.
 fn step_waiting(
-    held: ClaimRef,
+    claim: ClaimRef,
     turns: u32,
     reminded: bool,
     event: PhaseEvent,
     limits: PhaseLimits,
 ) -> Result<(Phase, Vec<Effect>), IllegalTransition> {
-    let current = Phase::Waiting { held, turns, reminded };
+    let current = Phase::Waiting { claim, turns, reminded };
     let next = match event {
-        PhaseEvent::Mail => (Phase::Work { held: Some(held), turns, reminded }, vec![Effect::Report, Effect::RunTurn]),
+        PhaseEvent::Mail => {
+            (Phase::Work { claim: Some(claim), turns, reminded }, vec![Effect::Report, Effect::RunTurn])
+        }
         PhaseEvent::PollDue => (current, vec![Effect::ReadInbox]),
         PhaseEvent::ClaimLost => (Phase::Idle { polls: 0 }, [&[Effect::TellClaimLost], IDLE_EFFECTS].concat()),
-        PhaseEvent::Compacted => (current, vec![Effect::InjectIdentity]),
-        PhaseEvent::WorkEnded => return step_work(Some(held), turns, reminded, event, limits),
-        PhaseEvent::StopRequested | PhaseEvent::BudgetSpent => (Phase::Stopped, stop_effects(Some(held))),
+        PhaseEvent::Compacted => (current, vec![Effect::RenderIdentity]),
+        PhaseEvent::WorkEnded => return step_work(Some(claim), turns, reminded, event, limits),
+        PhaseEvent::StopRequested | PhaseEvent::BudgetSpent => (Phase::Stopped, stop_effects(Some(claim))),
         event => return Err(IllegalTransition { phase: current, event }),
     };
     Ok(next)
 }
 
-fn new_work(held: Option<ClaimRef>) -> Phase {
-    Phase::Work { held, turns: 0, reminded: false }
+fn new_work(claim: Option<ClaimRef>) -> Phase {
+    Phase::Work { claim, turns: 0, reminded: false }
 }
 
-fn back_off_effects(held: Option<ClaimRef>, because: ReleaseReason) -> Vec<Effect> {
-    let release = held.map(|held| Effect::Release { held, reason: because });
+fn back_off_effects(claim: Option<ClaimRef>, reason: ReleaseReason) -> Vec<Effect> {
+    let release = claim.map(|claim| Effect::Release { claim, reason });
     release.into_iter().chain([Effect::BackOff, Effect::Report]).collect()
 }
 
-fn stop_effects(held: Option<ClaimRef>) -> Vec<Effect> {
-    let release = held.map(|held| Effect::Release { held, reason: ReleaseReason::Stopping });
+fn stop_effects(claim: Option<ClaimRef>) -> Vec<Effect> {
+    let release = claim.map(|claim| Effect::Release { claim, reason: ReleaseReason::Stopping });
     release.into_iter().chain([Effect::Report, Effect::Exit]).collect()
 }
 
@@ -344,7 +348,7 @@ mod tests {
     use proptest::prelude::*;
 
     const LIMITS: PhaseLimits = PhaseLimits { turns_max: 10, polls_max: 3 };
-    const HELD: ClaimRef = ClaimRef { task: TaskId(3), attempt: 2 };
+    const CLAIM: ClaimRef = ClaimRef { task: TaskId(3), attempt: 2 };
 
     fn check(phase: Phase, event: PhaseEvent, next: Phase, effects: &[Effect]) {
         assert_eq!(step(phase, event, LIMITS), Ok((next, effects.to_vec())), "{event:?} in {phase:?}");
@@ -357,19 +361,19 @@ mod tests {
         check(Phase::START, PhaseEvent::NothingFound, Phase::Idle { polls: 1 }, &[]);
         check(Phase::Idle { polls: 2 }, PhaseEvent::NothingFound, Phase::OnCall, &[Effect::Report]);
         check(Phase::OnCall, PhaseEvent::PollDue, Phase::OnCall, &poll);
-        check(Phase::OnCall, PhaseEvent::Claimed(HELD), new_work(Some(HELD)), &[Effect::Report, Effect::RunTurn]);
+        check(Phase::OnCall, PhaseEvent::Claimed(CLAIM), new_work(Some(CLAIM)), &[Effect::Report, Effect::RunTurn]);
     }
 
     #[test]
     fn work_ended_with_claim_is_reminded_then_released() {
-        let reminded = Phase::Work { held: Some(HELD), turns: 1, reminded: true };
+        let reminded = Phase::Work { claim: Some(CLAIM), turns: 1, reminded: true };
         check(
-            new_work(Some(HELD)),
+            new_work(Some(CLAIM)),
             PhaseEvent::WorkEnded,
             reminded,
             &[Effect::Remind, Effect::ReadInbox, Effect::RunTurn],
         );
-        let release = Effect::Release { held: HELD, reason: ReleaseReason::Unfinished };
+        let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::Unfinished };
         assert!(ReleaseReason::Unfinished.counts_as_failure());
         check(
             reminded,
@@ -381,37 +385,42 @@ mod tests {
 
     #[test]
     fn waiting_for_answer_keeps_claim_and_takes_no_turn() {
-        let waiting = Phase::Waiting { held: HELD, turns: 1, reminded: false };
-        check(new_work(Some(HELD)), PhaseEvent::AnswerAwaited, waiting, &[Effect::Report, Effect::ReadInbox]);
+        let waiting = Phase::Waiting { claim: CLAIM, turns: 1, reminded: false };
+        check(new_work(Some(CLAIM)), PhaseEvent::AnswerAwaited, waiting, &[Effect::Report, Effect::ReadInbox]);
         check(waiting, PhaseEvent::PollDue, waiting, &[Effect::ReadInbox]);
-        let at_work = Phase::Work { held: Some(HELD), turns: 1, reminded: false };
+        let at_work = Phase::Work { claim: Some(CLAIM), turns: 1, reminded: false };
         check(waiting, PhaseEvent::Mail, at_work, &[Effect::Report, Effect::RunTurn]);
-        let release = Effect::Release { held: HELD, reason: ReleaseReason::Stopping };
+        let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::Stopping };
         check(waiting, PhaseEvent::StopRequested, Phase::Stopped, &[release, Effect::Report, Effect::Exit]);
         check(new_work(None), PhaseEvent::AnswerAwaited, Phase::START, IDLE_EFFECTS);
     }
 
     #[test]
     fn repeated_cut_off_answers_cost_an_attempt() {
-        let release = Effect::Release { held: HELD, reason: ReleaseReason::CutOff };
+        let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::CutOff };
         assert!(ReleaseReason::CutOff.counts_as_failure());
-        check(new_work(Some(HELD)), PhaseEvent::CutOff, Phase::START, &[&[release], IDLE_EFFECTS].concat());
+        check(new_work(Some(CLAIM)), PhaseEvent::CutOff, Phase::START, &[&[release], IDLE_EFFECTS].concat());
         check(new_work(None), PhaseEvent::CutOff, Phase::START, IDLE_EFFECTS);
     }
 
     #[test]
     fn model_failure_costs_no_attempt() {
-        let release = Effect::Release { held: HELD, reason: ReleaseReason::ModelFailed };
+        let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::ModelFailed };
         assert!(!ReleaseReason::ModelFailed.counts_as_failure());
-        check(new_work(Some(HELD)), PhaseEvent::ModelFailed, Phase::START, &[release, Effect::BackOff, Effect::Report]);
+        check(
+            new_work(Some(CLAIM)),
+            PhaseEvent::ModelFailed,
+            Phase::START,
+            &[release, Effect::BackOff, Effect::Report],
+        );
     }
 
     #[test]
     fn harness_failure_costs_no_attempt() {
-        let release = Effect::Release { held: HELD, reason: ReleaseReason::HarnessFailed };
+        let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::HarnessFailed };
         assert!(!ReleaseReason::HarnessFailed.counts_as_failure());
         check(
-            new_work(Some(HELD)),
+            new_work(Some(CLAIM)),
             PhaseEvent::HarnessFailed,
             Phase::START,
             &[release, Effect::BackOff, Effect::Report],
@@ -420,10 +429,15 @@ mod tests {
 
     #[test]
     fn stop_request_finishes_turn_and_releases_claim() {
-        check(new_work(Some(HELD)), PhaseEvent::StopRequested, Phase::Stopping { held: Some(HELD) }, &[Effect::Report]);
-        let release = Effect::Release { held: HELD, reason: ReleaseReason::Stopping };
         check(
-            Phase::Stopping { held: Some(HELD) },
+            new_work(Some(CLAIM)),
+            PhaseEvent::StopRequested,
+            Phase::Stopping { claim: Some(CLAIM) },
+            &[Effect::Report],
+        );
+        let release = Effect::Release { claim: CLAIM, reason: ReleaseReason::Stopping };
+        check(
+            Phase::Stopping { claim: Some(CLAIM) },
             PhaseEvent::TurnEnded,
             Phase::Stopped,
             &[release, Effect::Report, Effect::Exit],
@@ -456,8 +470,8 @@ mod tests {
             let mut turns_in_a_row: u32 = 0;
             for event in events {
                 let Ok((next, effects)) = step(phase, event, LIMITS) else { continue };
-                if let Some(held) = phase.claim() && next.claim() != Some(held) {
-                    let released = effects.iter().any(|effect| matches!(effect, Effect::Release { held: given, .. } if *given == held));
+                if let Some(claim) = phase.claim() && next.claim() != Some(claim) {
+                    let released = effects.iter().any(|effect| matches!(effect, Effect::Release { claim: given, .. } if *given == claim));
                     let explained = released || matches!(event, PhaseEvent::Finished | PhaseEvent::ClaimLost | PhaseEvent::Claimed(_));
                     prop_assert!(explained, "{event:?} in {phase:?} dropped a claim");
                 }

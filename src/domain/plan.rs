@@ -19,6 +19,9 @@ pub const PLAN_TASKS_MAX: usize = 5_000;
 /// Maximum number of problems in one error message.
 const PROBLEMS_MAX: usize = 20;
 
+/// Minimum similarity of a title that is suggested for an unknown one, from 0 to 1.
+const SIMILARITY_MIN: f64 = 0.8;
+
 const FIELDS: [&str; 4] = ["after", "requires", "verify", "priority"];
 
 /// A problem of a plan and its line.
@@ -52,33 +55,33 @@ pub enum PlanProblem {
         first: usize,
     },
     /// `after:` has a title that no task of the plan has.
-    #[error("`after:` needs the title of a task, and no task is called `{title}`{}", suggestion(.meant.as_deref()))]
+    #[error("`after:` needs the title of a task, and no task is called `{title}`{}", describe_suggestion(.suggestion.as_deref()))]
     UnknownTitle {
         /// The unknown title.
         title: String,
         /// A known title with a similar spelling.
-        meant: Option<String>,
+        suggestion: Option<String>,
     },
     /// Tasks that wait for each other.
     #[error("the dependencies of these tasks form a cycle: {}", .0.join(" -> "))]
     Cycle(Vec<String>),
     /// `priority:` is not a whole number.
     #[error("`priority: {0}` is not a whole number, such as 5 or -1; higher goes first")]
-    BadPriority(String),
+    InvalidPriority(String),
     /// A field that may be set once is set twice.
     #[error("`{0}:` is set twice for this task")]
     DuplicateField(&'static str),
     /// An unknown field whose name differs from a known one by one letter.
-    #[error("`{key}:` is not a field of a task; did you mean `{meant}:`?")]
-    UnknownKey {
+    #[error("`{key}:` is not a field of a task; did you mean `{suggestion}:`?")]
+    UnknownField {
         /// The name in the plan.
         key: String,
         /// The known name.
-        meant: &'static str,
+        suggestion: &'static str,
     },
     /// A field of a task is in a place where it is only text.
     #[error("`{key}:` is a field only directly after the title `## {title}`, before its description: move it there{}; if it is text, start the line with another word", if *.is_list_item { ", without the dash" } else { "" })]
-    Misplaced {
+    MisplacedField {
         /// Name of the field.
         key: &'static str,
         /// Title of the task.
@@ -102,8 +105,8 @@ pub enum PlanProblem {
     TooLarge,
 }
 
-fn suggestion(meant: Option<&str>) -> String {
-    meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default()
+fn describe_suggestion(suggestion: Option<&str>) -> String {
+    suggestion.map(|suggestion| format!("; did you mean `{suggestion}`?")).unwrap_or_default()
 }
 
 /// All problems of a plan, in line order.
@@ -147,18 +150,29 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<NewTask>, PlanErrors> {
         parser.read_line(index + 1, line);
     }
     let (sections, mut errors) = parser.finish();
-    let tasks = if errors.is_empty() { link(name, &sections, &mut errors) } else { Vec::new() };
+    let tasks = if errors.is_empty() { create_tasks(name, &sections, &mut errors) } else { Vec::new() };
     if errors.is_empty() { Ok(tasks) } else { Err(PlanErrors(errors)) }
 }
 
-/// An open fence: its character, its length, its line.
-type Fence = (char, usize, usize);
+/// A line that opens or closes a code fence.
+#[derive(Clone, Copy)]
+struct FenceMark {
+    character: char,
+    length: usize,
+}
+
+/// A code fence that is not closed yet.
+#[derive(Clone, Copy)]
+struct OpenFence {
+    mark: FenceMark,
+    line: usize,
+}
 
 #[derive(Default)]
 struct Parser<'a> {
     sections: Vec<Section<'a>>,
     errors: Vec<PlanError>,
-    fence: Option<Fence>,
+    fence: Option<OpenFence>,
 }
 
 impl<'a> Parser<'a> {
@@ -170,14 +184,12 @@ impl<'a> Parser<'a> {
         if let Some(open) = self.fence {
             if closes_fence(line, open) {
                 self.fence = None;
-            } else if let Some((mark, length)) =
-                opened_fence(line).filter(|(mark, length)| *mark == open.0 && *length >= open.1)
-            {
-                self.error(open.2, PlanProblem::FenceWithinFence { next: number });
-                self.fence = Some((mark, length, number));
+            } else if let Some(mark) = opening_mark(line).filter(|mark| mark.can_close(open.mark)) {
+                self.error(open.line, PlanProblem::FenceWithinFence { next: number });
+                self.fence = Some(OpenFence { mark, line: number });
             }
-        } else if let Some((mark, length)) = opened_fence(line) {
-            self.fence = Some((mark, length, number));
+        } else if let Some(mark) = opening_mark(line) {
+            self.fence = Some(OpenFence { mark, line: number });
         } else if let Some(title) = title_of(line) {
             self.start_section(number, title);
             return;
@@ -213,15 +225,16 @@ impl<'a> Parser<'a> {
             return false;
         };
         let (key, value) = (key.trim(), value.trim());
-        let problem = match FIELDS.into_iter().find(|known| known.eq_ignore_ascii_case(key)) {
-            Some(known) => section.set(known, number, value),
+        let field = field_named(key);
+        let problem = match field {
+            Some(field) => section.set(field, number, value),
             None => misspelled(key),
         };
-        let known = problem.is_some() || FIELDS.iter().any(|known| known.eq_ignore_ascii_case(key));
+        let is_field = field.is_some() || problem.is_some();
         if let Some(problem) = problem {
             self.error(number, problem);
         }
-        known
+        is_field
     }
 
     /// Returns the problem of a field in the description or in a list item.
@@ -230,17 +243,17 @@ impl<'a> Parser<'a> {
         let text = unindented(line)?;
         let item = text.strip_prefix("- ").or_else(|| text.strip_prefix("* "));
         let (key, value) = item.unwrap_or(text).trim_start_matches(' ').split_once(':')?;
-        let key = FIELDS.into_iter().find(|known| known.eq_ignore_ascii_case(key.trim_end()))?;
+        let key = field_named(key.trim_end())?;
         // A field without a value has no effect anyway, and people write "After:" before an example.
         if value.trim().is_empty() {
             return None;
         }
-        Some(PlanProblem::Misplaced { key, title: section.title.to_owned(), is_list_item: item.is_some() })
+        Some(PlanProblem::MisplacedField { key, title: section.title.to_owned(), is_list_item: item.is_some() })
     }
 
     fn finish(mut self) -> (Vec<Section<'a>>, Vec<PlanError>) {
-        if let Some((_, _, line)) = self.fence {
-            self.error(line, PlanProblem::OpenFence);
+        if let Some(fence) = self.fence {
+            self.error(fence.line, PlanProblem::OpenFence);
         }
         if self.sections.is_empty() && self.errors.is_empty() {
             self.error(1, PlanProblem::NoTask);
@@ -262,7 +275,7 @@ impl<'a> Section<'a> {
             _ if self.priority.is_some() => return Some(PlanProblem::DuplicateField("priority")),
             _ => match value.parse() {
                 Ok(priority) => self.priority = Some(priority),
-                Err(_) => return Some(PlanProblem::BadPriority(value.to_owned())),
+                Err(_) => return Some(PlanProblem::InvalidPriority(value.to_owned())),
             },
         }
         None
@@ -289,10 +302,14 @@ fn code_span(value: &str) -> &str {
     }
 }
 
+fn field_named(key: &str) -> Option<&'static str> {
+    FIELDS.into_iter().find(|field| field.eq_ignore_ascii_case(key))
+}
+
 fn misspelled(key: &str) -> Option<PlanProblem> {
     let lower = key.to_lowercase();
-    let meant = FIELDS.into_iter().find(|known| strsim::osa_distance(known, &lower) == 1)?;
-    Some(PlanProblem::UnknownKey { key: key.to_owned(), meant })
+    let suggestion = FIELDS.into_iter().find(|field| strsim::osa_distance(field, &lower) == 1)?;
+    Some(PlanProblem::UnknownField { key: key.to_owned(), suggestion })
 }
 
 /// Returns the text after at most three spaces. Four spaces start an indented code block.
@@ -301,23 +318,29 @@ fn unindented(line: &str) -> Option<&str> {
     (line.len() - text.len() <= 3).then_some(text)
 }
 
-fn parse_fence(line: &str) -> Option<(char, usize, &str)> {
+impl FenceMark {
+    fn can_close(self, open: Self) -> bool {
+        self.character == open.character && self.length >= open.length
+    }
+}
+
+/// Parses a line that starts with a fence. Returns the fence and the text after it.
+fn parse_fence(line: &str) -> Option<(FenceMark, &str)> {
     let text = unindented(line)?;
-    let mark = text.chars().next().filter(|first| matches!(first, '`' | '~'))?;
-    let rest = text.trim_start_matches(mark);
+    let character = text.chars().next().filter(|first| matches!(first, '`' | '~'))?;
+    let rest = text.trim_start_matches(character);
     let length = text.len() - rest.len();
-    (length >= 3).then_some((mark, length, rest))
+    (length >= 3).then_some((FenceMark { character, length }, rest))
 }
 
-fn opened_fence(line: &str) -> Option<(char, usize)> {
+fn opening_mark(line: &str) -> Option<FenceMark> {
+    let (mark, rest) = parse_fence(line)?;
     // After an opening fence of backticks, another backtick means a code span within text.
-    parse_fence(line)
-        .filter(|(mark, _, rest)| *mark == '~' || !rest.contains('`'))
-        .map(|(mark, length, _)| (mark, length))
+    (mark.character == '~' || !rest.contains('`')).then_some(mark)
 }
 
-fn closes_fence(line: &str, (mark, length, _): Fence) -> bool {
-    parse_fence(line).is_some_and(|(found, count, rest)| found == mark && count >= length && rest.trim().is_empty())
+fn closes_fence(line: &str, open: OpenFence) -> bool {
+    parse_fence(line).is_some_and(|(mark, rest)| mark.can_close(open.mark) && rest.trim().is_empty())
 }
 
 /// Returns the title of a second-level heading.
@@ -357,17 +380,17 @@ fn index_titles(sections: &[Section<'_>], errors: &mut Vec<PlanError>) -> Titles
 }
 
 /// Creates the tasks of sections and resolves titles to task indices.
-fn link(name: &str, sections: &[Section<'_>], errors: &mut Vec<PlanError>) -> Vec<NewTask> {
+fn create_tasks(name: &str, sections: &[Section<'_>], errors: &mut Vec<PlanError>) -> Vec<NewTask> {
     let titles = index_titles(sections, errors);
     let mut tasks = Vec::with_capacity(sections.len());
     for section in sections {
         let mut blockers = Vec::new();
         for (line, value) in &section.after {
             match titles.resolve_list(value) {
-                Ok(found) => blockers.extend(found),
+                Ok(indices) => blockers.extend(indices),
                 Err(title) => {
-                    let meant = nearest_title(&title, sections);
-                    errors.push(PlanError { line: *line, problem: PlanProblem::UnknownTitle { title, meant } });
+                    let suggestion = nearest_title(&title, sections);
+                    errors.push(PlanError { line: *line, problem: PlanProblem::UnknownTitle { title, suggestion } });
                 }
             }
         }
@@ -431,15 +454,15 @@ impl Titles {
         if steps[0].is_none() {
             return Err(self.unknown_part(&parts));
         }
-        let mut found = Vec::new();
+        let mut indices = Vec::new();
         let mut at = 0;
         while let Some((index, end)) = steps[at]
             && at < parts.len()
         {
-            found.extend(index);
+            indices.extend(index);
             at = end;
         }
-        Ok(found)
+        Ok(indices)
     }
 
     /// Returns the first part at which no title starts, after the longest titles before it.
@@ -456,12 +479,12 @@ impl Titles {
 }
 
 fn nearest_title(title: &str, sections: &[Section<'_>]) -> Option<String> {
-    let wanted = title_key(title);
-    let similarity = |section: &&Section<'_>| strsim::jaro_winkler(&title_key(section.title), &wanted);
+    let key = title_key(title);
+    let similarity = |section: &&Section<'_>| strsim::jaro_winkler(&title_key(section.title), &key);
     sections
         .iter()
         .max_by(|a, b| similarity(a).total_cmp(&similarity(b)))
-        .filter(|section| similarity(section) > 0.8)
+        .filter(|section| similarity(section) > SIMILARITY_MIN)
         .map(|section| section.title.to_owned())
 }
 

@@ -1,7 +1,7 @@
 //! The update of imported tasks when their plan changes. Pure.
 //!
-//! A task from a plan stores in `metadata.imported` what the plan said: a digest of its text and fields, and its blockers. This
-//! tells a change of the plan from a change of the board, which takes precedence. Only a task that is unchanged since its import,
+//! A task from a plan stores an import record in `metadata.imported`: a digest of the plan's text and fields, and the blockers. The
+//! record tells a change of the plan from a change of the board, which takes precedence. Only a task that is unchanged since its import,
 //! and neither in progress nor completed, follows a changed plan.
 
 use serde::{Deserialize, Serialize};
@@ -11,9 +11,9 @@ use super::json_document::Document;
 use super::task::{NewTask, Task, TaskId, TaskStatus};
 use super::transition::TaskEdit;
 
-/// The plan's content for a task at its import.
+/// The record of an import: the plan's content for the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImportedFrom {
+pub struct ImportRecord {
     /// Digest of description, `requires`, `verify` and `priority`.
     pub text: String,
     /// The blockers.
@@ -24,7 +24,7 @@ pub struct ImportedFrom {
 #[derive(Debug, Clone, PartialEq)]
 pub enum PlanUpdate {
     /// The plan has not changed.
-    Same,
+    Unchanged,
     /// The plan has changed, and this edit applies the change.
     Update(Box<TaskEdit>),
     /// The plan has changed, and the task does not follow it.
@@ -67,7 +67,7 @@ impl KeepReason {
     }
 }
 
-impl ImportedFrom {
+impl ImportRecord {
     /// Returns the record of an import that would create the task as it is now.
     #[must_use]
     pub fn of(task: &Task) -> Self {
@@ -92,11 +92,11 @@ impl ImportedFrom {
 
     /// Returns true if the task still has this content. Some of its blockers may be finished.
     fn matches_task(&self, task: &Task, lookup: &dyn TaskLookup) -> bool {
-        let is_open = |id: TaskId| lookup.task(id).is_some_and(|task| task.status != TaskStatus::Completed);
-        let waits = |id: &TaskId| task.blocked_by.contains(id);
+        let is_unfinished = |id: TaskId| lookup.task(id).is_some_and(|task| task.status != TaskStatus::Completed);
+        let is_blocked_by = |id: &TaskId| task.blocked_by.contains(id);
         self.text == Self::of(task).text
             && task.blocked_by.iter().all(|id| self.after.contains(id))
-            && self.after.iter().all(|id| waits(id) || !is_open(*id))
+            && self.after.iter().all(|id| is_blocked_by(id) || !is_unfinished(*id))
     }
 }
 
@@ -105,19 +105,19 @@ impl ImportedFrom {
 ///
 /// # Errors
 /// The reason why the task must not follow the plan.
-pub fn check_updatable(task: &Task, lookup: &dyn TaskLookup) -> Result<ImportedFrom, KeepReason> {
+pub fn check_updatable(task: &Task, lookup: &dyn TaskLookup) -> Result<ImportRecord, KeepReason> {
     match task.status {
         TaskStatus::InProgress => return Err(KeepReason::InProgress),
         TaskStatus::Completed => return Err(KeepReason::Completed),
         TaskStatus::Pending | TaskStatus::Failed => {}
     }
-    // A task of an earlier version has no record. If it was never changed, its present content is what was imported.
+    // A task of an earlier version has no record. If it was never changed, its current content is the imported one.
     let is_as_created = task.attempt == 0 && task.created_at.is_some() && task.created_at == task.updated_at;
-    let mut remembered = ImportedFrom::stored_in(task);
-    if remembered.is_none() && is_as_created {
-        remembered = Some(ImportedFrom::of(task));
+    let mut record = ImportRecord::stored_in(task);
+    if record.is_none() && is_as_created {
+        record = Some(ImportRecord::of(task));
     }
-    remembered.filter(|imported| imported.matches_task(task, lookup)).ok_or(KeepReason::Changed)
+    record.filter(|record| record.matches_task(task, lookup)).ok_or(KeepReason::Changed)
 }
 
 /// Returns the effect on `task` of a plan with the content `new` and the blockers `after`.
@@ -127,9 +127,9 @@ pub fn plan_update(task: &Task, new: &NewTask, after: &[TaskId], lookup: &dyn Ta
     let mut after = after.to_vec();
     after.sort_unstable();
     after.dedup();
-    let imported = ImportedFrom { text, after };
-    if ImportedFrom::stored_in(task).as_ref() == Some(&imported) || imported.matches_task(task, lookup) {
-        return PlanUpdate::Same;
+    let imported = ImportRecord { text, after };
+    if ImportRecord::stored_in(task).as_ref() == Some(&imported) || imported.matches_task(task, lookup) {
+        return PlanUpdate::Unchanged;
     }
     match check_updatable(task, lookup) {
         Err(reason) => PlanUpdate::Keep(reason),
@@ -180,7 +180,7 @@ mod tests {
         let (old, new) = (planned("a"), planned("b"));
         let task = imported(&old);
         let revised = |task: &Task| plan_update(task, &new, &[], &board(&[task]));
-        assert_eq!(plan_update(&task, &old, &[], &board(&[&task])), PlanUpdate::Same);
+        assert_eq!(plan_update(&task, &old, &[], &board(&[&task])), PlanUpdate::Unchanged);
         assert!(matches!(revised(&task), PlanUpdate::Update(edit) if edit.description.as_deref() == Some("b")));
         let with = |change: fn(&mut Task)| {
             let mut task = task.clone();
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(with(|task| task.status = TaskStatus::Completed), PlanUpdate::Keep(KeepReason::Completed));
         assert_eq!(with(|task| task.priority = 1), PlanUpdate::Keep(KeepReason::Changed));
         assert_eq!(with(|task| task.blocked_by = vec![TaskId(7)]), PlanUpdate::Keep(KeepReason::Changed));
-        assert_eq!(with(|task| task.description = "b".into()), PlanUpdate::Same, "board and plan already agree");
+        assert_eq!(with(|task| task.description = "b".into()), PlanUpdate::Unchanged, "board and plan already agree");
         assert_eq!(
             with(|task| task.document.remove("metadata")),
             PlanUpdate::Keep(KeepReason::Changed),
@@ -209,29 +209,29 @@ mod tests {
     fn completed_blocker_does_not_stop_plan_update() {
         let new = planned("a");
         let mut task = imported(&new);
-        ImportedFrom { after: vec![TaskId(2), TaskId(3)], ..ImportedFrom::of(&task) }.store_in(&mut task);
+        ImportRecord { after: vec![TaskId(2), TaskId(3)], ..ImportRecord::of(&task) }.store_in(&mut task);
         task.blocked_by = vec![TaskId(3)];
         let mut two = Task::new(TaskId(2), "two");
         two.status = TaskStatus::Completed;
         let three = Task::new(TaskId(3), "three");
         let ids = [TaskId(2), TaskId(3)];
-        assert_eq!(plan_update(&task, &new, &ids, &board(&[&task, &two, &three])), PlanUpdate::Same);
+        assert_eq!(plan_update(&task, &new, &ids, &board(&[&task, &two, &three])), PlanUpdate::Unchanged);
         let PlanUpdate::Update(edit) = plan_update(&task, &new, &[TaskId(4)], &board(&[&task, &two, &three])) else {
             panic!("it is unchanged since its import");
         };
         assert_eq!((edit.add_blocked_by, edit.remove_blocked_by), (vec![TaskId(4)], ids.to_vec()));
         two.status = TaskStatus::Pending;
-        let kept = plan_update(&task, &new, &[TaskId(4)], &board(&[&task, &two, &three]));
-        assert_eq!(kept, PlanUpdate::Keep(KeepReason::Changed), "a blocker was removed on the board");
+        let update = plan_update(&task, &new, &[TaskId(4)], &board(&[&task, &two, &three]));
+        assert_eq!(update, PlanUpdate::Keep(KeepReason::Changed), "a blocker was removed on the board");
     }
 
     #[test]
     fn import_record_keeps_other_metadata() {
         let text = r#"{"id":1,"subject":"T","status":"pending","metadata":{"mine":1.50,"source":"plan:p#T"}}"#;
         let mut task = Task::parse(TaskId(1), text.as_bytes()).unwrap();
-        let record = ImportedFrom::of(&task);
+        let record = ImportRecord::of(&task);
         record.store_in(&mut task);
-        assert_eq!(ImportedFrom::stored_in(&task), Some(record));
+        assert_eq!(ImportRecord::stored_in(&task), Some(record));
         assert_eq!(task.source().as_deref(), Some("plan:p#T"));
         assert!(task.to_file().contains("\"mine\": 1.50"), "{}", task.to_file());
     }

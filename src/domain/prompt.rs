@@ -9,11 +9,11 @@ use super::message::{Message, MessageType};
 use super::records::RosterMember;
 use super::tags::escape_tags;
 use super::task::Task;
-use super::transcript::{Block, Entry, MessageRecord, Record, Role};
+use super::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 
 /// The name, role and team of an agent.
 #[derive(Debug, Clone, Copy)]
-pub struct Identity<'a> {
+pub struct AgentProfile<'a> {
     /// Name of the agent.
     pub name: &'a str,
     /// Its role.
@@ -22,10 +22,10 @@ pub struct Identity<'a> {
     pub team: &'a str,
 }
 
-impl Identity<'_> {
+impl AgentProfile<'_> {
     /// Returns the first line of every system prompt and identity block.
     #[must_use]
-    pub fn line(&self) -> String {
+    pub fn introduction(&self) -> String {
         format!("You are '{}', role: {}, team: {}", self.name, escape_tags(self.role), self.team)
     }
 }
@@ -33,12 +33,12 @@ impl Identity<'_> {
 /// Returns the identity block: the agent, its team, its task and the task's location, all from durable state.
 #[must_use]
 pub fn identity_block(
-    identity: Identity<'_>,
+    agent: AgentProfile<'_>,
     roster: &[RosterMember],
     task: Option<&Task>,
     location: Option<&str>,
 ) -> String {
-    let mut text = format!("<identity>{}.\nThe team:\n", identity.line());
+    let mut text = format!("<identity>{}.\nThe team:\n", agent.introduction());
     for member in roster {
         let status = serde_json::to_string(&member.status).unwrap_or_default();
         // Writing into a string cannot fail.
@@ -92,10 +92,10 @@ pub fn claimed_block(task: &Task, location: Option<&str>) -> String {
         && let Some(result) = &task.result
     {
         let is_failure = result.is_failure() || result.evidence.is_empty();
-        let (how, before) = if is_failure { ("failed", "") } else { ("ended", result.evidence.as_str()) };
-        let _ = writeln!(text, "An earlier attempt {how}: {}", escape_tags(&result.summary));
-        if !before.is_empty() {
-            let _ = writeln!(text, "Before that: {}", escape_tags(before));
+        let (verb, earlier) = if is_failure { ("failed", "") } else { ("ended", result.evidence.as_str()) };
+        let _ = writeln!(text, "An earlier attempt {verb}: {}", escape_tags(&result.summary));
+        if !earlier.is_empty() {
+            let _ = writeln!(text, "Before that: {}", escape_tags(earlier));
         }
     }
     text.push_str("</auto-claimed>");
@@ -124,9 +124,9 @@ pub fn inbox_block(messages: &[Message]) -> String {
             let _ = write!(text, " (approve: {approve})");
         }
         let _ = write!(text, ": {}", escape_tags(&message.content));
-        for (label, more) in [("plan", &message.plan), ("feedback", &message.feedback)] {
-            if let Some(more) = more.as_ref().filter(|more| **more != message.content) {
-                let _ = write!(text, "\n{label}: {}", escape_tags(more));
+        for (label, field) in [("plan", &message.plan), ("feedback", &message.feedback)] {
+            if let Some(field) = field.as_ref().filter(|field| **field != message.content) {
+                let _ = write!(text, "\n{label}: {}", escape_tags(field));
             }
         }
         text.push('\n');
@@ -154,26 +154,26 @@ pub fn summary_block(summary: &str) -> String {
     format!("<summary>Your own summary of your work so far:\n{}</summary>", escape_tags(summary))
 }
 
-/// The text between a summary and the list of steps that is stored with it.
-const STEPS_HEADING: &str = "\n\nYour list of steps, as the tool `todo` keeps it:\n";
+/// The text between a summary and the todo list that is stored with it.
+const TODO_HEADING: &str = "\n\nYour list of steps, as the tool `todo` keeps it:\n";
 
-/// Adds the list of steps to a summary, because the model loses it with its context otherwise.
+/// Adds the todo list to a summary, because the model loses it with its context otherwise.
 #[must_use]
-pub fn summary_with_steps(summary: String, steps: &str) -> String {
-    if summary.is_empty() || steps.trim().is_empty() { summary } else { summary + STEPS_HEADING + steps }
+pub fn summary_with_todo_list(summary: String, todo_list: &str) -> String {
+    if summary.is_empty() || todo_list.trim().is_empty() { summary } else { summary + TODO_HEADING + todo_list }
 }
 
-/// Returns the list of steps of the tool `todo`: from the last successful call in the transcript, or from a later summary.
+/// Returns the list of the tool `todo`: from the last successful call in the transcript, or from a later summary.
 #[must_use]
 pub fn last_todo_list(records: &[Record]) -> String {
-    let mut steps = String::new();
+    let mut todo_list = String::new();
     let mut calls: Vec<(&str, &str)> = Vec::new();
     for record in records {
         let message = match &record.entry {
-            Entry::Message(message) => message,
-            Entry::Compaction { summary, .. } => {
-                if let Some((_, kept)) = summary.rsplit_once(STEPS_HEADING) {
-                    kept.clone_into(&mut steps);
+            TranscriptEntry::Message(message) => message,
+            TranscriptEntry::Compaction { summary, .. } => {
+                if let Some((_, stored_list)) = summary.rsplit_once(TODO_HEADING) {
+                    stored_list.clone_into(&mut todo_list);
                 }
                 continue;
             }
@@ -192,14 +192,14 @@ pub fn last_todo_list(records: &[Record]) -> String {
                 Block::ToolResult { tool_use_id, is_error: false, .. } => {
                     let call = calls.iter().find(|(id, _)| id == tool_use_id);
                     if let Some((_, list)) = call {
-                        (*list).clone_into(&mut steps);
+                        (*list).clone_into(&mut todo_list);
                     }
                 }
                 _ => {}
             }
         }
     }
-    steps
+    todo_list
 }
 
 /// A context: the part of a transcript that the model still reads, as messages that alternate between user and assistant. The
@@ -231,11 +231,11 @@ impl Context {
     }
 
     /// Adds a record.
-    pub fn push(&mut self, entry: &Entry) {
+    pub fn push(&mut self, entry: &TranscriptEntry) {
         self.records += 1;
         match entry {
-            Entry::Message(message) => self.messages.push(message.clone()),
-            Entry::Compaction { summary, .. } => {
+            TranscriptEntry::Message(message) => self.messages.push(message.clone()),
+            TranscriptEntry::Compaction { summary, .. } => {
                 self.messages.clear();
                 self.summary = Some(summary.clone());
             }
@@ -262,12 +262,12 @@ impl Context {
     }
 
     /// Returns the keys of the mail in these records.
-    pub fn delivered(records: &[Record]) -> impl Iterator<Item = &str> {
+    pub fn delivered_keys(records: &[Record]) -> impl Iterator<Item = &str> {
         records
             .iter()
             .flat_map(|record| match &record.entry {
-                Entry::Message(message) => message.delivered.as_slice(),
-                Entry::Compaction { .. } => &[],
+                TranscriptEntry::Message(message) => message.delivered.as_slice(),
+                TranscriptEntry::Compaction { .. } => &[],
             })
             .map(String::as_str)
     }
@@ -322,10 +322,10 @@ mod tests {
         let call = |id: &str| Block::ToolUse { id: id.into(), name: "bash".into(), input: serde_json::Value::Null };
         let result = |id: &str| Block::ToolResult { tool_use_id: id.into(), content: "ok".into(), is_error: false };
         let mut context = Context::default();
-        context.push(&Entry::Message(MessageRecord::new(Role::Assistant, vec![call("a"), call("b")])));
-        context.push(&Entry::Message(MessageRecord::new(Role::User, vec![result("a")])));
+        context.push(&TranscriptEntry::Message(MessageRecord::new(Role::Assistant, vec![call("a"), call("b")])));
+        context.push(&TranscriptEntry::Message(MessageRecord::new(Role::User, vec![result("a")])));
         assert_eq!(context.unanswered_tool_calls(), [("b".to_owned(), "bash".to_owned())]);
-        context.push(&Entry::Message(MessageRecord::new(Role::User, vec![result("b")])));
+        context.push(&TranscriptEntry::Message(MessageRecord::new(Role::User, vec![result("b")])));
         assert!(context.unanswered_tool_calls().is_empty());
     }
 
@@ -333,7 +333,7 @@ mod tests {
     fn tool_result_without_call_is_dropped() {
         let result = Block::ToolResult { tool_use_id: "a".into(), content: "ok".into(), is_error: false };
         let message = MessageRecord::new(Role::User, vec![result.clone(), Block::text("go on")]);
-        let record = Record { at: UnixMs(1), entry: Entry::Message(message) };
+        let record = Record { at: UnixMs(1), entry: TranscriptEntry::Message(message) };
         assert_eq!(Context::from_records(&[record]).messages[0].content, [Block::text("go on")]);
     }
 
@@ -342,20 +342,23 @@ mod tests {
         let record = |entry| Record { at: UnixMs(1), entry };
         let call = |id: &str, list: &str| {
             let (id, name, input) = (id.to_owned(), "todo".to_owned(), serde_json::json!({"content": list}));
-            record(Entry::Message(MessageRecord::new(Role::Assistant, vec![Block::ToolUse { id, name, input }])))
+            record(TranscriptEntry::Message(MessageRecord::new(
+                Role::Assistant,
+                vec![Block::ToolUse { id, name, input }],
+            )))
         };
         let result = |id: &str, is_error| {
             let result = Block::ToolResult { tool_use_id: id.to_owned(), content: "kept".to_owned(), is_error };
-            record(Entry::Message(MessageRecord::new(Role::User, vec![result])))
+            record(TranscriptEntry::Message(MessageRecord::new(Role::User, vec![result])))
         };
         let mut records = vec![call("a", "one\ntwo"), result("a", false), call("b", "x"), result("b", true)];
         assert_eq!(last_todo_list(&records), "one\ntwo");
-        let summary = summary_with_steps("So far.".to_owned(), "two");
+        let summary = summary_with_todo_list("So far.".to_owned(), "two");
         assert!(summary_block(&summary).contains("`todo` keeps it:\ntwo"));
-        records.push(record(Entry::Compaction { summary, covers: 4 }));
+        records.push(record(TranscriptEntry::Compaction { summary, covers: 4 }));
         assert_eq!(last_todo_list(&records[4..]), "two", "also if all earlier records are archived");
         records.extend([call("a", ""), result("a", false)]);
         assert_eq!(last_todo_list(&records), "");
-        assert_eq!(summary_with_steps(String::new(), "two"), "", "a new context has no steps");
+        assert_eq!(summary_with_todo_list(String::new(), "two"), "", "a new context has no todo list");
     }
 }

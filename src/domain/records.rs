@@ -189,7 +189,7 @@ impl WorktreeState {
     /// Parses the file.
     ///
     /// # Errors
-    /// [`DocumentError`] if the file is malformed.
+    /// [`DocumentError`] if the file is invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
         let document = Document::parse(bytes)?;
         let text = |field: &str| document.get::<String>(field).map(Option::unwrap_or_default);

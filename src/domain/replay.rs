@@ -15,7 +15,7 @@ use super::task::{TaskId, TaskStatus};
 use super::time::UnixMs;
 
 /// Maximum number of snapshots in one line of the log.
-pub const ROWS_PER_LINE_MAX: usize = 100;
+pub const SNAPSHOTS_PER_LINE_MAX: usize = 100;
 /// Maximum number of invalid task files in one line of the log.
 const INVALID_FILES_MAX: usize = 100;
 
@@ -89,10 +89,10 @@ impl Replay {
             EventKind::SessionStarted { session, mode } => {
                 (self.team.session, self.team.current) = (Some(*session), Some(*mode));
             }
-            EventKind::Board { tasks, spoiled, anew: is_snapshot, rest } => {
-                self.apply_board(tasks, spoiled.as_deref(), *is_snapshot, *rest)
+            EventKind::Board { tasks, invalid_files, is_full_board, tasks_to_follow } => {
+                self.apply_board(tasks, invalid_files.as_deref(), *is_full_board, *tasks_to_follow)
             }
-            EventKind::Team { members, anew: team } => self.apply_team(members, team.as_ref()),
+            EventKind::Team { members, full_team } => self.apply_team(members, full_team.as_ref()),
             other => {
                 self.apply_task_event(other, at);
                 self.apply_member_event(other, at);
@@ -111,37 +111,35 @@ impl Replay {
     fn apply_board(
         &mut self,
         tasks: &[Arc<TaskSnapshot>],
-        spoiled: Option<&[InvalidFileSnapshot]>,
-        is_snapshot: bool,
-        rest: u64,
+        invalid_files: Option<&[InvalidFileSnapshot]>,
+        is_full_board: bool,
+        tasks_to_follow: u64,
     ) {
-        let rows = tasks.iter().map(|row| (row.task, Arc::clone(row)));
-        if is_snapshot {
+        let snapshots = tasks.iter().map(|snapshot| (snapshot.task, Arc::clone(snapshot)));
+        if is_full_board {
             self.incoming_tasks = Some(BTreeMap::new());
         }
-        // A new full board replaces the known one when it is complete.
+        // A new full board replaces the old one when it is complete.
         if let Some(incoming_tasks) = &mut self.incoming_tasks {
-            incoming_tasks.extend(rows);
-            if rest > 0 {
-                self.completeness = if self.completeness == Completeness::Complete {
-                    Completeness::Complete
-                } else {
-                    Completeness::Partial(rest)
-                };
+            incoming_tasks.extend(snapshots);
+            if tasks_to_follow > 0 {
+                if self.completeness != Completeness::Complete {
+                    self.completeness = Completeness::Partial(tasks_to_follow);
+                }
                 return;
             }
             self.tasks = Arc::new(self.incoming_tasks.take().unwrap_or_default());
-            self.invalid_files = spoiled.unwrap_or_default().to_vec();
+            self.invalid_files = invalid_files.unwrap_or_default().to_vec();
             self.completeness = Completeness::Complete;
             return;
         }
         if !tasks.is_empty() {
-            self.board().extend(rows);
+            self.board().extend(snapshots);
         }
-        if let Some(spoiled) = spoiled {
-            self.invalid_files = spoiled.to_vec();
-            for file in spoiled {
-                TaskId::from_file_name(&file.file).and_then(|id| self.board().remove(&id));
+        if let Some(invalid_files) = invalid_files {
+            self.invalid_files = invalid_files.to_vec();
+            for invalid in invalid_files {
+                TaskId::from_file_name(&invalid.file).and_then(|id| self.board().remove(&id));
             }
         }
     }
@@ -152,10 +150,10 @@ impl Replay {
             self.is_team_complete = true;
             self.members.clear();
         }
-        for row in members {
-            let member = self.member(&row.name);
-            let before = std::mem::replace(member, row.clone());
-            if row.phase.is_empty() {
+        for snapshot in members {
+            let member = self.member(&snapshot.name);
+            let before = std::mem::replace(member, snapshot.clone());
+            if snapshot.phase.is_empty() {
                 (member.phase, member.task) = (before.phase, before.task);
                 (member.attempt, member.since) = (before.attempt, before.since);
             }
@@ -180,12 +178,12 @@ impl Replay {
 
     /// Returns the task, unless a later attempt is known. Late events of earlier attempts change nothing.
     fn task_in_attempt(&mut self, id: TaskId, attempt: u32) -> Option<&mut TaskSnapshot> {
-        let row = self.task(id);
-        if attempt < row.attempt {
+        let snapshot = self.task(id);
+        if attempt < snapshot.attempt {
             return None;
         }
-        row.attempt = attempt;
-        Some(row)
+        snapshot.attempt = attempt;
+        Some(snapshot)
     }
 
     fn apply_task_event(&mut self, fact: &EventKind, at: UnixMs) {
@@ -194,35 +192,35 @@ impl Replay {
                 self.board().insert(*task, Arc::new(TaskSnapshot::new(*task, &bounded_text(subject))));
             }
             EventKind::TaskClaimed { task, attempt, teammate } => {
-                let Some(row) = self.task_in_attempt(*task, *attempt) else { return };
-                row.status = TaskStatus::InProgress;
-                row.owner = Some(bounded_text(teammate));
-                row.not_before = None;
-                row.claim = Some(TaskClaimSnapshot { at, expires: None });
+                let Some(snapshot) = self.task_in_attempt(*task, *attempt) else { return };
+                snapshot.status = TaskStatus::InProgress;
+                snapshot.owner = Some(bounded_text(teammate));
+                snapshot.not_before = None;
+                snapshot.claim = Some(TaskClaimSnapshot { at, expires: None });
             }
             EventKind::TaskCompleted { task, attempt, teammate, .. } => {
-                let Some(row) = self.task_in_attempt(*task, *attempt) else { return };
-                row.status = TaskStatus::Completed;
-                row.owner = Some(bounded_text(teammate));
-                (row.claim, row.not_before) = (None, None);
+                let Some(snapshot) = self.task_in_attempt(*task, *attempt) else { return };
+                snapshot.status = TaskStatus::Completed;
+                snapshot.owner = Some(bounded_text(teammate));
+                (snapshot.claim, snapshot.not_before) = (None, None);
                 self.unblock(*task);
             }
             EventKind::TaskFailed { task, attempt, reason, .. } => {
-                let Some(row) = self.task_in_attempt(*task, *attempt) else { return };
-                row.status = TaskStatus::Failed;
-                (row.claim, row.not_before) = (None, None);
-                row.summary = summary_line(reason);
+                let Some(snapshot) = self.task_in_attempt(*task, *attempt) else { return };
+                snapshot.status = TaskStatus::Failed;
+                (snapshot.claim, snapshot.not_before) = (None, None);
+                snapshot.summary = summary_line(reason);
             }
             EventKind::TaskReleased { task, attempt, reason, not_before, .. } => {
-                let Some(row) = self.task_in_attempt(*task, *attempt) else { return };
-                row.status = TaskStatus::Pending;
-                (row.owner, row.claim, row.not_before) = (None, None, *not_before);
-                row.summary = summary_line(reason);
+                let Some(snapshot) = self.task_in_attempt(*task, *attempt) else { return };
+                snapshot.status = TaskStatus::Pending;
+                (snapshot.owner, snapshot.claim, snapshot.not_before) = (None, None, *not_before);
+                snapshot.summary = summary_line(reason);
             }
             EventKind::TaskReclaimed { task, attempt, .. } => {
-                let Some(row) = self.task_in_attempt(*task, *attempt) else { return };
-                row.status = TaskStatus::Pending;
-                (row.owner, row.claim, row.not_before) = (None, None, None);
+                let Some(snapshot) = self.task_in_attempt(*task, *attempt) else { return };
+                snapshot.status = TaskStatus::Pending;
+                (snapshot.owner, snapshot.claim, snapshot.not_before) = (None, None, None);
             }
             EventKind::TaskChanged { task, status, .. } => {
                 if let Some(status) = TaskStatus::from_word(status) {
@@ -239,8 +237,8 @@ impl Replay {
 
     /// Removes a completed or deleted task from the blockers of others.
     fn unblock(&mut self, blocker: TaskId) {
-        for row in self.board().values_mut().filter(|row| row.blocked_by.contains(&blocker)) {
-            Arc::make_mut(row).blocked_by.retain(|id| *id != blocker);
+        for snapshot in self.board().values_mut().filter(|snapshot| snapshot.blocked_by.contains(&blocker)) {
+            Arc::make_mut(snapshot).blocked_by.retain(|id| *id != blocker);
         }
     }
 
@@ -252,7 +250,7 @@ impl Replay {
                 member.set_phase("idle", None, at);
             }
             EventKind::TeammatePhase { teammate, phase, task, waiting_for } => {
-                let attempt = task.and_then(|id| self.tasks.get(&id)).map(|row| row.attempt);
+                let attempt = task.and_then(|id| self.tasks.get(&id)).map(|snapshot| snapshot.attempt);
                 let member = self.member(teammate);
                 member.set_phase(phase, task.map(|task| (task, attempt)), at);
                 member.waiting_for = waiting_for.as_ref().map(|reason| bounded_text(&reason.to_file_text()));
@@ -283,7 +281,7 @@ impl Replay {
     #[must_use]
     pub fn is_board_event(fact: &EventKind) -> bool {
         match fact {
-            EventKind::Board { anew: is_snapshot, .. } => !is_snapshot,
+            EventKind::Board { is_full_board, .. } => !is_full_board,
             EventKind::TaskCreated { .. }
             | EventKind::TaskClaimed { .. }
             | EventKind::TaskCompleted { .. }
@@ -299,8 +297,10 @@ impl Replay {
     /// Returns the events that describe this whole state.
     #[must_use]
     pub fn snapshot_events(&self) -> Vec<EventKind> {
-        let mut facts =
-            vec![EventKind::Team { members: self.members.values().cloned().collect(), anew: Some(self.team.clone()) }];
+        let mut facts = vec![EventKind::Team {
+            members: self.members.values().cloned().collect(),
+            full_team: Some(self.team.clone()),
+        }];
         facts.extend(self.board_snapshot_events());
         facts
     }
@@ -308,58 +308,73 @@ impl Replay {
     /// Returns the events that describe the whole board.
     #[must_use]
     pub fn board_snapshot_events(&self) -> Vec<EventKind> {
-        let rows: Vec<Arc<TaskSnapshot>> = self.tasks.values().cloned().collect();
-        let mut facts = Vec::with_capacity(rows.len() / ROWS_PER_LINE_MAX + 1);
-        let mut rest = rows.len();
-        let mut chunks = rows.chunks(ROWS_PER_LINE_MAX);
+        let snapshots: Vec<Arc<TaskSnapshot>> = self.tasks.values().cloned().collect();
+        let mut facts = Vec::with_capacity(snapshots.len() / SNAPSHOTS_PER_LINE_MAX + 1);
+        let mut tasks_to_follow = snapshots.len();
+        let mut chunks = snapshots.chunks(SNAPSHOTS_PER_LINE_MAX);
         let first = chunks.next().unwrap_or_default();
         for (index, chunk) in std::iter::once(first).chain(chunks).enumerate() {
-            rest -= chunk.len();
-            let has_files = rest == 0 && !self.invalid_files.is_empty();
-            let spoiled = if has_files { Some(self.invalid_files.clone()) } else { None };
-            facts.push(EventKind::Board { tasks: chunk.to_vec(), spoiled, anew: index == 0, rest: rest as u64 });
+            tasks_to_follow -= chunk.len();
+            let has_files = tasks_to_follow == 0 && !self.invalid_files.is_empty();
+            let invalid_files = if has_files { Some(self.invalid_files.clone()) } else { None };
+            facts.push(EventKind::Board {
+                tasks: chunk.to_vec(),
+                invalid_files,
+                is_full_board: index == 0,
+                tasks_to_follow: tasks_to_follow as u64,
+            });
         }
         facts
     }
 
     /// Replaces the whole board.
-    pub fn set_board(&mut self, rows: impl IntoIterator<Item = TaskSnapshot>, spoiled: Vec<InvalidFileSnapshot>) {
-        self.tasks = Arc::new(rows.into_iter().map(|row| (row.task, Arc::new(row))).collect());
-        self.invalid_files = spoiled;
+    pub fn set_board(
+        &mut self,
+        snapshots: impl IntoIterator<Item = TaskSnapshot>,
+        invalid_files: Vec<InvalidFileSnapshot>,
+    ) {
+        self.tasks = Arc::new(snapshots.into_iter().map(|snapshot| (snapshot.task, Arc::new(snapshot))).collect());
+        self.invalid_files = invalid_files;
         self.invalid_files.truncate(INVALID_FILES_MAX);
         self.completeness = Completeness::Complete;
     }
 
-    /// Returns the events that correct this state for these members.
+    /// Returns the events that correct this state for these members; none if it is correct.
     #[must_use]
-    pub fn team_repair_events(&self, rows: Vec<MemberSnapshot>) -> Vec<EventKind> {
-        let differs =
-            |row: &MemberSnapshot| self.members.get(&row.name).is_none_or(|known| known.reported() != row.reported());
-        let rows: Vec<MemberSnapshot> = rows.into_iter().filter(differs).collect();
-        rows.chunks(ROWS_PER_LINE_MAX).map(|rows| EventKind::Team { members: rows.to_vec(), anew: None }).collect()
+    pub fn team_repair_events(&self, snapshots: Vec<MemberSnapshot>) -> Vec<EventKind> {
+        let differs = |snapshot: &MemberSnapshot| {
+            self.members.get(&snapshot.name).is_none_or(|recorded| recorded.reported() != snapshot.reported())
+        };
+        let snapshots: Vec<MemberSnapshot> = snapshots.into_iter().filter(differs).collect();
+        snapshots
+            .chunks(SNAPSHOTS_PER_LINE_MAX)
+            .map(|snapshots| EventKind::Team { members: snapshots.to_vec(), full_team: None })
+            .collect()
     }
 
     /// Returns the events that correct this state for these tasks and invalid files; none if it is correct.
     #[must_use]
     pub fn board_repair_events(
         &self,
-        rows: impl IntoIterator<Item = TaskSnapshot>,
-        spoiled: impl IntoIterator<Item = InvalidFileSnapshot>,
+        snapshots: impl IntoIterator<Item = TaskSnapshot>,
+        invalid_files: impl IntoIterator<Item = InvalidFileSnapshot>,
     ) -> Vec<EventKind> {
-        let differs = |row: &TaskSnapshot| self.tasks.get(&row.task).is_none_or(|known| !known.agrees_with(row));
-        let rows: Vec<Arc<TaskSnapshot>> = rows.into_iter().filter(differs).map(Arc::new).collect();
-        let spoiled: Vec<InvalidFileSnapshot> = spoiled.into_iter().take(INVALID_FILES_MAX).collect();
+        let differs = |snapshot: &TaskSnapshot| {
+            self.tasks.get(&snapshot.task).is_none_or(|recorded| !recorded.agrees_with(snapshot))
+        };
+        let snapshots: Vec<Arc<TaskSnapshot>> = snapshots.into_iter().filter(differs).map(Arc::new).collect();
+        let invalid_files: Vec<InvalidFileSnapshot> = invalid_files.into_iter().take(INVALID_FILES_MAX).collect();
         let mut facts: Vec<EventKind> =
-            rows.chunks(ROWS_PER_LINE_MAX).map(|tasks| board_event(tasks.to_vec(), None)).collect();
-        if spoiled != self.invalid_files {
-            facts.push(board_event(Vec::new(), Some(spoiled)));
+            snapshots.chunks(SNAPSHOTS_PER_LINE_MAX).map(|tasks| board_event(tasks.to_vec(), None)).collect();
+        if invalid_files != self.invalid_files {
+            facts.push(board_event(Vec::new(), Some(invalid_files)));
         }
         facts
     }
 }
 
-fn board_event(tasks: Vec<Arc<TaskSnapshot>>, spoiled: Option<Vec<InvalidFileSnapshot>>) -> EventKind {
-    EventKind::Board { tasks, spoiled, anew: false, rest: 0 }
+fn board_event(tasks: Vec<Arc<TaskSnapshot>>, invalid_files: Option<Vec<InvalidFileSnapshot>>) -> EventKind {
+    EventKind::Board { tasks, invalid_files, is_full_board: false, tasks_to_follow: 0 }
 }
 
 impl MemberSnapshot {
@@ -402,8 +417,11 @@ mod tests {
         let sample = include_str!("../../tests/contracts/events.jsonl");
         let old: Vec<Event> = sample.lines().take(8).map(|line| serde_json::from_str(line).unwrap()).collect();
         let replay = Replay::of(&old[..4]);
-        let row = &replay.tasks[&TaskId(3)];
-        assert_eq!((row.status, row.owner.as_deref(), row.attempt), (TaskStatus::InProgress, Some("alice"), 1));
+        let snapshot = &replay.tasks[&TaskId(3)];
+        assert_eq!(
+            (snapshot.status, snapshot.owner.as_deref(), snapshot.attempt),
+            (TaskStatus::InProgress, Some("alice"), 1)
+        );
         assert_eq!((replay.members["alice"].phase.as_str(), replay.members["alice"].task), ("work", Some(TaskId(3))));
         assert_eq!(
             (replay.completeness, replay.members["bob"].phase.as_str()),
@@ -418,8 +436,9 @@ mod tests {
         let mut whole = Replay::default();
         whole.set_board((1..=250).map(|id| TaskSnapshot::new(TaskId(id), "s")), Vec::new());
         let log = events(&whole.board_snapshot_events());
-        let known: Vec<Completeness> = (1..=log.len()).map(|count| Replay::of(&log[..count]).completeness).collect();
-        assert_eq!(known, [Completeness::Partial(150), Completeness::Partial(50), Completeness::Complete]);
+        let completeness: Vec<Completeness> =
+            (1..=log.len()).map(|count| Replay::of(&log[..count]).completeness).collect();
+        assert_eq!(completeness, [Completeness::Partial(150), Completeness::Partial(50), Completeness::Complete]);
         assert_eq!(Replay::of(&log).tasks, whole.tasks);
         // While a full board is repeated during a run, no task is missing.
         let again = events(&[whole.board_snapshot_events(), whole.board_snapshot_events()].concat());
@@ -435,13 +454,13 @@ mod tests {
     }
 
     #[test]
-    fn replay_shows_malformed_file_until_repaired() {
+    fn replay_shows_invalid_file_until_repaired() {
         let mut replay = Replay::of(&events(&[claimed(1, 1, "eve"), claimed(2, 1, "bob")]));
-        let spoiled = [InvalidFileSnapshot { file: "task_2.json".into(), reason: "torn".into() }];
-        for fact in replay.board_repair_events([], spoiled.clone()) {
+        let invalid_files = [InvalidFileSnapshot { file: "task_2.json".into(), reason: "torn".into() }];
+        for fact in replay.board_repair_events([], invalid_files.clone()) {
             replay.apply_event(&fact, UnixMs(1));
         }
-        assert_eq!((replay.tasks.len(), &replay.invalid_files[..]), (1, &spoiled[..]));
+        assert_eq!((replay.tasks.len(), &replay.invalid_files[..]), (1, &invalid_files[..]));
         for fact in replay.board_repair_events([TaskSnapshot::new(TaskId(2), "repaired")], []) {
             replay.apply_event(&fact, UnixMs(2));
         }
@@ -453,7 +472,7 @@ mod tests {
             || (1_u64..6).prop_map(TaskId),
             || prop::sample::select(vec!["alice", "bob", "lead"]).prop_map(str::to_owned),
         );
-        let row = (task(), 0_usize..4, prop::option::of(name()), 0_u32..4, prop::collection::vec(task(), 0..3))
+        let snapshot = (task(), 0_usize..4, prop::option::of(name()), 0_u32..4, prop::collection::vec(task(), 0..3))
             .prop_map(|(task, status, owner, attempt, blocked_by)| TaskSnapshot {
                 status: TaskStatus::ALL[status],
                 owner,
@@ -475,7 +494,7 @@ mod tests {
                 evidence: String::new()
             }),
             (task(), name()).prop_map(|(task, by)| EventKind::TaskDeleted { task, by }),
-            prop::collection::vec(row.prop_map(Arc::new), 0..4).prop_map(|tasks| board_event(tasks, None)),
+            prop::collection::vec(snapshot.prop_map(Arc::new), 0..4).prop_map(|tasks| board_event(tasks, None)),
             (name(), prop::option::of(task())).prop_map(|(teammate, task)| EventKind::TeammatePhase {
                 teammate,
                 phase: "work".into(),
@@ -485,7 +504,7 @@ mod tests {
             name().prop_map(|teammate| EventKind::TeammateStopped { teammate, reason: String::new(), is_dead: false }),
             (name(), 0_u64..9).prop_map(|(name, tokens)| EventKind::Team {
                 members: vec![MemberSnapshot { name, tokens, ..MemberSnapshot::default() }],
-                anew: None
+                full_team: None
             }),
         ];
         prop::collection::vec(fact, 0..40)
@@ -498,7 +517,7 @@ mod tests {
             let (before, after) = facts.split_at(cut.min(facts.len()));
             let mut before = [[start].as_slice(), before].concat();
             before.extend(Replay::of(&events(&before)).snapshot_events());
-            let start = before.iter().position(|fact| matches!(fact, EventKind::Team { anew: Some(_), .. })).unwrap();
+            let start = before.iter().position(|fact| matches!(fact, EventKind::Team { full_team: Some(_), .. })).unwrap();
             let log = events(&[before.as_slice(), after].concat());
             let (whole, late) = (Replay::of(&log), Replay::of(&log[start..]));
             prop_assert_eq!(Replay { first_seq: None, ..late }, Replay { first_seq: None, ..whole });
@@ -507,11 +526,11 @@ mod tests {
         #[test]
         fn replay_corrections_are_complete(facts in facts(), other in facts()) {
             let (mut replay, truth) = (Replay::of(&events(&facts)), Replay::of(&events(&other)));
-            let rows = || truth.tasks.values().map(|row| TaskSnapshot::clone(row));
-            for fact in replay.board_repair_events(rows(), []) {
+            let snapshots = || truth.tasks.values().map(|snapshot| TaskSnapshot::clone(snapshot));
+            for fact in replay.board_repair_events(snapshots(), []) {
                 replay.apply_event(&fact, UnixMs(1));
             }
-            prop_assert_eq!(replay.board_repair_events(rows(), []), Vec::new());
+            prop_assert_eq!(replay.board_repair_events(snapshots(), []), Vec::new());
         }
     }
 }

@@ -23,20 +23,20 @@ pub struct SessionInputs {
     pub desired: Mode,
     /// The stage of the session.
     pub stage: SessionStage,
-    /// A reachable teammate could claim a task now or after a back-off.
-    pub claimable: bool,
-    /// A teammate works, or a task is in progress for a live worker or lease.
-    pub in_progress: bool,
-    /// Mail waits for a member that would react to it.
-    pub mail_waits: bool,
-    /// Mail waits for the lead.
-    pub lead_mail_waits: bool,
-    /// The goal has not been given to the lead, the lead is reachable, and no plan replaces the goal.
-    pub goal_unplanned: bool,
-    /// The lead's model is running a turn.
-    pub lead_works: bool,
-    /// The process runs one session only, and that session is over.
-    pub session_is_over: bool,
+    /// True if a reachable teammate could claim a task now or after a back-off.
+    pub has_claimable_task: bool,
+    /// True if a teammate works, or a task is in progress for a live worker or lease.
+    pub has_task_in_progress: bool,
+    /// True if mail waits for a teammate that would react to it.
+    pub has_mail: bool,
+    /// True if mail waits for the lead.
+    pub has_lead_mail: bool,
+    /// True if the lead is reachable but was not given the goal, and no plan replaces it.
+    pub has_unplanned_goal: bool,
+    /// True if the lead's model runs a turn, or the goal is being checked.
+    pub is_lead_busy: bool,
+    /// True if the process runs one session only, and that session is over.
+    pub is_last_session_over: bool,
 }
 
 /// The lead's next step.
@@ -79,28 +79,30 @@ pub fn lead_may_read(stage: SessionStage) -> bool {
 #[must_use]
 pub fn decide(inputs: &SessionInputs) -> NextStep {
     match inputs.stage {
-        SessionStage::NoSession if inputs.session_is_over => NextStep::Exit,
+        SessionStage::NoSession if inputs.is_last_session_over => NextStep::Exit,
         SessionStage::NoSession => match inputs.desired {
             Mode::Pause => NextStep::Pause,
             mode if mode.is_one_shot() => NextStep::Begin(mode),
-            mode if inputs.claimable
-                || inputs.in_progress
-                || inputs.mail_waits
-                || inputs.lead_mail_waits
-                || inputs.goal_unplanned =>
+            mode if inputs.has_claimable_task
+                || inputs.has_task_in_progress
+                || inputs.has_mail
+                || inputs.has_lead_mail
+                || inputs.has_unplanned_goal =>
             {
                 NextStep::Begin(mode)
             }
             _ => NextStep::Wait,
         },
-        SessionStage::Running(_) if inputs.in_progress || inputs.lead_works => NextStep::Wait,
+        SessionStage::Running(_) if inputs.has_task_in_progress || inputs.is_lead_busy => NextStep::Wait,
         // During a pause, tasks in progress are finished. Claimable tasks and mail wait.
         SessionStage::Running(_) if inputs.desired == Mode::Pause => NextStep::Report,
-        SessionStage::Running(_) if inputs.claimable || inputs.mail_waits || inputs.lead_mail_waits => NextStep::Wait,
+        SessionStage::Running(_) if inputs.has_claimable_task || inputs.has_mail || inputs.has_lead_mail => {
+            NextStep::Wait
+        }
         // Every session gives the goal to the lead, except a clean-up session.
-        SessionStage::Running(mode) if inputs.goal_unplanned && mode != Mode::RunCleanup => NextStep::Wait,
+        SessionStage::Running(mode) if inputs.has_unplanned_goal && mode != Mode::RunCleanup => NextStep::Wait,
         SessionStage::Running(_) => NextStep::Report,
-        SessionStage::Reporting(_) if inputs.lead_works => NextStep::Wait,
+        SessionStage::Reporting(_) if inputs.is_lead_busy => NextStep::Wait,
         SessionStage::Reporting(_) => NextStep::Finish,
     }
 }
@@ -112,40 +114,43 @@ mod tests {
     const QUIET: SessionInputs = SessionInputs {
         desired: Mode::Continuous,
         stage: SessionStage::NoSession,
-        claimable: false,
-        in_progress: false,
-        mail_waits: false,
-        lead_mail_waits: false,
-        goal_unplanned: false,
-        lead_works: false,
-        session_is_over: false,
+        has_claimable_task: false,
+        has_task_in_progress: false,
+        has_mail: false,
+        has_lead_mail: false,
+        has_unplanned_goal: false,
+        is_lead_busy: false,
+        is_last_session_over: false,
     };
 
     #[test]
     fn session_starts_for_work_or_one_shot_mode() {
         assert_eq!(decide(&QUIET), NextStep::Wait);
-        assert_eq!(decide(&SessionInputs { claimable: true, ..QUIET }), NextStep::Begin(Mode::Continuous));
-        assert_eq!(decide(&SessionInputs { lead_mail_waits: true, ..QUIET }), NextStep::Begin(Mode::Continuous));
+        assert_eq!(decide(&SessionInputs { has_claimable_task: true, ..QUIET }), NextStep::Begin(Mode::Continuous));
+        assert_eq!(decide(&SessionInputs { has_lead_mail: true, ..QUIET }), NextStep::Begin(Mode::Continuous));
         assert_eq!(decide(&SessionInputs { desired: Mode::RunCleanup, ..QUIET }), NextStep::Begin(Mode::RunCleanup));
-        assert_eq!(decide(&SessionInputs { desired: Mode::Pause, claimable: true, ..QUIET }), NextStep::Pause);
-        assert_eq!(decide(&SessionInputs { session_is_over: true, claimable: true, ..QUIET }), NextStep::Exit);
+        assert_eq!(decide(&SessionInputs { desired: Mode::Pause, has_claimable_task: true, ..QUIET }), NextStep::Pause);
+        assert_eq!(
+            decide(&SessionInputs { is_last_session_over: true, has_claimable_task: true, ..QUIET }),
+            NextStep::Exit
+        );
     }
 
     #[test]
     fn session_ends_when_settled_and_lead_has_reported() {
         let running = SessionInputs { stage: SessionStage::Running(Mode::RunOnce), desired: Mode::RunOnce, ..QUIET };
         for unsettled in [
-            SessionInputs { claimable: true, ..running },
-            SessionInputs { in_progress: true, ..running },
-            SessionInputs { mail_waits: true, ..running },
-            SessionInputs { lead_works: true, ..running },
-            SessionInputs { goal_unplanned: true, ..running },
+            SessionInputs { has_claimable_task: true, ..running },
+            SessionInputs { has_task_in_progress: true, ..running },
+            SessionInputs { has_mail: true, ..running },
+            SessionInputs { is_lead_busy: true, ..running },
+            SessionInputs { has_unplanned_goal: true, ..running },
         ] {
             assert_eq!(decide(&unsettled), NextStep::Wait, "{unsettled:?}");
         }
         assert_eq!(decide(&running), NextStep::Report);
         let reporting = SessionInputs { stage: SessionStage::Reporting(Mode::RunOnce), ..running };
-        assert_eq!(decide(&SessionInputs { lead_works: true, ..reporting }), NextStep::Wait);
+        assert_eq!(decide(&SessionInputs { is_lead_busy: true, ..reporting }), NextStep::Wait);
         assert_eq!(decide(&reporting), NextStep::Finish);
     }
 
@@ -154,10 +159,10 @@ mod tests {
         let paused = SessionInputs {
             stage: SessionStage::Running(Mode::Continuous),
             desired: Mode::Pause,
-            claimable: true,
+            has_claimable_task: true,
             ..QUIET
         };
-        assert_eq!(decide(&SessionInputs { in_progress: true, ..paused }), NextStep::Wait);
+        assert_eq!(decide(&SessionInputs { has_task_in_progress: true, ..paused }), NextStep::Wait);
         assert_eq!(decide(&paused), NextStep::Report);
         assert!(!may_claim(paused.stage, paused.desired));
         assert!(may_claim(paused.stage, Mode::RunOnce));

@@ -8,11 +8,11 @@ use super::task::{Claim, MAX_ATTEMPTS_DEFAULT, Task, TaskId, TaskResult, TaskSta
 use super::time::UnixMs;
 
 /// Maximum length of a text in a snapshot, in characters. A longer one is cut and ends with `…`.
-pub const ROW_TEXT_CHARS_MAX: usize = 200;
+pub const SNAPSHOT_TEXT_CHARS_MAX: usize = 200;
 /// Maximum number of names in a list.
-pub const ROW_NAMES_MAX: usize = 32;
+pub const SNAPSHOT_NAMES_MAX: usize = 32;
 /// Maximum number of blockers.
-pub const ROW_BLOCKERS_MAX: usize = 1000;
+pub const SNAPSHOT_BLOCKERS_MAX: usize = 1000;
 
 /// A task in the event log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,8 +103,8 @@ impl TaskSnapshot {
             failures: task.failures,
             max_attempts: task.max_attempts,
             priority: task.priority,
-            requires: task.requires.iter().take(ROW_NAMES_MAX).map(|need| bounded_text(need)).collect(),
-            blocked_by: task.blocked_by.iter().copied().take(ROW_BLOCKERS_MAX).collect(),
+            requires: task.requires.iter().take(SNAPSHOT_NAMES_MAX).map(|need| bounded_text(need)).collect(),
+            blocked_by: task.blocked_by.iter().copied().take(SNAPSHOT_BLOCKERS_MAX).collect(),
             not_before: task.not_before,
             claim: task.claim.as_ref().map(|claim| TaskClaimSnapshot { at: claim.at, expires: claim.expires }),
             summary: task.result.as_ref().map(|result| summary_line(&result.summary)).unwrap_or_default(),
@@ -202,17 +202,17 @@ impl MemberSnapshot {
 
 /// Returns the summary of a result in one line.
 pub(super) fn summary_line(summary: &str) -> String {
-    bounded_text(&failure_summary::short(summary))
+    bounded_text(&failure_summary::summary_of(summary))
 }
 
 /// Returns the text, cut to the maximum length.
 pub(super) fn bounded_text(text: &str) -> String {
-    if text.len() <= ROW_TEXT_CHARS_MAX {
+    if text.len() <= SNAPSHOT_TEXT_CHARS_MAX {
         return text.to_owned();
     }
-    match text.char_indices().nth(ROW_TEXT_CHARS_MAX) {
+    match text.char_indices().nth(SNAPSHOT_TEXT_CHARS_MAX) {
         None => text.to_owned(),
-        Some(_) => text.chars().take(ROW_TEXT_CHARS_MAX - 1).chain(['…']).collect(),
+        Some(_) => text.chars().take(SNAPSHOT_TEXT_CHARS_MAX - 1).chain(['…']).collect(),
     }
 }
 
@@ -223,28 +223,29 @@ mod tests {
     #[test]
     fn task_snapshot_is_bounded_and_round_trips() {
         let mut task = Task::new(TaskId(7), "s".repeat(5000));
-        assert_eq!(TaskSnapshot::of(&task).subject.chars().count(), ROW_TEXT_CHARS_MAX);
+        assert_eq!(TaskSnapshot::of(&task).subject.chars().count(), SNAPSHOT_TEXT_CHARS_MAX);
         task.subject = "Count".into();
         let line = serde_json::to_string(&TaskSnapshot::of(&task)).unwrap();
         assert_eq!(line, r#"{"task":7,"subject":"Count","status":"pending"}"#);
         task.blocked_by = vec![TaskId(3)];
         task.claim = Some(Claim { worker: "w".into(), at: UnixMs(5), expires: Some(UnixMs(9)) });
         task.result = Some(TaskResult::new("done", "e"));
-        let row = TaskSnapshot::of(&task);
-        assert_eq!(TaskSnapshot::of(&row.to_task()), row);
-        let read: TaskSnapshot = serde_json::from_str(&serde_json::to_string(&row).unwrap()).unwrap();
-        assert_eq!(read, row);
+        let snapshot = TaskSnapshot::of(&task);
+        assert_eq!(TaskSnapshot::of(&snapshot.to_task()), snapshot);
+        let read: TaskSnapshot = serde_json::from_str(&serde_json::to_string(&snapshot).unwrap()).unwrap();
+        assert_eq!(read, snapshot);
     }
 
     #[test]
     fn claim_time_difference_is_ignored_by_snapshot() {
-        let row = TaskSnapshot {
+        let snapshot = TaskSnapshot {
             claim: Some(TaskClaimSnapshot { at: UnixMs(5), expires: None }),
             ..TaskSnapshot::new(TaskId(1), "s")
         };
-        let other = TaskSnapshot { claim: Some(TaskClaimSnapshot { at: UnixMs(7), expires: None }), ..row.clone() };
-        assert!(row.agrees_with(&other));
-        assert!(!row.agrees_with(&TaskSnapshot { attempt: 2, ..other.clone() }));
-        assert!(!row.agrees_with(&TaskSnapshot { claim: None, ..other }));
+        let other =
+            TaskSnapshot { claim: Some(TaskClaimSnapshot { at: UnixMs(7), expires: None }), ..snapshot.clone() };
+        assert!(snapshot.agrees_with(&other));
+        assert!(!snapshot.agrees_with(&TaskSnapshot { attempt: 2, ..other.clone() }));
+        assert!(!snapshot.agrees_with(&TaskSnapshot { claim: None, ..other }));
     }
 }

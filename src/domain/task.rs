@@ -9,7 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::json_document::{Document, DocumentError};
-use super::plan_update::ImportedFrom;
+use super::plan_update::ImportRecord;
 use super::time::UnixMs;
 
 /// Number of a task. The name of its file determines it.
@@ -474,7 +474,7 @@ impl NewTask {
             // The standard fields come first in the file.
             task.document = task.to_document();
             task.document.put("metadata", &serde_json::json!({ "source": source }));
-            ImportedFrom::of(&task).store_in(&mut task);
+            ImportRecord::of(&task).store_in(&mut task);
         }
         task
     }

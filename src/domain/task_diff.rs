@@ -1,6 +1,6 @@
 //! Events from task changes: the difference between two versions of a task.
 //!
-//! Teammates report their own changes, and the lead sees those of others. Both pass the version they saw, which may be old.
+//! Teammates report their own changes, and the lead sees those of others. Both pass the version that they read, which may be old.
 //! [`TaskDiffer`] keeps the newest version of each task and reports each event once.
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ const UNKNOWN_ACTOR: &str = "somebody";
 
 /// The fields of a task that are compared with the next version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct TaskSeen {
+struct TaskVersion {
     owner: Option<String>,
     attempt: u32,
     status: TaskStatus,
@@ -22,7 +22,7 @@ struct TaskSeen {
     text_hash: u64,
 }
 
-impl TaskSeen {
+impl TaskVersion {
     fn of(task: &Task) -> Self {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut hasher = DefaultHasher::new();
@@ -39,7 +39,7 @@ impl TaskSeen {
 
     /// Within an attempt, a task is in progress first and in another state later.
     fn is_older_than(&self, other: &Self) -> bool {
-        let order = |seen: &Self| (seen.attempt, seen.status != TaskStatus::InProgress, seen.updated_at);
+        let order = |version: &Self| (version.attempt, version.status != TaskStatus::InProgress, version.updated_at);
         order(self) < order(other)
     }
 }
@@ -47,42 +47,42 @@ impl TaskSeen {
 /// The newest reported version of each task.
 #[derive(Debug, Default)]
 pub struct TaskDiffer {
-    seen: HashMap<TaskId, TaskSeen>,
+    versions: HashMap<TaskId, TaskVersion>,
 }
 
 impl TaskDiffer {
     /// Stores `task` without an event, because it existed before the run.
     pub fn remember(&mut self, task: &Task) {
-        self.seen.insert(task.id, TaskSeen::of(task));
+        self.versions.insert(task.id, TaskVersion::of(task));
     }
 
     /// Returns true if this task is stored.
     #[must_use]
     pub fn contains(&self, id: TaskId) -> bool {
-        self.seen.contains_key(&id)
+        self.versions.contains_key(&id)
     }
 
     /// Returns the number of stored tasks.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.seen.len()
+        self.versions.len()
     }
 
     /// Returns true if no task is stored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.seen.is_empty()
+        self.versions.is_empty()
     }
 
     /// Returns the events of this version of `task`; none if it is not newer.
     pub fn events_for(&mut self, task: &Task) -> Vec<EventKind> {
-        let now = TaskSeen::of(task);
-        let Some(before) = self.seen.get(&task.id).cloned() else {
-            self.seen.insert(task.id, now.clone());
+        let now = TaskVersion::of(task);
+        let Some(before) = self.versions.get(&task.id).cloned() else {
+            self.versions.insert(task.id, now.clone());
             let by = task.created_by.clone().unwrap_or_else(|| UNKNOWN_ACTOR.to_owned());
             let mut facts = vec![EventKind::TaskCreated { task: task.id, subject: task.subject.clone(), by }];
             facts.extend(events_between(
-                &TaskSeen { owner: None, attempt: 0, status: TaskStatus::Pending, ..now },
+                &TaskVersion { owner: None, attempt: 0, status: TaskStatus::Pending, ..now },
                 task,
             ));
             return facts;
@@ -91,7 +91,7 @@ impl TaskDiffer {
             return Vec::new();
         }
         let changed = (now.text_hash, now.status) != (before.text_hash, before.status);
-        self.seen.insert(task.id, now);
+        self.versions.insert(task.id, now);
         let facts = events_between(&before, task);
         if facts.is_empty() && changed {
             return vec![EventKind::TaskChanged {
@@ -105,18 +105,19 @@ impl TaskDiffer {
 
     /// Removes the tasks for which `exists` is false, and returns their events.
     pub fn events_for_deleted(&mut self, exists: impl Fn(TaskId) -> bool) -> Vec<EventKind> {
-        let mut gone: Vec<TaskId> = self.seen.keys().copied().filter(|id| !exists(*id)).collect();
-        gone.sort_unstable();
-        gone.into_iter()
+        let mut deleted: Vec<TaskId> = self.versions.keys().copied().filter(|id| !exists(*id)).collect();
+        deleted.sort_unstable();
+        deleted
+            .into_iter()
             .map(|task| {
-                self.seen.remove(&task);
+                self.versions.remove(&task);
                 EventKind::TaskDeleted { task, by: UNKNOWN_ACTOR.to_owned() }
             })
             .collect()
     }
 }
 
-fn events_between(before: &TaskSeen, task: &Task) -> Vec<EventKind> {
+fn events_between(before: &TaskVersion, task: &Task) -> Vec<EventKind> {
     let status_before = before.status;
     let teammate = task.owner.clone().or_else(|| before.owner.clone()).unwrap_or_default();
     let (id, attempt) = (task.id, task.attempt);

@@ -8,14 +8,14 @@ use TaskStatus::{Completed, Failed, InProgress, Pending};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
     /// The holder's attempt is not the current one: it lost its claim.
-    #[error("attempt {given} of task {task} is stale: {}; stop working on it", describe_stale(*present, *status, owner))]
+    #[error("attempt {attempt} of task {task} is stale: {}; stop working on it", describe_stale(*current_attempt, *status, owner))]
     Stale {
         /// The task.
         task: TaskId,
         /// The attempt of the request.
-        given: u32,
+        attempt: u32,
         /// The task's current attempt.
-        present: u32,
+        current_attempt: u32,
         /// Its status.
         status: TaskStatus,
         /// Its owner.
@@ -63,9 +63,9 @@ pub enum TaskError {
     },
 }
 
-fn describe_stale(present: u32, status: TaskStatus, owner: &str) -> String {
+fn describe_stale(current_attempt: u32, status: TaskStatus, owner: &str) -> String {
     match status {
-        InProgress => format!("{owner} holds it as attempt {present}"),
+        InProgress => format!("{owner} holds it as attempt {current_attempt}"),
         Pending => "its lease expired or it was released, and it has no holder".to_owned(),
         Completed | Failed => format!("it is {status}"),
     }

@@ -10,9 +10,9 @@ const NAME_KEYS: [&str; 4] = ["name", "tool", "function", "tool_name"];
 /// Maximum number of JSON objects that are checked. An answer with more of them is data.
 const OBJECTS_MAX: usize = 8;
 
-/// A tool and its arguments, by which its calls are recognised.
+/// A tool's name and arguments, by which its calls are recognised.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Callable<'a> {
+pub struct ToolSignature<'a> {
     /// Name of the tool.
     pub name: &'a str,
     /// Names of its arguments.
@@ -21,7 +21,7 @@ pub struct Callable<'a> {
 
 /// Returns true if `text` contains text that looks like a call of one of these tools.
 #[must_use]
-pub fn contains_tool_call(text: &str, tools: &[Callable<'_>]) -> bool {
+pub fn contains_tool_call(text: &str, tools: &[ToolSignature<'_>]) -> bool {
     CALL_STARTS.iter().any(|mark| text.contains(mark))
         || tools.iter().any(|tool| text.trim_matches(|c: char| c.is_whitespace() || c == '`') == tool.name)
         || text.lines().any(|line| tools.iter().any(|tool| starts_call(line, tool.name)))
@@ -56,10 +56,10 @@ fn objects_at_line_starts(text: &str) -> Vec<Map<String, Value>> {
 }
 
 /// Returns true if the object names a tool, or has only arguments of one.
-fn matches_tool(object: &Map<String, Value>, tools: &[Callable<'_>]) -> bool {
+fn matches_tool(object: &Map<String, Value>, tools: &[ToolSignature<'_>]) -> bool {
     let names_tool = NAME_KEYS.iter().filter_map(|key| object.get(*key)?.as_str());
     let is_tool = |name: &str| tools.iter().any(|tool| tool.name == name);
-    let is_argument = |tool: &Callable<'_>| object.keys().all(|key| tool.arguments.contains(&key.as_str()));
+    let is_argument = |tool: &ToolSignature<'_>| object.keys().all(|key| tool.arguments.contains(&key.as_str()));
     names_tool.into_iter().any(is_tool) || (!object.is_empty() && tools.iter().any(is_argument))
 }
 
@@ -69,8 +69,8 @@ mod tests {
 
     fn is_call(text: &str) -> bool {
         let tools = [
-            Callable { name: "bash", arguments: vec!["command", "timeout"] },
-            Callable { name: "task_update", arguments: vec!["task_id", "status", "result"] },
+            ToolSignature { name: "bash", arguments: vec!["command", "timeout"] },
+            ToolSignature { name: "task_update", arguments: vec!["task_id", "status", "result"] },
         ];
         contains_tool_call(text, &tools)
     }

@@ -110,12 +110,12 @@ pub struct Record {
     /// Time of the record.
     pub at: UnixMs,
     /// Its content.
-    pub entry: Entry,
+    pub entry: TranscriptEntry,
 }
 
 /// The content of a record.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Entry {
+pub enum TranscriptEntry {
     /// A message.
     Message(MessageRecord),
     /// A summary that replaces earlier records for the model.
@@ -157,10 +157,10 @@ impl MessageRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct RecordLine {
     v: u32,
     at: UnixMs,
-    kind: Kind,
+    kind: RecordKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     role: Option<Role>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -181,7 +181,7 @@ struct Line {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+enum RecordKind {
     Message,
     Compaction,
 }
@@ -190,10 +190,10 @@ impl Record {
     /// Returns the line without a newline.
     #[must_use]
     pub fn to_line(&self) -> String {
-        let blank = Line {
+        let blank = RecordLine {
             v: 1,
             at: self.at,
-            kind: Kind::Message,
+            kind: RecordKind::Message,
             role: None,
             content: None,
             task: None,
@@ -204,7 +204,7 @@ impl Record {
             covers: None,
         };
         let line = match &self.entry {
-            Entry::Message(message) => Line {
+            TranscriptEntry::Message(message) => RecordLine {
                 role: Some(message.role),
                 content: Some(message.content.clone()),
                 task: message.task,
@@ -213,9 +213,12 @@ impl Record {
                 delivered: message.delivered.clone(),
                 ..blank
             },
-            Entry::Compaction { summary, covers } => {
-                Line { kind: Kind::Compaction, summary: Some(summary.clone()), covers: Some(*covers), ..blank }
-            }
+            TranscriptEntry::Compaction { summary, covers } => RecordLine {
+                kind: RecordKind::Compaction,
+                summary: Some(summary.clone()),
+                covers: Some(*covers),
+                ..blank
+            },
         };
         // All map keys are strings, so serializing cannot fail.
         serde_json::to_string(&line).unwrap_or_default()
@@ -226,9 +229,9 @@ impl Record {
     /// # Errors
     /// The error of serde, if it is not a record.
     pub fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
-        let line: Line = serde_json::from_slice(line)?;
+        let line: RecordLine = serde_json::from_slice(line)?;
         let entry = match line.kind {
-            Kind::Message => Entry::Message(MessageRecord {
+            RecordKind::Message => TranscriptEntry::Message(MessageRecord {
                 role: line.role.unwrap_or(Role::User),
                 content: line.content.unwrap_or_default(),
                 task: line.task,
@@ -236,9 +239,10 @@ impl Record {
                 usage: line.usage,
                 delivered: line.delivered,
             }),
-            Kind::Compaction => {
-                Entry::Compaction { summary: line.summary.unwrap_or_default(), covers: line.covers.unwrap_or(0) }
-            }
+            RecordKind::Compaction => TranscriptEntry::Compaction {
+                summary: line.summary.unwrap_or_default(),
+                covers: line.covers.unwrap_or(0),
+            },
         };
         Ok(Self { at: line.at, entry })
     }
@@ -253,7 +257,8 @@ mod tests {
         let block = Block::Other(serde_json::json!({"type": "thinking", "thinking": "hm", "signature": "c2ln"}));
         let mut message = MessageRecord::new(Role::Assistant, vec![Block::text("hi"), block]);
         message.usage = Some(Usage { input_tokens: 9, ..Usage::default() });
-        for entry in [Entry::Message(message), Entry::Compaction { summary: "s".into(), covers: 4 }] {
+        for entry in [TranscriptEntry::Message(message), TranscriptEntry::Compaction { summary: "s".into(), covers: 4 }]
+        {
             let record = Record { at: UnixMs(7), entry };
             assert_eq!(Record::parse(record.to_line().as_bytes()).unwrap(), record);
         }
@@ -262,7 +267,7 @@ mod tests {
     #[test]
     fn tool_use_without_input_parses_as_null() {
         let line = br#"{"v":1,"at":1,"kind":"message","role":"assistant","content":[{"type":"tool_use","id":"x","name":"idle"}]}"#;
-        let Entry::Message(message) = Record::parse(line).unwrap().entry else { panic!("a message") };
+        let TranscriptEntry::Message(message) = Record::parse(line).unwrap().entry else { panic!("a message") };
         assert_eq!(message.content, [Block::ToolUse { id: "x".into(), name: "idle".into(), input: Value::Null }]);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::plan_update::ImportedFrom;
+use super::plan_update::ImportRecord;
 use super::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
 use super::task_error::TaskError;
 use super::time::UnixMs;
@@ -122,7 +122,7 @@ pub struct TaskEdit {
     /// Tasks that shall wait for this one.
     pub add_blocks: Vec<TaskId>,
     /// The plan's new content. The edit is applied only if the task is unchanged since its import.
-    pub imported: Option<Box<ImportedFrom>>,
+    pub imported: Option<Box<ImportRecord>>,
 }
 
 /// The name of a change in rules and messages.
@@ -223,14 +223,14 @@ pub fn permit(task: &Task, action: Action, by: &Actor) -> Result<(), TaskError> 
     let owner = || task.owner.clone().unwrap_or_else(|| "an unknown owner".to_owned());
     let has_claim = task.claim.is_some() && task.owner.as_deref() == Some(&by.name);
     let is_for_holder = action.is_for_holder();
-    if let Some(given) = by.attempt
+    if let Some(attempt) = by.attempt
         && is_for_holder
-        && (given != task.attempt || task.status != InProgress)
+        && (attempt != task.attempt || task.status != InProgress)
     {
         return Err(TaskError::Stale {
             task: task.id,
-            given,
-            present: task.attempt,
+            attempt,
+            current_attempt: task.attempt,
             status: task.status,
             owner: owner(),
         });
@@ -242,7 +242,7 @@ pub fn permit(task: &Task, action: Action, by: &Actor) -> Result<(), TaskError> 
     let is_creator = task.created_by.as_deref() == Some(&by.name);
     let is_lead_or_person = !matches!(by.kind, ActorKind::Teammate);
     let granted = [(is_holder, rule.holder), (is_creator, rule.creator), (is_lead_or_person, rule.lead_or_person)];
-    let is_granted = |wanted: Permit| granted.iter().any(|(applies, permit)| *applies && *permit == wanted);
+    let is_granted = |permit: Permit| granted.iter().any(|(applies, granted)| *applies && *granted == permit);
     if is_granted(Permit::Yes) || (by.force && is_granted(Permit::WithForce)) {
         return Ok(());
     }

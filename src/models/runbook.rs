@@ -202,9 +202,7 @@ fn review_behind(messages: &[Arc<ChatMessage>], id: &str) -> Option<Review> {
 fn verdict(refusal: &str) -> String {
     let (sentence, shows) = refusal.split_once('\n').unwrap_or((refusal, ""));
     let sentence = sentence.split("; task #").next().unwrap_or(sentence);
-    format!("{}\n{}", failure_summary::in_third_person_for_others(sentence), failure_summary::bounded(shows))
-        .trim_end()
-        .to_owned()
+    format!("{}\n{}", failure_summary::headline(sentence), failure_summary::bounded(shows)).trim_end().to_owned()
 }
 
 /// The languages of fenced blocks that are run.
@@ -347,7 +345,7 @@ mod tests {
         let printed = format!("{printed}error: boom at line 7");
         let reason = reported("```sh\nx\n```", &[(&format!("{printed}\n[exit status 3]"), true)]);
         assert_eq!(reason, format!("block 1 of 1: exit status 3\n{printed}"));
-        assert_eq!(failure_summary::short(&reason), "block 1 of 1: exit status 3: error: boom at line 7");
+        assert_eq!(failure_summary::summary_of(&reason), "block 1 of 1: exit status 3: error: boom at line 7");
         let conflict = "your work is not merged: your branch and main conflict in a.py. Merge main into your branch, and report again; task #7 stays in progress (failure 1 of 3).\ndiff --git a/a.py b/a.py\n";
         let reason = reported("```sh\nx\n```", &[("", false), (&format!("{conflict}{}", "+x\n".repeat(900)), true)]);
         assert!(
@@ -357,7 +355,7 @@ mod tests {
         let refusal =
             "verify `x` failed: exit status 1; task #7 stays in progress (failure 1 of 3).\none\nerror: it is not so";
         let reason = reported("```sh\nx\n```", &[("", false), (refusal, true)]);
-        assert_eq!(failure_summary::short(&reason), "verify `x` failed: exit status 1: error: it is not so");
+        assert_eq!(failure_summary::summary_of(&reason), "verify `x` failed: exit status 1: error: it is not so");
     }
 
     #[test]

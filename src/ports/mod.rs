@@ -340,15 +340,8 @@ pub trait Requests: Send + Sync {
     /// Changes the responder; `None` if the request is not open.
     async fn reassign(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>>;
 
-    /// Binds an open request to another attempt and its requester.
-    async fn rebind_to_attempt(
-        &self,
-        id: &str,
-        kind: RequestKind,
-        from: &str,
-        attempt: u32,
-        at: UnixMs,
-    ) -> StoreResult<()>;
+    /// Binds an open review to another attempt, whose holder `from` then gets the answer.
+    async fn rebind_review(&self, id: &str, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()>;
 
     /// Withdraws an open request.
     async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()>;

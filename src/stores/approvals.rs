@@ -96,17 +96,10 @@ impl Requests for FileRequests {
         self.transaction(move |approvals| Ok(approvals.reassign(&id, kind, &to))).await
     }
 
-    async fn rebind_to_attempt(
-        &self,
-        id: &str,
-        kind: RequestKind,
-        from: &str,
-        attempt: u32,
-        at: UnixMs,
-    ) -> StoreResult<()> {
+    async fn rebind_review(&self, id: &str, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
         let (id, from) = (id.to_owned(), from.to_owned());
         self.transaction(move |approvals| {
-            approvals.rebind_to_attempt(&id, kind, &from, attempt, at);
+            approvals.rebind_review(&id, &from, attempt, at);
             Ok(())
         })
         .await
@@ -150,15 +143,8 @@ impl Requests for MemoryRequests {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).reassign(id, kind, to))
     }
 
-    async fn rebind_to_attempt(
-        &self,
-        id: &str,
-        kind: RequestKind,
-        from: &str,
-        attempt: u32,
-        at: UnixMs,
-    ) -> StoreResult<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).rebind_to_attempt(id, kind, from, attempt, at);
+    async fn rebind_review(&self, id: &str, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).rebind_review(id, from, attempt, at);
         Ok(())
     }
 

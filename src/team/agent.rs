@@ -23,7 +23,7 @@ use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
 use crate::domain::phase::{ClaimRef, PhaseEvent};
-use crate::domain::prompt::{Identity, identity_block, inbox_block};
+use crate::domain::prompt::{AgentProfile, identity_block, inbox_block};
 use crate::domain::task::{Task, TaskId};
 use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Role};
@@ -141,7 +141,7 @@ pub struct Agent {
     pub(super) cut_in_a_row: u32,
     /// A warning about the provider's impossible usage report was given.
     pub(super) has_warned_of_misreport: AtomicBool,
-    identity: Option<String>,
+    identity_block: Option<String>,
     /// The mailbox does not know yet that the transcript has the last mail.
     has_unsettled_mail: bool,
 }
@@ -175,7 +175,7 @@ impl Agent {
         conversation.steps().clone_into(&mut parts.context.todos.lock().unwrap_or_else(PoisonError::into_inner));
         let is_lead = parts.context.is_lead;
         let instructions = if is_lead { &shared.prompts.lead } else { &shared.prompts.teammate };
-        let identity = Identity { name, role: &parts.spec.role, team: shared.team.as_str() };
+        let profile = AgentProfile { name, role: &parts.spec.role, team: shared.team.as_str() };
         let mut rules = String::new();
         if shared.isolation.is_some() && !is_lead {
             rules.push_str(&format!("\n{ABOUT_ISOLATION}\n"));
@@ -185,7 +185,7 @@ impl Agent {
         }
         let system = format!(
             "{}, at {}.\n\n{}\n{rules}One WORK phase has at most {} turns.\n\n{}",
-            identity.line(),
+            profile.introduction(),
             shared.workspace.display(),
             instructions.trim(),
             shared.limits.turns_max,
@@ -196,7 +196,7 @@ impl Agent {
             fixed_prompt: FixedPrompt::of(&system, &parts.tool_specs),
             window_learned: None,
             system: system.trim_end().into(),
-            identity: None,
+            identity_block: None,
             has_unsettled_mail: false,
             compactions_in_a_row: 0,
             has_warned_of_text_call: false,
@@ -246,27 +246,27 @@ impl Agent {
         }
     }
 
-    /// Renders the identity again at the next request.
-    pub fn forget_identity(&mut self) {
-        self.identity = None;
+    /// Renders the identity block again at the next request.
+    pub fn forget_identity_block(&mut self) {
+        self.identity_block = None;
     }
 
     /// Returns the identity block, from the roster and the board. It stays the same while the context is long, so that requests
     /// keep a common beginning.
-    pub(super) async fn identity(&mut self) -> String {
-        if let Some(identity) = &self.identity
+    pub(super) async fn identity_block(&mut self) -> String {
+        if let Some(block) = &self.identity_block
             && !self.conversation.is_short()
         {
-            return identity.clone();
+            return block.clone();
         }
         let roster = self.shared.stores.roster.read().await.unwrap_or_default();
         let task = match self.task() {
             Some(id) => self.shared.stores.board.get(id).await.ok(),
             None => None,
         };
-        let identity = Identity { name: self.name(), role: &self.spec.role, team: self.shared.team.as_str() };
-        let text = identity_block(identity, &roster, task.as_ref(), self.worktree_note().as_deref());
-        self.identity = Some(text.clone());
+        let profile = AgentProfile { name: self.name(), role: &self.spec.role, team: self.shared.team.as_str() };
+        let text = identity_block(profile, &roster, task.as_ref(), self.worktree_note().as_deref());
+        self.identity_block = Some(text.clone());
         text
     }
 
@@ -374,7 +374,7 @@ impl Agent {
     pub(super) async fn reset_conversation(&mut self) -> Result<(), AgentError> {
         if !self.conversation.is_empty() {
             self.conversation.compact(String::new()).await?;
-            self.forget_identity();
+            self.forget_identity_block();
         }
         Ok(())
     }

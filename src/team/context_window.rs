@@ -63,34 +63,34 @@ impl Agent {
         if self.conversation.is_short() {
             return false;
         }
-        let identity = self.identity().await;
-        self.conversation.size().upper_bound(self.frame_bytes(&identity)) >= at
-            && self.count_context(&identity).await >= at
+        let identity_block = self.identity_block().await;
+        self.conversation.size().upper_bound(self.frame_bytes(&identity_block)) >= at
+            && self.count_context(&identity_block).await >= at
     }
 
     /// Returns the most that a request with this context and `more_bytes` after it can use.
-    pub(super) async fn max_usage(&mut self, identity: &str, more_bytes: usize) -> Usage {
+    pub(super) async fn max_usage(&mut self, identity_block: &str, more_bytes: usize) -> Usage {
         let input_tokens = if self.shared.budget.has_limit() && self.is_llm() {
-            self.count_context(identity).await + more_bytes as u64
+            self.count_context(identity_block).await + more_bytes as u64
         } else {
             // No budget limits it, so a rough value is enough.
-            self.conversation.size().estimate_from_bytes(self.frame_bytes(identity))
+            self.conversation.size().estimate_from_bytes(self.frame_bytes(identity_block))
         };
         Usage { input_tokens, output_tokens: u64::from(self.output_tokens_max()), ..Usage::default() }
     }
 
-    fn frame_bytes(&self, identity: &str) -> u64 {
-        self.fixed_prompt.bytes + (identity.len() + self.conversation.summary().map_or(0, str::len)) as u64
+    fn frame_bytes(&self, identity_block: &str) -> u64 {
+        self.fixed_prompt.bytes + (identity_block.len() + self.conversation.summary().map_or(0, str::len)) as u64
     }
 
     /// Estimates the context's size in tokens. Counts the uncounted messages, on a blocking thread if the runtime has several
     /// threads.
-    async fn count_context(&mut self, identity: &str) -> u64 {
+    async fn count_context(&mut self, identity_block: &str) -> u64 {
         let uncounted = self.conversation.uncounted();
         let needs_frame = self.conversation.size().needs_fixed_prompt();
         let frame = (needs_frame && self.fixed_prompt.tokens.is_none()).then(|| Arc::clone(&self.system));
         let (count, tools) = (self.shared.count_tokens, Arc::clone(&self.tool_specs));
-        let around = needs_frame.then(|| format!("{identity}{}", self.conversation.summary().unwrap_or("")));
+        let around = needs_frame.then(|| format!("{identity_block}{}", self.conversation.summary().unwrap_or("")));
         let count_all = move || {
             let messages: Vec<(usize, u64)> =
                 uncounted.iter().map(|(place, message)| (*place, count_message(count, message))).collect();

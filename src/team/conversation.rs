@@ -10,7 +10,7 @@ use super::token_estimate::ContextSize;
 use crate::domain::prompt::{Context, asks_for_answer, last_todo_list, summary_block};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
+use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 
 /// Up to this many messages, the identity block is rendered again before each request.
@@ -67,7 +67,7 @@ impl Conversation {
             name: name.to_owned(),
             transcripts,
             clock,
-            delivered: Context::delivered(&records).map(str::to_owned).collect(),
+            delivered: Context::delivered_keys(&records).map(str::to_owned).collect(),
             // Its last writer may have been killed before the sync.
             needs_sync: true,
             summary: context.summary,
@@ -104,11 +104,11 @@ impl Conversation {
     /// Records a message and adds it to the context. The record survives the death of the process. It survives a power cut after
     /// [`Self::persisted_keys`].
     pub async fn record(&mut self, message: MessageRecord) -> StoreResult<()> {
-        let record = Record { at: self.clock.now(), entry: Entry::Message(message) };
+        let record = Record { at: self.clock.now(), entry: TranscriptEntry::Message(message) };
         self.transcripts.append(&self.name, std::slice::from_ref(&record), false).await?;
         self.records += 1;
         self.note(&record.entry);
-        if let Entry::Message(message) = record.entry {
+        if let TranscriptEntry::Message(message) = record.entry {
             self.needs_sync |= !message.delivered.is_empty();
             self.delivered.extend(message.delivered.iter().cloned());
             self.add(&message);
@@ -116,8 +116,8 @@ impl Conversation {
         Ok(())
     }
 
-    fn note(&mut self, entry: &Entry) {
-        let Entry::Message(message) = entry else { return };
+    fn note(&mut self, entry: &TranscriptEntry) {
+        let TranscriptEntry::Message(message) = entry else { return };
         if message.role == Role::Assistant {
             self.is_answer_due = false;
             self.has_answered = true;
@@ -146,7 +146,8 @@ impl Conversation {
     /// Replaces the context by a summary. Returns the number of records before it.
     pub async fn compact(&mut self, summary: String) -> StoreResult<u64> {
         let covers = self.records;
-        let record = Record { at: self.clock.now(), entry: Entry::Compaction { summary: summary.clone(), covers } };
+        let record =
+            Record { at: self.clock.now(), entry: TranscriptEntry::Compaction { summary: summary.clone(), covers } };
         self.transcripts.append(&self.name, &[record], false).await?;
         self.records += 1;
         self.messages.clear();
@@ -171,8 +172,8 @@ impl Conversation {
 
     /// Returns the messages of a request: identity block, summary, then the messages since.
     #[must_use]
-    pub fn messages(&self, identity: &str) -> Arc<[Arc<ChatMessage>]> {
-        let mut first = vec![Block::text(identity)];
+    pub fn messages(&self, identity_block: &str) -> Arc<[Arc<ChatMessage>]> {
+        let mut first = vec![Block::text(identity_block)];
         first.extend(self.summary.as_ref().map(|summary| Block::text(summary_block(summary))));
         let mut rest = self.messages.as_slice();
         if let Some((head, tail)) = rest.split_first()
@@ -305,7 +306,7 @@ impl Conversation {
 fn last_task(records: &[Record]) -> Option<(TaskId, UnixMs)> {
     let mut worked_on: Option<(TaskId, UnixMs)> = None;
     for record in records {
-        if let Entry::Message(MessageRecord { task: Some(task), .. }) = &record.entry
+        if let TranscriptEntry::Message(MessageRecord { task: Some(task), .. }) = &record.entry
             && worked_on.is_none_or(|(on, _)| on != *task)
         {
             worked_on = Some((*task, record.at));

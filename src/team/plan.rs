@@ -49,7 +49,7 @@ pub async fn import(board: &dyn Board, by: &Actor, tasks: Vec<NewTask>) -> Store
             let after: Vec<TaskId> = new.blocked_by_new.iter().filter_map(|index| ids.get(*index).copied()).collect();
             let Some(task) = view.tasks.get(id) else { continue };
             match plan_update(task, new, &after, view.as_ref()) {
-                PlanUpdate::Same => {}
+                PlanUpdate::Unchanged => {}
                 PlanUpdate::Update(edit) => updates.push((new, *id, *edit)),
                 PlanUpdate::Keep(kept) => import.differences.push(differs(new, *id, kept.reason(), kept.hint(*id))),
             }

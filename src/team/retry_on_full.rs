@@ -315,15 +315,8 @@ impl Requests for Retrying<dyn Requests> {
     async fn reassign(&self, id: &str, kind: RequestKind, to: &str) -> StoreResult<Option<Request>> {
         self.retry.retry(|| self.inner.reassign(id, kind, to)).await
     }
-    async fn rebind_to_attempt(
-        &self,
-        id: &str,
-        kind: RequestKind,
-        from: &str,
-        attempt: u32,
-        at: UnixMs,
-    ) -> StoreResult<()> {
-        self.retry.retry(|| self.inner.rebind_to_attempt(id, kind, from, attempt, at)).await
+    async fn rebind_review(&self, id: &str, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
+        self.retry.retry(|| self.inner.rebind_review(id, from, attempt, at)).await
     }
     async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
         self.retry.retry(|| self.inner.withdraw(id, kind, reason, at)).await

@@ -48,7 +48,7 @@ impl DoneWhenResult {
         let text = if self.is_met {
             self.text.lines().next().unwrap_or("").to_owned()
         } else {
-            failure_summary::short(&self.text)
+            failure_summary::summary_of(&self.text)
         };
         text.trim_end_matches('.').to_owned()
     }
@@ -123,7 +123,7 @@ impl Session {
 
     /// Returns true if the lead was not given the goal yet.
     #[must_use]
-    pub fn goal_unplanned(&self) -> bool {
+    pub fn has_unplanned_goal(&self) -> bool {
         self.goal.is_some()
     }
 
@@ -359,7 +359,7 @@ impl Lead {
             return Some(format!("No teammate can work ({}).", members_by_reason(&unusable)));
         }
         let lead = self.members.lead().filter(|lead| !lead.is_usable())?;
-        let was_planned = !self.session.goal_unplanned() && self.session.unanswered(lead).is_none();
+        let was_planned = !self.session.has_unplanned_goal() && self.session.unanswered(lead).is_none();
         if self.spec.goal.is_some() && !was_planned {
             Some(format!("The lead cannot work ({}).", members_by_reason(&[lead])))
         } else {
@@ -443,7 +443,7 @@ pub fn runbook_summary(view: &BoardView, tally: TaskCounts, check_result: Option
 fn failures(view: &BoardView) -> String {
     let failed = view.tasks.values().filter(|task| task.status == TaskStatus::Failed);
     let sentence = |task: &Arc<Task>| {
-        let reason = failure_summary::short(task.result.as_ref().map_or("", |result| result.summary.as_str()));
+        let reason = failure_summary::summary_of(task.result.as_ref().map_or("", |result| result.summary.as_str()));
         format!(" {} ({}) failed: {}.", task.id, task.subject, reason.trim_end_matches('.'))
     };
     failed.take(NAMED_MAX).map(sentence).collect()

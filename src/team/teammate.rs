@@ -228,10 +228,10 @@ impl Teammate {
             Effect::RunTurn => return self.run_turn().await,
             Effect::ReadInbox => return self.read_inbox().await,
             Effect::ClaimNext => return self.claim_next().await,
-            Effect::InjectIdentity => self.agent.forget_identity(),
+            Effect::RenderIdentity => self.agent.forget_identity_block(),
             Effect::Remind => self.remind().await?,
             Effect::TellClaimLost => self.notify_claim_lost().await?,
-            Effect::Release { held, reason: because } => self.release(held, because).await?,
+            Effect::Release { claim, reason } => self.release(claim, reason).await?,
             Effect::BackOff | Effect::Exit => {}
             Effect::Report => self.report(),
         }

@@ -16,8 +16,8 @@ use super::retry::RequestFailure;
 use super::worktree::WorktreeSetup;
 use crate::domain::event::EventKind;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
-use crate::domain::prompt::summary_with_steps;
-use crate::domain::text_tool_call::{Callable, contains_tool_call};
+use crate::domain::prompt::summary_with_todo_list;
+use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
 use crate::tools::{Tool, ToolEffect, ToolError, ToolOutput};
@@ -107,9 +107,9 @@ impl Agent {
 
     /// Sends the context to the model.
     async fn ask(&mut self) -> Result<ModelResponse, RequestFailure> {
-        let identity = self.identity().await;
-        let messages = self.conversation.messages(&identity);
-        let most = self.max_usage(&identity, 0).await;
+        let identity_block = self.identity_block().await;
+        let messages = self.conversation.messages(&identity_block);
+        let most = self.max_usage(&identity_block, 0).await;
         self.send(messages, RequestPurpose::Turn, most).await
     }
 
@@ -225,7 +225,7 @@ impl Agent {
 
     /// Tells a model once that its call written as text was not made. Returns true if it was told now, and should continue.
     async fn warn_of_text_call(&mut self, text: &str) -> Result<bool, AgentError> {
-        if self.has_warned_of_text_call || !contains_tool_call(text, &callables(&self.tool_specs)) {
+        if self.has_warned_of_text_call || !contains_tool_call(text, &tool_signatures(&self.tool_specs)) {
             return Ok(false);
         }
         self.has_warned_of_text_call = true;
@@ -398,8 +398,8 @@ impl Agent {
             Err(failure) => return Ok(Some(outcome_of(failure))),
         };
         let steps = self.context.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let covers = self.conversation.compact(summary_with_steps(summary, &steps)).await?;
-        self.forget_identity();
+        let covers = self.conversation.compact(summary_with_todo_list(summary, &steps)).await?;
+        self.forget_identity_block();
         self.shared.events.fact(EventKind::Compacted { teammate: self.name().to_owned(), covers });
         Ok(None)
     }
@@ -423,15 +423,15 @@ impl Agent {
     }
 
     async fn summarise(&mut self) -> Result<String, RequestFailure> {
-        let identity = self.identity().await;
-        let mut messages = self.conversation.messages(&identity).to_vec();
+        let identity_block = self.identity_block().await;
+        let mut messages = self.conversation.messages(&identity_block).to_vec();
         let ask = Block::text(self.shared.prompts.compact.clone());
         match messages.last_mut() {
             Some(last) if last.role == Role::User => Arc::make_mut(last).content.push(ask),
             _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![ask] })),
         }
         let messages: Arc<[Arc<ChatMessage>]> = messages.into();
-        let most = self.max_usage(&identity, self.shared.prompts.compact.len()).await;
+        let most = self.max_usage(&identity_block, self.shared.prompts.compact.len()).await;
         let mut summary = None;
         for purpose in [RequestPurpose::Summary, RequestPurpose::SummaryWithoutTools] {
             let response = self.send(Arc::clone(&messages), purpose, most).await?;
@@ -456,13 +456,13 @@ fn call_of(block: Block) -> Option<Call> {
     }
 }
 
-fn callables(tools: &[ToolSpec]) -> Vec<Callable<'_>> {
-    let mut callables = Vec::new();
+fn tool_signatures(tools: &[ToolSpec]) -> Vec<ToolSignature<'_>> {
+    let mut signatures = Vec::new();
     for tool in tools {
         let arguments = tool.input_schema["properties"].as_object().into_iter().flat_map(|all| all.keys());
-        callables.push(Callable { name: &tool.name, arguments: arguments.map(String::as_str).collect() });
+        signatures.push(ToolSignature { name: &tool.name, arguments: arguments.map(String::as_str).collect() });
     }
-    callables
+    signatures
 }
 
 fn outcome_of(failure: RequestFailure) -> TurnOutcome {

@@ -130,7 +130,7 @@ impl Agent {
         }
         let WorktreeService { repository, merge_queue: queue, .. } = isolation;
         self.set_working_dir(Some(Arc::new(TaskWorktree { repository, queue, worktree, assignment })));
-        self.forget_identity();
+        self.forget_identity_block();
         Ok(WorktreeSetup::Ready)
     }
 

@@ -24,7 +24,7 @@ impl TypedTool for ClaimTask {
         let claim = *context.claim.borrow();
         if let Some((task, _)) = claim {
             return Err(ToolError::Recoverable(format!(
-                "you hold task {task}; report it first with `task_update` (completed, failed, or pending to release it)"
+                "a member holds one task at a time: first report task {task} with `task_update` (completed, failed, or pending to release it)"
             )));
         }
         let claimant = Claimant {

@@ -155,7 +155,7 @@ impl CommandOutcome {
     /// The failure in one bounded line.
     #[must_use]
     pub fn headline(&self) -> String {
-        failure_summary::short(&self.report())
+        failure_summary::summary_of(&self.report())
     }
 
     /// The output, and below it the end of the command.
@@ -247,7 +247,7 @@ async fn claim_end(claim: &mut watch::Receiver<CommandClaim>, held: CommandClaim
 
 pub(super) fn claim_lost(held: CommandClaim) -> String {
     let of = held.map(|(task, attempt)| format!(" of task {task} (attempt {attempt})")).unwrap_or_default();
-    format!("your claim{of} was lost, and all its commands were ended. Stop working on it.")
+    format!("the claim{of} was lost, and all its commands were ended. Stop working on it.")
 }
 
 /// A command under its guard. Dropping it closes `guard_stdin`, which ends the command.

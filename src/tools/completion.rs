@@ -65,7 +65,7 @@ impl TaskWorktree {
     /// Commits all changes and returns the commit. The inner error is a problem of this worktree, for the model.
     pub(super) async fn commit(&self, summary: &str) -> Result<Result<String, String>, ToolError> {
         match self.repository.commit(&self.worktree, &self.assignment, summary).await {
-            Err(error) if !error.is_general() => Ok(Err(format!("your worktree cannot be committed: {error}"))),
+            Err(error) if !error.is_general() => Ok(Err(format!("the worktree cannot be committed: {error}"))),
             committed => committed.map_err(fatal),
         }
     }
@@ -108,7 +108,7 @@ pub(super) enum CompletionOutcome {
     VerifyFailed {
         /// The outcome of the command.
         outcome: CommandOutcome,
-        /// The place of the run, such as " on your work merged into main". Empty for the place of the work.
+        /// The place of the run, such as " on the work merged into main". Empty for the place of the work.
         location: String,
     },
 }
@@ -164,7 +164,7 @@ pub(super) async fn merge_and_verify(
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let reason = match &outcome {
         Ok(CompletionOutcome::Done { .. }) => None,
-        Ok(CompletionOutcome::Refused(reason)) => Some(failure_summary::in_third_person_for_others(reason)),
+        Ok(CompletionOutcome::Refused(reason)) => Some(failure_summary::headline(reason)),
         Ok(CompletionOutcome::VerifyFailed { outcome, .. }) => Some(outcome.headline()),
         Err(error) => Some(error.headline()),
     };
@@ -195,7 +195,7 @@ async fn merge_in_queue(
             if !outcome.is_success() {
                 return Ok(CompletionOutcome::VerifyFailed {
                     outcome,
-                    location: format!(" on your work merged into {}", worktree.into),
+                    location: format!(" on the work merged into {}", worktree.into),
                 });
             }
             verified = Some(outcome.verified(command));
@@ -231,7 +231,7 @@ async fn nothing_to_merge(
         let outcome = verify::run_as(command, context, &command_context(task_worktree, &merge, context).await?).await?;
         if !outcome.is_success() {
             let place = format!(
-                " on {into}, which has all commits of your branch: your worktree has no other changes for git (see git status --ignored)"
+                " on {into}, which has all commits of the task branch: the worktree has no other changes for git (see git status --ignored)"
             );
             return Ok(CompletionOutcome::VerifyFailed { outcome, location: place });
         }

@@ -31,7 +31,9 @@ pub(super) async fn send(context: &ToolContext, to: &str, message: Message) -> R
 fn recipient(context: &ToolContext, to: &str) -> Result<String, ToolError> {
     let to = to.trim().trim_start_matches('@');
     if context.name.is_same(to) {
-        return Err(ToolError::Recoverable("you cannot send a message to yourself; use `todo` for notes".to_owned()));
+        return Err(ToolError::Recoverable(
+            "a member cannot send a message to itself; use `todo` for notes".to_owned(),
+        ));
     }
     if to.eq_ignore_ascii_case(ALL) {
         let hint = if context.is_lead { "use `broadcast`" } else { "send to each member by name, or to `lead`" };

@@ -139,7 +139,7 @@ impl ToolError {
     /// The error in one bounded line, for others than the caller.
     #[must_use]
     pub fn headline(&self) -> String {
-        failure_summary::in_third_person_for_others(&self.to_string())
+        failure_summary::headline(&self.to_string())
     }
 }
 
@@ -247,9 +247,9 @@ impl ReadOnly {
     #[must_use]
     pub fn explanation(self) -> &'static str {
         match self {
-            Self::NoTask => "you can write files only in the worktree of a task: claim a task with `claim_task`",
+            Self::NoTask => "files can be written only in the worktree of a task: claim a task with `claim_task`",
             Self::NoPlan => {
-                "the workspace is read-only until your plan is approved: claim a task, read the files, submit a plan with `plan_approval`, and end your turn"
+                "the workspace is read-only until the plan is approved: claim a task, read the files, submit a plan with `plan_approval`, and end your turn"
             }
         }
     }

@@ -36,7 +36,7 @@ impl TypedTool for ShutdownRequest {
         };
         if let Some(open) = open_request(context, teammate.as_str()).await? {
             return Err(ToolError::Recoverable(format!(
-                "you have already asked {teammate}; request {open} waits for its answer"
+                "{teammate} was already asked to stop; request {open} waits for its answer"
             )));
         }
         let request = message(context, MessageType::ShutdownRequest, "Please shut down gracefully.");

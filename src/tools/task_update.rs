@@ -14,7 +14,7 @@ use super::review::{self, ReviewRequest, ReviewStatus};
 use super::task_create::{actor, checked_description, checked_subject};
 use super::verify::{VERIFY_FAILURES_MAX, VerifyFailureCounter};
 use super::{ReadOnly, TaskWorktree, ToolContext, ToolEffect, ToolError, ToolOutput};
-use crate::domain::approval::{REVIEW_REJECTED_IT, RequestKind, ReviewSubject, WAITS_FOR_REVIEW};
+use crate::domain::approval::{REVIEW_REJECTED_IT, ReviewSubject, WAITS_FOR_REVIEW};
 use crate::domain::event::EventKind;
 use crate::domain::failure_summary;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
@@ -77,7 +77,7 @@ impl TypedTool for TaskUpdate {
             Some("pending") => self.reset(&call, context).await,
             Some("deleted") => delete(&call, context).await,
             Some(_) => Err(ToolError::Recoverable(
-                "you cannot set `in_progress`: use `claim_task` to claim the task".to_owned(),
+                "`in_progress` cannot be set: use `claim_task` to claim the task".to_owned(),
             )),
             None => Ok(ToolOutput::default()),
         }?;
@@ -213,12 +213,12 @@ impl TaskUpdate {
                     // Another holder may have asked in an earlier attempt. The answer goes to the holder of this one.
                     let (requests, now) = (&context.stores.requests, context.clock.now());
                     let name = context.name.as_str();
-                    requests.rebind_to_attempt(&id, RequestKind::Review, name, task.attempt, now).await?;
+                    requests.rebind_review(&id, name, task.attempt, now).await?;
                 }
                 return waits(&id, &to);
             }
             ReviewStatus::Rejected(words) => {
-                let text = format!("the review rejected this work, and you have changed nothing since: {words}");
+                let text = format!("the review rejected this work, and nothing has changed since: {words}");
                 return Err(ToolError::Recoverable(text));
             }
             ReviewStatus::Abandoned(words) => {
@@ -358,22 +358,22 @@ impl VerifyFailure {
         if let Some((end, _)) = command.char_indices().nth(COMMAND_CHARS_MAX) {
             command.replace_range(end.., "…");
         }
-        let (ending, what) = (outcome.ending_text(), format!("verify `{command}` failed{place}"));
+        let (ending, message) = (outcome.ending_text(), format!("verify `{command}` failed{place}"));
         Self {
             outcome: "verify failed",
-            sentence: format!("{what}: {ending}"),
-            message: failure_summary::in_third_person(&what),
+            sentence: format!("{message}: {ending}"),
+            message,
             ending: Some(ending),
             evidence: outcome.output.clone(),
         }
     }
 
     fn unmerged(reason: String) -> Self {
-        Self::of("the merge was refused", "your work is not merged", reason)
+        Self::of("the merge was refused", "the work is not merged", reason)
     }
 
     fn uncommitted(reason: String) -> Self {
-        Self::of("the commit was refused", "your work is not completed", reason)
+        Self::of("the commit was refused", "the work is not completed", reason)
     }
 
     /// Splits `reason`: its first line is the problem, the rest is the evidence.
@@ -382,7 +382,7 @@ impl VerifyFailure {
         let sentence = format!("{sentence}: {}", first.trim_end_matches('.'));
         Self {
             outcome,
-            message: failure_summary::without_prefix(&sentence),
+            message: failure_summary::first_sentence(&sentence),
             sentence,
             ending: None,
             evidence: rest.to_owned(),

@@ -117,11 +117,11 @@ pub fn event_text(event: &Event, after: &Replay, began: UnixMs, columns: usize) 
 
 fn raw_event(event: &Event, began: UnixMs, columns: usize) -> String {
     let text = match &event.kind {
-        EventKind::Board { tasks, anew: true, rest, .. } if *rest == 0 => {
+        EventKind::Board { tasks, is_full_board: true, tasks_to_follow: 0, .. } => {
             format!("snapshot of the board: {}", count(tasks.len(), "task"))
         }
         EventKind::Board { tasks, .. } => format!("part of a snapshot of the board: {}", count(tasks.len(), "task")),
-        EventKind::Team { anew: Some(_), .. } => "snapshot of the team".to_owned(),
+        EventKind::Team { full_team: Some(_), .. } => "snapshot of the team".to_owned(),
         fact => fields(fact),
     };
     let line = format!("{}  {}", elapsed(event.at.since(began)), one_line(&text));
@@ -278,15 +278,20 @@ mod tests {
             EventKind::TeamStarted { team: "crew".into(), members: vec![alice.clone(), bob.clone()] },
             EventKind::Board {
                 tasks: vec![Arc::new(TaskSnapshot::new(TaskId(1), "Count"))],
-                spoiled: None,
-                anew: true,
-                rest: 0,
+                invalid_files: None,
+                is_full_board: true,
+                tasks_to_follow: 0,
             },
             EventKind::TeammateSpawned { teammate: alice.clone(), role: "coder".into() },
             EventKind::TeammateSpawned { teammate: bob, role: "artist".into() },
             EventKind::ModeChanged { desired: Mode::RunOnce, current: Mode::Pause, note: String::new() },
             EventKind::TaskCreated { task: TaskId(2), subject: "Draw them".into(), by: "lead".into() },
-            EventKind::Board { tasks: vec![Arc::new(waiting)], spoiled: None, anew: false, rest: 0 },
+            EventKind::Board {
+                tasks: vec![Arc::new(waiting)],
+                invalid_files: None,
+                is_full_board: false,
+                tasks_to_follow: 0,
+            },
             EventKind::TaskClaimed { task: TaskId(1), attempt: 1, teammate: alice.clone() },
             phase("alice", "work", Some(TaskId(1))),
             EventKind::TurnStarted { teammate: alice.clone(), task: Some(TaskId(1)) },

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::domain::failure_summary::short;
+use crate::domain::failure_summary::summary_of;
 use crate::domain::time::UnixMs;
 pub use crate::domain::units::{bytes, duration};
 
@@ -216,7 +216,7 @@ pub fn first_line(text: &str) -> String {
 /// Returns the reason of a failure in one line.
 #[must_use]
 pub fn reason(text: &str) -> String {
-    one_line(&short(text))
+    one_line(&summary_of(text))
 }
 
 /// Returns a time relative to `now`: `12 s ago`, `in 5 s`. Times in the future are rounded up to seconds: a lease of 2 s that

@@ -22,7 +22,7 @@ use brigade::domain::records::{MemberStatus, RosterMember, WorkerRecord, Worktre
 use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
 use brigade::domain::tags::{escape_tags, unescape_tags};
 use brigade::domain::task::{Task, TaskId, TaskStatus};
-use brigade::domain::text_tool_call::{Callable, contains_tool_call};
+use brigade::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::Record;
 use brigade::models::anthropic::assembly::MessageAssembler;
@@ -342,8 +342,8 @@ fn error_of_model(bytes: &[u8]) {
 
 fn written_call(bytes: &[u8]) {
     let tools = [
-        Callable { name: "bash", arguments: vec!["command", "timeout"] },
-        Callable { name: "task_update", arguments: vec!["task_id", "status"] },
+        ToolSignature { name: "bash", arguments: vec!["command", "timeout"] },
+        ToolSignature { name: "task_update", arguments: vec!["task_id", "status"] },
     ];
     let _ = contains_tool_call(&text(bytes), &tools);
 }

@@ -125,7 +125,7 @@ async fn rebase_dropping_merged_lines_needs_trailer() {
     edit(&first.root, "f.txt", |text| text.replace("of the second\n", ""));
     repo.commit(1, &first).await;
     let refused = repo.refused(1, &first).await;
-    assert!(refused.contains("others added since you started") && refused.contains("of the second"), "{refused}");
+    assert!(refused.contains("others added since it was created") && refused.contains("of the second"), "{refused}");
     at(&["commit", "-q", "--amend", "--no-edit", "--trailer", "Brigade-Drops: it was wrong"]);
     assert_eq!(repo.merged(1, &first).await, None);
     assert!(repo.on_main("f.txt").contains("of the first"));

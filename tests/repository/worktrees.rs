@@ -279,7 +279,7 @@ async fn checked_out_branch_of_others_is_not_merged() {
     ] {
         git(&worktree.root, looked_at);
         let refused = repo.repository.commit(&worktree, &task(3), "").await.unwrap().unwrap_err();
-        assert!(refused.contains("your work belongs on brigade/crew/task-3"), "{looked_at:?}: {refused}");
+        assert!(refused.contains("the work belongs on brigade/crew/task-3"), "{looked_at:?}: {refused}");
     }
     commit_as_teammate(&worktree.root, "alice", &["--allow-empty", "-m", "On top of it"]);
     assert!(repo.repository.commit(&worktree, &task(3), "").await.unwrap().is_err());

@@ -9,7 +9,7 @@ use brigade::domain::name::LEAD;
 use brigade::domain::state::{Mode, SharedState};
 use brigade::domain::task::{Task, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Entry, Record};
+use brigade::domain::transcript::{Block, Record, TranscriptEntry};
 use brigade::domain::transition::Change;
 use brigade::ports::ModelRequest;
 use brigade::stores::fs::FileSystem;
@@ -387,7 +387,7 @@ impl Invariants {
         let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n') else { return };
         delivered.offset += end as u64 + 1;
         for line in bytes[..=end].split(|byte| *byte == b'\n') {
-            if let Ok(Record { entry: Entry::Message(message), .. }) = Record::parse(line) {
+            if let Ok(Record { entry: TranscriptEntry::Message(message), .. }) = Record::parse(line) {
                 for key in message.delivered {
                     if delivered.keys.contains(&key) {
                         self.violations.push(format!("mail arrives once: {name} was delivered {key} twice"));

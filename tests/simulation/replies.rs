@@ -121,7 +121,7 @@ pub fn calm_reply(models: &ScriptedModels, request: &ModelRequest) -> Vec<Block>
         };
         return blocks(open.iter().map(approved).collect(), "Done.");
     }
-    let is_write_refused = |block: &Block| matches!(block, Block::ToolResult { content, .. } if content.contains("until your plan is approved"));
+    let is_write_refused = |block: &Block| matches!(block, Block::ToolResult { content, .. } if content.contains("until the plan is approved"));
     let is_due = |text: &&str| {
         ["<auto-claimed>", "You still hold"].iter().any(|start| text.starts_with(start))
             || (text.starts_with("<inbox>") && text.contains("(approve: "))

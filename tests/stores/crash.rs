@@ -12,7 +12,7 @@ use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::Name;
 use brigade::domain::state::{Expected, Mode, SetDesired, SharedState, StateUpdate};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
+use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::ports::{Mailbox, StateStore, StoreResult, Transcripts};
 use brigade::stores::file::Durability;
 use brigade::stores::file::exchange_file::ExchangeFile;
@@ -68,7 +68,9 @@ impl TestProcess {
             let blocks = mail.iter().map(|delivery| Block::text(delivery.message.content.clone())).collect();
             let mut message = MessageRecord::new(Role::User, blocks);
             message.delivered = mail.into_iter().map(|delivery| delivery.key).collect();
-            self.transcripts.append("alice", &[Record { at: UnixMs(0), entry: Entry::Message(message) }], true).await?;
+            self.transcripts
+                .append("alice", &[Record { at: UnixMs(0), entry: TranscriptEntry::Message(message) }], true)
+                .await?;
         }
         self.mail.settle("alice", &self::delivered(&self.transcripts.load("alice").await?)).await
     }
@@ -88,7 +90,7 @@ impl TestProcess {
     async fn received(&self) -> Vec<u32> {
         let mut received = Vec::new();
         for record in self.transcripts.load("alice").await.unwrap() {
-            if let Entry::Message(message) = record.entry {
+            if let TranscriptEntry::Message(message) = record.entry {
                 received.extend(message.content.iter().map(|block| match block {
                     Block::Text { text } => text.parse::<u32>().unwrap(),
                     other => panic!("{other:?}"),
@@ -101,8 +103,8 @@ impl TestProcess {
 
 fn delivered(records: &[Record]) -> HashSet<String> {
     let keys = records.iter().flat_map(|record| match &record.entry {
-        Entry::Message(message) => message.delivered.clone(),
-        Entry::Compaction { .. } => Vec::new(),
+        TranscriptEntry::Message(message) => message.delivered.clone(),
+        TranscriptEntry::Compaction { .. } => Vec::new(),
     });
     keys.collect()
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role, Usage};
+use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry, Usage};
 use brigade::ports::{StoreError, Transcripts};
 use brigade::stores::file::Durability;
 use brigade::stores::file::transcripts::{FileTranscripts, RECORD_BYTES_MAX};
@@ -16,11 +16,11 @@ use std::sync::Arc;
 use crate::support::{real, worlds};
 
 fn said(text: &str) -> Record {
-    Record { at: UnixMs(7), entry: Entry::Message(MessageRecord::new(Role::User, vec![Block::text(text)])) }
+    Record { at: UnixMs(7), entry: TranscriptEntry::Message(MessageRecord::new(Role::User, vec![Block::text(text)])) }
 }
 
 fn compaction(covers: u64) -> Record {
-    Record { at: UnixMs(8), entry: Entry::Compaction { summary: format!("{covers} said"), covers } }
+    Record { at: UnixMs(8), entry: TranscriptEntry::Compaction { summary: format!("{covers} said"), covers } }
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn transcript_of_ten_thousand_records_loads() {
 
 fn delivering(number: u64) -> Record {
     let mut record = said(&format!("turn {number}"));
-    if let Entry::Message(message) = &mut record.entry {
+    if let TranscriptEntry::Message(message) = &mut record.entry {
         message.delivered = vec![format!("m-{number}")];
         message.usage = Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() });
     }
@@ -163,18 +163,19 @@ fn delivering(number: u64) -> Record {
 /// The data that a resume needs: the records after the last compaction, all delivered mail, all tokens.
 fn needed(records: &[Record]) -> (Vec<Record>, Vec<String>, u64) {
     let covers = records.iter().rev().find_map(|record| match &record.entry {
-        Entry::Compaction { covers, .. } => Some(usize::try_from(*covers).unwrap()),
-        Entry::Message(_) => None,
+        TranscriptEntry::Compaction { covers, .. } => Some(usize::try_from(*covers).unwrap()),
+        TranscriptEntry::Message(_) => None,
     });
     let mut delivered = Vec::new();
     let mut tokens = 0;
     for record in records {
-        if let Entry::Message(message) = &record.entry {
+        if let TranscriptEntry::Message(message) = &record.entry {
             delivered.extend(message.delivered.clone());
             tokens += message.usage.unwrap_or_default().total();
         }
     }
-    let live = records[covers.unwrap_or(0)..].iter().filter(|record| matches!(record.entry, Entry::Message(_)));
+    let live =
+        records[covers.unwrap_or(0)..].iter().filter(|record| matches!(record.entry, TranscriptEntry::Message(_)));
     (live.cloned().collect(), delivered, tokens)
 }
 

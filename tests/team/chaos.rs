@@ -13,7 +13,7 @@ use brigade::domain::replay::Replay;
 use brigade::domain::state::{Mode, SetDesired, StateUpdate};
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Entry};
+use brigade::domain::transcript::{Block, TranscriptEntry};
 use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::{Claimant, Clock, ModelError, ModelRequest, StoreChange, Stores};
@@ -362,8 +362,8 @@ impl World {
         for (to, sent) in mail {
             let records = self.inner.transcripts.load(&to).await.unwrap();
             let delivered = records.iter().flat_map(|record| match &record.entry {
-                Entry::Message(message) => message.delivered.clone(),
-                Entry::Compaction { .. } => Vec::new(),
+                TranscriptEntry::Message(message) => message.delivered.clone(),
+                TranscriptEntry::Compaction { .. } => Vec::new(),
             });
             let mut arrived: Vec<String> = delivered.collect();
             let carried: std::collections::HashSet<String> = arrived.iter().cloned().collect();

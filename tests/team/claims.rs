@@ -7,7 +7,7 @@ use brigade::domain::prompt::claimed_block;
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
 use brigade::domain::task_error::TaskError;
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
+use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::ports::{Claimant, StoreError};
 use brigade::team::handle::TeamCommand;
@@ -129,7 +129,7 @@ async fn kill_mid_turn(harness: &TestTeam) {
         MessageRecord::new(Role::User, vec![Block::text(claimed_block(&task, None))]),
         MessageRecord::new(Role::Assistant, vec![asked]),
     ];
-    let records = records.map(|message| Record { at: UnixMs(1), entry: Entry::Message(message) });
+    let records = records.map(|message| Record { at: UnixMs(1), entry: TranscriptEntry::Message(message) });
     harness.stores.transcripts.append("alice", &records, true).await.unwrap();
 }
 

@@ -260,16 +260,9 @@ impl Requests for FaultyStore<dyn Requests> {
         self.0.fail().await?;
         self.1.reassign(id, kind, to).await
     }
-    async fn rebind_to_attempt(
-        &self,
-        id: &str,
-        kind: RequestKind,
-        from: &str,
-        attempt: u32,
-        at: UnixMs,
-    ) -> StoreResult<()> {
+    async fn rebind_review(&self, id: &str, from: &str, attempt: u32, at: UnixMs) -> StoreResult<()> {
         self.0.fail().await?;
-        self.1.rebind_to_attempt(id, kind, from, attempt, at).await
+        self.1.rebind_review(id, from, attempt, at).await
     }
     async fn withdraw(&self, id: &str, kind: RequestKind, reason: &str, at: UnixMs) -> StoreResult<()> {
         self.0.fail().await?;

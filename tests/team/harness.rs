@@ -19,7 +19,7 @@ use brigade::domain::snapshot::{MemberSnapshot, TaskSnapshot};
 use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate, TeammateReport};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Entry, Record, Role, Usage};
+use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry, Usage};
 use brigade::domain::transition::{Actor, ActorKind, Change};
 use brigade::models::runbook::Runbook;
 use brigade::ports::{
@@ -522,11 +522,11 @@ impl TestTeam {
     pub async fn transcript(&self, who: &str) -> Vec<String> {
         let records: Vec<Record> = self.stores.transcripts.load(who).await.unwrap();
         let lines = records.iter().flat_map(|record| match &record.entry {
-            Entry::Message(message) => {
+            TranscriptEntry::Message(message) => {
                 let who = if message.role == Role::User { "<" } else { ">" };
                 message.content.iter().map(|block| format!("{who} {}", block_text(block))).collect()
             }
-            Entry::Compaction { summary, .. } => vec![format!("= {summary}")],
+            TranscriptEntry::Compaction { summary, .. } => vec![format!("= {summary}")],
         });
         lines.collect()
     }
@@ -591,7 +591,7 @@ impl TestTeam {
         let records = self.stores.transcripts.load(who).await.unwrap();
         let mut delivered = std::collections::HashSet::new();
         for record in &records {
-            if let Entry::Message(message) = &record.entry {
+            if let TranscriptEntry::Message(message) = &record.entry {
                 for key in &message.delivered {
                     assert!(delivered.insert(key.clone()), "{who} was delivered {key} twice");
                 }

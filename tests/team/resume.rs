@@ -8,7 +8,7 @@ use brigade::domain::name::HUMAN;
 use brigade::domain::prompt::claimed_block;
 use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
-use brigade::domain::transcript::{Block, Entry, MessageRecord, Record, Role};
+use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::domain::waiting_for::WaitingFor;
 use brigade::ports::Claimant;
 use brigade::team::handle::TeamCommand;
@@ -37,7 +37,7 @@ async fn kill_after_messages(harness: &TestTeam, behind: Vec<(Role, Vec<Block>)>
     let told = (Role::User, vec![Block::text(claimed_block(&task, None))]);
     let records = [told].into_iter().chain(behind).map(|(role, content)| Record {
         at: THEN,
-        entry: Entry::Message(MessageRecord {
+        entry: TranscriptEntry::Message(MessageRecord {
             task: Some(TaskId(1)),
             attempt: Some(1),
             ..MessageRecord::new(role, content)
@@ -78,7 +78,7 @@ async fn interrupted_model_request_is_sent_again() {
     // Bob has a request that his model had not answered.
     let mut asked = MessageRecord::new(Role::User, vec![Block::text("<inbox>\n[message] from human: well?\n</inbox>")]);
     asked.delivered = vec!["m-1".to_owned()];
-    let record = Record { at: THEN, entry: Entry::Message(asked) };
+    let record = Record { at: THEN, entry: TranscriptEntry::Message(asked) };
     harness.stores.transcripts.append("bob", &[record], true).await.unwrap();
     harness.run_once().await;
     let first = &harness.sent_by("alice")[0];

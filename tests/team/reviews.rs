@@ -200,7 +200,7 @@ async fn plan_first_member_writes_after_lead_approves() {
     let team = harness.launch(once()).await;
     assert_eq!(harness.ended(team).await.tally.completed, 1, "{}", harness.event_lines());
     let alice = harness.transcript("alice").await.join("\n");
-    assert_eq!(alice.matches("read-only until your plan is approved").count(), 1, "{alice}");
+    assert_eq!(alice.matches("read-only until the plan is approved").count(), 1, "{alice}");
     assert_eq!(std::fs::read_to_string(folder.path().join("done.txt")).unwrap(), "done");
     harness.check_invariants().await;
 }

@@ -158,7 +158,7 @@ async fn second_claim_of_teammate_is_refused() {
     let harness = harness_with_claim(json!({})).await;
     harness.lead.expect_text("task_create", json!({ "subject": "Other", "description": "" })).await;
     let refused = harness.alice.expect_refusal("claim_task", json!({ "task_id": 2 })).await;
-    assert!(refused.contains("you hold task #1"), "{refused}");
+    assert!(refused.contains("first report task #1"), "{refused}");
     let idle = harness.alice.call("idle", json!({})).await.unwrap();
     assert_eq!(idle.effect, ToolEffect::Idle);
     assert!(idle.text.contains("still hold task #1"), "{}", idle.text);

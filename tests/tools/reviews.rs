@@ -124,7 +124,7 @@ async fn plan_first_member_is_read_only_before_approval() {
     harness.write("kept.txt", "as it was\n");
     harness.alice.context.read_only = Some(ReadOnly::NoPlan);
     harness.alice.context.boundaries = [PathRule::read_only(&harness.alice.context.workspace)].into();
-    let why = "read-only until your plan is approved";
+    let why = "read-only until the plan is approved";
     for (tool, input) in [
         ("write_file", json!({ "path": "new.txt", "content": "x" })),
         ("edit_file", json!({ "path": "kept.txt", "old_text": "as", "new_text": "is" })),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use brigade::domain::text_tool_call::{Callable, contains_tool_call};
+use brigade::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use brigade::team::spec::Prompts;
 use brigade::tools::ToolError;
 use brigade::tools::table::{Audience, TOOLS, tools_for};
@@ -132,11 +132,11 @@ fn tool_schemas_are_valid_and_described() {
 #[test]
 fn prompts_and_descriptions_show_no_call_as_text() {
     let specs: Vec<_> = [false, true].into_iter().flat_map(tools_for).map(|tool| tool.spec()).collect();
-    let tools: Vec<Callable> = specs
+    let tools: Vec<ToolSignature> = specs
         .iter()
         .map(|spec| {
             let arguments = spec.input_schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
-            Callable { name: &spec.name, arguments }
+            ToolSignature { name: &spec.name, arguments }
         })
         .collect();
     assert!(contains_tool_call("bash {\"command\": \"ls\"}", &tools), "such a call is recognized by its form");

@@ -57,7 +57,7 @@ impl RepositoryInner {
         }
         let current_text = current.as_ref().map_or_else(|| "no branch".to_owned(), |name| format!("the branch {name}"));
         let refusal = format!(
-            "{current_text} is checked out in your worktree, but your work belongs on {branch}. Run git switch {branch}, or git branch -M {branch}"
+            "{current_text} is checked out in the worktree, but the work belongs on {branch}. Run git switch {branch}, or git branch -M {branch}"
         );
         if unfinished_operation(at).is_some() || (own.is_some() && self.is_checked_out(branch)?) {
             return Ok(BranchStatus::OffBranch(refusal));

@@ -28,11 +28,11 @@ impl RepositoryInner {
             return Ok(Err(format!("{} is not a worktree any more: it was removed", worktree.name)));
         };
         if let Some(why) = self.tampering(&at).or_else(|| self.branch_tampering(&worktree.branch)) {
-            return Ok(Err(format!("cannot commit in your worktree: {why}")));
+            return Ok(Err(format!("cannot commit in the worktree: {why}")));
         }
         if let Some(what) = unfinished_operation(&at) {
             return Ok(Err(format!(
-                "a {what} is unfinished in your worktree. Run git {what} --continue or git {what} --abort"
+                "a {what} is unfinished in the worktree. Run git {what} --continue or git {what} --abort"
             )));
         }
         if let BranchStatus::OffBranch(why) = self.checkout_branch(&at, worktree)? {
@@ -45,7 +45,7 @@ impl RepositoryInner {
             return Ok(Err(format!("there are unresolved conflicts in {files}. Resolve each, then git add it")));
         }
         if let Some(why) = state.unreadable {
-            return Ok(Err(format!("cannot commit in your worktree: {why}")));
+            return Ok(Err(format!("cannot commit in the worktree: {why}")));
         }
         let merged: Vec<String> = bounded_read::text(&at.git_dir.join("MERGE_HEAD"))
             .map(|heads| heads.lines().map(|head| head.trim().to_owned()).collect())
@@ -104,7 +104,7 @@ impl RepositoryInner {
             None => at.git(["rev-parse", "HEAD"]).ok()?.line(),
         };
         if commits.len() > COMMITS_MAX {
-            return Ok(Err(format!("your branch has {} commits; the limit is {COMMITS_MAX}", commits.len())));
+            return Ok(Err(format!("the task branch has {} commits; the limit is {COMMITS_MAX}", commits.len())));
         }
         let mut rewritten: Vec<(String, String)> = Vec::new();
         for commit in commits {

@@ -57,7 +57,7 @@ impl RepositoryInner {
                 if error.is_general() {
                     return Err(error);
                 }
-                return Ok(MergeOutcome::Refused(format!("git cannot merge your branch: {}", output.err.trim())));
+                return Ok(MergeOutcome::Refused(format!("git cannot merge the task branch: {}", output.err.trim())));
             }
         }
         let subject = format!("Merge task {}: {}", assignment.task.0, assignment.subject);
@@ -134,17 +134,17 @@ impl RepositoryInner {
         }
         Ok(if !controls.is_empty() {
             Some(format!(
-                "your branch changes files that configure the team, and only the user may change them: {}. Undo that with git restore --staged --source={} -- FILE, and commit",
+                "the task branch changes files that configure the team, and only the user may change them: {}. Undo that with git restore --staged --source={} -- FILE, and commit",
                 list_files(&controls),
                 self.into
             ))
         } else if !repositories.is_empty() {
             Some(format!(
-                "your branch contains nested repositories: {}. Run git rm --cached -- FOLDER and commit, or remove their .git to keep the files",
+                "the task branch contains nested repositories: {}. Run git rm --cached -- FOLDER and commit, or remove their .git to keep the files",
                 list_files(&repositories)
             ))
         } else if !invalid.is_empty() {
-            Some(format!("your branch has paths that git cannot check out: {}", list_files(&invalid)))
+            Some(format!("the task branch has paths that git cannot check out: {}", list_files(&invalid)))
         } else {
             None
         })
@@ -178,7 +178,7 @@ impl RepositoryInner {
             return Ok(None);
         }
         Ok(Some(format!(
-            "your branch removes lines that others added since you started:\n{}\nPut them back. If they must go, give the reason in a commit's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
+            "the task branch removes lines that others added since it was created:\n{}\nPut them back. If they must go, give the reason in a commit's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
             shown(&removed)
         )))
     }
@@ -196,7 +196,7 @@ impl RepositoryInner {
         let missing = self.missing(second, first, commit)?;
         Ok((!missing.is_empty()).then(|| {
             format!(
-                "your merge {} drops lines that one side added:\n{}\nPut them back. If they must go, give the reason in the merge's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
+                "the merge {} drops lines that one side added:\n{}\nPut them back. If they must go, give the reason in the merge's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
                 short_commit(commit),
                 shown(&missing)
             )
@@ -208,7 +208,7 @@ impl RepositoryInner {
         let missing = self.missing(onto, tip, tree)?;
         Ok((!missing.is_empty()).then(|| {
             format!(
-                "this merge would drop lines, although git reports no conflict:\n{}\nMerge {} into your branch yourself (git merge {}), and keep all lines of both sides",
+                "this merge would drop lines, although git reports no conflict:\n{}\nMerge {} into the task branch (git merge {}), and keep all lines of both sides",
                 shown(&missing),
                 self.into,
                 self.into
@@ -242,7 +242,7 @@ impl RepositoryInner {
         let rest = if shown.len() < diff.len() { "\n[...]" } else { "" };
         let into = &self.into;
         Ok(format!(
-            "your branch and {into} conflict in {}. Run git merge {into}, keep what both sides added, run git add and git commit, and complete the task again.\n{}{rest}",
+            "the task branch and {into} conflict in {}. Run git merge {into}, keep what both sides added, run git add and git commit, and complete the task again.\n{}{rest}",
             list_files(files),
             String::from_utf8_lossy(shown)
         ))

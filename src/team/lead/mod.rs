@@ -371,20 +371,20 @@ impl Lead {
         SessionInputs {
             desired: self.desired,
             stage: self.session.stage,
-            claimable: self
+            has_claimable_task: self
                 .ready
                 .has_any_task_for(usable().map(|member| (member.spec.name.as_str(), member.capabilities.as_slice()))),
-            in_progress: self.members.teammates().any(RunningMember::is_working) || self.ready.has_claims(),
-            mail_waits: self.mail_waits(),
-            lead_mail_waits: lead.is_some_and(|lead| self.has_mail_to_answer(lead)),
-            goal_unplanned: lead.is_some() && self.session.goal_unplanned(),
-            lead_works: self.session.lead_is_busy(self.members.lead()),
-            session_is_over: self.session.is_final(),
+            has_task_in_progress: self.members.teammates().any(RunningMember::is_working) || self.ready.has_claims(),
+            has_mail: self.has_mail(),
+            has_lead_mail: lead.is_some_and(|lead| self.has_mail_to_answer(lead)),
+            has_unplanned_goal: lead.is_some() && self.session.has_unplanned_goal(),
+            is_lead_busy: self.session.lead_is_busy(self.members.lead()),
+            is_last_session_over: self.session.is_final(),
         }
     }
 
     /// Returns true if mail waits for a teammate that would act on it.
-    pub(super) fn mail_waits(&self) -> bool {
+    pub(super) fn has_mail(&self) -> bool {
         self.members_with_mail().next().is_some()
     }
 
@@ -416,7 +416,7 @@ impl Lead {
             return false;
         }
         self.poll_mail().await;
-        self.mail_waits()
+        self.has_mail()
     }
 
     /// Returns true if this member has mail to act on, or an unanswered message.
@@ -456,9 +456,9 @@ impl Lead {
         for member in self.members.by_name.values().filter(|member| member.is_idle() || member.waits_for_answer()) {
             let name = &member.spec.name;
             let permissions = if name.as_str() == LEAD { lead } else { teammates };
-            let has_mail = self.state.mail_waiting.iter().any(|(to, _)| name.is_same(to));
+            let has_own_mail = self.state.mail_waiting.iter().any(|(to, _)| name.is_same(to));
             let is_answer_due = permissions.read_mail && member.is_ready() && member.status.borrow().has_unanswered;
-            if (has_mail || is_answer_due) && !self.state.mail_announced.contains(name) {
+            if (has_own_mail || is_answer_due) && !self.state.mail_announced.contains(name) {
                 member.send(super::teammate::TeammateCommand::Poll);
                 woken.push(name.clone());
             }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::domain::json_document::Document;
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Entry, MessageRecord, Record, Role, Usage};
+use crate::domain::transcript::{MessageRecord, Record, Role, TranscriptEntry, Usage};
 use crate::ports::StoreResult;
 use crate::stores::file::atomic_write::replace;
 use crate::stores::file::failed;
@@ -117,7 +117,7 @@ fn header(covered: &[(&[u8], Record)], archived: u64) -> String {
     let mut delivered = Vec::new();
     let mut used = Usage::default();
     for (_, record) in covered {
-        if let Entry::Message(message) = &record.entry {
+        if let TranscriptEntry::Message(message) = &record.entry {
             delivered.extend(message.delivered.iter().cloned());
             used = used.plus(message.usage.unwrap_or_default());
         }
@@ -127,7 +127,7 @@ fn header(covered: &[(&[u8], Record)], archived: u64) -> String {
     message.delivered = delivered;
     message.usage = (used != Usage::default()).then_some(used);
     let at = covered.last().map_or(UnixMs::default(), |(_, record)| record.at);
-    let line = Record { at, entry: Entry::Message(message) }.to_line();
+    let line = Record { at, entry: TranscriptEntry::Message(message) }.to_line();
     // A line that was just written is a valid document.
     let mut document = Document::parse(line.as_bytes()).unwrap_or_default();
     document.put("archived", &archived);

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use crate::domain::name::Name;
-use crate::domain::transcript::{Entry, Record};
+use crate::domain::transcript::{Record, TranscriptEntry};
 use crate::ports::{SetAside, StoreError, StoreResult, Transcripts};
 use crate::stores::fs::FileSystem;
 
@@ -199,8 +199,8 @@ impl Inner {
         records: Vec<Record>,
     ) -> StoreResult<Range<u64>> {
         let covers = records.iter().rev().find_map(|record| match record.entry {
-            Entry::Compaction { covers, .. } => Some(covers),
-            Entry::Message(_) => None,
+            TranscriptEntry::Compaction { covers, .. } => Some(covers),
+            TranscriptEntry::Message(_) => None,
         });
         if open.valid_bytes.is_none() || (open.hidden.is_none() && covers.is_some()) {
             let bytes = self.read(name, path)?;
@@ -281,7 +281,7 @@ impl OpenTranscript {
 
 /// Returns the record with `shift` applied to its `covers`.
 fn map_covers(mut record: Record, shift: impl Fn(u64) -> u64) -> Record {
-    if let Entry::Compaction { covers, .. } = &mut record.entry {
+    if let TranscriptEntry::Compaction { covers, .. } = &mut record.entry {
         *covers = shift(*covers);
     }
     record
