@@ -68,6 +68,12 @@ impl MessageType {
     pub fn is_notice(self) -> bool {
         matches!(self, Self::IdleNotice)
     }
+
+    /// Returns true if a model must answer it, even in a later process. A shutdown request expires with its process.
+    #[must_use]
+    pub fn needs_answer(self) -> bool {
+        !matches!(self, Self::IdleNotice | Self::ShutdownRequest)
+    }
 }
 
 /// A message.

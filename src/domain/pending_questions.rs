@@ -39,15 +39,14 @@ impl Questions {
         for record in records {
             let TranscriptEntry::Message(message) = &record.entry else { continue };
             for block in &message.content {
-                let Block::Text { text } = block else { continue };
-                match message.role {
-                    Role::User => drop(Message::parse(text.as_bytes()).map(|message| questions.record_shown(&message))),
-                    Role::Assistant => {
-                        if let Some(to) = parse_recipient(text) {
-                            questions.answer(to, record.at);
-                        }
-                    }
+                if let (Role::User, Block::Text { text }) = (message.role, block)
+                    && let Ok(shown) = Message::parse(text.as_bytes())
+                {
+                    questions.record_shown(&shown);
                 }
+            }
+            if let Some(to) = &message.to {
+                questions.answer(to, record.at);
             }
         }
         questions
@@ -95,16 +94,10 @@ fn is_from_member(message: &Message) -> bool {
     is_text && message.from != HUMAN && message.request_id.is_none()
 }
 
-/// Returns the transcript entry for a message that the person wrote. [`parse_recipient`] reads it.
+/// Returns the transcript entry for a message that the person wrote.
 #[must_use]
 pub fn record_of_message(to: &str, text: &str) -> MessageRecord {
-    MessageRecord::new(Role::Assistant, vec![Block::text(format!("to {to}: {text}"))])
-}
-
-/// Returns the recipient in an entry of [`record_of_message`].
-fn parse_recipient(entry: &str) -> Option<&str> {
-    let (to, _) = entry.strip_prefix("to ")?.split_once(": ")?;
-    Some(to)
+    MessageRecord { to: Some(to.to_owned()), ..MessageRecord::new(Role::Assistant, vec![Block::text(text)]) }
 }
 
 /// Returns true if a question mark ends one of the sentences.

@@ -5,11 +5,11 @@
 
 use std::fmt::Write as _;
 
-use super::message::{Message, MessageType};
+use super::message::Message;
 use super::records::RosterMember;
 use super::tags::escape_tags;
 use super::task::Task;
-use super::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
+use super::transcript::{Block, MessageRecord, PromptKind, Record, Role, TranscriptEntry};
 
 /// The name, role and team of an agent.
 #[derive(Debug, Clone, Copy)]
@@ -135,32 +135,25 @@ pub fn inbox_block(messages: &[Message]) -> String {
     text
 }
 
-/// Returns true if a text for a model needs an answer, even from a later process: a goal, or mail that is neither a notice nor a
-/// shutdown request. A shutdown request expires with its process.
+/// Returns the transcript entry for mail. `keys` are those of its deliveries.
 #[must_use]
-pub fn asks_for_answer(text: &str) -> bool {
-    let needs_no_answer = [MessageType::IdleNotice, MessageType::ShutdownRequest];
-    let is_mail = |line: &str| {
-        MessageType::ALL
-            .iter()
-            .any(|kind| !needs_no_answer.contains(kind) && line.starts_with(&format!("[{}] from ", kind.as_str())))
-    };
-    text.starts_with("<goal>") || (text.starts_with("<inbox>") && text.lines().any(is_mail))
+pub fn mail_record(messages: &[Message], keys: Vec<String>) -> MessageRecord {
+    let needs_answer = messages.iter().any(|message| message.kind.needs_answer());
+    MessageRecord {
+        prompt: needs_answer.then_some(PromptKind::Mail),
+        delivered: keys,
+        ..MessageRecord::new(Role::User, vec![Block::text(inbox_block(messages))])
+    }
 }
 
-/// Returns the text of a compaction's summary.
+/// Returns the text of a compaction: the summary, and the todo list if it has one.
 #[must_use]
-pub fn summary_block(summary: &str) -> String {
-    format!("<summary>Your own summary of your work so far:\n{}</summary>", escape_tags(summary))
-}
-
-/// The text between a summary and the todo list that is stored with it.
-const TODO_HEADING: &str = "\n\nYour list of steps, as the tool `todo` keeps it:\n";
-
-/// Adds the todo list to a summary, because the model loses it with its context otherwise.
-#[must_use]
-pub fn summary_with_todo_list(summary: String, todo_list: &str) -> String {
-    if summary.is_empty() || todo_list.trim().is_empty() { summary } else { summary + TODO_HEADING + todo_list }
+pub fn summary_block(summary: &str, todo_list: &str) -> String {
+    let mut text = format!("<summary>Your own summary of your work so far:\n{}", escape_tags(summary));
+    if !todo_list.trim().is_empty() {
+        let _ = write!(text, "\n\nYour list of steps, as the tool `todo` keeps it:\n{}", escape_tags(todo_list));
+    }
+    text + "</summary>"
 }
 
 /// Returns the list of the tool `todo`: from the last successful call in the transcript, or from a later summary.
@@ -171,9 +164,9 @@ pub fn last_todo_list(records: &[Record]) -> String {
     for record in records {
         let message = match &record.entry {
             TranscriptEntry::Message(message) => message,
-            TranscriptEntry::Compaction { summary, .. } => {
-                if let Some((_, stored_list)) = summary.rsplit_once(TODO_HEADING) {
-                    stored_list.clone_into(&mut todo_list);
+            TranscriptEntry::Compaction { todo_list: stored, .. } => {
+                if !stored.is_empty() {
+                    stored.clone_into(&mut todo_list);
                 }
                 continue;
             }
@@ -235,9 +228,9 @@ impl Context {
         self.records += 1;
         match entry {
             TranscriptEntry::Message(message) => self.messages.push(message.clone()),
-            TranscriptEntry::Compaction { summary, .. } => {
+            TranscriptEntry::Compaction { summary, todo_list, .. } => {
                 self.messages.clear();
-                self.summary = Some(summary.clone());
+                self.summary = (!summary.is_empty()).then(|| summary_block(summary, todo_list));
             }
         }
     }
@@ -287,8 +280,20 @@ pub fn block_bytes(block: &Block) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::message::MessageType;
     use crate::domain::task::TaskId;
     use crate::domain::time::UnixMs;
+
+    #[test]
+    fn mail_needs_answer_but_notices_do_not() {
+        let prompt = |kind| mail_record(&[Message::new(kind, "bob", "hello", UnixMs(0))], Vec::new()).prompt;
+        for kind in [MessageType::Message, MessageType::TaskFailed] {
+            assert_eq!(prompt(kind), Some(PromptKind::Mail));
+        }
+        for kind in [MessageType::IdleNotice, MessageType::ShutdownRequest] {
+            assert_eq!(prompt(kind), None);
+        }
+    }
 
     #[test]
     fn harness_tags_in_task_and_mail_are_defused() {
@@ -300,21 +305,6 @@ mod tests {
             let mail = inbox_block(&[Message::new(MessageType::Message, hostile, hostile, UnixMs(0))]);
             assert_eq!(mail.matches('<').count(), 2, "{mail}");
         }
-    }
-
-    #[test]
-    fn goal_and_mail_need_answer_but_notices_do_not() {
-        let mail = |kind| inbox_block(&[Message::new(kind, "bob", "hello", UnixMs(0))]);
-        assert!(
-            asks_for_answer("<goal>x</goal>")
-                && asks_for_answer(&mail(MessageType::Message))
-                && asks_for_answer(&mail(MessageType::TaskFailed))
-        );
-        assert!(
-            !asks_for_answer("hello")
-                && !asks_for_answer(&mail(MessageType::IdleNotice))
-                && !asks_for_answer(&mail(MessageType::ShutdownRequest))
-        );
     }
 
     #[test]
@@ -353,12 +343,14 @@ mod tests {
         };
         let mut records = vec![call("a", "one\ntwo"), result("a", false), call("b", "x"), result("b", true)];
         assert_eq!(last_todo_list(&records), "one\ntwo");
-        let summary = summary_with_todo_list("So far.".to_owned(), "two");
-        assert!(summary_block(&summary).contains("`todo` keeps it:\ntwo"));
-        records.push(record(TranscriptEntry::Compaction { summary, covers: 4 }));
+        assert!(
+            summary_block("So far.", "two").contains("So far.\n\n")
+                && summary_block("So far.", "two").contains("`todo` keeps it:\ntwo<")
+        );
+        let (summary, todo_list) = ("So far.".to_owned(), "two".to_owned());
+        records.push(record(TranscriptEntry::Compaction { summary, covers: 4, todo_list }));
         assert_eq!(last_todo_list(&records[4..]), "two", "also if all earlier records are archived");
         records.extend([call("a", ""), result("a", false)]);
         assert_eq!(last_todo_list(&records), "");
-        assert_eq!(summary_with_todo_list(String::new(), "two"), "", "a new context has no todo list");
     }
 }

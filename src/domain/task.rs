@@ -134,6 +134,9 @@ pub struct TaskResult {
     /// Name of the reviewer, if the team reviews work.
     #[serde(default, rename = "reviewedBy", skip_serializing_if = "Option::is_none")]
     pub reviewed_by: Option<String>,
+    /// The attempt, if it failed.
+    #[serde(default, rename = "failedAttempt", skip_serializing_if = "Option::is_none")]
+    pub failed_attempt: Option<u32>,
 }
 
 impl TaskResult {
@@ -146,16 +149,13 @@ impl TaskResult {
     /// Returns true if it is the result of a failed attempt.
     #[must_use]
     pub fn is_failure(&self) -> bool {
-        self.evidence
-            .strip_prefix("attempt ")
-            .and_then(|rest| rest.strip_suffix(" failed"))
-            .is_some_and(|number| number.parse::<u32>().is_ok())
+        self.failed_attempt.is_some()
     }
 
     /// Creates the result of a failed attempt.
     #[must_use]
     pub fn failed(reason: &str, attempt: u32) -> Self {
-        Self::new(reason, format!("attempt {attempt} failed"))
+        Self { failed_attempt: Some(attempt), ..Self::new(reason, format!("attempt {attempt} failed")) }
     }
 
     /// Returns the failed attempt and its reason, also from the result of a later release.

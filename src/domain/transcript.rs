@@ -105,26 +105,45 @@ impl Usage {
 }
 
 /// A record: a line of `transcripts/<name>.jsonl`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Time of the record.
     pub at: UnixMs,
     /// Its content.
+    #[serde(flatten)]
     pub entry: TranscriptEntry,
 }
 
 /// The content of a record.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum TranscriptEntry {
     /// A message.
     Message(MessageRecord),
     /// A summary that replaces earlier records for the model.
     Compaction {
         /// The summary.
+        #[serde(default)]
         summary: String,
         /// Number of records from the start that it covers.
+        #[serde(default)]
         covers: u64,
+        /// The list of the tool `todo` at that time. The model loses it with its context otherwise.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        todo_list: String,
     },
+}
+
+/// The kind of a text that the harness gives a model to answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptKind {
+    /// The goal of a session.
+    Goal,
+    /// A request for the report at the end of a session.
+    Report,
+    /// Mail with at least one message that needs an answer.
+    Mail,
 }
 
 /// A message with the harness's data about it.
@@ -133,7 +152,14 @@ pub struct MessageRecord {
     /// The author.
     pub role: Role,
     /// Its parts.
+    #[serde(default)]
     pub content: Vec<Block>,
+    /// The kind of a prompt; `None` for a message that needs no answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<PromptKind>,
+    /// The recipient of a message that a person wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
     /// The task it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskId>,
@@ -152,76 +178,26 @@ impl MessageRecord {
     /// Creates a message without further data.
     #[must_use]
     pub fn new(role: Role, content: Vec<Block>) -> Self {
-        Self { role, content, task: None, attempt: None, usage: None, delivered: Vec::new() }
+        Self { role, content, prompt: None, to: None, task: None, attempt: None, usage: None, delivered: Vec::new() }
     }
 }
 
-#[derive(Serialize, Deserialize)]
-struct RecordLine {
-    v: u32,
-    at: UnixMs,
-    kind: RecordKind,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    role: Option<Role>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    content: Option<Vec<Block>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    task: Option<TaskId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    attempt: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    usage: Option<Usage>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    delivered: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    summary: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    covers: Option<u64>,
-}
+/// The version of the format, at the start of each line.
+const FORMAT_VERSION: u32 = 1;
 
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum RecordKind {
-    Message,
-    Compaction,
+#[derive(Serialize)]
+struct RecordLine<'a> {
+    v: u32,
+    #[serde(flatten)]
+    record: &'a Record,
 }
 
 impl Record {
     /// Returns the line without a newline.
     #[must_use]
     pub fn to_line(&self) -> String {
-        let blank = RecordLine {
-            v: 1,
-            at: self.at,
-            kind: RecordKind::Message,
-            role: None,
-            content: None,
-            task: None,
-            attempt: None,
-            usage: None,
-            delivered: Vec::new(),
-            summary: None,
-            covers: None,
-        };
-        let line = match &self.entry {
-            TranscriptEntry::Message(message) => RecordLine {
-                role: Some(message.role),
-                content: Some(message.content.clone()),
-                task: message.task,
-                attempt: message.attempt,
-                usage: message.usage,
-                delivered: message.delivered.clone(),
-                ..blank
-            },
-            TranscriptEntry::Compaction { summary, covers } => RecordLine {
-                kind: RecordKind::Compaction,
-                summary: Some(summary.clone()),
-                covers: Some(*covers),
-                ..blank
-            },
-        };
         // All map keys are strings, so serializing cannot fail.
-        serde_json::to_string(&line).unwrap_or_default()
+        serde_json::to_string(&RecordLine { v: FORMAT_VERSION, record: self }).unwrap_or_default()
     }
 
     /// Parses a line.
@@ -229,22 +205,7 @@ impl Record {
     /// # Errors
     /// The error of serde, if it is not a record.
     pub fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
-        let line: RecordLine = serde_json::from_slice(line)?;
-        let entry = match line.kind {
-            RecordKind::Message => TranscriptEntry::Message(MessageRecord {
-                role: line.role.unwrap_or(Role::User),
-                content: line.content.unwrap_or_default(),
-                task: line.task,
-                attempt: line.attempt,
-                usage: line.usage,
-                delivered: line.delivered,
-            }),
-            RecordKind::Compaction => TranscriptEntry::Compaction {
-                summary: line.summary.unwrap_or_default(),
-                covers: line.covers.unwrap_or(0),
-            },
-        };
-        Ok(Self { at: line.at, entry })
+        serde_json::from_slice(line)
     }
 }
 
@@ -257,8 +218,13 @@ mod tests {
         let block = Block::Other(serde_json::json!({"type": "thinking", "thinking": "hm", "signature": "c2ln"}));
         let mut message = MessageRecord::new(Role::Assistant, vec![Block::text("hi"), block]);
         message.usage = Some(Usage { input_tokens: 9, ..Usage::default() });
-        for entry in [TranscriptEntry::Message(message), TranscriptEntry::Compaction { summary: "s".into(), covers: 4 }]
-        {
+        message.prompt = Some(PromptKind::Goal);
+        let compaction = |todo_list: &str| TranscriptEntry::Compaction {
+            summary: "s".into(),
+            covers: 4,
+            todo_list: todo_list.into(),
+        };
+        for entry in [TranscriptEntry::Message(message), compaction(""), compaction("one")] {
             let record = Record { at: UnixMs(7), entry };
             assert_eq!(Record::parse(record.to_line().as_bytes()).unwrap(), record);
         }

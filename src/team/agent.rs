@@ -23,10 +23,10 @@ use crate::domain::event::EventKind;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
 use crate::domain::phase::{ClaimRef, PhaseEvent};
-use crate::domain::prompt::{AgentProfile, identity_block, inbox_block};
+use crate::domain::prompt::{AgentProfile, identity_block, mail_record};
 use crate::domain::task::{Task, TaskId};
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Block, MessageRecord, Role};
+use crate::domain::transcript::{Block, MessageRecord, PromptKind, Role};
 use crate::ports::{Clock, CountTokens, Delivery, ModelClient, StoreError, Stores, ToolSpec};
 use crate::sandbox::Sandbox;
 use crate::tools::{Tool, ToolContext};
@@ -237,13 +237,19 @@ impl Agent {
         Ok(self.conversation.record(message).await?)
     }
 
+    /// Adds a prompt for the model, which it must answer.
+    pub async fn append_prompt(&mut self, kind: PromptKind, text: String) -> Result<(), AgentError> {
+        let message = self.message_with_claim(Role::User, vec![Block::text(text)]);
+        Ok(self.conversation.record(MessageRecord { prompt: Some(kind), ..message }).await?)
+    }
+
     pub(super) fn message_with_claim(&self, role: Role, content: Vec<Block>) -> MessageRecord {
+        self.with_claim(MessageRecord::new(role, content))
+    }
+
+    fn with_claim(&self, message: MessageRecord) -> MessageRecord {
         let claim = self.control.claim();
-        MessageRecord {
-            task: claim.map(|claim| claim.task),
-            attempt: claim.map(|claim| claim.attempt),
-            ..MessageRecord::new(role, content)
-        }
+        MessageRecord { task: claim.map(|claim| claim.task), attempt: claim.map(|claim| claim.attempt), ..message }
     }
 
     /// Renders the identity block again at the next request.
@@ -306,10 +312,8 @@ impl Agent {
         }
         deliveries.truncate(portion_len(&deliveries));
         let messages: Vec<Message> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
-        let mut record = self.message_with_claim(Role::User, vec![Block::text(inbox_block(&messages))]);
-        record.delivered = deliveries.into_iter().map(|delivery| delivery.key).collect();
-        let keys = record.delivered.clone();
-        self.conversation.record(record).await?;
+        let keys: Vec<String> = deliveries.into_iter().map(|delivery| delivery.key).collect();
+        self.conversation.record(self.with_claim(mail_record(&messages, keys.clone()))).await?;
         self.settle().await;
         for (message, key) in messages.iter().zip(keys) {
             self.shared.events.fact(EventKind::MessageDelivered {
@@ -373,7 +377,7 @@ impl Agent {
     /// Empties the context; the transcript keeps everything.
     pub(super) async fn reset_conversation(&mut self) -> Result<(), AgentError> {
         if !self.conversation.is_empty() {
-            self.conversation.compact(String::new()).await?;
+            self.conversation.compact(String::new(), String::new()).await?;
             self.forget_identity_block();
         }
         Ok(())

@@ -7,10 +7,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::token_estimate::ContextSize;
-use crate::domain::prompt::{Context, asks_for_answer, last_todo_list, summary_block};
+use crate::domain::prompt::{Context, last_todo_list, summary_block};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
-use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
+use crate::domain::transcript::{Block, MessageRecord, PromptKind, Record, Role, TranscriptEntry};
 use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 
 /// Up to this many messages, the identity block is rendered again before each request.
@@ -26,16 +26,12 @@ fn interrupted(tool: &str) -> String {
     )
 }
 
-/// The start of a prompt with a goal.
-const GOAL_START: &str = "<goal>";
-/// The starts of the harness's prompts.
-const PROMPT_STARTS: [&str; 2] = [GOAL_START, "<report>"];
-
 /// The transcript and the current context of one member.
 pub struct Conversation {
     name: String,
     transcripts: Arc<dyn Transcripts>,
     clock: Arc<dyn Clock>,
+    /// The block with the summary of everything before the context.
     summary: Option<String>,
     messages: Vec<Arc<ChatMessage>>,
     records: u64,
@@ -51,6 +47,8 @@ pub struct Conversation {
     resumed_with: Vec<String>,
     /// The model has answered since the transcript was loaded.
     has_answered: bool,
+    /// The model's last text since the last goal or request for a report.
+    last_text: Option<String>,
     /// The task at the end of the loaded transcript, and the time of its first record there.
     worked_on: Option<(TaskId, UnixMs)>,
     /// The model's list of steps in the loaded transcript.
@@ -78,6 +76,7 @@ impl Conversation {
             goals: Vec::new(),
             resumed_with: Vec::new(),
             has_answered: false,
+            last_text: None,
             worked_on: last_task(&records),
             steps: last_todo_list(&records),
         };
@@ -109,6 +108,7 @@ impl Conversation {
         self.records += 1;
         self.note(&record.entry);
         if let TranscriptEntry::Message(message) = record.entry {
+            self.is_answer_due |= message.prompt.is_some();
             self.needs_sync |= !message.delivered.is_empty();
             self.delivered.extend(message.delivered.iter().cloned());
             self.add(&message);
@@ -118,16 +118,24 @@ impl Conversation {
 
     fn note(&mut self, entry: &TranscriptEntry) {
         let TranscriptEntry::Message(message) = entry else { return };
+        let texts = || message.content.iter().filter_map(text_of);
         if message.role == Role::Assistant {
             self.is_answer_due = false;
             self.has_answered = true;
+            let text = texts().rfind(|text| !text.trim().is_empty());
+            self.last_text = text.map(str::to_owned).or(self.last_text.take());
             return;
         }
-        for text in message.content.iter().filter_map(text_of) {
-            self.is_answer_due |= asks_for_answer(text);
-            if text.starts_with(GOAL_START) {
-                self.goals.push(text.to_owned());
+        match message.prompt {
+            Some(PromptKind::Goal) => {
+                self.is_answer_due = true;
+                self.last_text = None;
+                self.goals.extend(texts().map(str::to_owned));
             }
+            // It expires with its process, so a loaded one needs no answer.
+            Some(PromptKind::Report) => self.last_text = None,
+            Some(PromptKind::Mail) => self.is_answer_due = true,
+            None => {}
         }
     }
 
@@ -143,16 +151,16 @@ impl Conversation {
         &self.steps
     }
 
-    /// Replaces the context by a summary. Returns the number of records before it.
-    pub async fn compact(&mut self, summary: String) -> StoreResult<u64> {
+    /// Replaces the context by a summary and the model's todo list. Returns the number of records before it.
+    pub async fn compact(&mut self, summary: String, todo_list: String) -> StoreResult<u64> {
         let covers = self.records;
-        let record =
-            Record { at: self.clock.now(), entry: TranscriptEntry::Compaction { summary: summary.clone(), covers } };
+        let block = (!summary.is_empty()).then(|| summary_block(&summary, &todo_list));
+        let record = Record { at: self.clock.now(), entry: TranscriptEntry::Compaction { summary, covers, todo_list } };
         self.transcripts.append(&self.name, &[record], false).await?;
         self.records += 1;
         self.messages.clear();
         self.size.restart();
-        self.summary = Some(summary).filter(|summary| !summary.is_empty());
+        self.summary = block;
         Ok(covers)
     }
 
@@ -174,7 +182,7 @@ impl Conversation {
     #[must_use]
     pub fn messages(&self, identity_block: &str) -> Arc<[Arc<ChatMessage>]> {
         let mut first = vec![Block::text(identity_block)];
-        first.extend(self.summary.as_ref().map(|summary| Block::text(summary_block(summary))));
+        first.extend(self.summary.as_ref().map(Block::text));
         let mut rest = self.messages.as_slice();
         if let Some((head, tail)) = rest.split_first()
             && head.role == Role::User
@@ -198,7 +206,7 @@ impl Conversation {
         self.messages.is_empty()
     }
 
-    /// Returns the summary of everything before the context.
+    /// Returns the block with the summary of everything before the context.
     #[must_use]
     pub fn summary(&self) -> Option<&str> {
         self.summary.as_deref()
@@ -245,15 +253,10 @@ impl Conversation {
         self.goals.iter().any(|goal| goal == text)
     }
 
-    /// Returns true if the model has not answered mail, a goal or a prompt marked by [`Conversation::mark_unanswered`].
+    /// Returns true if the model has not answered a prompt.
     #[must_use]
     pub fn has_unanswered(&self) -> bool {
         self.is_answer_due
-    }
-
-    /// Marks the last prompt as one that needs an answer.
-    pub fn mark_unanswered(&mut self) {
-        self.is_answer_due = true;
     }
 
     /// Returns true, once for each text, if the loaded transcript ends with this text unanswered. It counts as answered if the
@@ -266,20 +269,10 @@ impl Conversation {
         true
     }
 
-    /// Returns the model's last text since the last prompt.
+    /// Returns the model's last text since the last goal or request for a report.
     #[must_use]
-    pub fn text_since_prompt(&self) -> Option<&str> {
-        let is_prompt =
-            |block: &Block| text_of(block).is_some_and(|text| PROMPT_STARTS.iter().any(|p| text.starts_with(p)));
-        for message in self.messages.iter().rev() {
-            let text = message.content.iter().rev().filter_map(text_of).find(|text| !text.trim().is_empty());
-            match message.role {
-                Role::Assistant if text.is_some() => return text,
-                Role::User if message.content.iter().any(is_prompt) => return None,
-                _ => {}
-            }
-        }
-        None
+    pub fn last_text(&self) -> Option<&str> {
+        self.last_text.as_deref()
     }
 
     /// Returns the last texts of the context, at most `bytes_max` bytes, as a fallback for a summary.

@@ -49,8 +49,7 @@ impl Teammate {
         while let Some(prompt) = self.prompts.front().cloned() {
             // A prompt from before a crash is not given twice.
             if !self.agent.conversation.was_prompted_before(&prompt.text) {
-                self.agent.append_message(prompt.text).await?;
-                self.agent.conversation.mark_unanswered();
+                self.agent.append_prompt(prompt.kind, prompt.text).await?;
             }
             // A prompt that cannot be recorded now is recorded at the next poll.
             self.prompts.pop_front();

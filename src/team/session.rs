@@ -18,11 +18,11 @@ use crate::domain::event::{EventKind, GoalCheck, TaskCounts};
 use crate::domain::failure_summary;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD};
-use crate::domain::prompt::inbox_block;
+use crate::domain::prompt::mail_record;
 use crate::domain::session::SessionStage;
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskStatus};
-use crate::domain::transcript::{Block, MessageRecord, Role};
+use crate::domain::transcript::PromptKind;
 use crate::ports::{BoardView, StoreResult};
 use crate::tools::command_runner::{self, CommandContext};
 
@@ -146,9 +146,9 @@ impl Session {
         self.prompt.as_ref().filter(|prompt| lead.status.borrow().prompts_answered < prompt.number)
     }
 
-    fn prompt(&mut self, lead: &RunningMember, text: String) {
+    fn prompt(&mut self, lead: &RunningMember, kind: PromptKind, text: String) {
         let number = self.prompt.as_ref().map_or(1, |prompt| prompt.number + 1);
-        let prompt = self.prompt.insert(Prompt { number, text });
+        let prompt = self.prompt.insert(Prompt { number, kind, text });
         lead.send(TeammateCommand::Prompt(prompt.clone()));
     }
 
@@ -166,7 +166,7 @@ impl Session {
         if let Some(lead) = lead.filter(|lead| lead.is_usable())
             && let Some(goal) = self.goal.take()
         {
-            self.prompt(lead, goal_text(&goal));
+            self.prompt(lead, PromptKind::Goal, goal_text(&goal));
         }
     }
 
@@ -183,9 +183,8 @@ impl Session {
             for message in &messages {
                 record_plan(lead, message).await;
             }
-            let mut record = MessageRecord::new(Role::User, vec![Block::text(inbox_block(&messages))]);
-            record.delivered = deliveries.iter().map(|delivery| delivery.key.clone()).collect();
-            conversation.record(record).await?;
+            let keys = deliveries.iter().map(|delivery| delivery.key.clone()).collect();
+            conversation.record(mail_record(&messages, keys)).await?;
             for delivery in deliveries {
                 forward_plan(lead, &delivery.message).await?;
                 lead.events.fact(EventKind::MessageDelivered {
@@ -244,7 +243,7 @@ impl Lead {
         if mode == Mode::RunCleanup
             && let Some(lead) = self.members.lead().filter(|lead| lead.is_usable())
         {
-            session.prompt(lead, format!("<goal>{}</goal>", self.shared.prompts.cleanup.trim()));
+            session.prompt(lead, PromptKind::Goal, goal_text(self.shared.prompts.cleanup.trim()));
         }
     }
 
@@ -292,7 +291,7 @@ impl Lead {
             self.session.report_asked = true;
             let facts = runbook_summary(&self.view, self.task_counts(), None) + &failures(&self.view);
             let text = report_request(&facts, &self.spec, self.session.check_result.as_ref());
-            self.session.prompt(lead, text);
+            self.session.prompt(lead, PromptKind::Report, text);
             return;
         }
         let has_mail = self.has_unread_mail().await;

@@ -17,6 +17,7 @@ use crate::domain::event::EventKind;
 use crate::domain::phase::{self, ClaimRef, Effect, Phase, PhaseEvent, PhaseLimits};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
+use crate::domain::transcript::PromptKind;
 use crate::domain::units::duration;
 use crate::domain::waiting_for::WaitingFor;
 
@@ -46,6 +47,8 @@ pub enum TeammateCommand {
 pub struct Prompt {
     /// Counts up from 1. The prompt is answered when [`TeammateStatus::prompts_answered`] has reached it.
     pub number: u64,
+    /// Its kind.
+    pub kind: PromptKind,
     /// The text.
     pub text: String,
 }
@@ -421,7 +424,7 @@ impl Teammate {
         self.agent.shared.events.fact(fact);
         let is_in_outage = !self.can_work();
         let has_unanswered = self.agent.conversation.has_unanswered();
-        let last_text = self.agent.conversation.text_since_prompt().map(str::to_owned);
+        let last_text = self.agent.conversation.last_text().map(str::to_owned);
         let prompts_answered = (is_idle && !has_unanswered).then_some(self.prompts_taken);
         self.status.send_modify(|status| {
             status.phase = self.phase;

@@ -16,7 +16,6 @@ use super::retry::RequestFailure;
 use super::worktree::WorktreeSetup;
 use crate::domain::event::EventKind;
 use crate::domain::phase::{ClaimRef, PhaseEvent};
-use crate::domain::prompt::summary_with_todo_list;
 use crate::domain::text_tool_call::{ToolSignature, contains_tool_call};
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
@@ -398,7 +397,7 @@ impl Agent {
             Err(failure) => return Ok(Some(outcome_of(failure))),
         };
         let steps = self.context.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let covers = self.conversation.compact(summary_with_todo_list(summary, &steps)).await?;
+        let covers = self.conversation.compact(summary, steps).await?;
         self.forget_identity_block();
         self.shared.events.fact(EventKind::Compacted { teammate: self.name().to_owned(), covers });
         Ok(None)

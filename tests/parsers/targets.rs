@@ -17,7 +17,6 @@ use brigade::domain::event::Event;
 use brigade::domain::json_document::Document;
 use brigade::domain::message::Message;
 use brigade::domain::plan;
-use brigade::domain::prompt::asks_for_answer;
 use brigade::domain::records::{MemberStatus, RosterMember, WorkerRecord, WorktreeState, merge_roster, read_roster};
 use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
 use brigade::domain::tags::{escape_tags, unescape_tags};
@@ -296,7 +295,6 @@ fn plan_file(bytes: &[u8]) {
 fn runbook(bytes: &[u8]) {
     let text = text(bytes);
     let _ = blocks_not_run(&text);
-    let _ = asks_for_answer(&text);
     let harmless = escape_tags(&text);
     for tag in ["<identity>", "</identity>", "<inbox>", "</inbox>", "<auto-claimed>", "</auto-claimed>"] {
         assert!(!harmless.contains(tag), "{tag} in {harmless}");

@@ -20,7 +20,10 @@ fn said(text: &str) -> Record {
 }
 
 fn compaction(covers: u64) -> Record {
-    Record { at: UnixMs(8), entry: TranscriptEntry::Compaction { summary: format!("{covers} said"), covers } }
+    Record {
+        at: UnixMs(8),
+        entry: TranscriptEntry::Compaction { summary: format!("{covers} said"), covers, todo_list: String::new() },
+    }
 }
 
 #[tokio::test]

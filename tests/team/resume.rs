@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use brigade::domain::approval::{Request, RequestKind};
 use brigade::domain::event::EventKind;
+use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::HUMAN;
-use brigade::domain::prompt::claimed_block;
+use brigade::domain::prompt::{claimed_block, mail_record};
 use brigade::domain::task::{TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
@@ -76,9 +77,8 @@ async fn interrupted_model_request_is_sent_again() {
     ];
     kill_after_messages(&harness, steps).await;
     // Bob has a request that his model had not answered.
-    let mut asked = MessageRecord::new(Role::User, vec![Block::text("<inbox>\n[message] from human: well?\n</inbox>")]);
-    asked.delivered = vec!["m-1".to_owned()];
-    let record = Record { at: THEN, entry: TranscriptEntry::Message(asked) };
+    let question = Message::new(MessageType::Message, HUMAN, "well?", THEN);
+    let record = Record { at: THEN, entry: TranscriptEntry::Message(mail_record(&[question], vec!["m-1".to_owned()])) };
     harness.stores.transcripts.append("bob", &[record], true).await.unwrap();
     harness.run_once().await;
     let first = &harness.sent_by("alice")[0];
