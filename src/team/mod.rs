@@ -128,8 +128,8 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let reclaim_first = report_start(&spec, &recorder, reclaimed, deps.sandbox.confinement());
     let isolation = set_up_worktrees(&spec, deps.repository, &stores, &recorder).await?;
     prepare(&stores, &recorder, &start).await?;
-    let (knows_goal, conversation) = lead_conversation(&spec, &stores, &clock, lead_is_llm).await?;
-    let session = Session::new(&spec, start.one_session, has_plan, conversation, knows_goal);
+    let (was_given_goal, conversation) = lead_conversation(&spec, &stores, &clock, lead_is_llm).await?;
+    let session = Session::new(&spec, start.one_session, has_plan, conversation, was_given_goal);
     let reported = Arc::new(Notify::new());
     let output_stream = OutputBroadcast::default();
     let free_bytes_min = spec.limits.free_bytes_min;
@@ -155,7 +155,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         reported: Arc::clone(&reported),
     });
     let live = Arc::new(LiveStatus::of(&spec, member_is_llm));
-    let (commands, received) = mpsc::channel(handle::COMMANDS_WAITING_MAX);
+    let (commands, received) = mpsc::channel(handle::LEAD_COMMANDS_MAX);
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());
     let control = TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_is_llm);
@@ -181,9 +181,9 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         worker,
         reclaim_first,
     });
-    let from_the_first = Mutex::new(Some(first));
+    let first_events = Mutex::new(Some(first));
     let lead = tokio::spawn(lead.run());
-    Ok(TeamHandle { commands, events, first_events: from_the_first, output_stream, live, lead, lead_is_llm })
+    Ok(TeamHandle { commands, events, first_events, output_stream, live, lead, lead_is_llm })
 }
 
 /// Returns a warning for people if commands are not fully confined.
@@ -238,7 +238,7 @@ async fn set_up_worktrees(
         subject: task.subject.clone(),
         attempt: task.attempt,
         teammate: task.owner.clone().unwrap_or_default(),
-        worker: stores.workers.me().to_owned(),
+        worker: stores.workers.worker_id().to_owned(),
     });
     for notice in repository.recover_unfinished_merges(completed.collect()).await? {
         notes.fact(EventKind::of_notice("worktrees", notice));
@@ -303,7 +303,7 @@ async fn live_workers(stores: &Stores) -> Result<HashSet<String>, StoreError> {
         claims.map(|claim| &claim.worker).filter(|worker| !live.contains(*worker)).collect();
     if !unknown.is_empty() {
         let unknown = unknown.into_iter().cloned().collect();
-        live.extend(stores.workers.unrecorded(unknown).await?);
+        live.extend(stores.workers.live_without_record(unknown).await?);
     }
     Ok(live)
 }
@@ -344,6 +344,7 @@ async fn lead_conversation(
     lead_is_llm: bool,
 ) -> Result<(bool, Option<Conversation>), StoreError> {
     let conversation = Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(clock)).await?;
-    let knows_goal = spec.goal.as_deref().is_some_and(|goal| conversation.was_given_goal(&session::goal_text(goal)));
-    Ok((knows_goal, (!lead_is_llm).then_some(conversation)))
+    let was_given_goal =
+        spec.goal.as_deref().is_some_and(|goal| conversation.was_given_goal(&session::goal_text(goal)));
+    Ok((was_given_goal, (!lead_is_llm).then_some(conversation)))
 }

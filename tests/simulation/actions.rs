@@ -224,7 +224,7 @@ impl World {
         let claimant = Claimant {
             name: "eve".to_owned(),
             capabilities: vec!["coder".to_owned()],
-            worker: worker.stores.workers.me().to_owned(),
+            worker: worker.stores.workers.worker_id().to_owned(),
             lease: None,
         };
         let board = &worker.stores.board;

@@ -103,7 +103,7 @@ impl ModelClient for ScriptedModel {
             Service::Served(answer) => self.serve(&mut rng, &request, listener, wait, answer).await,
             Service::Declined(error) => {
                 tokio::time::sleep(wait).await;
-                listener.declined();
+                listener.on_declined();
                 Err(error)
             }
         }
@@ -147,7 +147,7 @@ impl ScriptedModel {
         tokio::time::sleep(wait / 2).await;
         self.bill(Usage { output_tokens: written / 2, ..Usage::default() }, cuts);
         if allowance.is_reported {
-            listener.used(read);
+            listener.on_usage(read);
         }
         tokio::time::sleep(wait / 2).await;
         self.bill(Usage { output_tokens: written - written / 2, ..Usage::default() }, cuts);

@@ -145,15 +145,15 @@ impl Mailbox for CheckedStore<dyn Mailbox> {
     async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
         self.inner.peek(name).await
     }
-    async fn waiting(&self) -> StoreResult<Vec<String>> {
-        self.inner.waiting().await
+    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
+        self.inner.recipients_with_mail().await
     }
 }
 
 #[async_trait]
 impl Requests for CheckedStore<dyn Requests> {
-    async fn open(&self, request: Request) -> StoreResult<()> {
-        self.inner.open(request).await
+    async fn record(&self, request: Request) -> StoreResult<()> {
+        self.inner.record(request).await
     }
     async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
         self.inner.reserve(id, kind, by, process, now).await

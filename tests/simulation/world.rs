@@ -280,7 +280,7 @@ impl World {
         let end = ended.as_ref().map(|outcome| outcome.end);
         self.environment.note(|| format!("{} ended by itself: {end:?}", leader.process.files.name));
         if matches!(end, Ok(TeamEnd::BudgetSpent)) && !self.environment.had_fault_within(Duration::from_secs(60)) {
-            let me = leader.process.stores.workers.me().to_owned();
+            let me = leader.process.stores.workers.worker_id().to_owned();
             lock(&self.environment.invariants).check_released(&me);
         }
         leader.process.files.kill();

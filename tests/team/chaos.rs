@@ -341,7 +341,7 @@ impl World {
                 assert!(obstacle.is_some(), "{name} could do {task:?}\n{}", self.harness.event_lines());
             }
         }
-        let waiting = self.inner.mailbox.waiting().await.unwrap();
+        let waiting = self.inner.mailbox.recipients_with_mail().await.unwrap();
         let unread: Vec<_> = waiting.iter().filter(|to| there.contains(to)).collect();
         assert!(unread.is_empty(), "mail waits for {unread:?}\n{}", self.harness.event_lines());
     }

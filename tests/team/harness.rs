@@ -441,7 +441,7 @@ impl TestTeam {
 
     /// Returns true if any inbox has mail.
     pub async fn has_mail(&self) -> bool {
-        !self.stores.mailbox.waiting().await.unwrap().is_empty()
+        !self.stores.mailbox.recipients_with_mail().await.unwrap().is_empty()
     }
 
     /// The person sets the desired state.

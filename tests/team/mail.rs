@@ -201,8 +201,8 @@ impl Mailbox for HangingMailbox {
     async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
         self.inner.peek(name).await
     }
-    async fn waiting(&self) -> StoreResult<Vec<String>> {
-        self.inner.waiting().await
+    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
+        self.inner.recipients_with_mail().await
     }
 }
 
@@ -288,8 +288,8 @@ impl Mailbox for UnreadableMailbox {
         unreadable(name)?;
         self.0.peek(name).await
     }
-    async fn waiting(&self) -> StoreResult<Vec<String>> {
-        self.0.waiting().await
+    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
+        self.0.recipients_with_mail().await
     }
 }
 

@@ -205,10 +205,10 @@ struct SlowModel {
 #[async_trait]
 impl ModelClient for SlowModel {
     async fn request(&self, _: ModelRequest, listener: &dyn Listener) -> Answer {
-        listener.alive();
+        listener.on_activity();
         if let Some(first) = self.first {
-            listener.wrote(first.len());
-            listener.text(first);
+            listener.on_bytes(first.len());
+            listener.on_text(first);
         }
         tokio::time::sleep(Duration::from_secs(20)).await;
         say("At last.")

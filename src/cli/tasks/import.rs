@@ -57,7 +57,7 @@ fn said(import: &plan::Import) -> String {
         let retry = if is_failed { format!(" (it failed: brigade tasks retry {})", task.id.0) } else { String::new() };
         lines.push_str(&format!("{}{retry}\n", line("updated", task).trim_end()));
     }
-    match import.known - import.updated.len() {
+    match import.existing - import.updated.len() {
         0 => lines,
         known => format!("{lines}{} already on the board\n", count(known, "task")),
     }
