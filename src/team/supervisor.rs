@@ -139,10 +139,7 @@ impl RunningMember {
     /// Returns true if it is idle and could start work now.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.is_idle() && {
-            let status = self.status.borrow();
-            status.outage.is_none() && !status.is_in_outage
-        }
+        self.is_idle() && !self.status.borrow().is_in_outage
     }
 
     /// Returns the reason why it cannot work, if there is one.
@@ -153,11 +150,6 @@ impl RunningMember {
             Some(ExitReason::Failed(reason)) => Some(reason.clone()),
             None => self.status.borrow().outage.clone(),
         }
-    }
-
-    /// Returns false before its first report: it holds no claim yet, and has received no command.
-    fn has_started(&self) -> bool {
-        self.status.borrow().reports > 0
     }
 
     /// Sends a command. If the queue is full, a poll is dropped, because each queued command causes one. So is a compaction: its
@@ -176,11 +168,11 @@ impl RunningMember {
         }
     }
 
-    /// Sends it a stop command. Aborts a member that has not started yet.
+    /// Sends it a stop command. Aborts a member that has not reported yet: it holds no claim.
     pub fn stop(&mut self, command: TeammateCommand) {
         self.is_stopping = true;
         self.send(command);
-        if !self.has_started() {
+        if self.status.borrow().reports == 0 {
             self.abort();
         }
     }
@@ -192,10 +184,9 @@ impl RunningMember {
 
     /// Tells it to poll, unless it was told before and has not polled since. Returns true if it was told now.
     pub fn wake(&mut self) -> bool {
-        let counts = {
-            let status = self.status.borrow();
-            (status.reports, status.polls)
-        };
+        let status = self.status.borrow();
+        let counts = (status.reports, status.polls);
+        drop(status);
         if self.woken_at == Some(counts) {
             return false;
         }
@@ -213,10 +204,7 @@ impl RunningMember {
 /// The end of a member.
 pub struct MemberExit {
     pub name: Name,
-    /// The reason.
     pub reason: ExitReason,
-    /// The claim it held at its end.
-    pub claim: Option<ClaimRef>,
     /// True if a store failed, which is not the fault of its task.
     pub is_harness_failure: bool,
 }
@@ -228,12 +216,7 @@ pub struct Supervisor {
     shared: Arc<AgentServices>,
     tasks: JoinSet<Result<(), AgentError>>,
     names_by_task: HashMap<Id, Name>,
-    connect: ModelConnector,
-    tool_factory: ToolFactory,
-    /// The team, as the lead's tools reach it.
-    pub control: Arc<dyn TeamControl>,
-    worker: Arc<WorkerReporter>,
-    permissions: PermissionReceivers,
+    spawn_context: SpawnContext,
     /// Tasks that were aborted because they made no progress.
     stalled_tasks: HashSet<Id>,
     /// The tool descriptions for models; members with the same tools share one.
@@ -245,17 +228,13 @@ pub struct Supervisor {
 /// Receivers of the current permissions.
 #[derive(Clone)]
 pub struct PermissionReceivers {
-    /// For teammates.
     pub teammates: watch::Receiver<Permissions>,
-    /// For the lead.
     pub lead: watch::Receiver<Permissions>,
 }
 
 /// Everything needed to start a member.
 pub struct SpawnContext {
-    /// Creates model clients.
     pub connect: ModelConnector,
-    /// Creates tools.
     pub tool_factory: ToolFactory,
     /// The team, as the lead's tools reach it.
     pub control: Arc<dyn TeamControl>,
@@ -276,18 +255,13 @@ struct MemberChannels {
 impl Supervisor {
     /// Creates a supervisor without members.
     #[must_use]
-    pub fn new(shared: Arc<AgentServices>, spawn: SpawnContext) -> Self {
-        let SpawnContext { connect, tool_factory, control, worker, permissions } = spawn;
+    pub fn new(shared: Arc<AgentServices>, spawn_context: SpawnContext) -> Self {
         Self {
             by_name: BTreeMap::new(),
             shared,
             tasks: JoinSet::new(),
             names_by_task: HashMap::new(),
-            connect,
-            tool_factory,
-            control,
-            worker,
-            permissions,
+            spawn_context,
             stalled_tasks: HashSet::new(),
             tool_specs: Vec::new(),
             generation: 0,
@@ -304,7 +278,7 @@ impl Supervisor {
         if before.is_some_and(|member| member.exit.is_none()) {
             return Err(format!("`{name}` is running already"));
         }
-        let model = (self.connect)(&spec.model)?;
+        let model = (self.spawn_context.connect)(&spec.model)?;
         let is_llm = model.is_llm();
         let progress = before.map_or_else(Arc::default, |member| Arc::clone(&member.progress));
         progress.set_claim(None);
@@ -357,14 +331,15 @@ impl Supervisor {
         channels: MemberChannels,
     ) -> AbortHandle {
         let is_lead = spec.name.as_str() == LEAD;
-        let permissions = if is_lead { self.permissions.lead.clone() } else { self.permissions.teammates.clone() };
+        let PermissionReceivers { teammates, lead } = &self.spawn_context.permissions;
+        let permissions = if is_lead { lead.clone() } else { teammates.clone() };
         let turn_control = TurnControl::new(Arc::clone(&progress));
         let retry = RetryOnFull::new(Arc::clone(&self.shared.disk), Arc::clone(&turn_control), Arc::clone(&progress));
         let shared = Arc::new(AgentServices { stores: retry.stores(&self.shared.stores), ..(*self.shared).clone() });
-        let registry = retry.commands(self.worker.register(spec.name.as_str(), Arc::clone(&progress)));
+        let registry = retry.commands(self.spawn_context.worker.register(spec.name.as_str(), Arc::clone(&progress)));
         let mut context = self.tool_context(spec, &shared, registry, turn_control.claim_receiver());
         context.is_runbook = !model.is_llm();
-        let mut tools = (self.tool_factory)(is_lead);
+        let mut tools = (self.spawn_context.tool_factory)(is_lead);
         // Without reviews, no request needs to carry the description of that tool.
         tools.retain(|tool| shared.review.is_some() || tool.spec().name != REVIEW_TOOL);
         let tool_specs = self.specs_of(&tools);
@@ -419,7 +394,7 @@ impl Supervisor {
                 command_timeout_max: shared.limits.command_timeout_max,
                 output_bytes_max: shared.limits.tool_output_bytes_max,
             },
-            control: Arc::clone(&self.control),
+            control: Arc::clone(&self.spawn_context.control),
             events: shared.events.facts(),
             todos: Arc::new(Mutex::new(String::new())),
         }
@@ -450,10 +425,9 @@ impl Supervisor {
     fn record_exit(&mut self, id: Id, reason: ExitReason, is_harness_failure: bool) -> Option<MemberExit> {
         let name = self.names_by_task.remove(&id)?;
         let member = self.by_name.get_mut(&name)?;
-        let claim = member.progress.claim();
         member.progress.set_claim(None);
         member.exit = Some(reason.clone());
-        Some(MemberExit { name, reason, claim, is_harness_failure })
+        Some(MemberExit { name, reason, is_harness_failure })
     }
 
     /// Aborts members without progress; [`Supervisor::next_exit`] then returns each.
@@ -495,6 +469,12 @@ impl Supervisor {
     /// Returns the teammates whose phase changed after that generation.
     pub fn phase_changed_since(&self, generation: u64) -> impl Iterator<Item = &RunningMember> {
         self.teammates().filter(move |member| member.phase_generation > generation)
+    }
+
+    /// Returns the team, as the lead's tools reach it.
+    #[must_use]
+    pub fn control(&self) -> &dyn TeamControl {
+        self.spawn_context.control.as_ref()
     }
 
     /// Returns all members but the lead.

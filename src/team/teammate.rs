@@ -59,7 +59,7 @@ pub struct TeammateStatus {
     pub waiting_for: Option<WaitingFor>,
     /// The permanent error of its model or workspace. It can do no task until it is told to retry.
     pub outage: Option<String>,
-    /// True during a temporary outage, which ends without help.
+    /// True during an outage, also during a temporary one, which ends without help.
     pub is_in_outage: bool,
     /// True if its model has not answered a message or a prompt.
     pub has_unanswered: bool,

@@ -389,15 +389,12 @@ impl Agent {
         self.compact_unless(|error| matches!(error, ModelError::Temporary { .. })).await
     }
 
-    /// Compacts as [`Self::compact`]. Errors for which `keeps_context` is true keep the context.
-    async fn compact_unless(
-        &mut self,
-        keeps_context: fn(&ModelError) -> bool,
-    ) -> Result<Option<TurnOutcome>, AgentError> {
+    /// Compacts as [`Self::compact`]. Errors for which `keep_on` is true keep the context.
+    async fn compact_unless(&mut self, keep_on: fn(&ModelError) -> bool) -> Result<Option<TurnOutcome>, AgentError> {
         self.compactions_in_a_row += 1;
         let summary = match self.summarise().await {
             Ok(summary) => summary,
-            Err(RequestFailure::Model(error)) if !keeps_context(&error) => {
+            Err(RequestFailure::Model(error)) if !keep_on(&error) => {
                 self.conversation.tail_text(SUMMARY_FALLBACK_BYTES)
             }
             Err(failure) => return Ok(Some(outcome_of(failure))),

@@ -110,7 +110,7 @@ impl Lead {
         for review in orphaned {
             let Ok(author) = Name::new(&review.from) else { continue };
             // The configured reviewer may be the one that is gone.
-            let to = Some(self.members.control.reviewer(&author, &capability)).filter(|to| is_available(to));
+            let to = Some(self.members.control().reviewer(&author, &capability)).filter(|to| is_available(to));
             let to = to.unwrap_or_else(|| HUMAN.to_owned());
             match approval_answers::reassign(&self.shared.stores, &review.id, review.kind, &to, self.shared.clock.now())
                 .await
