@@ -273,7 +273,7 @@ impl Agent {
     /// Puts waiting mail into the context and returns its effects. Notices alone have none.
     pub async fn read_inbox(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
         loop {
-            match self.read_portion().await? {
+            match self.read_mail_batch().await? {
                 // Only notices so far; other mail may follow.
                 Some(outcomes) if outcomes.is_empty() => {}
                 outcomes => return Ok(outcomes.unwrap_or_default()),
@@ -281,8 +281,8 @@ impl Agent {
         }
     }
 
-    /// Puts the next portion of mail into the context. Returns `None` if none waits.
-    async fn read_portion(&mut self) -> Result<Option<Vec<TurnOutcome>>, AgentError> {
+    /// Puts the next batch of mail into the context. Returns `None` if none waits.
+    async fn read_mail_batch(&mut self) -> Result<Option<Vec<TurnOutcome>>, AgentError> {
         let name = self.spec.name.clone();
         let mailbox = Arc::clone(&self.shared.stores.mailbox);
         let mut deliveries = match mailbox.take(name.as_str(), self.conversation.delivered()).await {
@@ -304,7 +304,7 @@ impl Agent {
             }
             return Ok(None);
         }
-        deliveries.truncate(portion_len(&deliveries));
+        deliveries.truncate(batch_len(&deliveries));
         let messages: Vec<Message> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
         let mut record = self.message_with_claim(Role::User, vec![Block::text(inbox_block(&messages))]);
         record.delivered = deliveries.into_iter().map(|delivery| delivery.key).collect();
@@ -312,7 +312,7 @@ impl Agent {
         self.conversation.record(record).await?;
         self.settle().await;
         for (message, key) in messages.iter().zip(keys) {
-            self.shared.events.fact(EventKind::MessageDelivered {
+            self.shared.events.record(EventKind::MessageDelivered {
                 to: name.to_string(),
                 from: message.from.clone(),
                 message: key,
@@ -381,7 +381,7 @@ impl Agent {
 }
 
 /// Returns how many of these fit into the context at once: at least one.
-fn portion_len(deliveries: &[Delivery]) -> usize {
+fn batch_len(deliveries: &[Delivery]) -> usize {
     let mut bytes = 0;
     let fits = |delivery: &&Delivery| {
         bytes += delivery.message.content.len() + delivery.message.plan.as_ref().map_or(0, String::len);

@@ -261,7 +261,7 @@ impl LiveStatus {
                 Arc::make_mut(teammates).insert(name.to_owned(), Arc::new(row));
             }
         }
-        lead.shared.events.team(changed);
+        lead.shared.events.record_members(changed);
         if let Some(member) = lead.members.lead() {
             let row = lead_row_of(lead, member, lead_row.as_deref().map(|row| row.heartbeat.as_str()), heartbeat);
             if lead_row.as_deref() != Some(&row) {
@@ -303,7 +303,7 @@ fn row_of(
             _ => member.since.to_iso(),
         },
         tokens: used.tokens,
-        cost_usd: (used.usd * MICROS).round() / MICROS,
+        cost_usd: (used.usd * MICROS_PER_DOLLAR).round() / MICROS_PER_DOLLAR,
         waiting_for: waiting_for(lead, member, &status, claim.map(|claim| claim.task)),
     }
 }
@@ -363,7 +363,7 @@ fn lead_row_of(
 }
 
 /// Costs are reported in millionths of a dollar; the budget counts unrounded.
-const MICROS: f64 = 1e6;
+const MICROS_PER_DOLLAR: f64 = 1e6;
 
 /// Returns true if the member's model is out of reach.
 fn waits_for_model(report: &TeammateReport) -> bool {

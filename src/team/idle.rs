@@ -62,7 +62,7 @@ impl Teammate {
         }
         let shutdown_before = self.pending_shutdown.clone();
         let outcomes = self.agent.read_inbox().await?;
-        let mut events = self.events_of(outcomes).await?;
+        let mut events = self.handle_outcomes(outcomes).await?;
         if matches!(self.phase, Phase::Waiting { .. }) && events.is_empty() {
             // Its model answers a shutdown request. An approval that came before the wait is in its context.
             if self.pending_shutdown != shutdown_before {
@@ -98,7 +98,7 @@ impl Teammate {
             return Ok(Vec::new());
         }
         let outcomes = self.agent.read_inbox().await?;
-        let mut events = self.events_of(outcomes).await?;
+        let mut events = self.handle_outcomes(outcomes).await?;
         events.extend(self.accept_shutdown().await);
         // It stops, or its model may not be asked. A later run answers the other mail.
         events.retain(|event| *event == PhaseEvent::StopRequested);
@@ -164,7 +164,7 @@ impl Teammate {
             match approval_answers::reassign(&shared.stores, id, approval.kind, HUMAN, shared.clock.now()).await {
                 Ok(Some(message)) => {
                     let about = format!("{noun} {id} is yours to answer");
-                    shared.events.fact(EventKind::MessageSent {
+                    shared.events.record(EventKind::MessageSent {
                         from: from.clone(),
                         to: HUMAN.to_owned(),
                         message,
@@ -193,7 +193,7 @@ impl Teammate {
             let reclaimed_first = self.reclaim_first;
             match self.claim().await {
                 Ok(Some(task)) => {
-                    self.agent.shared.events.task(&task);
+                    self.agent.shared.events.record_task(&task);
                     // A reclaimed task counts as held since its work on it began.
                     let since =
                         self.agent.conversation.worked_since(task.id).filter(|_| reclaimed_first == Some(task.id));
@@ -293,7 +293,7 @@ impl Teammate {
         let by = Actor::holder(self.agent.name(), claim.attempt);
         match shared.stores.board.change(claim.task, change, &by).await {
             Ok(task) => {
-                shared.events.task(&task);
+                shared.events.record_task(&task);
                 if cause.counts_as_failure() {
                     let text = format!("Task {} ({}): {reason}.", task.id, task.subject);
                     self.notify_lead(MessageType::TaskFailed, text).await;
@@ -326,7 +326,7 @@ impl Teammate {
 
     pub(super) async fn record_task(&self, id: TaskId) {
         if let Ok(task) = self.agent.shared.stores.board.get(id).await {
-            self.agent.shared.events.task(&task);
+            self.agent.shared.events.record_task(&task);
         }
     }
 }

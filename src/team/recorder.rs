@@ -90,8 +90,8 @@ impl EventSink {
         }
     }
 
-    /// Records a fact.
-    pub fn fact(&self, fact: EventKind) {
+    /// Records a fact: an event without a number.
+    pub fn record(&self, fact: EventKind) {
         self.send(RecorderMessage::Fact(fact));
     }
 
@@ -99,11 +99,11 @@ impl EventSink {
     #[must_use]
     pub fn facts(&self) -> Arc<dyn Fn(EventKind) + Send + Sync> {
         let sink = self.clone();
-        Arc::new(move |fact| sink.fact(fact))
+        Arc::new(move |fact| sink.record(fact))
     }
 
     /// Records the changes of a task.
-    pub fn task(&self, task: &Task) {
+    pub fn record_task(&self, task: &Task) {
         self.send(RecorderMessage::Task(Box::new(task.clone())));
     }
 
@@ -119,14 +119,14 @@ impl EventSink {
     }
 
     /// Lets the recorder read the board.
-    pub fn board(&self) {
+    pub fn request_board_read(&self) {
         if !self.queue.is_board_queued.swap(true, Ordering::AcqRel) {
             self.send(RecorderMessage::Board);
         }
     }
 
     /// Records changes in the status of members.
-    pub fn team(&self, members: Vec<MemberSnapshot>) {
+    pub fn record_members(&self, members: Vec<MemberSnapshot>) {
         if !members.is_empty() {
             self.send(RecorderMessage::Team(members));
         }
@@ -134,7 +134,7 @@ impl EventSink {
 
     /// Records a warning.
     pub fn warn(&self, about: impl Into<String>, text: impl Into<String>) {
-        self.fact(EventKind::Warning { about: about.into(), text: text.into() });
+        self.record(EventKind::Warning { about: about.into(), text: text.into() });
     }
 
     /// Waits until all messages so far are written, for a few seconds at most.

@@ -70,7 +70,7 @@ impl Agent {
             if retries > limits.model_retries_max || retry_after > Some(RETRY_AFTER_MAX) {
                 return failure();
             }
-            self.shared.events.fact(EventKind::ModelRetried {
+            self.shared.events.record(EventKind::ModelRetried {
                 teammate: request.teammate.to_string(),
                 reason: message.clone(),
                 wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),

@@ -188,7 +188,7 @@ impl Session {
             conversation.record(record).await?;
             for delivery in deliveries {
                 forward_plan(lead, &delivery.message).await?;
-                lead.events.fact(EventKind::MessageDelivered {
+                lead.events.record(EventKind::MessageDelivered {
                     to: LEAD.to_owned(),
                     from: delivery.message.from,
                     message: delivery.key,
@@ -217,7 +217,7 @@ async fn forward_plan(lead: &super::agent::AgentServices, plan: &Message) -> Sto
     }
     let message = lead.stores.mailbox.send(HUMAN, Message { id: None, ..plan.clone() }).await?;
     let about = plan.content.lines().next().unwrap_or_default().to_owned();
-    lead.events.fact(EventKind::MessageSent { from: plan.from.clone(), to: HUMAN.to_owned(), message, about });
+    lead.events.record(EventKind::MessageSent { from: plan.from.clone(), to: HUMAN.to_owned(), message, about });
     Ok(())
 }
 
@@ -240,7 +240,7 @@ impl Lead {
         session.error = None;
         session.stage = SessionStage::Running(mode);
         session.goals_done = self.members.lead().map_or(0, |lead| lead.status.borrow().goals_done.0);
-        self.shared.events.fact(EventKind::SessionStarted { session: session.number, mode });
+        self.shared.events.record(EventKind::SessionStarted { session: session.number, mode });
         if mode == Mode::RunCleanup
             && let Some(lead) = self.members.lead().filter(|lead| lead.is_usable())
         {
@@ -327,7 +327,7 @@ impl Lead {
         }
         self.session.summary.clone_from(&summary);
         let goal = self.session.check_result.as_ref().map(DoneWhenResult::for_event);
-        self.shared.events.fact(EventKind::SessionFinished {
+        self.shared.events.record(EventKind::SessionFinished {
             session: self.session.number,
             summary,
             outcome,

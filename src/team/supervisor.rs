@@ -317,7 +317,7 @@ impl Supervisor {
         };
         if respawns == 0 {
             let role = member.spec.role.clone();
-            self.shared.events.fact(EventKind::TeammateSpawned { teammate: name.to_string(), role });
+            self.shared.events.record(EventKind::TeammateSpawned { teammate: name.to_string(), role });
         }
         self.by_name.insert(name, member);
         Ok(())

@@ -239,7 +239,7 @@ impl Teammate {
     }
 
     /// Handles the results of a turn or of mail, and returns those that are events of the phase machine.
-    pub(super) async fn events_of(&mut self, outcomes: Vec<TurnOutcome>) -> Result<Vec<PhaseEvent>, AgentError> {
+    pub(super) async fn handle_outcomes(&mut self, outcomes: Vec<TurnOutcome>) -> Result<Vec<PhaseEvent>, AgentError> {
         let mut events = Vec::new();
         for outcome in outcomes {
             match outcome {
@@ -418,7 +418,7 @@ impl Teammate {
             task: claim.map(|claim| claim.task),
             waiting_for: waiting_for.clone(),
         };
-        self.agent.shared.events.fact(fact);
+        self.agent.shared.events.record(fact);
         let is_in_outage = !self.can_work();
         let has_unanswered = self.agent.conversation.has_unanswered();
         let last_text = self.agent.conversation.text_since_prompt().map(str::to_owned);

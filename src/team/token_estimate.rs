@@ -1,6 +1,6 @@
 //! The size of a context in tokens: the provider's last count, and an estimate for later messages.
 //!
-//! Counting costs time and memory. A size in bytes is never below the number of tokens, so tokens are counted only if the bytes do
+//! Counting costs time and memory. A size in bytes is never below the number of tokens. So tokens are counted only if the bytes do
 //! not decide, and once for each message.
 
 use std::sync::Arc;

@@ -66,10 +66,10 @@ impl Agent {
         {
             return Ok(vec![outcome]);
         }
-        match self.ask().await {
+        match self.request_turn().await {
             Ok(response) => {
                 self.compactions_in_a_row = 0;
-                let mut outcomes = self.answer(response).await?;
+                let mut outcomes = self.handle_response(response).await?;
                 if self.control.level() == StopLevel::FinishTurn
                     && outcomes == [TurnOutcome::Event(PhaseEvent::TurnEnded)]
                 {
@@ -92,9 +92,9 @@ impl Agent {
         if self.is_llm() || is_aborted || self.task().is_none() {
             return Ok(no_report);
         }
-        let Ok(response) = self.ask().await else { return Ok(no_report) };
+        let Ok(response) = self.request_turn().await else { return Ok(no_report) };
         let is_other_call = |block: &Block| matches!(block, Block::ToolUse { name, .. } if *name != REPORT_TOOL);
-        if response.content.iter().any(is_other_call) { Ok(no_report) } else { self.answer(response).await }
+        if response.content.iter().any(is_other_call) { Ok(no_report) } else { self.handle_response(response).await }
     }
 
     async fn repair_context(&mut self, reason: String) -> Result<Vec<TurnOutcome>, AgentError> {
@@ -106,7 +106,7 @@ impl Agent {
     }
 
     /// Sends the context to the model.
-    async fn ask(&mut self) -> Result<ModelResponse, RequestFailure> {
+    async fn request_turn(&mut self) -> Result<ModelResponse, RequestFailure> {
         let identity_block = self.identity_block().await;
         let messages = self.conversation.messages(&identity_block);
         let max_usage = self.max_usage(&identity_block, 0).await;
@@ -132,11 +132,11 @@ impl Agent {
             answer_timeout: self.shared.limits.model_answer_timeout,
         };
         let (teammate, task) = (self.name().to_owned(), self.task());
-        self.shared.events.fact(EventKind::TurnStarted { teammate: teammate.clone(), task });
+        self.shared.events.record(EventKind::TurnStarted { teammate: teammate.clone(), task });
         let started = Instant::now();
         let response = self.request(&request, max_usage).await?;
         let usage = response.usage.unwrap_or_default();
-        self.shared.events.fact(EventKind::TurnFinished {
+        self.shared.events.record(EventKind::TurnFinished {
             teammate,
             task,
             input_tokens: usage.input_tokens,
@@ -149,7 +149,7 @@ impl Agent {
     }
 
     /// Records the model's answer and runs its tool calls.
-    async fn answer(&mut self, response: ModelResponse) -> Result<Vec<TurnOutcome>, AgentError> {
+    async fn handle_response(&mut self, response: ModelResponse) -> Result<Vec<TurnOutcome>, AgentError> {
         let mut record = self.message_with_claim(Role::Assistant, response.content.clone());
         record.usage = response.usage.filter(|usage| usage.total() > 0);
         if record.content.is_empty() {
@@ -214,7 +214,7 @@ impl Agent {
             };
             match skip {
                 Some(reason) => self.record_result(call.id, reason.to_owned(), true).await?,
-                None => outcomes.extend(self.call(call).await?),
+                None => outcomes.extend(self.run_call(call).await?),
             }
         }
         if self.control.level() >= StopLevel::ClaimLost {
@@ -246,13 +246,13 @@ impl Agent {
             let Block::Text { text } = block else { continue };
             if !text.trim().is_empty() {
                 let (teammate, task) = (self.name().to_owned(), self.task());
-                self.shared.events.fact(EventKind::Said { teammate, task, text: text.clone() });
+                self.shared.events.record(EventKind::Said { teammate, task, text: text.clone() });
             }
         }
     }
 
     /// Runs one tool and records its result.
-    async fn call(&mut self, call: ToolCall) -> Result<Vec<TurnOutcome>, AgentError> {
+    async fn run_call(&mut self, call: ToolCall) -> Result<Vec<TurnOutcome>, AgentError> {
         let ToolCall { id, tool, input } = call;
         if !matches!(input, Value::Object(_) | Value::Null) {
             return self.skip_call(id, tool, NO_OBJECT.to_owned()).await;
@@ -271,7 +271,7 @@ impl Agent {
             Some(Ok(ToolOutput { text, effect: ToolEffect::Claimed { task, attempt } })) => {
                 self.claimed_by_call(text, ClaimRef { task, attempt }).await?
             }
-            Some(Ok(output)) => (output.text, false, self.effect(output.effect)),
+            Some(Ok(output)) => (output.text, false, self.apply_effect(output.effect)),
             Some(Err(ToolError::Recoverable(text))) => (text, true, Vec::new()),
             Some(Err(ToolError::ClaimLost(text))) => (text, true, vec![TurnOutcome::Event(PhaseEvent::ClaimLost)]),
             Some(Err(ToolError::Fatal(text))) => (text.clone(), true, vec![TurnOutcome::HarnessFailed(text)]),
@@ -290,7 +290,7 @@ impl Agent {
     ) -> Option<Result<ToolOutput, ToolError>> {
         let (teammate, task, events) = (self.name().to_owned(), self.task(), &self.shared.events);
         events.wait_for_room().await;
-        events.fact(EventKind::ToolStarted {
+        events.record(EventKind::ToolStarted {
             teammate: teammate.clone(),
             task,
             tool: name.clone(),
@@ -307,7 +307,7 @@ impl Agent {
             () = self.control.tool_deadline() => None,
         };
         drop(busy);
-        events.fact(EventKind::ToolFinished {
+        events.record(EventKind::ToolFinished {
             teammate,
             task,
             tool: name,
@@ -325,7 +325,7 @@ impl Agent {
 
     /// Reports to people and to the model why a call was not made.
     async fn skip_call(&mut self, id: String, tool: String, text: String) -> Result<Vec<TurnOutcome>, AgentError> {
-        self.shared.events.fact(EventKind::ToolFinished {
+        self.shared.events.record(EventKind::ToolFinished {
             teammate: self.name().to_owned(),
             task: self.task(),
             tool: tool.chars().take(TOOL_NAME_CHARS_MAX).collect(),
@@ -347,7 +347,7 @@ impl Agent {
         let task = self.shared.stores.board.get(claim.task).await?;
         Ok(match self.prepare_worktree(&task).await? {
             WorktreeSetup::Ready => {
-                let outcomes = self.effect(ToolEffect::Claimed { task: claim.task, attempt: claim.attempt });
+                let outcomes = self.apply_effect(ToolEffect::Claimed { task: claim.task, attempt: claim.attempt });
                 (self.worktree_note().map_or(text.clone(), |note| format!("{text}\n{note}")), false, outcomes)
             }
             WorktreeSetup::AlreadyMerged => {
@@ -359,7 +359,7 @@ impl Agent {
         })
     }
 
-    fn effect(&self, effect: ToolEffect) -> Vec<TurnOutcome> {
+    fn apply_effect(&self, effect: ToolEffect) -> Vec<TurnOutcome> {
         match effect {
             ToolEffect::None => Vec::new(),
             ToolEffect::Idle => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
@@ -402,7 +402,7 @@ impl Agent {
         let todo_list = self.context.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let covers = self.conversation.compact(summary_with_todo_list(summary, &todo_list)).await?;
         self.forget_identity_block();
-        self.shared.events.fact(EventKind::Compacted { teammate: self.name().to_owned(), covers });
+        self.shared.events.record(EventKind::Compacted { teammate: self.name().to_owned(), covers });
         Ok(None)
     }
 

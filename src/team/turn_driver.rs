@@ -41,7 +41,7 @@ impl Teammate {
         }
         let kind = if is_stopping { TurnKind::Report } else { TurnKind::Turn };
         let (interruption, outcomes) = self.drive(kind).await?;
-        self.events_of_turn(interruption, outcomes).await
+        self.handle_turn_end(interruption, outcomes).await
     }
 
     /// Returns true if a compaction was requested and may start.
@@ -132,7 +132,7 @@ impl Teammate {
         Ok((interruption, outcomes))
     }
 
-    async fn events_of_turn(
+    async fn handle_turn_end(
         &mut self,
         interruption: Interruption,
         outcomes: Vec<TurnOutcome>,
@@ -143,7 +143,7 @@ impl Teammate {
         }
         let has_finished = outcomes.contains(&TurnOutcome::Event(PhaseEvent::Finished));
         if interruption.is_aborted || interruption.must_read_mail {
-            let mut events = self.events_of(outcomes).await?;
+            let mut events = self.handle_outcomes(outcomes).await?;
             events
                 .retain(|event| matches!(event, PhaseEvent::Finished | PhaseEvent::Claimed(_) | PhaseEvent::ClaimLost));
             if interruption.is_aborted && !matches!(self.phase, Phase::Stopping { .. }) {
@@ -155,7 +155,7 @@ impl Teammate {
         // Its own report may have ended the claim; that is no loss.
         let mut events = match interruption.claim_lost {
             Some(_) if !has_finished => vec![PhaseEvent::ClaimLost],
-            _ => self.events_of(outcomes).await?,
+            _ => self.handle_outcomes(outcomes).await?,
         };
         if let Some(end) = events.iter_mut().find(|event| **event == PhaseEvent::WorkEnded) {
             if self.remind_of_approvals().await? {

@@ -39,8 +39,9 @@ pub struct WorktreeService {
 }
 
 impl WorktreeService {
-    /// Returns true if the failure concerns this task only: the worktree of the last other task was created.
-    fn is_task_specific(&self, task: TaskId) -> bool {
+    /// Records that no worktree could be created for this task. Returns true if the failure concerns this task only: since the last
+    /// failure of another task, a worktree was created.
+    fn record_failure(&self, task: TaskId) -> bool {
         let before = self.last_failed_task.lock().unwrap_or_else(PoisonError::into_inner).replace(task);
         before.is_none_or(|before| before == task)
     }
@@ -90,7 +91,7 @@ impl Agent {
                 let result = TaskResult { commit: Some(commit), ..TaskResult::new(summary, evidence) };
                 let by = Actor::holder(self.name(), claim.attempt);
                 let task = self.shared.stores.board.change(claim.task, Change::Complete(result), &by).await?;
-                self.shared.events.task(&task);
+                self.shared.events.record_task(&task);
                 self.warn_of(&assignment, worktree.warnings.clone());
                 let kept_reason = isolation.repository.clean_up(&worktree, &assignment).await;
                 self.warn_of(&assignment, kept_reason.unwrap_or_else(|error| Some(error.to_string())));
@@ -98,7 +99,7 @@ impl Agent {
             }
             Err(error) => {
                 let reason = format!("cannot create a worktree for task {}: {error}", claim.task);
-                if !error.is_general() && isolation.is_task_specific(claim.task) {
+                if !error.is_general() && isolation.record_failure(claim.task) {
                     WorktreeSetup::Failed(reason)
                 } else {
                     WorktreeSetup::Unavailable(reason)
@@ -137,7 +138,7 @@ impl Agent {
     async fn release_claim(&self, claim: ClaimRef, reason: &str, counts: bool) -> Result<(), AgentError> {
         let change = Change::Release { reason: reason.to_owned(), counts };
         match self.shared.stores.board.change(claim.task, change, &Actor::holder(self.name(), claim.attempt)).await {
-            Ok(task) => self.shared.events.task(&task),
+            Ok(task) => self.shared.events.record_task(&task),
             // The claim is lost already.
             Err(crate::ports::StoreError::Refused(_) | crate::ports::StoreError::NoTask(_)) => {}
             Err(error) => return Err(error.into()),
@@ -147,7 +148,7 @@ impl Agent {
 
     fn warn_of(&self, assignment: &Assignment, texts: impl IntoIterator<Item = String>) {
         for text in texts {
-            self.shared.events.fact(EventKind::Warning { about: assignment.identifier(), text });
+            self.shared.events.record(EventKind::Warning { about: assignment.identifier(), text });
         }
     }
 

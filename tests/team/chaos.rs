@@ -10,7 +10,7 @@ use brigade::domain::dependencies;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::replay::Replay;
-use brigade::domain::state::{Mode, SetDesired, StateUpdate};
+use brigade::domain::state::{DesiredStateChange, Mode, StateUpdate};
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, TranscriptEntry};
@@ -287,7 +287,7 @@ impl World {
     }
 
     async fn click(&self, mode: Mode) {
-        let desired = SetDesired { mode, by: HUMAN.to_owned(), note: String::new(), only_if: None };
+        let desired = DesiredStateChange { mode, by: HUMAN.to_owned(), note: String::new(), only_if: None };
         self.inner.state.update(StateUpdate { report: None, desired: Some(desired) }).await.unwrap();
         let _ = self.inner.changes.send(StoreChange::State);
     }

@@ -222,9 +222,13 @@ async fn stop_during_delivery_delivers_mail_once() {
         "the delivery hangs after the transcript"
     );
     team.command(TeamCommand::Abort).await;
-    let asked = tokio::time::Instant::now();
+    let requested_at = tokio::time::Instant::now();
     harness.ended(team).await;
-    assert!(asked.elapsed() < Duration::from_secs(5), "the hanging delivery was not ended: {:?}", asked.elapsed());
+    assert!(
+        requested_at.elapsed() < Duration::from_secs(5),
+        "the hanging delivery was not ended: {:?}",
+        requested_at.elapsed()
+    );
     hangs.store(false, Ordering::Relaxed);
     harness.restart();
     let team = harness.launch(start_continuous()).await;

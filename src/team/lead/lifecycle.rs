@@ -47,7 +47,7 @@ impl Lead {
             self.report_stopped(name, reason, true);
             return;
         }
-        self.shared.events.fact(EventKind::TeammateRespawned {
+        self.shared.events.record(EventKind::TeammateRespawned {
             teammate: name.clone(),
             reason,
             respawns: respawns + 1,
@@ -60,7 +60,7 @@ impl Lead {
     }
 
     fn report_stopped(&self, teammate: String, reason: String, is_dead: bool) {
-        self.shared.events.fact(EventKind::TeammateStopped { teammate, reason, is_dead });
+        self.shared.events.record(EventKind::TeammateStopped { teammate, reason, is_dead });
     }
 
     /// Reclaims everything that a stopped member holds on the board. `counts` is true if this is a failed attempt.

@@ -27,7 +27,7 @@ use super::teammate::Permissions;
 use crate::domain::approval::Request;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::session::{self, NextStep, SessionInputs, SessionStage};
-use crate::domain::state::{Mode, SetDesired, StateReport};
+use crate::domain::state::{DesiredStateChange, Mode, StateReport};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, StoreChange};
@@ -112,7 +112,7 @@ struct LeadState {
     /// The reason why the state file cannot be read.
     state_file_error: Option<String>,
     /// The end of a mode that is not written yet.
-    unwritten_mode_end: Option<SetDesired>,
+    unwritten_mode_end: Option<DesiredStateChange>,
     last_report: Option<StateReport>,
     last_poll: Instant,
     last_tick: Instant,

@@ -117,7 +117,7 @@ impl Lead {
             {
                 Ok(Some(message)) => {
                     let about = format!("review {} goes to {to}, because {} is not available", review.id, review.to);
-                    self.shared.events.fact(EventKind::MessageSent { from: review.from, to, message, about });
+                    self.shared.events.record(EventKind::MessageSent { from: review.from, to, message, about });
                 }
                 Ok(None) => {}
                 Err(error) => self.shared.events.warn(to, format!("cannot be asked for a review: {error}")),
@@ -173,7 +173,7 @@ impl Lead {
                 member.has_stop_request = true;
                 self.shared
                     .events
-                    .fact(EventKind::StopAsked { teammate: name.to_string(), now: request.is_immediate_shutdown() });
+                    .record(EventKind::StopAsked { teammate: name.to_string(), now: request.is_immediate_shutdown() });
             }
         }
     }
@@ -258,13 +258,13 @@ impl Lead {
         };
         for claim in reclaimed {
             let (task, attempt) = (claim.task.id, claim.task.attempt);
-            self.shared.events.fact(EventKind::TaskReclaimed {
+            self.shared.events.record(EventKind::TaskReclaimed {
                 task,
                 attempt,
                 teammate: claim.owner,
                 reason: claim.reason.clone(),
             });
-            self.shared.events.task(&claim.task);
+            self.shared.events.record_task(&claim.task);
             if claim.task.status == TaskStatus::Failed {
                 self.send_task_failed(&claim.task, &claim.reason).await;
             }
@@ -287,7 +287,7 @@ impl Lead {
             }
             Err(error) => return self.shared.events.warn("board", error.to_string()),
         }
-        self.shared.events.board();
+        self.shared.events.request_board_read();
         for member in self.members.by_name.values_mut() {
             let Some(claim) = member.progress.claim() else { continue };
             let is_held = self.view.task(claim.task).is_some_and(|task| {

@@ -9,7 +9,7 @@ use super::{Lead, SessionWait};
 use crate::domain::event::EventKind;
 use crate::domain::records::{MemberStatus, RosterMember};
 use crate::domain::session::SessionStage;
-use crate::domain::state::{Expected, Mode, SetDesired, StateUpdate};
+use crate::domain::state::{DesiredStateChange, Mode, StatePrecondition, StateUpdate};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::team::handle::{TeamEnd, TeamOutcome};
@@ -44,8 +44,11 @@ impl Lead {
 
     /// Sets the desired state. An end of a mode that is not written yet counts as written.
     pub(super) fn set_desired(&mut self, desired: Mode, note: &str) {
-        let is_ended =
-            self.state.unwritten_mode_end.as_ref().is_some_and(|end| end.only_if == Some(Expected::Mode(desired)));
+        let is_ended = self
+            .state
+            .unwritten_mode_end
+            .as_ref()
+            .is_some_and(|end| end.only_if == Some(StatePrecondition::Mode(desired)));
         let desired = if is_ended { Mode::Pause } else { desired };
         if desired == self.desired {
             return;
@@ -57,7 +60,7 @@ impl Lead {
         }
         self.desired = desired;
         let current = self.current_mode();
-        self.shared.events.fact(EventKind::ModeChanged { desired, current, note: note.to_owned() });
+        self.shared.events.record(EventKind::ModeChanged { desired, current, note: note.to_owned() });
     }
 
     /// Reports once the tasks that a session waits for if no member works. Nothing else would show them.
@@ -136,7 +139,7 @@ impl Lead {
     /// with a larger budget continues.
     pub(super) async fn check_budget(&mut self) {
         let Some(spent) = self.shared.budget.spent().filter(|_| self.state.stopping.is_none()) else { return };
-        self.shared.events.fact(EventKind::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
+        self.shared.events.record(EventKind::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
         self.stop(TeammateCommand::Stop, self.spec.limits.stop_timeout, TeamEnd::BudgetSpent);
         if self.desired != Mode::Pause {
             self.end_mode(self.desired, &spent.state_note().to_file_text()).await;
@@ -145,11 +148,11 @@ impl Lead {
 
     /// Ends the current mode, unless the person chose another one meanwhile.
     pub(in crate::team) async fn end_mode(&mut self, ended: Mode, note: &str) {
-        self.state.unwritten_mode_end = Some(SetDesired {
+        self.state.unwritten_mode_end = Some(DesiredStateChange {
             mode: Mode::Pause,
             by: "agent".to_owned(),
             note: note.to_owned(),
-            only_if: Some(Expected::Mode(ended)),
+            only_if: Some(StatePrecondition::Mode(ended)),
         });
         self.write_end().await;
     }
@@ -198,7 +201,7 @@ impl Lead {
             // The end of the session has named what went wrong.
             (TeamEnd::SessionOver, _) => "its session is over".to_owned(),
         };
-        self.shared.events.fact(EventKind::TeamStopped { team: self.spec.name.to_string(), reason });
+        self.shared.events.record(EventKind::TeamStopped { team: self.spec.name.to_string(), reason });
         self.shared.budget.flush().await;
         self.shared.events.flush().await;
         TeamOutcome {
