@@ -44,8 +44,8 @@ use crate::team::supervisor::ModelConnector;
 use crate::team::{self, LaunchError, StartOptions};
 use crate::tools::{self, Tool};
 
-/// Brigade's files in a workspace.
-const CONTROL_FILES: [&str; 4] = ["agent_state.json", ".tasks", ".team", CONFIG_FILE];
+/// Brigade's files in a workspace, which no member's tool can write.
+const WORKSPACE_CONTROL_FILES: [&str; 4] = ["agent_state.json", ".tasks", ".team", CONFIG_FILE];
 
 /// Folders with files that can become the state file while commands run; see `stores::file::exchange_file`.
 const STATE_FILE_FOLDERS: [&str; 2] = [".team/spare", ".team/aside"];
@@ -114,9 +114,10 @@ type MakeTool = Arc<dyn Fn() -> Arc<dyn Tool> + Send + Sync>;
 #[derive(Clone)]
 pub struct Team {
     spec: TeamSpec,
-    start: StartOptions,
+    start_options: StartOptions,
     durability: Durability,
-    control_files: Vec<PathBuf>,
+    /// Additional paths that no member's tool can write.
+    extra_control_files: Vec<PathBuf>,
     /// The path of the config file, as the person named it.
     config: Option<PathBuf>,
     connect: ModelConnector,
@@ -129,9 +130,9 @@ impl Team {
     pub fn new(spec: TeamSpec) -> Self {
         Self {
             spec,
-            start: StartOptions { mode: Some(Mode::RunOnce), one_session: true, ..StartOptions::default() },
+            start_options: StartOptions { mode: Some(Mode::RunOnce), one_session: true, ..StartOptions::default() },
             durability: Durability::default(),
-            control_files: Vec::new(),
+            extra_control_files: Vec::new(),
             config: None,
             connect: Arc::new(models::connect),
             tools: Vec::new(),
@@ -145,12 +146,12 @@ impl Team {
     pub fn of_config(file: &Path, name: Option<&str>) -> Result<Self, EmbedError> {
         let unreadable =
             |error: std::io::Error| EmbedError::Unreadable { path: file.into(), reason: error.to_string() };
-        let named = std::path::absolute(file).map_err(unreadable)?;
+        let named_path = std::path::absolute(file).map_err(unreadable)?;
         let file = file.canonicalize().map_err(unreadable)?;
         let current_folder = file.parent().map(Path::to_owned).unwrap_or_default();
         let config = Config::load(Some(&file), Environment { current_folder, ..Environment::default() })?;
         let resolved = config.team(&config.select(name)?, &TeamFlags::default())?;
-        Ok(Self { durability: resolved.durability, config: Some(named), ..Self::new(resolved.spec) })
+        Ok(Self { durability: resolved.durability, config: Some(named_path), ..Self::new(resolved.spec) })
     }
 
     /// Sets the lead's goal.
@@ -166,14 +167,15 @@ impl Team {
     /// # Errors
     /// [`EmbedError::Plan`].
     pub fn plan(mut self, name: &str, text: &str) -> Result<Self, EmbedError> {
-        self.start.plan.extend(plan::parse(name, text).map_err(|errors| plan_error(name, &errors))?);
+        self.start_options.plan.extend(plan::parse(name, text).map_err(|errors| plan_error(name, &errors))?);
         Ok(self)
     }
 
-    /// Replaces the start options: the tasks, the mode, and if the team stops after one session.
+    /// Replaces the start options: the tasks, the mode, and the end after one session. Tasks of earlier calls of [`Self::plan`] are
+    /// replaced too.
     #[must_use]
-    pub fn start(self, start: StartOptions) -> Self {
-        Self { start, ..self }
+    pub fn start_options(self, start_options: StartOptions) -> Self {
+        Self { start_options, ..self }
     }
 
     /// Adds a tool for every member, the lead too. Its output is bounded and escaped, as that of all tools.
@@ -197,8 +199,8 @@ impl Team {
 
     /// Sets additional paths that no member's tool can write, absolute or relative to the workspace.
     #[must_use]
-    pub fn control_files(self, control_files: Vec<PathBuf>) -> Self {
-        Self { control_files, ..self }
+    pub fn extra_control_files(self, extra_control_files: Vec<PathBuf>) -> Self {
+        Self { extra_control_files, ..self }
     }
 
     /// Sets the config file that the person named. It can be a link. Without it, the config in the folder must not be a link.
@@ -220,8 +222,8 @@ impl Team {
             |error: std::io::Error| EmbedError::Unreadable { path: folder.into(), reason: error.to_string() };
         let folder = folder.canonicalize().map_err(unusable)?;
         self.check_tools()?;
-        if let (Some(plan), true) = (&self.spec.plan, self.start.plan.is_empty()) {
-            self.start.plan = read_plan(plan, &folder, AllowedKinds::FilesWithin(&folder))?;
+        if let (Some(plan), true) = (&self.spec.plan, self.start_options.plan.is_empty()) {
+            self.start_options.plan = read_plan(plan, &folder, AllowedKinds::FilesWithin(&folder))?;
         }
         let config = folder.join(CONFIG_FILE);
         let real_folder = |path: &Path| path.parent().and_then(|folder| folder.canonicalize().ok());
@@ -232,15 +234,18 @@ impl Team {
         // If the config is a link, the prompts are next to its target.
         let real_config = self.config.as_ref().and_then(|config| config.canonicalize().ok());
         let configs: Vec<PathBuf> = self.config.iter().cloned().chain(real_config).collect();
-        let default_files = control_files(&folder, &configs, self.spec.plan.as_deref());
-        self.control_files
-            .extend(default_files.into_iter().filter(|path| !self.control_files.contains(path)).collect::<Vec<_>>());
+        let mut control_files = std::mem::take(&mut self.extra_control_files);
+        for path in default_control_files(&folder, &configs, self.spec.plan.as_deref()) {
+            if !control_files.contains(&path) {
+                control_files.push(path);
+            }
+        }
         let mode = OpenMode::Lead { team: self.spec.name.to_string() };
         let options = OpenOptions { mode, durability: self.durability, clock: Arc::new(SystemClock) };
         let mut workspace = open(&folder, options).await?;
         workspace.warnings.extend(create_home_folders(&folder, &self.spec.writable));
-        let sandbox = sandbox(&folder, &self.control_files, &self.spec.writable)?;
-        Ok(OpenTeam { team: self, workspace, sandbox, folder })
+        let sandbox = open_sandbox(&folder, &control_files, &self.spec.writable)?;
+        Ok(OpenTeam { team: self, workspace, sandbox, folder, control_files: control_files.into() })
     }
 
     /// Launches the team in this folder.
@@ -252,10 +257,10 @@ impl Team {
     }
 
     fn check_tools(&self) -> Result<(), EmbedError> {
-        let custom = self.tools.iter().map(|make| make());
+        let custom_tools = self.tools.iter().map(|make| make());
         for is_lead in [false, true] {
             let mut names = BTreeSet::new();
-            for tool in tools::table::tools_for(is_lead).into_iter().chain(custom.clone()) {
+            for tool in tools::table::tools_for(is_lead).into_iter().chain(custom_tools.clone()) {
                 let name = tool.spec().name;
                 if !names.insert(name.clone()) {
                     return Err(EmbedError::DuplicateTool(name));
@@ -272,6 +277,7 @@ pub struct OpenTeam {
     workspace: Workspace,
     sandbox: Sandbox,
     folder: PathBuf,
+    control_files: Arc<[PathBuf]>,
 }
 
 impl OpenTeam {
@@ -298,23 +304,23 @@ impl OpenTeam {
     /// # Errors
     /// [`EmbedError::Launch`]. After an error, nothing runs.
     pub async fn launch(self) -> Result<RunningTeam, EmbedError> {
-        let Self { team, workspace, sandbox, folder } = self;
-        let custom = team.tools;
-        let repository = repository(&team.spec, &folder, &team.control_files, team.durability, &sandbox).await?;
+        let Self { team, workspace, sandbox, folder, control_files } = self;
+        let custom_tools = team.tools;
+        let repository = open_repository(&team.spec, &folder, &control_files, team.durability, &sandbox).await?;
         let dependencies = team::TeamDependencies {
             stores: workspace.stores.clone(),
             clock: Arc::new(SystemClock),
-            control_files: team.control_files.into(),
+            control_files,
             sandbox,
             workspace: folder,
             connect: team.connect,
             count_tokens: models::tokens::count,
             repository,
             tool_factory: Arc::new(move |is_lead| {
-                tools::table::tools_for(is_lead).into_iter().chain(custom.iter().map(|make| make())).collect()
+                tools::table::tools_for(is_lead).into_iter().chain(custom_tools.iter().map(|make| make())).collect()
             }),
         };
-        let handle = team::launch(team.spec, team.start, dependencies).await?;
+        let handle = team::launch(team.spec, team.start_options, dependencies).await?;
         Ok(RunningTeam { handle, workspace })
     }
 }
@@ -332,7 +338,7 @@ impl RunningTeam {
         &self.workspace.warnings
     }
 
-    /// The stores of the folder, to read board, mail and transcripts.
+    /// The stores of the folder, for reading board, mail and transcripts.
     #[must_use]
     pub fn stores(&self) -> &Stores {
         &self.workspace.stores
@@ -353,13 +359,13 @@ impl DerefMut for RunningTeam {
     }
 }
 
-/// The repository of a team with isolation.
-async fn repository(
+/// Opens the repository of a team with isolation; `None` without isolation.
+async fn open_repository(
     spec: &TeamSpec,
     folder: &Path,
     control_files: &[PathBuf],
     durability: Durability,
-    commands: &Sandbox,
+    sandbox: &Sandbox,
 ) -> Result<Option<Arc<dyn Repository>>, LaunchError> {
     if spec.isolation == Isolation::None {
         return Ok(None);
@@ -372,7 +378,7 @@ async fn repository(
         clock: Arc::new(SystemClock),
         durability,
         program: sandbox::filter::own_program_path(),
-        sandbox: commands.clone(),
+        sandbox: sandbox.clone(),
     };
     Ok(Some(Arc::new(GitRepository::open(folder, options).await?)))
 }
@@ -382,7 +388,11 @@ async fn repository(
 ///
 /// # Errors
 /// [`SandboxError`]: a path that exists cannot be protected, or the guard cannot be started.
-pub fn sandbox(workspace: &Path, control_files: &[PathBuf], writable: &[PathBuf]) -> Result<Sandbox, SandboxError> {
+pub fn open_sandbox(
+    workspace: &Path,
+    control_files: &[PathBuf],
+    writable: &[PathBuf],
+) -> Result<Sandbox, SandboxError> {
     let guard = sandbox::own_guard().map_err(|error| SandboxError::Guard(error.to_string()))?;
     let mut rules: Vec<PathRule> =
         STATE_FILE_FOLDERS.iter().map(|folder| PathRule::read_only_files(workspace.join(folder))).collect();
@@ -397,18 +407,18 @@ pub fn sandbox(workspace: &Path, control_files: &[PathBuf], writable: &[PathBuf]
     let locks = LOCK_FILES.iter().chain([&WORKERS_FOLDER]);
     rules.extend(locks.map(|path| PathRule::hidden(workspace.join(path))));
     rules.extend(home_rules(workspace, writable));
-    let mut seen = BTreeSet::new();
-    rules.retain(|rule| seen.insert(rule.path.clone()));
+    let mut paths = BTreeSet::new();
+    rules.retain(|rule| paths.insert(rule.path.clone()));
     Sandbox::open(guard, workspace, rules)
 }
 
-/// The paths that no member's tool can write: Brigade's files in the workspace, relative to it, and the configs, and a plan
-/// and prompts outside the workspace. Members may write a plan or prompts inside it.
+/// The paths that no member's tool can write: Brigade's files and the configs, relative to the workspace if they are in it. A plan
+/// and prompts outside the workspace are included. Members may write a plan or prompts inside it.
 #[must_use]
-pub fn control_files(workspace: &Path, configs: &[PathBuf], plan: Option<&Path>) -> Vec<PathBuf> {
+pub fn default_control_files(workspace: &Path, configs: &[PathBuf], plan: Option<&Path>) -> Vec<PathBuf> {
     let canonical = |path: PathBuf| path.canonicalize().unwrap_or(path);
     let relative = |path: &Path| path.strip_prefix(workspace).ok().map(Path::to_owned);
-    let mut controls: Vec<PathBuf> = CONTROL_FILES.map(PathBuf::from).into();
+    let mut controls: Vec<PathBuf> = WORKSPACE_CONTROL_FILES.map(PathBuf::from).into();
     for config in configs {
         let prompts = config.parent().map(|folder| canonical(folder.join("prompts")));
         let config = canonical(config.clone());
@@ -418,8 +428,8 @@ pub fn control_files(workspace: &Path, configs: &[PathBuf], plan: Option<&Path>)
     controls.extend(plan.map(|plan| canonical(plan.to_owned())).filter(|plan| relative(plan).is_none()));
     // A folder that contains the workspace cannot be read-only.
     controls.retain(|path| !workspace.starts_with(path));
-    let mut seen = BTreeSet::new();
-    controls.retain(|path| seen.insert(path.clone()));
+    let mut paths = BTreeSet::new();
+    controls.retain(|path| paths.insert(path.clone()));
     controls
 }
 

@@ -39,9 +39,9 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     let merge_status = MergeStatus::of(&launch.spec, &launch.workspace);
     let spec = launch.spec.clone();
     let team = Team::new(launch.spec)
-        .start(options)
+        .start_options(options)
         .durability(launch.durability)
-        .control_files(launch.control_files)
+        .extra_control_files(launch.control_files)
         .config_file(launch.named_config);
     let open = team.open(&launch.workspace).await?;
     let stores = open.stores().clone();

@@ -23,7 +23,7 @@ use brigade::stores::fs::simulated::{DiskOptions, SimulatedDisk};
 use brigade::stores::fs::{FileSystem, RealFileSystem};
 use tokio::sync::broadcast;
 
-/// A limit above the calls of every scenario: a loop that reaches it never ends.
+/// A limit above the number of calls of every scenario.
 const CALLS_MAX: u64 = 2_000;
 /// Power cuts tried at each call.
 const SEEDS: u64 = 8;
@@ -57,7 +57,7 @@ fn task(subject: &str) -> NewTask {
     NewTask { subject: subject.into(), ..NewTask::default() }
 }
 
-fn waiting(subject: &str, blockers: &[u64]) -> NewTask {
+fn blocked_task(subject: &str, blockers: &[u64]) -> NewTask {
     NewTask { blocked_by: blockers.iter().map(|id| TaskId(*id)).collect(), ..task(subject) }
 }
 
@@ -71,20 +71,20 @@ type Tasks = BTreeMap<TaskId, Task>;
 fn tasks_of(board: &BoardFiles) -> Tasks {
     let view = board.view().unwrap();
     assert_eq!(view.invalid_files, vec![], "no file is half written");
-    let plain = |task: &Task| Task { updated_at: None, document: Document::default(), ..task.clone() };
-    view.tasks.iter().map(|(id, task)| (*id, plain(task))).collect()
+    let comparable = |task: &Task| Task { updated_at: None, document: Document::default(), ..task.clone() };
+    view.tasks.iter().map(|(id, task)| (*id, comparable(task))).collect()
 }
 
 fn without_mirrors(tasks: &Tasks) -> Tasks {
     tasks.iter().map(|(id, task)| (*id, Task { blocks: vec![], ..task.clone() })).collect()
 }
 
-type Act = fn(&BoardFiles) -> StoreResult<()>;
+type Operation = fn(&BoardFiles) -> StoreResult<()>;
 
 /// One operation on the board that `prepare` makes.
 struct Scenario {
     name: &'static str,
-    act: Act,
+    operation: Operation,
     /// True if its effect survives a power cut after its return.
     is_durable: bool,
     /// Pairs of tasks: the second one may start only after the first one is done or deleted.
@@ -93,32 +93,32 @@ struct Scenario {
 
 #[rustfmt::skip]
 const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "open", act: |_| Ok(()), is_durable: true, order: &[(1, 2), (1, 3)] },
+    Scenario { name: "open", operation: |_| Ok(()), is_durable: true, order: &[(1, 2), (1, 3)] },
     Scenario { name: "create one", is_durable: true, order: &[(1, 2), (1, 10)],
-        act: |board| board.create(&lead(), vec![waiting("new", &[1, 8])], false).map(drop) },
+        operation: |board| board.create(&lead(), vec![blocked_task("new", &[1, 8])], false).map(drop) },
     Scenario { name: "create a batch", is_durable: true, order: &[(1, 2), (1, 11), (10, 12)],
-        act: |board| {
+        operation: |board| {
             let last = NewTask { blocked_by_new: vec![0, 1], ..task("c") };
-            board.create(&lead(), vec![task("a"), waiting("b", &[1]), last], false).map(drop)
+            board.create(&lead(), vec![task("a"), blocked_task("b", &[1]), last], false).map(drop)
         } },
     Scenario { name: "create after a delete", is_durable: true, order: &[(1, 2)],
-        act: |board| {
+        operation: |board| {
             board.delete(TaskId(9), &lead())?;
             board.create(&lead(), vec![task("a"), task("b")], false).map(drop)
         } },
-    Scenario { name: "claim", is_durable: false, order: &[(1, 2)], act: |board| board.claim_next(&claimant("bob")).map(drop) },
+    Scenario { name: "claim", is_durable: false, order: &[(1, 2)], operation: |board| board.claim_next(&claimant("bob")).map(drop) },
     Scenario { name: "complete", is_durable: true, order: &[(1, 2), (1, 3)],
-        act: |board| board.change(TaskId(1), &done(), &alice()).map(drop) },
+        operation: |board| board.change(TaskId(1), &done(), &alice()).map(drop) },
     Scenario { name: "fail", is_durable: true, order: &[(1, 2), (1, 3)],
-        act: |board| board.change(TaskId(1), &Change::Fail { reason: "no".into(), is_final: true }, &alice()).map(drop) },
+        operation: |board| board.change(TaskId(1), &Change::Fail { reason: "no".into(), is_final: true }, &alice()).map(drop) },
     Scenario { name: "release", is_durable: true, order: &[(1, 2)],
-        act: |board| board.change(TaskId(1), &Change::Release { reason: String::new(), counts: false }, &alice()).map(drop) },
+        operation: |board| board.change(TaskId(1), &Change::Release { reason: String::new(), counts: false }, &alice()).map(drop) },
     Scenario { name: "reopen", is_durable: true, order: &[(6, 7)],
-        act: |board| board.change(TaskId(6), &Change::Reopen, &lead()).map(drop) },
-    Scenario { name: "delete", is_durable: true, order: &[(1, 2), (4, 5)], act: |board| board.delete(TaskId(4), &lead()).map(drop) },
-    Scenario { name: "delete the last", is_durable: true, order: &[(1, 2)], act: |board| board.delete(TaskId(9), &lead()).map(drop) },
+        operation: |board| board.change(TaskId(6), &Change::Reopen, &lead()).map(drop) },
+    Scenario { name: "delete", is_durable: true, order: &[(1, 2), (4, 5)], operation: |board| board.delete(TaskId(4), &lead()).map(drop) },
+    Scenario { name: "delete the last", is_durable: true, order: &[(1, 2)], operation: |board| board.delete(TaskId(9), &lead()).map(drop) },
     Scenario { name: "edit dependencies", is_durable: true, order: &[(1, 2)],
-        act: |board| {
+        operation: |board| {
             let edit = TaskEdit {
                 add_blocked_by: vec![TaskId(8)], remove_blocked_by: vec![TaskId(4)], add_blocks: vec![TaskId(9)],
                 subject: Some("edited".into()), ..TaskEdit::default()
@@ -126,7 +126,7 @@ const SCENARIOS: &[Scenario] = &[
             board.change(TaskId(5), &Change::Edit(edit), &lead()).map(drop)
         } },
     Scenario { name: "reclaim", is_durable: false, order: &[(1, 2)],
-        act: |board| {
+        operation: |board| {
             let lost = ReclaimRequest { live_workers: Some(["w-carol".to_owned()].into()), counts: true, reason: "died".into(), ..ReclaimRequest::default() };
             board.reclaim(&lost).map(drop)
         } },
@@ -138,12 +138,12 @@ fn prepare(files: Arc<dyn FileSystem>, root: &Path) {
     let board = open(files, root, Durability::Process).unwrap();
     let all = vec![
         task("one"),
-        waiting("two", &[1]),
-        waiting("three", &[1]),
+        blocked_task("two", &[1]),
+        blocked_task("three", &[1]),
         task("four"),
-        waiting("five", &[4]),
+        blocked_task("five", &[4]),
         task("six"),
-        waiting("seven", &[6]),
+        blocked_task("seven", &[6]),
         task("eight"),
         task("nine"),
     ];
@@ -164,20 +164,20 @@ fn simulated(options: DiskOptions) -> (SimulatedDisk, PathBuf) {
     (disk, root)
 }
 
-/// Opens the board with `files` and runs `act` as a process with this fault. Returns the number of calls, and true if
+/// Opens the board with `files` and runs `operation` as a process with this fault. Returns the number of calls, and true if
 /// the process learned that all is done.
 fn run_process(
     files: Arc<dyn FileSystem>,
     root: &Path,
     durability: Durability,
-    act: Act,
-    fate: CallFault,
+    operation: Operation,
+    fault: CallFault,
 ) -> (Arc<FaultyFileSystem>, bool) {
-    let dying = Arc::new(FaultyFileSystem::new(files, fate));
-    let is_done = open(dying.clone(), root, durability).and_then(|board| act(&board)).is_ok();
+    let faulty = Arc::new(FaultyFileSystem::new(files, fault));
+    let is_done = open(faulty.clone(), root, durability).and_then(|board| operation(&board)).is_ok();
     // A killed process learns nothing.
-    let is_told = is_done && !dying.has_failed();
-    (dying, is_told)
+    let is_accepted = is_done && !faulty.has_failed();
+    (faulty, is_accepted)
 }
 
 /// Checks the board after it is opened again.
@@ -199,8 +199,8 @@ fn check(
         .collect();
     assert_eq!(leftovers, Vec::<String>::new(), "{case}: leftovers");
     match expected.outcome {
-        Outcome::After => assert_eq!(tasks, expected.after, "{case}: an accepted change is missing"),
-        Outcome::Either => {
+        ExpectedOutcome::After => assert_eq!(tasks, expected.after, "{case}: an accepted change is missing"),
+        ExpectedOutcome::Either => {
             for (id, task) in &without_mirrors(&tasks) {
                 let is_one = |tasks: &Tasks| without_mirrors(tasks).get(id) == Some(task);
                 assert!(is_one(&expected.before) || is_one(&expected.after), "{case}: {task:?} is neither old nor new");
@@ -232,10 +232,10 @@ fn check_order(tasks: &Tasks, order: &[(u64, u64)], case: &str) {
 
 /// Checks that the board still works: new ids, and each task goes to one claimer.
 fn check_still_works(board: &BoardFiles, expected: &Expected, case: &str) {
-    let made = board.create(&lead(), vec![task("more")], false).unwrap_or_else(|error| panic!("{case}: {error}"));
-    let known = expected.before.keys().chain(expected.after.keys()).max().unwrap();
-    let is_one_of_after = expected.after.contains_key(&made[0].id) && !expected.before.contains_key(&made[0].id);
-    assert!(made[0].id > *known || is_one_of_after, "{case}: id {} was used before {known}", made[0].id);
+    let created = board.create(&lead(), vec![task("more")], false).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let last_id = expected.before.keys().chain(expected.after.keys()).max().unwrap();
+    let is_one_of_after = expected.after.contains_key(&created[0].id) && !expected.before.contains_key(&created[0].id);
+    assert!(created[0].id > *last_id || is_one_of_after, "{case}: id {} was used before {last_id}", created[0].id);
     let mut claimed = Vec::new();
     for name in ["dave", "erin"].iter().cycle() {
         match board.claim_next(&claimant(name)).unwrap() {
@@ -249,14 +249,14 @@ fn check_still_works(board: &BoardFiles, expected: &Expected, case: &str) {
     assert_eq!(claimed.len(), count, "{case}: a task has two owners");
 }
 
-enum Outcome {
+enum ExpectedOutcome {
     /// The whole change is present.
     After,
     /// Each task is as before or as after.
     Either,
 }
 
-struct First {
+struct FirstCalls {
     call: u64,
     change: u64,
     write: u64,
@@ -265,10 +265,10 @@ struct First {
 struct Expected {
     before: Tasks,
     after: Tasks,
-    outcome: Outcome,
+    outcome: ExpectedOutcome,
     /// The first calls, changes and writes of the operation itself. Those before belong to the opening, which has a
     /// separate scenario.
-    first: First,
+    first: FirstCalls,
 }
 
 /// The result of the scenario without a fault.
@@ -276,12 +276,22 @@ fn expected(disk: &SimulatedDisk, root: &Path, durability: Durability, scenario:
     let files = Arc::new(FaultyFileSystem::new(Arc::new(disk.fork()), CallFault::None));
     let board = open(files.clone(), root, durability).unwrap();
     let first = match scenario.name {
-        "open" => First { call: 1, change: 1, write: 1 },
-        _ => First { call: files.calls() + 1, change: files.changes() + 1, write: files.writes() + 1 },
+        "open" => FirstCalls { call: 1, change: 1, write: 1 },
+        _ => FirstCalls { call: files.calls() + 1, change: files.changes() + 1, write: files.writes() + 1 },
     };
     let before = tasks_of(&board);
-    (scenario.act)(&board).unwrap_or_else(|error| panic!("{}: {error}", scenario.name));
-    Expected { before, after: tasks_of(&board), outcome: Outcome::Either, first }
+    (scenario.operation)(&board).unwrap_or_else(|error| panic!("{}: {error}", scenario.name));
+    Expected { before, after: tasks_of(&board), outcome: ExpectedOutcome::Either, first }
+}
+
+/// Runs `has_failed_at` for each call from `first` on, until the fault no longer happens.
+fn for_each_call(first: u64, mut has_failed_at: impl FnMut(u64) -> bool) {
+    for n in first..CALLS_MAX {
+        if !has_failed_at(n) {
+            return;
+        }
+    }
+    panic!("the fault still happened at call {CALLS_MAX}: the operation does not end");
 }
 
 fn each_durability() -> [Durability; 2] {
@@ -295,17 +305,15 @@ fn kill_at_any_call_leaves_old_or_new_board() {
         for scenario in SCENARIOS {
             let mut expected = expected(&disk, &root, durability, scenario);
             for make in [CallFault::CrashBefore as fn(u64) -> CallFault, CallFault::CrashDuring] {
-                for n in expected.first.change..CALLS_MAX {
+                for_each_call(expected.first.change, |n| {
                     let disk: Arc<dyn FileSystem> = Arc::new(disk.fork());
-                    let (dying, is_told) = run_process(Arc::clone(&disk), &root, durability, scenario.act, make(n));
-                    expected.outcome = if is_told { Outcome::After } else { Outcome::Either };
+                    let (faulty, is_accepted) =
+                        run_process(Arc::clone(&disk), &root, durability, scenario.operation, make(n));
+                    expected.outcome = if is_accepted { ExpectedOutcome::After } else { ExpectedOutcome::Either };
                     let case = format!("{} {durability:?} {:?}", scenario.name, make(n));
                     check(disk, &root, durability, scenario, &expected, &case);
-                    if !dying.has_failed() {
-                        break;
-                    }
-                    assert!(n + 1 < CALLS_MAX, "{case} does not end");
-                }
+                    faulty.has_failed()
+                });
             }
         }
     }
@@ -317,19 +325,18 @@ fn kill_at_any_call_on_real_files_is_atomic() {
     for durability in each_durability() {
         for scenario in SCENARIOS {
             let mut expected = expected(&disk, &simulated_root, durability, scenario);
-            for n in expected.first.change..CALLS_MAX {
+            for_each_call(expected.first.change, |n| {
                 let folder = tempfile::tempdir().unwrap();
                 let files: Arc<dyn FileSystem> = Arc::new(RealFileSystem::default());
                 copy_board(&disk, &simulated_root, folder.path());
-                let fate = CallFault::CrashDuring(n);
-                let (dying, is_told) = run_process(Arc::clone(&files), folder.path(), durability, scenario.act, fate);
-                expected.outcome = if is_told { Outcome::After } else { Outcome::Either };
+                let fault = CallFault::CrashDuring(n);
+                let (faulty, is_accepted) =
+                    run_process(Arc::clone(&files), folder.path(), durability, scenario.operation, fault);
+                expected.outcome = if is_accepted { ExpectedOutcome::After } else { ExpectedOutcome::Either };
                 let case = format!("{} {durability:?} on real files, killed inside change {n}", scenario.name);
                 check(files, folder.path(), Durability::Process, scenario, &expected, &case);
-                if !dying.has_failed() {
-                    break;
-                }
-            }
+                faulty.has_failed()
+            });
         }
     }
 }
@@ -348,26 +355,24 @@ fn accepted_change_survives_power_cut_at_any_call() {
         let (disk, root) = simulated(DiskOptions { renames_after_bytes, ..DiskOptions::default() });
         for scenario in SCENARIOS {
             let mut expected = expected(&disk, &root, Durability::Power, scenario);
-            for n in expected.first.change..CALLS_MAX {
+            for_each_call(expected.first.change, |n| {
                 let disk = disk.fork();
-                let (dying, is_told) = run_process(
+                let (faulty, is_accepted) = run_process(
                     Arc::new(disk.clone()),
                     &root,
                     Durability::Power,
-                    scenario.act,
+                    scenario.operation,
                     CallFault::CrashBefore(n),
                 );
-                let is_promised = is_told && scenario.is_durable;
-                expected.outcome = if is_promised { Outcome::After } else { Outcome::Either };
+                let is_promised = is_accepted && scenario.is_durable;
+                expected.outcome = if is_promised { ExpectedOutcome::After } else { ExpectedOutcome::Either };
                 for seed in 0..SEEDS {
                     let case = format!("{}, power cut at call {n}, seed {seed}, {renames_after_bytes}", scenario.name);
                     let after = Arc::new(disk.fork().crash(seed * 1_000 + n * u64::from(seed > 1) + seed % 2));
                     check(after, &root, Durability::Power, scenario, &expected, &case);
                 }
-                if !dying.has_failed() {
-                    break;
-                }
-            }
+                faulty.has_failed()
+            });
         }
     }
 }
@@ -378,15 +383,15 @@ fn full_disk_refuses_change_and_keeps_board_readable() {
     for durability in each_durability() {
         for scenario in SCENARIOS {
             let mut expected = expected(&disk, &root, durability, scenario);
-            for n in expected.first.write..CALLS_MAX {
+            for_each_call(expected.first.write, |n| {
                 let disk: Arc<dyn FileSystem> = Arc::new(disk.fork());
-                let dying = Arc::new(FaultyFileSystem::new(Arc::clone(&disk), CallFault::DiskFullFrom(n)));
-                let board = open(dying.clone(), &root, durability).unwrap();
-                let outcome = (scenario.act)(&board);
+                let faulty = Arc::new(FaultyFileSystem::new(Arc::clone(&disk), CallFault::DiskFullFrom(n)));
+                let board = open(faulty.clone(), &root, durability).unwrap();
+                let outcome = (scenario.operation)(&board);
                 let case = format!("{} {durability:?}, disk full from write {n}", scenario.name);
                 let tasks = without_mirrors(&tasks_of(&board));
                 match &outcome {
-                    Ok(()) => expected.outcome = Outcome::After,
+                    Ok(()) => expected.outcome = ExpectedOutcome::After,
                     Err(error) => {
                         let error = error.to_string();
                         assert!(error.contains(".tasks/") && error.contains("storage space"), "{case}: {error}");
@@ -398,15 +403,13 @@ fn full_disk_refuses_change_and_keeps_board_readable() {
                                 "{case}: a refused change is partly done"
                             );
                         }
-                        expected.outcome = Outcome::Either;
+                        expected.outcome = ExpectedOutcome::Either;
                     }
                 }
                 drop(board);
                 check(disk, &root, durability, scenario, &expected, &case);
-                if !dying.has_failed() {
-                    break;
-                }
-            }
+                faulty.has_failed()
+            });
         }
     }
 }
@@ -417,24 +420,22 @@ fn board_works_after_any_single_failed_call() {
     for durability in each_durability() {
         for scenario in SCENARIOS {
             let expected = expected(&disk, &root, durability, scenario);
-            for n in expected.first.call..CALLS_MAX {
+            for_each_call(expected.first.call, |n| {
                 let disk: Arc<dyn FileSystem> = Arc::new(disk.fork());
-                let dying = Arc::new(FaultyFileSystem::new(Arc::clone(&disk), CallFault::FailsAt(n)));
+                let faulty = Arc::new(FaultyFileSystem::new(Arc::clone(&disk), CallFault::FailsAt(n)));
                 let case = format!("{} {durability:?}, call {n} fails", scenario.name);
-                if let Ok(board) = open(dying.clone(), &root, durability) {
-                    let _ = (scenario.act)(&board);
-                    let seen = board.view().or_else(|_| board.view()).unwrap_or_else(|error| panic!("{case}: {error}"));
+                if let Ok(board) = open(faulty.clone(), &root, durability) {
+                    let _ = (scenario.operation)(&board);
+                    let view = board.view().or_else(|_| board.view()).unwrap_or_else(|error| panic!("{case}: {error}"));
                     let other = open(Arc::clone(&disk), &root, durability).unwrap();
-                    let there = other.view().unwrap();
-                    let again = board.view().unwrap();
-                    assert_eq!(again.tasks, there.tasks, "{case}: a running board and a new one differ");
-                    assert!(again.revision >= seen.revision);
+                    let reopened_view = other.view().unwrap();
+                    let view_again = board.view().unwrap();
+                    assert_eq!(view_again.tasks, reopened_view.tasks, "{case}: a running board and a new one differ");
+                    assert!(view_again.revision >= view.revision);
                 }
                 check(disk, &root, durability, scenario, &expected, &case);
-                if !dying.has_failed() {
-                    break;
-                }
-            }
+                faulty.has_failed()
+            });
         }
     }
 }

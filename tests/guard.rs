@@ -22,25 +22,26 @@ const LONG: Duration = Duration::from_secs(60);
 /// Time limit for a condition.
 const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Records the call, and the state of the command's first file at that time.
+/// Records commands, and the existence of the file that a command creates first.
 #[derive(Default)]
-struct Record {
+struct RecordingRegistry {
     commands: Mutex<Vec<(RunningCommand, &'static str)>>,
     /// The file for the guard's process id.
-    guard: Option<PathBuf>,
-    begun: Option<PathBuf>,
-    had_begun_when_recorded: Mutex<bool>,
+    guard_file: Option<PathBuf>,
+    /// The file that the command creates first.
+    start_file: Option<PathBuf>,
+    had_started_when_recorded: Mutex<bool>,
 }
 
 #[async_trait]
-impl CommandRegistry for Record {
+impl CommandRegistry for RecordingRegistry {
     async fn started(&self, command: RunningCommand) -> StoreResult<()> {
         // Long enough for a command to start if it were not held back.
         tokio::time::sleep(Duration::from_millis(30)).await;
-        if let Some(begun) = &self.begun {
-            *self.had_begun_when_recorded.lock().unwrap() = begun.exists();
+        if let Some(file) = &self.start_file {
+            *self.had_started_when_recorded.lock().unwrap() = file.exists();
         }
-        if let Some(file) = &self.guard {
+        if let Some(file) = &self.guard_file {
             std::fs::write(file, format!("{}\n", command.guard.pid)).unwrap();
         }
         self.commands.lock().unwrap().push((command, "started"));
@@ -51,22 +52,22 @@ impl CommandRegistry for Record {
     }
 }
 
-impl Record {
+impl RecordingRegistry {
     fn of(folder: &Path) -> Arc<Self> {
-        let (guard, begun) = (Some(folder.join("guard")), Some(folder.join("begun")));
-        Arc::new(Self { guard, begun, ..Self::default() })
+        let (guard_file, start_file) = (Some(folder.join("guard")), Some(folder.join("begun")));
+        Arc::new(Self { guard_file, start_file, ..Self::default() })
     }
 
-    fn stages(&self) -> Vec<&'static str> {
+    fn recorded_stages(&self) -> Vec<&'static str> {
         self.commands.lock().unwrap().iter().map(|(_, what)| *what).collect()
     }
 }
 
 struct Bench {
     folder: tempfile::TempDir,
-    setting: CommandContext,
-    holding: watch::Sender<CommandClaim>,
-    record: Arc<Record>,
+    command_context: CommandContext,
+    claim_sender: watch::Sender<CommandClaim>,
+    record: Arc<RecordingRegistry>,
 }
 
 fn guard_of_brigade() -> Arc<[OsString]> {
@@ -86,16 +87,16 @@ fn level() -> Level {
 
 fn bench() -> Bench {
     let folder = tempfile::tempdir().unwrap();
-    let record = Record::of(folder.path());
-    let (holding, receiver) = watch::channel(None);
-    let setting = setting(folder.path(), Arc::clone(&record) as Arc<dyn CommandRegistry>, receiver);
-    Bench { folder, setting, holding, record }
+    let record = RecordingRegistry::of(folder.path());
+    let (claim_sender, receiver) = watch::channel(None);
+    let command_context = command_context(folder.path(), Arc::clone(&record) as Arc<dyn CommandRegistry>, receiver);
+    Bench { folder, command_context, claim_sender, record }
 }
 
-fn setting(
+fn command_context(
     folder: &Path,
     commands: Arc<dyn CommandRegistry>,
-    holding: watch::Receiver<CommandClaim>,
+    claim: watch::Receiver<CommandClaim>,
 ) -> CommandContext {
     CommandContext {
         must_be_confined: false,
@@ -107,7 +108,7 @@ fn setting(
         team: "t".into(),
         // The processes of a test's commands are recognized by this name.
         teammate: folder.file_name().unwrap().to_string_lossy().into_owned(),
-        claim: holding,
+        claim,
         variables: Vec::new(),
         is_ignored_line: |_| false,
     }
@@ -115,7 +116,7 @@ fn setting(
 
 impl Bench {
     async fn run(&self, command: &str) -> CommandOutcome {
-        run(command, LONG, &self.setting).await.unwrap()
+        run(command, LONG, &self.command_context).await.unwrap()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -124,7 +125,7 @@ impl Bench {
 
     /// The running processes of its commands by their ids in this process namespace; theirs may differ.
     fn processes(&self) -> Vec<i32> {
-        let mark = format!("BRIGADE_TEAMMATE={}\0", self.setting.teammate);
+        let mark = format!("BRIGADE_TEAMMATE={}\0", self.command_context.teammate);
         let all = std::fs::read_dir("/proc").into_iter().flatten();
         all.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
             .filter(|pid| {
@@ -134,11 +135,11 @@ impl Bench {
             .collect()
     }
 
-    async fn has_begun(&self) {
+    async fn wait_until_started(&self) {
         eventually("the command has started", || self.path("begun").exists()).await;
     }
 
-    async fn pid_in(&self, name: &str) -> i32 {
+    async fn wait_for_pid(&self, name: &str) -> i32 {
         let path = self.path(name);
         eventually("a process id is written", || std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n')))
             .await;
@@ -150,9 +151,9 @@ impl Bench {
 #[tokio::test]
 async fn guard_and_command_carry_worker_mark() {
     let bench = bench();
-    let command = run("touch begun; exec sleep 300", LONG, &bench.setting);
-    let look = async {
-        bench.has_begun().await;
+    let command = run("touch begun; exec sleep 300", LONG, &bench.command_context);
+    let check = async {
+        bench.wait_until_started().await;
         let recorded = bench.record.commands.lock().unwrap()[0].0;
         let mark = processes::own_mark();
         for pid in [recorded.guard.pid, recorded.group] {
@@ -168,7 +169,7 @@ async fn guard_and_command_carry_worker_mark() {
     };
     tokio::select! {
         outcome = command => panic!("{outcome:?}"),
-        () = look => {}
+        () = check => {}
     }
 }
 
@@ -209,11 +210,11 @@ async fn command_output_is_interleaved_with_exit_status() {
 async fn process_group_is_recorded_while_command_runs() {
     let bench = bench();
     let running = tokio::spawn({
-        let setting = bench.setting.clone();
-        async move { run("touch begun; while ! [ -e go ]; do sleep 0.01; done", LONG, &setting).await }
+        let command_context = bench.command_context.clone();
+        async move { run("touch begun; while ! [ -e go ]; do sleep 0.01; done", LONG, &command_context).await }
     });
-    bench.has_begun().await;
-    assert!(!*bench.record.had_begun_when_recorded.lock().unwrap(), "the command started before it was recorded");
+    bench.wait_until_started().await;
+    assert!(!*bench.record.had_started_when_recorded.lock().unwrap(), "the command started before it was recorded");
     let command = bench.record.commands.lock().unwrap()[0].0;
     assert!(processes::group_exists(command.group), "{command:?}");
     if cfg!(target_os = "linux") {
@@ -229,27 +230,27 @@ async fn process_group_is_recorded_while_command_runs() {
 #[tokio::test]
 async fn command_has_task_variables_and_no_terminal() {
     let bench = bench();
-    bench.holding.send_replace(Some((TaskId(3), 2)));
+    bench.claim_sender.send_replace(Some((TaskId(3), 2)));
     assert_eq!(bench.run("cat; echo end").await.output, "end\n");
     let outcome = bench.run("echo $BRIGADE_TEAM $BRIGADE_TEAMMATE $BRIGADE_TASK $BRIGADE_ATTEMPT $TERM $PAGER").await;
-    assert_eq!(outcome.output, format!("t {} 3 2 dumb cat\n", bench.setting.teammate));
+    assert_eq!(outcome.output, format!("t {} 3 2 dumb cat\n", bench.command_context.teammate));
     assert_ne!(bench.run("true </dev/tty").await.end, CommandEnd::Ended(CommandExit::Code(0)));
-    bench.holding.send_replace(None);
+    bench.claim_sender.send_replace(None);
     assert_eq!(bench.run("echo ${BRIGADE_TASK-none}").await.output, "none\n");
 }
 
 #[tokio::test]
 async fn lost_claim_ends_running_command() {
     let bench = bench();
-    bench.holding.send_replace(Some((TaskId(3), 2)));
+    bench.claim_sender.send_replace(Some((TaskId(3), 2)));
     let command = "sh -c 'trap \"\" TERM; touch begun; while :; do sleep 0.05; done' & sleep 5; touch x";
     let running = tokio::spawn({
-        let setting = bench.setting.clone();
-        async move { run(command, LONG, &setting).await }
+        let command_context = bench.command_context.clone();
+        async move { run(command, LONG, &command_context).await }
     });
-    bench.has_begun().await;
+    bench.wait_until_started().await;
     let lost_at = Instant::now();
-    bench.holding.send_replace(Some((TaskId(3), 3)));
+    bench.claim_sender.send_replace(Some((TaskId(3), 3)));
     let error = running.await.unwrap().unwrap_err();
     // The command would have slept for five seconds.
     assert!(lost_at.elapsed() < Duration::from_secs(4), "it took {:?}", lost_at.elapsed());
@@ -262,24 +263,24 @@ async fn lost_claim_ends_running_command() {
 async fn command_timeout_ends_command_and_keeps_output() {
     let bench = bench();
     let command = "trap '' TERM; echo working; while :; do sleep 0.05; done";
-    let outcome = run(command, Duration::from_millis(300), &bench.setting).await.unwrap();
+    let outcome = run(command, Duration::from_millis(300), &bench.command_context).await.unwrap();
     assert_eq!(outcome.end, CommandEnd::TimedOut);
     assert_eq!(outcome.output, "working\n");
-    assert_eq!(bench.record.stages(), ["started", "ended"]);
+    assert_eq!(bench.record.recorded_stages(), ["started", "ended"]);
 }
 
 #[tokio::test]
 async fn dropped_call_ends_command_and_its_record() {
     let bench = bench();
     let running = tokio::spawn({
-        let setting = bench.setting.clone();
-        async move { run("touch begun; sleep 300", LONG, &setting).await }
+        let command_context = bench.command_context.clone();
+        async move { run("touch begun; sleep 300", LONG, &command_context).await }
     });
-    bench.has_begun().await;
+    bench.wait_until_started().await;
     assert!(!cfg!(target_os = "linux") || !bench.processes().is_empty(), "its processes are not found");
     running.abort();
     eventually("the command has ended", || bench.processes().is_empty()).await;
-    eventually("its end is recorded", || bench.record.stages() == ["started", "ended"]).await;
+    eventually("its end is recorded", || bench.record.recorded_stages() == ["started", "ended"]).await;
 }
 
 #[cfg(target_os = "linux")]
@@ -300,7 +301,7 @@ async fn endless_output_is_bounded() {
     assert!(outcome.output.starts_with("first\n") && outcome.output.ends_with("\nlast\n"));
     assert!(outcome.output.len() < 10_100, "{}", outcome.output.len());
     assert!(outcome.output.contains("bytes left out"));
-    let endless = run("yes", Duration::from_millis(300), &bench.setting).await.unwrap();
+    let endless = run("yes", Duration::from_millis(300), &bench.command_context).await.unwrap();
     assert_eq!(endless.end, CommandEnd::TimedOut);
 }
 
@@ -323,8 +324,8 @@ async fn fork_bomb_in_own_sessions_is_killed() {
     )
     .unwrap();
     let running = tokio::spawn({
-        let setting = bench.setting.clone();
-        async move { run("sh bomb.sh 3 & sleep 300", LONG, &setting).await }
+        let command_context = bench.command_context.clone();
+        async move { run("sh bomb.sh 3 & sleep 300", LONG, &command_context).await }
     });
     let pids = || std::fs::read_to_string(bench.path("pids")).unwrap_or_default();
     eventually("the whole fork bomb has started", || pids().lines().count() == 40).await;
@@ -337,14 +338,14 @@ async fn fork_bomb_in_own_sessions_is_killed() {
 async fn unstartable_command_error_names_reason() {
     let bench = bench();
     for (command, reason) in [("x".repeat(200_000), "the limit is"), ("a\0b".to_owned(), "NUL")] {
-        match run(&command, LONG, &bench.setting).await {
+        match run(&command, LONG, &bench.command_context).await {
             Err(ToolError::Recoverable(text)) => assert!(text.contains(reason), "{text}"),
             other => panic!("{other:?}"),
         }
     }
-    let mut setting = bench.setting.clone();
-    setting.workspace = bench.path("nowhere");
-    assert!(matches!(run("true", LONG, &setting).await, Err(ToolError::Recoverable(_))));
+    let mut command_context = bench.command_context.clone();
+    command_context.workspace = bench.path("nowhere");
+    assert!(matches!(run("true", LONG, &command_context).await, Err(ToolError::Recoverable(_))));
 }
 
 /// Not a test: the worker process of the next tests. It runs a command in the given folder, writes down the result, and
@@ -353,10 +354,10 @@ async fn unstartable_command_error_names_reason() {
 async fn helper_worker() {
     let Some(folder) = std::env::var_os("BRIGADE_GUARD_TEST_FOLDER") else { return };
     let number = |name: &str| std::env::var(name).unwrap();
-    let (_sender, holding) = watch::channel(None);
-    let setting = setting(Path::new(&folder), Record::of(Path::new(&folder)), holding);
+    let (_sender, claim_sender) = watch::channel(None);
+    let command_context = command_context(Path::new(&folder), RecordingRegistry::of(Path::new(&folder)), claim_sender);
     let time_max = Duration::from_millis(number("BRIGADE_GUARD_TEST_MS").parse().unwrap());
-    let outcome = run(&number("BRIGADE_GUARD_TEST_COMMAND"), time_max, &setting).await;
+    let outcome = run(&number("BRIGADE_GUARD_TEST_COMMAND"), time_max, &command_context).await;
     let text = outcome.map_or_else(|error| error.to_string(), |outcome| outcome.ending_text());
     std::fs::write(Path::new(&folder).join("outcome.new"), text).unwrap();
     std::fs::rename(Path::new(&folder).join("outcome.new"), Path::new(&folder).join("outcome")).unwrap();
@@ -406,8 +407,8 @@ async fn killed_worker_leaves_no_orphan() {
     for confinement in CONFINEMENTS {
         let bench = bench();
         let mut worker = Worker::start(&bench, confinement, LONG, STUBBORN);
-        bench.has_begun().await;
-        let guard = bench.pid_in("guard").await;
+        bench.wait_until_started().await;
+        let guard = bench.wait_for_pid("guard").await;
         worker.kill();
         eventually("all processes have ended", || bench.processes().is_empty() && !is_alive(guard)).await;
     }
@@ -419,11 +420,11 @@ async fn killed_guard_ends_its_command() {
     let bench = bench();
     let command = if level() == Level::Full { STUBBORN } else { "sleep 300 & touch begun; wait" };
     let running = tokio::spawn({
-        let setting = bench.setting.clone();
-        async move { run(command, LONG, &setting).await }
+        let command_context = bench.command_context.clone();
+        async move { run(command, LONG, &command_context).await }
     });
-    bench.has_begun().await;
-    kill(bench.pid_in("guard").await);
+    bench.wait_until_started().await;
+    kill(bench.wait_for_pid("guard").await);
     let error = running.await.unwrap().unwrap_err();
     assert!(matches!(&error, ToolError::Recoverable(text) if text.contains("guard was killed")), "{error:?}");
     eventually("all processes have ended", || bench.processes().is_empty()).await;
@@ -436,10 +437,10 @@ async fn command_ends_with_guard_if_worker_is_suspended() {
     let bench = bench();
     let command = if level() == Level::Full { STUBBORN } else { "touch begun; exec sleep 300" };
     let worker = Worker::start(&bench, "", LONG, command);
-    bench.has_begun().await;
+    bench.wait_until_started().await;
     let pid = Pid::from_raw(i32::try_from(worker.0.id()).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
-    kill(bench.pid_in("guard").await);
+    kill(bench.wait_for_pid("guard").await);
     eventually("all processes have ended", || bench.processes().is_empty()).await;
 }
 
@@ -450,7 +451,7 @@ async fn command_suspending_its_guard_is_ended() {
         let bench = bench();
         let command = format!("kill -STOP $PPID; {STUBBORN}");
         let mut worker = Worker::start(&bench, confinement, Duration::from_millis(400), &command);
-        let guard = bench.pid_in("guard").await;
+        let guard = bench.wait_for_pid("guard").await;
         eventually("the command has ended", || bench.path("outcome").exists()).await;
         // The answer holds at the time it is given.
         assert_eq!(bench.processes(), [0; 0], "{confinement}");
@@ -541,8 +542,8 @@ async fn concurrent_commands_have_distinct_pids() {
     let command = "echo $$; echo $$ >>numbers; while [ $(wc -l <numbers) -lt 8 ]; do sleep 0.02; done";
     let running: Vec<_> = (0..8)
         .map(|_| {
-            let setting = bench.setting.clone();
-            tokio::spawn(async move { run(command, LONG, &setting).await.unwrap().output })
+            let command_context = bench.command_context.clone();
+            tokio::spawn(async move { run(command, LONG, &command_context).await.unwrap().output })
         })
         .collect();
     let mut numbers = std::collections::BTreeSet::new();

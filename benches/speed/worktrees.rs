@@ -140,10 +140,10 @@ async fn merge(repository: &GitRepository, worktree: &Worktree, number: u64) {
     let assignment = assignment(number);
     let commit = repository.commit(worktree, &assignment, "Work.").await.unwrap().unwrap();
     let merge: Merge = match repository.merge(worktree, &assignment, "Work.", &commit).await.unwrap() {
-        MergeOutcome::Made(merge) => merge,
+        MergeOutcome::Created(merge) => merge,
         other => panic!("{other:?}"),
     };
     verify(&repository.check_out(&merge).await.unwrap());
     assert_eq!(repository.publish(&merge, &assignment).await.unwrap(), PublishOutcome::Done(None));
-    assert_eq!(repository.clear(worktree, &assignment).await.unwrap(), None);
+    assert_eq!(repository.clean_up(worktree, &assignment).await.unwrap(), None);
 }

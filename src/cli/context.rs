@@ -235,7 +235,7 @@ impl Context {
         Ok(Some(folder.to_owned()))
     }
 
-    /// The files that no tool of a member may write; see [`embed::control_files`].
+    /// The files that no tool of a member may write; see [`embed::default_control_files`].
     ///
     /// # Errors
     /// The workspace does not exist.
@@ -243,7 +243,7 @@ impl Context {
         let workspace = self.workspace()?;
         let configs: Vec<PathBuf> =
             self.config_file()?.into_iter().chain(self.surroundings.user_file.clone()).collect();
-        Ok(embed::control_files(&workspace, &configs, plan))
+        Ok(embed::default_control_files(&workspace, &configs, plan))
     }
 
     /// The sandbox of commands in the workspace.
@@ -253,7 +253,7 @@ impl Context {
     pub fn sandbox(&self, team: Option<&TeamSpec>) -> CliResult<Sandbox> {
         let control_files = self.control_files(team.and_then(|team| team.plan.as_deref()))?;
         let writable = team.map(|team| team.writable.as_slice()).unwrap_or_default();
-        embed::sandbox(&self.workspace()?, &control_files, writable)
+        embed::open_sandbox(&self.workspace()?, &control_files, writable)
             .map_err(|error| CliError::refused(error.to_string()))
     }
 

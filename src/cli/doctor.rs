@@ -317,7 +317,7 @@ fn confinement(context: &Context) -> Finding {
     let sandbox = match context.workspace() {
         Ok(_) => context.sandbox(context.team_if_valid(None).as_ref()).map_err(|error| error.message),
         // Without a workspace, doctor can only check the level.
-        Err(_) => embed::sandbox(&std::env::temp_dir(), &[], &[]).map_err(|error| error.to_string()),
+        Err(_) => embed::open_sandbox(&std::env::temp_dir(), &[], &[]).map_err(|error| error.to_string()),
     };
     let confinement = match &sandbox {
         Ok(sandbox) => sandbox.confinement(),

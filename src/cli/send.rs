@@ -95,7 +95,7 @@ fn reader_without_model(to: &str, team: Option<&TeamSpec>) -> Option<String> {
 
 fn unknown(error: StoreError, to: &str) -> CliError {
     let known = match &error {
-        StoreError::UnknownRecipient { known, .. } => known.clone(),
+        StoreError::UnknownRecipient { recipients, .. } => recipients.clone(),
         _ => Vec::new(),
     };
     let meant = crate::config::diagnostics::nearest(to, known.iter().map(String::as_str)).map(str::to_owned);

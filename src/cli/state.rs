@@ -7,7 +7,7 @@ use super::error::CliResult;
 use super::launch::mode_parser;
 use super::output::Answer;
 use crate::domain::name::HUMAN;
-use crate::domain::state::{Mode, SetDesired, SharedState, StateUpdate};
+use crate::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate};
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::one_line;
@@ -36,7 +36,7 @@ impl State {
         let is_set = self.mode.is_some();
         let state = match self.mode {
             Some(mode) => {
-                let desired = SetDesired { mode, by: HUMAN.to_owned(), note: self.note, only_if: None };
+                let desired = DesiredStateChange { mode, by: HUMAN.to_owned(), note: self.note, only_if: None };
                 Some(stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await?)
             }
             None => stores.state.read().await?,

@@ -40,7 +40,7 @@ pub fn summary_of(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let Some((first, rest)) = lines.split_first() else { return String::new() };
     if let Some((last, output)) = lines.split_last()
-        && let Some(ending) = bracketed(last)
+        && let Some(ending) = bracketed_ending(last)
     {
         return with_last_output(ending, output);
     }
@@ -54,7 +54,7 @@ pub fn summary_of(text: &str) -> String {
 }
 
 /// Returns the command's ending if `line` is the bracketed last line of a report.
-fn bracketed(line: &str) -> Option<&str> {
+fn bracketed_ending(line: &str) -> Option<&str> {
     line.strip_prefix('[')?.strip_suffix(']').filter(|ending| has_exit_status(ending))
 }
 
@@ -108,7 +108,7 @@ fn truncated(line: &str, chars_max: usize) -> String {
 pub fn of_report(what: &str, report: &str) -> String {
     let report = report.trim_end();
     let (output, last) = report.rsplit_once('\n').unwrap_or(("", report));
-    let (ending, output) = bracketed(last.trim())
+    let (ending, output) = bracketed_ending(last.trim())
         .map_or_else(|| report.split_once('\n').unwrap_or((report, "")), |ending| (ending, output));
     format!("{what}: {ending}\n{}", bounded(output)).trim_end().to_owned()
 }
@@ -157,7 +157,7 @@ fn count_fitting<'a>(lines: impl Iterator<Item = &'a &'a str>, bytes_max: usize)
 #[must_use]
 pub fn headline(text: &str) -> String {
     let text = text.trim();
-    let is_report = text.lines().next_back().is_some_and(|last| bracketed(last).is_some());
+    let is_report = text.lines().next_back().is_some_and(|last| bracketed_ending(last).is_some());
     let first_line = text.lines().next().unwrap_or_default();
     if is_report || has_exit_status(first_line) { summary_of(text) } else { first_sentence(text) }
 }

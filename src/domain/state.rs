@@ -121,7 +121,7 @@ impl PartialEq for StateReport {
 
 /// A change of the desired state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SetDesired {
+pub struct DesiredStateChange {
     /// The new state.
     pub mode: Mode,
     /// `human` or `agent`.
@@ -129,12 +129,12 @@ pub struct SetDesired {
     /// The reason, for people.
     pub note: String,
     /// Changes the state only if this holds. A change that no person asked for must not undo one of the person.
-    pub only_if: Option<Expected>,
+    pub only_if: Option<StatePrecondition>,
 }
 
 /// The precondition of a change of the desired state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Expected {
+pub enum StatePrecondition {
     /// There is no file.
     NoFile,
     /// The file has this desired state.
@@ -149,7 +149,7 @@ pub struct StateUpdate {
     /// Brigade's own fields.
     pub report: Option<StateReport>,
     /// A change of the desired state.
-    pub desired: Option<SetDesired>,
+    pub desired: Option<DesiredStateChange>,
 }
 
 /// The content of the file.
@@ -168,7 +168,7 @@ pub struct SharedState {
     /// The file as it was read.
     pub document: Document,
     /// The last merged report, if no file was read since.
-    merged: Option<StateReport>,
+    merged_report: Option<StateReport>,
     /// True if there was no file.
     is_new: bool,
 }
@@ -190,7 +190,7 @@ impl SharedState {
             set_by: "agent".into(),
             note: String::new(),
             document,
-            merged: None,
+            merged_report: None,
             is_new: true,
         }
     }
@@ -215,7 +215,7 @@ impl SharedState {
             set_by: word("setBy").unwrap_or_default(),
             note: word("note").unwrap_or_default(),
             document,
-            merged: None,
+            merged_report: None,
             is_new: false,
         })
     }
@@ -231,7 +231,7 @@ impl SharedState {
             }
             next.document.put("team", &report.team);
             let is_unchanged =
-                self.merged.as_ref().is_some_and(|merged| Arc::ptr_eq(&merged.teammates, &report.teammates));
+                self.merged_report.as_ref().is_some_and(|merged| Arc::ptr_eq(&merged.teammates, &report.teammates));
             if !is_unchanged {
                 next.document.put("teammates", &report.teammates);
             }
@@ -241,10 +241,10 @@ impl SharedState {
                 None if lead_report_in(&next.document).is_some() => next.document.remove(LEAD),
                 _ => {}
             }
-            next.merged = Some(report.clone());
+            next.merged_report = Some(report.clone());
         }
         if let Some(set) = &update.desired
-            && set.only_if.as_ref().is_none_or(|expected| self.matches_expected(expected))
+            && set.only_if.as_ref().is_none_or(|precondition| self.holds(precondition))
         {
             next.desired = set.mode;
             next.unknown_desired = None;
@@ -264,12 +264,12 @@ impl SharedState {
         StateNote::from_file_text(&self.note)
     }
 
-    fn matches_expected(&self, expected: &Expected) -> bool {
+    fn holds(&self, precondition: &StatePrecondition) -> bool {
         let is_set_to = |mode: Mode| mode == self.desired && self.unknown_desired.is_none() && !self.is_new;
-        match expected {
-            Expected::NoFile => self.is_new,
-            Expected::Mode(mode) => is_set_to(*mode),
-            Expected::ModeWithNote(mode, note) => is_set_to(*mode) && self.note == *note,
+        match precondition {
+            StatePrecondition::NoFile => self.is_new,
+            StatePrecondition::Mode(mode) => is_set_to(*mode),
+            StatePrecondition::ModeWithNote(mode, note) => is_set_to(*mode) && self.note == *note,
         }
     }
 
@@ -294,7 +294,7 @@ impl SharedState {
     /// Returns true if the file has the fields of `report`. The time of the file does not count.
     #[must_use]
     pub fn contains_report(&self, report: &StateReport) -> bool {
-        if let Some(merged) = &self.merged {
+        if let Some(merged) = &self.merged_report {
             let current = report.current.unwrap_or(self.current);
             return current == self.current && *merged == StateReport { current: merged.current, ..report.clone() };
         }
@@ -362,9 +362,9 @@ mod tests {
     }
 
     fn set(mode: Mode, only_if: Option<Mode>) -> StateUpdate {
-        let only_if = only_if.map(Expected::Mode);
+        let only_if = only_if.map(StatePrecondition::Mode);
         StateUpdate {
-            desired: Some(SetDesired { mode, by: "agent".into(), note: "done".into(), only_if }),
+            desired: Some(DesiredStateChange { mode, by: "agent".into(), note: "done".into(), only_if }),
             report: None,
         }
     }

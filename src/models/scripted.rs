@@ -219,7 +219,7 @@ impl ModelClient for Scripted {
         };
         tokio::time::sleep(Duration::from_millis(step.delay_ms)).await;
         if step.error.is_some() {
-            listener.declined();
+            listener.on_declined();
         }
         match step.error {
             Some(ScriptedError::Temporary { temporary, retry_after_ms }) => Err(ModelError::Temporary {
@@ -231,8 +231,8 @@ impl ModelClient for Scripted {
             None => {
                 let response = respond(&step, &task, turn);
                 if let Some(Block::Text { text }) = response.content.first() {
-                    listener.wrote(text.len());
-                    listener.text(text);
+                    listener.on_bytes(text.len());
+                    listener.on_text(text);
                 }
                 Ok(response)
             }

@@ -30,11 +30,11 @@ mod repository;
 mod transcripts;
 
 pub use repository::{
-    Assignment, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, TEAMMATES_DOMAIN, Worktree,
-    WorktreeOutcome,
+    Assignment, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, TEAMMATES_DOMAIN,
+    Worktree, WorktreeOutcome,
 };
 
-pub use transcripts::{SetAside, Transcripts};
+pub use transcripts::{QuarantinedTranscript, Transcripts};
 
 pub use model::{
     ChatMessage, CountTokens, Listener, ModelClient, ModelError, ModelRequest, ModelResponse, ModelSpec,
@@ -84,12 +84,12 @@ pub enum StoreError {
     #[error("these dependencies would form a cycle: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(" -> "))]
     Cycle(Vec<TaskId>),
     /// No inbox has this name.
-    #[error("unknown recipient `{name}`; recipients are: {}", .known.join(", "))]
+    #[error("unknown recipient `{name}`; recipients are: {}", .recipients.join(", "))]
     UnknownRecipient {
         /// The given name.
         name: String,
-        /// The known names.
-        known: Vec<String>,
+        /// The names of all inboxes.
+        recipients: Vec<String>,
     },
     /// The inbox is full.
     #[error("the inbox of {name} is full ({bytes} of at most {bytes_max} bytes); try again after it was read")]
@@ -112,14 +112,14 @@ pub enum StoreError {
         bytes_max: usize,
     },
     /// The file was written by a newer Brigade.
-    #[error("{path} has format {found}, but this Brigade supports formats up to {known}: use a newer version")]
+    #[error("{path} has format {version}, but this Brigade supports formats up to {version_max}: use a newer version")]
     NewerFormat {
         /// The file.
         path: String,
         /// Its format version.
-        found: u64,
+        version: u64,
         /// The newest supported version.
-        known: u64,
+        version_max: u64,
     },
     /// A control file of the workspace is a symbolic link: its path and its target.
     #[error("cannot use {0}: it is a symbolic link to {1}, and a command of the team could change its target")]
@@ -218,7 +218,7 @@ impl TaskLookup for BoardView {
         self.deleted.contains(&id)
     }
     fn is_invalid(&self, id: TaskId) -> bool {
-        self.invalid_files.iter().any(|spoiled| TaskId::from_file_name(&spoiled.file) == Some(id))
+        self.invalid_files.iter().any(|invalid| TaskId::from_file_name(&invalid.file) == Some(id))
     }
 }
 
@@ -266,8 +266,8 @@ pub trait Board: Send + Sync {
     /// Returns the ids, of tasks no longer on the board, that [`Board::delete`] removed. Remembers the last few thousand.
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>>;
 
-    /// Removes the claims that are lost by `lost`, and those with an expired lease. Foreign tasks do not change.
-    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>>;
+    /// Removes the claims that `request` describes, and those with an expired lease. Tasks without a claim do not change.
+    async fn reclaim(&self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>>;
 }
 
 /// The claims to remove.
@@ -277,8 +277,8 @@ pub struct ReclaimRequest {
     pub live_workers: Option<HashSet<String>>,
     /// Tasks and attempts whose holder is gone although its worker lives.
     pub claims: Vec<(TaskId, u32)>,
-    /// Tasks and attempts with leases that expired only by a jump of the clock. They are kept.
-    pub spared: Vec<(TaskId, u32)>,
+    /// Tasks and attempts with leases that expired only by a jump of the clock. These claims stay.
+    pub running_leases: Vec<(TaskId, u32)>,
     /// True if the loss counts as a failure of the task, because others of the team were alive.
     pub counts: bool,
     /// The reason, for people.
@@ -317,18 +317,18 @@ pub trait Mailbox: Send + Sync {
     /// already have some of it.
     async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>>;
 
-    /// Returns the members with waiting mail, or with mail that [`Mailbox::take`] must check. Reads no file's content.
-    async fn waiting(&self) -> StoreResult<Vec<String>>;
+    /// Returns the recipients with waiting mail, or with mail that [`Mailbox::take`] must check. Reads no file's content.
+    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>>;
 }
 
 /// Requests that wait for an answer, such as plan approvals. Their messages are sent separately.
 ///
-/// Results of [`Requests::open`] and [`Requests::answer`] survive a crash and, with power durability, a power cut. The reader of
+/// Results of [`Requests::record`] and [`Requests::answer`] survive a crash and, with power durability, a power cut. The reader of
 /// another program's mail also records its requests here. Recording a request twice is safe.
 #[async_trait]
 pub trait Requests: Send + Sync {
-    /// Records a request. A known id changes nothing.
-    async fn open(&self, request: Request) -> StoreResult<()>;
+    /// Records a request. An id that is stored already changes nothing.
+    async fn record(&self, request: Request) -> StoreResult<()>;
 
     /// Reserves a request for `process`, which sends and records the answer next in the name of `by`. The same process may
     /// reserve it again. Unknown and answered requests and those of others are errors.
@@ -353,8 +353,8 @@ pub trait Requests: Send + Sync {
 /// The shared state file.
 #[async_trait]
 pub trait StateStore: Send + Sync {
-    /// Returns the state, or `None` without a file. A malformed file is read again until it is valid or unchanged for a second.
-    /// Then its bytes are set aside, and pause/pause replaces it.
+    /// Returns the state, or `None` without a file. An invalid file is read again until it is valid or unchanged for a second.
+    /// Then it is renamed, and a state with pause/pause replaces it.
     async fn read(&self) -> StoreResult<Option<SharedState>>;
 
     /// Merges `update` into the file without losing changes of other writers, and returns the result. Changes of the desired or
@@ -398,16 +398,16 @@ pub trait Ledger: Send + Sync {
 #[async_trait]
 pub trait Workers: Send + Sync {
     /// Returns this process's worker id.
-    fn me(&self) -> &str;
+    fn worker_id(&self) -> &str;
 
     /// Replaces this worker's record.
     async fn report(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()>;
 
-    /// Kills the process groups of dead workers, removes their records, and returns the live workers.
+    /// Kills the process groups of dead workers, removes their records, and returns the live and dead workers.
     async fn reap_dead_workers(&self) -> StoreResult<WorkerSurvey>;
 
-    /// Returns those of these workers, missing in the survey, whose process is alive: their files were removed.
-    async fn unrecorded(&self, _ids: Vec<String>) -> StoreResult<HashSet<String>> {
+    /// Returns the workers among `ids` whose process lives although their files were removed. `ids` are missing in the survey.
+    async fn live_without_record(&self, _ids: Vec<String>) -> StoreResult<HashSet<String>> {
         Ok(HashSet::new())
     }
 

@@ -77,23 +77,24 @@ impl ModelRequest {
         self.purpose != RequestPurpose::Turn
     }
 
-    /// Returns true if this usage is possible: each input token stands for at least one byte of the request, and the answer has
-    /// at most the requested tokens. A server that reports more is wrong.
+    /// Returns true if this usage is possible. Each input token stands for at least one byte of the request, and the answer has at
+    /// most the requested tokens. A server that reports more is wrong.
     #[must_use]
     pub fn can_have_used(&self, usage: Usage) -> bool {
-        let read = usage.input_tokens.saturating_add(usage.cache_read_tokens).saturating_add(usage.cache_write_tokens);
+        let input_tokens =
+            usage.input_tokens.saturating_add(usage.cache_read_tokens).saturating_add(usage.cache_write_tokens);
         let tools = self
             .tools
             .iter()
             .map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.to_string().len());
         let blocks = self.messages.iter().flat_map(|message| &message.content).map(block_bytes);
         let mut sizes = std::iter::once(self.system.len()).chain(tools).chain(blocks);
-        let mut left = read.saturating_sub(PROVIDER_TOKENS_MAX);
+        let mut tokens = input_tokens.saturating_sub(PROVIDER_TOKENS_MAX);
         // Stops counting as early as possible: a true report is far below the bound.
-        let fits = left == 0
+        let fits = tokens == 0
             || sizes.any(|bytes| {
-                left = left.saturating_sub(bytes as u64 + OVERHEAD_TOKENS_MAX);
-                left == 0
+                tokens = tokens.saturating_sub(bytes as u64 + OVERHEAD_TOKENS_MAX);
+                tokens == 0
             });
         fits && usage.output_tokens <= u64::from(self.output_tokens_max)
     }
@@ -101,31 +102,32 @@ impl ModelRequest {
 
 /// Receives an answer while it is streamed. After an incomplete answer, the received parts are discarded.
 pub trait Listener: Send + Sync {
-    /// A part of the answer arrived, or another sign of life.
-    fn alive(&self);
+    /// Receives any part of the answer, or another sign of life.
+    fn on_activity(&self);
 
-    /// The next piece of the answer's text. All pieces together are the full text.
-    fn text(&self, delta: &str);
+    /// Receives the next piece of the answer's text. All pieces together are the full text.
+    fn on_text(&self, delta: &str);
 
-    /// This many bytes of the answer arrived, text or not. Thinking and tool arguments cost tokens as well.
-    fn wrote(&self, bytes: usize);
+    /// Receives the size of a piece, text or not. Thinking and tool arguments cost tokens as well.
+    fn on_bytes(&self, bytes: usize);
 
-    /// The provider reports the usage so far, as a total.
-    fn used(&self, usage: Usage);
+    /// Receives the usage so far, as a total that the provider reports.
+    fn on_usage(&self, usage: Usage);
 
-    /// The provider was not reached or did not start, so nothing was used. Other requests without an answer may have used tokens.
-    fn declined(&self) {}
+    /// Receives that the provider was not reached or did not start, so nothing was used. Other requests without an answer may have
+    /// used tokens.
+    fn on_declined(&self) {}
 }
 
 /// Ignores the stream.
 impl Listener for () {
-    fn alive(&self) {}
+    fn on_activity(&self) {}
 
-    fn text(&self, _delta: &str) {}
+    fn on_text(&self, _delta: &str) {}
 
-    fn wrote(&self, _bytes: usize) {}
+    fn on_bytes(&self, _bytes: usize) {}
 
-    fn used(&self, _usage: Usage) {}
+    fn on_usage(&self, _usage: Usage) {}
 }
 
 /// The reason why a model stopped.
@@ -218,8 +220,7 @@ pub trait ModelClient: Send + Sync {
         None
     }
 
-    /// Returns true if a language model answers. `runbook` is none: it is not asked to plan, decide or report, and the lead uses
-    /// fixed rules for that.
+    /// Returns true if a language model answers. `runbook` is none: the lead plans, decides and reports by fixed rules instead.
     fn is_llm(&self) -> bool {
         true
     }

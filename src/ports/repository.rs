@@ -88,10 +88,19 @@ pub struct Worktree {
     pub branch: String,
     /// The branch that it is merged into.
     pub into: String,
-    /// The number of commits and of uncommitted files that an earlier attempt left.
-    pub left: Option<(usize, usize)>,
+    /// The work that an earlier attempt left.
+    pub leftover_work: Option<LeftoverWork>,
     /// Warnings about its creation, for people.
     pub warnings: Vec<String>,
+}
+
+/// The unmerged work of an earlier attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeftoverWork {
+    /// Number of unmerged commits.
+    pub commits: usize,
+    /// Number of uncommitted files.
+    pub files: usize,
 }
 
 /// The result of [`Repository::provision`].
@@ -123,11 +132,11 @@ pub struct Merge {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MergeOutcome {
     /// The branch at this commit already has everything.
-    Nothing(String),
+    UpToDate(String),
     /// It cannot be merged, for this reason. The teammate can fix it.
     Refused(String),
     /// The merge commit was created.
-    Made(Merge),
+    Created(Merge),
 }
 
 /// The result of [`Repository::publish`].
@@ -145,7 +154,8 @@ pub enum PublishOutcome {
 /// merge that was not reported. A worktree exists with its state, or the next call creates it.
 #[async_trait]
 pub trait Repository: Send + Sync {
-    /// Completes what an earlier process left unfinished. Nothing is kept for `completed` tasks. Returns notices for people.
+    /// Completes merges and removals that an earlier process started, and removes the worktrees of `completed` tasks. Returns
+    /// notices for people.
     async fn recover_unfinished_merges(&self, completed: Vec<Assignment>) -> Result<Vec<Notice>, RepositoryError>;
 
     /// Creates the worktree of a task, or returns the one of an earlier attempt.
@@ -176,9 +186,9 @@ pub trait Repository: Send + Sync {
     /// Moves the branch to the merge, and the person's checkout with it if that loses nothing.
     async fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError>;
 
-    /// Forgets the merge of a completed task, and removes its worktree and branch if nothing else is in them. Otherwise returns
-    /// the reason.
-    async fn clear(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError>;
+    /// Removes the mark of a completed task's merge, and its worktree and branch. Returns the reason if they stay, because they
+    /// have other changes.
+    async fn clean_up(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError>;
 
     /// Returns the path rules for commands in this worktree, or of a member without a task.
     fn boundaries(&self, worktree: Option<&Worktree>) -> Vec<PathRule>;

@@ -9,13 +9,13 @@ use crate::domain::transcript::Record;
 
 /// A file or folder that was in the place of a transcript and was moved to quarantine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SetAside {
+pub struct QuarantinedTranscript {
     /// Name of the transcript's member.
     pub teammate: String,
-    /// The kind of object: "a folder".
-    pub found: &'static str,
+    /// The kind of object that was found: "a folder".
+    pub kind: &'static str,
     /// Its new path.
-    pub kept: PathBuf,
+    pub path: PathBuf,
 }
 
 /// The transcripts. They only grow. The next reader completes an incomplete last line and skips it.
@@ -29,7 +29,7 @@ pub trait Transcripts: Send + Sync {
     async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()>;
 
     /// Returns what was moved to quarantine since the last call. New transcripts start in its place.
-    fn take_set_aside(&self) -> Vec<SetAside> {
+    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
         Vec::new()
     }
 }

@@ -132,7 +132,7 @@ impl Inner {
     /// children are in another namespace cannot start threads.
     fn run_in_namespace(mut self) -> io::Result<CommandExit> {
         self.channel.write_all(START_BYTE)?;
-        self.wait_for_exit_message()?;
+        self.wait_for_init()?;
         let mut word = String::new();
         self.channel.read_to_string(&mut word)?;
         wait_for(self.group)?;
@@ -164,7 +164,7 @@ impl Inner {
     }
 
     /// Returns when the init reports the command's exit or has ended. If stdin closes, tells the init to end the command.
-    fn wait_for_exit_message(&self) -> io::Result<()> {
+    fn wait_for_init(&self) -> io::Result<()> {
         let stdin = io::stdin();
         let mut closing_since = None;
         loop {

@@ -76,7 +76,7 @@ impl FileRequests {
 
 #[async_trait]
 impl Requests for FileRequests {
-    async fn open(&self, request: Request) -> StoreResult<()> {
+    async fn record(&self, request: Request) -> StoreResult<()> {
         self.transaction(move |approvals| approvals.record(request).map_err(StoreError::from)).await
     }
 
@@ -127,7 +127,7 @@ pub struct MemoryRequests(Arc<Mutex<Approvals>>);
 
 #[async_trait]
 impl Requests for MemoryRequests {
-    async fn open(&self, request: Request) -> StoreResult<()> {
+    async fn record(&self, request: Request) -> StoreResult<()> {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).record(request)?)
     }
 
@@ -179,7 +179,7 @@ mod tests {
     #[tokio::test]
     async fn request_survives_reopening_the_store() {
         let folder = tempfile::tempdir().unwrap();
-        file(folder.path()).open(request("a")).await.unwrap();
+        file(folder.path()).record(request("a")).await.unwrap();
         let reopened = file(folder.path());
         let answered = reopened.answer("a", RequestKind::Shutdown, answer(false)).await.unwrap();
         assert_eq!(answered.answer.unwrap().text, "after this task");
@@ -190,7 +190,7 @@ mod tests {
     #[tokio::test]
     async fn concurrent_reservations_grant_exactly_one() {
         let folder = tempfile::tempdir().unwrap();
-        file(folder.path()).open(request("a")).await.unwrap();
+        file(folder.path()).record(request("a")).await.unwrap();
         let reservations = (0..16).map(|number| {
             let (store, process) = (file(folder.path()), format!("bob {number}"));
             let reserve = async move { store.reserve("a", RequestKind::Shutdown, "bob", &process, UnixMs(2)).await };
@@ -206,7 +206,7 @@ mod tests {
     #[tokio::test]
     async fn concurrent_answers_accept_exactly_one() {
         let folder = tempfile::tempdir().unwrap();
-        file(folder.path()).open(request("a")).await.unwrap();
+        file(folder.path()).record(request("a")).await.unwrap();
         let answers = (0..16).map(|_| {
             let store = file(folder.path());
             tokio::spawn(async move { store.answer("a", RequestKind::Shutdown, answer(true)).await.is_ok() })

@@ -445,8 +445,8 @@ pub fn claim_loss_reason(task: &Task, lost: &ReclaimRequest, now: UnixMs) -> Opt
     }
     if claim.is_lease() {
         let is_expired = claim.expires.is_some_and(|expires| expires <= now);
-        let is_spared = lost.spared.contains(&(task.id, task.attempt));
-        if is_expired && !is_spared {
+        let is_running = lost.running_leases.contains(&(task.id, task.attempt));
+        if is_expired && !is_running {
             return Some("its lease ran out".to_owned());
         }
         return None;

@@ -131,18 +131,18 @@ pub struct Agent {
     pub(super) system: Arc<str>,
     pub(super) compactions_in_a_row: u32,
     pub(super) fixed_prompt: FixedPrompt,
-    /// The context window that the model's error reported, if one did.
-    pub(super) window_learned: Option<u64>,
-    /// Its claim, after its plan for that claim was approved.
-    pub(super) approved: Option<ClaimRef>,
-    /// It was told that a tool call as text is not run, and has written none since.
+    /// The context window from an error of the model, if it reported one.
+    pub(super) reported_window: Option<u64>,
+    /// The claim for which its plan was approved.
+    pub(super) approved_claim: Option<ClaimRef>,
+    /// True if it was told that a tool call as text is not run, and has called no tool since.
     pub(super) has_warned_of_text_call: bool,
     /// Consecutive answers that the length limit cut.
     pub(super) cut_in_a_row: u32,
-    /// A warning about the provider's impossible usage report was given.
+    /// True after a warning about an impossible usage report of the provider.
     pub(super) has_warned_of_misreport: AtomicBool,
     identity_block: Option<String>,
-    /// The mailbox does not know yet that the transcript has the last mail.
+    /// True if the mailbox does not know yet that the transcript has the last mail.
     has_unsettled_mail: bool,
 }
 
@@ -172,7 +172,7 @@ impl Agent {
         let mut conversation =
             Conversation::resume(name, Arc::clone(&stores.transcripts), Arc::clone(&shared.clock)).await?;
         stores.mailbox.settle(name, conversation.persisted_keys().await?).await?;
-        conversation.steps().clone_into(&mut parts.context.todos.lock().unwrap_or_else(PoisonError::into_inner));
+        conversation.todo_list().clone_into(&mut parts.context.todos.lock().unwrap_or_else(PoisonError::into_inner));
         let is_lead = parts.context.is_lead;
         let instructions = if is_lead { &shared.prompts.lead } else { &shared.prompts.teammate };
         let profile = AgentProfile { name, role: &parts.spec.role, team: shared.team.as_str() };
@@ -194,7 +194,7 @@ impl Agent {
         let mut agent = Self {
             conversation,
             fixed_prompt: FixedPrompt::of(&system, &parts.tool_specs),
-            window_learned: None,
+            reported_window: None,
             system: system.trim_end().into(),
             identity_block: None,
             has_unsettled_mail: false,
@@ -202,7 +202,7 @@ impl Agent {
             has_warned_of_text_call: false,
             cut_in_a_row: 0,
             has_warned_of_misreport: AtomicBool::new(false),
-            approved: None,
+            approved_claim: None,
             spec: parts.spec,
             shared,
             model: parts.model,
@@ -279,7 +279,7 @@ impl Agent {
     /// Puts waiting mail into the context and returns its effects. Notices alone have none.
     pub async fn read_inbox(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
         loop {
-            match self.read_portion().await? {
+            match self.read_mail_batch().await? {
                 // Only notices so far; other mail may follow.
                 Some(outcomes) if outcomes.is_empty() => {}
                 outcomes => return Ok(outcomes.unwrap_or_default()),
@@ -287,8 +287,8 @@ impl Agent {
         }
     }
 
-    /// Puts the next portion of mail into the context. Returns `None` if none waits.
-    async fn read_portion(&mut self) -> Result<Option<Vec<TurnOutcome>>, AgentError> {
+    /// Puts the next batch of mail into the context. Returns `None` if none waits.
+    async fn read_mail_batch(&mut self) -> Result<Option<Vec<TurnOutcome>>, AgentError> {
         let name = self.spec.name.clone();
         let mailbox = Arc::clone(&self.shared.stores.mailbox);
         let mut deliveries = match mailbox.take(name.as_str(), self.conversation.delivered()).await {
@@ -310,13 +310,13 @@ impl Agent {
             }
             return Ok(None);
         }
-        deliveries.truncate(portion_len(&deliveries));
+        deliveries.truncate(batch_len(&deliveries));
         let messages: Vec<Message> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
         let keys: Vec<String> = deliveries.into_iter().map(|delivery| delivery.key).collect();
         self.conversation.record(self.with_claim(mail_record(&messages, keys.clone()))).await?;
         self.settle().await;
         for (message, key) in messages.iter().zip(keys) {
-            self.shared.events.fact(EventKind::MessageDelivered {
+            self.shared.events.record(EventKind::MessageDelivered {
                 to: name.to_string(),
                 from: message.from.clone(),
                 message: key,
@@ -326,12 +326,12 @@ impl Agent {
         Ok(Some(mail_outcomes(&messages, self.shared.launched_at)))
     }
 
-    /// Tells the mailbox which mail the transcript has. After an error that mail still counts as delivered, and this is tried
-    /// again.
+    /// Tells the mailbox the keys of the mail in the transcript. After an error that mail still counts as delivered, and this is
+    /// tried again.
     async fn settle(&mut self) {
         let (name, mailbox) = (self.spec.name.clone(), Arc::clone(&self.shared.stores.mailbox));
         let settled = match self.conversation.persisted_keys().await {
-            Ok(carried) => mailbox.settle(name.as_str(), carried).await,
+            Ok(keys) => mailbox.settle(name.as_str(), keys).await,
             Err(error) => Err(error),
         };
         self.has_unsettled_mail = settled.is_err();
@@ -348,7 +348,7 @@ impl Agent {
             _ => return,
         };
         let Some(request) = request_of(message, kind, self.name(), self.shared.clock.now()) else { return };
-        if let Err(error) = self.shared.stores.requests.open(request).await {
+        if let Err(error) = self.shared.stores.requests.record(request).await {
             self.shared.events.warn(self.name(), format!("cannot record a request: {error}"));
         }
     }
@@ -385,7 +385,7 @@ impl Agent {
 }
 
 /// Returns how many of these fit into the context at once: at least one.
-fn portion_len(deliveries: &[Delivery]) -> usize {
+fn batch_len(deliveries: &[Delivery]) -> usize {
     let mut bytes = 0;
     let fits = |delivery: &&Delivery| {
         bytes += delivery.message.content.len() + delivery.message.plan.as_ref().map_or(0, String::len);

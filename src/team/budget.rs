@@ -74,13 +74,14 @@ pub struct BudgetGuard {
     budget: Budget,
     prices: Prices,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
     /// Notified when a reservation ends.
     settled: Notify,
-    lines: mpsc::UnboundedSender<Job>,
+    lines: mpsc::UnboundedSender<LedgerJob>,
 }
 
-struct State {
+/// The usage and the reservations of one team.
+struct BudgetState {
     total: TokensAndUsd,
     by_teammate: HashMap<String, TokensAndUsd>,
     reserved: HashMap<u64, TokensAndUsd>,
@@ -88,17 +89,20 @@ struct State {
     spent: Option<BudgetSpent>,
 }
 
-enum Job {
+/// A job of the ledger's writer.
+enum LedgerJob {
     Line(LedgerRecord),
     /// Confirms when all lines before it are written.
     Flush(oneshot::Sender<()>),
 }
 
-enum Decision {
-    Yes(u64),
+/// The decision about a reservation.
+enum ReserveDecision {
+    /// Budget is reserved for the request with this number.
+    Reserved(u64),
     /// Others' reservations may leave enough when they end.
-    Later,
-    Never(BudgetSpent),
+    Wait,
+    Refused(BudgetSpent),
 }
 
 impl BudgetGuard {
@@ -109,10 +113,10 @@ impl BudgetGuard {
     /// The ledger cannot be read or written.
     pub async fn open(spec: &TeamSpec, ledger: Arc<dyn Ledger>, clock: Arc<dyn Clock>) -> StoreResult<Arc<Self>> {
         let (budget, prices) = (spec.budget, spec.prices.clone());
-        Self::with(spec.name.as_str(), budget, prices, ledger, clock).await
+        Self::open_with(spec.name.as_str(), budget, prices, ledger, clock).await
     }
 
-    async fn with(
+    async fn open_with(
         team: &str,
         budget: Budget,
         prices: Prices,
@@ -120,9 +124,9 @@ impl BudgetGuard {
         clock: Arc<dyn Clock>,
     ) -> StoreResult<Arc<Self>> {
         let mut totals = ledger.read().await?;
-        let cut_off = close_open_requests(&mut totals, clock.as_ref());
-        ledger.append(cut_off).await?;
-        let mut state = State {
+        let closing_lines = close_open_requests(&mut totals, clock.as_ref());
+        ledger.append(closing_lines).await?;
+        let mut state = BudgetState {
             total: TokensAndUsd::default(),
             by_teammate: HashMap::new(),
             reserved: HashMap::new(),
@@ -138,7 +142,7 @@ impl BudgetGuard {
         Ok(Arc::new(Self { team, budget, prices, clock, state, settled, lines }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BudgetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -161,9 +165,9 @@ impl BudgetGuard {
             tokio::pin!(settled);
             settled.as_mut().enable();
             match self.decide(price) {
-                Decision::Yes(request) => break request,
-                Decision::Later => settled.await,
-                Decision::Never(spent) => return Err(spent.into()),
+                ReserveDecision::Reserved(request) => break request,
+                ReserveDecision::Wait => settled.await,
+                ReserveDecision::Refused(spent) => return Err(spent.into()),
             }
         };
         let account = UsageKey { team: self.team.clone(), teammate: teammate.to_owned(), model: model.to_owned() };
@@ -179,22 +183,22 @@ impl BudgetGuard {
         Ok(reservation)
     }
 
-    fn decide(&self, price: TokensAndUsd) -> Decision {
+    fn decide(&self, price: TokensAndUsd) -> ReserveDecision {
         let mut state = self.state();
         if let Some(bound) = self.budget.exceeded_by(state.total + price) {
             let spent = BudgetSpent::new(bound, state.total, price);
             state.spent.get_or_insert_with(|| spent.clone());
-            return Decision::Never(spent);
+            return ReserveDecision::Refused(spent);
         }
         let reserved = state.reserved.values().fold(TokensAndUsd::default(), |sum, reserved| sum + *reserved);
         if self.budget.exceeded_by(state.total + reserved + price).is_some() {
-            return Decision::Later;
+            return ReserveDecision::Wait;
         }
         // A damaged ledger line may hold the last number; the numbers then start again.
         state.last_request = state.last_request.wrapping_add(1);
         let request = state.last_request;
         state.reserved.insert(request, price);
-        Decision::Yes(request)
+        ReserveDecision::Reserved(request)
     }
 
     fn settle(&self, account: UsageKey, request: u64, usage: Usage, confirmed: bool) {
@@ -209,7 +213,7 @@ impl BudgetGuard {
         }
         let entry = LedgerEntry::Ended { request, account, usage, confirmed };
         // The writer ends only with the runtime.
-        let _ = self.lines.send(Job::Line(LedgerRecord::new(self.clock.now(), entry)));
+        let _ = self.lines.send(LedgerJob::Line(LedgerRecord::new(self.clock.now(), entry)));
     }
 
     /// Returns true if there is a budget, so that requests must be counted.
@@ -233,13 +237,13 @@ impl BudgetGuard {
     /// Waits until all usage is written, for a few seconds at most.
     pub async fn flush(&self) {
         let (done, written) = oneshot::channel();
-        if self.lines.send(Job::Flush(done)).is_ok() {
+        if self.lines.send(LedgerJob::Flush(done)).is_ok() {
             let _ = tokio::time::timeout(FLUSH_TIMEOUT, written).await;
         }
     }
 }
 
-impl State {
+impl BudgetState {
     fn add(&mut self, teammate: &str, amount: TokensAndUsd) {
         self.total += amount;
         match self.by_teammate.get_mut(teammate) {
@@ -313,7 +317,7 @@ impl Reservation {
 }
 
 impl ObservedUsage {
-    /// Returns the usage to count, and whether the provider confirmed it. For an incomplete answer the output is unknown, because
+    /// Returns the usage to count, and true if the provider confirmed it. For an incomplete answer the output is unknown, because
     /// tool calls and thoughts may not be streamed.
     fn outcome(&self, most: Usage) -> (Usage, bool) {
         let received = self.bytes / BYTES_PER_TOKEN;
@@ -353,15 +357,15 @@ fn close_open_requests(totals: &mut LedgerTotals, clock: &dyn Clock) -> Vec<Ledg
 }
 
 /// Writes ledger lines in batches. Lines that the disk does not take are tried again with the next batch.
-async fn write_ledger(ledger: Arc<dyn Ledger>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+async fn write_ledger(ledger: Arc<dyn Ledger>, mut jobs: mpsc::UnboundedReceiver<LedgerJob>) {
     let (mut batch, mut lines) = (Vec::new(), Vec::new());
     let mut is_failing = false;
     while jobs.recv_many(&mut batch, LINES_PER_APPEND_MAX).await > 0 {
         let mut waiting = Vec::new();
         for job in batch.drain(..) {
             match job {
-                Job::Line(line) => lines.push(line),
-                Job::Flush(done) => waiting.push(done),
+                LedgerJob::Line(line) => lines.push(line),
+                LedgerJob::Flush(done) => waiting.push(done),
             }
         }
         match ledger.append(lines.clone()).await {
@@ -398,7 +402,7 @@ mod tests {
 
     async fn budget_guard(tokens: u64, ledger: &Arc<dyn Ledger>) -> Arc<BudgetGuard> {
         let budget = Budget { tokens: Some(tokens), usd: None };
-        BudgetGuard::with("t", budget, Prices::new(), Arc::clone(ledger), Arc::new(FixedClock)).await.unwrap()
+        BudgetGuard::open_with("t", budget, Prices::new(), Arc::clone(ledger), Arc::new(FixedClock)).await.unwrap()
     }
 
     fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
@@ -450,7 +454,7 @@ mod tests {
         let price = Price { input: 3.0, output: 15.0, cache_read: 0.3, cache_write: 3.75 };
         let (budget, prices) = (Budget { tokens: None, usd: Some(0.375) }, Prices::from([("m".to_owned(), price)]));
         let budget_guard =
-            BudgetGuard::with("t", budget, prices, Arc::clone(&ledger), Arc::new(FixedClock)).await.unwrap();
+            BudgetGuard::open_with("t", budget, prices, Arc::clone(&ledger), Arc::new(FixedClock)).await.unwrap();
         let written = Usage { cache_write_tokens: 100_000, ..Usage::default() };
         let paid = budget_guard.reserve(ledger.as_ref(), "alice", "m", usage(100_000, 0)).await.unwrap();
         paid.record_answer(Some(written), 0);

@@ -41,7 +41,7 @@ impl Agent {
     /// Returns the model's context window in tokens: from the model's own error, the config or the provider, in this order.
     fn window_tokens(&self) -> u64 {
         let configured = || self.spec.model.context_window_tokens.or_else(|| self.model.context_window_tokens());
-        self.window_learned.or_else(configured).unwrap_or(WINDOW_UNKNOWN_TOKENS)
+        self.reported_window.or_else(configured).unwrap_or(WINDOW_UNKNOWN_TOKENS)
     }
 
     /// Returns the limit of an answer in tokens.
@@ -93,7 +93,7 @@ impl Agent {
         let around = needs_frame.then(|| format!("{identity_block}{}", self.conversation.summary().unwrap_or("")));
         let count_all = move || {
             let messages: Vec<(usize, u64)> =
-                uncounted.iter().map(|(place, message)| (*place, count_message(count, message))).collect();
+                uncounted.iter().map(|(index, message)| (*index, count_message(count, message))).collect();
             let frame =
                 frame.map(|system| count(&system) + tools.iter().map(|tool| count(&text_of(tool))).sum::<u64>());
             (messages, frame, around.map_or(0, |text| count(&text)))

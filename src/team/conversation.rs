@@ -17,10 +17,10 @@ use crate::ports::{ChatMessage, Clock, StoreResult, Transcripts};
 pub const SHORT_CONTEXT_MESSAGES: usize = 3;
 
 /// The result of a tool call that was not made because the process ended.
-const NOT_REACHED: &str = "Not called: Brigade ended before it reached this call. If it is still needed, call it again. After a power failure, first check whether it was made.";
+const NOT_REACHED_RESULT: &str = "Not called: Brigade ended before it reached this call. If it is still needed, call it again. After a power failure, first check whether it was made.";
 
 /// Returns the result of a tool call whose own result is missing. Such a call is not repeated.
-fn interrupted(tool: &str) -> String {
+fn interrupted_result(tool: &str) -> String {
     format!(
         "Interrupted: Brigade ended during this call of `{tool}`, before its result was recorded. Its effect is not known, and it was not repeated. Check its effect before you call it again."
     )
@@ -44,15 +44,15 @@ pub struct Conversation {
     /// All goals that the model was given, including those before a compaction.
     goals: Vec<String>,
     /// The unanswered texts at the end of the loaded transcript.
-    resumed_with: Vec<String>,
+    unanswered_texts: Vec<String>,
     /// The model has answered since the transcript was loaded.
     has_answered: bool,
     /// The model's last text since the last goal or request for a report.
     last_text: Option<String>,
     /// The task at the end of the loaded transcript, and the time of its first record there.
-    worked_on: Option<(TaskId, UnixMs)>,
-    /// The model's list of steps in the loaded transcript.
-    steps: String,
+    last_task: Option<(TaskId, UnixMs)>,
+    /// The model's todo list in the loaded transcript.
+    todo_list: String,
 }
 
 impl Conversation {
@@ -74,28 +74,28 @@ impl Conversation {
             size: ContextSize::default(),
             is_answer_due: false,
             goals: Vec::new(),
-            resumed_with: Vec::new(),
+            unanswered_texts: Vec::new(),
             has_answered: false,
             last_text: None,
-            worked_on: last_task(&records),
-            steps: last_todo_list(&records),
+            last_task: find_last_task(&records),
+            todo_list: last_todo_list(&records),
         };
-        records.iter().for_each(|record| conversation.note(&record.entry));
+        records.iter().for_each(|record| conversation.track(&record.entry));
         for message in context.messages {
             conversation.add(&message);
         }
         conversation.has_answered = false;
         if let Some(last) = conversation.messages.last().filter(|message| message.role == Role::User) {
-            conversation.resumed_with = last.content.iter().filter_map(text_of).map(str::to_owned).collect();
+            conversation.unanswered_texts = last.content.iter().filter_map(text_of).map(str::to_owned).collect();
         }
         if !open_calls.is_empty() {
             // Calls run one after the other, and each result is recorded before the next call.
-            let closed = open_calls.into_iter().enumerate().map(|(place, (id, tool))| Block::ToolResult {
+            let results = open_calls.into_iter().enumerate().map(|(index, (id, tool))| Block::ToolResult {
                 tool_use_id: id,
-                content: if place == 0 { interrupted(&tool) } else { NOT_REACHED.to_owned() },
+                content: if index == 0 { interrupted_result(&tool) } else { NOT_REACHED_RESULT.to_owned() },
                 is_error: true,
             });
-            conversation.record(MessageRecord::new(Role::User, closed.collect())).await?;
+            conversation.record(MessageRecord::new(Role::User, results.collect())).await?;
         }
         Ok(conversation)
     }
@@ -106,7 +106,7 @@ impl Conversation {
         let record = Record { at: self.clock.now(), entry: TranscriptEntry::Message(message) };
         self.transcripts.append(&self.name, std::slice::from_ref(&record), false).await?;
         self.records += 1;
-        self.note(&record.entry);
+        self.track(&record.entry);
         if let TranscriptEntry::Message(message) = record.entry {
             self.is_answer_due |= message.prompt.is_some();
             self.needs_sync |= !message.delivered.is_empty();
@@ -116,7 +116,7 @@ impl Conversation {
         Ok(())
     }
 
-    fn note(&mut self, entry: &TranscriptEntry) {
+    fn track(&mut self, entry: &TranscriptEntry) {
         let TranscriptEntry::Message(message) = entry else { return };
         let texts = || message.content.iter().filter_map(text_of);
         if message.role == Role::Assistant {
@@ -142,13 +142,13 @@ impl Conversation {
     /// Returns the start of its work on this task, if the loaded transcript ends with that task.
     #[must_use]
     pub fn worked_since(&self, task: TaskId) -> Option<UnixMs> {
-        self.worked_on.filter(|(on, _)| *on == task).map(|(_, since)| since)
+        self.last_task.filter(|(id, _)| *id == task).map(|(_, since)| since)
     }
 
-    /// Returns the list of steps in the loaded transcript.
+    /// Returns the todo list in the loaded transcript.
     #[must_use]
-    pub fn steps(&self) -> &str {
-        &self.steps
+    pub fn todo_list(&self) -> &str {
+        &self.todo_list
     }
 
     /// Replaces the context by a summary and the model's todo list. Returns the number of records before it.
@@ -218,13 +218,13 @@ impl Conversation {
         &self.size
     }
 
-    /// Returns the messages whose tokens are not counted yet, with their places.
+    /// Returns the messages whose tokens are not counted yet, with their indices.
     #[must_use]
     pub fn uncounted(&self) -> Vec<(usize, Arc<ChatMessage>)> {
         self.size.uncounted(&self.messages)
     }
 
-    /// Stores counted tokens by place.
+    /// Stores counted tokens by index.
     pub fn store_counts(&mut self, counts: Vec<(usize, u64)>) {
         self.size.store_counts(counts);
     }
@@ -262,9 +262,9 @@ impl Conversation {
     /// Returns true, once for each text, if the loaded transcript ends with this text unanswered. It counts as answered if the
     /// model has answered anything since.
     pub fn was_prompted_before(&mut self, text: &str) -> bool {
-        let place = self.resumed_with.iter().position(|unanswered| unanswered == text);
-        let Some(place) = place else { return false };
-        self.resumed_with.swap_remove(place);
+        let index = self.unanswered_texts.iter().position(|unanswered| unanswered == text);
+        let Some(index) = index else { return false };
+        self.unanswered_texts.swap_remove(index);
         self.is_answer_due |= !self.has_answered;
         true
     }
@@ -279,14 +279,14 @@ impl Conversation {
     #[must_use]
     pub fn tail_text(&self, bytes_max: usize) -> String {
         let mut parts = Vec::new();
-        let mut left = bytes_max;
+        let mut bytes_left = bytes_max;
         for block in self.messages.iter().rev().flat_map(|message| message.content.iter().rev()) {
             let Block::Text { text } = block else { continue };
-            let from = text.len().saturating_sub(left);
+            let from = text.len().saturating_sub(bytes_left);
             let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
             parts.push(text[from..].to_owned());
-            left = left.saturating_sub(text.len());
-            if left == 0 {
+            bytes_left = bytes_left.saturating_sub(text.len());
+            if bytes_left == 0 {
                 break;
             }
         }
@@ -296,16 +296,16 @@ impl Conversation {
 }
 
 /// Returns the task of the last records, and the time of its first record there.
-fn last_task(records: &[Record]) -> Option<(TaskId, UnixMs)> {
-    let mut worked_on: Option<(TaskId, UnixMs)> = None;
+fn find_last_task(records: &[Record]) -> Option<(TaskId, UnixMs)> {
+    let mut last_task: Option<(TaskId, UnixMs)> = None;
     for record in records {
         if let TranscriptEntry::Message(MessageRecord { task: Some(task), .. }) = &record.entry
-            && worked_on.is_none_or(|(on, _)| on != *task)
+            && last_task.is_none_or(|(id, _)| id != *task)
         {
-            worked_on = Some((*task, record.at));
+            last_task = Some((*task, record.at));
         }
     }
-    worked_on
+    last_task
 }
 
 pub(super) fn text_of(block: &Block) -> Option<&str> {

@@ -15,7 +15,7 @@ use super::liveness::Activity;
 use super::retry_on_full::NO_ROOM;
 use super::spec::{MemberSpec, TeamSpec};
 use super::stream::{OutputBroadcast, StreamChunk};
-use super::supervisor::RunningMember;
+use super::supervisor::{ExitReason, RunningMember};
 use super::teammate::TeammateStatus;
 use crate::domain::event::{Event, TaskCounts};
 use crate::domain::name::{HUMAN, LEAD, Name};
@@ -32,8 +32,8 @@ use crate::tools::TeamControl;
 
 /// Silence of a model after which people see that it is waited for.
 const SILENCE_SHOWN_AFTER: Duration = Duration::from_secs(60);
-/// Commands queued for the lead.
-pub(super) const COMMANDS_WAITING_MAX: usize = 64;
+/// Maximum number of commands queued for the lead.
+pub(super) const LEAD_COMMANDS_MAX: usize = 64;
 
 /// Sends the result of a command: nothing (its events tell the rest), or the reason why it was refused.
 pub type Reply = mpsc::Sender<Result<(), String>>;
@@ -182,7 +182,7 @@ struct StatusRows {
     /// The lead's status, if it has a model.
     lead: Option<Arc<TeammateReport>>,
     /// The generation of the supervisor's status that is included.
-    round: u64,
+    generation: u64,
     /// The ids of the open approvals.
     approvals: Vec<String>,
 }
@@ -227,11 +227,11 @@ impl LiveStatus {
         self.members.insert(spec.name.clone(), Capabilities { capabilities: spec.capabilities(), is_llm });
     }
 
-    /// Returns the member with a model and the capability `what`, other than `author`: an idle one first, then by name.
-    fn reviewer(&self, author: &Name, what: &str) -> Option<Name> {
+    /// Returns the member with a model and this capability, other than `author`: an idle one first, then by name.
+    fn reviewer(&self, author: &Name, capability: &str) -> Option<Name> {
         let teammates = self.teammates();
         let is_fit = |member: &Capabilities| {
-            member.is_llm && member.capabilities.iter().any(|known| known.eq_ignore_ascii_case(what))
+            member.is_llm && member.capabilities.iter().any(|own| own.eq_ignore_ascii_case(capability))
         };
         let rank = |name: &Name| match teammates.get(name.as_str()) {
             Some(report) if report.is_gone() || waits_for_model(report) => None,
@@ -246,11 +246,12 @@ impl LiveStatus {
     /// its status, so the cost depends on the number of changes only.
     pub(super) fn report(&self, lead: &Lead, heartbeat: Option<UnixMs>) -> StateReport {
         let mut rows = self.rows();
-        let StatusRows { teammates, lead: lead_row, round, approvals } = &mut *rows;
+        let StatusRows { teammates, lead: lead_row, generation, approvals } = &mut *rows;
         let has_other_approvals = lead.approvals().ne(approvals.iter().map(String::as_str));
         let mut changed = Vec::new();
-        let is_due =
-            |member: &&RunningMember| heartbeat.is_some() || has_other_approvals || member.has_changed_since(*round);
+        let is_due = |member: &&RunningMember| {
+            heartbeat.is_some() || has_other_approvals || member.has_changed_since(*generation)
+        };
         for member in lead.members.teammates().filter(is_due) {
             let name = member.spec.name.as_str();
             let before = teammates.get(name);
@@ -260,14 +261,14 @@ impl LiveStatus {
                 Arc::make_mut(teammates).insert(name.to_owned(), Arc::new(row));
             }
         }
-        lead.shared.events.team(changed);
+        lead.shared.events.record_members(changed);
         if let Some(member) = lead.members.lead() {
             let row = lead_row_of(lead, member, lead_row.as_deref().map(|row| row.heartbeat.as_str()), heartbeat);
             if lead_row.as_deref() != Some(&row) {
                 *lead_row = Some(Arc::new(row));
             }
         }
-        *round = lead.members.generation();
+        *generation = lead.members.generation();
         if has_other_approvals {
             *approvals = lead.approvals().map(str::to_owned).collect();
         }
@@ -280,8 +281,13 @@ impl LiveStatus {
     }
 }
 
-/// Returns the status of a member. `before` is its last heartbeat; `heartbeat` is the time if it must be updated.
-fn row_of(lead: &Lead, member: &RunningMember, before: Option<&str>, heartbeat: Option<UnixMs>) -> TeammateReport {
+/// Returns the status of a member. `last_heartbeat` is the one in its last status; `heartbeat` is the time if it must be updated.
+fn row_of(
+    lead: &Lead,
+    member: &RunningMember,
+    last_heartbeat: Option<&str>,
+    heartbeat: Option<UnixMs>,
+) -> TeammateReport {
     let status = member.status.borrow();
     let claim = member.progress.claim();
     let used = lead.shared.budget.used_by(member.spec.name.as_str());
@@ -291,13 +297,13 @@ fn row_of(lead: &Lead, member: &RunningMember, before: Option<&str>, heartbeat: 
         task: claim.map(|claim| claim.task),
         attempt: claim.map(|claim| claim.attempt),
         since: member.since.to_iso(),
-        heartbeat: match (heartbeat, before) {
-            (Some(now), _) if member.exit_reason.is_none() => now.to_iso(),
-            (_, Some(before)) => before.to_owned(),
+        heartbeat: match (heartbeat, last_heartbeat) {
+            (Some(now), _) if member.exit.is_none() => now.to_iso(),
+            (_, Some(last_heartbeat)) => last_heartbeat.to_owned(),
             _ => member.since.to_iso(),
         },
         tokens: used.tokens,
-        cost_usd: (used.usd * MICROS).round() / MICROS,
+        cost_usd: (used.usd * MICROS_PER_DOLLAR).round() / MICROS_PER_DOLLAR,
         waiting_for: waiting_for(lead, member, &status, claim.map(|claim| claim.task)),
     }
 }
@@ -309,12 +315,14 @@ fn waiting_for(
     status: &TeammateStatus,
     task: Option<TaskId>,
 ) -> Option<WaitingFor> {
-    if let Some(reason) = &member.exit_reason {
-        return if reason.is_empty() { None } else { Some(WaitingFor::Other(format!("nothing: {reason}"))) };
+    match &member.exit {
+        Some(ExitReason::Requested) => return None,
+        Some(ExitReason::Failed(reason)) => return Some(WaitingFor::Other(format!("nothing: {reason}"))),
+        None => {}
     }
     if matches!(status.phase, Phase::Work { .. } | Phase::Stopping { .. }) {
-        let wait = waits_during_task(member);
-        if wait.is_none() && member.is_to_stop {
+        let wait = busy_wait_reason(member);
+        if wait.is_none() && member.has_stop_request {
             return Some(WaitingFor::Other("the end of its turn, to stop then".to_owned()));
         }
         return wait;
@@ -334,8 +342,13 @@ fn waiting_for(
 }
 
 /// Returns the lead's status. If its last text asks the person a question, it waits for the answer.
-fn lead_row_of(lead: &Lead, member: &RunningMember, before: Option<&str>, heartbeat: Option<UnixMs>) -> TeammateReport {
-    let row = row_of(lead, member, before, heartbeat);
+fn lead_row_of(
+    lead: &Lead,
+    member: &RunningMember,
+    last_heartbeat: Option<&str>,
+    heartbeat: Option<UnixMs>,
+) -> TeammateReport {
+    let row = row_of(lead, member, last_heartbeat, heartbeat);
     if row.waiting_for != Some(WaitingFor::MailOrTask) {
         return row;
     }
@@ -350,32 +363,32 @@ fn lead_row_of(lead: &Lead, member: &RunningMember, before: Option<&str>, heartb
 }
 
 /// Costs are reported in millionths of a dollar; the budget counts unrounded.
-const MICROS: f64 = 1e6;
+const MICROS_PER_DOLLAR: f64 = 1e6;
 
-/// Returns true if its model is out of reach.
+/// Returns true if the member's model is out of reach.
 fn waits_for_model(report: &TeammateReport) -> bool {
     matches!(report.waiting_for, Some(WaitingFor::Model(_)))
 }
 
-/// Returns its phase as people and programs read it.
+/// Returns the word for a member's phase, as people and programs read it.
 fn phase_word(lead: &Lead, member: &RunningMember, phase: Phase) -> &'static str {
     let half_stall_timeout = lead.spec.limits.stall_timeout / 2;
     // The caller has borrowed the status. A second borrow would deadlock with a writer that waits for the first.
-    let is_working = matches!(phase, Phase::Work { .. } | Phase::Stopping { .. });
-    let is_silent = || is_working && member.progress.silent_for().is_some_and(|silence| silence > half_stall_timeout);
-    match &member.exit_reason {
-        Some(reason) if reason.is_empty() => "stopped",
-        Some(_) => "dead",
+    let takes_turns = matches!(phase, Phase::Work { .. } | Phase::Stopping { .. });
+    let is_silent = || takes_turns && member.progress.silent_for().is_some_and(|silence| silence > half_stall_timeout);
+    match &member.exit {
+        Some(ExitReason::Requested) => "stopped",
+        Some(ExitReason::Failed(_)) => "dead",
         None if is_silent() => "stalled",
-        None if is_working && member.is_to_stop => "stopping",
+        None if takes_turns && member.has_stop_request => "stopping",
         None => phase.word(),
     }
 }
 
 /// Returns the reason why a working member waits.
-fn waits_during_task(member: &RunningMember) -> Option<WaitingFor> {
+fn busy_wait_reason(member: &RunningMember) -> Option<WaitingFor> {
     let text = match member.progress.activity()? {
-        Activity::RetryingModel(when_and_why) => Some(format!("its model, {when_and_why}")),
+        Activity::RetryingModel(description) => Some(format!("its model, {description}")),
         Activity::WaitingForBudget => Some("other requests to end, which may leave enough of the budget".to_owned()),
         Activity::WaitingForDisk => Some(NO_ROOM.to_owned()),
         Activity::AskingModel => {

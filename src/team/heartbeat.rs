@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use super::liveness::Progress;
 use crate::domain::records::{RunningCommand, WorkerTeammate};
+use crate::domain::time::UnixMs;
 use crate::ports::{Clock, StoreResult, Workers};
 use crate::tools::CommandRegistry;
 
@@ -14,10 +15,11 @@ use crate::tools::CommandRegistry;
 pub struct WorkerReporter {
     workers: Arc<dyn Workers>,
     clock: Arc<dyn Clock>,
-    teammates: Mutex<BTreeMap<String, Entry>>,
+    teammates: Mutex<BTreeMap<String, TeammateEntry>>,
 }
 
-struct Entry {
+/// The signs of life and the running commands of one teammate.
+struct TeammateEntry {
     progress: Arc<Progress>,
     commands: BTreeSet<RunningCommand>,
 }
@@ -31,12 +33,12 @@ impl WorkerReporter {
 
     /// Adds a teammate. Its commands are recorded through the returned registry.
     pub fn register(self: &Arc<Self>, name: &str, progress: Arc<Progress>) -> Arc<dyn CommandRegistry> {
-        let entry = Entry { progress, commands: BTreeSet::new() };
+        let entry = TeammateEntry { progress, commands: BTreeSet::new() };
         self.lock().insert(name.to_owned(), entry);
-        Arc::new(Registry { reporter: Arc::clone(self), name: name.to_owned() })
+        Arc::new(TeammateCommands { reporter: Arc::clone(self), name: name.to_owned() })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Entry>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, TeammateEntry>> {
         self.teammates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -47,7 +49,7 @@ impl WorkerReporter {
             let claim = entry.progress.claim();
             let age = i64::try_from(entry.progress.age().as_millis()).unwrap_or(i64::MAX);
             let row = WorkerTeammate {
-                progress: crate::domain::time::UnixMs(now.saturating_sub(age)),
+                progress: UnixMs(now.saturating_sub(age)),
                 task: claim.map(|claim| claim.task),
                 attempt: claim.map(|claim| claim.attempt),
                 process_groups: entry.commands.iter().map(|command| command.group).collect(),
@@ -67,12 +69,13 @@ impl WorkerReporter {
     }
 }
 
-struct Registry {
+/// Records the running commands of one teammate.
+struct TeammateCommands {
     reporter: Arc<WorkerReporter>,
     name: String,
 }
 
-impl Registry {
+impl TeammateCommands {
     fn change(&self, change: impl FnOnce(&mut BTreeSet<RunningCommand>)) {
         if let Some(entry) = self.reporter.lock().get_mut(&self.name) {
             change(&mut entry.commands);
@@ -81,7 +84,7 @@ impl Registry {
 }
 
 #[async_trait]
-impl CommandRegistry for Registry {
+impl CommandRegistry for TeammateCommands {
     async fn started(&self, command: RunningCommand) -> StoreResult<()> {
         self.change(|commands| {
             commands.insert(command);

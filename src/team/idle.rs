@@ -61,7 +61,7 @@ impl Teammate {
         }
         let shutdown_before = self.pending_shutdown.clone();
         let outcomes = self.agent.read_inbox().await?;
-        let mut events = self.events_of(outcomes).await?;
+        let mut events = self.handle_outcomes(outcomes).await?;
         if matches!(self.phase, Phase::Waiting { .. }) && events.is_empty() {
             // Its model answers a shutdown request. An approval that came before the wait is in its context.
             if self.pending_shutdown != shutdown_before {
@@ -97,21 +97,21 @@ impl Teammate {
             return Ok(Vec::new());
         }
         let outcomes = self.agent.read_inbox().await?;
-        let mut events = self.events_of(outcomes).await?;
+        let mut events = self.handle_outcomes(outcomes).await?;
         events.extend(self.accept_shutdown().await);
         // It stops, or its model may not be asked. A later run answers the other mail.
         events.retain(|event| *event == PhaseEvent::StopRequested);
         Ok(events)
     }
 
-    /// Accepts a shutdown request that its model has not answered.
+    /// Accepts a shutdown request that its model has not answered. Returns the stop event.
     async fn accept_shutdown(&mut self) -> Option<PhaseEvent> {
         let request_id = self.pending_shutdown.take()?;
         let shared = Arc::clone(&self.agent.shared);
         let name = self.agent.name().to_owned();
         let approvals = shared.stores.requests.all().await.unwrap_or_default();
-        let is_pending = |request: &&Request| request.id == request_id && request.kind == RequestKind::Shutdown;
-        let answered = approvals.requests.iter().find(is_pending).and_then(|request| request.answer.as_ref());
+        let is_this_request = |request: &&Request| request.id == request_id && request.kind == RequestKind::Shutdown;
+        let answered = approvals.requests.iter().find(is_this_request).and_then(|request| request.answer.as_ref());
         if let Some(answer) = answered {
             return answer.approve.then_some(PhaseEvent::StopRequested);
         }
@@ -138,16 +138,16 @@ impl Teammate {
         })
     }
 
-    /// Reminds it once of each approval that it has not answered, and gives the answer to the person if that did not help.
-    /// Returns true if it was reminded now.
-    pub(super) async fn has_open_approval(&mut self) -> Result<bool, AgentError> {
+    /// Reminds it once of each approval that it has not answered. After that, the person has to answer. Returns true if it was
+    /// reminded now.
+    pub(super) async fn remind_of_approvals(&mut self) -> Result<bool, AgentError> {
         let shared = Arc::clone(&self.agent.shared);
         let name = self.agent.spec.name.clone();
         if !self.agent.is_llm() {
             return Ok(false);
         }
         let Ok(approvals) = shared.stores.requests.all().await else { return Ok(false) };
-        let mut is_reminded = false;
+        let mut is_reminded_now = false;
         for approval in approvals.open_approvals().filter(|approval| name.is_same(&approval.to)) {
             let (id, from, noun) = (&approval.id, &approval.from, approval.kind.noun());
             if self.approvals_reminded.insert(id.clone()) {
@@ -156,14 +156,14 @@ impl Teammate {
                     "{from} waits for your answer to {noun} {id}: look at it, then call {tool} with request_id {id} and approve. If you reject it, add feedback."
                 );
                 self.agent.append_message(text).await?;
-                is_reminded = true;
+                is_reminded_now = true;
                 continue;
             }
             shared.events.warn(name.as_str(), format!("has not answered {noun} {id}; a person has to answer it now"));
             match approval_answers::reassign(&shared.stores, id, approval.kind, HUMAN, shared.clock.now()).await {
                 Ok(Some(message)) => {
                     let about = format!("{noun} {id} is yours to answer");
-                    shared.events.fact(EventKind::MessageSent {
+                    shared.events.record(EventKind::MessageSent {
                         from: from.clone(),
                         to: HUMAN.to_owned(),
                         message,
@@ -174,7 +174,7 @@ impl Teammate {
                 Err(error) => shared.events.warn(HUMAN, format!("cannot be asked for an answer: {error}")),
             }
         }
-        Ok(is_reminded)
+        Ok(is_reminded_now)
     }
 
     /// Claims a task if it is idle and allowed to.
@@ -185,16 +185,17 @@ impl Teammate {
         if !self.permissions.borrow().claim || !self.can_work() {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
-        if self.reclaim_first.is_none() && self.agent.shared.reclaim_order.has_others(&self.agent.spec.name) {
+        if self.reclaim_first.is_none() && self.agent.shared.reclaim_order.must_wait(&self.agent.spec.name) {
             return Ok(vec![PhaseEvent::NothingFound]);
         }
         loop {
-            let former = self.reclaim_first;
+            let reclaimed_first = self.reclaim_first;
             match self.claim().await {
                 Ok(Some(task)) => {
-                    self.agent.shared.events.task(&task);
+                    self.agent.shared.events.record_task(&task);
                     // A reclaimed task counts as held since its work on it began.
-                    let since = self.agent.conversation.worked_since(task.id).filter(|_| former == Some(task.id));
+                    let since =
+                        self.agent.conversation.worked_since(task.id).filter(|_| reclaimed_first == Some(task.id));
                     self.claimed_at = since.unwrap_or_else(|| self.agent.shared.clock.now());
                     match self.agent.prepare_worktree(&task).await? {
                         WorktreeSetup::Ready => {
@@ -230,12 +231,12 @@ impl Teammate {
         let claimant = Claimant {
             name: self.agent.name().to_owned(),
             capabilities: self.agent.spec.capabilities(),
-            worker: stores.workers.me().to_owned(),
+            worker: stores.workers.worker_id().to_owned(),
             lease: None,
         };
         if let Some(id) = self.reclaim_first.take() {
             let claimed = stores.board.claim(id, &claimant).await;
-            if self.agent.shared.reclaim_order.has_tried(&self.agent.spec.name) {
+            if self.agent.shared.reclaim_order.record_try(&self.agent.spec.name) {
                 // The others may claim now; the lead wakes them.
                 self.agent.shared.reported.notify_one();
             }
@@ -261,38 +262,38 @@ impl Teammate {
             Some(id) => self.agent.shared.stores.board.get(id).await.ok(),
             None => None,
         };
-        let lost = match &task {
+        let sentence = match &task {
             Some(task) => {
                 let owner = task.owner.as_ref().map_or_else(String::new, |owner| format!(", {owner}"));
                 format!("Task {} is not yours any more ({}{owner})", task.id, task.status)
             }
             None => "Your task is not yours any more".to_owned(),
         };
-        self.agent.append_message(format!("{lost}: it was taken over or changed. Stop working on it.")).await
+        self.agent.append_message(format!("{sentence}: it was taken over or changed. Stop working on it.")).await
     }
 
-    pub(super) async fn release(&mut self, claim: ClaimRef, because: ReleaseReason) -> Result<(), AgentError> {
+    pub(super) async fn release(&mut self, claim: ClaimRef, cause: ReleaseReason) -> Result<(), AgentError> {
         let shared = Arc::clone(&self.agent.shared);
-        let trouble = self.last_error.as_str();
-        let reason = match because {
+        let error_text = self.last_error.as_str();
+        let reason = match cause {
             ReleaseReason::Unfinished => "its teammate ended its work twice without a report".to_owned(),
             // The error was reported once for all members.
-            ReleaseReason::ModelFailed if trouble.is_empty() => "its teammate's model failed".to_owned(),
-            ReleaseReason::ModelFailed => format!("its teammate's model failed: {trouble}"),
-            ReleaseReason::HarnessFailed => format!("its teammate's tools or workspace failed: {trouble}"),
-            ReleaseReason::CutOff => trouble.to_owned(),
+            ReleaseReason::ModelFailed if error_text.is_empty() => "its teammate's model failed".to_owned(),
+            ReleaseReason::ModelFailed => format!("its teammate's model failed: {error_text}"),
+            ReleaseReason::HarnessFailed => format!("its teammate's tools or workspace failed: {error_text}"),
+            ReleaseReason::CutOff => error_text.to_owned(),
             ReleaseReason::Stopping if shared.budget.spent().is_some() => "the budget is spent".to_owned(),
             ReleaseReason::Stopping if *self.permissions.borrow() == Permissions::default() => {
                 "the team stops".to_owned()
             }
             ReleaseReason::Stopping => format!("{} stops", self.agent.name()),
         };
-        let change = Change::Release { reason: reason.clone(), counts: because.counts_as_failure() };
+        let change = Change::Release { reason: reason.clone(), counts: cause.counts_as_failure() };
         let by = Actor::holder(self.agent.name(), claim.attempt);
         match shared.stores.board.change(claim.task, change, &by).await {
             Ok(task) => {
-                shared.events.task(&task);
-                if because.counts_as_failure() {
+                shared.events.record_task(&task);
+                if cause.counts_as_failure() {
                     let text = format!("Task {} ({}): {reason}.", task.id, task.subject);
                     self.notify_lead(MessageType::TaskFailed, text).await;
                 }
@@ -322,9 +323,9 @@ impl Teammate {
         }
     }
 
-    pub(super) async fn note_task(&self, id: TaskId) {
+    pub(super) async fn record_task(&self, id: TaskId) {
         if let Ok(task) = self.agent.shared.stores.board.get(id).await {
-            self.agent.shared.events.task(&task);
+            self.agent.shared.events.record_task(&task);
         }
     }
 }

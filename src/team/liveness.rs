@@ -28,61 +28,61 @@ pub enum Activity {
 /// The signs of life of one teammate.
 #[derive(Debug)]
 pub struct Progress {
-    state: Mutex<State>,
+    state: Mutex<ProgressState>,
 }
 
 #[derive(Debug, Clone)]
-struct State {
-    at: Instant,
-    busy: Option<Current>,
+struct ProgressState {
+    last_progress: Instant,
+    running: Option<RunningActivity>,
     claim: Option<ClaimRef>,
 }
 
 #[derive(Debug, Clone)]
-struct Current {
-    what: Activity,
-    bound: Duration,
+struct RunningActivity {
+    activity: Activity,
+    time_limit: Duration,
     until: Instant,
 }
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { state: Mutex::new(State { at: Instant::now(), busy: None, claim: None }) }
+        Self { state: Mutex::new(ProgressState { last_progress: Instant::now(), running: None, claim: None }) }
     }
 }
 
 impl Progress {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProgressState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records progress.
     pub fn record_activity(&self) {
-        self.state().at = Instant::now();
+        self.state().last_progress = Instant::now();
     }
 
-    /// Starts an activity that may take up to `bound`. When the result is dropped, the activity before it continues.
-    pub fn start_activity(&self, activity: Activity, bound: Duration) -> ActivityGuard<'_> {
+    /// Starts an activity that may take up to `time_limit`. When the result is dropped, the activity before it continues.
+    pub fn start_activity(&self, activity: Activity, time_limit: Duration) -> ActivityGuard<'_> {
         let mut state = self.state();
-        state.at = Instant::now();
-        let current = Current { what: activity, bound, until: state.at + bound };
-        ActivityGuard { before: state.busy.replace(current), progress: self }
+        state.last_progress = Instant::now();
+        let running = RunningActivity { activity, time_limit, until: state.last_progress + time_limit };
+        ActivityGuard { before: state.running.replace(running), progress: self }
     }
 
     /// Records progress within the current activity, and starts its time limit again.
     pub fn renew(&self) {
         let mut state = self.state();
         let now = Instant::now();
-        state.at = now;
-        if let Some(current) = &mut state.busy {
-            current.until = now + current.bound;
+        state.last_progress = now;
+        if let Some(running) = &mut state.running {
+            running.until = now + running.time_limit;
         }
     }
 
     /// Returns the current activity.
     #[must_use]
     pub fn activity(&self) -> Option<Activity> {
-        self.state().busy.as_ref().map(|current| current.what.clone())
+        self.state().running.as_ref().map(|running| running.activity.clone())
     }
 
     /// Sets the claim.
@@ -99,7 +99,7 @@ impl Progress {
     /// Returns the time since the last progress.
     #[must_use]
     pub fn age(&self) -> Duration {
-        self.state().at.elapsed()
+        self.state().last_progress.elapsed()
     }
 
     /// Returns the time since the last progress, or `None` if silence is normal: a command runs, or a limit is waited for.
@@ -107,17 +107,17 @@ impl Progress {
     pub fn silent_for(&self) -> Option<Duration> {
         let state = self.state();
         let is_expected =
-            matches!(state.busy.as_ref().map(|current| &current.what), None | Some(Activity::AskingModel));
-        is_expected.then(|| state.at.elapsed())
+            matches!(state.running.as_ref().map(|running| &running.activity), None | Some(Activity::AskingModel));
+        is_expected.then(|| state.last_progress.elapsed())
     }
 
     /// Returns true if its activity is over its time limit, or if it made no progress for `stall_timeout` without an activity.
     #[must_use]
     pub fn is_stalled(&self, stall_timeout: Duration) -> bool {
         let state = self.state();
-        match &state.busy {
-            Some(current) => Instant::now() > current.until,
-            None => state.at.elapsed() > stall_timeout,
+        match &state.running {
+            Some(running) => Instant::now() > running.until,
+            None => state.last_progress.elapsed() > stall_timeout,
         }
     }
 }
@@ -125,13 +125,13 @@ impl Progress {
 /// Ends an activity when dropped.
 pub struct ActivityGuard<'a> {
     progress: &'a Progress,
-    before: Option<Current>,
+    before: Option<RunningActivity>,
 }
 
 impl Drop for ActivityGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.progress.state();
-        state.busy = self.before.take();
-        state.at = Instant::now();
+        state.running = self.before.take();
+        state.last_progress = Instant::now();
     }
 }

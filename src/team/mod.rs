@@ -8,7 +8,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::domain::event::{ClaimSnapshot, EventKind};
 use crate::domain::name::{HUMAN, LEAD, Name};
-use crate::domain::state::{Expected, Mode, SetDesired, StateUpdate};
+use crate::domain::state::{DesiredStateChange, Mode, StatePrecondition, StateUpdate};
 use crate::domain::state_note::StateNote;
 use crate::domain::task::{NewTask, TaskId, TaskStatus};
 use crate::domain::transition::{Actor, ActorKind};
@@ -128,8 +128,8 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
     let reclaim_first = report_start(&spec, &recorder, reclaimed, deps.sandbox.confinement());
     let isolation = set_up_worktrees(&spec, deps.repository, &stores, &recorder).await?;
     prepare(&stores, &recorder, &start).await?;
-    let (knows_goal, conversation) = lead_conversation(&spec, &stores, &clock, lead_is_llm).await?;
-    let session = Session::new(&spec, start.one_session, has_plan, conversation, knows_goal);
+    let (was_given_goal, conversation) = lead_conversation(&spec, &stores, &clock, lead_is_llm).await?;
+    let session = Session::new(&spec, start.one_session, has_plan, conversation, was_given_goal);
     let reported = Arc::new(Notify::new());
     let output_stream = OutputBroadcast::default();
     let free_bytes_min = spec.limits.free_bytes_min;
@@ -155,7 +155,7 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         reported: Arc::clone(&reported),
     });
     let live = Arc::new(LiveStatus::of(&spec, member_is_llm));
-    let (commands, received) = mpsc::channel(handle::COMMANDS_WAITING_MAX);
+    let (commands, received) = mpsc::channel(handle::LEAD_COMMANDS_MAX);
     let worker = WorkerReporter::new(Arc::clone(&stores.workers), clock);
     let (teammates, lead) = (watch::Sender::default(), watch::Sender::default());
     let control = TeamControlHandle::new(Arc::clone(&live), commands.clone(), spec.lead.model.clone(), lead_is_llm);
@@ -181,9 +181,9 @@ pub async fn launch(spec: TeamSpec, start: StartOptions, deps: TeamDependencies)
         worker,
         reclaim_first,
     });
-    let from_the_first = Mutex::new(Some(first));
+    let first_events = Mutex::new(Some(first));
     let lead = tokio::spawn(lead.run());
-    Ok(TeamHandle { commands, events, first_events: from_the_first, output_stream, live, lead, lead_is_llm })
+    Ok(TeamHandle { commands, events, first_events, output_stream, live, lead, lead_is_llm })
 }
 
 /// Returns a warning for people if commands are not fully confined.
@@ -204,20 +204,20 @@ fn reclaim_order_of(spec: &TeamSpec, reclaim_first: &HashMap<String, TaskId>) ->
 /// Reports the start and the reclaimed tasks. Returns the task that each earlier holder claims first.
 fn report_start(
     spec: &TeamSpec,
-    notes: &recorder::EventSink,
+    events: &recorder::EventSink,
     reclaimed: BTreeMap<TaskId, String>,
     confinement: &Confinement,
 ) -> HashMap<String, TaskId> {
     let members = spec.members.iter().map(|member| member.name.to_string()).collect();
-    notes.fact(EventKind::TeamStarted { team: spec.name.to_string(), members });
+    events.record(EventKind::TeamStarted { team: spec.name.to_string(), members });
     if let Some(text) = confinement_warning(confinement) {
-        notes.fact(EventKind::Warning { about: "commands".to_owned(), text });
+        events.record(EventKind::Warning { about: "commands".to_owned(), text });
     }
     let reclaim_first = reclaimed.iter().map(|(task, owner)| (owner.clone(), *task)).collect();
     let claims: Vec<ClaimSnapshot> =
         reclaimed.into_iter().map(|(task, teammate)| ClaimSnapshot { task, teammate }).collect();
     if !claims.is_empty() {
-        notes.fact(EventKind::TakenUp { claims });
+        events.record(EventKind::TakenUp { claims });
     }
     reclaim_first
 }
@@ -227,7 +227,7 @@ async fn set_up_worktrees(
     spec: &TeamSpec,
     repository: Option<Arc<dyn Repository>>,
     stores: &Stores,
-    notes: &recorder::EventSink,
+    events: &recorder::EventSink,
 ) -> Result<Option<WorktreeService>, LaunchError> {
     let Some(repository) = repository else { return Ok(None) };
     let view = stores.board.view().await?;
@@ -238,10 +238,10 @@ async fn set_up_worktrees(
         subject: task.subject.clone(),
         attempt: task.attempt,
         teammate: task.owner.clone().unwrap_or_default(),
-        worker: stores.workers.me().to_owned(),
+        worker: stores.workers.worker_id().to_owned(),
     });
     for notice in repository.recover_unfinished_merges(completed.collect()).await? {
-        notes.fact(EventKind::of_notice("worktrees", notice));
+        events.record(EventKind::of_notice("worktrees", notice));
     }
     Ok(Some(WorktreeService { repository, merge_queue: Arc::default(), last_failed_task: Arc::default() }))
 }
@@ -253,23 +253,23 @@ async fn open_inboxes(spec: &TeamSpec, stores: &Stores) -> Result<(), StoreError
 }
 
 /// Imports the plan and sets the desired state of this launch.
-async fn prepare(stores: &Stores, notes: &recorder::EventSink, start: &StartOptions) -> Result<(), LaunchError> {
-    import_plan(stores, notes, start).await?;
+async fn prepare(stores: &Stores, events: &recorder::EventSink, start: &StartOptions) -> Result<(), LaunchError> {
+    import_plan(stores, events, start).await?;
     Ok(set_mode(stores, start).await?)
 }
 
 /// Imports the plan, if there is one, and reports updates and differences.
-async fn import_plan(stores: &Stores, notes: &recorder::EventSink, start: &StartOptions) -> Result<(), StoreError> {
+async fn import_plan(stores: &Stores, events: &recorder::EventSink, start: &StartOptions) -> Result<(), StoreError> {
     if start.plan.is_empty() {
         return Ok(());
     }
     let by = Actor::new(LEAD, ActorKind::Lead);
     let import = plan::import(stores.board.as_ref(), &by, start.plan.clone()).await?;
     for task in import.updated {
-        notes.warn("plan", format!("{} {} was updated, because its plan changed", task.id, task.subject));
+        events.warn("plan", format!("{} {} was updated, because its plan changed", task.id, task.subject));
     }
     for difference in import.differences {
-        notes.warn("plan", format!("{}; {}", difference.text, difference.hint));
+        events.warn("plan", format!("{}; {}", difference.text, difference.hint));
     }
     Ok(())
 }
@@ -303,7 +303,7 @@ async fn live_workers(stores: &Stores) -> Result<HashSet<String>, StoreError> {
         claims.map(|claim| &claim.worker).filter(|worker| !live.contains(*worker)).collect();
     if !unknown.is_empty() {
         let unknown = unknown.into_iter().cloned().collect();
-        live.extend(stores.workers.unrecorded(unknown).await?);
+        live.extend(stores.workers.live_without_record(unknown).await?);
     }
     Ok(live)
 }
@@ -317,7 +317,7 @@ async fn set_mode(stores: &Stores, start: &StartOptions) -> Result<(), StoreErro
         (None, present) => {
             let Some(mode) = start.mode_without_file else { return Ok(()) };
             match present {
-                None => (mode, launched, Some(Expected::NoFile)),
+                None => (mode, launched, Some(StatePrecondition::NoFile)),
                 // An interrupted run left this state. It was not meant for the team that is launched now.
                 Some(state)
                     if state.desired.is_one_shot()
@@ -325,13 +325,13 @@ async fn set_mode(stores: &Stores, start: &StartOptions) -> Result<(), StoreErro
                         && state.reason() == StateNote::OneSession =>
                 {
                     let note = StateNote::Other("an interrupted run is over".to_owned());
-                    (mode, note, Some(Expected::ModeWithNote(state.desired, state.note.clone())))
+                    (mode, note, Some(StatePrecondition::ModeWithNote(state.desired, state.note.clone())))
                 }
                 Some(_) => return Ok(()),
             }
         }
     };
-    let desired = SetDesired { mode, by: HUMAN.to_owned(), note: note.to_file_text(), only_if };
+    let desired = DesiredStateChange { mode, by: HUMAN.to_owned(), note: note.to_file_text(), only_if };
     stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await?;
     Ok(())
 }
@@ -344,6 +344,7 @@ async fn lead_conversation(
     lead_is_llm: bool,
 ) -> Result<(bool, Option<Conversation>), StoreError> {
     let conversation = Conversation::resume(LEAD, Arc::clone(&stores.transcripts), Arc::clone(clock)).await?;
-    let knows_goal = spec.goal.as_deref().is_some_and(|goal| conversation.was_given_goal(&session::goal_text(goal)));
-    Ok((knows_goal, (!lead_is_llm).then_some(conversation)))
+    let was_given_goal =
+        spec.goal.as_deref().is_some_and(|goal| conversation.was_given_goal(&session::goal_text(goal)));
+    Ok((was_given_goal, (!lead_is_llm).then_some(conversation)))
 }

@@ -16,7 +16,7 @@ pub struct Import {
     /// Tasks that were updated to the plan's text.
     pub updated: Vec<Task>,
     /// The number of tasks that were on the board before, updated or not.
-    pub known: usize,
+    pub existing: usize,
     /// Differences between plan and board that remain, for people.
     pub differences: Vec<Difference>,
 }
@@ -40,9 +40,9 @@ pub async fn import(board: &dyn Board, by: &Actor, tasks: Vec<NewTask>) -> Store
     let before: HashSet<TaskId> = board.view().await?.tasks.keys().copied().collect();
     let on_board = board.create(by, tasks.clone(), true).await?;
     let ids: Vec<TaskId> = on_board.iter().map(|task| task.id).collect();
-    let (known, added): (Vec<_>, Vec<_>) = on_board.into_iter().partition(|task| before.contains(&task.id));
-    let mut import = Import { added, known: known.len(), ..Import::default() };
-    if !known.is_empty() {
+    let (existing, added): (Vec<_>, Vec<_>) = on_board.into_iter().partition(|task| before.contains(&task.id));
+    let mut import = Import { added, existing: existing.len(), ..Import::default() };
+    if !existing.is_empty() {
         let view = board.view().await?;
         let mut updates = Vec::new();
         for (new, id) in tasks.iter().zip(&ids).filter(|(_, id)| before.contains(id)) {
@@ -51,18 +51,18 @@ pub async fn import(board: &dyn Board, by: &Actor, tasks: Vec<NewTask>) -> Store
             match plan_update(task, new, &after, view.as_ref()) {
                 PlanUpdate::Unchanged => {}
                 PlanUpdate::Update(edit) => updates.push((new, *id, *edit)),
-                PlanUpdate::Keep(kept) => import.differences.push(differs(new, *id, kept.reason(), kept.hint(*id))),
+                PlanUpdate::Keep(kept) => import.differences.push(difference(new, *id, kept.reason(), kept.hint(*id))),
             }
         }
-        update(board, by, updates, &mut import).await;
+        apply_edits(board, by, updates, &mut import).await;
     }
-    import.differences.extend(gone(&tasks, board.view().await?.as_ref()));
+    import.differences.extend(removed_from_plan(&tasks, board.view().await?.as_ref()));
     import.differences.sort_by_key(|difference| difference.task);
     Ok(import)
 }
 
 /// Makes the edits. Refused edits are repeated as long as others succeed, because the order of edits may cause a cycle.
-async fn update(board: &dyn Board, by: &Actor, mut edits: Vec<(&NewTask, TaskId, TaskEdit)>, import: &mut Import) {
+async fn apply_edits(board: &dyn Board, by: &Actor, mut edits: Vec<(&NewTask, TaskId, TaskEdit)>, import: &mut Import) {
     loop {
         let count = edits.len();
         let mut refused = Vec::new();
@@ -74,7 +74,9 @@ async fn update(board: &dyn Board, by: &Actor, mut edits: Vec<(&NewTask, TaskId,
         }
         if refused.is_empty() || refused.len() == count {
             let hint = |id: TaskId| format!("`brigade tasks update {}`", id.0);
-            import.differences.extend(refused.iter().map(|(error, (new, id, _))| differs(new, *id, error, hint(*id))));
+            import
+                .differences
+                .extend(refused.iter().map(|(error, (new, id, _))| difference(new, *id, error, hint(*id))));
             break;
         }
         edits = refused.into_iter().map(|(_, edit)| edit).collect();
@@ -82,7 +84,7 @@ async fn update(board: &dyn Board, by: &Actor, mut edits: Vec<(&NewTask, TaskId,
     import.updated.sort_by_key(|task| task.id);
 }
 
-fn differs(new: &NewTask, task: TaskId, reason: &str, hint: String) -> Difference {
+fn difference(new: &NewTask, task: TaskId, reason: &str, hint: String) -> Difference {
     let line = new.source_line.map(|line| format!(" line {line}")).unwrap_or_default();
     let plan = plan_of(new).unwrap_or("its plan");
     let text = format!("{task} {} differs from {plan}{line}: the board's text is used, because {reason}", new.subject);
@@ -95,18 +97,18 @@ fn plan_of(new: &NewTask) -> Option<&str> {
 }
 
 /// Returns unfinished tasks that came from the plan and are no longer in it.
-fn gone(tasks: &[NewTask], view: &BoardView) -> Vec<Difference> {
+fn removed_from_plan(tasks: &[NewTask], view: &BoardView) -> Vec<Difference> {
     let Some(plan) = tasks.first().and_then(plan_of) else { return Vec::new() };
     let prefix = format!("plan:{plan}#");
     let present: HashSet<&str> = tasks.iter().filter_map(|task| task.source.as_deref()).collect();
-    let is_gone = |task: &&Task| {
+    let is_removed = |task: &&Task| {
         task.status != TaskStatus::Completed
             && task.source().is_some_and(|source| source.starts_with(&prefix) && !present.contains(source.as_str()))
     };
-    let difference = |task: &Task| Difference {
+    let describe = |task: &Task| Difference {
         task: task.id,
         text: format!("{} {} is no longer in {plan}, but stays on the board", task.id, task.subject),
         hint: format!("to delete it: `brigade tasks rm {}`", task.id.0),
     };
-    view.tasks.values().map(AsRef::as_ref).filter(is_gone).map(difference).collect()
+    view.tasks.values().map(AsRef::as_ref).filter(is_removed).map(describe).collect()
 }

@@ -14,7 +14,7 @@ use crate::ports::BoardView;
 pub struct ReadyQueue {
     revision: Option<u64>,
     tasks: Vec<ReadyTask>,
-    needs: Vec<Need>,
+    requirements: Vec<ClaimRequirement>,
     has_claims: bool,
 }
 
@@ -22,19 +22,19 @@ pub struct ReadyQueue {
 #[derive(Debug)]
 struct ReadyTask {
     not_before: Option<UnixMs>,
-    need: usize,
+    requirement: usize,
 }
 
 /// The requirements for a claimant; few tasks differ in them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Need {
+struct ClaimRequirement {
     owner: Option<String>,
     requires: Vec<String>,
 }
 
-impl Need {
+impl ClaimRequirement {
     fn is_met_by(&self, name: &str, capabilities: &[String]) -> bool {
-        let has = |need: &String| capabilities.iter().any(|have| have.eq_ignore_ascii_case(need));
+        let has = |requirement: &String| capabilities.iter().any(|have| have.eq_ignore_ascii_case(requirement));
         self.owner.as_ref().is_none_or(|owner| owner == name)
             && (self.requires.is_empty() || self.requires.iter().any(has))
     }
@@ -47,16 +47,16 @@ impl ReadyQueue {
             return;
         }
         *self = Self { revision: Some(view.revision), ..Self::default() };
-        let mut places: HashMap<Need, usize> = HashMap::new();
+        let mut indices: HashMap<ClaimRequirement, usize> = HashMap::new();
         for task in view.tasks.values() {
             self.has_claims |= task.status == TaskStatus::InProgress && task.claim.is_some();
             if is_ready(task, view) {
-                let need = Need { owner: task.owner.clone(), requires: task.requires.clone() };
-                let need = *places.entry(need).or_insert_with_key(|need| {
-                    self.needs.push(need.clone());
-                    self.needs.len() - 1
+                let requirement = ClaimRequirement { owner: task.owner.clone(), requires: task.requires.clone() };
+                let requirement = *indices.entry(requirement).or_insert_with_key(|requirement| {
+                    self.requirements.push(requirement.clone());
+                    self.requirements.len() - 1
                 });
-                self.tasks.push(ReadyTask { not_before: task.not_before, need });
+                self.tasks.push(ReadyTask { not_before: task.not_before, requirement });
             }
         }
     }
@@ -69,7 +69,9 @@ impl ReadyQueue {
 
     /// Returns true if one of these members could claim a task, now or after its back-off.
     pub fn has_any_task_for<'a>(&self, members: impl Iterator<Item = (&'a str, &'a [String])> + Clone) -> bool {
-        self.needs.iter().any(|need| members.clone().any(|(name, capabilities)| need.is_met_by(name, capabilities)))
+        self.requirements
+            .iter()
+            .any(|requirement| members.clone().any(|(name, capabilities)| requirement.is_met_by(name, capabilities)))
     }
 
     /// Returns true if one of these members could claim a task now.
@@ -78,12 +80,14 @@ impl ReadyQueue {
         now: UnixMs,
         members: impl Iterator<Item = (&'a str, &'a [String])> + Clone,
     ) -> bool {
-        let mut is_due = vec![false; self.needs.len()];
+        let mut is_due = vec![false; self.requirements.len()];
         for task in self.tasks.iter().filter(|task| task.not_before.is_none_or(|until| until <= now)) {
-            is_due[task.need] = true;
+            is_due[task.requirement] = true;
         }
-        let due = self.needs.iter().zip(is_due).filter(|(_, is_due)| *is_due).map(|(need, _)| need);
-        due.into_iter().any(|need| members.clone().any(|(name, capabilities)| need.is_met_by(name, capabilities)))
+        let due =
+            self.requirements.iter().zip(is_due).filter(|(_, is_due)| *is_due).map(|(requirement, _)| requirement);
+        due.into_iter()
+            .any(|requirement| members.clone().any(|(name, capabilities)| requirement.is_met_by(name, capabilities)))
     }
 
     /// Returns the time until the next back-off ends.
@@ -93,23 +97,23 @@ impl ReadyQueue {
         waits.min().map(|until| Duration::from_millis(u64::try_from(until.0 - now.0).unwrap_or(0)))
     }
 
-    /// Returns the places in `idle` of the members to wake: for each task that is claimable now, one member that can do it.
+    /// Returns the indices in `idle` of the members to wake: for each task that is claimable now, one member that can do it.
     #[must_use]
     pub fn members_to_wake(&self, now: UnixMs, idle: &[(&str, &[String])]) -> Vec<usize> {
-        let mut left: Vec<usize> = (0..idle.len()).collect();
+        let mut available: Vec<usize> = (0..idle.len()).collect();
         let mut woken = Vec::new();
-        let mut has_no_member = vec![false; self.needs.len()];
+        let mut has_no_fit_member = vec![false; self.requirements.len()];
         for task in self.tasks.iter().filter(|task| task.not_before.is_none_or(|until| until <= now)) {
-            if left.is_empty() {
+            if available.is_empty() {
                 break;
             }
-            if has_no_member[task.need] {
+            if has_no_fit_member[task.requirement] {
                 continue;
             }
-            let need = &self.needs[task.need];
-            match left.iter().position(|place| need.is_met_by(idle[*place].0, idle[*place].1)) {
-                Some(at) => woken.push(left.remove(at)),
-                None => has_no_member[task.need] = true,
+            let requirement = &self.requirements[task.requirement];
+            match available.iter().position(|index| requirement.is_met_by(idle[*index].0, idle[*index].1)) {
+                Some(at) => woken.push(available.remove(at)),
+                None => has_no_fit_member[task.requirement] = true,
             }
         }
         woken
@@ -165,7 +169,7 @@ mod tests {
             prop_assert_eq!(ready.has_task_for(now, members.iter().copied()), claimable(now) > 0);
             let woken = ready.members_to_wake(now, &members);
             prop_assert!(woken.len() <= claimable(now) && (claimable(now) == 0 || !woken.is_empty()));
-            for (name, capabilities) in woken.iter().map(|place| members[*place]) {
+            for (name, capabilities) in woken.iter().map(|index| members[*index]) {
                 prop_assert!(view.tasks.values().any(|task| find_claim_obstacle(task, name, capabilities, &view, now).is_none()));
             }
         }

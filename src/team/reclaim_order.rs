@@ -15,29 +15,30 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 /// The teammates that claim first.
 #[derive(Debug, Default)]
 pub struct ReclaimOrder {
-    waited_for: Mutex<HashSet<Name>>,
+    /// Teammates that have not tried to claim yet.
+    untried: Mutex<HashSet<Name>>,
     since: OnceLock<Instant>,
 }
 
 impl ReclaimOrder {
     /// Creates an order in which these teammates claim first.
     pub fn of(names: impl IntoIterator<Item = Name>) -> Self {
-        Self { waited_for: Mutex::new(names.into_iter().collect()), since: OnceLock::new() }
+        Self { untried: Mutex::new(names.into_iter().collect()), since: OnceLock::new() }
     }
 
-    fn waited_for(&self) -> MutexGuard<'_, HashSet<Name>> {
-        self.waited_for.lock().unwrap_or_else(PoisonError::into_inner)
+    fn untried(&self) -> MutexGuard<'_, HashSet<Name>> {
+        self.untried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if another teammate has to try first.
-    pub fn has_others(&self, name: &Name) -> bool {
+    /// Returns true if this teammate must wait, because another one has to try first.
+    pub fn must_wait(&self, name: &Name) -> bool {
         let since = *self.since.get_or_init(Instant::now);
-        since.elapsed() < WAIT_MAX && self.waited_for().iter().any(|other| other != name)
+        since.elapsed() < WAIT_MAX && self.untried().iter().any(|other| other != name)
     }
 
     /// Records that this teammate has tried. Returns true if it was the last one that others waited for.
-    pub fn has_tried(&self, name: &Name) -> bool {
-        let mut waited_for = self.waited_for();
-        waited_for.remove(name) && waited_for.is_empty()
+    pub fn record_try(&self, name: &Name) -> bool {
+        let mut untried = self.untried();
+        untried.remove(name) && untried.is_empty()
     }
 }

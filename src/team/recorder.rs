@@ -54,17 +54,17 @@ pub enum RecorderMessage {
 #[derive(Clone)]
 pub struct EventSink {
     sender: mpsc::UnboundedSender<RecorderMessage>,
-    queue: Arc<Queue>,
-    /// The texts that [`EventSink::warn_once`] recorded.
-    warned: Arc<Mutex<HashSet<String>>>,
+    queue: Arc<RecorderQueue>,
+    /// The texts that [`EventSink::warn_once`] has recorded.
+    warned_texts: Arc<Mutex<HashSet<String>>>,
 }
 
 /// The state of the recorder's queue.
 #[derive(Default)]
-struct Queue {
+struct RecorderQueue {
     waiting: AtomicUsize,
     has_room: Notify,
-    /// A board message is queued that was not processed yet.
+    /// True if a board message is queued that was not processed yet.
     is_board_queued: AtomicBool,
 }
 
@@ -90,8 +90,8 @@ impl EventSink {
         }
     }
 
-    /// Records a fact.
-    pub fn fact(&self, fact: EventKind) {
+    /// Records a fact: an event without a number.
+    pub fn record(&self, fact: EventKind) {
         self.send(RecorderMessage::Fact(fact));
     }
 
@@ -99,34 +99,34 @@ impl EventSink {
     #[must_use]
     pub fn facts(&self) -> Arc<dyn Fn(EventKind) + Send + Sync> {
         let sink = self.clone();
-        Arc::new(move |fact| sink.fact(fact))
+        Arc::new(move |fact| sink.record(fact))
     }
 
     /// Records the changes of a task.
-    pub fn task(&self, task: &Task) {
+    pub fn record_task(&self, task: &Task) {
         self.send(RecorderMessage::Task(Box::new(task.clone())));
     }
 
     /// Records a warning only once. Several members may meet the same error, such as a refused key.
     pub fn warn_once(&self, about: &str, text: &str) {
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
-        if warned.len() >= WARNED_ONCE_MAX {
-            warned.clear();
+        let mut warned_texts = self.warned_texts.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned_texts.len() >= WARNED_ONCE_MAX {
+            warned_texts.clear();
         }
-        if warned.insert(text.to_owned()) {
+        if warned_texts.insert(text.to_owned()) {
             self.warn(about, text.to_owned());
         }
     }
 
     /// Lets the recorder read the board.
-    pub fn board(&self) {
+    pub fn request_board_read(&self) {
         if !self.queue.is_board_queued.swap(true, Ordering::AcqRel) {
             self.send(RecorderMessage::Board);
         }
     }
 
     /// Records changes in the status of members.
-    pub fn team(&self, members: Vec<MemberSnapshot>) {
+    pub fn record_members(&self, members: Vec<MemberSnapshot>) {
         if !members.is_empty() {
             self.send(RecorderMessage::Team(members));
         }
@@ -134,7 +134,7 @@ impl EventSink {
 
     /// Records a warning.
     pub fn warn(&self, about: impl Into<String>, text: impl Into<String>) {
-        self.fact(EventKind::Warning { about: about.into(), text: text.into() });
+        self.record(EventKind::Warning { about: about.into(), text: text.into() });
     }
 
     /// Waits until all messages so far are written, for a few seconds at most.
@@ -157,35 +157,35 @@ pub fn start(
     let (events, first) = broadcast::channel(EVENTS_BEHIND_MAX);
     let mut differ = TaskDiffer::default();
     view.tasks.values().for_each(|task| differ.remember(task));
-    let queue = Arc::new(Queue::default());
+    let queue = Arc::new(RecorderQueue::default());
     let recorder = Recorder {
         stores,
         clock,
         differ,
-        spoiled: BTreeSet::new(),
-        seen: view,
+        reported_invalid_files: BTreeSet::new(),
+        last_view: view,
         replay: Replay::default(),
         events_since_snapshot: 0,
         events: events.clone(),
         queue: Arc::clone(&queue),
     };
     tokio::spawn(recorder.run(receiver));
-    (EventSink { sender, queue, warned: Arc::default() }, events, first)
+    (EventSink { sender, queue, warned_texts: Arc::default() }, events, first)
 }
 
 struct Recorder {
     stores: Stores,
     clock: Arc<dyn Clock>,
     differ: TaskDiffer,
-    spoiled: BTreeSet<String>,
+    reported_invalid_files: BTreeSet<String>,
     /// The board at the last read: a task that is the same object has no changes.
-    seen: Arc<BoardView>,
+    last_view: Arc<BoardView>,
     /// Board and team as the log describes them.
     replay: Replay,
     /// Facts written since the last full snapshot.
     events_since_snapshot: usize,
     events: broadcast::Sender<Arc<Event>>,
-    queue: Arc<Queue>,
+    queue: Arc<RecorderQueue>,
 }
 
 impl Recorder {
@@ -195,7 +195,7 @@ impl Recorder {
             let mut facts = Vec::new();
             let mut waiting = Vec::new();
             let mut board_changed = false;
-            let taken = batch.len();
+            let batch_len = batch.len();
             for message in batch.drain(..) {
                 match message {
                     RecorderMessage::Fact(fact) => self.record_fact(fact, &mut facts).await,
@@ -207,7 +207,7 @@ impl Recorder {
                         let events = self.differ.events_for(&task);
                         self.apply(events, &mut facts);
                     }
-                    // It is new or was deleted meanwhile; the board tells.
+                    // It is new or was deleted meanwhile, which the board shows.
                     RecorderMessage::Task(_) => board_changed = true,
                     RecorderMessage::Board => {
                         // The coming read may miss later changes.
@@ -225,7 +225,7 @@ impl Recorder {
                 self.record_board(SnapshotScope::Changes, &mut facts).await;
             }
             self.write(facts).await;
-            self.queue.waiting.fetch_sub(taken, Ordering::Relaxed);
+            self.queue.waiting.fetch_sub(batch_len, Ordering::Relaxed);
             self.queue.has_room.notify_waiters();
             for done in waiting {
                 let _ = done.send(());
@@ -245,8 +245,8 @@ impl Recorder {
             // The board at the start is recorded once, later only its changes.
             EventKind::TeamStarted { .. } => {
                 self.apply(vec![fact], facts);
-                let rows = self.seen.tasks.values().map(|task| TaskSnapshot::of(task));
-                self.replay.set_board(rows, spoiled_rows(&self.seen));
+                let rows = self.last_view.tasks.values().map(|task| TaskSnapshot::of(task));
+                self.replay.set_board(rows, invalid_file_snapshots(&self.last_view));
                 facts.extend(self.replay.board_snapshot_events());
             }
             EventKind::TeamStopped { .. } => {
@@ -260,29 +260,30 @@ impl Recorder {
     /// Records the changes of the board. It is read here, after all earlier messages, so that a task they call new is on it.
     async fn record_board(&mut self, scope: SnapshotScope, facts: &mut Vec<EventKind>) {
         let Ok(view) = self.stores.board.view().await else { return };
-        let is_changed =
-            |(id, task): &(&TaskId, &Arc<Task>)| self.seen.tasks.get(id).is_none_or(|seen| !Arc::ptr_eq(seen, task));
+        let is_changed = |(id, task): &(&TaskId, &Arc<Task>)| {
+            self.last_view.tasks.get(id).is_none_or(|before| !Arc::ptr_eq(before, task))
+        };
         let changed: Vec<&Arc<Task>> = view.tasks.iter().filter(is_changed).map(|(_, task)| task).collect();
         let events: Vec<EventKind> = changed.iter().flat_map(|task| self.differ.events_for(task)).collect();
         self.apply(events, facts);
         // The differ has all tasks of the board now, so any others were deleted.
         if self.differ.len() > view.tasks.len() {
-            let gone = self.differ.events_for_deleted(|id| view.tasks.contains_key(&id) || view.is_invalid(id));
-            self.apply(gone, facts);
+            let deletions = self.differ.events_for_deleted(|id| view.tasks.contains_key(&id) || view.is_invalid(id));
+            self.apply(deletions, facts);
         }
-        for spoiled in &view.invalid_files {
-            if self.spoiled.insert(spoiled.file.clone()) {
-                facts.push(EventKind::TaskSpoiled { file: spoiled.file.clone(), reason: spoiled.reason.clone() });
+        for invalid in &view.invalid_files {
+            if self.reported_invalid_files.insert(invalid.file.clone()) {
+                facts.push(EventKind::TaskSpoiled { file: invalid.file.clone(), reason: invalid.reason.clone() });
             }
         }
-        self.spoiled.retain(|file| view.invalid_files.iter().any(|spoiled| spoiled.file == *file));
+        self.reported_invalid_files.retain(|file| view.invalid_files.iter().any(|invalid| invalid.file == *file));
         let rows: Vec<TaskSnapshot> = match scope {
             SnapshotScope::Changes => changed.into_iter().map(|task| TaskSnapshot::of(task)).collect(),
             SnapshotScope::All => view.tasks.values().map(|task| TaskSnapshot::of(task)).collect(),
         };
-        let events = self.replay.board_repair_events(rows, spoiled_rows(&view));
+        let events = self.replay.board_repair_events(rows, invalid_file_snapshots(&view));
         self.apply(events, facts);
-        self.seen = view;
+        self.last_view = view;
     }
 
     async fn write(&mut self, mut facts: Vec<EventKind>) {
@@ -320,9 +321,9 @@ enum SnapshotScope {
     All,
 }
 
-fn spoiled_rows(view: &BoardView) -> Vec<InvalidFileSnapshot> {
+fn invalid_file_snapshots(view: &BoardView) -> Vec<InvalidFileSnapshot> {
     view.invalid_files
         .iter()
-        .map(|spoiled| InvalidFileSnapshot { file: spoiled.file.clone(), reason: spoiled.reason.clone() })
+        .map(|invalid| InvalidFileSnapshot { file: invalid.file.clone(), reason: invalid.reason.clone() })
         .collect()
 }

@@ -24,7 +24,7 @@ const WAIT_MIN: Duration = Duration::from_millis(250);
 /// The longest wait without a request by the provider.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// The longest extension of a wait that the provider asks for.
-const LATER_MAX: Duration = Duration::from_secs(5);
+const EXTENSION_MAX: Duration = Duration::from_secs(5);
 /// The longest wait within a turn that a provider can ask for. For a longer one the claim is released.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 /// The longest wait for other requests to leave enough of the budget. Each of them has its own time limit.
@@ -42,23 +42,27 @@ pub enum RequestFailure {
 }
 
 impl Agent {
-    /// Sends `request`, which can use at most `most`. Repeats it after temporary errors, up to the team's limit. Each request
+    /// Sends `request`, which can use at most `max_usage`. Repeats it after temporary errors, up to the team's limit. Each request
     /// reserves budget.
     ///
     /// # Errors
     /// [`RequestFailure`]: there is no answer.
-    pub(super) async fn request(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, RequestFailure> {
+    pub(super) async fn request(
+        &self,
+        request: &ModelRequest,
+        max_usage: Usage,
+    ) -> Result<ModelResponse, RequestFailure> {
         let limits = &self.shared.limits;
         let mut retries = 0;
         loop {
-            let (message, retry_after) = match self.request_once(request, most).await {
+            let (message, retry_after) = match self.request_once(request, max_usage).await {
                 Err(RequestFailure::Model(ModelError::Temporary { message, retry_after })) => (message, retry_after),
                 outcome => return outcome,
             };
             retries += 1;
             let chance = random_fraction(retries, &request.teammate, self.shared.clock.now());
             let wait = match retry_after {
-                Some(asked) => retry_at(asked.max(WAIT_MIN), chance),
+                Some(requested) => extended_wait(requested.max(WAIT_MIN), chance),
                 None => backoff(retries, chance),
             };
             let failure =
@@ -66,7 +70,7 @@ impl Agent {
             if retries > limits.model_retries_max || retry_after > Some(RETRY_AFTER_MAX) {
                 return failure();
             }
-            self.shared.events.fact(EventKind::ModelRetried {
+            self.shared.events.record(EventKind::ModelRetried {
                 teammate: request.teammate.to_string(),
                 reason: message.clone(),
                 wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
@@ -74,12 +78,12 @@ impl Agent {
             });
             let until = self.shared.clock.now().plus(wait);
             let retry = format!("retry {retries} of {}", limits.model_retries_max);
-            let again = match retry_after {
+            let description = match retry_after {
                 Some(_) => format!("limited until {} ({}; {retry})", until.to_clock(), duration(wait)),
                 None => format!("next request at {} ({retry})", until.to_clock()),
             };
-            let again = Activity::RetryingModel(format!("{again}: {message}").into());
-            let waiting = self.progress.start_activity(again, wait + limits.stall_timeout);
+            let activity = Activity::RetryingModel(format!("{description}: {message}").into());
+            let waiting = self.progress.start_activity(activity, wait + limits.stall_timeout);
             tokio::select! {
                 biased;
                 () = self.control.wait_for_level(StopLevel::FinishTurn) => return failure(),
@@ -89,8 +93,8 @@ impl Agent {
         }
     }
 
-    async fn request_once(&self, request: &ModelRequest, most: Usage) -> Result<ModelResponse, RequestFailure> {
-        let reservation = self.reserve_budget(request, most).await?;
+    async fn request_once(&self, request: &ModelRequest, max_usage: Usage) -> Result<ModelResponse, RequestFailure> {
+        let reservation = self.reserve_budget(request, max_usage).await?;
         let _busy = self.progress.start_activity(Activity::AskingModel, self.shared.limits.stall_timeout);
         // A summary is for the model only, so it is not streamed.
         let output_stream = Some(&self.shared.output).filter(|_| !request.is_for_summary());
@@ -109,7 +113,7 @@ impl Agent {
             () = self.wait_for_stop(&listener) => return Err(RequestFailure::Aborted),
         };
         let outcome = outcome.map(|response| {
-            response.usage.inspect(|usage| listener.used(*usage));
+            response.usage.inspect(|usage| listener.on_usage(*usage));
             ModelResponse { usage: response.usage.filter(|usage| request.can_have_used(*usage)), ..response }
         });
         if reservation.as_ref().is_some_and(Reservation::is_misreported) {
@@ -146,12 +150,16 @@ impl Agent {
     }
 
     /// Reserves budget for a request, unless it costs nothing. May wait for other requests to end.
-    async fn reserve_budget(&self, request: &ModelRequest, most: Usage) -> Result<Option<Reservation>, RequestFailure> {
+    async fn reserve_budget(
+        &self,
+        request: &ModelRequest,
+        max_usage: Usage,
+    ) -> Result<Option<Reservation>, RequestFailure> {
         if !self.is_llm() {
             return Ok(None);
         }
         let stores = &self.shared.stores;
-        let reserve = self.shared.budget.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, most);
+        let reserve = self.shared.budget.reserve(stores.ledger.as_ref(), &request.teammate, &request.model, max_usage);
         let _waiting = self.progress.start_activity(Activity::WaitingForBudget, BUDGET_WAIT_MAX);
         let reservation = tokio::select! {
             biased;
@@ -174,8 +182,8 @@ fn backoff(retries: u32, chance: f64) -> Duration {
 }
 
 /// A requested wait, only ever made longer: a limit ends for all teammates at the same time.
-fn retry_at(asked: Duration, chance: f64) -> Duration {
-    asked + (asked / 10).min(LATER_MAX).mul_f64(chance)
+fn extended_wait(requested: Duration, chance: f64) -> Duration {
+    requested + (requested / 10).min(EXTENSION_MAX).mul_f64(chance)
 }
 
 /// A number from 0 to 1 from teammate and time, so that teammates do not retry at the same time, and simulations are repeatable.

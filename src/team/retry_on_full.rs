@@ -28,8 +28,8 @@ use crate::domain::transcript::Record;
 use crate::domain::transition::{Actor, Change};
 use crate::domain::units::bytes;
 use crate::ports::{
-    Board, BoardView, Claimant, Delivery, Ledger, Mailbox, ReclaimRequest, Reclaimed, Requests, SetAside, StoreError,
-    StoreResult, Stores, Transcripts,
+    Board, BoardView, Claimant, Delivery, Ledger, Mailbox, QuarantinedTranscript, ReclaimRequest, Reclaimed, Requests,
+    StoreError, StoreResult, Stores, Transcripts,
 };
 use crate::tools::CommandRegistry;
 
@@ -40,18 +40,18 @@ const ROOM_RETRY: Duration = Duration::from_millis(500);
 /// The time that the last try may take before the teammate counts as stalled.
 const LAST_TRY: Duration = Duration::from_secs(60);
 
-/// A member's wait, as people see it.
+/// The reason of a member's wait for the disk, as people see it.
 pub const NO_ROOM: &str = "room on the disk";
 
-/// Returns a text if too little is free on this disk for new work.
+/// Returns the reason why this disk has too little room for new work, if it has.
 #[must_use]
 pub fn low_disk_reason(folder: &Path, free_bytes_min: u64) -> Option<String> {
     let free = crate::platform::free_bytes(folder).ok().filter(|free| *free < free_bytes_min)?;
-    let (mut left, mut needed) = (bytes(free), bytes(free_bytes_min));
-    if left == needed {
-        (left, needed) = (format!("{free} bytes"), format!("{free_bytes_min} bytes"));
+    let (mut free_text, mut needed_text) = (bytes(free), bytes(free_bytes_min));
+    if free_text == needed_text {
+        (free_text, needed_text) = (format!("{free} bytes"), format!("{free_bytes_min} bytes"));
     }
-    Some(format!("{left} free, {needed} needed (limits.free_bytes_min)"))
+    Some(format!("{free_text} free, {needed_text} needed (limits.free_bytes_min)"))
 }
 
 /// The disk of the workspace, for the whole team.
@@ -104,7 +104,7 @@ impl DiskMonitor {
         format!("the team claims no new tasks: {reason}")
     }
 
-    /// Returns what an idle teammate waits for if there is no room for new work.
+    /// Returns the reason why an idle teammate waits, if there is no room for new work.
     #[must_use]
     pub fn waiting_for(&self) -> Option<String> {
         if !self.is_nearly_full() {
@@ -261,8 +261,8 @@ impl Board for Retrying<dyn Board> {
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
         self.inner.deleted(ids).await
     }
-    async fn reclaim(&self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
-        self.inner.reclaim(lost).await
+    async fn reclaim(&self, request: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {
+        self.inner.reclaim(request).await
     }
 }
 
@@ -283,8 +283,8 @@ impl Mailbox for Retrying<dyn Mailbox> {
     async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
         self.inner.peek(name).await
     }
-    async fn waiting(&self) -> StoreResult<Vec<String>> {
-        self.inner.waiting().await
+    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
+        self.inner.recipients_with_mail().await
     }
 }
 
@@ -296,15 +296,15 @@ impl Transcripts for Retrying<dyn Transcripts> {
     async fn append(&self, name: &str, records: &[Record], sync: bool) -> StoreResult<()> {
         self.retry.retry(|| self.inner.append(name, records, sync)).await
     }
-    fn take_set_aside(&self) -> Vec<SetAside> {
-        self.inner.take_set_aside()
+    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
+        self.inner.take_quarantined()
     }
 }
 
 #[async_trait]
 impl Requests for Retrying<dyn Requests> {
-    async fn open(&self, request: Request) -> StoreResult<()> {
-        self.retry.retry(|| self.inner.open(request.clone())).await
+    async fn record(&self, request: Request) -> StoreResult<()> {
+        self.retry.retry(|| self.inner.record(request.clone())).await
     }
     async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
         self.retry.retry(|| self.inner.reserve(id, kind, by, process, now)).await

@@ -68,7 +68,7 @@ pub struct Session {
     pub error: Option<String>,
     number: u64,
     rounds: u32,
-    is_only_one: bool,
+    is_single_session: bool,
     is_final: bool,
     lead_is_llm: bool,
     goal: Option<String>,
@@ -76,7 +76,7 @@ pub struct Session {
     prompt: Option<Prompt>,
     /// The lead's count of reached goals at the session's begin.
     goals_done: u64,
-    report_asked: bool,
+    is_report_requested: bool,
     check_result: Option<DoneWhenResult>,
     check: Option<JoinHandle<DoneWhenResult>>,
     /// The transcript of a `runbook` lead's mail.
@@ -84,31 +84,31 @@ pub struct Session {
 }
 
 impl Session {
-    /// Creates the state before the first session. With `is_only_one`, the process ends with it. A `runbook` lead keeps its mail
+    /// Creates the state before the first session. With `is_single_session`, the process ends with it. A `runbook` lead keeps its mail
     /// in `conversation`.
     #[must_use]
     pub fn new(
         spec: &TeamSpec,
-        is_only_one: bool,
+        is_single_session: bool,
         has_plan: bool,
         conversation: Option<Conversation>,
-        knows_goal: bool,
+        was_given_goal: bool,
     ) -> Self {
         let lead_is_llm = conversation.is_none();
-        let goal = spec.goal.clone().filter(|_| lead_is_llm && !has_plan && !knows_goal);
+        let goal = spec.goal.clone().filter(|_| lead_is_llm && !has_plan && !was_given_goal);
         Self {
             stage: SessionStage::NoSession,
             summary: String::new(),
             error: None,
             number: 0,
             rounds: 0,
-            is_only_one,
+            is_single_session,
             is_final: false,
             lead_is_llm,
             goal,
             prompt: None,
             goals_done: 0,
-            report_asked: false,
+            is_report_requested: false,
             check_result: None,
             check: None,
             runbook_conversation: conversation,
@@ -139,7 +139,7 @@ impl Session {
         if self.check.as_ref().is_some_and(|check| !check.is_finished()) {
             return true;
         }
-        lead.is_some_and(|lead| lead.is_usable() && (lead.is_working() || self.unanswered(lead).is_some()))
+        lead.is_some_and(|lead| lead.is_usable() && (lead.is_busy() || self.unanswered(lead).is_some()))
     }
 
     fn unanswered(&self, lead: &RunningMember) -> Option<&Prompt> {
@@ -187,7 +187,7 @@ impl Session {
             conversation.record(mail_record(&messages, keys)).await?;
             for delivery in deliveries {
                 forward_plan(lead, &delivery.message).await?;
-                lead.events.fact(EventKind::MessageDelivered {
+                lead.events.record(EventKind::MessageDelivered {
                     to: LEAD.to_owned(),
                     from: delivery.message.from,
                     message: delivery.key,
@@ -203,7 +203,7 @@ impl Session {
 async fn record_plan(lead: &super::agent::AgentServices, plan: &Message) {
     let request = request_of(plan, RequestKind::PlanApproval, HUMAN, lead.clock.now());
     if let Some(request) = request.filter(|_| plan.kind == MessageType::PlanApprovalRequest)
-        && let Err(error) = lead.stores.requests.open(request).await
+        && let Err(error) = lead.stores.requests.record(request).await
     {
         lead.events.warn(LEAD, format!("cannot record a plan of {}: {error}", plan.from));
     }
@@ -216,7 +216,7 @@ async fn forward_plan(lead: &super::agent::AgentServices, plan: &Message) -> Sto
     }
     let message = lead.stores.mailbox.send(HUMAN, Message { id: None, ..plan.clone() }).await?;
     let about = plan.content.lines().next().unwrap_or_default().to_owned();
-    lead.events.fact(EventKind::MessageSent { from: plan.from.clone(), to: HUMAN.to_owned(), message, about });
+    lead.events.record(EventKind::MessageSent { from: plan.from.clone(), to: HUMAN.to_owned(), message, about });
     Ok(())
 }
 
@@ -234,12 +234,12 @@ impl Lead {
         let session = &mut self.session;
         session.number += 1;
         session.rounds = 0;
-        session.report_asked = false;
+        session.is_report_requested = false;
         session.check_result = None;
         session.error = None;
         session.stage = SessionStage::Running(mode);
         session.goals_done = self.members.lead().map_or(0, |lead| lead.status.borrow().goals_done.0);
-        self.shared.events.fact(EventKind::SessionStarted { session: session.number, mode });
+        self.shared.events.record(EventKind::SessionStarted { session: session.number, mode });
         if mode == Mode::RunCleanup
             && let Some(lead) = self.members.lead().filter(|lead| lead.is_usable())
         {
@@ -285,10 +285,10 @@ impl Lead {
         }
         self.poll_board().await;
         self.ready.refresh(&self.view);
-        if !self.session.report_asked
+        if !self.session.is_report_requested
             && let Some(lead) = self.members.lead().filter(|lead| lead.is_usable())
         {
-            self.session.report_asked = true;
+            self.session.is_report_requested = true;
             let facts = runbook_summary(&self.view, self.task_counts(), None) + &failures(&self.view);
             let text = report_request(&facts, &self.spec, self.session.check_result.as_ref());
             self.session.prompt(lead, PromptKind::Report, text);
@@ -297,7 +297,7 @@ impl Lead {
         let has_mail = self.has_unread_mail().await;
         if (has_mail || self.has_claimable_task()) && self.desired != Mode::Pause && self.session.rounds < ROUNDS_MAX {
             self.session.rounds += 1;
-            self.session.report_asked = false;
+            self.session.is_report_requested = false;
             self.session.stage = SessionStage::Running(mode);
             return;
         }
@@ -314,19 +314,19 @@ impl Lead {
     async fn conclude(&mut self, mode: Mode) {
         let tally = self.task_counts();
         self.has_unread_mail().await;
-        let unread = if self.desired == Mode::Pause { None } else { self.unread_mail() };
-        self.session.error = self.session_error(tally).or(unread);
+        let unread_error = if self.desired == Mode::Pause { None } else { self.unread_mail_error() };
+        self.session.error = self.session_error(tally).or(unread_error);
         let facts = runbook_summary(&self.view, tally, self.session.check_result.as_ref());
         let status = self.members.lead().map(|lead| lead.status.borrow().clone()).unwrap_or_default();
-        let report = status.last_text.filter(|_| self.session.report_asked && !status.has_unanswered);
+        let report = status.last_text.filter(|_| self.session.is_report_requested && !status.has_unanswered);
         let outcome = report.as_ref().map(|_| task_counts_text(&self.view, tally));
         let mut summary = report.unwrap_or(facts);
-        if let Some(trouble) = &self.session.error {
-            summary.push_str(&format!(" {trouble}"));
+        if let Some(error) = &self.session.error {
+            summary.push_str(&format!(" {error}"));
         }
         self.session.summary.clone_from(&summary);
         let goal = self.session.check_result.as_ref().map(DoneWhenResult::for_event);
-        self.shared.events.fact(EventKind::SessionFinished {
+        self.shared.events.record(EventKind::SessionFinished {
             session: self.session.number,
             summary,
             outcome,
@@ -334,7 +334,7 @@ impl Lead {
             goal,
         });
         self.session.stage = SessionStage::NoSession;
-        self.session.is_final = self.session.is_only_one;
+        self.session.is_final = self.session.is_single_session;
         let (goals_done, goal_summary) = status.goals_done;
         let met = match (&self.spec.done_when, &self.session.check_result) {
             (Some(command), Some(result)) if result.is_met => Some(format!("goal met: `{command}` exited 0")),
@@ -350,7 +350,7 @@ impl Lead {
 
     /// Returns the reason, other than failed tasks, why the work could not be done: no member could do or plan it.
     fn session_error(&self, tally: TaskCounts) -> Option<String> {
-        if let Some(vanished) = self.vanished() {
+        if let Some(vanished) = self.vanished_text() {
             return Some(vanished);
         }
         let unusable: Vec<&RunningMember> = self.members.teammates().filter(|member| !member.is_usable()).collect();
@@ -358,8 +358,8 @@ impl Lead {
             return Some(format!("No teammate can work ({}).", members_by_reason(&unusable)));
         }
         let lead = self.members.lead().filter(|lead| !lead.is_usable())?;
-        let was_planned = !self.session.has_unplanned_goal() && self.session.unanswered(lead).is_none();
-        if self.spec.goal.is_some() && !was_planned {
+        let is_goal_planned = !self.session.has_unplanned_goal() && self.session.unanswered(lead).is_none();
+        if self.spec.goal.is_some() && !is_goal_planned {
             Some(format!("The lead cannot work ({}).", members_by_reason(&[lead])))
         } else {
             None
@@ -367,7 +367,7 @@ impl Lead {
     }
 
     /// Returns a sentence that names the members with unread mail.
-    fn unread_mail(&self) -> Option<String> {
+    fn unread_mail_error(&self) -> Option<String> {
         let names: Vec<&str> = self.members_with_mail().chain(self.unreadable_mail()).take(NAMED_MAX).collect();
         if names.is_empty() {
             return None;

@@ -85,22 +85,22 @@ impl ResponseListener<'_> {
 }
 
 impl Listener for ResponseListener<'_> {
-    fn alive(&self) {
+    fn on_activity(&self) {
         self.progress.renew();
     }
 
-    fn text(&self, delta: &str) {
+    fn on_text(&self, delta: &str) {
         self.progress.renew();
         self.has_received.store(true, Ordering::Relaxed);
         self.publish(StreamEvent::Text(delta.to_owned()));
     }
 
-    fn wrote(&self, bytes: usize) {
+    fn on_bytes(&self, bytes: usize) {
         self.has_received.store(true, Ordering::Relaxed);
         self.reservation.inspect(|reservation| reservation.record_bytes(bytes));
     }
 
-    fn used(&self, usage: Usage) {
+    fn on_usage(&self, usage: Usage) {
         self.has_received.store(true, Ordering::Relaxed);
         let is_possible = self.request.can_have_used(usage);
         self.reservation.inspect(|reservation| {
@@ -108,7 +108,7 @@ impl Listener for ResponseListener<'_> {
         });
     }
 
-    fn declined(&self) {
+    fn on_declined(&self) {
         self.reservation.inspect(|reservation| reservation.mark_declined());
     }
 }

@@ -1,6 +1,6 @@
 //! Starts, watches and restarts the members of this process. `lead` decides when a member works or stops.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use crate::ports::{ModelClient, ModelSpec, ToolSpec};
 use crate::tools::{CommandRegistry, TeamControl, Tool, ToolContext, ToolLimits};
 
 const REVIEW_TOOL: &str = "review";
-/// Commands queued for one member. Any command, and a full queue too, makes it poll its stores.
-const COMMANDS_WAITING_MAX: usize = 64;
+/// Maximum number of commands queued for one member.
+const MEMBER_COMMANDS_MAX: usize = 64;
 /// The wait before the first restart; each further wait is twice as long.
 const RESPAWN_WAIT_FIRST: Duration = Duration::from_millis(250);
 
@@ -32,6 +32,15 @@ const RESPAWN_WAIT_FIRST: Duration = Duration::from_millis(250);
 pub type ModelConnector = Arc<dyn Fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String> + Send + Sync>;
 /// Creates a member's tools; the flag is true for the lead.
 pub type ToolFactory = Arc<dyn Fn(bool) -> Vec<Arc<dyn Tool>> + Send + Sync>;
+
+/// The reason why a member ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExitReason {
+    /// It was asked to stop.
+    Requested,
+    /// It failed, for this reason.
+    Failed(String),
+}
 
 /// A member that was started.
 pub struct RunningMember {
@@ -45,23 +54,26 @@ pub struct RunningMember {
     pub progress: Arc<Progress>,
     /// The start of its current phase.
     pub since: UnixMs,
-    /// The reason why it ended for good; empty after a requested stop.
-    pub exit_reason: Option<String>,
+    /// The reason why it ended, unless it runs.
+    pub exit: Option<ExitReason>,
     /// The number of restarts.
     pub respawns: u32,
     commands: mpsc::Sender<TeammateCommand>,
     task_handle: AbortHandle,
-    /// Phase and exit reason that [`Supervisor::refresh_status`] found last.
-    recorded_phase: (Option<Phase>, Option<String>),
-    /// The generations in which it last changed at all, and last changed its phase.
-    activity: u64,
-    changed_at: u64,
+    /// The phase that [`Supervisor::refresh_status`] recorded last.
+    recorded_phase: Option<Phase>,
+    /// The exit reason that [`Supervisor::refresh_status`] recorded last.
+    recorded_exit: Option<ExitReason>,
+    /// The generation of its last report or exit.
+    status_generation: u64,
+    /// The generation of its last change of phase.
+    phase_generation: u64,
     /// Its report and poll counts at the last wake-up: unchanged until it has polled.
     woken_at: Option<(u64, u64)>,
     lost_claim_sent: Option<ClaimRef>,
-    /// A person asked it to stop after its turn, and it has not read that yet.
-    pub is_to_stop: bool,
-    /// It was told to stop, so it is not restarted, however it ends.
+    /// True if a person asked it to stop by mail. It stops after its turn.
+    pub has_stop_request: bool,
+    /// True after a stop command. It is not restarted, however it ends.
     pub is_stopping: bool,
 }
 
@@ -69,49 +81,51 @@ impl RunningMember {
     /// Returns true if it waits for work.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.exit_reason.is_none() && matches!(self.status.borrow().phase, Phase::Idle { .. } | Phase::OnCall)
+        self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Idle { .. } | Phase::OnCall)
     }
 
-    /// Returns true in WORK, while it waits for an approval, and while it stops.
+    /// Returns true in WORK, while it waits for an approval, and while it stops. Then it keeps a session open.
     #[must_use]
-    pub fn is_working(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         let phase = self.status.borrow().phase;
-        self.exit_reason.is_none()
-            && matches!(phase, Phase::Work { .. } | Phase::Waiting { .. } | Phase::Stopping { .. })
+        self.exit.is_none() && matches!(phase, Phase::Work { .. } | Phase::Waiting { .. } | Phase::Stopping { .. })
     }
 
     /// Returns true if it has ended or has nothing left to do.
     #[must_use]
     pub fn has_stopped(&self) -> bool {
-        self.exit_reason.is_some() || self.status.borrow().phase == Phase::Stopped
+        self.exit.is_some() || self.status.borrow().phase == Phase::Stopped
     }
 
     /// Returns true if it holds a task and waits for an approval.
     #[must_use]
     pub fn waits_for_answer(&self) -> bool {
-        self.exit_reason.is_none() && matches!(self.status.borrow().phase, Phase::Waiting { .. })
+        self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Waiting { .. })
     }
 
     /// Returns true if it may have changed after that generation. A working member always may: its progress changes without a
     /// report.
     #[must_use]
     pub fn has_changed_since(&self, generation: u64) -> bool {
-        self.activity > generation || matches!(self.recorded_phase.0, Some(Phase::Work { .. } | Phase::Stopping { .. }))
+        self.status_generation > generation
+            || matches!(self.recorded_phase, Some(Phase::Work { .. } | Phase::Stopping { .. }))
     }
 
     /// Records its current status. Returns true if its phase changed.
     fn record_status(&mut self, generation: u64, now: UnixMs) -> bool {
-        let has_reported = self.status.has_changed().unwrap_or(self.exit_reason.is_none());
-        if !has_reported && self.recorded_phase.0.is_some() && self.recorded_phase.1 == self.exit_reason {
+        let has_reported = self.status.has_changed().unwrap_or(self.exit.is_none());
+        if !has_reported && self.recorded_phase.is_some() && self.recorded_exit == self.exit {
             return false;
         }
         let reported = self.status.borrow_and_update().phase;
-        let phase = if self.exit_reason.is_some() { Phase::Stopped } else { reported };
-        let has_new_phase = self.recorded_phase.0.is_none_or(|before| before.word() != phase.word());
-        self.recorded_phase = (Some(phase), self.exit_reason.clone());
-        self.activity = generation;
+        let phase = if self.exit.is_some() { Phase::Stopped } else { reported };
+        let has_new_phase = self.recorded_phase.is_none_or(|before| before.word() != phase.word());
+        self.recorded_phase = Some(phase);
+        self.recorded_exit.clone_from(&self.exit);
+        self.status_generation = generation;
         if has_new_phase {
-            (self.since, self.changed_at) = (now, generation);
+            self.since = now;
+            self.phase_generation = generation;
         }
         has_new_phase
     }
@@ -119,37 +133,31 @@ impl RunningMember {
     /// Returns true if it can do tasks, now or after a wait: it lives, and its model is not out of reach.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.exit_reason.is_none() && self.status.borrow().outage.is_none()
+        self.exit.is_none() && self.status.borrow().outage.is_none()
     }
 
     /// Returns true if it is idle and could start work now.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.is_idle() && {
-            let status = self.status.borrow();
-            status.outage.is_none() && !status.is_in_outage
-        }
+        self.is_idle() && !self.status.borrow().is_in_outage
     }
 
     /// Returns the reason why it cannot work, if there is one.
     #[must_use]
     pub fn unusable_reason(&self) -> Option<String> {
-        let reason = self.exit_reason.clone().or_else(|| self.status.borrow().outage.clone());
-        reason.filter(|reason| !reason.is_empty())
+        match &self.exit {
+            Some(ExitReason::Requested) => None,
+            Some(ExitReason::Failed(reason)) => Some(reason.clone()),
+            None => self.status.borrow().outage.clone(),
+        }
     }
 
-    /// Returns false before its first report: it holds no claim yet, and has received no command.
-    fn has_started(&self) -> bool {
-        self.status.borrow().reports > 0
-    }
-
-    /// Sends a command. If the queue is full, the member polls anyway; a compaction's sender learns that it was not delivered.
+    /// Sends a command. If the queue is full, a poll is dropped, because each queued command causes one. So is a compaction: its
+    /// reply channel closes. No other command may be lost, so the member is aborted.
     pub fn send(&self, command: TeammateCommand) {
-        if let Err(mpsc::error::TrySendError::Full(command)) = self.commands.try_send(command)
-            && !matches!(command, TeammateCommand::Poll | TeammateCommand::Compact(_))
-        {
-            // A stop must not be lost, so the member's task is aborted instead.
-            self.task_handle.abort();
+        let Err(mpsc::error::TrySendError::Full(command)) = self.commands.try_send(command) else { return };
+        if !matches!(command, TeammateCommand::Poll | TeammateCommand::Compact(_)) {
+            self.abort();
         }
     }
 
@@ -160,12 +168,12 @@ impl RunningMember {
         }
     }
 
-    /// Tells it to stop. A member that has not started yet is aborted.
+    /// Sends it a stop command. Aborts a member that has not reported yet: it holds no claim.
     pub fn stop(&mut self, command: TeammateCommand) {
         self.is_stopping = true;
         self.send(command);
-        if !self.has_started() {
-            self.task_handle.abort();
+        if self.status.borrow().reports == 0 {
+            self.abort();
         }
     }
 
@@ -174,16 +182,15 @@ impl RunningMember {
         self.task_handle.abort();
     }
 
-    /// Tells it to poll, unless it was told before and has not polled since.
+    /// Tells it to poll, unless it was told before and has not polled since. Returns true if it was told now.
     pub fn wake(&mut self) -> bool {
-        let answered = {
-            let status = self.status.borrow();
-            (status.reports, status.polls)
-        };
-        if self.woken_at == Some(answered) {
+        let status = self.status.borrow();
+        let counts = (status.reports, status.polls);
+        drop(status);
+        if self.woken_at == Some(counts) {
             return false;
         }
-        self.woken_at = Some(answered);
+        self.woken_at = Some(counts);
         self.send(TeammateCommand::Poll);
         true
     }
@@ -197,12 +204,9 @@ impl RunningMember {
 /// The end of a member.
 pub struct MemberExit {
     pub name: Name,
-    /// The reason; `None` after a requested stop.
-    pub reason: Option<String>,
-    /// The claim it held at its end.
-    pub claim: Option<ClaimRef>,
+    pub reason: ExitReason,
     /// True if a store failed, which is not the fault of its task.
-    pub by_harness: bool,
+    pub is_harness_failure: bool,
 }
 
 /// The members of this process.
@@ -210,15 +214,11 @@ pub struct Supervisor {
     /// All members by name; the lead only if it has a model.
     pub by_name: BTreeMap<Name, RunningMember>,
     shared: Arc<AgentServices>,
-    exits: JoinSet<Result<(), AgentError>>,
-    names: HashMap<Id, Name>,
-    connect: ModelConnector,
-    tool_factory: ToolFactory,
-    /// The team, as the lead's tools reach it.
-    pub control: Arc<dyn TeamControl>,
-    worker: Arc<WorkerReporter>,
-    permissions: PermissionReceivers,
-    stalled: HashMap<Id, &'static str>,
+    tasks: JoinSet<Result<(), AgentError>>,
+    names_by_task: HashMap<Id, Name>,
+    spawn_context: SpawnContext,
+    /// Tasks that were aborted because they made no progress.
+    stalled_tasks: HashSet<Id>,
     /// The tool descriptions for models; members with the same tools share one.
     tool_specs: Vec<Arc<[ToolSpec]>>,
     /// The number of calls of [`Self::refresh_status`].
@@ -228,17 +228,13 @@ pub struct Supervisor {
 /// Receivers of the current permissions.
 #[derive(Clone)]
 pub struct PermissionReceivers {
-    /// For teammates.
     pub teammates: watch::Receiver<Permissions>,
-    /// For the lead.
     pub lead: watch::Receiver<Permissions>,
 }
 
 /// Everything needed to start a member.
 pub struct SpawnContext {
-    /// Creates model clients.
     pub connect: ModelConnector,
-    /// Creates tools.
     pub tool_factory: ToolFactory,
     /// The team, as the lead's tools reach it.
     pub control: Arc<dyn TeamControl>,
@@ -259,19 +255,14 @@ struct MemberChannels {
 impl Supervisor {
     /// Creates a supervisor without members.
     #[must_use]
-    pub fn new(shared: Arc<AgentServices>, spawn: SpawnContext) -> Self {
-        let SpawnContext { connect, tool_factory, control, worker, permissions } = spawn;
+    pub fn new(shared: Arc<AgentServices>, spawn_context: SpawnContext) -> Self {
         Self {
             by_name: BTreeMap::new(),
             shared,
-            exits: JoinSet::new(),
-            names: HashMap::new(),
-            connect,
-            tool_factory,
-            control,
-            worker,
-            permissions,
-            stalled: HashMap::new(),
+            tasks: JoinSet::new(),
+            names_by_task: HashMap::new(),
+            spawn_context,
+            stalled_tasks: HashSet::new(),
             tool_specs: Vec::new(),
             generation: 0,
         }
@@ -284,10 +275,10 @@ impl Supervisor {
     pub fn spawn(&mut self, spec: MemberSpec, reclaim_first: Option<TaskId>, respawns: u32) -> Result<(), String> {
         let name = spec.name.clone();
         let before = self.by_name.get(&name);
-        if before.is_some_and(|member| member.exit_reason.is_none()) {
+        if before.is_some_and(|member| member.exit.is_none()) {
             return Err(format!("`{name}` is running already"));
         }
-        let model = (self.connect)(&spec.model)?;
+        let model = (self.spawn_context.connect)(&spec.model)?;
         let is_llm = model.is_llm();
         let progress = before.map_or_else(Arc::default, |member| Arc::clone(&member.progress));
         progress.set_claim(None);
@@ -296,14 +287,14 @@ impl Supervisor {
         let goals_done = before.map_or_else(Default::default, |member| member.status.borrow().goals_done.clone());
         let (status_tx, status) =
             watch::channel(TeammateStatus { prompts_answered, goals_done, ..TeammateStatus::default() });
-        let (commands, received) = mpsc::channel(COMMANDS_WAITING_MAX);
+        let (commands, received) = mpsc::channel(MEMBER_COMMANDS_MAX);
         let task_handle = self.start(
             &spec,
             model,
             Arc::clone(&progress),
             MemberChannels { commands: received, status: status_tx, reclaim_first, respawns },
         );
-        self.names.insert(task_handle.id(), name.clone());
+        self.names_by_task.insert(task_handle.id(), name.clone());
         let member = RunningMember {
             capabilities: spec.capabilities(),
             is_llm,
@@ -311,21 +302,22 @@ impl Supervisor {
             status,
             progress,
             since: self.shared.clock.now(),
-            exit_reason: None,
+            exit: None,
             respawns,
             commands,
             task_handle,
-            recorded_phase: (None, None),
-            activity: 0,
-            changed_at: 0,
+            recorded_phase: None,
+            recorded_exit: None,
+            status_generation: 0,
+            phase_generation: 0,
             woken_at: None,
             lost_claim_sent: None,
-            is_to_stop: false,
+            has_stop_request: false,
             is_stopping: false,
         };
         if respawns == 0 {
             let role = member.spec.role.clone();
-            self.shared.events.fact(EventKind::TeammateSpawned { teammate: name.to_string(), role });
+            self.shared.events.record(EventKind::TeammateSpawned { teammate: name.to_string(), role });
         }
         self.by_name.insert(name, member);
         Ok(())
@@ -339,14 +331,15 @@ impl Supervisor {
         channels: MemberChannels,
     ) -> AbortHandle {
         let is_lead = spec.name.as_str() == LEAD;
-        let permissions = if is_lead { self.permissions.lead.clone() } else { self.permissions.teammates.clone() };
+        let PermissionReceivers { teammates, lead } = &self.spawn_context.permissions;
+        let permissions = if is_lead { lead.clone() } else { teammates.clone() };
         let turn_control = TurnControl::new(Arc::clone(&progress));
         let retry = RetryOnFull::new(Arc::clone(&self.shared.disk), Arc::clone(&turn_control), Arc::clone(&progress));
         let shared = Arc::new(AgentServices { stores: retry.stores(&self.shared.stores), ..(*self.shared).clone() });
-        let registry = retry.commands(self.worker.register(spec.name.as_str(), Arc::clone(&progress)));
+        let registry = retry.commands(self.spawn_context.worker.register(spec.name.as_str(), Arc::clone(&progress)));
         let mut context = self.tool_context(spec, &shared, registry, turn_control.claim_receiver());
         context.is_runbook = !model.is_llm();
-        let mut tools = (self.tool_factory)(is_lead);
+        let mut tools = (self.spawn_context.tool_factory)(is_lead);
         // Without reviews, no request needs to carry the description of that tool.
         tools.retain(|tool| shared.review.is_some() || tool.spec().name != REVIEW_TOOL);
         let tool_specs = self.specs_of(&tools);
@@ -354,7 +347,7 @@ impl Supervisor {
             AgentParts { spec: spec.clone(), model, tools, tool_specs, context, control: turn_control, progress };
         let MemberChannels { commands, status, reclaim_first, respawns } = channels;
         let wait = if respawns == 0 { Duration::ZERO } else { RESPAWN_WAIT_FIRST.saturating_mul(1 << respawns.min(8)) };
-        self.exits.spawn(async move {
+        self.tasks.spawn(async move {
             tokio::time::sleep(wait).await;
             let agent = Agent::resume(parts, shared).await?;
             Teammate::new(agent, commands, status, permissions, reclaim_first).run().await
@@ -363,8 +356,8 @@ impl Supervisor {
 
     fn specs_of(&mut self, tools: &[Arc<dyn Tool>]) -> Arc<[ToolSpec]> {
         let specs: Vec<ToolSpec> = tools.iter().map(|tool| tool.spec()).collect();
-        if let Some(known) = self.tool_specs.iter().find(|known| known[..] == specs[..]) {
-            return Arc::clone(known);
+        if let Some(shared) = self.tool_specs.iter().find(|shared| shared[..] == specs[..]) {
+            return Arc::clone(shared);
         }
         let specs: Arc<[ToolSpec]> = specs.into();
         self.tool_specs.push(Arc::clone(&specs));
@@ -401,7 +394,7 @@ impl Supervisor {
                 command_timeout_max: shared.limits.command_timeout_max,
                 output_bytes_max: shared.limits.tool_output_bytes_max,
             },
-            control: Arc::clone(&self.control),
+            control: Arc::clone(&self.spawn_context.control),
             events: shared.events.facts(),
             todos: Arc::new(Mutex::new(String::new())),
         }
@@ -410,45 +403,42 @@ impl Supervisor {
     /// Waits for the end of a member; waits forever if none is running.
     pub async fn next_exit(&mut self) -> MemberExit {
         loop {
-            match self.exits.join_next_with_id().await {
-                Some(Ok((id, outcome))) => {
-                    self.stalled.remove(&id);
-                    let by_harness = matches!(outcome, Err(AgentError::Store(_)));
-                    let reason = outcome.err().map(|error| error.to_string());
-                    if let Some(exit) = self.remove_exited(id, reason, by_harness) {
-                        return exit;
-                    }
+            let (id, reason, is_harness_failure) = match self.tasks.join_next_with_id().await {
+                Some(Ok((id, Ok(())))) => (id, ExitReason::Requested, false),
+                Some(Ok((id, Err(error)))) => {
+                    let is_harness_failure = matches!(error, AgentError::Store(_));
+                    (id, ExitReason::Failed(error.to_string()), is_harness_failure)
                 }
                 Some(Err(error)) => {
-                    let reason = self.stalled.remove(&error.id()).map_or_else(|| exit_reason(&error), str::to_owned);
-                    if let Some(exit) = self.remove_exited(error.id(), Some(reason), false) {
-                        return exit;
-                    }
+                    let is_stalled = self.stalled_tasks.contains(&error.id());
+                    (error.id(), ExitReason::Failed(join_error_text(&error, is_stalled).to_owned()), false)
                 }
                 None => std::future::pending().await,
+            };
+            self.stalled_tasks.remove(&id);
+            if let Some(exit) = self.record_exit(id, reason, is_harness_failure) {
+                return exit;
             }
         }
     }
 
-    fn remove_exited(&mut self, id: Id, reason: Option<String>, by_harness: bool) -> Option<MemberExit> {
-        let name = self.names.remove(&id)?;
+    fn record_exit(&mut self, id: Id, reason: ExitReason, is_harness_failure: bool) -> Option<MemberExit> {
+        let name = self.names_by_task.remove(&id)?;
         let member = self.by_name.get_mut(&name)?;
-        let claim = member.progress.claim();
         member.progress.set_claim(None);
-        member.exit_reason = Some(reason.clone().unwrap_or_default());
-        Some(MemberExit { name, reason, claim, by_harness })
+        member.exit = Some(reason.clone());
+        Some(MemberExit { name, reason, is_harness_failure })
     }
 
     /// Aborts members without progress; [`Supervisor::next_exit`] then returns each.
     pub fn end_stalled(&mut self) {
         let stall_timeout = self.shared.limits.stall_timeout;
-        let can_hang = |member: &&RunningMember| {
-            member.exit_reason.is_none() && (member.is_working() || member.progress.claim().is_some())
-        };
+        let can_hang =
+            |member: &&RunningMember| member.exit.is_none() && (member.is_busy() || member.progress.claim().is_some());
         for member in self.by_name.values().filter(can_hang) {
             if member.progress.is_stalled(stall_timeout) {
-                self.stalled.insert(member.task_handle.id(), "it hung: no progress within the time limit");
-                member.task_handle.abort();
+                self.stalled_tasks.insert(member.task_handle.id());
+                member.abort();
             }
         }
     }
@@ -456,7 +446,7 @@ impl Supervisor {
     /// Returns true if no member is running.
     #[must_use]
     pub fn all_exited(&self) -> bool {
-        self.by_name.values().all(|member| member.exit_reason.is_some())
+        self.by_name.values().all(|member| member.exit.is_some())
     }
 
     /// Updates the recorded phases and their start times. Returns true if a phase changed.
@@ -477,8 +467,14 @@ impl Supervisor {
     }
 
     /// Returns the teammates whose phase changed after that generation.
-    pub fn changed_since(&self, generation: u64) -> impl Iterator<Item = &RunningMember> {
-        self.teammates().filter(move |member| member.changed_at > generation)
+    pub fn phase_changed_since(&self, generation: u64) -> impl Iterator<Item = &RunningMember> {
+        self.teammates().filter(move |member| member.phase_generation > generation)
+    }
+
+    /// Returns the team, as the lead's tools reach it.
+    #[must_use]
+    pub fn control(&self) -> &dyn TeamControl {
+        self.spawn_context.control.as_ref()
     }
 
     /// Returns all members but the lead.
@@ -493,6 +489,12 @@ impl Supervisor {
     }
 }
 
-fn exit_reason(error: &JoinError) -> String {
-    if error.is_panic() { "it panicked".to_owned() } else { "its task was aborted".to_owned() }
+fn join_error_text(error: &JoinError, is_stalled: bool) -> &'static str {
+    if is_stalled {
+        "it hung: no progress within the time limit"
+    } else if error.is_panic() {
+        "it panicked"
+    } else {
+        "its task was aborted"
+    }
 }

@@ -62,9 +62,9 @@ pub struct TeammateStatus {
     pub waiting_for: Option<WaitingFor>,
     /// The permanent error of its model or workspace. It can do no task until it is told to retry.
     pub outage: Option<String>,
-    /// True during a temporary outage, which ends without help.
+    /// True during an outage, also during a temporary one, which ends without help.
     pub is_in_outage: bool,
-    /// True if its model has not answered a message or prompt.
+    /// True if its model has not answered a message or a prompt.
     pub has_unanswered: bool,
     /// The number of its reports.
     pub reports: u64,
@@ -242,19 +242,19 @@ impl Teammate {
     }
 
     /// Handles the results of a turn or of mail, and returns those that are events of the phase machine.
-    pub(super) async fn events_of(&mut self, outcomes: Vec<TurnOutcome>) -> Result<Vec<PhaseEvent>, AgentError> {
+    pub(super) async fn handle_outcomes(&mut self, outcomes: Vec<TurnOutcome>) -> Result<Vec<PhaseEvent>, AgentError> {
         let mut events = Vec::new();
         for outcome in outcomes {
             match outcome {
                 TurnOutcome::Event(PhaseEvent::Claimed(claim)) => {
                     self.claimed_at = self.agent.shared.clock.now();
-                    self.note_task(claim.task).await;
+                    self.record_task(claim.task).await;
                     events.push(PhaseEvent::Claimed(claim));
                 }
                 TurnOutcome::Event(PhaseEvent::Finished) => {
                     self.harness_failures = 0;
                     if let Some(claim) = self.phase.claim() {
-                        self.note_task(claim.task).await;
+                        self.record_task(claim.task).await;
                     }
                     events.push(PhaseEvent::Finished);
                 }
@@ -308,7 +308,7 @@ impl Teammate {
                 self.last_error = String::new();
                 String::new()
             }
-            Some(asked) if asked >= own_wait => {
+            Some(requested) if requested >= own_wait => {
                 self.last_error = format!("limited until {until} ({}): {reason}", duration(wait));
                 events.warn(self.agent.name(), format!("its model: {}", self.last_error));
                 format!("limited until {until}")
@@ -333,19 +333,19 @@ impl Teammate {
         }
         self.agent.shared.events.warn(self.agent.name(), format!("its tools or workspace failed: {reason}"));
         self.harness_failures += 1;
-        let is_out = self.harness_failures >= HARNESS_FAILURES_MAX;
-        self.outage = is_out.then(|| Outage::Workspace(reason.to_owned()));
+        let has_given_up = self.harness_failures >= HARNESS_FAILURES_MAX;
+        self.outage = has_given_up.then(|| Outage::Workspace(reason.to_owned()));
         let wait = HARNESS_BACKOFF_FIRST.saturating_mul(1 << self.harness_failures.saturating_sub(1).min(16));
         self.begin_outage("its workspace", wait.min(MODEL_BACKOFF_MAX));
     }
 
-    /// Starts nothing for this time. `cause` names the failed part, for people.
+    /// Begins an outage in which it starts nothing. `cause` names the failed part, for people.
     pub(super) fn begin_outage(&mut self, cause: impl Into<String>, wait: Duration) {
         self.outage_until = Some(Instant::now() + wait);
         self.outage_cause = cause.into();
     }
 
-    /// Returns true if no outage keeps it from starting something.
+    /// Returns true if no outage prevents it from starting something.
     pub(super) fn can_work(&self) -> bool {
         self.outage.is_none() && self.outage_until.is_none_or(|until| Instant::now() >= until)
     }
@@ -354,7 +354,7 @@ impl Teammate {
     async fn wait(&mut self) -> Option<PhaseEvent> {
         match self.phase {
             Phase::Idle { .. } | Phase::OnCall | Phase::Waiting { .. } => {}
-            // The turn it had to finish has ended.
+            // The turn that it had to finish has ended.
             _ => return Some(PhaseEvent::TurnEnded),
         }
         loop {
@@ -385,8 +385,8 @@ impl Teammate {
                     return Some(self.poll());
                 }
                 TeammateCommand::Stop | TeammateCommand::Abort => return Some(PhaseEvent::StopRequested),
-                TeammateCommand::ClaimLost(lost) if self.phase.claim() == Some(lost) => {
-                    self.lost_claim = Some(lost.task);
+                TeammateCommand::ClaimLost(claim) if self.phase.claim() == Some(claim) => {
+                    self.lost_claim = Some(claim.task);
                     return Some(PhaseEvent::ClaimLost);
                 }
                 TeammateCommand::ClaimLost(_) => {}
@@ -395,7 +395,7 @@ impl Teammate {
     }
 
     pub(super) fn poll(&mut self) -> PhaseEvent {
-        // This poll finds everything that was there before. After news that came later, the lead sees that it must wake it again.
+        // This poll finds everything from before. So the lead knows that later news needs another wake-up.
         self.status.send_modify(|status| status.polls += 1);
         if self.outage_until.is_some_and(|until| Instant::now() >= until) && self.outage.is_none() {
             self.outage_until = None;
@@ -421,7 +421,7 @@ impl Teammate {
             task: claim.map(|claim| claim.task),
             waiting_for: waiting_for.clone(),
         };
-        self.agent.shared.events.fact(fact);
+        self.agent.shared.events.record(fact);
         let is_in_outage = !self.can_work();
         let has_unanswered = self.agent.conversation.has_unanswered();
         let last_text = self.agent.conversation.last_text().map(str::to_owned);

@@ -1,6 +1,6 @@
 //! The size of a context in tokens: the provider's last count, and an estimate for later messages.
 //!
-//! Counting costs time and memory. A size in bytes is never below the number of tokens, so tokens are counted only if the bytes do
+//! Counting costs time and memory. A size in bytes is never below the number of tokens. So tokens are counted only if the bytes do
 //! not decide, and once for each message.
 
 use std::sync::Arc;
@@ -41,13 +41,13 @@ struct MessageTokens {
 }
 
 impl ContextSize {
-    /// Records that the message at this place was added, or grew by these blocks.
-    pub fn record_growth(&mut self, place: usize, blocks: &[Block]) {
-        let Some(place) = place.checked_sub(self.from) else { return };
-        if self.since.len() <= place {
-            self.since.resize(place + 1, MessageTokens::default());
+    /// Records that the message at this index was added, or grew by these blocks.
+    pub fn record_growth(&mut self, index: usize, blocks: &[Block]) {
+        let Some(index) = index.checked_sub(self.from) else { return };
+        if self.since.len() <= index {
+            self.since.resize(index + 1, MessageTokens::default());
         }
-        let message = &mut self.since[place];
+        let message = &mut self.since[index];
         message.bytes += blocks.iter().map(block_bytes).sum::<usize>() as u64;
         message.tokens = None;
     }
@@ -93,17 +93,17 @@ impl ContextSize {
         }
     }
 
-    /// Returns the uncounted messages with their places.
+    /// Returns the uncounted messages with their indices.
     #[must_use]
     pub fn uncounted(&self, messages: &[Arc<ChatMessage>]) -> Vec<(usize, Arc<ChatMessage>)> {
         let uncounted = self.since.iter().enumerate().filter(|(_, message)| message.tokens.is_none());
-        uncounted.filter_map(|(place, _)| Some((place, Arc::clone(messages.get(self.from + place)?)))).collect()
+        uncounted.filter_map(|(index, _)| Some((index, Arc::clone(messages.get(self.from + index)?)))).collect()
     }
 
-    /// Stores counted tokens by place.
+    /// Stores counted tokens by index.
     pub fn store_counts(&mut self, counts: Vec<(usize, u64)>) {
-        for (place, tokens) in counts {
-            if let Some(message) = self.since.get_mut(place) {
+        for (index, tokens) in counts {
+            if let Some(message) = self.since.get_mut(index) {
                 message.tokens = Some(tokens);
             }
         }
@@ -157,7 +157,7 @@ mod tests {
         let counts: Vec<_> = size
             .uncounted(messages)
             .into_iter()
-            .map(|(place, message)| (place, count_message(tenth, &message)))
+            .map(|(index, message)| (index, count_message(tenth, &message)))
             .collect();
         let counted = counts.len();
         size.store_counts(counts);
@@ -168,8 +168,8 @@ mod tests {
     fn message_tokens_are_recounted_only_after_growth() {
         let mut messages = vec![message(10_000), message(20_000)];
         let mut size = ContextSize::default();
-        for (place, message) in messages.iter().enumerate() {
-            size.record_growth(place, &message.content);
+        for (index, message) in messages.iter().enumerate() {
+            size.record_growth(index, &message.content);
         }
         assert_eq!(size.upper_bound(500), 30_500 + 2 * AROUND_MESSAGE);
         assert_eq!(count_all(&mut size, &messages), 2);

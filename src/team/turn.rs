@@ -21,7 +21,7 @@ use crate::domain::transcript::{Block, Role, Usage};
 use crate::ports::{ChatMessage, ModelError, ModelRequest, ModelResponse, RequestPurpose, StopReason, ToolSpec};
 use crate::tools::{Tool, ToolEffect, ToolError, ToolOutput};
 
-/// Consecutive compactions without a turn after which the context counts as not repairable.
+/// Maximum number of consecutive compactions without a turn. After them the context counts as not repairable.
 const COMPACTIONS_IN_A_ROW_MAX: u32 = 2;
 /// Consecutive answers cut by the length limit after which the attempt fails.
 const CUT_IN_A_ROW_MAX: u32 = 3;
@@ -46,7 +46,7 @@ const INTERRUPTED: &str =
     "Interrupted: the turn was aborted during this call. It may have had effects. Check before you repeat it.";
 
 /// A tool call by the model.
-struct Call {
+struct ToolCall {
     id: String,
     tool: String,
     input: Value,
@@ -65,10 +65,10 @@ impl Agent {
         {
             return Ok(vec![outcome]);
         }
-        match self.ask().await {
+        match self.request_turn().await {
             Ok(response) => {
                 self.compactions_in_a_row = 0;
-                let mut outcomes = self.answer(response).await?;
+                let mut outcomes = self.handle_response(response).await?;
                 if self.control.level() == StopLevel::FinishTurn
                     && outcomes == [TurnOutcome::Event(PhaseEvent::TurnEnded)]
                 {
@@ -77,7 +77,7 @@ impl Agent {
                 Ok(outcomes)
             }
             Err(RequestFailure::Model(ModelError::ContextTooLong { message, window_tokens })) => {
-                self.window_learned = window_tokens.or(self.window_learned);
+                self.reported_window = window_tokens.or(self.reported_window);
                 self.repair_context(message).await
             }
             Err(failure) => Ok(vec![outcome_of(failure)]),
@@ -91,9 +91,9 @@ impl Agent {
         if self.is_llm() || is_aborted || self.task().is_none() {
             return Ok(no_report);
         }
-        let Ok(response) = self.ask().await else { return Ok(no_report) };
-        let is_report = |block: &Block| !matches!(block, Block::ToolUse { name, .. } if *name != REPORT_TOOL);
-        if response.content.iter().all(is_report) { self.answer(response).await } else { Ok(no_report) }
+        let Ok(response) = self.request_turn().await else { return Ok(no_report) };
+        let is_other_call = |block: &Block| matches!(block, Block::ToolUse { name, .. } if *name != REPORT_TOOL);
+        if response.content.iter().any(is_other_call) { Ok(no_report) } else { self.handle_response(response).await }
     }
 
     async fn repair_context(&mut self, reason: String) -> Result<Vec<TurnOutcome>, AgentError> {
@@ -105,19 +105,19 @@ impl Agent {
     }
 
     /// Sends the context to the model.
-    async fn ask(&mut self) -> Result<ModelResponse, RequestFailure> {
+    async fn request_turn(&mut self) -> Result<ModelResponse, RequestFailure> {
         let identity_block = self.identity_block().await;
         let messages = self.conversation.messages(&identity_block);
-        let most = self.max_usage(&identity_block, 0).await;
-        self.send(messages, RequestPurpose::Turn, most).await
+        let max_usage = self.max_usage(&identity_block, 0).await;
+        self.send(messages, RequestPurpose::Turn, max_usage).await
     }
 
-    /// Sends a request that can use at most `most`, with retries, and records its start and end.
+    /// Sends a request that can use at most `max_usage`, with retries, and records its start and end.
     async fn send(
         &self,
         messages: Arc<[Arc<ChatMessage>]>,
         purpose: RequestPurpose,
-        most: Usage,
+        max_usage: Usage,
     ) -> Result<ModelResponse, RequestFailure> {
         let request = ModelRequest {
             teammate: self.name().into(),
@@ -131,11 +131,11 @@ impl Agent {
             answer_timeout: self.shared.limits.model_answer_timeout,
         };
         let (teammate, task) = (self.name().to_owned(), self.task());
-        self.shared.events.fact(EventKind::TurnStarted { teammate: teammate.clone(), task });
+        self.shared.events.record(EventKind::TurnStarted { teammate: teammate.clone(), task });
         let started = Instant::now();
-        let response = self.request(&request, most).await?;
+        let response = self.request(&request, max_usage).await?;
         let usage = response.usage.unwrap_or_default();
-        self.shared.events.fact(EventKind::TurnFinished {
+        self.shared.events.record(EventKind::TurnFinished {
             teammate,
             task,
             input_tokens: usage.input_tokens,
@@ -148,7 +148,7 @@ impl Agent {
     }
 
     /// Records the model's answer and runs its tool calls.
-    async fn answer(&mut self, response: ModelResponse) -> Result<Vec<TurnOutcome>, AgentError> {
+    async fn handle_response(&mut self, response: ModelResponse) -> Result<Vec<TurnOutcome>, AgentError> {
         let mut record = self.message_with_claim(Role::Assistant, response.content.clone());
         record.usage = response.usage.filter(|usage| usage.total() > 0);
         if record.content.is_empty() {
@@ -157,7 +157,7 @@ impl Agent {
         self.conversation.record(record).await?;
         self.record_text(&response.content);
         let text: String = response.content.iter().filter_map(text_of).collect();
-        let calls: Vec<Call> = response.content.into_iter().filter_map(call_of).collect();
+        let calls: Vec<ToolCall> = response.content.into_iter().filter_map(call_of).collect();
         let continues = match response.stop {
             StopReason::Refusal => false,
             StopReason::PauseTurn | StopReason::MaxTokens | StopReason::ContextFull => true,
@@ -165,12 +165,12 @@ impl Agent {
             _ => true,
         };
         self.has_warned_of_text_call &= calls.is_empty();
-        let given_up = self.record_truncated(response.stop == StopReason::MaxTokens);
-        if response.stop == StopReason::MaxTokens && calls.is_empty() && given_up.is_none() {
+        let failure_reason = self.record_truncated(response.stop == StopReason::MaxTokens);
+        if response.stop == StopReason::MaxTokens && calls.is_empty() && failure_reason.is_none() {
             self.append_message("Your answer was cut by its length limit. Continue from there.".to_owned()).await?;
         }
         let mut outcomes = self.run_calls(calls, &response.stop).await?;
-        if let Some(reason) = given_up {
+        if let Some(reason) = failure_reason {
             outcomes.push(TurnOutcome::CutOff(reason));
             return Ok(outcomes);
         }
@@ -202,7 +202,7 @@ impl Agent {
     }
 
     /// Runs the calls of one answer in order. Each gets a result, even if it was not made.
-    async fn run_calls(&mut self, calls: Vec<Call>, stop: &StopReason) -> Result<Vec<TurnOutcome>, AgentError> {
+    async fn run_calls(&mut self, calls: Vec<ToolCall>, stop: &StopReason) -> Result<Vec<TurnOutcome>, AgentError> {
         let mut outcomes = Vec::new();
         for call in calls {
             let skip = match stop {
@@ -213,7 +213,7 @@ impl Agent {
             };
             match skip {
                 Some(reason) => self.record_result(call.id, reason.to_owned(), true).await?,
-                None => outcomes.extend(self.call(call).await?),
+                None => outcomes.extend(self.run_call(call).await?),
             }
         }
         if self.control.level() >= StopLevel::ClaimLost {
@@ -222,7 +222,7 @@ impl Agent {
         Ok(outcomes)
     }
 
-    /// Tells a model once that its call written as text was not made. Returns true if it was told now, and should continue.
+    /// Tells a model once that its call written as text was not made. Returns true if it was told now and should continue.
     async fn warn_of_text_call(&mut self, text: &str) -> Result<bool, AgentError> {
         if self.has_warned_of_text_call || !contains_tool_call(text, &tool_signatures(&self.tool_specs)) {
             return Ok(false);
@@ -245,32 +245,32 @@ impl Agent {
             let Block::Text { text } = block else { continue };
             if !text.trim().is_empty() {
                 let (teammate, task) = (self.name().to_owned(), self.task());
-                self.shared.events.fact(EventKind::Said { teammate, task, text: text.clone() });
+                self.shared.events.record(EventKind::Said { teammate, task, text: text.clone() });
             }
         }
     }
 
     /// Runs one tool and records its result.
-    async fn call(&mut self, call: Call) -> Result<Vec<TurnOutcome>, AgentError> {
-        let Call { id, tool, input } = call;
+    async fn run_call(&mut self, call: ToolCall) -> Result<Vec<TurnOutcome>, AgentError> {
+        let ToolCall { id, tool, input } = call;
         if !matches!(input, Value::Object(_) | Value::Null) {
             return self.skip_call(id, tool, NO_OBJECT.to_owned()).await;
         }
-        let place = self.tool_specs.iter().position(|spec| spec.name == tool);
-        let Some(found) = place.and_then(|place| self.tools.get(place)).cloned() else {
+        let index = self.tool_specs.iter().position(|spec| spec.name == tool);
+        let Some(implementation) = index.and_then(|index| self.tools.get(index)).cloned() else {
             let names: Vec<&str> = self.tool_specs.iter().map(|spec| spec.name.as_str()).collect();
             let text = format!("There is no tool `{tool}`. There are: {}.", names.join(", "));
             return self.skip_call(id, tool, text).await;
         };
         let input = if input.is_null() { Value::Object(serde_json::Map::new()) } else { input };
         self.enter_worktree().await;
-        let result = self.run_tool(&*found, &id, tool, input).await;
+        let result = self.run_tool(&*implementation, &id, tool, input).await;
         let (text, is_error, outcomes) = match result {
             None => (INTERRUPTED.to_owned(), true, Vec::new()),
             Some(Ok(ToolOutput { text, effect: ToolEffect::Claimed { task, attempt } })) => {
                 self.claimed_by_call(text, ClaimRef { task, attempt }).await?
             }
-            Some(Ok(output)) => (output.text, false, self.effect(output.effect)),
+            Some(Ok(output)) => (output.text, false, self.apply_effect(output.effect)),
             Some(Err(ToolError::Recoverable(text))) => (text, true, Vec::new()),
             Some(Err(ToolError::ClaimLost(text))) => (text, true, vec![TurnOutcome::Event(PhaseEvent::ClaimLost)]),
             Some(Err(ToolError::Fatal(text))) => (text.clone(), true, vec![TurnOutcome::HarnessFailed(text)]),
@@ -289,7 +289,7 @@ impl Agent {
     ) -> Option<Result<ToolOutput, ToolError>> {
         let (teammate, task, events) = (self.name().to_owned(), self.task(), &self.shared.events);
         events.wait_for_room().await;
-        events.fact(EventKind::ToolStarted {
+        events.record(EventKind::ToolStarted {
             teammate: teammate.clone(),
             task,
             tool: name.clone(),
@@ -306,7 +306,7 @@ impl Agent {
             () = self.control.tool_deadline() => None,
         };
         drop(busy);
-        events.fact(EventKind::ToolFinished {
+        events.record(EventKind::ToolFinished {
             teammate,
             task,
             tool: name,
@@ -324,7 +324,7 @@ impl Agent {
 
     /// Reports to people and to the model why a call was not made.
     async fn skip_call(&mut self, id: String, tool: String, text: String) -> Result<Vec<TurnOutcome>, AgentError> {
-        self.shared.events.fact(EventKind::ToolFinished {
+        self.shared.events.record(EventKind::ToolFinished {
             teammate: self.name().to_owned(),
             task: self.task(),
             tool: tool.chars().take(TOOL_NAME_CHARS_MAX).collect(),
@@ -337,7 +337,7 @@ impl Agent {
         Ok(Vec::new())
     }
 
-    /// Prepares the worktree of a task that a tool call claimed, and adds its place to the call's result.
+    /// Prepares the worktree of a task that a tool call claimed, and adds its location to the call's result.
     async fn claimed_by_call(
         &mut self,
         text: String,
@@ -346,8 +346,8 @@ impl Agent {
         let task = self.shared.stores.board.get(claim.task).await?;
         Ok(match self.prepare_worktree(&task).await? {
             WorktreeSetup::Ready => {
-                let outcomes = self.effect(ToolEffect::Claimed { task: claim.task, attempt: claim.attempt });
-                (self.worktree_note().map_or(text.clone(), |place| format!("{text}\n{place}")), false, outcomes)
+                let outcomes = self.apply_effect(ToolEffect::Claimed { task: claim.task, attempt: claim.attempt });
+                (self.worktree_note().map_or(text.clone(), |note| format!("{text}\n{note}")), false, outcomes)
             }
             WorktreeSetup::AlreadyMerged => {
                 let text = format!("an earlier attempt merged task {}; it is completed now", claim.task);
@@ -358,7 +358,7 @@ impl Agent {
         })
     }
 
-    fn effect(&self, effect: ToolEffect) -> Vec<TurnOutcome> {
+    fn apply_effect(&self, effect: ToolEffect) -> Vec<TurnOutcome> {
         match effect {
             ToolEffect::None => Vec::new(),
             ToolEffect::Idle => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
@@ -388,30 +388,32 @@ impl Agent {
         self.compact_unless(|error| matches!(error, ModelError::Temporary { .. })).await
     }
 
-    /// The same; errors for which `keeps` is true keep the context.
-    async fn compact_unless(&mut self, keeps: fn(&ModelError) -> bool) -> Result<Option<TurnOutcome>, AgentError> {
+    /// Compacts as [`Self::compact`]. Errors for which `keep_on` is true keep the context.
+    async fn compact_unless(&mut self, keep_on: fn(&ModelError) -> bool) -> Result<Option<TurnOutcome>, AgentError> {
         self.compactions_in_a_row += 1;
         let summary = match self.summarise().await {
             Ok(summary) => summary,
-            Err(RequestFailure::Model(error)) if !keeps(&error) => self.conversation.tail_text(SUMMARY_FALLBACK_BYTES),
+            Err(RequestFailure::Model(error)) if !keep_on(&error) => {
+                self.conversation.tail_text(SUMMARY_FALLBACK_BYTES)
+            }
             Err(failure) => return Ok(Some(outcome_of(failure))),
         };
-        let steps = self.context.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let covers = self.conversation.compact(summary, steps).await?;
+        let todo_list = self.context.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let covers = self.conversation.compact(summary, todo_list).await?;
         self.forget_identity_block();
-        self.shared.events.fact(EventKind::Compacted { teammate: self.name().to_owned(), covers });
+        self.shared.events.record(EventKind::Compacted { teammate: self.name().to_owned(), covers });
         Ok(None)
     }
 
     /// Compacts on a person's request. Only a context that is too long for its model is dropped without a summary. The inner
     /// result is the reason why the context was kept.
-    pub(super) async fn compact_as_asked(&mut self) -> Result<Result<(), String>, AgentError> {
+    pub(super) async fn compact_on_request(&mut self) -> Result<Result<(), String>, AgentError> {
         if self.conversation.is_empty() {
             return Ok(Err("there is nothing to compact: the context is empty".to_owned()));
         }
-        let in_a_row = self.compactions_in_a_row;
+        let compactions_before = self.compactions_in_a_row;
         let outcome = self.compact_unless(|error| !matches!(error, ModelError::ContextTooLong { .. })).await?;
-        self.compactions_in_a_row = in_a_row;
+        self.compactions_in_a_row = compactions_before;
         let reason = match outcome {
             None => return Ok(Ok(())),
             Some(TurnOutcome::ModelFailed { reason, .. }) => format!("its model gave no answer: {reason}"),
@@ -424,16 +426,16 @@ impl Agent {
     async fn summarise(&mut self) -> Result<String, RequestFailure> {
         let identity_block = self.identity_block().await;
         let mut messages = self.conversation.messages(&identity_block).to_vec();
-        let ask = Block::text(self.shared.prompts.compact.clone());
+        let instruction = Block::text(self.shared.prompts.compact.clone());
         match messages.last_mut() {
-            Some(last) if last.role == Role::User => Arc::make_mut(last).content.push(ask),
-            _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![ask] })),
+            Some(last) if last.role == Role::User => Arc::make_mut(last).content.push(instruction),
+            _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![instruction] })),
         }
         let messages: Arc<[Arc<ChatMessage>]> = messages.into();
-        let most = self.max_usage(&identity_block, self.shared.prompts.compact.len()).await;
+        let max_usage = self.max_usage(&identity_block, self.shared.prompts.compact.len()).await;
         let mut summary = None;
         for purpose in [RequestPurpose::Summary, RequestPurpose::SummaryWithoutTools] {
-            let response = self.send(Arc::clone(&messages), purpose, most).await?;
+            let response = self.send(Arc::clone(&messages), purpose, max_usage).await?;
             let has_calls = response.content.iter().any(|block| matches!(block, Block::ToolUse { .. }));
             summary = response.content.into_iter().find_map(|block| match block {
                 Block::Text { text } if !text.trim().is_empty() => Some(text),
@@ -448,9 +450,9 @@ impl Agent {
     }
 }
 
-fn call_of(block: Block) -> Option<Call> {
+fn call_of(block: Block) -> Option<ToolCall> {
     match block {
-        Block::ToolUse { id, name, input } => Some(Call { id, tool: name, input }),
+        Block::ToolUse { id, name, input } => Some(ToolCall { id, tool: name, input }),
         _ => None,
     }
 }

@@ -19,12 +19,12 @@ enum TurnKind {
 /// The commands that ended a run early.
 #[derive(Default)]
 struct Interruption {
-    /// A stop request during something other than a turn.
-    is_asked_to_stop: bool,
+    /// A stop command during something other than a turn.
+    has_stop_command: bool,
     claim_lost: Option<ClaimRef>,
     is_aborted: bool,
-    /// Its mail has a stop request, and must be read next.
-    has_stop_request: bool,
+    /// Its mail has a stop request, so it must read its mail next.
+    must_read_mail: bool,
 }
 
 impl Teammate {
@@ -41,7 +41,7 @@ impl Teammate {
         }
         let kind = if is_stopping { TurnKind::Report } else { TurnKind::Turn };
         let (interruption, outcomes) = self.drive(kind).await?;
-        self.events_of_turn(interruption, outcomes).await
+        self.handle_turn_end(interruption, outcomes).await
     }
 
     /// Returns true if a compaction was requested and may start.
@@ -57,14 +57,14 @@ impl Teammate {
         if self.is_idle() {
             // Poll commands were ignored meanwhile.
             events.push(self.poll());
-        } else if interruption.has_stop_request {
+        } else if interruption.must_read_mail {
             events.extend(self.read_inbox().await?);
         }
         if let Some(lost) = interruption.claim_lost {
             self.lost_claim = Some(lost.task);
             events.push(PhaseEvent::ClaimLost);
         }
-        if interruption.is_asked_to_stop || interruption.is_aborted {
+        if interruption.has_stop_command || interruption.is_aborted {
             events.push(PhaseEvent::StopRequested);
         }
         Ok(events)
@@ -76,22 +76,12 @@ impl Teammate {
         let outcomes = {
             let replies =
                 if kind == TurnKind::Compaction { std::mem::take(&mut self.compaction_replies) } else { Vec::new() };
-            let Self {
-                agent,
-                commands,
-                turn_control,
-                phase,
-                status,
-                prompts,
-                limits,
-                compaction_replies: compactions_asked,
-                ..
-            } = self;
+            let Self { agent, commands, turn_control, phase, status, prompts, limits, compaction_replies, .. } = self;
             let turn = async {
                 match kind {
                     TurnKind::Turn => agent.turn().await,
                     TurnKind::Report => agent.report_if_done().await,
-                    TurnKind::Compaction => agent.compact_as_asked().await.map(|done| {
+                    TurnKind::Compaction => agent.compact_on_request().await.map(|done| {
                         // The requester may be gone.
                         replies.iter().for_each(|reply| drop(reply.try_send(done.clone())));
                         Vec::new()
@@ -116,11 +106,11 @@ impl Teammate {
                         turn_control.set_claim(None);
                         turn_control.request_stop(StopLevel::ClaimLost);
                     }
-                    TeammateCommand::Compact(reply) => compactions_asked.push(reply),
+                    TeammateCommand::Compact(reply) => compaction_replies.push(reply),
                     TeammateCommand::Stop
                         if matches!(phase, Phase::Idle { .. } | Phase::OnCall | Phase::Waiting { .. }) =>
                     {
-                        interruption.is_asked_to_stop = true;
+                        interruption.has_stop_command = true;
                         turn_control.request_stop(StopLevel::FinishTurn);
                     }
                     TeammateCommand::Stop => {
@@ -131,7 +121,7 @@ impl Teammate {
                         tracing::debug!("a teammate finishes its turn and then stops");
                     }
                     TeammateCommand::ReadInbox => {
-                        interruption.has_stop_request = true;
+                        interruption.must_read_mail = true;
                         turn_control.request_stop(StopLevel::Abort);
                     }
                     TeammateCommand::Prompt(prompt) => prompts.push_back(prompt),
@@ -142,7 +132,7 @@ impl Teammate {
         Ok((interruption, outcomes))
     }
 
-    async fn events_of_turn(
+    async fn handle_turn_end(
         &mut self,
         interruption: Interruption,
         outcomes: Vec<TurnOutcome>,
@@ -152,8 +142,8 @@ impl Teammate {
             (self.model_failures, self.outage, self.outage_until) = (0, None, None);
         }
         let has_finished = outcomes.contains(&TurnOutcome::Event(PhaseEvent::Finished));
-        if interruption.is_aborted || interruption.has_stop_request {
-            let mut events = self.events_of(outcomes).await?;
+        if interruption.is_aborted || interruption.must_read_mail {
+            let mut events = self.handle_outcomes(outcomes).await?;
             events
                 .retain(|event| matches!(event, PhaseEvent::Finished | PhaseEvent::Claimed(_) | PhaseEvent::ClaimLost));
             if interruption.is_aborted && !matches!(self.phase, Phase::Stopping { .. }) {
@@ -165,10 +155,10 @@ impl Teammate {
         // Its own report may have ended the claim; that is no loss.
         let mut events = match interruption.claim_lost {
             Some(_) if !has_finished => vec![PhaseEvent::ClaimLost],
-            _ => self.events_of(outcomes).await?,
+            _ => self.handle_outcomes(outcomes).await?,
         };
         if let Some(end) = events.iter_mut().find(|event| **event == PhaseEvent::WorkEnded) {
-            if self.has_open_approval().await? {
+            if self.remind_of_approvals().await? {
                 *end = PhaseEvent::TurnEnded;
             } else if self.turn_control.claim().is_some() && self.awaits_answer().await {
                 *end = PhaseEvent::AnswerAwaited;

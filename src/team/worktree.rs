@@ -12,7 +12,7 @@ use crate::domain::event::EventKind;
 use crate::domain::phase::ClaimRef;
 use crate::domain::task::{Task, TaskId, TaskResult};
 use crate::domain::transition::{Actor, Change};
-use crate::ports::{Assignment, Repository, RepositoryError, Worktree, WorktreeOutcome};
+use crate::ports::{Assignment, LeftoverWork, Repository, RepositoryError, Worktree, WorktreeOutcome};
 use crate::tools::completion::MergeQueue;
 use crate::tools::{ReadOnly, TaskWorktree, approval_answers};
 
@@ -39,8 +39,9 @@ pub struct WorktreeService {
 }
 
 impl WorktreeService {
-    /// Returns true if the failure concerns this task only: the worktree of the last other task was created.
-    fn is_task_specific(&self, task: TaskId) -> bool {
+    /// Records that no worktree could be created for this task. Returns true if the failure concerns this task only: since the last
+    /// failure of another task, a worktree was created.
+    fn record_failure(&self, task: TaskId) -> bool {
         let before = self.last_failed_task.lock().unwrap_or_else(PoisonError::into_inner).replace(task);
         before.is_none_or(|before| before == task)
     }
@@ -84,21 +85,21 @@ impl Agent {
             isolation.record_success();
         }
         let setup = match provisioned {
-            Ok(WorktreeOutcome::Ready(worktree)) => self.prepare(isolation, worktree, assignment).await?,
+            Ok(WorktreeOutcome::Ready(worktree)) => self.use_worktree(isolation, worktree, assignment).await?,
             Ok(WorktreeOutcome::Merged { commit, summary, worktree }) => {
                 let evidence = format!("merged as {commit} by an attempt that ended before it could report");
                 let result = TaskResult { commit: Some(commit), ..TaskResult::new(summary, evidence) };
                 let by = Actor::holder(self.name(), claim.attempt);
                 let task = self.shared.stores.board.change(claim.task, Change::Complete(result), &by).await?;
-                self.shared.events.task(&task);
+                self.shared.events.record_task(&task);
                 self.warn_of(&assignment, worktree.warnings.clone());
-                let left = isolation.repository.clear(&worktree, &assignment).await;
-                self.warn_of(&assignment, left.unwrap_or_else(|error| Some(error.to_string())));
+                let kept_reason = isolation.repository.clean_up(&worktree, &assignment).await;
+                self.warn_of(&assignment, kept_reason.unwrap_or_else(|error| Some(error.to_string())));
                 WorktreeSetup::AlreadyMerged
             }
             Err(error) => {
                 let reason = format!("cannot create a worktree for task {}: {error}", claim.task);
-                if !error.is_general() && isolation.is_task_specific(claim.task) {
+                if !error.is_general() && isolation.record_failure(claim.task) {
                     WorktreeSetup::Failed(reason)
                 } else {
                     WorktreeSetup::Unavailable(reason)
@@ -116,7 +117,7 @@ impl Agent {
         Ok(setup)
     }
 
-    async fn prepare(
+    async fn use_worktree(
         &mut self,
         isolation: WorktreeService,
         worktree: Worktree,
@@ -137,7 +138,7 @@ impl Agent {
     async fn release_claim(&self, claim: ClaimRef, reason: &str, counts: bool) -> Result<(), AgentError> {
         let change = Change::Release { reason: reason.to_owned(), counts };
         match self.shared.stores.board.change(claim.task, change, &Actor::holder(self.name(), claim.attempt)).await {
-            Ok(task) => self.shared.events.task(&task),
+            Ok(task) => self.shared.events.record_task(&task),
             // The claim is lost already.
             Err(crate::ports::StoreError::Refused(_) | crate::ports::StoreError::NoTask(_)) => {}
             Err(error) => return Err(error.into()),
@@ -147,7 +148,7 @@ impl Agent {
 
     fn warn_of(&self, assignment: &Assignment, texts: impl IntoIterator<Item = String>) {
         for text in texts {
-            self.shared.events.fact(EventKind::Warning { about: assignment.identifier(), text });
+            self.shared.events.record(EventKind::Warning { about: assignment.identifier(), text });
         }
     }
 
@@ -158,7 +159,7 @@ impl Agent {
             subject: task.subject.clone(),
             attempt: task.attempt,
             teammate: self.name().to_owned(),
-            worker: self.shared.stores.workers.me().to_owned(),
+            worker: self.shared.stores.workers.worker_id().to_owned(),
         }
     }
 
@@ -183,9 +184,11 @@ impl Agent {
         self.context.control_files = Arc::clone(controls);
         if let Some(worktree) = worktree {
             // Links and missing files are not control files; no merge takes them.
-            let is_plain = |path: &PathBuf| path.symlink_metadata().is_ok_and(|metadata| !metadata.is_symlink());
-            let controls_there = controls.iter().map(|control| worktree.root.join(control)).filter(is_plain);
-            boundaries.extend(controls_there.map(PathRule::read_only));
+            let is_file_or_folder =
+                |path: &PathBuf| path.symlink_metadata().is_ok_and(|metadata| !metadata.is_symlink());
+            let worktree_controls =
+                controls.iter().map(|control| worktree.root.join(control)).filter(is_file_or_folder);
+            boundaries.extend(worktree_controls.map(PathRule::read_only));
             let own = [".git", ".agent"].map(PathBuf::from);
             self.context.control_files = controls.iter().cloned().chain(own).collect();
         }
@@ -198,14 +201,14 @@ impl Agent {
     /// Locks writes until the plan for the current claim is approved, for a member with `plan_first`.
     async fn check_plan_approval(&mut self) {
         let claim = self.control.claim();
-        if self.approved.is_none() || self.approved != claim {
-            self.approved = match claim {
+        if self.approved_claim.is_none() || self.approved_claim != claim {
+            self.approved_claim = match claim {
                 Some(claim) if self.has_approved_plan(claim).await => Some(claim),
                 _ => None,
             };
         }
         let is_locked = self.context.read_only == Some(ReadOnly::NoPlan);
-        if self.approved.is_none() {
+        if self.approved_claim.is_none() {
             self.lock_writes();
         } else if is_locked && self.isolation().is_some() {
             self.set_working_dir(self.context.task_worktree.clone());
@@ -214,11 +217,12 @@ impl Agent {
         }
     }
 
-    /// Makes everything read-only for tools and commands.
+    /// Makes the workspace read-only for tools and commands.
     fn lock_writes(&mut self) {
         let workspace = PathRule::read_only(&self.context.workspace);
-        let kept = self.context.boundaries.iter().filter(|rule| rule.access != Access::Writable && **rule != workspace);
-        self.context.boundaries = kept.cloned().chain([workspace.clone()]).collect();
+        let read_only =
+            self.context.boundaries.iter().filter(|rule| rule.access != Access::Writable && **rule != workspace);
+        self.context.boundaries = read_only.cloned().chain([workspace.clone()]).collect();
         self.context.read_only = Some(ReadOnly::NoPlan);
     }
 
@@ -237,10 +241,10 @@ impl Agent {
         let task = self.task()?;
         let task_worktree =
             self.context.task_worktree.as_ref().filter(|task_worktree| task_worktree.assignment.task == task)?;
-        let Worktree { root, branch, into, left, .. } = &task_worktree.worktree;
+        let Worktree { root, branch, into, leftover_work, .. } = &task_worktree.worktree;
         let mut text =
             format!("Your worktree for it is {} (branch {branch}, to be merged into {into}).", root.display());
-        if let Some((commits, files)) = left {
+        if let Some(LeftoverWork { commits, files }) = leftover_work {
             text.push_str(&format!(
                 " An earlier attempt left {commits} unmerged commits and {files} uncommitted files there. Look at them first (git log {into}.., git status)."
             ));

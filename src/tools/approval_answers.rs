@@ -58,7 +58,7 @@ pub fn answer_message(request: &Request, from: &str, approve: bool, feedback: Op
 /// Too many requests wait, or the message cannot be sent. Then the request is withdrawn.
 pub async fn send_request(stores: &Stores, request: Request, mut message: Message) -> StoreResult<String> {
     let (id, kind, to, now) = (request.id.clone(), request.kind, request.to.clone(), request.at);
-    stores.requests.open(request).await?;
+    stores.requests.record(request).await?;
     message.request_id = Some(id.clone());
     match stores.mailbox.send(&to, message).await {
         Ok(sent) => Ok(sent),

@@ -30,7 +30,7 @@ impl TypedTool for ClaimTask {
         let claimant = Claimant {
             name: context.name.to_string(),
             capabilities: context.capabilities.clone(),
-            worker: context.stores.workers.me().to_owned(),
+            worker: context.stores.workers.worker_id().to_owned(),
             lease: None,
         };
         let task = context.stores.board.claim(arguments.task("task_id"), &claimant).await?;

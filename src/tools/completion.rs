@@ -80,8 +80,8 @@ impl TaskWorktree {
 
     /// Removes the worktree of a completed task. Warns about all that it keeps.
     pub(super) async fn clear(&self, context: &ToolContext) {
-        let left = self.repository.clear(&self.worktree, &self.assignment).await;
-        if let Some(text) = left.unwrap_or_else(|error| Some(error.to_string())) {
+        let kept_reason = self.repository.clean_up(&self.worktree, &self.assignment).await;
+        if let Some(text) = kept_reason.unwrap_or_else(|error| Some(error.to_string())) {
             self.report(context, Notice::Warning(text));
         }
     }
@@ -184,9 +184,9 @@ async fn merge_in_queue(
     for _ in 0..MOVES_MAX {
         check_claim(task, by, context).await?;
         let merge = match repository.merge(worktree, assignment, summary, commit).await.map_err(fatal)? {
-            MergeOutcome::Nothing(commit) => return nothing_to_merge(task_worktree, task, commit, context).await,
+            MergeOutcome::UpToDate(commit) => return nothing_to_merge(task_worktree, task, commit, context).await,
             MergeOutcome::Refused(reason) => return Ok(CompletionOutcome::Refused(reason)),
-            MergeOutcome::Made(merge) => merge,
+            MergeOutcome::Created(merge) => merge,
         };
         let mut verified = None;
         if let Some(command) = &task.verify {

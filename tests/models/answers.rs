@@ -24,17 +24,17 @@ pub struct RecordingListener {
 }
 
 impl Listener for RecordingListener {
-    fn alive(&self) {
+    fn on_activity(&self) {
         self.signs.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn text(&self, delta: &str) {
+    fn on_text(&self, delta: &str) {
         self.texts.lock().unwrap().push(delta.to_owned());
     }
 
-    fn wrote(&self, _bytes: usize) {}
+    fn on_bytes(&self, _bytes: usize) {}
 
-    fn used(&self, _usage: Usage) {}
+    fn on_usage(&self, _usage: Usage) {}
 }
 
 pub fn client(url: &str) -> Anthropic {

@@ -32,7 +32,7 @@ async fn symbolic_task_branch_is_refused() {
     fs::remove_file(&branch).unwrap();
     symlink(repo.path().join(".git/refs/heads/main"), &branch).unwrap();
     assert!(refused_to_commit(&repo, &worktree).await.contains("points to another branch"));
-    let left = repo.repository.clear(&worktree, &task(1)).await.unwrap();
+    let left = repo.repository.clean_up(&worktree, &task(1)).await.unwrap();
     assert!(left.unwrap().contains("stays"), "the link is left unchanged");
     assert_eq!(repo.main(), before);
 }
@@ -100,11 +100,11 @@ async fn commit_after_reviewed_one_is_not_merged() {
     fs::write(worktree.root.join("backdoor.txt"), "x\n").unwrap();
     repo.commit(1, &worktree).await;
     let merged = repo.repository.merge(&worktree, &task(1), "Done so.", reviewed.trim()).await.unwrap();
-    let MergeOutcome::Made(merge) = merged else { panic!("{merged:?}") };
+    let MergeOutcome::Created(merge) = merged else { panic!("{merged:?}") };
     repo.repository.publish(&merge, &task(1)).await.unwrap();
     assert!(repo.on_main("f.txt").contains("mine"));
     assert!(!repo.git(&["ls-tree", "--name-only", "main"]).contains("backdoor.txt"));
-    let left = repo.repository.clear(&worktree, &task(1)).await.unwrap();
+    let left = repo.repository.clean_up(&worktree, &task(1)).await.unwrap();
     assert!(left.unwrap().contains("unmerged commits"));
 }
 

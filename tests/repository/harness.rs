@@ -10,8 +10,8 @@ use brigade::domain::event::Notice;
 use brigade::domain::task::TaskId;
 use brigade::domain::time::UnixMs;
 use brigade::ports::{
-    Assignment, Clock, Durability, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError, Worktree,
-    WorktreeOutcome,
+    Assignment, Clock, Durability, LeftoverWork, Merge, MergeOutcome, PublishOutcome, Repository, RepositoryError,
+    Worktree, WorktreeOutcome,
 };
 use brigade::sandbox::{GUARD_ARGUMENT, Sandbox};
 use brigade::stores::fs::RealFileSystem;
@@ -156,7 +156,7 @@ impl TestRepository {
 
     pub async fn made(&self, id: u64, worktree: &Worktree) -> Merge {
         match self.try_merge(id, worktree).await {
-            MergeOutcome::Made(merge) => merge,
+            MergeOutcome::Created(merge) => merge,
             other => panic!("task {id} is not merged: {other:?}"),
         }
     }
@@ -178,7 +178,7 @@ impl TestRepository {
     }
 
     pub async fn clear(&self, id: u64, worktree: &Worktree) -> Option<String> {
-        self.repository.clear(worktree, &task(id)).await.unwrap()
+        self.repository.clean_up(worktree, &task(id)).await.unwrap()
     }
 
     pub fn state(&self, worktree: &Worktree) -> PathBuf {
@@ -200,4 +200,9 @@ pub fn edit(folder: &Path, file: &str, change: impl FnOnce(String) -> String) {
 /// Inserts `line` after the line `line_before`.
 pub fn put(folder: &Path, file: &str, line_before: &str, line: &str) {
     edit(folder, file, |text| text.replace(&format!("{line_before}\n"), &format!("{line_before}\n{line}\n")));
+}
+
+/// The work that an earlier attempt left in a worktree.
+pub fn leftover_work(commits: usize, files: usize) -> Option<LeftoverWork> {
+    Some(LeftoverWork { commits, files })
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use brigade::ports::{MergeOutcome, PublishOutcome, Repository, Worktree, WorktreeOutcome};
 
-use super::harness::{TestRepository, edit, git, put, task, texts};
+use super::harness::{TestRepository, edit, git, leftover_work, put, task, texts};
 
 /// The folder that git keeps for a worktree.
 fn git_folder(repo: &TestRepository, worktree: &Worktree) -> PathBuf {
@@ -30,7 +30,7 @@ async fn assume_unchanged_and_skip_worktree_are_committed() {
         let left = repo.clear(1, &worktree).await.unwrap();
         assert!(left.contains("1 uncommitted files"), "{hide}: {left}");
         git(&worktree.root, &["update-index", hide, "f.txt"]);
-        assert_eq!(repo.provision(1).await.left, Some((0, 1)), "{hide}");
+        assert_eq!(repo.provision(1).await.leftover_work, leftover_work(0, 1), "{hide}");
         git(&worktree.root, &["update-index", hide, "f.txt"]);
         repo.commit(1, &worktree).await;
         assert_eq!(repo.merged(1, &worktree).await, None);
@@ -75,7 +75,7 @@ async fn config_change_by_criss_cross_merge_is_not_merged() {
     let t = commit(evil, Some("y.txt"), &[&x, &y], "1700000005");
     git(&second.root, &["reset", "-q", "--hard", &t]);
     repo.commit(2, &second).await;
-    if let MergeOutcome::Made(merge) = repo.try_merge(2, &second).await {
+    if let MergeOutcome::Created(merge) = repo.try_merge(2, &second).await {
         repo.repository.publish(&merge, &task(2)).await.unwrap();
     }
     assert_eq!(repo.on_main("brigade.toml"), "# the person's");

@@ -271,5 +271,5 @@ async fn merge_worktree_keeps_ignored_files_between_merges() {
 async fn merged_branch_is_not_merged_again() {
     let repo = TestRepository::new().await;
     let worktree = repo.provision(1).await;
-    assert_eq!(repo.try_merge(1, &worktree).await, MergeOutcome::Nothing(repo.main()));
+    assert_eq!(repo.try_merge(1, &worktree).await, MergeOutcome::UpToDate(repo.main()));
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use brigade::ports::{Repository, RepositoryError, WorktreeOutcome};
 
-use crate::harness::{TestRepository, edit, git, git_any, open, put, task, texts};
+use crate::harness::{TestRepository, edit, git, git_any, leftover_work, open, put, task, texts};
 
 fn why(error: RepositoryError) -> String {
     error.to_string()
@@ -32,7 +32,7 @@ async fn worktree_has_branch_and_state_ignored_by_git() {
     let repo = TestRepository::new().await;
     let worktree = repo.provision(3).await;
     assert_eq!((worktree.name.as_str(), worktree.branch.as_str()), (".worktrees/crew-task-3", "brigade/crew/task-3"));
-    assert_eq!((worktree.into.as_str(), worktree.left, worktree.warnings.len()), ("main", None, 0));
+    assert_eq!((worktree.into.as_str(), worktree.leftover_work, worktree.warnings.len()), ("main", None, 0));
     assert_eq!(git(&worktree.root, &["symbolic-ref", "--short", "HEAD"]), "brigade/crew/task-3");
     let state = fs::read_to_string(repo.state(&worktree)).unwrap();
     assert!(state.contains("\"issueId\": \"3\"") && state.contains("\"issueIdentifier\": \"crew/task-3\""), "{state}");
@@ -52,7 +52,7 @@ async fn worktree_is_found_with_its_work_after_crash() {
         fs::write(repo.path().join(".git/worktrees/crew-task-3").join(lock), "").unwrap();
     }
     let again = repo.provision(3).await;
-    assert_eq!((&again.root, again.left), (&first.root, Some((1, 1))));
+    assert_eq!((&again.root, again.leftover_work), (&first.root, leftover_work(1, 1)));
     assert_eq!(again.warnings.len(), 2, "{:?}", again.warnings);
     assert_eq!(git_any(&again.root, &["merge", "main"]).0, Some(0), "git does not work there");
     assert_eq!(fs::read_to_string(again.root.join("new.txt")).unwrap(), "not committed\n");
@@ -123,7 +123,7 @@ async fn worktree_half_made_by_killed_git_is_recreated() {
     fs::remove_file(first.root.join(".git")).unwrap();
     fs::remove_dir_all(first.root.join(".agent")).unwrap();
     let again = repo.provision(3).await;
-    assert_eq!((&again.root, again.left), (&first.root, None));
+    assert_eq!((&again.root, again.leftover_work), (&first.root, None));
     assert_eq!(again.warnings.len(), 1, "{:?}", again.warnings);
     assert!(again.root.join("f.txt").exists());
     assert_eq!(git(&again.root, &["status", "--porcelain"]), "");
@@ -150,7 +150,7 @@ async fn removed_worktree_is_recreated_from_branch() {
     let first = repo.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
     fs::remove_dir_all(&first.root).unwrap();
     let again = repo.provision(3).await;
-    assert_eq!((&again.root, again.left), (&first.root, Some((1, 0))));
+    assert_eq!((&again.root, again.leftover_work), (&first.root, leftover_work(1, 0)));
     assert!(fs::read_to_string(again.root.join("f.txt")).unwrap().contains("mine"));
 }
 
@@ -164,7 +164,7 @@ async fn redirected_git_file_is_repaired() {
     repo.commit(3, &worktree).await;
     assert_eq!(repo.main(), before, "a commit is on the person's branch");
     let again = repo.provision(3).await;
-    assert_eq!((again.left, again.warnings.len()), (Some((2, 0)), 1), "{:?}", again.warnings);
+    assert_eq!((again.leftover_work, again.warnings.len()), (leftover_work(2, 0), 1), "{:?}", again.warnings);
     assert_eq!(git(&again.root, &["symbolic-ref", "--short", "HEAD"]), "brigade/crew/task-3");
 }
 
@@ -411,14 +411,14 @@ async fn interrupted_worktree_update_is_reset() {
     fs::write(worktree.root.join("f.txt"), "").unwrap();
     fs::write(worktree.root.join("new.txt"), "").unwrap();
     let again = repo.provision(3).await;
-    assert_eq!(again.left, None);
+    assert_eq!(again.leftover_work, None);
     assert_eq!(git(&again.root, &["status", "--porcelain"]), "");
     // Changes that a person made there stay.
     fs::write(again.root.join("f.txt"), "mine").unwrap();
-    assert_eq!(repo.provision(3).await.left, Some((0, 1)));
+    assert_eq!(repo.provision(3).await.leftover_work, leftover_work(0, 1));
     // With any content that another program writes into the state file.
     edit(&worktree.root, ".agent/state.json", |text| text.replace("\"working\"", "\"updating\""));
-    assert_eq!(repo.provision(3).await.left, Some((0, 1)));
+    assert_eq!(repo.provision(3).await.leftover_work, leftover_work(0, 1));
     assert_eq!(fs::read_to_string(again.root.join("f.txt")).unwrap(), "mine");
 }
 

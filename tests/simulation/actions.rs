@@ -24,7 +24,7 @@ use fastrand::Rng;
 
 use super::faults::{WORKSPACE, lock};
 use super::files::{Files, ProcessFiles};
-use super::plan::{Action, ActionFault, Who};
+use super::plan::{Action, ActionFault, ProcessRole};
 use super::world::{MEMBERS, TEAM, World};
 
 /// The longest lease of a person's claim.
@@ -75,18 +75,18 @@ impl World {
                 self.environment.note_fault();
                 self.environment.lose_hints(Duration::from_millis(*ms));
             }
-            Action::LoseWatches => self.files_of(Who::Lead).into_iter().for_each(|files| files.lose_watches()),
+            Action::LoseWatches => self.files_of(ProcessRole::Lead).into_iter().for_each(|files| files.lose_watches()),
             Action::SlowStores { ms } => self.environment.slow_stores_for(*ms, Duration::from_secs(20)),
             Action::InjectFault { who, after, fault } => self.inject_fault(*who, *after, fault),
             _ => {}
         }
     }
 
-    fn inject_fault(&self, who: Who, after: u32, fault: &ActionFault) {
+    fn inject_fault(&self, who: ProcessRole, after: u32, fault: &ActionFault) {
         let files = match who {
-            Who::Lead => self.files_of(Who::Lead),
-            Who::Worker => self.worker().ok().map(|process| Arc::clone(&process.files)),
-            Who::Person => self.person().ok().map(|process| Arc::clone(&process.files)),
+            ProcessRole::Lead => self.files_of(ProcessRole::Lead),
+            ProcessRole::Worker => self.worker().ok().map(|process| Arc::clone(&process.files)),
+            ProcessRole::Person => self.person().ok().map(|process| Arc::clone(&process.files)),
         };
         if let Some(files) = files {
             files.inject_fault(after, fault.clone());
@@ -224,7 +224,7 @@ impl World {
         let claimant = Claimant {
             name: "eve".to_owned(),
             capabilities: vec!["coder".to_owned()],
-            worker: worker.stores.workers.me().to_owned(),
+            worker: worker.stores.workers.worker_id().to_owned(),
             lease: None,
         };
         let board = &worker.stores.board;
@@ -300,7 +300,7 @@ impl World {
         let (files, Ok(bytes)) = (self.foreign_files(), self.environment.read(&path)) else { return };
         lock(&self.environment.invariants).written_in_place(id.0);
         if files.write(&path, &bytes[..bytes.len() / 2]).is_err() {
-            return lock(&self.environment.invariants).spoiled(id.0);
+            return lock(&self.environment.invariants).left_invalid(id.0);
         }
         let is_whole = async {
             tokio::time::sleep(TORN_TIME).await;
@@ -321,6 +321,6 @@ struct TornFileRecord<'a> {
 
 impl Drop for TornFileRecord<'_> {
     fn drop(&mut self) {
-        lock(&self.world.environment.invariants).spoiled(self.id.0);
+        lock(&self.world.environment.invariants).left_invalid(self.id.0);
     }
 }

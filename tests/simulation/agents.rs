@@ -30,18 +30,25 @@ pub struct ScriptedModels {
     pub members: Vec<&'static str>,
     pub requests: AtomicU64,
     calls: AtomicU64,
-    asked: Mutex<HashMap<String, u64>>,
+    request_counts: Mutex<HashMap<String, u64>>,
 }
 
 impl ScriptedModels {
     pub fn new(environment: &Arc<Environment>, seed: u64, members: Vec<&'static str>) -> Arc<Self> {
         let (requests, calls) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self { environment: Arc::clone(environment), seed, members, requests, calls, asked: Mutex::default() })
+        Arc::new(Self {
+            environment: Arc::clone(environment),
+            seed,
+            members,
+            requests,
+            calls,
+            request_counts: Mutex::default(),
+        })
     }
 
     fn rng_for(&self, who: &str) -> Rng {
-        let mut asked = lock(&self.asked);
-        let count = asked.entry(who.to_owned()).or_default();
+        let mut request_counts = lock(&self.request_counts);
+        let count = request_counts.entry(who.to_owned()).or_default();
         *count += 1;
         let mut hasher = DefaultHasher::new();
         (self.seed, who, *count).hash(&mut hasher);
@@ -103,7 +110,7 @@ impl ModelClient for ScriptedModel {
             Service::Served(answer) => self.serve(&mut rng, &request, listener, wait, answer).await,
             Service::Declined(error) => {
                 tokio::time::sleep(wait).await;
-                listener.declined();
+                listener.on_declined();
                 Err(error)
             }
         }
@@ -147,7 +154,7 @@ impl ScriptedModel {
         tokio::time::sleep(wait / 2).await;
         self.bill(Usage { output_tokens: written / 2, ..Usage::default() }, cuts);
         if allowance.is_reported {
-            listener.used(read);
+            listener.on_usage(read);
         }
         tokio::time::sleep(wait / 2).await;
         self.bill(Usage { output_tokens: written - written / 2, ..Usage::default() }, cuts);

@@ -25,37 +25,37 @@ pub struct Calls {
     created: BTreeMap<String, TaskId>,
     sent: BTreeSet<(String, String)>,
     /// Calls with an effect; a power cut may undo their records.
-    made: BTreeSet<String>,
+    with_effect: BTreeSet<String>,
 }
 
 impl Calls {
-    /// A tool runs for the call. Returns the violation, if any, as the other methods do.
-    pub fn ran(&mut self, call: &str) -> Option<String> {
-        self.made.insert(call.to_owned());
+    /// Records that a tool runs for the call. Returns the violation, if any, as the other methods do.
+    pub fn record_run(&mut self, call: &str) -> Option<String> {
+        self.with_effect.insert(call.to_owned());
         (!self.ran.insert(call.to_owned())).then(|| format!("no call twice: {call} runs again"))
     }
 
-    pub fn created(&mut self, subject: &str, id: TaskId) -> Option<String> {
+    pub fn record_creation(&mut self, subject: &str, id: TaskId) -> Option<String> {
         let call = call_of(subject)?;
-        self.made.insert(call.to_owned());
+        self.with_effect.insert(call.to_owned());
         let former = self.created.insert(call.to_owned(), id).filter(|former| *former != id)?;
         Some(format!("no call twice: {call} made {former} and {id}"))
     }
 
-    pub fn sent(&mut self, content: &str, to: &str) -> Option<String> {
+    pub fn record_message(&mut self, content: &str, to: &str) -> Option<String> {
         let call = call_of(content)?;
-        self.made.insert(call.to_owned());
+        self.with_effect.insert(call.to_owned());
         let is_new = self.sent.insert((call.to_owned(), to.to_owned()));
         (!is_new).then(|| format!("no call twice: {call} wrote to {to} again"))
     }
 
     pub fn check_result(&self, call: &str, content: &str) -> Option<String> {
-        let is_denied = content.starts_with(NOT_CALLED) && self.made.contains(call);
+        let is_denied = content.starts_with(NOT_CALLED) && self.with_effect.contains(call);
         is_denied.then(|| format!("no call twice: {call} was made: {content}"))
     }
 
     /// Results are not synced; a model that learns of a power cut checks first.
     pub fn power_was_cut(&mut self) {
-        self.made.clear();
+        self.with_effect.clear();
     }
 }

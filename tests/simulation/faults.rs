@@ -185,12 +185,12 @@ impl Environment {
         lock(&self.last_fault_at).elapsed() < within || lock(&self.slow_stores).is_some()
     }
 
-    pub fn calm(&self) {
+    pub fn cancel_faults(&self) {
         self.is_calm.store(true, Ordering::Relaxed);
         *lock(&self.hints_lost_until) = None;
         *lock(&self.slow_stores) = None;
         for process in lock(&self.processes).iter().filter_map(Weak::upgrade) {
-            process.calm();
+            process.cancel_faults();
         }
     }
 

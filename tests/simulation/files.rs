@@ -22,15 +22,15 @@ pub struct ProcessFiles {
     scheduled_faults: Mutex<Vec<(u32, ActionFault)>>,
     failing: Mutex<(Option<Failure>, u32)>,
     /// Locks held for life. They end with the process, even if their tokens still exist.
-    held: Mutex<HashMap<u64, HeldLock>>,
-    next_held: AtomicU64,
+    held_locks: Mutex<HashMap<u64, HeldLock>>,
+    next_lock: AtomicU64,
     /// Increases when watches lose changes.
     losses: AtomicU64,
 }
 
 /// The kind of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Call {
+enum CallKind {
     Reads,
     Changes,
     Writes,
@@ -51,8 +51,8 @@ impl ProcessFiles {
             is_dead: AtomicBool::new(false),
             scheduled_faults: Mutex::default(),
             failing: Mutex::new((None, 0)),
-            held: Mutex::default(),
-            next_held: AtomicU64::new(0),
+            held_locks: Mutex::default(),
+            next_lock: AtomicU64::new(0),
             losses: AtomicU64::new(0),
         })
     }
@@ -65,7 +65,7 @@ impl ProcessFiles {
     pub fn kill(&self) {
         if !self.is_dead.swap(true, Ordering::Relaxed) {
             self.environment.note(|| format!("{} dies", self.name));
-            lock(&self.held).clear();
+            lock(&self.held_locks).clear();
             self.environment.died.notify_one();
         }
     }
@@ -76,7 +76,7 @@ impl ProcessFiles {
     }
 
     /// Cancels all faults.
-    pub fn calm(&self) {
+    pub fn cancel_faults(&self) {
         lock(&self.scheduled_faults).clear();
         *lock(&self.failing) = (None, 0);
     }
@@ -89,13 +89,14 @@ impl ProcessFiles {
         io::Error::other("killed")
     }
 
-    fn count(&self, call: Call) -> io::Result<Verdict> {
+    /// Starts a call, with the faults that are due. Returns an error if the call fails.
+    fn start_call(&self, kind: CallKind) -> io::Result<Verdict> {
         if self.is_dead() {
             return Err(Self::killed());
         }
         self.environment.update_disk_clock();
         for fault in self.due_faults() {
-            if let Some(verdict) = self.apply_fault(fault, call)? {
+            if let Some(verdict) = self.apply_fault(fault, kind)? {
                 return Ok(verdict);
             }
         }
@@ -124,13 +125,13 @@ impl ProcessFiles {
         due_faults
     }
 
-    fn apply_fault(&self, fault: ActionFault, call: Call) -> io::Result<Option<Verdict>> {
+    fn apply_fault(&self, fault: ActionFault, kind: CallKind) -> io::Result<Option<Verdict>> {
         self.environment.note(|| format!("{} meets {fault:?}", self.name));
         match fault {
             ActionFault::Fail { how, times } => *lock(&self.failing) = (Some(how), times),
-            ActionFault::Tear if call == Call::Writes => return Ok(Some(Verdict::Half(error_of(Failure::Full)))),
+            ActionFault::Tear if kind == CallKind::Writes => return Ok(Some(Verdict::Half(error_of(Failure::Full)))),
             ActionFault::Tear => self.inject_fault(0, ActionFault::Tear),
-            ActionFault::Die if call == Call::Writes => return Ok(Some(Verdict::Half(Self::killed()))),
+            ActionFault::Die if kind == CallKind::Writes => return Ok(Some(Verdict::Half(Self::killed()))),
             ActionFault::Die => {
                 self.kill();
                 return Err(Self::killed());
@@ -148,17 +149,17 @@ impl ProcessFiles {
     }
 
     fn query<R>(&self, call: impl FnOnce(&SimulatedDisk) -> io::Result<R>) -> io::Result<R> {
-        self.count(Call::Reads)?;
+        self.start_call(CallKind::Reads)?;
         call(&self.disk)
     }
 
     fn change<R>(&self, paths: &[&Path], call: impl FnOnce(&SimulatedDisk) -> io::Result<R>) -> io::Result<R> {
-        self.count(Call::Changes)?;
+        self.start_call(CallKind::Changes)?;
         self.call_and_check(paths, || call(&self.disk))
     }
 
-    fn put<R>(&self, path: &Path, bytes: &[u8], write: impl FnOnce(&[u8]) -> io::Result<R>) -> io::Result<R> {
-        match self.count(Call::Writes)? {
+    fn write_bytes<R>(&self, path: &Path, bytes: &[u8], write: impl FnOnce(&[u8]) -> io::Result<R>) -> io::Result<R> {
+        match self.start_call(CallKind::Writes)? {
             Verdict::Passes => self.call_and_check(&[path], || write(bytes)),
             Verdict::Half(error) => {
                 self.call_and_check(&[path], || write(&bytes[..bytes.len() / 2]))?;
@@ -179,11 +180,11 @@ impl ProcessFiles {
         Ok(outcome)
     }
 
-    fn keep(self: &Arc<Self>, held: Option<HeldLock>) -> Option<HeldLock> {
-        let held = held?;
-        let number = self.next_held.fetch_add(1, Ordering::Relaxed);
-        lock(&self.held).insert(number, held);
-        Some(Box::new(Token { files: Arc::downgrade(self), number }))
+    fn register_lock(self: &Arc<Self>, held_lock: Option<HeldLock>) -> Option<HeldLock> {
+        let held_lock = held_lock?;
+        let number = self.next_lock.fetch_add(1, Ordering::Relaxed);
+        lock(&self.held_locks).insert(number, held_lock);
+        Some(Box::new(LockToken { files: Arc::downgrade(self), number }))
     }
 }
 
@@ -210,16 +211,16 @@ fn error_of(failure: Failure) -> io::Error {
 }
 
 /// A token of a lock that the process holds for life.
-struct Token {
+struct LockToken {
     files: Weak<ProcessFiles>,
     number: u64,
 }
 
-impl Drop for Token {
+impl Drop for LockToken {
     fn drop(&mut self) {
         if let Some(files) = self.files.upgrade() {
-            let held = lock(&files.held).remove(&self.number);
-            drop(held);
+            let held_lock = lock(&files.held_locks).remove(&self.number);
+            drop(held_lock);
         }
     }
 }
@@ -261,10 +262,10 @@ impl FileSystem for Files {
         self.0.change(&[], |disk| disk.create_folder(folder))
     }
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.0.put(path, bytes, |bytes| self.0.disk.write(path, bytes))
+        self.0.write_bytes(path, bytes, |bytes| self.0.disk.write(path, bytes))
     }
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<u64> {
-        self.0.put(path, bytes, |bytes| self.0.disk.append(path, bytes))
+        self.0.write_bytes(path, bytes, |bytes| self.0.disk.append(path, bytes))
     }
     fn sync_file(&self, path: &Path) -> io::Result<()> {
         self.0.change(&[], |disk| disk.sync_file(path))
@@ -287,13 +288,13 @@ impl FileSystem for Files {
         self.0.change(&[path], |disk| disk.remove(path))
     }
     fn locked(&self, path: &Path, critical: &mut dyn FnMut()) -> io::Result<()> {
-        self.0.count(Call::Changes)?;
+        self.0.start_call(CallKind::Changes)?;
         let _section = self.0.environment.section(path);
         self.0.disk.locked(path, critical)
     }
     fn hold(&self, path: &Path) -> io::Result<Option<HeldLock>> {
-        let held = self.0.change(&[], |disk| disk.hold(path))?;
-        Ok(self.0.keep(held))
+        let held_lock = self.0.change(&[], |disk| disk.hold(path))?;
+        Ok(self.0.register_lock(held_lock))
     }
     fn wait(&self, time: std::time::Duration) {
         self.0.disk.wait(time);

@@ -105,7 +105,7 @@ impl Invariants {
         self.accepted.entry(id).or_default()
     }
 
-    pub fn known(&self) -> BTreeMap<u64, Task> {
+    pub fn tasks(&self) -> BTreeMap<u64, Task> {
         self.tasks.clone()
     }
 
@@ -125,7 +125,7 @@ impl Invariants {
     }
 
     /// A change is requested. From now on it may appear, even if it is not accepted.
-    pub fn asked(&mut self, id: TaskId, change: &Change) {
+    pub fn change_requested(&mut self, id: TaskId, change: &Change) {
         if matches!(change, Change::Reopen) {
             self.entry_if_there(id, |accepted| accepted.may_be_reopened = true);
         }
@@ -135,7 +135,7 @@ impl Invariants {
         self.accepted.get_mut(&id.0).into_iter().for_each(note_once(note));
     }
 
-    pub fn asked_to_delete(&mut self, id: TaskId) {
+    pub fn delete_requested(&mut self, id: TaskId) {
         self.entry_if_there(id, |accepted| accepted.may_be_gone = true);
     }
 
@@ -210,7 +210,7 @@ impl Invariants {
     }
 
     /// The program never completed its write.
-    pub fn spoiled(&mut self, id: u64) {
+    pub fn left_invalid(&mut self, id: u64) {
         self.entry_if_there(TaskId(id), |accepted| accepted.may_be_gone = true);
     }
 
@@ -220,7 +220,7 @@ impl Invariants {
         self.calls.power_was_cut();
         self.approvals.power_was_cut(disk, &team.join(super::approvals::REQUESTS_FILE));
         for id in std::mem::take(&mut self.written_in_place) {
-            self.spoiled(id);
+            self.left_invalid(id);
         }
         self.click = None;
         self.delivered.clear();
@@ -269,7 +269,7 @@ impl Invariants {
             Some(old) => self.check_step(&old, &new, by),
             None => {
                 self.expect(new.status != TaskStatus::InProgress, || format!("one owner: {id} was created as claimed"));
-                self.violations.extend(self.calls.created(&new.subject, id));
+                self.violations.extend(self.calls.record_creation(&new.subject, id));
             }
         }
         self.tasks.insert(id.0, new);
@@ -320,8 +320,8 @@ impl Invariants {
 
     fn unfinished_blocker(&self, task: &Task) -> Option<u64> {
         let accepted = self.accepted.get(&task.id.0);
-        let asked = accepted.into_iter().flat_map(|accepted| accepted.waits_for.iter().copied());
-        let mut blockers = task.blocked_by.iter().map(|id| id.0).chain(asked);
+        let accepted_blockers = accepted.into_iter().flat_map(|accepted| accepted.waits_for.iter().copied());
+        let mut blockers = task.blocked_by.iter().map(|id| id.0).chain(accepted_blockers);
         blockers.find(|id| {
             let may_be_gone = self.accepted.get(id).is_some_and(|accepted| accepted.may_be_gone);
             match self.tasks.get(id) {
@@ -402,8 +402,8 @@ impl Invariants {
     fn check_locks(&mut self, disk: &SimulatedDisk, workspace: &Path) {
         let team = workspace.join(".team");
         let is_for_life = |path: &PathBuf| *path == team.join("lead.lock") || path.starts_with(team.join("workers"));
-        let held: Vec<PathBuf> = disk.locks().into_iter().filter(|path| !is_for_life(path)).collect();
-        self.expect(held.is_empty(), || format!("short locks: {held:?} are held between calls"));
+        let short_locks: Vec<PathBuf> = disk.locks().into_iter().filter(|path| !is_for_life(path)).collect();
+        self.expect(short_locks.is_empty(), || format!("short locks: {short_locks:?} are held between calls"));
     }
 
     /// The team obeys the last click, unless the team has ended.
@@ -412,8 +412,8 @@ impl Invariants {
         let bytes = disk.read(&workspace.join("agent_state.json"), 0, BYTES_MAX).map(|(bytes, _)| bytes);
         let state = bytes.ok().and_then(|bytes| SharedState::parse(&bytes).ok());
         let Some(state) = state else { return self.violate("the person wins: the state file is gone or broken") };
-        let found = state.document.get::<u64>("click").ok().flatten();
-        self.expect(found == Some(number), || format!("the person wins: click {number} is lost, there is {found:?}"));
+        let click = state.document.get::<u64>("click").ok().flatten();
+        self.expect(click == Some(number), || format!("the person wins: click {number} is lost, there is {click:?}"));
         let is_ending = state.set_by == "agent" && state.desired == Mode::Pause && mode != Mode::Pause;
         self.expect(state.desired == mode || is_ending, || {
             format!("the person wins: clicked {mode:?}, desired is {:?} set by {}", state.desired, state.set_by)
@@ -459,18 +459,18 @@ impl Invariants {
     /// A team that ended normally holds nothing.
     pub fn check_released(&mut self, worker: &str) {
         let is_its = |task: &&Task| task.claim.as_ref().is_some_and(|claim| claim.worker == worker);
-        let held = self.tasks.values().filter(is_its);
-        let held = held.map(|task| format!("one owner: {} is held by a team whose budget is spent", task.id));
-        self.violations.extend(held.collect::<Vec<_>>());
+        let claimed = self.tasks.values().filter(is_its);
+        let violations = claimed.map(|task| format!("one owner: {} is held by a team whose budget is spent", task.id));
+        self.violations.extend(violations.collect::<Vec<_>>());
     }
 
     /// At the end no member holds a task, and each open task has a reason.
     pub fn check_end(&mut self, disk: &SimulatedDisk, board: &Path) {
-        let held: Vec<String> = (self.tasks.values())
+        let claimed: Vec<String> = (self.tasks.values())
             .filter(|task| task.status == TaskStatus::InProgress)
             .map(|task| format!("one owner: {} is held by {:?} after the end", task.id, task.owner))
             .collect();
-        self.violations.extend(held);
+        self.violations.extend(claimed);
         let idle: Vec<String> = (self.tasks.values())
             .filter(|task| task.status == TaskStatus::Pending && self.unfinished_blocker(task).is_none())
             // A task that waits for a removed or invalid file waits for the person.

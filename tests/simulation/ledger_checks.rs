@@ -82,7 +82,7 @@ impl Board for CheckedStore<dyn Board> {
     }
     async fn change(&self, id: TaskId, change: Change, by: &Actor) -> StoreResult<Task> {
         self.delay_at_random().await;
-        lock(&self.files.environment.invariants).asked(id, &change);
+        lock(&self.files.environment.invariants).change_requested(id, &change);
         let changed = self.inner.change(id, change.clone(), by).await;
         let attempt = by.attempt.filter(|_| by.kind == ActorKind::Teammate && !by.force);
         self.record_outcome(&changed, |invariants, task| invariants.changed(id, &change, attempt, task));
@@ -103,7 +103,7 @@ impl Board for CheckedStore<dyn Board> {
         changed
     }
     async fn delete(&self, id: TaskId, by: &Actor) -> StoreResult<Task> {
-        lock(&self.files.environment.invariants).asked_to_delete(id);
+        lock(&self.files.environment.invariants).delete_requested(id);
         self.inner.delete(id, by).await
     }
     async fn deleted(&self, ids: &[TaskId]) -> StoreResult<BTreeSet<TaskId>> {
@@ -125,7 +125,7 @@ impl Mailbox for CheckedStore<dyn Mailbox> {
         let sent = self.inner.send(to, message).await;
         self.record_outcome(&sent, |invariants, id| {
             invariants.sent(to, &from, id, false);
-            let twice = invariants.calls.sent(&content, to);
+            let twice = invariants.calls.record_message(&content, to);
             let again = answered.and_then(|request| invariants.approvals.answer_sent(&request, &self.files));
             twice.into_iter().chain(again).for_each(|wrong| invariants.violate(wrong));
         });
@@ -145,15 +145,15 @@ impl Mailbox for CheckedStore<dyn Mailbox> {
     async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
         self.inner.peek(name).await
     }
-    async fn waiting(&self) -> StoreResult<Vec<String>> {
-        self.inner.waiting().await
+    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
+        self.inner.recipients_with_mail().await
     }
 }
 
 #[async_trait]
 impl Requests for CheckedStore<dyn Requests> {
-    async fn open(&self, request: Request) -> StoreResult<()> {
-        self.inner.open(request).await
+    async fn record(&self, request: Request) -> StoreResult<()> {
+        self.inner.record(request).await
     }
     async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
         self.inner.reserve(id, kind, by, process, now).await

@@ -47,19 +47,19 @@ pub enum Reviewer {
 pub struct Plan {
     pub seed: u64,
     pub setup: Setup,
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlannedAction>,
 }
 
 /// An action, and its delay after the step before.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct PlannedAction {
     pub wait_ms: u64,
     pub action: Action,
 }
 
 /// The process of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum ProcessRole {
     Lead,
     Worker,
     Person,
@@ -111,7 +111,7 @@ pub enum Action {
     },
     /// Ends of processes. The next step launches a lead again.
     Kill {
-        who: Who,
+        who: ProcessRole,
     },
     StopLead {
         now: bool,
@@ -133,7 +133,7 @@ pub enum Action {
     },
     /// A fault of a process in the middle of its calls.
     InjectFault {
-        who: Who,
+        who: ProcessRole,
         after: u32,
         fault: ActionFault,
     },
@@ -202,13 +202,13 @@ fn allowance(rng: &mut Rng) -> Allowance {
     Allowance { tokens: (kind < 2).then_some(tokens), cents: (kind > 0).then_some(cents), is_reported: rng.u8(..4) > 0 }
 }
 
-fn step(rng: &mut Rng, setup: Setup, is_long: bool) -> Step {
+fn step(rng: &mut Rng, setup: Setup, is_long: bool) -> PlannedAction {
     let wait_ms = match rng.u8(..10) {
         9 if is_long => rng.u64(..40_000),
         0..=4 => rng.u64(..400),
         _ => rng.u64(..4000),
     };
-    Step { wait_ms, action: action(rng, setup) }
+    PlannedAction { wait_ms, action: action(rng, setup) }
 }
 
 fn action(rng: &mut Rng, setup: Setup) -> Action {
@@ -261,6 +261,6 @@ fn fault(rng: &mut Rng, setup: Setup) -> ActionFault {
     }
 }
 
-fn who(rng: &mut Rng) -> Who {
-    [Who::Lead, Who::Lead, Who::Lead, Who::Worker, Who::Person][rng.usize(..5)]
+fn who(rng: &mut Rng) -> ProcessRole {
+    [ProcessRole::Lead, ProcessRole::Lead, ProcessRole::Lead, ProcessRole::Worker, ProcessRole::Person][rng.usize(..5)]
 }

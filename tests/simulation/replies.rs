@@ -15,7 +15,7 @@ const ID_DIGITS: usize = 8;
 /// The tool that answers a request to stop.
 const STOP: &str = "shutdown_response";
 
-type Call = (&'static str, Value);
+type ToolCall = (&'static str, Value);
 
 /// A request that waits for this model's answer.
 #[derive(Clone, PartialEq)]
@@ -58,7 +58,7 @@ fn random_request(rng: &mut Rng, all: &[OpenRequest]) -> OpenRequest {
     all[rng.usize(..all.len())].clone()
 }
 
-fn some_call(models: &ScriptedModels, rng: &mut Rng, mark: &str) -> Call {
+fn some_call(models: &ScriptedModels, rng: &mut Rng, mark: &str) -> ToolCall {
     let known = [models.members.as_slice(), &["lead", "human", "stranger"]].concat();
     let (recipient, task) = (known[rng.usize(..known.len())], rng.u64(1..9));
     match rng.u8(..14) {
@@ -77,7 +77,7 @@ fn some_call(models: &ScriptedModels, rng: &mut Rng, mark: &str) -> Call {
     }
 }
 
-fn lead_call(models: &ScriptedModels, rng: &mut Rng, mark: &str) -> Call {
+fn lead_call(models: &ScriptedModels, rng: &mut Rng, mark: &str) -> ToolCall {
     let known = [models.members.as_slice(), &["human", "dave"]].concat();
     let (recipient, task) = (known[rng.usize(..known.len())], rng.u64(1..9));
     match rng.u8(..20) {
@@ -104,7 +104,7 @@ fn lead_call(models: &ScriptedModels, rng: &mut Rng, mark: &str) -> Call {
     }
 }
 
-fn write(mark: &str) -> Call {
+fn write(mark: &str) -> ToolCall {
     (super::tools::WRITE, json!({"path": "notes.txt", "content": marked("noted", mark)}))
 }
 
@@ -140,15 +140,15 @@ pub fn calm_reply(models: &ScriptedModels, request: &ModelRequest) -> Vec<Block>
     blocks(calls, "Done.")
 }
 
-fn blocks(calls: Vec<(String, Call)>, otherwise: &str) -> Vec<Block> {
+fn blocks(calls: Vec<(String, ToolCall)>, otherwise: &str) -> Vec<Block> {
     if calls.is_empty() {
         return vec![Block::text(otherwise)];
     }
-    let block = |(id, (tool, input)): (String, Call)| Block::ToolUse { id, name: tool.to_owned(), input };
+    let block = |(id, (tool, input)): (String, ToolCall)| Block::ToolUse { id, name: tool.to_owned(), input };
     calls.into_iter().map(block).collect()
 }
 
-fn answer(open: &OpenRequest, approve: bool, mark: &str) -> Call {
+fn answer(open: &OpenRequest, approve: bool, mark: &str) -> ToolCall {
     let mut input = json!({"request_id": open.id, "approve": approve});
     if open.tool != STOP {
         input["feedback"] = marked("go on", mark).into();

@@ -1,13 +1,13 @@
 //! Reduces a failing plan to the steps it needs to fail.
 
-use super::plan::{Action, Plan, Setup, Step};
-use super::world::{Outcome, run};
+use super::plan::{Action, Plan, PlannedAction, Setup};
+use super::world::{RunResult, run};
 
 /// The lines of the log at the end of a report.
 const LOG_LINES_MAX: usize = 120;
 
 /// The violated invariant, without names and times.
-fn invariant_of(outcome: &Outcome) -> Option<&str> {
+fn invariant_of(outcome: &RunResult) -> Option<&str> {
     outcome.violations.first().and_then(|what| what.split([':', ',']).next())
 }
 
@@ -77,7 +77,7 @@ pub fn report(plan: &Plan) -> String {
 
 #[test]
 fn shrinking_keeps_only_needed_steps() {
-    let steps = (0..20).map(|ms| Step { wait_ms: ms, action: Action::JumpClock { ms: 0 } }).collect();
+    let steps = (0..20).map(|ms| PlannedAction { wait_ms: ms, action: Action::JumpClock { ms: 0 } }).collect();
     let plan = Plan { steps, ..Plan::of(1) };
     let has = |plan: &Plan, ms: u64| plan.steps.iter().any(|step| step.wait_ms == ms);
     let setup = Setup { lead_is_llm: true, plan_first: true, ..plan.setup };

@@ -60,12 +60,12 @@ impl Tool for SlowTool {
     }
     async fn run(&self, input: Value, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         record_call(&self.files, input["call"].as_str());
-        let mut left = Duration::from_millis(input["ms"].as_u64().unwrap_or(0));
+        let mut remaining = Duration::from_millis(input["ms"].as_u64().unwrap_or(0));
         let mut lost_since = Duration::ZERO;
-        while !left.is_zero() {
-            let step = left.min(Duration::from_millis(500));
+        while !remaining.is_zero() {
+            let step = remaining.min(Duration::from_millis(500));
             tokio::time::sleep(step).await;
-            left -= step;
+            remaining -= step;
             let is_live = (*context.claim.borrow()).is_none_or(|(id, attempt)| {
                 let invariants = lock(&self.files.environment.invariants);
                 invariants.task(id).is_some_and(|task| task.status == TaskStatus::InProgress && task.attempt == attempt)
@@ -79,7 +79,7 @@ impl Tool for SlowTool {
 
 fn record_call(files: &ProcessFiles, call: Option<&str>) {
     let mut invariants = lock(&files.environment.invariants);
-    let wrong = call.and_then(|call| invariants.calls.ran(call));
+    let wrong = call.and_then(|call| invariants.calls.record_run(call));
     wrong.into_iter().for_each(|wrong| invariants.violate(wrong));
 }
 

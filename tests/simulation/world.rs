@@ -31,7 +31,7 @@ use super::approvals::REVIEWER_ROLE;
 use super::faults::{Environment, WORKSPACE, lock};
 use super::files::{Files, ProcessFiles};
 use super::ledger_checks;
-use super::plan::{Action, Plan, Reviewer, Who};
+use super::plan::{Action, Plan, ProcessRole, Reviewer};
 use super::spending::SpendingChecks;
 use super::tools::{CheckedWriteTool, SlowTool, WRITE};
 
@@ -56,7 +56,7 @@ const OUTPUT_TOKENS_MAX: u32 = 400;
 
 /// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RunResult {
     pub violations: Vec<String>,
     pub log: Vec<String>,
     /// A digest of the final disk content.
@@ -93,14 +93,14 @@ pub struct World {
 }
 
 /// Runs a plan, with the same result each time.
-pub fn run(plan: &Plan) -> Outcome {
+pub fn run(plan: &Plan) -> RunResult {
     fastrand::seed(plan.seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let Ok(runtime) = runtime else { panic!("no runtime") };
     runtime.block_on(async {
         let world = World::new(plan.clone());
         world.live().await;
-        world.outcome()
+        world.result()
     })
 }
 
@@ -151,7 +151,7 @@ impl World {
             }
         }
         self.pass(Duration::from_secs(3)).await;
-        self.environment.calm();
+        self.environment.cancel_faults();
         self.end().await;
     }
 
@@ -280,13 +280,13 @@ impl World {
         let end = ended.as_ref().map(|outcome| outcome.end);
         self.environment.note(|| format!("{} ended by itself: {end:?}", leader.process.files.name));
         if matches!(end, Ok(TeamEnd::BudgetSpent)) && !self.environment.had_fault_within(Duration::from_secs(60)) {
-            let me = leader.process.stores.workers.me().to_owned();
+            let me = leader.process.stores.workers.worker_id().to_owned();
             lock(&self.environment.invariants).check_released(&me);
         }
         leader.process.files.kill();
     }
 
-    fn outcome(&self) -> Outcome {
+    fn result(&self) -> RunResult {
         let mut hasher = DefaultHasher::new();
         for (path, bytes) in self.environment.disk().contents() {
             // Records of workers contain this machine's uptime.
@@ -300,7 +300,7 @@ impl World {
         if !violations.is_empty() {
             self.note_files_left();
         }
-        Outcome { violations, log: self.environment.log(), digest: hasher.finish() }
+        RunResult { violations, log: self.environment.log(), digest: hasher.finish() }
     }
 
     /// Notes the files of the board, the inboxes and the transcripts.
@@ -363,11 +363,11 @@ impl World {
     }
 
     /// The files of a running process.
-    pub fn files_of(&self, who: Who) -> Option<Arc<ProcessFiles>> {
+    pub fn files_of(&self, who: ProcessRole) -> Option<Arc<ProcessFiles>> {
         match who {
-            Who::Lead => lock(&self.leader).as_ref().map(|leader| Arc::clone(&leader.process.files)),
-            Who::Worker => lock(&self.worker).as_ref().map(|process| Arc::clone(&process.files)),
-            Who::Person => lock(&self.person).as_ref().map(|process| Arc::clone(&process.files)),
+            ProcessRole::Lead => lock(&self.leader).as_ref().map(|leader| Arc::clone(&leader.process.files)),
+            ProcessRole::Worker => lock(&self.worker).as_ref().map(|process| Arc::clone(&process.files)),
+            ProcessRole::Person => lock(&self.person).as_ref().map(|process| Arc::clone(&process.files)),
         }
     }
 
@@ -526,6 +526,6 @@ impl World {
 
     /// The tasks with owners and status, for actions that choose one.
     pub fn tasks(&self) -> BTreeMap<u64, brigade::domain::task::Task> {
-        lock(&self.environment.invariants).known()
+        lock(&self.environment.invariants).tasks()
     }
 }

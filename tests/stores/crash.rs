@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::Name;
-use brigade::domain::state::{Expected, Mode, SetDesired, SharedState, StateUpdate};
+use brigade::domain::state::{DesiredStateChange, Mode, SharedState, StatePrecondition, StateUpdate};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use brigade::ports::{Mailbox, StateStore, StoreResult, Transcripts};
@@ -118,7 +118,7 @@ async fn check(files: Arc<dyn FileSystem>, durability: Durability, accepted: &[u
     assert_eq!(known, accepted, "{what}: accepted and received differ (all received: {received:?})");
     let once: HashSet<u32> = received.iter().copied().collect();
     assert_eq!(once.len(), received.len(), "{what}: delivered twice: {received:?}");
-    assert!(life.mail.waiting().await.unwrap().is_empty(), "{what}");
+    assert!(life.mail.recipients_with_mail().await.unwrap().is_empty(), "{what}");
     assert!(life.mail.peek("alice").await.unwrap().is_empty(), "{what}");
 }
 
@@ -209,7 +209,7 @@ fn state_store(files: Arc<dyn FileSystem>) -> FileState {
 
 #[tokio::test]
 async fn power_cut_leaves_old_or_new_state_file() {
-    let wish = SetDesired { mode: Mode::RunCleanup, by: "human".into(), note: String::new(), only_if: None };
+    let wish = DesiredStateChange { mode: Mode::RunCleanup, by: "human".into(), note: String::new(), only_if: None };
     for call in 1.. {
         let mut is_over = false;
         for seed in 0..16 {
@@ -243,11 +243,11 @@ async fn desired_state_set_during_session_end_wins() {
     for (call, in_place) in (1..70).flat_map(|call| [(call, false), (call, true)]) {
         let (disk, path) = disk_with_state();
         let clicking = Arc::new(ClickingAt { disk: disk.clone(), call, in_place, calls: AtomicU64::new(0), path });
-        let ending = SetDesired {
+        let ending = DesiredStateChange {
             mode: Mode::Pause,
             by: "agent".into(),
             note: "goal met".into(),
-            only_if: Some(Expected::Mode(Mode::Continuous)),
+            only_if: Some(StatePrecondition::Mode(Mode::Continuous)),
         };
         let store = state_store(Arc::clone(&clicking) as Arc<dyn FileSystem>);
         let update = StateUpdate { desired: Some(ending), report: None };
@@ -269,8 +269,8 @@ async fn desired_state_set_during_session_end_wins() {
 async fn desired_state_set_during_launch_wins() {
     let left = state_text("run_once").replace("\"note\": \"\"", "\"note\": \"left\"");
     for (call, in_place) in (1..70).flat_map(|call| [(call, false), (call, true)]) {
-        let noted = Expected::ModeWithNote(Mode::RunOnce, "left".to_owned());
-        for (before, only_if) in [(Some(&left), noted), (None, Expected::NoFile)] {
+        let noted = StatePrecondition::ModeWithNote(Mode::RunOnce, "left".to_owned());
+        for (before, only_if) in [(Some(&left), noted), (None, StatePrecondition::NoFile)] {
             let (disk, path) = disk_with_state();
             match before {
                 Some(text) => disk.write(&path, text.as_bytes()).unwrap(),
@@ -280,7 +280,8 @@ async fn desired_state_set_during_launch_wins() {
             let clicking = Arc::new(ClickingAt { disk, call, in_place, calls: AtomicU64::new(0), path });
             let store = state_store(Arc::clone(&clicking) as Arc<dyn FileSystem>);
             let note = "launched".to_owned();
-            let launch = SetDesired { mode: Mode::Continuous, by: "human".into(), note, only_if: Some(only_if) };
+            let launch =
+                DesiredStateChange { mode: Mode::Continuous, by: "human".into(), note, only_if: Some(only_if) };
             store.update(StateUpdate { desired: Some(launch), report: None }).await.unwrap();
             while clicking.calls.load(Ordering::SeqCst) < call {
                 store.update(StateUpdate::default()).await.unwrap();

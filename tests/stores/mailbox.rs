@@ -50,11 +50,11 @@ async fn mail_is_delivered_until_settled() {
     for world in worlds().await {
         let mail = &world.stores.mailbox;
         mail.open_inboxes(&names(&["alice"])).await.unwrap();
-        assert!(mail.waiting().await.unwrap().is_empty());
+        assert!(mail.recipients_with_mail().await.unwrap().is_empty());
         for content in ["one", "two"] {
             mail.send("Alice", message("bob", content)).await.unwrap();
         }
-        assert_eq!(mail.waiting().await.unwrap(), ["alice"], "{}", world.kind);
+        assert_eq!(mail.recipients_with_mail().await.unwrap(), ["alice"], "{}", world.kind);
         assert_eq!(mail.peek("alice").await.unwrap().len(), 2);
         let first = mail.take("alice", &HashSet::new()).await.unwrap();
         assert_eq!(contents(&first), ["one", "two"], "{}", world.kind);
@@ -64,9 +64,9 @@ async fn mail_is_delivered_until_settled() {
         let carried = keys(&first);
         mail.settle("alice", &carried).await.unwrap();
         assert_eq!(contents(&mail.take("alice", &carried).await.unwrap()), ["three"], "{}", world.kind);
-        assert_eq!(mail.waiting().await.unwrap(), ["alice"]);
+        assert_eq!(mail.recipients_with_mail().await.unwrap(), ["alice"]);
         mail.settle("alice", &keys(&again)).await.unwrap();
-        assert!(mail.waiting().await.unwrap().is_empty(), "{}", world.kind);
+        assert!(mail.recipients_with_mail().await.unwrap().is_empty(), "{}", world.kind);
     }
 }
 
@@ -92,8 +92,8 @@ async fn unknown_recipient_is_refused() {
         mail.open_inboxes(&names(&["alice"])).await.unwrap();
         for name in ["carol", "all", "system", "", "../../etc/passwd", "alice.jsonl", "a/../alice", ".taken"] {
             let error = mail.send(name, message("bob", "x")).await.unwrap_err();
-            let StoreError::UnknownRecipient { known, .. } = &error else { panic!("{name}: {error}") };
-            assert_eq!(known, &["lead", "human", "alice"], "{}", world.kind);
+            let StoreError::UnknownRecipient { recipients, .. } = &error else { panic!("{name}: {error}") };
+            assert_eq!(recipients, &["lead", "human", "alice"], "{}", world.kind);
         }
         mail.send("human", message("bob", "x")).await.unwrap();
     }
@@ -207,7 +207,7 @@ async fn line_written_into_taken_file_is_delivered() {
     let mut late = fs::OpenOptions::new().append(true).open(inbox(path, "lead")).unwrap();
     let mut delivered = keys(&mail.take("lead", &HashSet::new()).await.unwrap());
     mail.settle("lead", &delivered).await.unwrap();
-    assert!(mail.waiting().await.unwrap().is_empty());
+    assert!(mail.recipients_with_mail().await.unwrap().is_empty());
     late.write_all(b"{\"content\": \"two\"}\n").unwrap();
     drop(late);
     let mut found = Vec::new();
@@ -253,7 +253,7 @@ async fn torn_line_is_waited_for_then_quarantined() {
     let mut rest = fs::OpenOptions::new().append(true).open(inbox(path, "lead")).unwrap();
     assert!(mail.take("lead", &HashSet::new()).await.unwrap().is_empty());
     assert!(!path.join(".team/inbox/.spoiled.jsonl").exists());
-    assert_eq!(mail.waiting().await.unwrap(), ["lead"]);
+    assert_eq!(mail.recipients_with_mail().await.unwrap(), ["lead"]);
     rest.write_all(b"\"whole\"}\n").unwrap();
     let taken = mail.take("lead", &HashSet::new()).await.unwrap();
     assert_eq!(contents(&taken), ["whole"]);
@@ -264,7 +264,7 @@ async fn torn_line_is_waited_for_then_quarantined() {
         path.join(".team/inbox/.spoiled.jsonl").exists()
     })
     .await;
-    assert!(mail.waiting().await.unwrap().is_empty());
+    assert!(mail.recipients_with_mail().await.unwrap().is_empty());
     eventually("no temporary file is left", async || taken_files(path).is_empty()).await;
 }
 
@@ -347,7 +347,7 @@ async fn inbox_name_is_found_in_any_case() {
     mail.open_inboxes(&names(&["Alice"])).await.unwrap();
     tutorial_writes(path, "alice", "{\"content\": \"hello\"}\n");
     tutorial_writes(path, "stranger", "{\"content\": \"hello\"}\n");
-    assert_eq!(mail.waiting().await.unwrap(), ["Alice"]);
+    assert_eq!(mail.recipients_with_mail().await.unwrap(), ["Alice"]);
     assert_eq!(contents(&mail.take("Alice", &HashSet::new()).await.unwrap()), ["hello"]);
 }
 
@@ -365,7 +365,7 @@ async fn new_run_replaces_recipients_for_all_processes() {
     second.open_inboxes(&names(&["alice"])).await.unwrap();
     assert!(matches!(visitor.send("bob", message("human", "x")).await, Err(StoreError::UnknownRecipient { .. })));
     visitor.send("alice", message("human", "x")).await.unwrap();
-    assert_eq!(second.waiting().await.unwrap(), ["alice"]);
+    assert_eq!(second.recipients_with_mail().await.unwrap(), ["alice"]);
 }
 
 #[cfg(unix)]
@@ -378,7 +378,7 @@ async fn invalid_inboxes_are_quarantined() {
     fs::create_dir(inbox(path, "alice")).unwrap();
     std::os::unix::fs::symlink("/nowhere", inbox(path, "bob")).unwrap();
     fs::File::create(inbox(path, "carol")).unwrap().set_len(65 * 1024 * 1024).unwrap();
-    assert!(mail.waiting().await.unwrap().is_empty());
+    assert!(mail.recipients_with_mail().await.unwrap().is_empty());
     assert_eq!(fs::read_dir(path.join(".team/inbox/.spoiled")).unwrap().count(), 3);
     for name in ["alice", "bob", "carol"] {
         mail.send(name, message("lead", "hello")).await.unwrap();

@@ -7,7 +7,7 @@ use std::time::Instant;
 use brigade::domain::approval::{Request, RequestKind};
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::Name;
-use brigade::domain::state::{Mode, SetDesired, StateUpdate};
+use brigade::domain::state::{DesiredStateChange, Mode, StateUpdate};
 use brigade::domain::task::NewTask;
 use brigade::domain::time::UnixMs;
 use brigade::domain::transition::{Actor, ActorKind};
@@ -42,7 +42,7 @@ async fn second_lead_is_refused_but_other_processes_may_act() {
     first.stores.mailbox.open_inboxes(&[Name::new("alice").unwrap()]).await.unwrap();
     let message = Message::new(MessageType::Message, "human", "hello", UnixMs(0));
     beside.stores.mailbox.send("alice", message).await.unwrap();
-    assert_eq!(first.stores.mailbox.waiting().await.unwrap(), ["alice"]);
+    assert_eq!(first.stores.mailbox.recipients_with_mail().await.unwrap(), ["alice"]);
     assert_eq!(beside.stores.workers.reap_dead_workers().await.unwrap().live.len(), 1);
     drop((first, beside));
     assert_eq!(current_leader(folder.path()).unwrap(), None);
@@ -64,10 +64,10 @@ async fn lock_files_exist_at_open_and_match_list() {
     mailbox.open_inboxes(&[Name::new("alice").unwrap()]).await.unwrap();
     mailbox.send("alice", Message::new(MessageType::Message, "human", "hello", UnixMs(0))).await.unwrap();
     mailbox.take("alice", &HashSet::new()).await.unwrap();
-    let desired = SetDesired { mode: Mode::Pause, by: "human".into(), note: String::new(), only_if: None };
+    let desired = DesiredStateChange { mode: Mode::Pause, by: "human".into(), note: String::new(), only_if: None };
     state.update(StateUpdate { desired: Some(desired), ..StateUpdate::default() }).await.unwrap();
     roster.report("t", &[]).await.unwrap();
-    requests.open(Request::new("r", RequestKind::Shutdown, "lead", "alice", UnixMs(1))).await.unwrap();
+    requests.record(Request::new("r", RequestKind::Shutdown, "lead", "alice", UnixMs(1))).await.unwrap();
     board
         .create(
             &Actor::new("human", ActorKind::Person),
@@ -97,7 +97,7 @@ async fn read_only_open_writes_nothing() {
     let looker = open(folder.path(), options(OpenMode::ReadOnly)).await.unwrap();
     assert_eq!(looker.stores.state.read().await.unwrap(), None);
     assert!(looker.stores.roster.read().await.unwrap().is_empty());
-    assert!(looker.stores.mailbox.waiting().await.unwrap().is_empty());
+    assert!(looker.stores.mailbox.recipients_with_mail().await.unwrap().is_empty());
     assert!(looker.stores.mailbox.peek("human").await.unwrap().is_empty());
     assert!(looker.stores.transcripts.load("alice").await.unwrap().is_empty());
     assert!(looker.stores.workers.reap_dead_workers().await.unwrap().live.is_empty());
@@ -112,7 +112,7 @@ async fn newer_format_is_refused_for_every_purpose() {
     fs::write(folder.path().join(".team/FORMAT"), "2\n").unwrap();
     for purpose in [OpenMode::Lead { team: "t".into() }, OpenMode::Write, OpenMode::ReadOnly] {
         let refused = open(folder.path(), options(purpose)).await.err().unwrap();
-        assert!(matches!(refused, StoreError::NewerFormat { found: 2, .. }), "{refused}");
+        assert!(matches!(refused, StoreError::NewerFormat { version: 2, .. }), "{refused}");
     }
 }
 

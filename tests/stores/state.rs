@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use brigade::domain::state::{Expected, Mode, SetDesired, SharedState, StateReport, StateUpdate, TeammateReport};
+use brigade::domain::state::{
+    DesiredStateChange, Mode, SharedState, StatePrecondition, StateReport, StateUpdate, TeammateReport,
+};
 use brigade::ports::{StateStore, StoreChange};
 use brigade::stores::file::Durability;
 use brigade::stores::file::exchange_file::ExchangeFile;
@@ -40,8 +42,8 @@ fn report(current: Mode, tokens: u64) -> StateUpdate {
 }
 
 fn set(mode: Mode, only_if: Option<Mode>) -> StateUpdate {
-    let only_if = only_if.map(Expected::Mode);
-    let desired = SetDesired { mode, by: "agent".into(), note: "done".into(), only_if };
+    let only_if = only_if.map(StatePrecondition::Mode);
+    let desired = DesiredStateChange { mode, by: "agent".into(), note: "done".into(), only_if };
     StateUpdate { report: None, desired: Some(desired) }
 }
 

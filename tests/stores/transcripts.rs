@@ -107,12 +107,12 @@ async fn invalid_transcript_is_quarantined() {
         fs::remove_file(&path).unwrap();
         replace_by_kind(&path, kind);
         assert!(transcripts.load("alice").await.unwrap().is_empty());
-        let aside = transcripts.take_set_aside();
+        let aside = transcripts.take_quarantined();
         assert_eq!((aside.len(), aside[0].teammate.as_str()), (1, "alice"));
-        assert!(aside[0].kept.symlink_metadata().is_ok(), "{aside:?}");
+        assert!(aside[0].path.symlink_metadata().is_ok(), "{aside:?}");
         replace_by_kind(&path, kind);
         transcripts.append("alice", &[said("b")], true).await.unwrap();
-        assert_eq!(transcripts.take_set_aside().len(), 1);
+        assert_eq!(transcripts.take_quarantined().len(), 1);
         assert_eq!(transcripts.load("alice").await.unwrap(), [said("b")]);
     }
     assert_eq!(fs::read_dir(folder.path().join("transcripts/.spoiled")).unwrap().count(), 6);

@@ -60,7 +60,7 @@ async fn running_worker_is_in_survey() {
         let workers = &world.stores.workers;
         workers.report(running(None)).await.unwrap();
         let survey = workers.reap_dead_workers().await.unwrap();
-        assert!(survey.live.contains(workers.me()) && survey.dead.is_empty(), "{}", world.kind);
+        assert!(survey.live.contains(workers.worker_id()) && survey.dead.is_empty(), "{}", world.kind);
     }
 }
 
@@ -68,15 +68,16 @@ async fn running_worker_is_in_survey() {
 async fn dead_worker_is_reported_once_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (worker(folder.path()), worker(folder.path()));
-    let both =
-        |survey: &brigade::ports::WorkerSurvey| survey.live.contains(first.me()) && survey.live.contains(second.me());
+    let both = |survey: &brigade::ports::WorkerSurvey| {
+        survey.live.contains(first.worker_id()) && survey.live.contains(second.worker_id())
+    };
     assert!(both(&first.reap_dead_workers().await.unwrap()) && both(&second.reap_dead_workers().await.unwrap()));
     let (mut child, group) = command();
     let dead = {
         let third = worker(folder.path());
         third.report(running(Some(group))).await.unwrap();
-        assert!(first.reap_dead_workers().await.unwrap().live.contains(third.me()));
-        third.me().to_owned()
+        assert!(first.reap_dead_workers().await.unwrap().live.contains(third.worker_id()));
+        third.worker_id().to_owned()
     };
     // It had a command running, so its record stays, and its lock is free.
     let survey = first.reap_dead_workers().await.unwrap();
@@ -122,18 +123,18 @@ async fn worker_leaves_no_files_after_clean_exit() {
 async fn worker_with_removed_lock_counts_as_live() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (worker(folder.path()), worker(folder.path()));
-    fs::remove_file(folder.path().join(format!("workers/{}.lock", second.me()))).unwrap();
-    assert!(first.reap_dead_workers().await.unwrap().live.contains(second.me()));
+    fs::remove_file(folder.path().join(format!("workers/{}.lock", second.worker_id()))).unwrap();
+    assert!(first.reap_dead_workers().await.unwrap().live.contains(second.worker_id()));
     second.report(running(None)).await.unwrap();
-    assert!(folder.path().join(format!("workers/{}.lock", second.me())).exists());
-    assert!(first.reap_dead_workers().await.unwrap().live.contains(second.me()));
+    assert!(folder.path().join(format!("workers/{}.lock", second.worker_id())).exists());
+    assert!(first.reap_dead_workers().await.unwrap().live.contains(second.worker_id()));
 }
 
 #[tokio::test]
 async fn worker_record_is_not_rewritten_for_progress() {
     let folder = tempfile::tempdir().unwrap();
     let one = worker(folder.path());
-    let path = folder.path().join(format!("workers/{}.json", one.me()));
+    let path = folder.path().join(format!("workers/{}.json", one.worker_id()));
     one.report(running(Some(2_000_000_000))).await.unwrap();
     let text = fs::read_to_string(&path).unwrap();
     let record: WorkerRecord = serde_json::from_str(&text).unwrap();
@@ -169,7 +170,7 @@ async fn planted_worker_record_kills_no_process() {
     let mut child = Command::new("sleep").arg("60").env_remove(WORKER_VARIABLE).process_group(0).spawn().unwrap();
     let pid = i32::try_from(child.id()).unwrap();
     let guard = GuardProcess { pid, started_ms: processes::process(pid).unwrap().started_ms };
-    let own = fs::read_to_string(folder.path().join(format!("workers/{}.json", one.me()))).unwrap();
+    let own = fs::read_to_string(folder.path().join(format!("workers/{}.json", one.worker_id()))).unwrap();
     let own: WorkerRecord = serde_json::from_str(&own).unwrap();
     // All facts about this machine are right in it: the boot, the host, the time.
     let mut teammates = running(Some(pid));
@@ -297,12 +298,13 @@ async fn worker_without_files_counts_as_live() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (worker(folder.path()), worker(folder.path()));
     fs::remove_dir_all(folder.path().join("workers")).unwrap();
-    let ids = vec![second.me().to_owned(), "999999-1-0000abcd".to_owned(), "lease:zoe".to_owned(), "x".to_owned()];
-    let living = first.unrecorded(ids.clone()).await.unwrap();
-    assert_eq!(living.into_iter().collect::<Vec<_>>(), [second.me()]);
+    let ids =
+        vec![second.worker_id().to_owned(), "999999-1-0000abcd".to_owned(), "lease:zoe".to_owned(), "x".to_owned()];
+    let living = first.live_without_record(ids.clone()).await.unwrap();
+    assert_eq!(living.into_iter().collect::<Vec<_>>(), [second.worker_id()]);
     // The next report makes a new record; then locks show whether the worker runs.
     second.report(running(None)).await.unwrap();
-    assert!(folder.path().join(format!("workers/{}.json", second.me())).exists());
-    assert!(first.reap_dead_workers().await.unwrap().live.contains(second.me()));
-    assert!(first.unrecorded(ids).await.unwrap().is_empty());
+    assert!(folder.path().join(format!("workers/{}.json", second.worker_id())).exists());
+    assert!(first.reap_dead_workers().await.unwrap().live.contains(second.worker_id()));
+    assert!(first.live_without_record(ids).await.unwrap().is_empty());
 }

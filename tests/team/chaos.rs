@@ -10,7 +10,7 @@ use brigade::domain::dependencies;
 use brigade::domain::message::{Message, MessageType};
 use brigade::domain::name::{HUMAN, LEAD};
 use brigade::domain::replay::Replay;
-use brigade::domain::state::{Mode, SetDesired, StateUpdate};
+use brigade::domain::state::{DesiredStateChange, Mode, StateUpdate};
 use brigade::domain::task::{NewTask, TaskId, TaskResult, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, TranscriptEntry};
@@ -287,7 +287,7 @@ impl World {
     }
 
     async fn click(&self, mode: Mode) {
-        let desired = SetDesired { mode, by: HUMAN.to_owned(), note: String::new(), only_if: None };
+        let desired = DesiredStateChange { mode, by: HUMAN.to_owned(), note: String::new(), only_if: None };
         self.inner.state.update(StateUpdate { report: None, desired: Some(desired) }).await.unwrap();
         let _ = self.inner.changes.send(StoreChange::State);
     }
@@ -341,7 +341,7 @@ impl World {
                 assert!(obstacle.is_some(), "{name} could do {task:?}\n{}", self.harness.event_lines());
             }
         }
-        let waiting = self.inner.mailbox.waiting().await.unwrap();
+        let waiting = self.inner.mailbox.recipients_with_mail().await.unwrap();
         let unread: Vec<_> = waiting.iter().filter(|to| there.contains(to)).collect();
         assert!(unread.is_empty(), "mail waits for {unread:?}\n{}", self.harness.event_lines());
     }

@@ -155,7 +155,7 @@ async fn claim_unknown_to_its_teammate_is_reclaimed() {
     let team = harness.launch(start_continuous()).await;
     // As if its holder had ended between the board's answer and its first record of it.
     harness.create(vec![NewTask { requires: vec!["absent".into()], ..new_task("a") }]).await;
-    let worker = harness.stores.workers.me().to_owned();
+    let worker = harness.stores.workers.worker_id().to_owned();
     let ghost = Claimant { name: "alice".into(), capabilities: vec!["absent".into()], worker, lease: None };
     harness.stores.board.claim(TaskId(1), &ghost).await.unwrap();
     harness.wait_for_status(1, TaskStatus::Pending).await;

@@ -222,9 +222,9 @@ impl Mailbox for FaultyStore<dyn Mailbox> {
         self.0.fail().await?;
         self.1.peek(name).await
     }
-    async fn waiting(&self) -> StoreResult<Vec<String>> {
+    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
         self.0.fail().await?;
-        self.1.waiting().await
+        self.1.recipients_with_mail().await
     }
 }
 
@@ -244,9 +244,9 @@ impl Transcripts for FaultyStore<dyn Transcripts> {
 
 #[async_trait]
 impl Requests for FaultyStore<dyn Requests> {
-    async fn open(&self, request: Request) -> StoreResult<()> {
+    async fn record(&self, request: Request) -> StoreResult<()> {
         self.0.fail().await?;
-        self.1.open(request).await
+        self.1.record(request).await
     }
     async fn reserve(&self, id: &str, kind: RequestKind, by: &str, process: &str, now: UnixMs) -> StoreResult<Request> {
         self.0.fail().await?;
@@ -302,8 +302,8 @@ impl Roster for FaultyStore<dyn Roster> {
 
 #[async_trait]
 impl Workers for FaultyStore<dyn Workers> {
-    fn me(&self) -> &str {
-        self.1.me()
+    fn worker_id(&self) -> &str {
+        self.1.worker_id()
     }
     async fn report(&self, teammates: BTreeMap<String, WorkerTeammate>) -> StoreResult<()> {
         self.0.fail().await?;

@@ -16,7 +16,7 @@ use brigade::domain::name::{HUMAN, LEAD, Name};
 use brigade::domain::records::MemberStatus;
 use brigade::domain::replay::{Completeness, Replay};
 use brigade::domain::snapshot::{MemberSnapshot, TaskSnapshot};
-use brigade::domain::state::{Mode, SetDesired, SharedState, StateUpdate, TeammateReport};
+use brigade::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate, TeammateReport};
 use brigade::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use brigade::domain::time::UnixMs;
 use brigade::domain::transcript::{Block, Record, Role, TranscriptEntry, Usage};
@@ -441,12 +441,12 @@ impl TestTeam {
 
     /// Returns true if any inbox has mail.
     pub async fn has_mail(&self) -> bool {
-        !self.stores.mailbox.waiting().await.unwrap().is_empty()
+        !self.stores.mailbox.recipients_with_mail().await.unwrap().is_empty()
     }
 
     /// The person sets the desired state.
     pub async fn click(&self, mode: Mode) {
-        let desired = SetDesired { mode, by: HUMAN.to_owned(), note: String::new(), only_if: None };
+        let desired = DesiredStateChange { mode, by: HUMAN.to_owned(), note: String::new(), only_if: None };
         self.stores.state.update(StateUpdate { report: None, desired: Some(desired) }).await.unwrap();
         let _ = self.stores.changes.send(StoreChange::State);
     }

@@ -201,8 +201,8 @@ impl Mailbox for HangingMailbox {
     async fn peek(&self, name: &str) -> StoreResult<Vec<Delivery>> {
         self.inner.peek(name).await
     }
-    async fn waiting(&self) -> StoreResult<Vec<String>> {
-        self.inner.waiting().await
+    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
+        self.inner.recipients_with_mail().await
     }
 }
 
@@ -222,9 +222,13 @@ async fn stop_during_delivery_delivers_mail_once() {
         "the delivery hangs after the transcript"
     );
     team.command(TeamCommand::Abort).await;
-    let asked = tokio::time::Instant::now();
+    let requested_at = tokio::time::Instant::now();
     harness.ended(team).await;
-    assert!(asked.elapsed() < Duration::from_secs(5), "the hanging delivery was not ended: {:?}", asked.elapsed());
+    assert!(
+        requested_at.elapsed() < Duration::from_secs(5),
+        "the hanging delivery was not ended: {:?}",
+        requested_at.elapsed()
+    );
     hangs.store(false, Ordering::Relaxed);
     harness.restart();
     let team = harness.launch(start_continuous()).await;
@@ -288,8 +292,8 @@ impl Mailbox for UnreadableMailbox {
         unreadable(name)?;
         self.0.peek(name).await
     }
-    async fn waiting(&self) -> StoreResult<Vec<String>> {
-        self.0.waiting().await
+    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
+        self.0.recipients_with_mail().await
     }
 }
 

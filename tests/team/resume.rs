@@ -111,7 +111,7 @@ async fn plan_approval_wait_resumes_after_kill() {
         plan: "1. this 2. that".into(),
         ..Request::new("plan-1", RequestKind::PlanApproval, "alice", HUMAN, THEN)
     };
-    harness.stores.requests.open(plan).await.unwrap();
+    harness.stores.requests.record(plan).await.unwrap();
     // One more kill: that claim is newer than the plan.
     let dead = Claimant { name: "alice".into(), capabilities: vec![], worker: "dead too".into(), lease: None };
     let claims = vec![(TaskId(1), 1)];

@@ -145,7 +145,7 @@ async fn stop_finishes_turn_and_releases_claims() {
     let team = harness.launch(once()).await;
     harness.wait_until("both members work", |harness| harness.notes().len() == 2).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let (commands, asked) = (team.commands(), Instant::now());
+    let (commands, requested_at) = (team.commands(), Instant::now());
     commands.send(TeamCommand::Stop).await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(team.live().teammates()["alice"].phase, "stopping", "the status does not show the stop");
@@ -153,9 +153,9 @@ async fn stop_finishes_turn_and_releases_claims() {
     let outcome = harness.ended(team).await;
     assert_eq!(outcome.end, TeamEnd::Interrupted);
     assert!(
-        asked.elapsed() >= Duration::from_secs(14) && asked.elapsed() < Duration::from_secs(17),
+        requested_at.elapsed() >= Duration::from_secs(14) && requested_at.elapsed() < Duration::from_secs(17),
         "{:?}",
-        asked.elapsed()
+        requested_at.elapsed()
     );
     assert_eq!(harness.notes().iter().filter(|note| note.contains("ended")).count(), 2, "a turn was aborted");
     assert_eq!(harness.requests(), 2);
@@ -173,10 +173,10 @@ async fn stop_aborts_turn_after_time_limit() {
     harness.tasks(&["a"]).await;
     let team = harness.launch(once()).await;
     harness.wait_until("alice works", |harness| !harness.notes().is_empty()).await;
-    let asked = Instant::now();
+    let requested_at = Instant::now();
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
-    assert!(asked.elapsed() >= Duration::from_secs(60) && asked.elapsed() < Duration::from_secs(63));
+    assert!(requested_at.elapsed() >= Duration::from_secs(60) && requested_at.elapsed() < Duration::from_secs(63));
     assert_eq!((harness.task(1).await.status, harness.task(1).await.failures), (TaskStatus::Pending, 0));
 }
 
@@ -190,10 +190,10 @@ async fn stop_does_not_wait_for_rate_limit() {
     harness.tasks(&["a"]).await;
     let team = harness.launch(once()).await;
     harness.wait_until("asked", |harness| harness.requests() == 1).await;
-    let asked = Instant::now();
+    let requested_at = Instant::now();
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
-    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert!(requested_at.elapsed() < Duration::from_secs(1), "{:?}", requested_at.elapsed());
     assert_eq!((harness.task(1).await.status, harness.task(1).await.failures), (TaskStatus::Pending, 0));
 }
 
@@ -205,10 +205,10 @@ struct SlowModel {
 #[async_trait]
 impl ModelClient for SlowModel {
     async fn request(&self, _: ModelRequest, listener: &dyn Listener) -> Answer {
-        listener.alive();
+        listener.on_activity();
         if let Some(first) = self.first {
-            listener.wrote(first.len());
-            listener.text(first);
+            listener.on_bytes(first.len());
+            listener.on_text(first);
         }
         tokio::time::sleep(Duration::from_secs(20)).await;
         say("At last.")
@@ -226,10 +226,10 @@ async fn stop_finishes_only_started_answer() {
             .wait_until("asked", |harness| harness.count(|fact| matches!(fact, EventKind::TurnStarted { .. })) == 1)
             .await;
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         team.command(TeamCommand::Stop).await;
         harness.ended(team).await;
-        let took = asked.elapsed();
+        let took = requested_at.elapsed();
         assert!(took >= Duration::from_secs(least_s) && took < Duration::from_secs(most_s), "{first:?}: {took:?}");
         assert_eq!(harness.count(|fact| matches!(fact, EventKind::Said { .. })), said, "{first:?}");
         let task = harness.task(1).await;
@@ -307,12 +307,12 @@ async fn stop_now_aborts_tool_and_model_request() {
         let team = harness.launch(once()).await;
         harness.wait_until("asked", |harness| harness.requests() == 1).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         team.command(TeamCommand::Stop).await;
         team.command(TeamCommand::Abort).await;
         let outcome = harness.ended(team).await;
         assert_eq!(outcome.end, TeamEnd::Interrupted);
-        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        assert!(requested_at.elapsed() < Duration::from_secs(1), "{:?}", requested_at.elapsed());
         let task = harness.task(1).await;
         assert_eq!((task.status, task.failures, task.claim), (TaskStatus::Pending, 0, None));
         assert!(!harness.notes().iter().any(|note| note.contains("never")));
@@ -332,11 +332,11 @@ async fn stop_during_start_stops_team() {
         harness.diligent(&["alice", "bob"]);
         harness.tasks(&["a"]).await;
         let team = harness.launch(start_continuous()).await;
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         team.command(command).await;
         team.command(TeamCommand::Stop).await;
         assert_eq!(harness.ended(team).await.end, TeamEnd::Interrupted);
-        assert!(asked.elapsed() < Duration::from_secs(1));
+        assert!(requested_at.elapsed() < Duration::from_secs(1));
         assert_eq!(harness.shared().await.current, Mode::Pause);
         assert!(harness.task(1).await.claim.is_none());
         harness.check_invariants().await;

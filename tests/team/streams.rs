@@ -27,9 +27,9 @@ impl ModelClient for StreamingModel {
     async fn request(&self, request: ModelRequest, listener: &dyn Listener) -> Answer {
         for number in 0..self.pieces {
             tokio::time::sleep(self.apart).await;
-            listener.alive();
-            listener.wrote(2);
-            listener.text(&format!("{number} "));
+            listener.on_activity();
+            listener.on_bytes(2);
+            listener.on_text(&format!("{number} "));
         }
         let left = self.cuts.load(Ordering::Relaxed);
         if left > 0 {

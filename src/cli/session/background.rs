@@ -156,7 +156,8 @@ impl JobContext {
 
     /// Returns true if there may be mail for the person. No mail is read for that.
     fn has_mail(&self) -> bool {
-        let waiting = async { Ok(self.context.stores(OpenMode::ReadOnly).await?.mailbox.waiting().await?) };
+        let waiting =
+            async { Ok(self.context.stores(OpenMode::ReadOnly).await?.mailbox.recipients_with_mail().await?) };
         // The command that reads the mail reports the error.
         wait_for(waiting).map_or(true, |names: Vec<String>| names.iter().any(|name| name == HUMAN))
     }

@@ -126,7 +126,7 @@ async fn reclaim_from_dead_workers(context: &Context, board: &dyn Board) -> CliR
     let workers = context.workers()?;
     let mut live = workers.reap_dead_workers().await?.live;
     let unknown = held.iter().map(|(_, _, worker)| worker).filter(|worker| !live.contains(*worker)).cloned();
-    live.extend(workers.unrecorded(unknown.collect()).await?);
+    live.extend(workers.live_without_record(unknown.collect()).await?);
     held.retain(|(_, _, worker)| !live.contains(worker));
     if !held.is_empty() {
         let claims = held.into_iter().map(|(id, attempt, _)| (id, attempt)).collect();

@@ -60,7 +60,7 @@ fn said(context: &Context, import: &plan::Import) -> String {
         };
         lines.push_str(&format!("{}{retry}\n", line("updated", task).trim_end()));
     }
-    match import.known - import.updated.len() {
+    match import.existing - import.updated.len() {
         0 => lines,
         known => format!("{lines}{} already on the board\n", count(known, "task")),
     }

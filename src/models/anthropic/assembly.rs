@@ -167,15 +167,15 @@ impl MessageAssembler {
         set(&mut used.output_tokens, "output_tokens");
         set(&mut used.cache_read_tokens, "cache_read_input_tokens");
         set(&mut used.cache_write_tokens, "cache_creation_input_tokens");
-        listener.used(*used);
+        listener.on_usage(*used);
     }
 
     fn begin(&mut self, start: BlockStart, listener: &dyn Listener) {
         let BlockStart { index, content_block } = start;
         let block = PartialBlock { start: content_block, ..PartialBlock::default() };
-        listener.wrote(CONTENT_FIELDS.iter().map(|part| block.start_text(part).len()).sum());
+        listener.on_bytes(CONTENT_FIELDS.iter().map(|part| block.start_text(part).len()).sum());
         if block.kind() == "text" && !block.start_text("text").is_empty() {
-            listener.text(block.start_text("text"));
+            listener.on_text(block.start_text("text"));
         }
         self.blocks.insert(index, block);
     }
@@ -183,9 +183,9 @@ impl MessageAssembler {
     fn add(&mut self, delta: BlockDelta, listener: &dyn Listener) -> Result<(), ProtocolError> {
         let BlockDelta { index, delta } = delta;
         let block = self.block_mut(index)?;
-        listener.wrote(delta.bytes());
+        listener.on_bytes(delta.bytes());
         if let Some(text) = delta.text {
-            listener.text(&text);
+            listener.on_text(&text);
             block.text.push_str(&text);
         }
         block.thinking.push_str(delta.thinking.as_deref().unwrap_or(""));

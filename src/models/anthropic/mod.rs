@@ -144,13 +144,13 @@ impl Anthropic {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
                 if error.is_connect() {
-                    listener.declined();
+                    listener.on_declined();
                 }
                 return Err(temporary(http::no_answer_reason(error)));
             }
             Err(_) => return Err(transport_error(&TransportError::Silent(request.silence_timeout), None)),
         };
-        listener.alive();
+        listener.on_activity();
         let response = self.expect_stream(response, request, listener).await?;
         self.read(response, request, listener).await
     }
@@ -181,7 +181,7 @@ impl Anthropic {
         }
         let bytes = http::read_beginning(response, request.silence_timeout, ERROR_BYTES_MAX).await;
         let body = self.scrub(String::from_utf8_lossy(&bytes).into_owned());
-        listener.declined();
+        listener.on_declined();
         match errors::from_response(status, &headers, &body, SystemTime::now()) {
             ModelError::Final(_) if matches!(status, 401 | 403) => {
                 Err(ModelError::Final(errors::key_refused(status, &body, &self.key_variables)))
@@ -211,7 +211,7 @@ impl Anthropic {
                 let text = "ended its answer too early".to_owned();
                 return Err(temporary(errors::with_request_id(text, request_id)));
             };
-            listener.alive();
+            listener.on_activity();
             bytes += piece.as_ref().len();
             if bytes > bytes_max {
                 return Err(ModelError::Final(format!("sent an answer of more than {bytes_max} bytes")));
@@ -244,7 +244,7 @@ struct MaskingListener<'a> {
 impl MaskingListener<'_> {
     fn pass(&self, text: &str) {
         if !text.is_empty() {
-            self.listener.text(text);
+            self.listener.on_text(text);
         }
     }
 
@@ -260,23 +260,23 @@ impl MaskingListener<'_> {
 }
 
 impl Listener for MaskingListener<'_> {
-    fn alive(&self) {
-        self.listener.alive();
+    fn on_activity(&self) {
+        self.listener.on_activity();
     }
 
-    fn wrote(&self, bytes: usize) {
-        self.listener.wrote(bytes);
+    fn on_bytes(&self, bytes: usize) {
+        self.listener.on_bytes(bytes);
     }
 
-    fn used(&self, usage: Usage) {
-        self.listener.used(usage);
+    fn on_usage(&self, usage: Usage) {
+        self.listener.on_usage(usage);
     }
 
-    fn declined(&self) {
-        self.listener.declined();
+    fn on_declined(&self) {
+        self.listener.on_declined();
     }
 
-    fn text(&self, delta: &str) {
+    fn on_text(&self, delta: &str) {
         let text = self.pieces().take(self.secrets, delta);
         self.pass(&text);
     }

@@ -22,19 +22,19 @@ struct RecordingListener {
 }
 
 impl Listener for RecordingListener {
-    fn alive(&self) {
+    fn on_activity(&self) {
         self.signs.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn text(&self, delta: &str) {
+    fn on_text(&self, delta: &str) {
         self.texts.lock().unwrap().push(delta.to_owned());
     }
 
-    fn wrote(&self, bytes: usize) {
+    fn on_bytes(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    fn used(&self, _usage: Usage) {}
+    fn on_usage(&self, _usage: Usage) {}
 }
 
 /// The answer of a stream in pieces of these sizes, and the streamed text.

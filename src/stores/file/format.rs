@@ -22,9 +22,9 @@ const FORMAT_BYTES_MAX: u64 = 1024;
 /// [`StoreError::NewerFormat`]; [`StoreError::Io`] also if the file does not contain a number.
 pub fn check_format(files: &dyn FileSystem, team_folder: &Path) -> StoreResult<()> {
     match read_format(files, team_folder)? {
-        Some(found) if found > FORMAT => {
+        Some(version) if version > FORMAT => {
             let path = team_folder.join(FORMAT_FILE).display().to_string();
-            Err(StoreError::NewerFormat { path, found, known: FORMAT })
+            Err(StoreError::NewerFormat { path, version, version_max: FORMAT })
         }
         _ => Ok(()),
     }
@@ -72,7 +72,7 @@ mod tests {
         check_format(&files, path).unwrap();
         std::fs::write(path.join(FORMAT_FILE), "2\n").unwrap();
         let error = check_format(&files, path).unwrap_err();
-        assert!(matches!(error, StoreError::NewerFormat { found: 2, known: 1, .. }), "{error}");
+        assert!(matches!(error, StoreError::NewerFormat { version: 2, version_max: 1, .. }), "{error}");
         std::fs::write(path.join(FORMAT_FILE), "new").unwrap();
         assert!(matches!(check_format(&files, path), Err(StoreError::Io { .. })));
     }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::sync::broadcast::{Receiver, Sender, error::RecvError};
 use tokio::time::Instant;
 
-use crate::domain::state::{SetDesired, SharedState, StateReport, StateUpdate};
+use crate::domain::state::{DesiredStateChange, SharedState, StateReport, StateUpdate};
 use crate::ports::{Clock, StateStore, StoreChange, StoreResult};
 use crate::stores::fs::FileStamp;
 
@@ -223,7 +223,7 @@ impl Inner {
         &self,
         base: CurrentContent<'_>,
         report: Option<&StateReport>,
-        desired: Option<&SetDesired>,
+        desired: Option<&DesiredStateChange>,
     ) -> Option<SharedState> {
         let now = self.clock.now();
         let found = match base {
@@ -245,7 +245,7 @@ impl Inner {
     }
 
     /// Merges the report and `desired` into the file. A report that is not due is merged only with `at_once`.
-    async fn write(self: &Arc<Self>, desired: Option<SetDesired>, at_once: bool) -> StoreResult<SharedState> {
+    async fn write(self: &Arc<Self>, desired: Option<DesiredStateChange>, at_once: bool) -> StoreResult<SharedState> {
         // Only a person's change has its own time. The end of a mode yields to any click, even an earlier one.
         let own_change_ns = match &desired {
             Some(desired) if desired.only_if.is_none() => Some(i128::from(self.clock.now().0) * 1_000_000),
@@ -279,7 +279,7 @@ impl Inner {
     fn merge_fn(
         self: &Arc<Self>,
         draft: &StateDraft,
-        desired: Option<SetDesired>,
+        desired: Option<DesiredStateChange>,
     ) -> impl FnMut(CurrentContent<'_>) -> Option<String> + Send + use<> {
         let inner = Arc::clone(self);
         let (version, report) = (draft.version, draft.report.clone());

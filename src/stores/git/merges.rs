@@ -37,7 +37,7 @@ impl RepositoryInner {
         }
         let base = self.merge_base(&onto, tip)?;
         if base == tip {
-            return Ok(MergeOutcome::Nothing(onto));
+            return Ok(MergeOutcome::UpToDate(onto));
         }
         let output = self.main.git(["merge-tree", "--write-tree", "--name-only", "-z", &onto, tip]).run()?;
         // The tree, the files with conflicts, an empty field, and then messages.
@@ -72,7 +72,7 @@ impl RepositoryInner {
         let equals_branch = base == merge.onto && tree == work;
         Ok(match self.refusal(worktree, &merge.onto, [&base, tip, &tree], equals_branch)? {
             Some(refusal) => MergeOutcome::Refused(refusal),
-            None => MergeOutcome::Made(merge),
+            None => MergeOutcome::Created(merge),
         })
     }
 

@@ -385,7 +385,7 @@ impl Repository for GitRepository {
         self.blocking(move |inner| inner.publish(&merge, &assignment)).await
     }
 
-    async fn clear(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError> {
+    async fn clean_up(&self, worktree: &Worktree, assignment: &Assignment) -> Result<Option<String>, RepositoryError> {
         let (worktree, assignment) = (worktree.clone(), assignment.clone());
         self.blocking(move |inner| inner.clear(&worktree, &assignment)).await
     }

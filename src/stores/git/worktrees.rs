@@ -14,7 +14,7 @@ use super::removal::{remove_file, remove_folder};
 use super::{RepositoryInner, bounded_read};
 use crate::domain::records::WorktreeState;
 use crate::domain::worktree_name::WorktreeName;
-use crate::ports::{Assignment, RepositoryError, Worktree, WorktreeOutcome};
+use crate::ports::{Assignment, LeftoverWork, RepositoryError, Worktree, WorktreeOutcome};
 use crate::stores::file::worktree::{WorktreeError, WorktreeStore};
 
 /// Names that are tried for a task's worktree. Something else may use the first ones.
@@ -61,7 +61,7 @@ impl RepositoryInner {
             name,
             branch: worktree_name.branch(),
             into: self.into.clone(),
-            left: None,
+            leftover_work: None,
             warnings: Vec::new(),
         }
     }
@@ -205,10 +205,10 @@ impl RepositoryInner {
 
     /// Counts what an earlier attempt left. A worktree without any moves to the target branch's current commit.
     fn continue_branch(&self, at: &RepoPath, worktree: &mut Worktree, target: &str) -> Result<(), RepositoryError> {
-        worktree.left = self.count_leftovers(at, target)?;
+        worktree.leftover_work = self.count_leftovers(at, target)?;
         // A branch that a teammate checked out there must not move.
         let is_on_own_branch = super::checked_out_branch(at)?.as_ref() == Some(&worktree.branch);
-        if worktree.left.is_none() && is_on_own_branch {
+        if worktree.leftover_work.is_none() && is_on_own_branch {
             let marker = worktree.root.join(UPDATING_FILE);
             fs::write(&marker, target).map_err(|error| failed("write", &marker, &error))?;
             at.git(["-c", "core.logAllRefUpdates=false", "merge", "--quiet", "--ff-only", target]).ok()?;
@@ -301,7 +301,7 @@ impl RepositoryInner {
         let output = at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?;
         let is_change = |entry: &[u8]| !entry.starts_with(b" D ") && !entry.starts_with(b"D  ");
         Ok(output.fields().any(is_change)
-            || self.count_leftovers(at, &self.target_ref())?.is_some_and(|(commits, _)| commits > 0))
+            || self.count_leftovers(at, &self.target_ref())?.is_some_and(|work| work.commits > 0))
     }
 
     /// The paths of the worktree in `root`. They come from git's own list, not from the `.git` file there, which any command may change.
@@ -432,13 +432,13 @@ impl RepositoryInner {
     }
 
     /// Counts an earlier attempt's unmerged commits and uncommitted files. `None` if there are none.
-    fn count_leftovers(&self, at: &RepoPath, target: &str) -> Result<Option<(usize, usize)>, RepositoryError> {
+    fn count_leftovers(&self, at: &RepoPath, target: &str) -> Result<Option<LeftoverWork>, RepositoryError> {
         clear_skip_worktree(at)?;
-        let uncommitted =
+        let files =
             at.git(["status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=all"]).ok()?.fields().count();
         let commits = at.git(["rev-list", "--count", "HEAD", &format!("^{target}")]).ok()?.line();
         let commits: usize = commits.parse().unwrap_or(0);
-        Ok((commits > 0 || uncommitted > 0).then_some((commits, uncommitted)))
+        Ok(if commits > 0 || files > 0 { Some(LeftoverWork { commits, files }) } else { None })
     }
 
     /// The commit and the summary of a task's merge that the board does not record yet.

@@ -47,9 +47,10 @@ impl State {
         let known = || [LEAD, HUMAN].into_iter().chain(self.open.iter().map(Name::as_str));
         match known().find(|known| known.eq_ignore_ascii_case(name)) {
             Some(known) => Ok(known.to_owned()),
-            None => {
-                Err(StoreError::UnknownRecipient { name: name.to_owned(), known: known().map(str::to_owned).collect() })
-            }
+            None => Err(StoreError::UnknownRecipient {
+                name: name.to_owned(),
+                recipients: known().map(str::to_owned).collect(),
+            }),
         }
     }
 }
@@ -109,7 +110,7 @@ impl Mailbox for MemoryMailbox {
         self.take(name, &HashSet::new()).await
     }
 
-    async fn waiting(&self) -> StoreResult<Vec<String>> {
+    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
         let state = self.state();
         Ok(state.inboxes.iter().filter(|(_, inbox)| !inbox.is_empty()).map(|(name, _)| name.clone()).collect())
     }

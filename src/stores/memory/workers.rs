@@ -20,7 +20,7 @@ impl Default for MemoryWorkers {
 
 #[async_trait]
 impl Workers for MemoryWorkers {
-    fn me(&self) -> &str {
+    fn worker_id(&self) -> &str {
         &self.me
     }
 

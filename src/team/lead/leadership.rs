@@ -14,7 +14,7 @@ use crate::team::teammate::TeammateCommand;
 const NAMED_MAX: usize = 5;
 
 /// A task that vanished from the board.
-pub(super) struct Vanished {
+pub(super) struct VanishedTask {
     subject: String,
     is_reported: bool,
 }
@@ -32,71 +32,71 @@ impl Lead {
                 }
             }
             Ok(LeaderStatus::Lost { team, pid }) => {
-                let trouble = format!("Another team, {team} (pid {pid}), leads this workspace now.");
-                self.resign(trouble, TeammateCommand::Stop, self.spec.limits.stop_timeout);
+                let reason = format!("Another team, {team} (pid {pid}), leads this workspace now.");
+                self.resign(reason, TeammateCommand::Stop, self.spec.limits.stop_timeout);
             }
             Ok(LeaderStatus::NoWorkspace) => {
                 let folder = self.shared.workspace.display();
-                let trouble = format!("The workspace {folder} is gone: it was removed or moved away.");
-                self.resign(trouble, TeammateCommand::Abort, Duration::ZERO);
+                let reason = format!("The workspace {folder} is gone: it was removed or moved away.");
+                self.resign(reason, TeammateCommand::Abort, Duration::ZERO);
             }
             Err(error) => tracing::warn!("cannot check the lead's lock: {error}"),
         }
     }
 
-    fn resign(&mut self, trouble: String, control: TeammateCommand, within: Duration) {
+    fn resign(&mut self, reason: String, command: TeammateCommand, within: Duration) {
         if self.state.has_resigned {
             return;
         }
         self.state.has_resigned = true;
-        self.shared.events.warn("workspace", trouble.as_str());
-        self.session.error = Some(trouble);
-        self.stop(control, within, TeamEnd::LeadershipLost);
+        self.shared.events.warn("workspace", reason.as_str());
+        self.session.error = Some(reason);
+        self.stop(command, within, TeamEnd::LeadershipLost);
     }
 
-    /// Records which tasks vanished since the view before, apart from those deleted on request.
-    pub(super) async fn note_vanished(&mut self, before: &BoardView) {
+    /// Records the tasks that vanished since the view before, apart from those deleted on request.
+    pub(super) async fn record_vanished(&mut self, before: &BoardView) {
         if before.tasks.keys().eq(self.view.tasks.keys()) {
             return;
         }
         let view = &self.view;
         self.state.vanished.retain(|id, _| !view.tasks.contains_key(id));
-        let is_gone = |id: &TaskId| !view.tasks.contains_key(id) && !view.is_invalid(*id);
-        let gone: Vec<TaskId> = before.tasks.keys().copied().filter(is_gone).collect();
-        if gone.is_empty() {
+        let is_missing = |id: &TaskId| !view.tasks.contains_key(id) && !view.is_invalid(*id);
+        let missing: Vec<TaskId> = before.tasks.keys().copied().filter(is_missing).collect();
+        if missing.is_empty() {
             return;
         }
         // A board that cannot tell has lost its record of deletions with the rest.
-        let deleted = self.shared.stores.board.deleted(&gone).await.unwrap_or_default();
-        for id in gone.into_iter().filter(|id| !deleted.contains(id)) {
+        let deleted = self.shared.stores.board.deleted(&missing).await.unwrap_or_default();
+        for id in missing.into_iter().filter(|id| !deleted.contains(id)) {
             let subject = before.tasks[&id].subject.clone();
-            self.state.vanished.insert(id, Vanished { subject, is_reported: false });
+            self.state.vanished.insert(id, VanishedTask { subject, is_reported: false });
         }
     }
 
-    /// Names each vanished task once. A program that replaces a file has had time to do so.
+    /// Reports each vanished task once, at the next poll. Until then a program that replaces its file has time to do so.
     pub(super) fn report_vanished(&mut self) {
         if self.state.vanished.values().all(|vanished| vanished.is_reported) {
             return;
         }
         self.state.vanished.values_mut().for_each(|vanished| vanished.is_reported = true);
-        if let Some(text) = self.vanished() {
+        if let Some(text) = self.vanished_text() {
             self.shared.events.warn("board", text);
         }
     }
 
     /// Returns a sentence that names the vanished tasks.
-    pub(in crate::team) fn vanished(&self) -> Option<String> {
+    pub(in crate::team) fn vanished_text(&self) -> Option<String> {
         let vanished = &self.state.vanished;
         if vanished.is_empty() {
             return None;
         }
-        let named: Vec<String> =
+        let names: Vec<String> =
             vanished.iter().take(NAMED_MAX).map(|(id, task)| format!("{id} ({})", task.subject)).collect();
         let more = match vanished.len().saturating_sub(NAMED_MAX) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        Some(format!("Missing from the board, but not deleted: {}{more}.", named.join(", ")))
+        Some(format!("Missing from the board, but not deleted: {}{more}.", names.join(", ")))
     }
 }

@@ -4,49 +4,50 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Lead, Stopping};
+use super::{Lead, StopInProgress};
 use crate::domain::event::EventKind;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::task::TaskStatus;
 use crate::ports::ReclaimRequest;
 use crate::team::handle::{Reply, TeamCommand, TeamEnd};
 use crate::team::spec::{MEMBERS_MAX, MemberSpec};
-use crate::team::supervisor::{MemberExit, RunningMember};
+use crate::team::supervisor::{ExitReason, MemberExit, RunningMember};
 use crate::team::teammate::TeammateCommand;
 
 /// Time for a member to end after an abort command; its task is aborted then.
 const ABORT_GRACE: Duration = Duration::from_secs(2);
 
-/// The reason in an event for a requested stop.
+/// The reason of a requested stop in its event.
 const NO_REASON: &str = "";
 
 impl Lead {
-    pub(super) async fn member_ended(&mut self, ended: MemberExit) {
-        let Some(member) = self.members.by_name.get(&ended.name) else { return };
+    /// Reports the end of a member. Restarts it after a failure, within a limit.
+    pub(super) async fn handle_exit(&mut self, exit: MemberExit) {
+        let Some(member) = self.members.by_name.get(&exit.name) else { return };
         let (spec, respawns, is_stopping) = (member.spec.clone(), member.respawns, member.is_stopping);
-        let name = ended.name.to_string();
-        let Some(reason) = ended.reason else {
+        let name = exit.name.to_string();
+        let ExitReason::Failed(reason) = exit.reason else {
             let reason = if self.shared.budget.spent().is_some() { "the budget is spent" } else { NO_REASON };
             self.report_stopped(name, reason.to_owned(), false);
             return;
         };
-        self.reclaim_from(&ended.name, &reason, !ended.by_harness).await;
+        self.reclaim_from(&exit.name, &reason, !exit.is_harness_failure).await;
         if is_stopping || self.state.stopping.is_some() {
-            if let Some(member) = self.members.by_name.get_mut(&ended.name) {
-                member.exit_reason = Some(String::new());
+            if let Some(member) = self.members.by_name.get_mut(&exit.name) {
+                member.exit = Some(ExitReason::Requested);
             }
             self.report_stopped(name, NO_REASON.to_owned(), false);
             return;
         }
         if respawns >= self.spec.limits.respawns_max {
             let reason = format!("{reason}; restarted {respawns} times, which is the limit");
-            if let Some(member) = self.members.by_name.get_mut(&ended.name) {
-                member.exit_reason = Some(reason.clone());
+            if let Some(member) = self.members.by_name.get_mut(&exit.name) {
+                member.exit = Some(ExitReason::Failed(reason.clone()));
             }
             self.report_stopped(name, reason, true);
             return;
         }
-        self.shared.events.fact(EventKind::TeammateRespawned {
+        self.shared.events.record(EventKind::TeammateRespawned {
             teammate: name.clone(),
             reason,
             respawns: respawns + 1,
@@ -59,25 +60,26 @@ impl Lead {
     }
 
     fn report_stopped(&self, teammate: String, reason: String, is_dead: bool) {
-        self.shared.events.fact(EventKind::TeammateStopped { teammate, reason, is_dead });
+        self.shared.events.record(EventKind::TeammateStopped { teammate, reason, is_dead });
     }
 
-    /// Reclaims everything that a stopped member holds on the board. `counts` says if this is a failed attempt.
+    /// Reclaims everything that a stopped member holds on the board. `counts` is true if this is a failed attempt.
     async fn reclaim_from(&mut self, name: &Name, reason: &str, counts: bool) {
-        let me = self.shared.stores.workers.me().to_owned();
+        let worker = self.shared.stores.workers.worker_id().to_owned();
         match self.shared.stores.board.view().await {
             Ok(view) => {
                 let before = std::mem::replace(&mut self.view, view);
-                self.note_vanished(&before).await;
+                self.record_vanished(&before).await;
             }
             Err(error) => return self.shared.events.warn("board", error.to_string()),
         }
-        let is_held = |task: &&std::sync::Arc<crate::domain::task::Task>| {
+        let is_claimed_by_member = |task: &&std::sync::Arc<crate::domain::task::Task>| {
             task.status == TaskStatus::InProgress
-                && task.claim.as_ref().is_some_and(|claim| claim.worker == me)
+                && task.claim.as_ref().is_some_and(|claim| claim.worker == worker)
                 && task.owner.as_deref().is_some_and(|owner| name.is_same(owner))
         };
-        let claims: Vec<_> = self.view.tasks.values().filter(is_held).map(|task| (task.id, task.attempt)).collect();
+        let claims: Vec<_> =
+            self.view.tasks.values().filter(is_claimed_by_member).map(|task| (task.id, task.attempt)).collect();
         if !claims.is_empty() {
             let reason = format!("{name} has stopped: {reason}");
             self.reclaim(ReclaimRequest { claims, counts, reason, ..ReclaimRequest::default() }).await;
@@ -117,19 +119,19 @@ impl Lead {
         if self.state.stopping.is_some() {
             return Err("the team is stopping".to_owned());
         }
-        let keeps_none = "uses the `runbook` provider and keeps no context, so there is nothing to compact";
+        let no_context = "uses the `runbook` provider and keeps no context, so there is nothing to compact";
         let Some(member) = self.members.by_name.values().find(|member| member.spec.name.is_same(name)) else {
             if LEAD.eq_ignore_ascii_case(name) {
-                return Err(format!("the lead {keeps_none}"));
+                return Err(format!("the lead {no_context}"));
             }
             let names: Vec<&str> = self.members.by_name.keys().map(AsRef::as_ref).collect();
             return Err(format!("there is no member `{name}`; members: {}", names.join(", ")));
         };
-        if member.exit_reason.is_some() {
+        if member.exit.is_some() {
             return Err(format!("{} has stopped", member.spec.name));
         }
         if !member.is_llm {
-            return Err(format!("{} {keeps_none}", member.spec.name));
+            return Err(format!("{} {no_context}", member.spec.name));
         }
         member.send(TeammateCommand::Compact(reply));
         Ok(())
@@ -148,7 +150,7 @@ impl Lead {
         if name.is_reserved() {
             return Err(format!("the name `{name}` is reserved"));
         }
-        if let Some(other) = self.members.by_name.keys().find(|known| **known != name && known.is_same(name.as_str())) {
+        if let Some(other) = self.members.by_name.keys().find(|other| **other != name && other.is_same(name.as_str())) {
             return Err(format!("`{name}` and `{other}` differ only in case"));
         }
         if self.members.by_name.len() >= MEMBERS_MAX {
@@ -164,10 +166,10 @@ impl Lead {
     /// Stops the team within this time. A second request can only shorten the time, and does not change the reason for the end.
     pub(super) fn stop(&mut self, command: TeammateCommand, within: Duration, end: TeamEnd) {
         let until = Instant::now() + within;
-        let stopping = self
-            .state
-            .stopping
-            .map_or(Stopping { end, until }, |before| Stopping { until: before.until.min(until), ..before });
+        let stopping = self.state.stopping.map_or(StopInProgress { end, until }, |before| StopInProgress {
+            until: before.until.min(until),
+            ..before
+        });
         self.state.stopping = Some(stopping);
         self.permissions.teammates.send_replace(Default::default());
         self.permissions.lead.send_replace(Default::default());
@@ -181,7 +183,7 @@ impl Lead {
         if Instant::now() < stopping.until {
             return;
         }
-        for member in self.members.by_name.values().filter(|member| member.exit_reason.is_none()) {
+        for member in self.members.by_name.values().filter(|member| member.exit.is_none()) {
             if late >= ABORT_GRACE { RunningMember::abort(member) } else { member.send(TeammateCommand::Abort) }
         }
     }

@@ -27,11 +27,11 @@ use super::teammate::Permissions;
 use crate::domain::approval::Request;
 use crate::domain::name::{LEAD, Name};
 use crate::domain::session::{self, NextStep, SessionInputs, SessionStage};
-use crate::domain::state::{Mode, SetDesired, StateReport};
+use crate::domain::state::{DesiredStateChange, Mode, StateReport};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 use crate::ports::{BoardView, StoreChange};
-use leadership::Vanished;
+use leadership::VanishedTask;
 
 /// The time between checks of members and waits while the team works.
 const TICK: Duration = Duration::from_secs(1);
@@ -41,32 +41,32 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 const HEARTBEAT_INTERVAL_IDLE: Duration = Duration::from_secs(10);
 
 enum LeadEvent {
-    Changed(StoreChange),
-    Reported,
+    StoreChanged(StoreChange),
+    MemberReported,
     Tick,
-    Ended(MemberExit),
-    Commanded(TeamCommand),
+    MemberExited(MemberExit),
+    Command(TeamCommand),
 }
 
 /// A stop of the team in progress.
 #[derive(Debug, Clone, Copy)]
-struct Stopping {
+struct StopInProgress {
     /// The result of the run.
     end: TeamEnd,
     /// The time at which running turns are aborted.
     until: Instant,
 }
 
-/// Changes since the last poll, collected from hints.
+/// PendingChanges since the last poll, collected from hints.
 #[derive(Debug, Default)]
-struct Changes {
+struct PendingChanges {
     everything: bool,
     board: bool,
     state: bool,
     mail: BTreeSet<String>,
 }
 
-impl Changes {
+impl PendingChanges {
     fn add(&mut self, change: StoreChange) {
         match change {
             StoreChange::Board => self.board = true,
@@ -107,37 +107,50 @@ pub struct PermissionSenders {
 
 /// The lead's memory between events.
 struct LeadState {
-    stopping: Option<Stopping>,
+    stopping: Option<StopInProgress>,
     unknown_desired: Option<String>,
     /// The reason why the state file cannot be read.
-    state_trouble: Option<String>,
+    state_file_error: Option<String>,
     /// The end of a mode that is not written yet.
-    unwritten_end: Option<SetDesired>,
+    unwritten_mode_end: Option<DesiredStateChange>,
     last_report: Option<StateReport>,
     last_poll: Instant,
     last_tick: Instant,
     last_heartbeat: Instant,
     polls: usize,
-    /// Recipients of waiting mail, and whether it would start a turn.
-    mail_waiting: Vec<(String, bool)>,
+    waiting_mail: Vec<WaitingMail>,
     /// Recipients whose mail cannot be read.
-    mail_unreadable: Vec<String>,
+    unreadable_mail: Vec<String>,
     /// The plans and reviews that wait for an answer.
     approvals: Vec<Request>,
-    /// Members that were told of their mail since the last poll.
-    mail_announced: HashSet<Name>,
-    /// Claims of this worker that no member holds, with the time of the first sighting.
+    /// Members that were woken for their mail since the last poll.
+    woken_for_mail: HashSet<Name>,
+    /// Claims of this worker that no member holds, with the time at which they were first found.
     unheld_claims: HashMap<(TaskId, u32), Instant>,
     /// The ends of leases of claims by command, on a clock that does not jump. Key: task, attempt, end on the wall clock.
     leases: BTreeMap<(TaskId, u32, UnixMs), Instant>,
     /// The generation of the supervisor's status that the roster has.
-    roster_round: u64,
-    /// The tasks that the session waits for while no member works, since when, and whether that was reported.
-    waits_for: Option<(Vec<TaskId>, Instant, bool)>,
+    roster_generation: u64,
+    /// The current wait of the session for tasks, while no member works.
+    session_wait: Option<SessionWait>,
     /// Tasks that vanished without being deleted.
-    vanished: BTreeMap<TaskId, Vanished>,
-    /// The lead stops because it cannot continue.
+    vanished: BTreeMap<TaskId, VanishedTask>,
+    /// True if the lead stops because it cannot continue.
     has_resigned: bool,
+}
+
+/// The waiting mail of one recipient.
+struct WaitingMail {
+    to: String,
+    /// True if it would start a turn.
+    starts_turn: bool,
+}
+
+/// A wait of the session for tasks that no member works on.
+struct SessionWait {
+    tasks: Vec<TaskId>,
+    since: Instant,
+    is_reported: bool,
 }
 
 /// The parts of a lead.
@@ -187,21 +200,21 @@ impl Lead {
         let state = LeadState {
             stopping: None,
             unknown_desired: None,
-            state_trouble: None,
-            unwritten_end: None,
+            state_file_error: None,
+            unwritten_mode_end: None,
             last_report: None,
             last_poll: now,
             last_tick: now,
             last_heartbeat: now,
             polls: 0,
-            mail_waiting: Vec::new(),
-            mail_unreadable: Vec::new(),
+            waiting_mail: Vec::new(),
+            unreadable_mail: Vec::new(),
             approvals: Vec::new(),
-            mail_announced: HashSet::new(),
+            woken_for_mail: HashSet::new(),
             unheld_claims: HashMap::new(),
             leases: BTreeMap::new(),
-            roster_round: 0,
-            waits_for: None,
+            roster_generation: 0,
+            session_wait: None,
             vanished: BTreeMap::new(),
             has_resigned: false,
         };
@@ -237,12 +250,12 @@ impl Lead {
             let tick = self.next_tick();
             let event = tokio::select! {
                 biased;
-                Some(command) = self.commands.recv() => LeadEvent::Commanded(command),
-                ended = self.members.next_exit() => LeadEvent::Ended(ended),
-                change = changes.recv() => LeadEvent::Changed(change_or_everything(change)),
-                () = self.reported.notified() => LeadEvent::Reported,
+                Some(command) = self.commands.recv() => LeadEvent::Command(command),
+                exit = self.members.next_exit() => LeadEvent::MemberExited(exit),
+                change = changes.recv() => LeadEvent::StoreChanged(change_or_everything(change)),
+                () = self.reported.notified() => LeadEvent::MemberReported,
                 () = tokio::time::sleep_until(tick) => LeadEvent::Tick,
-                () = tokio::time::sleep(due), if due < TICK => LeadEvent::Reported,
+                () = tokio::time::sleep(due), if due < TICK => LeadEvent::MemberReported,
             };
             self.handle(event, &mut changes).await;
         }
@@ -261,15 +274,15 @@ impl Lead {
 
     /// Processes an event and all hints that wait. However many there are, each store is polled once.
     async fn handle(&mut self, event: LeadEvent, hints: &mut broadcast::Receiver<StoreChange>) {
-        let mut changes = Changes::default();
+        let mut changes = PendingChanges::default();
         match event {
-            LeadEvent::Changed(change) => changes.add(change),
+            LeadEvent::StoreChanged(change) => changes.add(change),
             // A member that went idle has read its mail.
-            LeadEvent::Reported if !self.state.mail_waiting.is_empty() => self.poll_mail().await,
-            LeadEvent::Reported => {}
+            LeadEvent::MemberReported if !self.state.waiting_mail.is_empty() => self.poll_mail().await,
+            LeadEvent::MemberReported => {}
             LeadEvent::Tick => self.tick().await,
-            LeadEvent::Ended(ended) => self.member_ended(ended).await,
-            LeadEvent::Commanded(command) => self.handle_command(command).await,
+            LeadEvent::MemberExited(exit) => self.handle_exit(exit).await,
+            LeadEvent::Command(command) => self.handle_command(command).await,
         }
         loop {
             match hints.try_recv() {
@@ -283,8 +296,8 @@ impl Lead {
 
     /// Returns true if nothing but the next poll depends on time.
     fn is_idle(&self) -> bool {
-        let is_between = matches!(self.session.stage, SessionStage::NoSession) && self.state.stopping.is_none();
-        is_between && !self.members.teammates().chain(self.members.lead()).any(RunningMember::is_working)
+        let is_between_sessions = self.session.stage == SessionStage::NoSession && self.state.stopping.is_none();
+        is_between_sessions && !self.members.teammates().chain(self.members.lead()).any(RunningMember::is_busy)
     }
 
     fn next_tick(&self) -> Instant {
@@ -374,7 +387,7 @@ impl Lead {
             has_claimable_task: self
                 .ready
                 .has_any_task_for(usable().map(|member| (member.spec.name.as_str(), member.capabilities.as_slice()))),
-            has_task_in_progress: self.members.teammates().any(RunningMember::is_working) || self.ready.has_claims(),
+            has_task_in_progress: self.members.teammates().any(RunningMember::is_busy) || self.ready.has_claims(),
             has_mail: self.has_mail(),
             has_lead_mail: lead.is_some_and(|lead| self.has_mail_to_answer(lead)),
             has_unplanned_goal: lead.is_some() && self.session.has_unplanned_goal(),
@@ -390,7 +403,7 @@ impl Lead {
 
     /// Returns the members whose mail could not be read at the last poll.
     pub(super) fn unreadable_mail(&self) -> impl Iterator<Item = &str> {
-        self.state.mail_unreadable.iter().map(String::as_str)
+        self.state.unreadable_mail.iter().map(String::as_str)
     }
 
     /// Returns the ids of the plans and reviews that wait for an answer.
@@ -421,8 +434,8 @@ impl Lead {
 
     /// Returns true if this member has mail to act on, or an unanswered message.
     fn has_mail_to_answer(&self, member: &RunningMember) -> bool {
-        let is_for = |(to, starts_turn): &(String, bool)| *starts_turn && member.spec.name.is_same(to);
-        member.status.borrow().has_unanswered || self.state.mail_waiting.iter().any(is_for)
+        let starts_its_turn = |mail: &WaitingMail| mail.starts_turn && member.spec.name.is_same(&mail.to);
+        member.status.borrow().has_unanswered || self.state.waiting_mail.iter().any(starts_its_turn)
     }
 
     /// Wakes one fit idle member for each claimable task, and idle members with mail. No member is woken twice.
@@ -442,7 +455,7 @@ impl Lead {
         let idle: Vec<(&str, &[String])> =
             ready.iter().map(|member| (member.spec.name.as_str(), member.capabilities.as_slice())).collect();
         let woken = self.ready.members_to_wake(self.shared.clock.now(), &idle);
-        let names: Vec<Name> = woken.into_iter().map(|place| ready[place].spec.name.clone()).collect();
+        let names: Vec<Name> = woken.into_iter().map(|index| ready[index].spec.name.clone()).collect();
         for name in names {
             if let Some(member) = self.members.by_name.get_mut(&name) {
                 member.wake();
@@ -456,14 +469,14 @@ impl Lead {
         for member in self.members.by_name.values().filter(|member| member.is_idle() || member.waits_for_answer()) {
             let name = &member.spec.name;
             let permissions = if name.as_str() == LEAD { lead } else { teammates };
-            let has_own_mail = self.state.mail_waiting.iter().any(|(to, _)| name.is_same(to));
+            let has_own_mail = self.state.waiting_mail.iter().any(|mail| name.is_same(&mail.to));
             let is_answer_due = permissions.read_mail && member.is_ready() && member.status.borrow().has_unanswered;
-            if (has_own_mail || is_answer_due) && !self.state.mail_announced.contains(name) {
+            if (has_own_mail || is_answer_due) && !self.state.woken_for_mail.contains(name) {
                 member.send(super::teammate::TeammateCommand::Poll);
                 woken.push(name.clone());
             }
         }
-        self.state.mail_announced.extend(woken);
+        self.state.woken_for_mail.extend(woken);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Changes, Lead};
+use super::{Lead, PendingChanges, WaitingMail};
 use crate::domain::approval::{Request, RequestKind};
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::event::EventKind;
@@ -13,7 +13,7 @@ use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, LEAD, Name, SYSTEM};
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
-use crate::ports::ReclaimRequest;
+use crate::ports::{QuarantinedTranscript, ReclaimRequest};
 use crate::team::supervisor::RunningMember;
 use crate::team::teammate::TeammateCommand;
 use crate::tools::approval_answers;
@@ -24,12 +24,12 @@ impl Lead {
         self.state.last_poll = Instant::now();
         self.state.polls = self.state.polls.wrapping_add(1);
         self.members.by_name.values_mut().for_each(RunningMember::reset_wake_throttle);
-        self.state.mail_announced.clear();
+        self.state.woken_for_mail.clear();
         self.check_leadership().await;
         self.write_end().await;
         self.reclaim_lost().await;
         self.shared.disk.probe();
-        self.report_set_aside();
+        self.report_quarantined_transcripts();
         self.poll_state().await;
         self.poll_board().await;
         self.report_vanished();
@@ -38,16 +38,16 @@ impl Lead {
         self.poll_approvals().await;
     }
 
-    /// Reports files that were found in place of transcripts.
-    fn report_set_aside(&self) {
-        for aside in self.shared.stores.transcripts.take_set_aside() {
-            let (found, kept) = (aside.found, aside.kept.display());
-            let text = format!("its transcript was {found}, which is now {kept}; it continues without memory");
-            self.shared.events.warn(aside.teammate, text);
+    /// Reports files and folders that were in the place of transcripts.
+    fn report_quarantined_transcripts(&self) {
+        for QuarantinedTranscript { teammate, kind, path } in self.shared.stores.transcripts.take_quarantined() {
+            let text =
+                format!("its transcript was {kind}, which is now {}; it continues without memory", path.display());
+            self.shared.events.warn(teammate, text);
         }
     }
 
-    pub(super) async fn handle_changes(&mut self, changes: Changes) {
+    pub(super) async fn handle_changes(&mut self, changes: PendingChanges) {
         if changes.everything {
             return self.poll().await;
         }
@@ -59,7 +59,7 @@ impl Lead {
         }
         if !changes.mail.is_empty() {
             let is_new = |to: &String| !changes.mail.iter().any(|mail| mail.eq_ignore_ascii_case(to));
-            self.state.mail_announced.retain(|name| is_new(&name.to_string()));
+            self.state.woken_for_mail.retain(|name| is_new(&name.to_string()));
             self.poll_mail().await;
             // Approvals and their answers arrive as mail.
             self.poll_approvals().await;
@@ -100,24 +100,24 @@ impl Lead {
 
     /// Gives the reviews of stopped members to others.
     async fn reassign_reviews(&mut self) {
-        let Some(what) = self.shared.review.clone() else { return };
-        let is_there = |to: &str| {
+        let Some(capability) = self.shared.review.clone() else { return };
+        let is_available = |to: &str| {
             let mut members = self.members.by_name.values();
             to == HUMAN || members.any(|member| member.spec.name.is_same(to) && member.is_usable())
         };
         let reviews = self.state.approvals.iter().filter(|request| request.kind == RequestKind::Review);
-        let orphaned: Vec<Request> = reviews.filter(|request| !is_there(&request.to)).cloned().collect();
+        let orphaned: Vec<Request> = reviews.filter(|request| !is_available(&request.to)).cloned().collect();
         for review in orphaned {
             let Ok(author) = Name::new(&review.from) else { continue };
             // The configured reviewer may be the one that is gone.
-            let to = Some(self.members.control.reviewer(&author, &what)).filter(|to| is_there(to));
+            let to = Some(self.members.control().reviewer(&author, &capability)).filter(|to| is_available(to));
             let to = to.unwrap_or_else(|| HUMAN.to_owned());
             match approval_answers::reassign(&self.shared.stores, &review.id, review.kind, &to, self.shared.clock.now())
                 .await
             {
                 Ok(Some(message)) => {
                     let about = format!("review {} goes to {to}, because {} is not available", review.id, review.to);
-                    self.shared.events.fact(EventKind::MessageSent { from: review.from, to, message, about });
+                    self.shared.events.record(EventKind::MessageSent { from: review.from, to, message, about });
                 }
                 Ok(None) => {}
                 Err(error) => self.shared.events.warn(to, format!("cannot be asked for a review: {error}")),
@@ -127,51 +127,53 @@ impl Lead {
 
     /// Finds waiting mail, and whether it would start a turn. A `runbook` lead's mail is read here.
     pub(super) async fn poll_mail(&mut self) {
-        let waiting = match self.shared.stores.mailbox.waiting().await {
-            Ok(waiting) => waiting,
+        let recipients = match self.shared.stores.mailbox.recipients_with_mail().await {
+            Ok(recipients) => recipients,
             Err(error) => return tracing::warn!("cannot look for mail: {error}"),
         };
-        if waiting.iter().any(|to| to == LEAD)
+        if recipients.iter().any(|to| to == LEAD)
             && let Err(error) = self.session.read_as_runbook(&self.shared).await
         {
             self.shared.events.warn(LEAD, format!("cannot read its mail: {error}"));
         }
-        self.note_stop_requests(&waiting).await;
-        let mut mail_waiting = Vec::with_capacity(waiting.len());
+        self.report_stop_requests(&recipients).await;
+        let mut waiting_mail = Vec::with_capacity(recipients.len());
         let mut unreadable = Vec::new();
-        for to in waiting {
+        for to in recipients {
             let member = self.members.by_name.values().find(|member| member.spec.name.is_same(&to));
             let starts_turn = match member {
-                Some(member) if member.is_idle() || member.is_working() => self.check_mail_of(member).await,
+                Some(member) if member.is_idle() || member.is_busy() => self.check_mail_of(member).await,
                 _ => Some(false),
             };
             // Unreadable mail keeps no session open. Its recipient reports the reason, and the session's end the recipient.
             if starts_turn.is_none() {
                 unreadable.push(to.clone());
             }
-            mail_waiting.push((to, starts_turn.unwrap_or(false)));
+            waiting_mail.push(WaitingMail { to, starts_turn: starts_turn.unwrap_or(false) });
         }
-        (self.state.mail_waiting, self.state.mail_unreadable) = (mail_waiting, unreadable);
+        (self.state.waiting_mail, self.state.unreadable_mail) = (waiting_mail, unreadable);
     }
 
-    /// Notes a person's stop requests to working members, so that people see them before the members read them.
-    async fn note_stop_requests(&mut self, waiting: &[String]) {
+    /// Reports a person's stop requests to busy members, so that people see them before the members read them.
+    async fn report_stop_requests(&mut self, recipients: &[String]) {
         let launched_at = self.shared.launched_at.as_seconds();
-        let is_asked = |message: &Message| {
+        let is_stop_request = |message: &Message| {
             message.kind == MessageType::ShutdownRequest && message.from == HUMAN && message.timestamp >= launched_at
         };
-        for member in self.members.by_name.values_mut().filter(|member| member.is_working() && !member.is_to_stop) {
+        for member in self.members.by_name.values_mut().filter(|member| member.is_busy() && !member.has_stop_request) {
             let name = &member.spec.name;
-            if !waiting.iter().any(|to| name.is_same(to)) {
+            if !recipients.iter().any(|to| name.is_same(to)) {
                 continue;
             }
             // Its reader reports mail that cannot be read.
             let mail = self.shared.stores.mailbox.peek(name.as_str()).await.unwrap_or_default();
-            if let Some(request) = mail.iter().map(|delivery| &delivery.message).find(|message| is_asked(message)) {
-                member.is_to_stop = true;
+            if let Some(request) =
+                mail.iter().map(|delivery| &delivery.message).find(|message| is_stop_request(message))
+            {
+                member.has_stop_request = true;
                 self.shared
                     .events
-                    .fact(EventKind::StopAsked { teammate: name.to_string(), now: request.is_immediate_shutdown() });
+                    .record(EventKind::StopAsked { teammate: name.to_string(), now: request.is_immediate_shutdown() });
             }
         }
     }
@@ -181,7 +183,7 @@ impl Lead {
     async fn check_mail_of(&self, member: &RunningMember) -> Option<bool> {
         let waiting = self.shared.stores.mailbox.peek(member.spec.name.as_str()).await.ok()?;
         let mut messages = waiting.iter().map(|delivery| &delivery.message);
-        if member.is_working() && messages.clone().any(Message::is_immediate_shutdown) {
+        if member.is_busy() && messages.clone().any(Message::is_immediate_shutdown) {
             member.send(TeammateCommand::ReadInbox);
         }
         let starts_turn = |message: &Message| !message.kind.is_notice() && message.kind != MessageType::ShutdownRequest;
@@ -196,9 +198,10 @@ impl Lead {
         };
         let reason = "its worker is gone".to_owned();
         // This worker lives, so the death of another counts as a failed attempt of its task.
-        let spared = self.running_leases();
-        let lost = ReclaimRequest { live_workers: Some(live), claims: Vec::new(), spared, counts: true, reason };
-        self.reclaim(lost).await;
+        let running_leases = self.running_leases();
+        let request =
+            ReclaimRequest { live_workers: Some(live), claims: Vec::new(), running_leases, counts: true, reason };
+        self.reclaim(request).await;
     }
 
     /// Returns the leases of claims by command that have not run out by a monotonic clock. So a wall clock that is set forward
@@ -207,13 +210,13 @@ impl Lead {
         let now = self.shared.clock.now();
         let lease = |task: &std::sync::Arc<Task>| {
             let expires = task.claim.as_ref().filter(|_| task.status == TaskStatus::InProgress)?.expires?;
-            let left = Duration::from_millis(u64::try_from(expires.0.saturating_sub(now.0)).unwrap_or(0));
-            Some(((task.id, task.attempt, expires), left))
+            let remaining = Duration::from_millis(u64::try_from(expires.0.saturating_sub(now.0)).unwrap_or(0));
+            Some(((task.id, task.attempt, expires), remaining))
         };
         let leases: BTreeMap<_, _> = self.view.tasks.values().filter_map(lease).collect();
         self.state.leases.retain(|lease, _| leases.contains_key(lease));
-        for (lease, left) in leases {
-            self.state.leases.entry(lease).or_insert_with(|| Instant::now() + left);
+        for (lease, remaining) in leases {
+            self.state.leases.entry(lease).or_insert_with(|| Instant::now() + remaining);
         }
         let runs = self.state.leases.iter().filter(|(_, until)| **until > Instant::now());
         runs.map(|((task, attempt, _), _)| (*task, *attempt)).collect()
@@ -222,7 +225,7 @@ impl Lead {
     /// Reclaims claims of this worker that no member holds, because their holder ended just as it claimed. A claim in progress
     /// looks the same for a moment, so only a claim that looks so for a whole poll interval is reclaimed.
     async fn reclaim_unheld(&mut self) {
-        let me = self.shared.stores.workers.me();
+        let worker = self.shared.stores.workers.worker_id();
         let held_claims: HashSet<(TaskId, u32)> = self
             .members
             .by_name
@@ -230,10 +233,10 @@ impl Lead {
             .filter_map(|member| member.progress.claim())
             .map(|claim| (claim.task, claim.attempt))
             .collect();
-        let is_mine = |task: &&std::sync::Arc<Task>| {
-            task.status == TaskStatus::InProgress && task.claim.as_ref().is_some_and(|claim| claim.worker == me)
+        let is_of_this_worker = |task: &&std::sync::Arc<Task>| {
+            task.status == TaskStatus::InProgress && task.claim.as_ref().is_some_and(|claim| claim.worker == worker)
         };
-        let claims = self.view.tasks.values().filter(is_mine).map(|task| (task.id, task.attempt));
+        let claims = self.view.tasks.values().filter(is_of_this_worker).map(|task| (task.id, task.attempt));
         let unheld_claims: Vec<(TaskId, u32)> = claims.filter(|claim| !held_claims.contains(claim)).collect();
         self.state.unheld_claims.retain(|claim, _| unheld_claims.contains(claim));
         for claim in &unheld_claims {
@@ -248,20 +251,20 @@ impl Lead {
         }
     }
 
-    pub(super) async fn reclaim(&mut self, lost: ReclaimRequest) {
-        let reclaimed = match self.shared.stores.board.reclaim(&lost).await {
+    pub(super) async fn reclaim(&mut self, request: ReclaimRequest) {
+        let reclaimed = match self.shared.stores.board.reclaim(&request).await {
             Ok(reclaimed) => reclaimed,
             Err(error) => return self.shared.events.warn("board", format!("cannot reclaim tasks: {error}")),
         };
         for claim in reclaimed {
             let (task, attempt) = (claim.task.id, claim.task.attempt);
-            self.shared.events.fact(EventKind::TaskReclaimed {
+            self.shared.events.record(EventKind::TaskReclaimed {
                 task,
                 attempt,
                 teammate: claim.owner,
                 reason: claim.reason.clone(),
             });
-            self.shared.events.task(&claim.task);
+            self.shared.events.record_task(&claim.task);
             if claim.task.status == TaskStatus::Failed {
                 self.send_task_failed(&claim.task, &claim.reason).await;
             }
@@ -280,11 +283,11 @@ impl Lead {
         match self.shared.stores.board.view().await {
             Ok(view) => {
                 let before = std::mem::replace(&mut self.view, view);
-                self.note_vanished(&before).await;
+                self.record_vanished(&before).await;
             }
             Err(error) => return self.shared.events.warn("board", error.to_string()),
         }
-        self.shared.events.board();
+        self.shared.events.request_board_read();
         for member in self.members.by_name.values_mut() {
             let Some(claim) = member.progress.claim() else { continue };
             let is_held = self.view.task(claim.task).is_some_and(|task| {
@@ -292,22 +295,22 @@ impl Lead {
                     && task.attempt == claim.attempt
                     && task.owner.as_deref().is_some_and(|owner| member.spec.name.is_same(owner))
             });
-            // A view may be older than a claim: only one with this attempt or a later one can deny it.
-            let is_known = match self.view.task(claim.task) {
+            // A view may be older than the claim. Then it has an earlier attempt, and does not show that the claim is lost.
+            let is_current = match self.view.task(claim.task) {
                 Some(task) => task.attempt >= claim.attempt,
                 None => !self.view.is_invalid(claim.task),
             };
-            if !is_held && is_known {
+            if !is_held && is_current {
                 member.send_claim_lost(claim);
             }
         }
     }
 
     /// Reports an error of the state file once, until it changes.
-    pub(super) fn report_state_file(&mut self, trouble: String) {
-        if self.state.state_trouble.as_ref() != Some(&trouble) {
-            self.shared.events.warn("agent_state.json", trouble.as_str());
-            self.state.state_trouble = Some(trouble);
+    pub(super) fn report_state_file(&mut self, error: String) {
+        if self.state.state_file_error.as_ref() != Some(&error) {
+            self.shared.events.warn("agent_state.json", error.as_str());
+            self.state.state_file_error = Some(error);
         }
     }
 
@@ -326,7 +329,7 @@ impl Lead {
                 return self.report_state_file(error.to_string());
             }
         };
-        self.state.state_trouble = None;
+        self.state.state_file_error = None;
         if state.unknown_desired != self.state.unknown_desired {
             self.state.unknown_desired.clone_from(&state.unknown_desired);
             if let Some(word) = &state.unknown_desired {

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Lead;
+use super::{Lead, SessionWait};
 use crate::domain::event::EventKind;
 use crate::domain::records::{MemberStatus, RosterMember};
 use crate::domain::session::SessionStage;
-use crate::domain::state::{Expected, Mode, SetDesired, StateUpdate};
+use crate::domain::state::{DesiredStateChange, Mode, StatePrecondition, StateUpdate};
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
 use crate::team::handle::{TeamEnd, TeamOutcome};
 use crate::team::supervisor::RunningMember;
 use crate::team::teammate::TeammateCommand;
 
-/// Time after which people are told what a session waits for.
+/// Time after which the lead reports the tasks that a session waits for.
 const WAIT_REPORTED_AFTER: Duration = Duration::from_secs(5);
 /// Tasks named in that report; more are left out.
 const WAITS_NAMED_MAX: usize = 4;
@@ -44,30 +44,32 @@ impl Lead {
 
     /// Sets the desired state. An end of a mode that is not written yet counts as written.
     pub(super) fn set_desired(&mut self, desired: Mode, note: &str) {
-        let is_ended =
-            self.state.unwritten_end.as_ref().is_some_and(|end| end.only_if == Some(Expected::Mode(desired)));
+        let is_ended = self
+            .state
+            .unwritten_mode_end
+            .as_ref()
+            .is_some_and(|end| end.only_if == Some(StatePrecondition::Mode(desired)));
         let desired = if is_ended { Mode::Pause } else { desired };
         if desired == self.desired {
             return;
         }
         if self.desired == Mode::Pause {
             // The person may have fixed the cause of an outage.
-            let unusable =
-                self.members.by_name.values().filter(|member| member.exit_reason.is_none() && !member.is_usable());
+            let unusable = self.members.by_name.values().filter(|member| member.exit.is_none() && !member.is_usable());
             unusable.for_each(|member| member.send(TeammateCommand::Retry));
         }
         self.desired = desired;
         let current = self.current_mode();
-        self.shared.events.fact(EventKind::ModeChanged { desired, current, note: note.to_owned() });
+        self.shared.events.record(EventKind::ModeChanged { desired, current, note: note.to_owned() });
     }
 
-    /// Reports once what a session waits for if no member works, because nothing else would show it.
+    /// Reports once the tasks that a session waits for if no member works. Nothing else would show them.
     pub(super) fn report_waiting(&mut self) {
         let now = self.shared.clock.now();
         if !matches!(self.session.stage, SessionStage::Running(_))
-            || self.members.by_name.values().any(RunningMember::is_working)
+            || self.members.by_name.values().any(RunningMember::is_busy)
         {
-            self.state.waits_for = None;
+            self.state.session_wait = None;
             return;
         }
         let waits = |task: &&Arc<Task>| match task.status {
@@ -77,21 +79,21 @@ impl Lead {
         };
         let tasks: Vec<&Arc<Task>> = self.view.tasks.values().filter(waits).collect();
         let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
-        match &mut self.state.waits_for {
-            Some((known, since, is_reported)) if *known == ids => {
-                if *is_reported || ids.is_empty() || since.elapsed() < WAIT_REPORTED_AFTER {
+        match &mut self.state.session_wait {
+            Some(wait) if wait.tasks == ids => {
+                if wait.is_reported || ids.is_empty() || wait.since.elapsed() < WAIT_REPORTED_AFTER {
                     return;
                 }
-                *is_reported = true;
+                wait.is_reported = true;
             }
             other => {
-                *other = Some((ids, Instant::now(), false));
+                *other = Some(SessionWait { tasks: ids, since: Instant::now(), is_reported: false });
                 return;
             }
         }
-        let named: Vec<String> = tasks.iter().take(WAITS_NAMED_MAX).map(|task| wait_reason(task, now)).collect();
+        let reasons: Vec<String> = tasks.iter().take(WAITS_NAMED_MAX).map(|task| wait_reason(task, now)).collect();
         let more = if tasks.len() > WAITS_NAMED_MAX { ", …" } else { "" };
-        self.shared.events.warn("session", format!("waits, because {}{more}", named.join(", ")));
+        self.shared.events.warn("session", format!("waits, because {}{more}", reasons.join(", ")));
     }
 
     pub(super) async fn write_heartbeat(&mut self) {
@@ -119,19 +121,15 @@ impl Lead {
     pub(super) async fn report_roster(&mut self) {
         let rows: Vec<RosterMember> = self
             .members
-            .changed_since(self.state.roster_round)
+            .phase_changed_since(self.state.roster_generation)
             .map(|member| RosterMember {
                 name: member.spec.name.to_string(),
                 role: member.spec.role.clone(),
-                status: match () {
-                    () if member.has_stopped() => MemberStatus::Shutdown,
-                    () if member.is_working() => MemberStatus::Working,
-                    () => MemberStatus::Idle,
-                },
+                status: roster_status(member),
             })
             .collect();
         match self.shared.stores.roster.report(self.spec.name.as_str(), &rows).await {
-            Ok(()) => self.state.roster_round = self.members.generation(),
+            Ok(()) => self.state.roster_generation = self.members.generation(),
             // Written with the next change, or at the end.
             Err(error) => self.shared.events.warn("roster", error.to_string()),
         }
@@ -141,7 +139,7 @@ impl Lead {
     /// with a larger budget continues.
     pub(super) async fn check_budget(&mut self) {
         let Some(spent) = self.shared.budget.spent().filter(|_| self.state.stopping.is_none()) else { return };
-        self.shared.events.fact(EventKind::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
+        self.shared.events.record(EventKind::BudgetSpent { limit: spent.limit.clone(), spent: spent.spent.clone() });
         self.stop(TeammateCommand::Stop, self.spec.limits.stop_timeout, TeamEnd::BudgetSpent);
         if self.desired != Mode::Pause {
             self.end_mode(self.desired, &spent.state_note().to_file_text()).await;
@@ -150,23 +148,23 @@ impl Lead {
 
     /// Ends the current mode, unless the person chose another one meanwhile.
     pub(in crate::team) async fn end_mode(&mut self, ended: Mode, note: &str) {
-        self.state.unwritten_end = Some(SetDesired {
+        self.state.unwritten_mode_end = Some(DesiredStateChange {
             mode: Mode::Pause,
             by: "agent".to_owned(),
             note: note.to_owned(),
-            only_if: Some(Expected::Mode(ended)),
+            only_if: Some(StatePrecondition::Mode(ended)),
         });
         self.write_end().await;
     }
 
     /// Writes the end of a mode. If that fails, the team behaves as if it were written and retries at each poll.
     pub(super) async fn write_end(&mut self) {
-        let Some(desired) = self.state.unwritten_end.clone() else { return };
+        let Some(desired) = self.state.unwritten_mode_end.clone() else { return };
         let note = desired.note.clone();
         let update = StateUpdate { report: Some(self.live.report(self, None)), desired: Some(desired) };
         match self.shared.stores.state.update(update).await {
             Ok(state) => {
-                self.state.unwritten_end = None;
+                self.state.unwritten_mode_end = None;
                 self.set_desired(state.desired, &state.note);
             }
             Err(error) => {
@@ -176,7 +174,7 @@ impl Lead {
         }
     }
 
-    /// Leaves state, roster and record as a later launch expects them.
+    /// Writes state, roster and worker record as a later launch expects them, and returns the result.
     pub(super) async fn finish(mut self, end: TeamEnd) -> TeamOutcome {
         self.members.refresh_status();
         self.report_roster().await;
@@ -199,11 +197,11 @@ impl Lead {
         let reason = match (end, &self.session.error) {
             (TeamEnd::Interrupted, _) => "on request".to_owned(),
             (TeamEnd::BudgetSpent, _) => "its budget is spent".to_owned(),
-            (TeamEnd::LeadershipLost, trouble) => trouble.clone().unwrap_or_else(|| "it could not continue".to_owned()),
+            (TeamEnd::LeadershipLost, error) => error.clone().unwrap_or_else(|| "it could not continue".to_owned()),
             // The end of the session has named what went wrong.
             (TeamEnd::SessionOver, _) => "its session is over".to_owned(),
         };
-        self.shared.events.fact(EventKind::TeamStopped { team: self.spec.name.to_string(), reason });
+        self.shared.events.record(EventKind::TeamStopped { team: self.spec.name.to_string(), reason });
         self.shared.budget.flush().await;
         self.shared.events.flush().await;
         TeamOutcome {
@@ -212,6 +210,17 @@ impl Lead {
             summary: self.session.summary.clone(),
             error: self.session.error.clone(),
         }
+    }
+}
+
+/// Returns the status that the roster shows.
+fn roster_status(member: &RunningMember) -> MemberStatus {
+    if member.has_stopped() {
+        MemberStatus::Shutdown
+    } else if member.is_busy() {
+        MemberStatus::Working
+    } else {
+        MemberStatus::Idle
     }
 }
 

@@ -191,7 +191,7 @@ impl Mailbox for FileMailbox {
         self.run(move |inner| inner.peek(&name)).await
     }
 
-    async fn waiting(&self) -> StoreResult<Vec<String>> {
+    async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
         if self.inner.empty_cache.are_all_empty() {
             return Ok(Vec::new());
         }

@@ -47,7 +47,7 @@ impl Recipients {
             Some(spelling) => Ok(spelling.clone()),
             None => Err(StoreError::UnknownRecipient {
                 name: name.to_owned(),
-                known: [LEAD, HUMAN]
+                recipients: [LEAD, HUMAN]
                     .into_iter()
                     .chain(self.state().names.iter().map(Name::as_str))
                     .map(str::to_owned)

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 
 use crate::domain::name::Name;
 use crate::domain::transcript::{Record, TranscriptEntry};
-use crate::ports::{SetAside, StoreError, StoreResult, Transcripts};
+use crate::ports::{QuarantinedTranscript, StoreError, StoreResult, Transcripts};
 use crate::stores::fs::FileSystem;
 
 use super::append_file::{missing_bytes, unfinished_bytes};
@@ -47,8 +47,8 @@ struct Inner {
     open: Mutex<HashMap<String, Arc<Mutex<OpenTranscript>>>>,
     /// If true, non-files in the place of transcripts are set aside. False for read-only access.
     may_set_aside: bool,
-    /// The entries set aside since the last [`Transcripts::take_set_aside`].
-    set_aside_entries: Mutex<Vec<SetAside>>,
+    /// The entries set aside since the last [`Transcripts::take_quarantined`].
+    quarantined: Mutex<Vec<QuarantinedTranscript>>,
 }
 
 /// The attempts to create a missing folder for one append.
@@ -86,7 +86,7 @@ impl FileTranscripts {
         let folder = team_folder.join("transcripts");
         let (open, aside) = (Mutex::default(), Mutex::default());
         let inner =
-            Inner { files, durability, sync, folder, live_bytes, open, may_set_aside: true, set_aside_entries: aside };
+            Inner { files, durability, sync, folder, live_bytes, open, may_set_aside: true, quarantined: aside };
         Self { inner: Arc::new(inner) }
     }
 
@@ -121,8 +121,8 @@ impl Transcripts for FileTranscripts {
         blocking(move || inner.append(&name, records, sync)).await
     }
 
-    fn take_set_aside(&self) -> Vec<SetAside> {
-        std::mem::take(&mut *self.inner.set_aside_entries.lock().unwrap_or_else(PoisonError::into_inner))
+    fn take_quarantined(&self) -> Vec<QuarantinedTranscript> {
+        std::mem::take(&mut *self.inner.quarantined.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

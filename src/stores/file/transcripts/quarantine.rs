@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use crate::ports::{SetAside, StoreResult};
+use crate::ports::{QuarantinedTranscript, StoreResult};
 use crate::stores::file::failed;
 use crate::stores::fs::FileKind;
 
@@ -31,23 +31,23 @@ impl Inner {
 
     /// Sets aside the entry at `path` unless it is a file. Returns true if it was another kind.
     pub(super) fn set_aside_non_file(&self, name: &str, path: &Path) -> StoreResult<bool> {
-        let found = match self.files.stamp(path).map(|stamp| stamp.kind) {
+        let kind = match self.files.stamp(path).map(|stamp| stamp.kind) {
             Ok(FileKind::Folder) => "a folder",
             Ok(FileKind::Link) => "a symbolic link",
             Ok(FileKind::Other) => "a pipe or a device",
             Ok(FileKind::File) | Err(_) => return Ok(false),
         };
         match self.move_aside(name, path) {
-            Ok(kept) => {
-                tracing::warn!(transcript = %path.display(), found, kept = %kept.display(), "set aside a transcript that is not a file");
-                let aside = SetAside { teammate: name.to_owned(), found, kept };
-                self.set_aside_entries.lock().unwrap_or_else(PoisonError::into_inner).push(aside);
+            Ok(new_path) => {
+                tracing::warn!(transcript = %path.display(), kind, kept = %new_path.display(), "quarantined a transcript that is not a file");
+                let transcript = QuarantinedTranscript { teammate: name.to_owned(), kind, path: new_path };
+                self.quarantined.lock().unwrap_or_else(PoisonError::into_inner).push(transcript);
                 Ok(true)
             }
             // Another process moved it first.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
             Err(error) => {
-                let reason = format!("it is {found}, not a transcript file; remove it ({error})");
+                let reason = format!("it is {kind}, not a transcript file; remove it ({error})");
                 let error = io::Error::new(error.kind(), reason);
                 Err(failed("set aside", path)(error))
             }

@@ -183,7 +183,7 @@ impl FileWorkers {
 
 #[async_trait]
 impl Workers for FileWorkers {
-    fn me(&self) -> &str {
+    fn worker_id(&self) -> &str {
         &self.inner.me
     }
 
@@ -194,10 +194,10 @@ impl Workers for FileWorkers {
 
     async fn reap_dead_workers(&self) -> StoreResult<WorkerSurvey> {
         let inner = Arc::clone(&self.inner);
-        blocking(move || inner.survey()).await
+        blocking(move || inner.reap_dead_workers()).await
     }
 
-    async fn unrecorded(&self, ids: Vec<String>) -> StoreResult<HashSet<String>> {
+    async fn live_without_record(&self, ids: Vec<String>) -> StoreResult<HashSet<String>> {
         let inner = Arc::clone(&self.inner);
         let lives = move |id: &String| !inner.has_file(id) && orphans::is_id_live(id);
         blocking(move || Ok(ids.into_iter().filter(lives).collect())).await
@@ -306,7 +306,7 @@ impl Inner {
         }
     }
 
-    fn survey(&self) -> StoreResult<WorkerSurvey> {
+    fn reap_dead_workers(&self) -> StoreResult<WorkerSurvey> {
         let mut survey = WorkerSurvey::default();
         let ids = self.ids()?;
         self.state().unchanged_since.retain(|id, _| ids.contains(id));
