@@ -121,7 +121,7 @@ fn assignment(number: u64) -> Assignment {
 async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
     let options = GitOptions {
         team: "bench".to_owned(),
-        into: Some("main".to_owned()),
+        target_branch: Some("main".to_owned()),
         control_files: vec!["brigade.toml".into()],
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),

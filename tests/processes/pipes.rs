@@ -132,7 +132,7 @@ fn transcript_pipe_is_quarantined_and_work_continues() {
     workspace.write(".team/transcripts/.spoiled", "in the way");
     make_pipe(&workspace.join(".team/transcripts/m1.jsonl"));
     let refused = workspace.run(&["run"]);
-    assert!(refused.code == Some(1) && refused.err.contains("cannot set aside"), "{refused:?}");
+    assert!(refused.code == Some(1) && refused.err.contains("cannot quarantine"), "{refused:?}");
 }
 
 #[test]

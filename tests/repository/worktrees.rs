@@ -83,14 +83,14 @@ async fn worktree_of_other_task_is_kept_and_path_avoided() {
 }
 
 #[tokio::test]
-async fn malformed_worktree_state_is_replaced_with_warning() {
+async fn invalid_worktree_state_is_replaced_with_warning() {
     let repo = TestRepository::new().await;
     let first = repo.provision(3).await;
     fs::write(first.root.join("new.txt"), "mine\n").unwrap();
     fs::write(repo.state(&first), "{ torn").unwrap();
     let again = repo.provision(3).await;
     assert_eq!(again.root, first.root);
-    assert!(again.warnings[0].contains("malformed"), "{:?}", again.warnings);
+    assert!(again.warnings[0].contains("invalid"), "{:?}", again.warnings);
     let state = fs::read_to_string(repo.state(&first)).unwrap();
     assert!(state.contains("crew/task-3"), "{state}");
     assert_eq!(fs::read_to_string(first.root.join("new.txt")).unwrap(), "mine\n");

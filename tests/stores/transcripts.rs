@@ -127,7 +127,7 @@ async fn transcript_quarantine_failure_is_an_error() {
     replace_by_kind(&folder.path().join("transcripts/alice.jsonl"), 0);
     fs::write(folder.path().join("transcripts/.spoiled"), "in the way").unwrap();
     let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
-    let error = transcripts.set_aside_non_files().unwrap_err().to_string();
+    let error = transcripts.quarantine_non_files().unwrap_err().to_string();
     assert!(error.contains("alice.jsonl: it is a pipe or a device, not a transcript file; remove it"), "{error}");
 }
 

@@ -26,18 +26,18 @@ impl GitRepository {
     /// `workspace` is not in a repository, or git fails.
     pub fn leftovers(workspace: &Path, is_there: impl Fn(TaskId) -> bool) -> Result<Vec<Leftover>, RepositoryError> {
         let main = find_checkout(workspace, DriverOptions::default())?;
-        let mut found: BTreeMap<(u64, String), Leftover> = BTreeMap::new();
+        let mut leftovers: BTreeMap<(u64, String), Leftover> = BTreeMap::new();
         let mut record = |team: &str, end: &str, set: &mut dyn FnMut(&mut Leftover)| {
             let Some(task) = end.split('-').next().and_then(|id| id.parse().ok()) else { return };
             if !is_there(TaskId(task)) {
                 let new = Leftover { task: TaskId(task), folder: None, branch: None };
-                set(found.entry((task, format!("{team}/{end}"))).or_insert(new));
+                set(leftovers.entry((task, format!("{team}/{end}"))).or_insert(new));
             }
         };
         for entry in fs::read_dir(workspace.join(WORKTREES_FOLDER)).into_iter().flatten().flatten() {
             if let Some((team, end)) = entry.file_name().to_str().and_then(|name| name.rsplit_once("-task-")) {
                 let folder = format!("{WORKTREES_FOLDER}/{team}-task-{end}");
-                record(team, end, &mut |left| left.folder = Some(folder.clone()));
+                record(team, end, &mut |leftover| leftover.folder = Some(folder.clone()));
             }
         }
         let prefix = format!("refs/heads/{BRANCHES}/");
@@ -45,9 +45,9 @@ impl GitRepository {
         for name in output.lines() {
             if let Some((team, end)) = name.strip_prefix(&prefix).and_then(|name| name.split_once("/task-")) {
                 let branch = format!("{BRANCHES}/{team}/task-{end}");
-                record(team, end, &mut |left| left.branch = Some(branch.clone()));
+                record(team, end, &mut |leftover| leftover.branch = Some(branch.clone()));
             }
         }
-        Ok(found.into_values().collect())
+        Ok(leftovers.into_values().collect())
     }
 }
