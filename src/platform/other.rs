@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::{FileKind, FileStamp, Identity};
+use super::{FileIdentity, FileKind, FileStamp};
 
 pub(super) fn plain_only(_: &mut OpenOptions) {}
 
@@ -92,7 +92,7 @@ impl Folder {
 
     /// Always `None`: unknown on this system.
     #[must_use]
-    pub fn identity(&self) -> Option<Identity> {
+    pub fn identity(&self) -> Option<FileIdentity> {
         None
     }
 
@@ -107,7 +107,7 @@ impl Folder {
 
 /// Always `None`: unknown on this system.
 #[must_use]
-pub fn identity_of(_: &std::fs::Metadata) -> Option<Identity> {
+pub fn identity_of(_: &std::fs::Metadata) -> Option<FileIdentity> {
     None
 }
 

@@ -92,14 +92,14 @@ pub(super) fn require_plain_file(file: File) -> io::Result<File> {
 }
 
 /// The error for a path that has no plain file.
-pub(super) fn not_plain_error(found: &str) -> io::Error {
-    let text = format!("it is {found}, not a plain file: {}", remedy(found));
+pub(super) fn not_plain_error(kind: &str) -> io::Error {
+    let text = format!("it is {kind}, not a plain file: {}", remedy(kind));
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
 /// The command that fixes it.
-fn remedy(found: &str) -> &'static str {
-    match found {
+fn remedy(kind: &str) -> &'static str {
+    match kind {
         "a folder" => "move it away (mv)",
         "a symbolic link" => "replace it by the file it leads to (cp --remove-destination), or remove it (rm)",
         _ => "remove it (rm)",

@@ -98,7 +98,7 @@ async fn driver_without_a_sandbox_is_an_error() {
     assert!(error.contains("cannot confine filters"), "{error}");
     let program = Some("/nonexistent/brigade".into());
     for sandbox in [None, Some(sandbox(repo.path()))] {
-        let drivers = DriverOptions { program: program.clone(), sandbox };
+        let drivers = DriverOptions { program: program.clone(), launch_sandbox: sandbox };
         assert!(GitRepository::uncommitted(repo.path(), None, drivers).is_err());
     }
     repo.git(&["config", "--unset", "filter.x.clean"]);

@@ -118,23 +118,23 @@ impl RepositoryInner {
     /// Refuses changes that no task branch may make: control files, nested repositories, and paths that git cannot check out.
     fn check_forbidden_changes(&self, onto: &str, tree: &str) -> Result<Option<String>, RepositoryError> {
         let output = self.main.git(["diff-tree", "-r", "-z", "--raw", "--no-renames", onto, tree]).ok()?;
-        let (mut controls, mut repositories, mut invalid) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut control_files, mut repositories, mut invalid) = (Vec::new(), Vec::new(), Vec::new());
         let mut fields = output.fields();
         while let (Some(head), Some(path)) = (fields.next(), fields.next()) {
             let ([before, after], path) = (parse_modes(head), path_of(path));
             let is_repository = before != REPOSITORY_MODE && after == REPOSITORY_MODE;
-            if self.is_control(&path) {
-                controls.push(path);
+            if self.is_control_file(&path) {
+                control_files.push(path);
             } else if is_repository {
                 repositories.push(path);
             } else if text_of(&path).split('/').any(is_invalid_component) {
                 invalid.push(path);
             }
         }
-        Ok(if !controls.is_empty() {
+        Ok(if !control_files.is_empty() {
             Some(format!(
                 "your branch changes files that configure the team, and only the user may change them: {}. Undo that with git restore --staged --source={} -- FILE, and commit",
-                list_files(&controls),
+                list_files(&control_files),
                 self.target_branch
             ))
         } else if !repositories.is_empty() {
@@ -149,12 +149,12 @@ impl RepositoryInner {
         })
     }
 
-    fn is_control(&self, path: &Path) -> bool {
+    fn is_control_file(&self, path: &Path) -> bool {
         // On some systems names that differ only in case are the same file.
         let path = PathBuf::from(path.as_os_str().to_ascii_lowercase());
         let brigade_folders = [".agent", WORKTREES_FOLDER].map(Path::new);
-        let mut controls = self.control_files.iter().map(PathBuf::as_path).chain(brigade_folders);
-        controls.any(|control| path.starts_with(control.as_os_str().to_ascii_lowercase()))
+        let mut control_files = self.control_files.iter().map(PathBuf::as_path).chain(brigade_folders);
+        control_files.any(|control_file| path.starts_with(control_file.as_os_str().to_ascii_lowercase()))
     }
 
     /// Refuses a branch that silently undoes merges since its base: it took them in and dropped them again, as a faulty rebase does.

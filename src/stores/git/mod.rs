@@ -85,7 +85,7 @@ struct RepositoryInner {
     main: RepoPath,
     /// The target branch of merges, without `refs/heads/`.
     target_branch: String,
-    /// Files that no task branch may change, relative to the workspace.
+    /// Control files, which no task branch may change, relative to the workspace.
     control_files: Vec<PathBuf>,
     states: WorktreeStore,
     clock: Arc<dyn Clock>,
@@ -110,7 +110,7 @@ pub struct GitOptions {
     pub team: String,
     /// The target branch of merges. `None` selects the branch that is checked out.
     pub target_branch: Option<String>,
-    /// Files that no task branch may change, relative to the workspace.
+    /// Control files, which no task branch may change, relative to the workspace.
     pub control_files: Vec<PathBuf>,
     /// The file system for the worktrees' state files.
     pub files: Arc<dyn FileSystem>,
@@ -131,7 +131,7 @@ impl GitRepository {
     /// [`RepositoryError`]: git is missing or too old, there is no repository or no commit, or no branch is checked out.
     pub async fn open(workspace: &Path, options: GitOptions) -> Result<Self, RepositoryError> {
         let (workspace, target) = (workspace.to_owned(), options.target_branch);
-        let drivers = DriverOptions { program: options.program, sandbox: Some(options.sandbox) };
+        let drivers = DriverOptions { program: options.program, launch_sandbox: Some(options.sandbox) };
         let (main, target) = on_blocking_thread(move || open_checked(&workspace, target, drivers)).await?;
         // A state file that a power cut destroys is written again.
         let states = WorktreeStore::new(options.files, Durability::Process, Arc::clone(&options.clock));

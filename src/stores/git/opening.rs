@@ -102,7 +102,7 @@ pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<
         git_dir,
         common_dir: common_dir.into(),
         work_tree: workspace.to_owned(),
-        running_lock_file: running_lock_file,
+        running_lock_file,
         settings,
     })
 }

@@ -8,9 +8,9 @@ use crate::domain::dropped_lines::DROPS_TRAILER;
 use crate::ports::RepositoryError;
 
 impl GitRepository {
-    /// The diff from the point where the work on `commit` began, up to `commit`, as git prints it without colours. With
-    /// `summary_columns` it names only the changed files, with counts of lines, and that is the width. `target` is the branch that
-    /// merges go into. It blocks.
+    /// The diff from the point where the work on `commit` began, up to `commit`, as git prints it without colours. `target`
+    /// is the branch that merges go into. With `summary_columns` the result is a summary of that width: the changed lines per file.
+    /// It blocks.
     ///
     /// # Errors
     /// The workspace is not a repository that teams can use, or it has no such commit any more.

@@ -66,7 +66,7 @@ pub struct DriverOptions {
     /// A program that calls [`crate::sandbox::run_if_guard`]; see [`crate::sandbox::filter::own_program_path`].
     pub program: Option<PathBuf>,
     /// The sandbox of the launch.
-    pub sandbox: Option<Sandbox>,
+    pub launch_sandbox: Option<Sandbox>,
 }
 
 #[derive(Debug)]
@@ -279,7 +279,7 @@ impl Settings {
             user_settings.iter().chain(of_repository).filter(is_needed).filter(is_passed).collect();
         let drivers = Drivers::of(&all);
         let replaced =
-            if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.sandbox(), &self.common_dir) };
+            if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.driver_sandbox(), &self.common_dir) };
         let pairs = all.iter().map(|setting| (setting.key.as_slice(), setting.text()));
         let pairs = pairs.chain(replaced.iter().map(|replaced| (replaced.key.as_slice(), replaced.value.as_slice())));
         let mut variables: Variables =
@@ -299,14 +299,14 @@ impl Settings {
     }
 
     /// The sandbox of drivers. They cannot write the repository, the workspace, or what commands of the launch cannot write.
-    fn sandbox(&self) -> DriverSandbox {
+    fn driver_sandbox(&self) -> DriverSandbox {
         let own = [&self.common_dir, &self.work_tree].into_iter().cloned().chain(alternates(&self.common_dir));
         let own = own.map(|path| PathRule::read_only(path.canonicalize().unwrap_or(path)));
-        let (level, launch) = match &self.options.sandbox {
+        let (level, launch) = match &self.options.launch_sandbox {
             Some(sandbox) => (sandbox.confinement().level, sandbox.rules()),
             None => (Level::Full, [].as_slice()),
         };
-        let program = self.options.program.clone().filter(|_| self.options.sandbox.is_some());
+        let program = self.options.program.clone().filter(|_| self.options.launch_sandbox.is_some());
         let rules = own.chain(launch.iter().cloned()).collect();
         DriverSandbox { program, level, rules, scratch: WORKTREES_FOLDER.into() }
     }

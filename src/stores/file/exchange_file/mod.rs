@@ -351,28 +351,25 @@ impl ExchangeFile {
     fn repair(
         &self,
         state: &mut MergeState,
-        invalid: &FileContent,
+        file: &FileContent,
         make: MergeFn<'_>,
     ) -> StoreResult<Option<MergeResult>> {
         let since = match state.invalid_since {
-            Some((print, since)) if print == invalid.print => since,
+            Some((print, since)) if print == file.print => since,
             _ => Instant::now(),
         };
-        state.invalid_since = Some((invalid.print, since));
-        if since.elapsed() < SETTLE_TIME {
-            return Ok(Some(MergeResult::Unsettled));
-        }
-        let Some(text) = make(CurrentContent::Invalid) else {
+        state.invalid_since = Some((file.print, since));
+        let new_text = if since.elapsed() < SETTLE_TIME { None } else { make(CurrentContent::Invalid) };
+        let Some(text) = new_text else {
             return Ok(Some(MergeResult::Unsettled));
         };
-        let change_ns = invalid.stamp.modified_ns;
-        if self.swap(state, Some(invalid.print), text.as_bytes(), change_ns)? {
+        let change_ns = file.stamp.modified_ns;
+        if self.swap(state, Some(file.print), text.as_bytes(), change_ns)? {
             state.invalid_since = None;
             for (name, entry) in self.displaced_files(state)? {
                 let path = state.displaced_folder.join(name);
                 // A writer may have repaired it at the last moment; then it is a change to merge.
-                if entry.merged_print == invalid.print
-                    && self.content(&path)?.is_some_and(|late| late.print == invalid.print)
+                if entry.merged_print == file.print && self.content(&path)?.is_some_and(|late| late.print == file.print)
                 {
                     self.quarantine(&path)?;
                 }

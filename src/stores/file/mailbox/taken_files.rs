@@ -65,7 +65,7 @@ pub(super) struct InvalidLine {
 }
 
 impl MailContent {
-    /// Reads the lines of `lines_file`. With `is_settled` no program writes the file any more, and an unfinished last line counts as
+    /// Reads the lines of `file`. With `is_settled` no program writes the file any more, and an unfinished last line counts as
     /// complete.
     pub fn read(file: &str, bytes: &[u8], is_settled: bool) -> Self {
         let stem = file.strip_suffix(SUFFIX).unwrap_or(file);
