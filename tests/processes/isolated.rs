@@ -299,21 +299,9 @@ fn isolation_without_usable_git_is_refused() {
     assert!(doctor.out.contains("FAIL") && doctor.out.contains("isolation needs a git repository"), "{doctor:?}");
 }
 
-#[test]
-fn conflict_is_returned_and_resolved_in_same_attempt() {
-    let put = |line: &str| format!("sed -i 's/^begin$/begin\\n{line}/' log.txt");
-    let bash = |command: String| json!({ "call": [{ "tool": "bash", "input": { "command": command } }] });
-    let report = json!({ "call": [{ "tool": "task_update", "input": {
-        "task_id": "{{task}}", "status": "completed", "result": "done" } }] });
-    let other_began = "until test -e ../crew-task-2/.agent/state.json; do sleep 0.02; done";
-    let other_is_in = "until git show main:log.txt | grep -q 'task 1'; do sleep 0.02; done";
-    let merge = "git merge -q main; sed -i '/^[<=>]/d' log.txt && git add -A && git commit -q --no-edit";
-    let script = json!({
-        "m1.task": [bash(format!("{other_began}; {}", put("of task 1"))), report],
-        "m2.task": [bash(format!("{}; {other_is_in}", put("of task 2"))), report, bash(merge.to_owned()), report],
-    });
-    let workspace =
-        repository("## One\nrequires: first\n\n## Two\nrequires: second\n\n## After\nafter: Two\nrequires: absent\n");
+/// A repository with two members in worktrees: `m1` of role `first` and `m2` of role `second`, with this script.
+fn scripted_repository(plan: &str, script: &Value) -> TestWorkspace {
+    let workspace = repository(plan);
     let member = |name: &str, role: &str| {
         format!(
             "[[teams.crew.members]]\nname = \"{name}\"\nrole = \"{role}\"\nprovider = \"scripted\"\nmodel = \"script.json\"\n"
@@ -327,6 +315,24 @@ fn conflict_is_returned_and_resolved_in_same_attempt() {
     workspace.write("script.json", &script.to_string());
     git(&workspace, &["add", "-A"]);
     git(&workspace, &["commit", "-q", "-m", "Script"]);
+    workspace
+}
+
+#[test]
+fn conflict_is_returned_and_resolved_in_same_attempt() {
+    let put = |line: &str| format!("sed -i 's/^begin$/begin\\n{line}/' log.txt");
+    let bash = |command: String| json!({ "call": [{ "tool": "bash", "input": { "command": command } }] });
+    let report = json!({ "call": [{ "tool": "task_update", "input": {
+        "task_id": "{{task}}", "status": "completed", "result": "done" } }] });
+    let other_began = "until test -e ../crew-task-2/.agent/state.json; do sleep 0.02; done";
+    let other_is_in = "until git show main:log.txt | grep -q 'task 1'; do sleep 0.02; done";
+    let merge = "git merge -q main; sed -i '/^[<=>]/d' log.txt && git add -A && git commit -q --no-edit";
+    let script = json!({
+        "m1.task": [bash(format!("{other_began}; {}", put("of task 1"))), report],
+        "m2.task": [bash(format!("{}; {other_is_in}", put("of task 2"))), report, bash(merge.to_owned()), report],
+    });
+    let plan = "## One\nrequires: first\n\n## Two\nrequires: second\n\n## After\nafter: Two\nrequires: absent\n";
+    let workspace = scripted_repository(plan, &script);
     workspace.run(&["run", "crew"]);
     let [one, two, after] = [1, 2, 3].map(|id| workspace.task(id));
     let how = |task: &Value| (task["status"].as_str().unwrap().to_owned(), task["attempt"].as_u64().unwrap_or(0));
@@ -340,6 +346,38 @@ fn conflict_is_returned_and_resolved_in_same_attempt() {
     assert!(told.contains("Your worktree for it is "), "{told}");
     assert_eq!(lines(&workspace), all_lines(2));
     assert_eq!(git(&workspace, &["status", "--porcelain"]), "");
+}
+
+/// The member `m1` has no task, but mail gives it a turn.
+#[test]
+fn member_without_task_writes_nothing() {
+    let call = |tool: &str, input: Value| json!({ "call": [{ "tool": tool, "input": input }] });
+    let command = "echo x > by-command.txt; echo x >> log.txt";
+    let script = json!({
+        "m2.task": [
+            call("send_message", json!({ "to": "m1", "content": "Write a file." })),
+            call("bash", json!({ "command": "until grep -q by-command ../../.team/events.jsonl; do sleep 0.02; done" })),
+            call("task_update", json!({ "task_id": "{{task}}", "status": "completed", "result": "done" })),
+        ],
+        "m1.mail": [
+            call("write_file", json!({ "path": "by-tool.txt", "content": "x" })),
+            call("edit_file", json!({ "path": "log.txt", "old_text": "begin", "new_text": "x" })),
+            call("bash", json!({ "command": command })),
+        ],
+    });
+    let workspace = scripted_repository("## One\nrequires: second\n", &script);
+    let is_confined = workspace.run(&["doctor"]).out.contains("they see the control files read-only");
+    let answer = workspace.run(&["run", "crew"]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    let transcript = workspace.read(".team/transcripts/m1.jsonl");
+    let refusal = "you can write files only in the worktree of a task";
+    assert_eq!(transcript.matches(refusal).count(), 2, "{transcript}");
+    assert!(!workspace.join("by-tool.txt").exists());
+    if is_confined {
+        assert!(transcript.contains("Read-only file system"), "{transcript}");
+        assert!(!workspace.join("by-command.txt").exists());
+        assert_eq!(git(&workspace, &["status", "--porcelain"]), "");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Files and searches: inside the workspace, never outside, never the control files.
 
-use brigade::tools::ToolError;
+use brigade::tools::{ReadOnly, ToolError};
 use serde_json::json;
 
 use super::harness::{TestTools, harness};
@@ -24,6 +24,23 @@ async fn file_tools_write_read_and_edit() {
     let absolute = harness.path("src/deep/a.txt");
     let part = harness.alice.expect_text("read_file", json!({ "path": absolute, "offset": "2", "limit": 1 })).await;
     assert_eq!(part, "     2\t2\n(lines 2 to 2 are shown; continue with `offset` 3)\n");
+}
+
+#[tokio::test]
+async fn file_tools_without_task_only_read() {
+    let mut harness = harness().await;
+    harness.write("a.txt", "old\n");
+    harness.alice.context.read_only = Some(ReadOnly::NoTask);
+    for (tool, input) in [
+        ("write_file", json!({ "path": "new/b.txt", "content": "x" })),
+        ("write_file", json!({ "path": "a.txt", "content": "x" })),
+        ("edit_file", json!({ "path": "a.txt", "old_text": "old", "new_text": "x" })),
+    ] {
+        let refusal = harness.alice.expect_refusal(tool, input).await;
+        assert!(refusal.contains("only in the worktree of a task: claim a task"), "{tool}: {refusal}");
+    }
+    assert!(harness.alice.expect_text("read_file", json!({ "path": "a.txt" })).await.contains("old"));
+    assert!(harness.read("a.txt") == "old\n" && !harness.path("new").exists());
 }
 
 #[tokio::test]
