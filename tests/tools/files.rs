@@ -61,8 +61,8 @@ async fn file_tools_refuse_paths_outside_workspace() {
         harness.alice.expect_refusal("edit_file", json!({ "path": path, "old_text": "s3cret", "new_text": "x" })).await;
     }
     harness.write("inside.txt", "s3cret is only a word here\n");
-    let found = harness.alice.expect_text("grep", json!({ "pattern": "s3cret" })).await;
-    assert_eq!(found, "inside.txt:1:s3cret is only a word here\n");
+    let matches = harness.alice.expect_text("grep", json!({ "pattern": "s3cret" })).await;
+    assert_eq!(matches, "inside.txt:1:s3cret is only a word here\n");
     assert_eq!(std::fs::read_to_string(outside.path().join("secret")).unwrap(), "s3cret");
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
 }
