@@ -3,9 +3,9 @@
 //!
 //! `cargo bench --locked --bench chaos -- --kills 3000 --seed 1` builds the program in release mode and runs the
 //! attacks. `--beside N` sets the number of workspaces that run at a time. Each is a git repository whose team keeps
-//! every task in a worktree. The seed decides the attacks; their exact moments depend on the machine. The verdict uses
-//! none of Brigade's code: it relies on notes that commands write outside the workspace, on the answers that callers
-//! got, and on git. The program prints a table, and exits with status 1 after any violation.
+//! every task in a worktree. The seed decides the attacks; their exact moments depend on the machine. The verdict
+//! uses none of Brigade's code. It relies on notes that commands write outside the workspace, on the answers that
+//! callers got, and on git. The program prints a table, and exits with status 1 after any violation.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! One workspace from its first to its last commit: the plan, rounds of attacks with concurrent users, the runs that
-//! must finish all tasks, and the final account.
+//! One workspace from its first to its last commit. It has the plan, rounds of attacks with concurrent users, the
+//! runs that must finish all tasks, and the final account.
 
 use std::fs;
 use std::path::PathBuf;
@@ -105,10 +105,10 @@ pub fn run_workspace(seed: u64, rounds: usize, counts: &Arc<Counts>, is_over: &A
     }
 }
 
-/// The command of a task. It updates its branch, adds its line where all other tasks add theirs, removes one of its own
-/// lines again, writes a separate file, and commits. It repeats a merge that lost lines because the disk was full. It
-/// discards uncommitted changes of earlier attempts. First it counts the files that no task changes; there must be
-/// `ballast` of them. `{out}` is a folder outside the workspace.
+/// The command of a task. It updates its branch, adds its line where all other tasks add theirs, and removes one of
+/// its own lines again. It writes a separate file, and commits. It repeats a merge that lost lines because the disk
+/// was full. It discards uncommitted changes of earlier attempts. First it counts the files that no task changes;
+/// there must be `ballast` of them. `{out}` is a folder outside the workspace.
 pub fn script(name: &str, out: &str, ballast: usize) -> String {
     let leftover = match name.bytes().map(u32::from).sum::<u32>() % 4 {
         0 => "sleep 300 &",

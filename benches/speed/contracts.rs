@@ -1,5 +1,5 @@
-//! Times that the contracts promise and that no test asserts, because a busy machine may take longer: stale reports are
-//! corrected within 100 ms, and a command ends within a second after its claim or its lead is lost.
+//! Times that the contracts promise and that no test asserts, because a busy machine may take longer. Stale reports
+//! are corrected within 100 ms. A command ends within a second after its claim or its lead is lost.
 
 use std::fs;
 use std::path::Path;

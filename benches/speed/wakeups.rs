@@ -42,8 +42,8 @@ pub fn measure(report: &mut Report) {
     report.add("wake-ups of an idle team of 3, all threads", wakes, "/s", Target::Below(10.0), cpu);
 }
 
-/// The time from the return of the create call to the request, in milliseconds; tasks are created by this process and
-/// by another one in turn.
+/// The time from the return of the create call to the request, in milliseconds. This process and another one create
+/// tasks in turn.
 async fn latencies() -> [Vec<f64>; 2] {
     let workspace = TestWorkspace::new();
     let (requests, requested) = mpsc::channel();

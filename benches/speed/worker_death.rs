@@ -1,5 +1,5 @@
-//! The time until a killed worker's task is claimed again: by the next lead, which a supervisor starts at the kill, and
-//! by a claimer by command that retries. Both first end the command of the dead worker.
+//! The time until a killed worker's task is claimed again. The claimer is the next lead, which a supervisor starts at
+//! the kill, or a command that retries. Both first end the command of the dead worker.
 
 use std::fs;
 use std::time::Instant;

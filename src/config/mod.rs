@@ -135,7 +135,7 @@ impl Config {
         self.environment.variables.get(name).filter(|text| !text.is_empty()).map(|text| (name, text.as_str()))
     }
 
-    /// Returns the teams of the workspace's file. The user's file sets their defaults and adds no teams: a team of that file has
+    /// Returns the teams of the workspace's file. The user's file sets their defaults and adds no teams. A team of that file has
     /// commands and addresses that this workspace did not ask for.
     #[must_use]
     pub fn team_names(&self) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Finds the config and the board in a folder and its parents, and checks their owners. Another user could put a `brigade.toml`
-//! into a shared folder such as `/tmp`, and its commands would run as the user who works below that folder. git had the same
-//! problem: CVE-2022-24765.
+//! into a shared folder such as `/tmp`. Its commands would run as the user who works below that folder. Git had the same problem:
+//! CVE-2022-24765.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub fn find_folder_upwards(folder: &Path, names: &[&str]) -> Result<Option<PathB
 }
 
 /// Checks that `path`, if it exists, belongs to this user or root, and the target of a link too. Above the current folder `from`,
-/// its folder must belong to them as well, and no other user may write to either: board, plan and prompts are in the same folder.
+/// its folder must belong to them as well, and no other user may write to either. Board, plan and prompts are in the same folder.
 /// A sticky folder is no exception.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::reading::{not_plain_error, require_plain_file};
+use super::reading::{SpecialKind, not_plain_error, require_plain_file};
 use super::{FileIdentity, FileKind, FileStamp};
 
 fn flags(flags: OFlags) -> i32 {
@@ -62,8 +62,8 @@ pub(super) fn open_without_waiting(path: &Path) -> io::Result<File> {
 /// Replaces an error of opening by one that names the kind of file, if that is the reason.
 pub(super) fn describe_open_error(error: io::Error) -> io::Error {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::LOOP) => not_plain_error("a symbolic link"),
-        Some(Errno::NXIO) => not_plain_error("a pipe, a socket or a device"),
+        Some(Errno::LOOP) => not_plain_error(SpecialKind::Link),
+        Some(Errno::NXIO) => not_plain_error(SpecialKind::PipeSocketOrDevice),
         _ => error,
     }
 }
@@ -72,13 +72,13 @@ pub(super) fn is_pipe(kind: std::fs::FileType) -> bool {
     kind.is_fifo()
 }
 
-/// The name of a kind that is neither a file nor a folder.
-pub(super) fn name_of_special(kind: std::fs::FileType) -> &'static str {
+/// The kind of an entry that is neither a file nor a folder.
+pub(super) fn special_kind(kind: std::fs::FileType) -> SpecialKind {
     match kind {
-        kind if kind.is_fifo() => "a pipe",
-        kind if kind.is_socket() => "a socket",
-        kind if kind.is_symlink() => "a symbolic link",
-        _ => "a device",
+        kind if kind.is_fifo() => SpecialKind::Pipe,
+        kind if kind.is_socket() => SpecialKind::Socket,
+        kind if kind.is_symlink() => SpecialKind::Link,
+        _ => SpecialKind::Device,
     }
 }
 

@@ -11,8 +11,8 @@ fn home() -> Option<PathBuf> {
     home.parent().is_some().then_some(home)
 }
 
-/// `PATH` for commands, and its folders below the home folder, including missing ones. In the returned `PATH`, folders below the home
-/// folder have no symbolic links, because a command can replace a link, and missing ones are left out.
+/// `PATH` for commands, and its folders below the home folder, including missing ones. In the returned `PATH`, folders below the
+/// home folder have no symbolic links, because a command can replace a link. Missing folders are left out.
 #[must_use]
 pub fn search_path(path: &OsStr) -> (OsString, Vec<PathBuf>) {
     match home() {

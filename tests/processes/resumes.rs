@@ -1,5 +1,5 @@
-//! A lead that is killed and launched again: the same teammate continues its task, its messages and usage stay, open
-//! requests stay open, and no call is repeated without notice. The replayed log of each run matches the board.
+//! A lead that is killed and launched again. The same teammate continues its task, and its messages and usage stay.
+//! Open requests stay open, and no call is repeated without notice. The replayed log of each run matches the board.
 
 use std::fs;
 

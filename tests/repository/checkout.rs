@@ -222,8 +222,8 @@ async fn file_with_non_utf8_name_is_not_overwritten() {
     assert_eq!(fs::read_to_string(repo.path().join(name)).unwrap(), "the person's");
 }
 
-/// A checkout whose branch was moved by a merge of `new/a.txt` and whose files were not updated, as a kill between the
-/// two steps leaves it. The repository is opened again.
+/// A checkout whose branch was moved by a merge of `new/a.txt` and whose files were not updated. A kill between the
+/// two steps leaves it so. The repository is opened again.
 async fn stale_checkout(repo: &TestRepository) -> brigade::stores::git::GitRepository {
     let old = repo.main();
     let worktree = repo

@@ -184,8 +184,8 @@ async fn kill_before_checkout_update_is_completed_at_launch() {
     assert_eq!(refs(&repo), "");
 }
 
-/// The state after an interrupted checkout: the branch moved by two merges, some files of the first one written and one
-/// of them torn, the index as before.
+/// The state after an interrupted checkout. The branch was moved by two merges. Some files of the first one are
+/// written, one of them is torn, and the index is as before.
 async fn interrupted_checkout(torn: &str) -> TestRepository {
     let repo = TestRepository::new().await;
     let onto = repo.main();

@@ -1,6 +1,6 @@
 //! The user's checkout: it follows when a merge moves its branch. Brigade never changes the user's own files there, tracked or not. If
-//! they block the update, the checkout is switched to its own branch at its current commit, so that a commit there cannot undo a merge.
-//! It returns to the target branch when nothing blocks it any more.
+//! they block the update, the checkout is switched to its own branch at its current commit. So a commit there cannot undo a
+//! merge. It returns to the target branch when nothing blocks it any more.
 
 use std::collections::HashSet;
 use std::fs;

@@ -22,8 +22,8 @@ use crate::stores::fs::{FileKind, FileStamp, FileSystem, FolderWatch, WatchEvent
 use super::index::{Index, IndexEntry};
 use super::paths::{BoardFileKind, QUARANTINE_AFTER, kind_of};
 
-/// The time after a write in which another write may leave the stamp unchanged, in ns: clocks of file systems tick every 1 to
-/// 10 ms.
+/// The time after a write in which another write may leave the stamp unchanged, in ns. Clocks of file systems tick every 1 to 10
+/// ms.
 const CLOCK_GRANULARITY_NS: i128 = 20_000_000;
 /// The same for file systems that keep times in whole seconds (FAT: two seconds).
 const COARSE_CLOCK_GRANULARITY_NS: i128 = 2_500_000_000;

@@ -92,8 +92,8 @@ impl<'a> Transaction<'a> {
 
     /// Writes a file of the board under a temporary name.
     ///
-    /// With [`Durability::Power`], on file systems where a power cut after a rename can leave a torn file, the bytes are made durable
-    /// here, under the lock. Such disks are slow but safe.
+    /// On some file systems a power cut after a rename can leave a torn file. There, with [`Durability::Power`], the bytes are
+    /// made durable here, under the lock. Such disks are slow but safe.
     pub(super) fn stage(&self, name: &str, bytes: &[u8]) -> StoreResult<Staged<'a>> {
         let staged = Staged::write(self.board.files.as_ref(), &self.board.folder, name, bytes)?;
         if self.board.durability == Durability::Power && !self.board.renames_after_bytes {

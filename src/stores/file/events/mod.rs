@@ -2,7 +2,7 @@
 //!
 //! A run begins when a lead opens the log. Its first append rotates the previous run's log. Within a run a large log is
 //! rotated too, and the numbers continue. Events that arrive during a write are written together. On a full disk, events wait in
-//! memory up to a limit and are written in order once there is space, so numbers have no gaps.
+//! memory up to a limit. They are written in order once there is space, so numbers have no gaps.
 
 mod reader;
 
