@@ -372,7 +372,7 @@ async fn open_repository(
     }
     let options = GitOptions {
         team: spec.name.to_string(),
-        into: spec.merge_into.clone(),
+        target_branch: spec.merge_into.clone(),
         control_files: control_files.to_vec(),
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),

@@ -160,8 +160,8 @@ fn stop_lead(world: &World, random: &mut fastrand::Rng) {
             world.workspace.json(&["tasks", "claim", &id, "--as", "dan", "--can", "worker", "--lease", "1s"])
         {
             let attempt = task["attempt"].as_u64().unwrap_or(0);
-            let held = (task["id"].as_u64().unwrap_or(0), attempt);
-            world.known.lock().unwrap().holders.entry(held).or_default().insert("dan".to_owned());
+            let claim = (task["id"].as_u64().unwrap_or(0), attempt);
+            world.answers.lock().unwrap().holders.entry(claim).or_default().insert("dan".to_owned());
             lead.signal(Signal::CONT);
             wait(random);
             let now = world

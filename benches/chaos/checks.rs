@@ -15,27 +15,27 @@ pub fn check_always(world: &World) {
         world.wrong("torn-files", &text);
     }
     let by_id: BTreeMap<u64, &Value> = tasks.iter().filter_map(|task| Some((task["id"].as_u64()?, task))).collect();
-    let mut known = world.known.lock().unwrap();
-    let lost: Vec<u64> = known.tasks.keys().filter(|id| !by_id.contains_key(id)).copied().collect();
+    let mut answers = world.answers.lock().unwrap();
+    let lost: Vec<u64> = answers.tasks.keys().filter(|id| !by_id.contains_key(id)).copied().collect();
     for id in lost {
-        let subject = known.tasks.remove(&id).unwrap_or_default();
+        let subject = answers.tasks.remove(&id).unwrap_or_default();
         world.wrong("lost-tasks", &format!("#{id} {subject}"));
     }
     for (id, task) in by_id {
         let attempt = task["attempt"].as_u64().unwrap_or(0);
-        let before = known.attempts.insert(id, attempt).unwrap_or(0);
+        let before = answers.attempts.insert(id, attempt).unwrap_or(0);
         if attempt < before {
             world.wrong("two-owners", &format!("attempt {before} of #{id} was followed by {attempt}"));
         }
         let is_done = task["status"] == "completed";
-        if known.done.contains(&id) && !is_done {
+        if answers.done.contains(&id) && !is_done {
             world.wrong("undone-tasks", &task.to_string());
         }
         if is_done {
-            known.done.insert(id);
+            answers.done.insert(id);
         }
     }
-    drop(known);
+    drop(answers);
     check_branch_moves_forward(world);
 }
 
@@ -61,7 +61,7 @@ pub fn check_at_end(world: &World) {
 }
 
 fn check_tasks(world: &World) {
-    let (tasks, known) = (world.workspace.tasks().0, world.known.lock().unwrap());
+    let (tasks, answers) = (world.workspace.tasks().0, world.answers.lock().unwrap());
     for task in tasks.iter().filter(|task| task["status"] != "completed") {
         world.wrong("lost-tasks", &format!("in the end: {task}"));
     }
@@ -72,7 +72,7 @@ fn check_tasks(world: &World) {
     for (subject, times) in subjects.iter().filter(|(_, times)| **times > 1) {
         world.wrong("doubled-tasks", &format!("{subject}: {times} times"));
     }
-    for (id, attempt) in &known.completed {
+    for (id, attempt) in &answers.completed {
         let task = tasks.iter().find(|task| task["id"].as_u64() == Some(*id));
         if task.is_none_or(|task| task["attempt"].as_u64() != Some(*attempt)) {
             world.wrong("completed-twice", &format!("completed in attempt {attempt}, and now {task:?}"));
@@ -89,7 +89,7 @@ fn check_attempts(world: &World) {
         begun.entry(key).or_default().push(name.clone());
     }
     world.counts.add("attempts", begun.len());
-    let mut holders = world.known.lock().unwrap().holders.clone();
+    let mut holders = world.answers.lock().unwrap().holders.clone();
     for (held, names) in begun {
         if names.len() > 1 {
             world.wrong("run-twice", &format!("task and attempt {held:?}: {names:?}"));
@@ -103,7 +103,7 @@ fn check_attempts(world: &World) {
 
 /// The message numbers in a transcript by sender, in order.
 fn delivered(workspace: &TestWorkspace, to: &str) -> BTreeMap<String, Vec<usize>> {
-    let mut found: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    let mut numbers_by_sender: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     let folder = workspace.join(".team/transcripts");
     let is_of = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -122,16 +122,16 @@ fn delivered(workspace: &TestWorkspace, to: &str) -> BTreeMap<String, Vec<usize>
                 let Some((sender, rest)) = part.split_once('-') else { continue };
                 let Some((number, _)) = rest.split_once(';') else { continue };
                 if let Ok(number) = number.parse() {
-                    found.entry(sender.to_owned()).or_default().push(number);
+                    numbers_by_sender.entry(sender.to_owned()).or_default().push(number);
                 }
             }
         }
     }
-    found
+    numbers_by_sender
 }
 
 fn check_mail(world: &World) {
-    let accepted = world.known.lock().unwrap().mail.clone();
+    let accepted = world.answers.lock().unwrap().mail.clone();
     let recipients: BTreeSet<&str> = accepted.keys().map(|(to, _)| to.as_str()).collect();
     for to in recipients {
         let delivered = delivered(&world.workspace, to);
@@ -214,7 +214,7 @@ type Line = (String, String);
 /// Checks that each line a commit of the branch added is in the result, or was removed by a later commit.
 fn check_lines(world: &World) {
     let workspace = &world.workspace;
-    let shown = workspace.git(&[
+    let log = workspace.git(&[
         "log",
         "--reverse",
         "--topo-order",
@@ -230,7 +230,7 @@ fn check_lines(world: &World) {
     let mut removed: HashMap<Line, Vec<String>> = HashMap::new();
     let (mut commit, mut old, mut new) = (String::new(), String::new(), String::new());
     let name = |line: &str| line.trim_start_matches("a/").trim_start_matches("b/").to_owned();
-    for line in shown.unwrap_or_default().lines() {
+    for line in log.unwrap_or_default().lines() {
         if let Some(id) = line.strip_prefix("commit ") {
             id.clone_into(&mut commit);
         } else if let Some(file) = line.strip_prefix("--- ") {
@@ -247,8 +247,8 @@ fn check_lines(world: &World) {
     let mut files: HashMap<String, Option<String>> = HashMap::new();
     for (commit, line) in added {
         let (file, text) = &line;
-        let shown = files.entry(file.clone()).or_insert_with(|| workspace.git(&["show", &format!("main:{file}")]));
-        let is_there = shown.as_ref().is_some_and(|all| all.lines().any(|there| there == text));
+        let content = files.entry(file.clone()).or_insert_with(|| workspace.git(&["show", &format!("main:{file}")]));
+        let is_there = content.as_ref().is_some_and(|all| all.lines().any(|there| there == text));
         let is_after = |later: &String| {
             *later == commit || workspace.git(&["merge-base", "--is-ancestor", &commit, later]).is_some()
         };
@@ -273,7 +273,7 @@ fn check_leftovers(world: &World) {
             || path.parent().is_some_and(|folder| folder.ends_with("workers"))
     };
     for path in team.filter(is_left).chain(git_locks(workspace)) {
-        world.wrong("temporaries", &shown(workspace, &path));
+        world.wrong("temporaries", &relative_path(workspace, &path));
     }
     let refs = workspace.git(&["for-each-ref", "--format=%(refname)"]).unwrap_or_default();
     if refs != "refs/heads/main" {
@@ -299,6 +299,6 @@ fn check_leftovers(world: &World) {
     }
 }
 
-fn shown(workspace: &TestWorkspace, path: &Path) -> String {
+fn relative_path(workspace: &TestWorkspace, path: &Path) -> String {
     path.strip_prefix(&workspace.root).unwrap_or(path).display().to_string()
 }

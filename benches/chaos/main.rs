@@ -3,9 +3,9 @@
 //!
 //! `cargo bench --locked --bench chaos -- --kills 3000 --seed 1` builds the program in release mode and runs the
 //! attacks. `--beside N` sets the number of workspaces that run at a time. Each is a git repository whose team keeps
-//! every task in a worktree. The seed decides the attacks; their exact moments depend on the machine. The verdict uses
-//! none of Brigade's code: it relies on notes that commands write outside the workspace, on the answers that callers
-//! got, and on git. The program prints a table, and exits with status 1 after any violation.
+//! every task in a worktree. The seed decides the attacks; their exact moments depend on the machine. The verdict
+//! uses none of Brigade's code. It relies on notes that commands write outside the workspace, on the answers that
+//! callers got, and on git. The program prints a table, and exits with status 1 after any violation.
 
 #![allow(
     clippy::unwrap_used,
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         "seed {}: until {} kills, {} workspaces at a time",
         parse_options.seed, parse_options.kills, parse_options.beside
     );
-    let (counts, began) = (Arc::new(Counts::default()), Instant::now());
+    let (counts, started_at) = (Arc::new(Counts::default()), Instant::now());
     let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..parse_options.beside)
@@ -90,17 +90,17 @@ fn main() -> ExitCode {
                 })
             })
             .collect();
-        let mut said = Instant::now();
+        let mut printed_at = Instant::now();
         while !workers.iter().all(|worker| worker.is_finished()) {
             if counts.of("kills") >= parse_options.kills {
                 is_over.store(true, Ordering::Relaxed);
             }
-            if said.elapsed() >= PROGRESS_INTERVAL {
-                said = Instant::now();
+            if printed_at.elapsed() >= PROGRESS_INTERVAL {
+                printed_at = Instant::now();
                 let (kills, spaces) = (counts.of("kills"), counts.of("workspaces"));
                 eprintln!(
                     "{:.0} s: {kills} kills, {spaces} workspaces, {} wrong",
-                    began.elapsed().as_secs_f64(),
+                    started_at.elapsed().as_secs_f64(),
                     counts.all_wrong()
                 );
             }
@@ -112,7 +112,7 @@ fn main() -> ExitCode {
     println!(
         "seed {}, {:.0} s: {}",
         parse_options.seed,
-        began.elapsed().as_secs_f64(),
+        started_at.elapsed().as_secs_f64(),
         if wrong == 0 { "nothing is wrong" } else { "WRONG" }
     );
     if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,5 +1,5 @@
-//! One workspace from its first to its last commit: the plan, rounds of attacks with concurrent users, the runs that
-//! must finish all tasks, and the final account.
+//! One workspace from its first to its last commit. It has the plan, rounds of attacks with concurrent users, the
+//! runs that must finish all tasks, and the final account.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ const DISK_MEGABYTES: u32 = 48;
 pub struct World {
     pub workspace: TestWorkspace,
     pub counts: Arc<Counts>,
-    pub known: Mutex<Answers>,
+    pub answers: Mutex<Answers>,
     /// True if the workspace is on a small disk.
     pub is_small: bool,
     pub is_over: AtomicBool,
@@ -70,7 +70,7 @@ pub fn run_workspace(seed: u64, rounds: usize, counts: &Arc<Counts>, is_over: &A
     let world = World {
         workspace: TestWorkspace::new(folder.path()),
         counts: Arc::clone(counts),
-        known: Mutex::default(),
+        answers: Mutex::default(),
         is_small: disk.is_some(),
         is_over: AtomicBool::new(false),
         seen: Mutex::default(),
@@ -105,12 +105,12 @@ pub fn run_workspace(seed: u64, rounds: usize, counts: &Arc<Counts>, is_over: &A
     }
 }
 
-/// The command of a task. It updates its branch, adds its line where all other tasks add theirs, removes one of its own
-/// lines again, writes a separate file, and commits. It repeats a merge that lost lines because the disk was full. It
-/// discards uncommitted changes of earlier attempts. First it counts the files that no task changes; there must be
-/// `ballast` of them. `{out}` is a folder outside the workspace.
+/// The command of a task. It updates its branch, adds its line where all other tasks add theirs, and removes one of
+/// its own lines again. It writes a separate file, and commits. It repeats a merge that lost lines because the disk
+/// was full. It discards uncommitted changes of earlier attempts. First it counts the files that no task changes;
+/// there must be `ballast` of them. `{out}` is a folder outside the workspace.
 pub fn script(name: &str, out: &str, ballast: usize) -> String {
-    let left = match name.bytes().map(u32::from).sum::<u32>() % 4 {
+    let leftover = match name.bytes().map(u32::from).sum::<u32>() % 4 {
         0 => "sleep 300 &",
         1 => "setsid sleep 300 > /dev/null 2>&1 &",
         _ => "",
@@ -123,7 +123,7 @@ pub fn script(name: &str, out: &str, ballast: usize) -> String {
          test -z \"$m\" || test -z \"$(git diff --diff-filter=DM --name-only $m^2 $m -- . ':!log.txt')\" ||\n\
          {{ git reset -q --hard $m^1; exit 1; }}\n\
          }}\n\
-         echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $BRIGADE_TEAMMATE\" >> {out}/begun\n{left}\n\
+         echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $BRIGADE_TEAMMATE\" >> {out}/begun\n{leftover}\n\
          there=$(ls ballast | wc -l)\n\
          test $there = {ballast} || echo \"$BRIGADE_TASK $BRIGADE_ATTEMPT $there\" >> {out}/short\n\
          git reset -q --hard && git clean -qfd\n\
@@ -181,7 +181,7 @@ impl World {
         assert_eq!(tasks.len(), PLANNED, "{imported}");
         for task in tasks {
             let (id, subject) = (task["id"].as_u64().unwrap(), task["subject"].as_str().unwrap().to_owned());
-            self.known.lock().unwrap().tasks.insert(id, subject);
+            self.answers.lock().unwrap().tasks.insert(id, subject);
             self.counts.add("tasks", 1);
         }
         *self.seen.lock().unwrap() = workspace.git(&["rev-parse", "main"]).unwrap();
@@ -225,17 +225,17 @@ impl World {
 
     /// Asserts that no process of an ended lead still runs.
     pub fn assert_alone(&self, lead: &Lead) {
-        let mut left = Vec::new();
+        let mut descendants = Vec::new();
         let is_alone = until(ORPHAN_TIME, || {
-            left = lead.descendants();
-            left.is_empty()
+            descendants = lead.descendants();
+            descendants.is_empty()
         });
         if !is_alone {
-            self.wrong("orphans", &format!("{left:?}"));
+            self.wrong("orphans", &format!("{descendants:?}"));
         }
-        let said = lead.output();
-        if said.contains("panicked at") {
-            self.wrong("panics", &said);
+        let output = lead.output();
+        if output.contains("panicked at") {
+            self.wrong("panics", &output);
         }
     }
 
@@ -259,17 +259,17 @@ impl World {
 
     /// Runs the team until no task is left, and retries failed tasks as a person would.
     fn drain(&self) {
-        let began = Instant::now();
-        let mut said = String::new();
+        let started_at = Instant::now();
+        let mut output = String::new();
         for _ in 0..RUNS_MAX {
             self.remove_locks_of_git();
             users::finish_outside_tasks(self);
             let mut run = self.workspace.launch(&["run", "crew"]);
             self.counts.add("launches", 1);
             let code = run.end_within(RUN_TIME);
-            said = run.output();
+            output = run.output();
             if code.is_none() {
-                self.wrong("hung", &format!("a run of {RUN_TIME:?}: {said}"));
+                self.wrong("hung", &format!("a run of {RUN_TIME:?}: {output}"));
                 run.kill();
                 return;
             }
@@ -282,6 +282,6 @@ impl World {
                 self.workspace.run(&["tasks", "retry", &task["id"].to_string()]);
             }
         }
-        self.wrong("hung", &format!("not done after {RUNS_MAX} runs and {:?}: {said}", began.elapsed()));
+        self.wrong("hung", &format!("not done after {RUNS_MAX} runs and {:?}: {output}", started_at.elapsed()));
     }
 }

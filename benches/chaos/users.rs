@@ -73,9 +73,9 @@ fn run_or_kill(world: &World, arguments: &[&str], random: &mut fastrand::Rng) ->
         signal(pid, Signal::KILL);
     }
     let output = waiting.join().unwrap().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    if said.contains("panicked at") {
-        world.wrong("panics", &said);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("panicked at") {
+        world.wrong("panics", &stderr);
     }
     let value: Value = output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())??;
     Some(value["data"].clone())
@@ -118,7 +118,7 @@ fn claim_one(world: &World, name: &str, run: &mut dyn FnMut(&[&str]) -> Option<V
         if task["status"] != "completed" || task["attempt"].as_u64() != Some(attempt) {
             world.wrong("two-owners", &format!("{name} completed attempt {attempt} and was told {task}"));
         }
-        if let Some(other) = world.known.lock().unwrap().completed.insert(id, attempt) {
+        if let Some(other) = world.answers.lock().unwrap().completed.insert(id, attempt) {
             world.wrong("completed-twice", &format!("task {id}: attempts {other} and {attempt}"));
         }
     }
@@ -127,10 +127,10 @@ fn claim_one(world: &World, name: &str, run: &mut dyn FnMut(&[&str]) -> Option<V
 
 /// Records that `name` was granted an attempt.
 fn record_claim(world: &World, task: &Value, name: &str) -> Option<(u64, u64)> {
-    let held = (task["id"].as_u64()?, task["attempt"].as_u64()?);
+    let claim = (task["id"].as_u64()?, task["attempt"].as_u64()?);
     world.counts.add("claims", 1);
-    world.known.lock().unwrap().holders.entry(held).or_default().insert(name.to_owned());
-    Some(held)
+    world.answers.lock().unwrap().holders.entry(claim).or_default().insert(name.to_owned());
+    Some(claim)
 }
 
 /// Claims a task of the team and releases it.
@@ -178,7 +178,7 @@ fn add(world: &World, mut random: fastrand::Rng) {
         let mut arguments = vec!["tasks", "add", subject.as_str()];
         arguments.extend(rest.iter().map(String::as_str));
         if let Some(id) = run_or_kill(world, &arguments, &mut random).and_then(|task| task["id"].as_u64()) {
-            world.known.lock().unwrap().tasks.insert(id, subject);
+            world.answers.lock().unwrap().tasks.insert(id, subject);
             world.counts.add("tasks", 1);
         }
     }
@@ -186,8 +186,8 @@ fn add(world: &World, mut random: fastrand::Rng) {
 
 /// Records an accepted message.
 fn record_message(world: &World, to: &str, sender: &str, number: usize) {
-    let mut known = world.known.lock().unwrap();
-    known.mail.entry((to.to_owned(), sender.to_owned())).or_default().insert(number);
+    let mut answers = world.answers.lock().unwrap();
+    answers.mail.entry((to.to_owned(), sender.to_owned())).or_default().insert(number);
     world.counts.add("mail", 1);
 }
 

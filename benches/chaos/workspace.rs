@@ -152,7 +152,7 @@ pub struct Running {
 /// is found by its command line.
 fn running(variable: &str, path: &str) -> Vec<Running> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let found = entries.filter_map(|entry| {
+    let processes = entries.filter_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
         // An ended process that was not reaped has no command line.
         let command = fs::read(entry.path().join("cmdline")).ok().filter(|command| !command.is_empty())?;
@@ -162,7 +162,7 @@ fn running(variable: &str, path: &str) -> Vec<Running> {
         (pid != std::process::id() && (carries || (!path.is_empty() && command.contains(path))))
             .then_some(Running { pid, command })
     });
-    found.collect()
+    processes.collect()
 }
 
 /// A lead. Dropping it kills the lead and all processes it started.
@@ -230,9 +230,9 @@ pub fn signal(pid: u32, name: Signal) {
 
 /// Waits until `condition` holds. Returns false after `time`.
 pub fn until(time: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let began = Instant::now();
+    let started_at = Instant::now();
     while !condition() {
-        if began.elapsed() > time {
+        if started_at.elapsed() > time {
             return false;
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -241,13 +241,13 @@ pub fn until(time: Duration, mut condition: impl FnMut() -> bool) -> bool {
 }
 
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.extend(files_below(&entry.path()));
+            files.extend(files_below(&entry.path()));
         } else {
-            found.push(entry.path());
+            files.push(entry.path());
         }
     }
-    found
+    files
 }

@@ -54,13 +54,13 @@ fn rate(role: &str) -> f64 {
     let mut players: Vec<ChildProcess> =
         (0..PROCESSES).map(|_| ChildProcess::ready(role, workspace.path(), CLAIMERS_PER_PROCESS)).collect();
     players.iter_mut().for_each(|player| player.send_line("go"));
-    let told: Vec<Value> = players.iter_mut().map(ChildProcess::read_json).collect();
+    let reports: Vec<Value> = players.iter_mut().map(ChildProcess::read_json).collect();
     players.into_iter().for_each(ChildProcess::finish);
     let claimed: Vec<u64> =
-        told.iter().flat_map(|one| one["ids"].as_array().unwrap()).map(|id| id.as_u64().unwrap()).collect();
+        reports.iter().flat_map(|one| one["ids"].as_array().unwrap()).map(|id| id.as_u64().unwrap()).collect();
     let different: HashSet<u64> = claimed.iter().copied().collect();
     assert_eq!((claimed.len(), different.len()), (2000, 2000), "{role}: each task is claimed once");
-    let time = |which: &'static str| told.iter().map(move |one| one[which].as_u64().unwrap());
+    let time = |which: &'static str| reports.iter().map(move |one| one[which].as_u64().unwrap());
     let took_ns = time("end").max().unwrap() - time("begin").min().unwrap();
     claimed.len() as f64 * 1e9 / took_ns as f64
 }
@@ -154,9 +154,9 @@ fn claim_times(board: &BoardFiles) -> Vec<f64> {
     let who = claimant("alice");
     let one = |_| {
         thread::sleep(PAUSE);
-        let began = Instant::now();
+        let started_at = Instant::now();
         let task = board.claim_next(&who).unwrap().expect("a task is claimable");
-        let time = ms(began.elapsed());
+        let time = ms(started_at.elapsed());
         let release = Change::Release { reason: String::new(), counts: false };
         board.change(task.id, &release, &Actor::holder("alice", task.attempt)).unwrap();
         time

@@ -46,13 +46,13 @@ fn rate(threads: usize, each: usize) -> f64 {
         claimed.push(task);
     }
     assert_eq!(claimed.len(), threads * each);
-    let began = Instant::now();
+    let started_at = Instant::now();
     thread::scope(|scope| {
         for share in claimed.chunks(each) {
             scope.spawn(|| share.iter().for_each(|task| complete(&board, task)));
         }
     });
-    claimed.len() as f64 / began.elapsed().as_secs_f64()
+    claimed.len() as f64 / started_at.elapsed().as_secs_f64()
 }
 
 fn complete(board: &BoardFiles, task: &Task) {
@@ -64,7 +64,7 @@ fn complete(board: &BoardFiles, task: &Task) {
 fn rate_of_syncs() -> f64 {
     let workspace = TestWorkspace::new();
     let folder = File::open(workspace.path()).unwrap();
-    let began = Instant::now();
+    let started_at = Instant::now();
     for number in 0..SYNCS {
         let temporary = workspace.join("temporary");
         let mut file = File::create(&temporary).unwrap();
@@ -73,5 +73,5 @@ fn rate_of_syncs() -> f64 {
         fs::rename(&temporary, workspace.join(&format!("{number}"))).unwrap();
         folder.sync_all().unwrap();
     }
-    SYNCS as f64 / began.elapsed().as_secs_f64()
+    SYNCS as f64 / started_at.elapsed().as_secs_f64()
 }

@@ -1,5 +1,5 @@
-//! Times that the contracts promise and that no test asserts, because a busy machine may take longer: stale reports are
-//! corrected within 100 ms, and a command ends within a second after its claim or its lead is lost.
+//! Times that the contracts promise and that no test asserts, because a busy machine may take longer. Stale reports
+//! are corrected within 100 ms. A command ends within a second after its claim or its lead is lost.
 
 use std::fs;
 use std::path::Path;
@@ -91,16 +91,17 @@ pub fn team_with_command() -> (TestWorkspace, Process, u32) {
 /// Waits for the command and returns its process id. The command itself would report an id of its own process
 /// namespace.
 pub fn command_that_runs() -> u32 {
-    let wanted = long_command().join("\0") + "\0";
-    let is_it = |number: &u32| fs::read_to_string(format!("/proc/{number}/cmdline")).is_ok_and(|line| line == wanted);
-    let mut found = None;
+    let command_line = long_command().join("\0") + "\0";
+    let is_it =
+        |number: &u32| fs::read_to_string(format!("/proc/{number}/cmdline")).is_ok_and(|line| line == command_line);
+    let mut process = None;
     wait_until("the command runs", || {
         let entries = fs::read_dir("/proc").unwrap().flatten();
         let mut numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        found = numbers.find(is_it);
-        found.is_some()
+        process = numbers.find(is_it);
+        process.is_some()
     });
-    found.unwrap()
+    process.unwrap()
 }
 
 fn is_running(process: u32) -> bool {
@@ -115,10 +116,10 @@ fn commands_of_lost_claims() -> Vec<f64> {
     let mut times = Vec::new();
     for _ in 0..ENDED {
         assert!(is_running(command));
-        let began = Instant::now();
+        let started_at = Instant::now();
         workspace.time_of(&["tasks", "release", "1", "--force", "--reason", "another worker does it"]);
         wait_until("the command ends", || !is_running(command));
-        times.push(ms(began.elapsed()));
+        times.push(ms(started_at.elapsed()));
         // The task is claimed again, and the next command runs.
         command = command_that_runs();
     }
@@ -129,9 +130,9 @@ fn commands_of_lost_claims() -> Vec<f64> {
 fn command_of_a_killed_lead() -> f64 {
     let (_place, mut up, command) = team_with_command();
     assert!(is_running(command));
-    let began = Instant::now();
+    let started_at = Instant::now();
     up.0.kill().unwrap();
     up.wait();
     wait_until("the command ends", || !is_running(command));
-    ms(began.elapsed())
+    ms(started_at.elapsed())
 }

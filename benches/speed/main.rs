@@ -62,20 +62,24 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // Cargo adds flags, such as `--bench`.
-    let wanted: Vec<&str> = arguments.iter().map(String::as_str).filter(|word| !word.starts_with('-')).collect();
-    if let Some(unknown) = wanted.iter().find(|wanted| !ROWS.iter().any(|(name, ..)| name == *wanted)) {
+    let selected_rows: Vec<&str> = arguments.iter().map(String::as_str).filter(|word| !word.starts_with('-')).collect();
+    if let Some(unknown) =
+        selected_rows.iter().find(|selected_rows| !ROWS.iter().any(|(name, ..)| name == *selected_rows))
+    {
         eprintln!("there is no row `{unknown}`; there are:");
         ROWS.iter().for_each(|(name, about, _)| eprintln!("  {name:12} {about}"));
         return ExitCode::from(2);
     }
     let mut report = Report::default();
-    for (name, about, measure) in ROWS.iter().filter(|(name, ..)| wanted.is_empty() || wanted.contains(name)) {
-        let began = Instant::now();
+    for (name, about, measure) in
+        ROWS.iter().filter(|(name, ..)| selected_rows.is_empty() || selected_rows.contains(name))
+    {
+        let started_at = Instant::now();
         eprintln!("{name}: {about}");
         report.begin(name);
         measure(&mut report);
-        eprintln!("{name}: {:.1} s", began.elapsed().as_secs_f64());
+        eprintln!("{name}: {:.1} s", started_at.elapsed().as_secs_f64());
     }
-    report.close(wanted.is_empty());
+    report.close(selected_rows.is_empty());
     ExitCode::SUCCESS
 }

@@ -38,12 +38,12 @@ pub fn measure(report: &mut Report) {
     // their models.
     let (mut first, mut all) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        let began = Instant::now();
+        let started_at = Instant::now();
         let mut process = workspace.start(&["up", "bench", "--headless"]);
         let times: Vec<Instant> = (0..TEAMMATES).map(|_| requests.next()).collect();
         if round > 0 {
-            first.push(ms(times[0] - began));
-            all.push(ms(times[TEAMMATES - 1] - began));
+            first.push(ms(times[0] - started_at));
+            all.push(ms(times[TEAMMATES - 1] - started_at));
         }
         process.0.kill().unwrap();
         process.wait();
@@ -124,13 +124,14 @@ fn write_transcripts(workspace: &TestWorkspace) -> usize {
 fn turn(number: usize) -> [Record; 2] {
     let id = format!("toolu_{number}");
     let call = Block::ToolUse { id: id.clone(), name: "read_file".to_owned(), input: json!({"path": "src/main.rs"}) };
-    let mut asked = MessageRecord::new(Role::Assistant, vec![Block::text("I look at the next part."), call]);
-    asked.usage = Some(Usage { input_tokens: 4000 + 400 * number as u64, output_tokens: 60, ..Usage::default() });
+    let mut call_message = MessageRecord::new(Role::Assistant, vec![Block::text("I look at the next part."), call]);
+    call_message.usage =
+        Some(Usage { input_tokens: 4000 + 400 * number as u64, output_tokens: 60, ..Usage::default() });
     let text: String = std::iter::repeat_with(|| if fastrand::u8(..6) == 0 { ' ' } else { fastrand::lowercase() })
         .take(RESULT_BYTES)
         .collect();
     let result = Block::ToolResult { tool_use_id: id, content: text, is_error: false };
-    [asked, MessageRecord::new(Role::User, vec![result])]
+    [call_message, MessageRecord::new(Role::User, vec![result])]
         .map(|message| Record { at: UnixMs(1_763_688_000_000), entry: TranscriptEntry::Message(message) })
 }
 

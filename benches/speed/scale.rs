@@ -99,7 +99,7 @@ fn watch_idle(idle_timeout_s: usize) -> Value {
     write_transcripts(&workspace);
     let mut crowd = ChildProcess::ready("idle-crowd", workspace.path(), idle_timeout_s);
     let mut creator = ChildProcess::ready("create", workspace.path(), 0);
-    let (began, cpu) = (Instant::now(), cpu_of(crowd.process.id()));
+    let (started_at, cpu) = (Instant::now(), cpu_of(crowd.process.id()));
     for _ in 0..ADDED {
         thread::sleep(Duration::from_secs(1));
         crowd.send_line("count");
@@ -108,7 +108,7 @@ fn watch_idle(idle_timeout_s: usize) -> Value {
     }
     thread::sleep(Duration::from_secs(1));
     crowd.send_line("count");
-    let share = (cpu_of(crowd.process.id()) - cpu) / began.elapsed().as_secs_f64() * 100.0;
+    let share = (cpu_of(crowd.process.id()) - cpu) / started_at.elapsed().as_secs_f64() * 100.0;
     let status = fs::read_to_string(format!("/proc/{}/status", crowd.process.id())).unwrap();
     let kilobytes = |field: &str| {
         let line = status.lines().find(|line| line.starts_with(field)).unwrap();
@@ -116,12 +116,12 @@ fn watch_idle(idle_timeout_s: usize) -> Value {
     };
     let (rss, peak) = (kilobytes("VmRSS"), kilobytes("VmHWM"));
     crowd.send_line("end");
-    let mut told = crowd.read_json();
+    let mut measurement = crowd.read_json();
     creator.finish();
-    told["cpu_percent"] = json!(share);
-    told["rss_kb"] = json!(rss);
-    told["peak_kb"] = json!(peak);
-    told
+    measurement["cpu_percent"] = json!(share);
+    measurement["rss_kb"] = json!(rss);
+    measurement["peak_kb"] = json!(peak);
+    measurement
 }
 
 /// Writes a transcript for every teammate.
@@ -149,9 +149,9 @@ pub fn idle(workspace: &Path, idle_timeout_s: usize) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let requests = Arc::new(AtomicUsize::new(0));
-        let asked = Arc::clone(&requests);
+        let request_count = Arc::clone(&requests);
         let respond = move |request: &ModelRequest| {
-            asked.fetch_add(1, Ordering::Relaxed);
+            request_count.fetch_add(1, Ordering::Relaxed);
             let answer = new_task(request).map_or_else(|| super::team::say("Done."), complete);
             (answer, Duration::ZERO)
         };
@@ -162,9 +162,9 @@ pub fn idle(workspace: &Path, idle_timeout_s: usize) {
         let crew = TeamSetup { workspace, members: IDLE, durability: Durability::Power, limits: limits.clone(), model };
         let watch = move |inner| -> Arc<dyn Board> { Arc::new(WatchedBoard { inner, looks: watching }) };
         let crew = crew.launch_watched(watch).await;
-        let began = Instant::now();
+        let started_at = Instant::now();
         while !crew.is_idle(IDLE) {
-            assert!(began.elapsed() < WAIT_TIME_MAX, "not all members are idle");
+            assert!(started_at.elapsed() < WAIT_TIME_MAX, "not all members are idle");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         // Teammates with a short poll time are on call by then.
@@ -177,8 +177,8 @@ pub fn idle(workspace: &Path, idle_timeout_s: usize) {
             woken.push(looked.into_iter().collect::<HashSet<_>>().len());
         }
         // The first count is from before the first task.
-        let told = json!({ "woken": woken[1..], "requests": requests.load(Ordering::Relaxed) });
-        say(&told.to_string());
+        let measurement = json!({ "woken": woken[1..], "requests": requests.load(Ordering::Relaxed) });
+        say(&measurement.to_string());
         crew.stop().await;
     });
 }
@@ -207,9 +207,9 @@ async fn busy() -> Vec<f64> {
     tokio::time::sleep(WARM_UP).await;
     let mut rates = Vec::new();
     for _ in 0..ROUNDS {
-        let (before, began) = (turns.load(Ordering::Relaxed), Instant::now());
+        let (before, started_at) = (turns.load(Ordering::Relaxed), Instant::now());
         tokio::time::sleep(COUNTED).await;
-        rates.push((turns.load(Ordering::Relaxed) - before) as f64 / began.elapsed().as_secs_f64());
+        rates.push((turns.load(Ordering::Relaxed) - before) as f64 / started_at.elapsed().as_secs_f64());
     }
     crew.stop().await;
     rates

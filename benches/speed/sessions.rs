@@ -65,12 +65,12 @@ pub fn measure_start(report: &mut Report) {
 
 /// The time from the process start to the message that a turn began. The process is then killed.
 fn time_to_first_request(workspace: &TestWorkspace) -> Duration {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let mut command = workspace.brigade(&["run", "bench", "--output-format", "stream-json"]);
     let mut process = Process(command.stdout(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
     let first = lines.map(Result::unwrap).find(|line| line.contains("\"turn_started\""));
-    let time = began.elapsed();
+    let time = started_at.elapsed();
     assert!(first.is_some(), "a turn begins");
     time
 }

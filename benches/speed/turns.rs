@@ -36,16 +36,16 @@ pub fn measure(report: &mut Report) {
             [Durability::Process, Durability::Power].map(|durability| (members, time, durability))
         })
         .collect();
-    let mut found = vec![(Vec::new(), Vec::new(), 0_usize); cases.len()];
+    let mut results = vec![(Vec::new(), Vec::new(), 0_usize); cases.len()];
     for _ in 0..ROUNDS {
-        for ((members, time, durability), (p50, p99, count)) in cases.iter().zip(&mut found) {
+        for ((members, time, durability), (p50, p99, count)) in cases.iter().zip(&mut results) {
             let overheads = runtime.block_on(round(*members, *time, *durability));
             p50.push(percentile(&overheads, 50));
             p99.push(percentile(&overheads, 99));
             *count += overheads.len();
         }
     }
-    for ((members, time, durability), (p50, p99, count)) in cases.into_iter().zip(found) {
+    for ((members, time, durability), (p50, p99, count)) in cases.into_iter().zip(results) {
         let what = |of: &str| format!("{of}, {members} teammates, durability {}", durability.as_str());
         let beside = format!("{count} turns, model {}", figure(ms(time), "ms"));
         report.add(what("p50"), median(&p50), "ms", Target::AtMost(2.0), &beside);

@@ -42,8 +42,8 @@ pub fn measure(report: &mut Report) {
     report.add("wake-ups of an idle team of 3, all threads", wakes, "/s", Target::Below(10.0), cpu);
 }
 
-/// The time from the return of the create call to the request, in milliseconds; tasks are created by this process and
-/// by another one in turn.
+/// The time from the return of the create call to the request, in milliseconds. This process and another one create
+/// tasks in turn.
 async fn latencies() -> [Vec<f64>; 2] {
     let workspace = TestWorkspace::new();
     let (requests, requested) = mpsc::channel();
@@ -60,7 +60,7 @@ async fn latencies() -> [Vec<f64>; 2] {
     let crew = TeamSetup { workspace: workspace.path(), members: MEMBERS, durability, limits, model }.launch().await;
     let mut other = ChildProcess::ready("create", workspace.path(), 0);
     let by = Actor::new(HUMAN, ActorKind::Person);
-    let mut found = [Vec::new(), Vec::new()];
+    let mut latencies = [Vec::new(), Vec::new()];
     for turn in 0..2 * TASKS {
         while !crew.is_idle(MEMBERS) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -75,11 +75,11 @@ async fn latencies() -> [Vec<f64>; 2] {
         };
         let requested = requested.recv_timeout(super::workspace::WAIT_TIME_MAX).unwrap();
         // The team may start before the create call returns.
-        found[turn % 2].push(requested.saturating_sub(created) as f64 / 1e6);
+        latencies[turn % 2].push(requested.saturating_sub(created) as f64 / 1e6);
     }
     other.finish();
     crew.stop().await;
-    found
+    latencies
 }
 
 fn a_task() -> NewTask {

@@ -1,5 +1,5 @@
-//! The time until a killed worker's task is claimed again: by the next lead, which a supervisor starts at the kill, and
-//! by a claimer by command that retries. Both first end the command of the dead worker.
+//! The time until a killed worker's task is claimed again. The claimer is the next lead, which a supervisor starts at
+//! the kill, or a command that retries. Both first end the command of the dead worker.
 
 use std::fs;
 use std::time::Instant;
@@ -34,12 +34,12 @@ fn time_to_next_lead() -> Vec<f64> {
     let mut times = Vec::new();
     for number in 1..=TIMES as u64 {
         assert_eq!(attempt(&workspace), Some(number));
-        let began = Instant::now();
+        let started_at = Instant::now();
         up.0.kill().unwrap();
         up.wait();
         up = workspace.start(&["up", "--headless"]);
         wait_until("the task is claimed", || attempt(&workspace) == Some(number + 1));
-        times.push(ms(began.elapsed()));
+        times.push(ms(started_at.elapsed()));
         command_that_runs();
     }
     times
@@ -47,12 +47,12 @@ fn time_to_next_lead() -> Vec<f64> {
 
 fn time_to_next_claimer() -> f64 {
     let (workspace, mut up, _) = team_with_command();
-    let began = Instant::now();
+    let started_at = Instant::now();
     up.0.kill().unwrap();
     while attempt(&workspace) != Some(2) {
         workspace.time_of(&["tasks", "claim", "--as", "other"]);
     }
-    let time = ms(began.elapsed());
+    let time = ms(started_at.elapsed());
     up.wait();
     time
 }

@@ -118,9 +118,9 @@ pub fn open_board(workspace: &Path, durability: Durability) -> BoardFiles {
 
 /// The time of a command, which must succeed.
 pub fn time_of(command: &mut Command) -> Duration {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let status = command.status().unwrap();
-    let time = began.elapsed();
+    let time = started_at.elapsed();
     assert!(status.success(), "{command:?}: {status}");
     time
 }
@@ -147,12 +147,12 @@ impl Drop for Process {
 
 /// Polls every half millisecond until `condition` holds. Returns the time that took.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) -> Duration {
-    let began = Instant::now();
+    let started_at = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < WAIT_TIME_MAX, "timed out waiting for: {what}");
+        assert!(started_at.elapsed() < WAIT_TIME_MAX, "timed out waiting for: {what}");
         std::thread::sleep(Duration::from_micros(500));
     }
-    began.elapsed()
+    started_at.elapsed()
 }
 
 pub fn pending(count: u64) -> impl Iterator<Item = Task> {

@@ -38,21 +38,21 @@ pub fn measure(report: &mut Report) {
     let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
     let (mut made, mut bare_made, mut merged, mut bare_merged) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for number in 1..=TIMES {
-        let began = Instant::now();
+        let started_at = Instant::now();
         let bare = bare_worktree(workspace.path(), number);
-        bare_made.push(ms(began.elapsed()));
-        let began = Instant::now();
+        bare_made.push(ms(started_at.elapsed()));
+        let started_at = Instant::now();
         let (repository, worktree) = runtime.block_on(provision(workspace.path(), number));
-        made.push(ms(began.elapsed()));
+        made.push(ms(started_at.elapsed()));
         for root in [workspace.path().join(&bare), worktree.root.clone()] {
             fs::write(root.join(format!("new-{number}-{}", root.ends_with(&bare))), "one\n").unwrap();
         }
-        let began = Instant::now();
+        let started_at = Instant::now();
         bare_merge(workspace.path(), &bare, number);
-        bare_merged.push(ms(began.elapsed()));
-        let began = Instant::now();
+        bare_merged.push(ms(started_at.elapsed()));
+        let started_at = Instant::now();
         runtime.block_on(merge(&repository, &worktree, number));
-        merged.push(ms(began.elapsed()));
+        merged.push(ms(started_at.elapsed()));
     }
     let beside = format!("git worktree add alone: {}", figure(median(&bare_made), "ms"));
     report.add(format!("a worktree of {files} files"), median(&made), "ms", Target::Below(150.0), beside);
@@ -121,7 +121,7 @@ fn assignment(number: u64) -> Assignment {
 async fn provision(root: &Path, number: u64) -> (GitRepository, Worktree) {
     let options = GitOptions {
         team: "bench".to_owned(),
-        into: Some("main".to_owned()),
+        target_branch: Some("main".to_owned()),
         control_files: vec!["brigade.toml".into()],
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(SystemClock),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::context::{Context, shown};
 use super::error::{CliError, CliResult};
 use super::output::Answer;
-use crate::config::{Resolved, ShownValue, Source, TeamFlags, schema};
+use crate::config::{Resolved, ResolvedValue, Source, TeamFlags, schema};
 use crate::ui::style::{BOLD, DIM, PLAIN};
 use crate::ui::table::{Cell, Column, Table};
 
@@ -70,7 +70,7 @@ fn show(context: &Context, team: Option<&str>) -> CliResult<Answer> {
 }
 
 fn as_json(team: &Resolved) -> Value {
-    serde_json::json!({ "team": team.spec.name, "values": team.shown })
+    serde_json::json!({ "team": team.spec.name, "values": team.values })
 }
 
 fn as_text(teams: &[Resolved], context: &Context) -> String {
@@ -79,7 +79,7 @@ fn as_text(teams: &[Resolved], context: &Context) -> String {
         let gap = if index > 0 { "\n" } else { "" };
         let _ = writeln!(out, "{gap}{}", crate::ui::style::paint(BOLD, team.spec.name.as_str()));
         let mut table = Table::new(&[Column::new("KEY"), Column::flexible("VALUE"), Column::new("SOURCE")]);
-        for value in &team.shown {
+        for value in &team.values {
             table.row(row(value, context));
         }
         out.push_str(&table.render(context.output.columns));
@@ -87,7 +87,7 @@ fn as_text(teams: &[Resolved], context: &Context) -> String {
     out
 }
 
-fn row(value: &ShownValue, context: &Context) -> Vec<Cell> {
+fn row(value: &ResolvedValue, context: &Context) -> Vec<Cell> {
     let text = match &value.value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),

@@ -425,7 +425,7 @@ async fn lead(context: &Context) -> Option<Finding> {
 
 async fn board(context: &Context) -> Vec<Finding> {
     let (view, set_aside) = match context.board_read_only() {
-        Ok(board) => (board.view().await, board.set_aside()),
+        Ok(board) => (board.view().await, board.quarantined_files()),
         Err(error) => return vec![fail("board", error.message, error.hint.unwrap_or_default())],
     };
     let view = match view {

@@ -131,7 +131,7 @@ impl MergeStatus {
     /// Names the uncommitted files of the person's checkout and the consequence. Git filters run in the sandbox of the launch.
     #[must_use]
     pub fn uncommitted(&self, sandbox: Sandbox) -> Option<String> {
-        let drivers = DriverOptions { program: own_program_path(), sandbox: Some(sandbox) };
+        let drivers = DriverOptions { program: own_program_path(), launch_sandbox: Some(sandbox) };
         let paths = GitRepository::uncommitted(&self.workspace, self.into.clone(), drivers).ok()?;
         let named: Vec<String> =
             paths.iter().take(NAMED_MAX).map(|path| one_line(&path.display().to_string())).collect();

@@ -43,7 +43,7 @@ impl Why {
         let situation = TaskContext {
             view: &view,
             candidates,
-            set_aside: board.set_aside(),
+            set_aside: board.quarantined_files(),
             lead_health: running.lead.as_ref().and_then(|lead| Some((lead.health(context.now())?, lead.pid))),
             running: running.team,
             live_workers: context.live_workers(&view).unwrap_or_default(),

@@ -55,13 +55,13 @@ impl SourceFile {
         let before = self.before(span.start);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         let line = self.text[line_start..].lines().next().unwrap_or_default();
-        let marked = self.before(span.end)[before.len().min(self.before(span.end).len())..].lines().next();
+        let marked_text = self.before(span.end)[before.len().min(self.before(span.end).len())..].lines().next();
         Problem {
             file: Some(self.display_path.clone()),
             line: self.line(span.start),
             column: before[line_start..].chars().count() + 1,
             text: line.to_owned(),
-            marked: marked.map_or(1, |marked| marked.chars().count().max(1)),
+            marked_chars: marked_text.map_or(1, |text| text.chars().count().max(1)),
             message: message.into(),
             hint: None,
         }
@@ -80,7 +80,7 @@ pub struct Problem {
     /// The text of the line.
     pub text: String,
     /// The number of characters that are underlined.
-    pub marked: usize,
+    pub marked_chars: usize,
     pub message: String,
     pub hint: Option<String>,
 }
@@ -103,7 +103,7 @@ impl Problem {
     #[must_use]
     pub fn without_file(message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { file: None, line: 0, column: 0, text: String::new(), marked: 0, message, hint: None }
+        Self { file: None, line: 0, column: 0, text: String::new(), marked_chars: 0, message, hint: None }
     }
 
     /// Sets the hint.
@@ -125,7 +125,7 @@ impl fmt::Display for Problem {
             // A tab before the mark must be as wide as the tab above it.
             let lead: String =
                 self.text.chars().take(self.column - 1).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
-            write!(f, "\n {number} | {}\n {gutter} | {lead}{}", self.text, "^".repeat(self.marked))?;
+            write!(f, "\n {number} | {}\n {gutter} | {lead}{}", self.text, "^".repeat(self.marked_chars))?;
         }
         match &self.hint {
             Some(hint) => write!(f, "\n hint: {hint}"),

@@ -63,14 +63,15 @@ pub struct ConfigFile {
     pub teams: Vec<(String, TeamTable)>,
 }
 
-/// Reads and parses the file at `path`. Errors show the path `shown`.
+/// Reads and parses the file at `path`. Errors show the path `display_path`.
 ///
 /// # Errors
 /// [`ConfigError`]: the file cannot be read, or [`parse`] finds problems.
-pub fn read(path: &Path, shown: &Path, accept: AllowedKinds<'_>) -> Result<ConfigFile, ConfigError> {
-    let unreadable = |error: io::Error| ConfigError::Unreadable { path: shown.to_owned(), reason: error.to_string() };
+pub fn read(path: &Path, display_path: &Path, accept: AllowedKinds<'_>) -> Result<ConfigFile, ConfigError> {
+    let unreadable =
+        |error: io::Error| ConfigError::Unreadable { path: display_path.to_owned(), reason: error.to_string() };
     let text = reading::read_text(path, accept, CONFIG_BYTES_MAX).map_err(unreadable)?;
-    parse(SourceFile { path: path.to_owned(), display_path: shown.to_owned(), text })
+    parse(SourceFile { path: path.to_owned(), display_path: display_path.to_owned(), text })
 }
 
 /// Parses a file's text.
@@ -103,7 +104,7 @@ struct Reader<'a> {
     problems: Vec<Problem>,
 }
 
-type Entry<'a> = (&'a Spanned<std::borrow::Cow<'a, str>>, &'a Spanned<DeValue<'a>>);
+type TableEntry<'a> = (&'a Spanned<std::borrow::Cow<'a, str>>, &'a Spanned<DeValue<'a>>);
 
 impl Reader<'_> {
     fn file(&mut self, table: &DeTable<'_>, values: &mut Values, teams: &mut Vec<(String, TeamTable)>) {
@@ -124,20 +125,20 @@ impl Reader<'_> {
     /// Adds the prices of models as `prices.MODEL.KEY`.
     fn prices(&mut self, settings: &[Setting], value: &Spanned<DeValue<'_>>, values: &mut Values) {
         for (model, price) in self.table("prices", value).into_iter().flatten() {
-            let place = format!("in [prices.{:?}]", model.get_ref());
+            let location = format!("in [prices.{:?}]", model.get_ref());
             for (key, value) in self.table(model.get_ref(), price).into_iter().flatten() {
-                if let Some(setting) = self.find(key, settings, &place) {
+                if let Some(setting) = self.find(key, settings, &location) {
                     self.value(setting, &format!("prices.{}.", model.get_ref()), value, values);
                 }
             }
         }
     }
 
-    fn team(&mut self, (name, value): Entry<'_>) -> TeamTable {
+    fn team(&mut self, (name, value): TableEntry<'_>) -> TeamTable {
         let mut team = TeamTable { span: name.span(), ..TeamTable::default() };
-        let place = format!("in [teams.{}]", name.get_ref().escape_debug());
+        let location = format!("in [teams.{}]", name.get_ref().escape_debug());
         for (key, value) in self.table(name.get_ref(), value).into_iter().flatten() {
-            match self.find(key, settings::TEAM_SETTINGS, &place) {
+            match self.find(key, settings::TEAM_SETTINGS, &location) {
                 Some(Setting { kind: ValueKind::Tables(members), .. }) => {
                     team.members = Some(self.members(name.get_ref(), members, value));
                 }
@@ -155,12 +156,12 @@ impl Reader<'_> {
             self.problems.push(self.source.problem(value.span(), message).hint(hint));
             return Vec::new();
         };
-        let place = format!("in [[teams.{team}.members]]");
+        let location = format!("in [[teams.{team}.members]]");
         let mut members = Vec::with_capacity(rows.len());
         for row in rows {
             let mut values = Values::new();
             for (key, value) in self.table("members", row).into_iter().flatten() {
-                if let Some(setting) = self.find(key, settings, &place) {
+                if let Some(setting) = self.find(key, settings, &location) {
                     self.value(setting, "", value, &mut values);
                 }
             }
@@ -184,17 +185,17 @@ impl Reader<'_> {
         &mut self,
         key: &Spanned<std::borrow::Cow<'_, str>>,
         settings: &'s [Setting],
-        place: &str,
+        location: &str,
     ) -> Option<&'s Setting> {
-        let found = settings.iter().find(|setting| setting.key == key.get_ref());
-        if found.is_none() {
+        let setting = settings.iter().find(|setting| setting.key == key.get_ref());
+        if setting.is_none() {
             let allowed: Vec<&str> = settings.iter().map(|setting| setting.key).collect();
-            self.unknown(key, &allowed, place);
+            self.unknown(key, &allowed, location);
         }
-        found
+        setting
     }
 
-    fn unknown(&mut self, key: &Spanned<std::borrow::Cow<'_, str>>, allowed: &[&str], place: &str) {
+    fn unknown(&mut self, key: &Spanned<std::borrow::Cow<'_, str>>, allowed: &[&str], location: &str) {
         let name: &str = key.get_ref();
         let problem = match NOT_ENFORCED.iter().find(|(planned, _)| *planned == name) {
             Some((_, why)) => self
@@ -206,7 +207,7 @@ impl Reader<'_> {
                     Some(meant) => format!("did you mean `{meant}`?"),
                     None => format!("known keys: {}", allowed.join(", ")),
                 };
-                self.source.problem(key.span(), format!("unknown key `{}` {place}", name.escape_debug())).hint(hint)
+                self.source.problem(key.span(), format!("unknown key `{}` {location}", name.escape_debug())).hint(hint)
             }
         };
         self.problems.push(problem);
@@ -217,13 +218,13 @@ impl Reader<'_> {
         match setting.kind {
             ValueKind::Table(inner) => {
                 for (key, value) in self.table(setting.key, value).into_iter().flatten() {
-                    if let Some(found) = self.find(key, inner, &format!("in `{}`", setting.key)) {
-                        self.value(found, &format!("{}.", setting.key), value, values);
+                    if let Some(inner_setting) = self.find(key, inner, &format!("in `{}`", setting.key)) {
+                        self.value(inner_setting, &format!("{}.", setting.key), value, values);
                     }
                 }
             }
             ValueKind::Limits => self.limits(value, values),
-            _ => match plain(setting, value.get_ref()) {
+            _ => match checked_value(setting, value.get_ref()) {
                 Ok(plain) => {
                     let key = format!("{prefix}{}", setting.key);
                     values.insert(key, SpannedValue { value: plain, span: value.span() });
@@ -244,8 +245,8 @@ impl Reader<'_> {
             };
             match integer(limit.key, limit.min, limit.max, value.get_ref()) {
                 Ok(number) => {
-                    let located = SpannedValue { value: Value::Integer(number), span: value.span() };
-                    values.insert(format!("limits.{}", limit.key), located);
+                    let limit_value = SpannedValue { value: Value::Integer(number), span: value.span() };
+                    values.insert(format!("limits.{}", limit.key), limit_value);
                 }
                 Err(message) => self.problems.push(self.source.problem(value.span(), message)),
             }
@@ -266,7 +267,7 @@ fn kind_of(value: &DeValue<'_>) -> &'static str {
 }
 
 /// Checks a value that is not a table.
-fn plain(setting: &Setting, value: &DeValue<'_>) -> Result<Value, InvalidValue> {
+fn checked_value(setting: &Setting, value: &DeValue<'_>) -> Result<Value, InvalidValue> {
     let key = setting.key;
     match setting.kind {
         ValueKind::Words => {
@@ -372,7 +373,7 @@ mod tests {
             let file = values(text);
             let (name, team) = &file.teams[0];
             let values: Vec<_> =
-                team.values.iter().map(|(key, located)| (key.clone(), located.value.clone())).collect();
+                team.values.iter().map(|(key, limit_value)| (key.clone(), limit_value.value.clone())).collect();
             (name.clone(), values, team.members.as_ref().unwrap()[0].values["name"].value.clone())
         };
         assert_eq!(summary(plain), summary(dotted));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::file::{ConfigFile, MemberTable, number};
-use super::resolve::{Resolver, Source, Sourced, found, inherited, text_of, words_of};
+use super::resolve::{Resolver, Source, Sourced, inherited, sourced, text_of, words_of};
 use super::settings::{PROVIDER_DEFAULT, ROLE_DEFAULT};
 use crate::domain::name::{HUMAN, LEAD, Name, RESERVED};
 use crate::team::spec::{MEMBERS_MAX, MemberSpec, ModelSpec};
@@ -36,18 +36,18 @@ impl Resolver<'_> {
     }
 
     fn no_members(&mut self) {
-        let place = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
-        let Some((file, team)) = place else { return };
+        let location = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
+        let Some((file, team)) = location else { return };
         let problem = file.source.problem(team.span.clone(), "the team has no members to work on tasks");
         self.problems.push(problem.hint("add one: [[teams.NAME.members]] with name = \"…\" and role = \"…\""));
     }
 
     fn member(&mut self, file: &ConfigFile, row: &MemberTable, lead: &Member, names: &mut Names) -> Option<MemberSpec> {
         let name = self.member_name(file, row, names)?;
-        let text = |key: &str| row.values.get(key).map(|located| found(file, located).map(text_of));
+        let text = |key: &str| row.values.get(key).map(|spanned| sourced(file, spanned).map(text_of));
         let role = text("role").filter(|role| !role.value.trim().is_empty());
-        let role = role.unwrap_or(Sourced { value: ROLE_DEFAULT.to_owned(), source: Source::Default, place: None });
-        let capabilities = row.values.get("capabilities").map(|located| found(file, located).map(words_of));
+        let role = role.unwrap_or(Sourced { value: ROLE_DEFAULT.to_owned(), source: Source::Default, location: None });
+        let capabilities = row.values.get("capabilities").map(|spanned| sourced(file, spanned).map(words_of));
         let prompt = text("prompt");
         let own_provider = text("provider").filter(|own| own.value != lead.provider.value);
         let is_leads = own_provider.is_none();
@@ -61,44 +61,45 @@ impl Resolver<'_> {
             .or_else(|| lead.context_window.as_ref().filter(|_| is_leads_model).map(inherited));
         let base_url = text("base_url").or_else(|| lead.base_url.as_ref().filter(|_| is_leads).map(inherited));
         self.show(format!("members.{name}.role"), role.value.clone(), &role.source);
-        for (key, found) in [
+        for (key, sourced) in [
             ("prompt", &prompt),
             ("model", &model),
             ("base_url", &base_url),
             ("context_window_tokens", &context_window),
         ] {
-            if let Some(found) = found {
-                self.show(format!("members.{name}.{key}"), found.value.clone(), &found.source);
+            if let Some(sourced) = sourced {
+                self.show(format!("members.{name}.{key}"), sourced.value.clone(), &sourced.source);
             }
         }
         self.show(format!("members.{name}.provider"), provider.value.clone(), &provider.source);
-        if let Some(found) = &capabilities {
-            self.show(format!("members.{name}.capabilities"), found.value.clone(), &found.source);
+        if let Some(sourced) = &capabilities {
+            self.show(format!("members.{name}.capabilities"), sourced.value.clone(), &sourced.source);
         }
         let plan_first = text("plan_first");
-        if let Some(found) = &plan_first {
-            self.show(format!("members.{name}.plan_first"), found.value == "true", &found.source);
-            if found.value == "true" && provider.value == PROVIDER_DEFAULT {
-                let problem = found.problem(format!("`plan_first` needs a model: `{name}` has the provider `runbook`"));
+        if let Some(sourced) = &plan_first {
+            self.show(format!("members.{name}.plan_first"), sourced.value == "true", &sourced.source);
+            if sourced.value == "true" && provider.value == PROVIDER_DEFAULT {
+                let problem =
+                    sourced.problem(format!("`plan_first` needs a model: `{name}` has the provider `runbook`"));
                 self.problems.push(problem.hint("remove `plan_first`, or set provider and model of this member"));
             }
         }
         let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
-        let capabilities = capabilities.map(|found| found.value).unwrap_or_default();
+        let capabilities = capabilities.map(|sourced| sourced.value).unwrap_or_default();
         let member = Member { prompt, capabilities, provider, model, base_url, context_window };
-        let plan_first = plan_first.is_some_and(|found| found.value == "true");
+        let plan_first = plan_first.is_some_and(|sourced| sourced.value == "true");
         Some(MemberSpec { plan_first, ..member.spec(name, role.value) })
     }
 
     fn member_name(&mut self, file: &ConfigFile, row: &MemberTable, names: &mut Names) -> Option<Name> {
-        let Some(located) = row.values.get("name") else {
+        let Some(spanned) = row.values.get("name") else {
             let problem = file.source.problem(row.span.clone(), "a member needs a name");
             self.problems.push(problem.hint("add name = \"…\""));
             return None;
         };
-        let given = text_of(&located.value);
-        let problem = |message: String| file.source.problem(located.span.clone(), message);
-        let name = match Name::new(&given) {
+        let name_text = text_of(&spanned.value);
+        let problem = |message: String| file.source.problem(spanned.span.clone(), message);
+        let name = match Name::new(&name_text) {
             Ok(name) if name.is_reserved() => {
                 let message = format!("`{name}` is taken: Brigade uses the names {}", RESERVED.join(", "));
                 self.problems.push(problem(message));
@@ -110,8 +111,8 @@ impl Resolver<'_> {
                 return None;
             }
         };
-        let line = file.source.line(located.span.start);
-        if let Some((first, line)) = names.insert(given.to_lowercase(), (name.clone(), line)) {
+        let line = file.source.line(spanned.span.start);
+        if let Some((first, line)) = names.insert(name_text.to_lowercase(), (name.clone(), line)) {
             let note = if first == name { "" } else { " (names ignore case)" };
             let message = format!("line {line} already has a member `{first}`{note}");
             self.problems.push(problem(message));

@@ -20,7 +20,7 @@ pub mod settings;
 
 use diagnostics::{ConfigError, nearest};
 use file::{ConfigFile, Value};
-pub use resolve::{Resolved, ShownValue, Source};
+pub use resolve::{Resolved, ResolvedValue, Source};
 
 /// The name of a workspace's config file.
 pub const CONFIG_FILE: &str = "brigade.toml";
@@ -59,15 +59,15 @@ impl Environment {
     /// The variables that begin with `BRIGADE_` and that Brigade does not know.
     #[must_use]
     pub fn unknown_variables(&self) -> Vec<UnknownVariable> {
-        let known: Vec<&'static str> = settings::variables().chain(settings::OTHER_VARIABLES).collect();
+        let names: Vec<&'static str> = settings::variables().chain(settings::OTHER_VARIABLES).collect();
         // The prefix alone would make all of them similar.
         let key = |name: &'static str| name.trim_start_matches(VARIABLE_PREFIX);
         let unknown = |name: &String| {
-            let meant = nearest(name.trim_start_matches(VARIABLE_PREFIX), known.iter().copied().map(key));
-            let meant = meant.and_then(|meant| known.iter().copied().find(|name| key(name) == meant));
+            let meant = nearest(name.trim_start_matches(VARIABLE_PREFIX), names.iter().copied().map(key));
+            let meant = meant.and_then(|meant| names.iter().copied().find(|name| key(name) == meant));
             UnknownVariable { name: name.clone(), meant }
         };
-        self.variables.keys().filter(|name| !known.contains(&name.as_str())).map(unknown).collect()
+        self.variables.keys().filter(|name| !names.contains(&name.as_str())).map(unknown).collect()
     }
 }
 
@@ -107,8 +107,8 @@ impl Config {
 
     fn load_accepting(file: Option<(&Path, AllowedKinds<'_>)>, environment: Environment) -> Result<Self, ConfigError> {
         let read = |(path, accept): (&Path, AllowedKinds<'_>)| {
-            let shown = path.strip_prefix(&environment.current_folder).unwrap_or(path);
-            file::read(path, shown, accept)
+            let display_path = path.strip_prefix(&environment.current_folder).unwrap_or(path);
+            file::read(path, display_path, accept)
         };
         let workspace_file = file.map(read).transpose()?;
         let user_file = environment.user_file.as_deref().filter(|path| path.is_file());
@@ -135,7 +135,7 @@ impl Config {
         self.environment.variables.get(name).filter(|text| !text.is_empty()).map(|text| (name, text.as_str()))
     }
 
-    /// Returns the teams of the workspace's file. The user's file sets their defaults and adds no teams: a team of that file has
+    /// Returns the teams of the workspace's file. The user's file sets their defaults and adds no teams. A team of that file has
     /// commands and addresses that this workspace did not ask for.
     #[must_use]
     pub fn team_names(&self) -> Vec<String> {
@@ -147,14 +147,14 @@ impl Config {
     /// # Errors
     /// [`ConfigError`]: the team does not exist, or there are several and `name` is `None`.
     pub fn select(&self, name: Option<&str>) -> Result<String, ConfigError> {
-        let mut known = self.team_names();
+        let mut names = self.team_names();
         match name {
-            Some(name) if known.iter().any(|known| known == name) => Ok(name.to_owned()),
+            Some(name) if names.iter().any(|team| team == name) => Ok(name.to_owned()),
             Some(name) => Err(self
                 .only_in_user_file(Some(name))
-                .unwrap_or_else(|| ConfigError::UnknownTeam { name: name.to_owned(), known })),
-            None if known.len() > 1 => Err(ConfigError::AmbiguousTeam(known)),
-            None => known.pop().ok_or_else(|| self.only_in_user_file(None).unwrap_or_else(|| self.no_team())),
+                .unwrap_or_else(|| ConfigError::UnknownTeam { name: name.to_owned(), known: names })),
+            None if names.len() > 1 => Err(ConfigError::AmbiguousTeam(names)),
+            None => names.pop().ok_or_else(|| self.only_in_user_file(None).unwrap_or_else(|| self.no_team())),
         }
     }
 
@@ -162,7 +162,7 @@ impl Config {
     fn only_in_user_file(&self, name: Option<&str>) -> Option<ConfigError> {
         let file = self.user_file.as_ref()?;
         let names: Vec<String> =
-            names_in(Some(file)).into_iter().filter(|known| name.is_none_or(|name| name == known)).collect();
+            names_in(Some(file)).into_iter().filter(|team| name.is_none_or(|name| name == team)).collect();
         (!names.is_empty()).then(|| ConfigError::OnlyInUserFile { names, file: file.source.path.clone() })
     }
 

@@ -46,7 +46,7 @@ pub enum Source {
 
 /// A value as `config show` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ShownValue {
+pub struct ResolvedValue {
     /// Its key: `lead.provider`, `members.alice.role`.
     pub key: String,
     /// The value; `null` if it is not set.
@@ -60,7 +60,7 @@ pub struct Resolved {
     pub spec: TeamSpec,
     pub durability: Durability,
     /// All values and their sources.
-    pub shown: Vec<ShownValue>,
+    pub values: Vec<ResolvedValue>,
 }
 
 impl Resolved {
@@ -68,7 +68,7 @@ impl Resolved {
     /// must not be a link out of its folder.
     #[must_use]
     pub fn accepts_for_plan(&self) -> AllowedKinds<'_> {
-        match self.shown.iter().find(|shown| shown.key == "plan").map(|shown| &shown.source) {
+        match self.values.iter().find(|value| value.key == "plan").map(|value| &value.source) {
             Some(Source::File { path, .. }) => AllowedKinds::within_folder_of(path),
             _ => AllowedKinds::FilesAndPipes,
         }
@@ -80,16 +80,16 @@ impl Resolved {
 pub(super) struct Sourced<T> {
     pub(super) value: T,
     pub(super) source: Source,
-    pub(super) place: Option<(Arc<SourceFile>, Range<usize>)>,
+    pub(super) location: Option<(Arc<SourceFile>, Range<usize>)>,
 }
 
 impl<T> Sourced<T> {
     pub(super) fn map<U>(&self, map: impl FnOnce(&T) -> U) -> Sourced<U> {
-        Sourced { value: map(&self.value), source: self.source.clone(), place: self.place.clone() }
+        Sourced { value: map(&self.value), source: self.source.clone(), location: self.location.clone() }
     }
 
     pub(super) fn problem(&self, message: impl Into<String>) -> Problem {
-        match (&self.place, &self.source) {
+        match (&self.location, &self.source) {
             (Some((file, span)), _) => file.problem(span.clone(), message),
             (None, Source::Environment { variable }) => {
                 Problem::without_file(format!("{variable}: {}", message.into()))
@@ -114,11 +114,11 @@ pub(super) fn resolve(config: &Config, name: &str, flags: &TeamFlags) -> Result<
     let layers = config
         .files()
         .map(|file| {
-            let team = file.teams.iter().find(|(known, _)| known == name).map(|(_, team)| team);
+            let team = file.teams.iter().find(|(team_name, _)| team_name == name).map(|(_, team)| team);
             FileLayer { file, team }
         })
         .collect();
-    let mut resolver = Resolver { config, flags, layers, shown: Vec::new(), problems: Vec::new() };
+    let mut resolver = Resolver { config, flags, layers, values: Vec::new(), problems: Vec::new() };
     let resolved = resolver.team(name);
     match resolved {
         Some(resolved) if resolver.problems.is_empty() => Ok(resolved),
@@ -130,7 +130,7 @@ pub(super) struct Resolver<'a> {
     config: &'a Config,
     flags: &'a TeamFlags,
     pub(super) layers: Vec<FileLayer<'a>>,
-    pub(super) shown: Vec<ShownValue>,
+    pub(super) values: Vec<ResolvedValue>,
     pub(super) problems: Vec<Problem>,
 }
 
@@ -173,14 +173,14 @@ impl Resolver<'_> {
             prices,
             writable,
         };
-        Some(Resolved { spec, durability, shown: std::mem::take(&mut self.shown) })
+        Some(Resolved { spec, durability, values: std::mem::take(&mut self.values) })
     }
 
     fn team_name(&mut self, name: &str) -> Option<Name> {
         Name::new(name)
             .map_err(|error| {
-                let place = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
-                self.problems.push(match place {
+                let location = self.layers.iter().find_map(|layer| Some((layer.file, layer.team?)));
+                self.problems.push(match location {
                     Some((file, team)) => file.source.problem(team.span.clone(), error.to_string()),
                     None => Problem::without_file(error.to_string()),
                 });
@@ -189,7 +189,7 @@ impl Resolver<'_> {
     }
 
     pub(super) fn show(&mut self, key: impl Into<String>, value: impl Into<serde_json::Value>, source: &Source) {
-        self.shown.push(ShownValue { key: key.into(), value: value.into(), source: source.clone() });
+        self.values.push(ResolvedValue { key: key.into(), value: value.into(), source: source.clone() });
     }
 
     /// Returns the value of `key` from the first source that has one.
@@ -200,15 +200,15 @@ impl Resolver<'_> {
             _ => None,
         };
         if let Some((flag, text)) = flag {
-            return Some(Sourced { value: Value::Text(text), source: Source::Flag { flag }, place: None });
+            return Some(Sourced { value: Value::Text(text), source: Source::Flag { flag }, location: None });
         }
         if let Some((variable, text)) = variable.and_then(|variable| self.config.variable(variable)) {
             let source = Source::Environment { variable: variable.to_owned() };
-            return Some(Sourced { value: Value::Text(text.to_owned()), source, place: None });
+            return Some(Sourced { value: Value::Text(text.to_owned()), source, location: None });
         }
         self.layers.iter().find_map(|layer| {
             let values = [layer.team.map(|team| &team.values), Some(&layer.file.values)];
-            values.into_iter().flatten().find_map(|values| Some(found(layer.file, values.get(key)?)))
+            values.into_iter().flatten().find_map(|values| Some(sourced(layer.file, values.get(key)?)))
         })
     }
 
@@ -220,15 +220,15 @@ impl Resolver<'_> {
             _ => (settings::TEAM_SETTINGS, key),
         };
         let setting = table.iter().find(|setting| setting.key == short)?;
-        let text = self.find(key, setting.variable).map(|found| found.map(text_of));
-        if let Some(found) = &text
-            && let Err(InvalidValue { message, hint }) = checked_text(setting, &found.value)
+        let text = self.find(key, setting.variable).map(|sourced| sourced.map(text_of));
+        if let Some(sourced) = &text
+            && let Err(InvalidValue { message, hint }) = checked_text(setting, &sourced.value)
         {
-            self.problems.push(Problem { hint, ..found.problem(message) });
+            self.problems.push(Problem { hint, ..sourced.problem(message) });
         }
         if !["durability", "isolation"].contains(&setting.key) && setting.kind != ValueKind::Provider {
-            let source = text.as_ref().map_or(Source::Default, |found| found.source.clone());
-            self.show(key, text.as_ref().map(|found| found.value.clone()), &source);
+            let source = text.as_ref().map_or(Source::Default, |sourced| sourced.source.clone());
+            self.show(key, text.as_ref().map(|sourced| sourced.value.clone()), &source);
         }
         text
     }
@@ -239,17 +239,17 @@ impl Resolver<'_> {
         }
         let path = self.absolute(plan, &plan.value);
         // A pipe that a person named can be read only once, by the command.
-        let checked = match &plan.place {
+        let checked = match &plan.location {
             None => path.metadata().map(drop).map_err(|error| error.to_string()),
             Some((file, _)) => open_below(&path, file).map(drop),
         };
         if let Err(reason) = checked {
-            let shown = path.display();
+            let shown_path = path.display();
             let problem = match path.try_exists() {
-                Ok(false) => plan.problem(format!("cannot read the plan {shown}: no such file")),
+                Ok(false) => plan.problem(format!("cannot read the plan {shown_path}: no such file")),
                 _ => plan
-                    .problem(format!("cannot read the plan {shown}: {reason}"))
-                    .hint(format!("move it below the config's folder, or pass --plan {shown}")),
+                    .problem(format!("cannot read the plan {shown_path}: {reason}"))
+                    .hint(format!("move it below the config's folder, or pass --plan {shown_path}")),
             };
             self.problems.push(problem);
         }
@@ -260,26 +260,26 @@ impl Resolver<'_> {
     /// access to folders from which the person runs programs.
     fn writable(&mut self) -> Vec<PathBuf> {
         let setting = settings::WRITABLE;
-        let Some(found) = self.find(setting.key, setting.variable) else { return Vec::new() };
+        let Some(sourced) = self.find(setting.key, setting.variable) else { return Vec::new() };
         let of_workspace = self.config.workspace_file.as_ref().filter(|file| !self.config.is_user_file(file));
-        if let (Some(file), Some((place, _))) = (of_workspace, &found.place)
-            && Arc::ptr_eq(&file.source, place)
+        if let (Some(file), Some((location, _))) = (of_workspace, &sourced.location)
+            && Arc::ptr_eq(&file.source, location)
         {
-            let problem = found.problem("`writable` is not allowed in a workspace's config");
+            let problem = sourced.problem("`writable` is not allowed in a workspace's config");
             let hint = "set it in the user's config file, or set BRIGADE_WRITABLE";
             self.problems.push(problem.hint(hint));
         }
-        let folders: Vec<PathBuf> = match &found.value {
+        let folders: Vec<PathBuf> = match &sourced.value {
             Value::Text(text) => std::env::split_paths(text).collect(),
             value => words_of(value).into_iter().map(PathBuf::from).collect(),
         };
         for folder in folders.iter().filter(|folder| !folder.is_absolute() && !folder.starts_with("~")) {
             let text =
                 format!("`writable` must have absolute paths or paths such as \"~/bin\", not `{}`", folder.display());
-            self.problems.push(found.problem(text));
+            self.problems.push(sourced.problem(text));
         }
-        let shown: Vec<String> = folders.iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
-        self.show(setting.key, shown, &found.source);
+        let paths: Vec<String> = folders.iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
+        self.show(setting.key, paths, &sourced.source);
         folders
     }
 
@@ -287,41 +287,41 @@ impl Resolver<'_> {
     pub(super) fn outside_teams(&self, prefix: &str) -> Vec<(String, Sourced<String>)> {
         let of_file = |layer: &FileLayer<'_>| -> Vec<(String, Sourced<String>)> {
             let values = layer.file.values.iter().filter(|(key, _)| key.starts_with(prefix));
-            values.map(|(key, value)| (key.clone(), found(layer.file, value).map(text_of))).collect()
+            values.map(|(key, value)| (key.clone(), sourced(layer.file, value).map(text_of))).collect()
         };
         self.layers.iter().flat_map(of_file).collect()
     }
 
     /// Resolves a path relative to the file that has it, or to the current folder.
-    fn absolute<T>(&self, found: &Sourced<T>, path: &str) -> PathBuf {
-        let base = found.place.as_ref().map_or(self.config.current_folder(), |(file, _)| file.folder());
+    fn absolute<T>(&self, sourced: &Sourced<T>, path: &str) -> PathBuf {
+        let base = sourced.location.as_ref().map_or(self.config.current_folder(), |(file, _)| file.folder());
         base.join(path)
     }
 
-    fn durability(&mut self, found: Option<&Sourced<String>>) -> Durability {
-        let durability = found.map_or(Durability::default(), |found| Durability::from_word(&found.value));
-        self.show("durability", durability.as_str(), found.map_or(&Source::Default, |found| &found.source));
+    fn durability(&mut self, sourced: Option<&Sourced<String>>) -> Durability {
+        let durability = sourced.map_or(Durability::default(), |sourced| Durability::from_word(&sourced.value));
+        self.show("durability", durability.as_str(), sourced.map_or(&Source::Default, |sourced| &sourced.source));
         durability
     }
 
     fn lead(&mut self) -> Member {
         let provider = self.text("lead.provider");
-        let default = Sourced { value: PROVIDER_DEFAULT.to_owned(), source: Source::Default, place: None };
-        let chosen = provider.clone().unwrap_or(default);
-        self.show("lead.provider", chosen.value.clone(), &chosen.source);
+        let default = Sourced { value: PROVIDER_DEFAULT.to_owned(), source: Source::Default, location: None };
+        let provider_or_default = provider.clone().unwrap_or(default);
+        self.show("lead.provider", provider_or_default.value.clone(), &provider_or_default.source);
         let model = self.text("lead.model");
         let base_url = self.text("lead.base_url");
         if provider.is_none()
-            && let Some(stray) = model.as_ref().or(base_url.as_ref())
+            && let Some(setting) = model.as_ref().or(base_url.as_ref())
         {
             let hint = "add provider = \"anthropic\", or another: the default is `runbook`, which has no models";
-            self.problems.push(stray.problem("the lead has a model but no provider").hint(hint));
+            self.problems.push(setting.problem("the lead has a model but no provider").hint(hint));
         }
         let context_window = self.text("lead.context_window_tokens");
         let prompt = self.text("lead.prompt");
         let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
-        let model = model.map(|model| self.model(&chosen.value, &model));
-        Member { prompt, capabilities: Vec::new(), provider: chosen, model, base_url, context_window }
+        let model = model.map(|model| self.model(&provider_or_default.value, &model));
+        Member { prompt, capabilities: Vec::new(), provider: provider_or_default, model, base_url, context_window }
     }
 
     /// Returns the model's name, or for `scripted` the absolute path of the script, which must exist.
@@ -348,7 +348,7 @@ impl Resolver<'_> {
         if !path.is_file() && !looks_like_a_path {
             return prompt.value.clone();
         }
-        let file = prompt.place.as_ref().map(|(file, _)| &**file);
+        let file = prompt.location.as_ref().map(|(file, _)| &**file);
         read_prompt(&path, file).unwrap_or_else(|reason| {
             self.problems.push(prompt.problem(format!("cannot read the prompt {}: {reason}", path.display())));
             String::new()
@@ -382,11 +382,11 @@ impl Resolver<'_> {
     }
 }
 
-pub(super) fn found(file: &ConfigFile, located: &SpannedValue) -> Sourced<Value> {
+pub(super) fn sourced(file: &ConfigFile, spanned: &SpannedValue) -> Sourced<Value> {
     Sourced {
-        value: located.value.clone(),
-        source: Source::File { path: file.source.path.clone(), line: file.source.line(located.span.start) },
-        place: Some((Arc::clone(&file.source), located.span.clone())),
+        value: spanned.value.clone(),
+        source: Source::File { path: file.source.path.clone(), line: file.source.line(spanned.span.start) },
+        location: Some((Arc::clone(&file.source), spanned.span.clone())),
     }
 }
 
@@ -414,10 +414,15 @@ pub(super) fn words_of(value: &Value) -> Vec<String> {
 fn open_below(path: &Path, file: &SourceFile) -> Result<File, String> {
     let path = file.real_path_below(path)?;
     let opened = reading::open(&path, AllowedKinds::FilesHere).map_err(|error| error.to_string())?;
-    let (about, config) = (opened.metadata(), file.path.metadata());
-    let is_trusted =
-        |about: &Metadata| is_trusted_owner(about) || config.is_ok_and(|config| has_same_owner(&config, about));
-    if about.is_ok_and(|about| is_trusted(&about)) { Ok(opened) } else { Err("it belongs to another user".to_owned()) }
+    let (metadata, config) = (opened.metadata(), file.path.metadata());
+    let is_trusted = |metadata: &Metadata| {
+        is_trusted_owner(metadata) || config.is_ok_and(|config| has_same_owner(&config, metadata))
+    };
+    if metadata.is_ok_and(|metadata| is_trusted(&metadata)) {
+        Ok(opened)
+    } else {
+        Err("it belongs to another user".to_owned())
+    }
 }
 
 /// Reads a prompt that `file` names. A prompt that a variable names may be anywhere.
@@ -432,5 +437,5 @@ fn read_prompt(path: &Path, file: Option<&SourceFile>) -> Result<String, String>
 
 /// Returns the value outside of teams for `key`, from the first file that has it.
 pub(super) fn outside_teams<'a>(config: &'a Config, key: &str) -> Option<&'a Value> {
-    config.files().find_map(|file| file.values.get(key)).map(|located| &located.value)
+    config.files().find_map(|file| file.values.get(key)).map(|spanned| &spanned.value)
 }

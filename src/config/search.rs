@@ -1,6 +1,6 @@
 //! Finds the config and the board in a folder and its parents, and checks their owners. Another user could put a `brigade.toml`
-//! into a shared folder such as `/tmp`, and its commands would run as the user who works below that folder. git had the same
-//! problem: CVE-2022-24765.
+//! into a shared folder such as `/tmp`. Its commands would run as the user who works below that folder. Git had the same problem:
+//! CVE-2022-24765.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ pub fn find_upwards(folder: &Path) -> Result<Option<PathBuf>, ConfigError> {
     let folders = folder.ancestors().filter(|folder| !is_worktree(folder));
     // A pipe or a device is found too: the error of reading it names its kind.
     let exists = |path: &PathBuf| path.metadata().is_ok_and(|metadata| !metadata.is_dir());
-    let found = folders.map(|folder| folder.join(CONFIG_FILE)).find(exists);
-    found.map(|path| check_owner(&path, folder).map(|()| path)).transpose()
+    let file = folders.map(|folder| folder.join(CONFIG_FILE)).find(exists);
+    file.map(|path| check_owner(&path, folder).map(|()| path)).transpose()
 }
 
 /// Returns the nearest of `folder` and its parents that contains a folder of one of these names.
@@ -32,13 +32,13 @@ pub fn find_upwards(folder: &Path) -> Result<Option<PathBuf>, ConfigError> {
 /// Those of [`find_upwards`].
 pub fn find_folder_upwards(folder: &Path, names: &[&str]) -> Result<Option<PathBuf>, ConfigError> {
     let has_one = |folder: &&Path| names.iter().any(|name| folder.join(name).is_dir());
-    let Some(found) = folder.ancestors().find(has_one) else { return Ok(None) };
-    names.iter().try_for_each(|name| check_owner(&found.join(name), folder))?;
-    Ok(Some(found.to_owned()))
+    let Some(nearest) = folder.ancestors().find(has_one) else { return Ok(None) };
+    names.iter().try_for_each(|name| check_owner(&nearest.join(name), folder))?;
+    Ok(Some(nearest.to_owned()))
 }
 
 /// Checks that `path`, if it exists, belongs to this user or root, and the target of a link too. Above the current folder `from`,
-/// its folder must belong to them as well, and no other user may write to either: board, plan and prompts are in the same folder.
+/// its folder must belong to them as well, and no other user may write to either. Board, plan and prompts are in the same folder.
 /// A sticky folder is no exception.
 ///
 /// # Errors
@@ -106,8 +106,8 @@ mod tests {
         let (folder, file, below) = location();
         assert_eq!(find_upwards(&below).unwrap(), Some(file.clone()));
         fs::create_dir(folder.path().join(".team")).unwrap();
-        let found = find_folder_upwards(&below, &[".tasks", ".team"]).unwrap();
-        assert_eq!(found.as_deref(), Some(folder.path()));
+        let nearest = find_folder_upwards(&below, &[".tasks", ".team"]).unwrap();
+        assert_eq!(nearest.as_deref(), Some(folder.path()));
     }
 
     #[test]

@@ -50,9 +50,9 @@ impl TestWorkspace {
 }
 
 fn source_of(resolved: &Resolved, key: &str) -> (serde_json::Value, Source) {
-    let shown = resolved.shown.iter().find(|shown| shown.key == key);
-    let shown = shown.unwrap_or_else(|| panic!("{key} is not shown"));
-    (shown.value.clone(), shown.source.clone())
+    let value = resolved.values.iter().find(|value| value.key == key);
+    let value = value.unwrap_or_else(|| panic!("{key} is not shown"));
+    (value.value.clone(), value.source.clone())
 }
 
 #[test]

@@ -23,19 +23,20 @@ pub struct Provider {
     /// The environment variables that can hold its key.
     pub keys: &'static [&'static str],
     /// True if its tokens cost money.
-    pub costs: bool,
+    pub costs_money: bool,
     /// Returns the server that the settings name, as `host:port`.
     pub server: fn(&ModelSpec) -> Option<String>,
     /// Builds a client for one member. The error names the wrong setting.
     pub connect: fn(&ModelSpec) -> Result<Arc<dyn ModelClient>, String>,
 }
 
+/// All providers.
 pub const PROVIDERS: &[Provider] = &[
     Provider {
         name: "anthropic",
         about: "models of Anthropic, or of another server with the Messages API; the key is in ANTHROPIC_API_KEY",
         keys: &[anthropic::API_KEY, anthropic::AUTH_TOKEN],
-        costs: true,
+        costs_money: true,
         server: anthropic::server,
         connect: anthropic::connect,
     },
@@ -43,7 +44,7 @@ pub const PROVIDERS: &[Provider] = &[
         name: "runbook",
         about: "needs no key: runs the fenced sh blocks of a task's description",
         keys: &[],
-        costs: false,
+        costs_money: false,
         server: |_| None,
         connect: runbook::connect,
     },
@@ -51,7 +52,7 @@ pub const PROVIDERS: &[Provider] = &[
         name: "scripted",
         about: "answers from the script file that `model` names, for tests and examples",
         keys: &[],
-        costs: false,
+        costs_money: false,
         server: |_| None,
         connect: scripted::connect,
     },

@@ -20,9 +20,9 @@ use crate::ports::{
 /// The longest part of the last block's output in a task's result, in bytes.
 const RESULT_BYTES_MAX: usize = 400;
 
-/// The prefix of a block: it ends the block at its first command that fails, like a step of a CI runner. It is in the block's first
+/// The prefix of a script: it ends the block at its first command that fails, like a step of a CI runner. It is in the block's first
 /// line, so that the shell's line numbers are those of the block.
-const FAILS_AT_ONCE: &str = "set -e; ";
+const SCRIPT_PREFIX: &str = "set -e; ";
 
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Runbook;
@@ -87,24 +87,28 @@ impl Progress {
         })?;
         let body = text.trim_start_matches("<auto-claimed>").trim_end_matches("</auto-claimed>");
         let task = body.strip_prefix("Task #")?.split(':').next()?.trim().parse().ok()?;
-        let results = results_behind(&messages[at..]);
-        let review = results.last().and_then(waits_for).and_then(|id| review_behind(&messages[at..], &id));
+        let results = results_after(&messages[at..]);
+        let review = results.last().and_then(waits_for).and_then(|id| review_after(&messages[at..], &id));
         Some(Self { task, scripts: shell_blocks(&unescape_tags(body)), results, review })
     }
 
     fn answer(&self) -> ModelResponse {
-        let reported = self.results.iter().rposition(|result| result.tool == "task_update");
-        if let Some(last) = reported {
+        let last_report = self.results.iter().rposition(|result| result.tool == "task_update");
+        if let Some(last) = last_report {
             let result = &self.results[last];
             match &self.review {
                 Some(Review::Approved) => return self.report_completed(),
-                Some(Review::Rejected(words)) => {
+                Some(Review::Rejected(feedback)) => {
                     // Another attempt would run the same commands.
-                    return self.report_failed(&format!("{REVIEW_REJECTED_IT}: {words}"), true);
+                    return self.report_failed(&format!("{REVIEW_REJECTED_IT}: {feedback}"), true);
                 }
                 None => {}
             }
-            return if result.is_error { self.report_failed(&verdict(&result.output), false) } else { finished() };
+            return if result.is_error {
+                self.report_failed(&refusal_reason(&result.output), false)
+            } else {
+                finished()
+            };
         }
         if self.scripts.is_empty() {
             let reason = "the runbook provider runs the fenced sh blocks of a task, and this task has none";
@@ -116,7 +120,7 @@ impl Progress {
                 self.report_failed(&failure_summary::of_report(&block, &result.output), false)
             }
             _ => match self.scripts.get(self.results.len()) {
-                Some(script) => self.call("bash", json!({ "command": format!("{FAILS_AT_ONCE}{script}") })),
+                Some(script) => self.call("bash", json!({ "command": format!("{SCRIPT_PREFIX}{script}") })),
                 None => self.report_completed(),
             },
         }
@@ -145,7 +149,7 @@ impl Progress {
     }
 }
 
-/// An empty end of turn: the report has said everything.
+/// An empty end of turn, after the report.
 fn finished() -> ModelResponse {
     ModelResponse { content: Vec::new(), stop: StopReason::EndTurn, usage: Some(Usage::default()) }
 }
@@ -155,7 +159,7 @@ fn text_response(text: &str) -> ModelResponse {
 }
 
 /// The results of the calls in these messages, in order.
-fn results_behind(messages: &[Arc<ChatMessage>]) -> Vec<CallResult> {
+fn results_after(messages: &[Arc<ChatMessage>]) -> Vec<CallResult> {
     let blocks = || messages.iter().flat_map(|message| &message.content);
     let tool_of = |call: &str| {
         blocks().find_map(|block| match block {
@@ -179,7 +183,7 @@ fn waits_for(result: &CallResult) -> Option<String> {
 }
 
 /// The answer to this review in the mail.
-fn review_behind(messages: &[Arc<ChatMessage>], id: &str) -> Option<Review> {
+fn review_after(messages: &[Arc<ChatMessage>], id: &str) -> Option<Review> {
     let texts = messages.iter().flat_map(|message| &message.content).filter_map(|block| match block {
         Block::Text { text } if text.starts_with("<inbox>") => Some(text),
         _ => None,
@@ -198,11 +202,11 @@ fn review_behind(messages: &[Arc<ChatMessage>], id: &str) -> Option<Review> {
     None
 }
 
-/// The reason of a refused completion, and the evidence below it. It leaves out the advice for another try.
-fn verdict(refusal: &str) -> String {
-    let (sentence, shows) = refusal.split_once('\n').unwrap_or((refusal, ""));
+/// The reason of a refused completion, and the evidence below it, without the advice for another try.
+fn refusal_reason(refusal: &str) -> String {
+    let (sentence, evidence) = refusal.split_once('\n').unwrap_or((refusal, ""));
     let sentence = sentence.split("; task #").next().unwrap_or(sentence);
-    format!("{}\n{}", failure_summary::headline(sentence), failure_summary::bounded(shows)).trim_end().to_owned()
+    format!("{}\n{}", failure_summary::headline(sentence), failure_summary::bounded(evidence)).trim_end().to_owned()
 }
 
 /// The languages of fenced blocks that are run.
@@ -324,7 +328,7 @@ mod tests {
     }
 
     /// The result that is reported after these outputs.
-    fn reported(description: &str, outputs: &[(&str, bool)]) -> String {
+    fn last_report(description: &str, outputs: &[(&str, bool)]) -> String {
         let mut messages = vec![Arc::new(task(description))];
         for (content, is_error) in outputs {
             let response = Progress::read(&messages).unwrap().answer();
@@ -343,15 +347,15 @@ mod tests {
     fn runbook_failure_starts_with_exit_then_output() {
         let printed: String = (1..=30).map(|file| format!("compiling file {file}\n")).collect();
         let printed = format!("{printed}error: boom at line 7");
-        let reason = reported("```sh\nx\n```", &[(&format!("{printed}\n[exit status 3]"), true)]);
+        let reason = last_report("```sh\nx\n```", &[(&format!("{printed}\n[exit status 3]"), true)]);
         assert_eq!(reason, format!("block 1 of 1: exit status 3\n{printed}"));
         assert_eq!(failure_summary::summary_of(&reason), "block 1 of 1: exit status 3: error: boom at line 7");
         let conflict = "the task branch and main conflict in a.py. Run git merge main; task #7 stays in progress (failure 1 of 3).\ndiff --git a/a.py b/a.py\n";
-        let reason = reported("```sh\nx\n```", &[("", false), (&format!("{conflict}{}", "+x\n".repeat(900)), true)]);
+        let reason = last_report("```sh\nx\n```", &[("", false), (&format!("{conflict}{}", "+x\n".repeat(900)), true)]);
         assert!(reason.starts_with("the task branch and main conflict in a.py\ndiff --git a/a.py"), "{reason}");
         let refusal =
             "verify `x` failed: exit status 1; task #7 stays in progress (failure 1 of 3).\none\nerror: it is not so";
-        let reason = reported("```sh\nx\n```", &[("", false), (refusal, true)]);
+        let reason = last_report("```sh\nx\n```", &[("", false), (refusal, true)]);
         assert_eq!(failure_summary::summary_of(&reason), "verify `x` failed: exit status 1: error: it is not so");
     }
 

@@ -44,11 +44,11 @@ const SCRIPT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// One answer of the model.
 #[derive(Debug, Clone, Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
-pub struct Step {
+pub struct ScriptStep {
     /// The text of the answer.
     pub say: String,
     /// The tool calls of the answer.
-    pub call: Vec<Call>,
+    pub call: Vec<ScriptedCall>,
     /// The delay of the answer, in milliseconds.
     pub delay_ms: u64,
     /// An error instead of the answer. Each such step is used once, then the next one follows.
@@ -62,7 +62,7 @@ pub struct Step {
 /// A tool call.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Call {
+pub struct ScriptedCall {
     /// The name of the tool.
     pub tool: String,
     /// The arguments. In texts, `{{task}}` is replaced by the number of the task.
@@ -89,7 +89,7 @@ pub enum ScriptedError {
 }
 
 /// The steps by trigger.
-pub type Script = HashMap<String, Vec<Step>>;
+pub type Script = HashMap<String, Vec<ScriptStep>>;
 
 /// A model that follows a script; see the module.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ impl Scripted {
 
     /// The step for this request: the next one of the latest trigger that has a step left. Mail that came during a task is
     /// answered first, and its answers do not count for the task.
-    fn step(&self, request: &ModelRequest) -> Option<(Step, String)> {
+    fn step(&self, request: &ModelRequest) -> Option<(ScriptStep, String)> {
         let triggers = if request.is_for_summary() {
             vec![Trigger::compaction(request)]
         } else {
@@ -158,11 +158,11 @@ impl Scripted {
 }
 
 /// The first step after this number of answers and errors.
-fn next_step(steps: &[Step], mut answers: usize, mut errors: usize) -> Option<&Step> {
+fn next_step(steps: &[ScriptStep], mut answers: usize, mut errors: usize) -> Option<&ScriptStep> {
     steps.iter().find(|step| {
-        let left = if step.error.is_some() { &mut errors } else { &mut answers };
-        let is_next = *left == 0;
-        *left = left.saturating_sub(1);
+        let remaining = if step.error.is_some() { &mut errors } else { &mut answers };
+        let is_next = *remaining == 0;
+        *remaining = remaining.saturating_sub(1);
         is_next
     })
 }
@@ -240,7 +240,7 @@ impl ModelClient for Scripted {
     }
 }
 
-fn respond(step: &Step, task: &str, turn: usize) -> ModelResponse {
+fn respond(step: &ScriptStep, task: &str, turn: usize) -> ModelResponse {
     let mut content = Vec::new();
     if !step.say.is_empty() {
         content.push(Block::text(step.say.replace("{{task}}", task)));

@@ -55,22 +55,22 @@ impl Secret {
 /// a key.
 #[derive(Debug, Default)]
 pub struct StreamMasker {
-    held: String,
+    withheld: String,
 }
 
 impl StreamMasker {
     /// Adds `piece` and returns the text that can be masked on.
     pub fn take(&mut self, secrets: &[Secret], piece: &str) -> String {
-        self.held.push_str(piece);
-        self.held = scrub(secrets, std::mem::take(&mut self.held));
-        let partial = secrets.iter().map(|secret| secret.partial_match_len(&self.held)).max().unwrap_or(0);
-        let rest = self.held.split_off(self.held.len() - partial);
-        std::mem::replace(&mut self.held, rest)
+        self.withheld.push_str(piece);
+        self.withheld = scrub(secrets, std::mem::take(&mut self.withheld));
+        let partial = secrets.iter().map(|secret| secret.partial_match_len(&self.withheld)).max().unwrap_or(0);
+        let rest = self.withheld.split_off(self.withheld.len() - partial);
+        std::mem::replace(&mut self.withheld, rest)
     }
 
     /// Returns the text that was held back, at the end of the stream.
     pub fn rest(&mut self) -> String {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.withheld)
     }
 }
 
@@ -99,12 +99,12 @@ mod tests {
     /// The joined output for these pieces, and the number of bytes held back after each.
     fn masked(secrets: &[&str], pieces: &[&str]) -> (String, Vec<usize>) {
         let secrets: Vec<Secret> = secrets.iter().filter_map(|secret| Secret::new(secret)).collect();
-        let (mut out, mut held, mut through) = (String::new(), Vec::new(), StreamMasker::default());
+        let (mut out, mut withheld, mut through) = (String::new(), Vec::new(), StreamMasker::default());
         for piece in pieces {
             out += &through.take(&secrets, piece);
-            held.push(through.held.len());
+            withheld.push(through.withheld.len());
         }
-        (out + &through.rest(), held)
+        (out + &through.rest(), withheld)
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub struct SseReader {
     has_data: bool,
     /// The last byte was a carriage return: a newline directly after it belongs to the same line end.
     after_return: bool,
-    is_begun: bool,
+    has_started: bool,
 }
 
 impl SseReader {
@@ -62,7 +62,7 @@ impl SseReader {
     /// Processes a complete line. Returns the event if the line closes it.
     fn end_line(&mut self) -> Option<SseEvent> {
         let line = std::mem::take(&mut self.line);
-        let is_first = !std::mem::replace(&mut self.is_begun, true);
+        let is_first = !std::mem::replace(&mut self.has_started, true);
         let line = if is_first { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&line) } else { &line };
         if line.is_empty() {
             let event = std::mem::take(&mut self.event);

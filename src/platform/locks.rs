@@ -54,8 +54,8 @@ pub fn lock_holder(path: &Path) -> Option<LockHolder> {
 fn holder_in(table: &str, file: &str) -> Option<u32> {
     table.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let [_, "FLOCK", _, _, pid, locked, ..] = fields.as_slice() else { return None };
-        if *locked == file { pid.parse().ok() } else { None }
+        let [_, "FLOCK", _, _, pid, lock_file, ..] = fields.as_slice() else { return None };
+        if *lock_file == file { pid.parse().ok() } else { None }
     })
 }
 

@@ -43,7 +43,7 @@ pub struct FileStamp {
 }
 
 /// A file's device and inode number, which identify it while it exists.
-pub type Identity = (u64, u64);
+pub type FileIdentity = (u64, u64);
 
 /// A kind of file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::{FileKind, FileStamp, Identity};
+use super::reading::SpecialKind;
+use super::{FileIdentity, FileKind, FileStamp};
 
 pub(super) fn plain_only(_: &mut OpenOptions) {}
 
@@ -38,9 +39,9 @@ pub(super) fn is_pipe(_: std::fs::FileType) -> bool {
     false
 }
 
-/// The name of a kind that is neither a file nor a folder.
-pub(super) fn name_of_special(kind: std::fs::FileType) -> &'static str {
-    if kind.is_symlink() { "a symbolic link" } else { "a device" }
+/// The kind of an entry that is neither a file nor a folder.
+pub(super) fn special_kind(kind: std::fs::FileType) -> SpecialKind {
+    if kind.is_symlink() { SpecialKind::Link } else { SpecialKind::Device }
 }
 
 /// A folder by its path. If it is replaced by a link meanwhile, the link is followed.
@@ -92,7 +93,7 @@ impl Folder {
 
     /// Always `None`: unknown on this system.
     #[must_use]
-    pub fn identity(&self) -> Option<Identity> {
+    pub fn identity(&self) -> Option<FileIdentity> {
         None
     }
 
@@ -107,7 +108,7 @@ impl Folder {
 
 /// Always `None`: unknown on this system.
 #[must_use]
-pub fn identity_of(_: &std::fs::Metadata) -> Option<Identity> {
+pub fn identity_of(_: &std::fs::Metadata) -> Option<FileIdentity> {
     None
 }
 

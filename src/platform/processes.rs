@@ -96,16 +96,16 @@ pub fn descendants(ancestor: i32) -> Vec<ProcessInfo> {
 }
 
 fn descendants_among(mut others: Vec<ProcessInfo>, ancestor: i32) -> Vec<ProcessInfo> {
-    let (mut known, mut found) = (BTreeSet::from([ancestor]), Vec::new());
+    let (mut ancestors, mut descendants) = (BTreeSet::from([ancestor]), Vec::new());
     // Each round finds the children of those that the previous round found.
     loop {
         let (children, rest): (Vec<_>, Vec<_>) =
-            others.into_iter().partition(|process| known.contains(&process.parent));
+            others.into_iter().partition(|process| ancestors.contains(&process.parent));
         if children.is_empty() {
-            return found;
+            return descendants;
         }
-        known.extend(children.iter().map(|child| child.pid));
-        found.extend(children);
+        ancestors.extend(children.iter().map(|child| child.pid));
+        descendants.extend(children);
         others = rest;
     }
 }
@@ -114,22 +114,22 @@ fn descendants_among(mut others: Vec<ProcessInfo>, ancestor: i32) -> Vec<Process
 /// It kills the subreaper last, because its orphaned descendants cannot be found after its end. Returns the ids that are left. Blocks.
 #[must_use]
 pub fn kill_tree(subreaper: i32, group: Option<i32>, time_max: Duration) -> Vec<i32> {
-    let began = Instant::now();
-    let alive = |with: Option<i32>| -> Vec<ProcessInfo> {
+    let started_at = Instant::now();
+    let alive = |last_target: Option<i32>| -> Vec<ProcessInfo> {
         let members = group.map(group_members).unwrap_or_default();
-        let all = descendants(subreaper).into_iter().chain(members).chain(with.and_then(process));
+        let all = descendants(subreaper).into_iter().chain(members).chain(last_target.and_then(process));
         all.filter(|process| !process.has_ended).collect()
     };
-    let pids = |found: Vec<ProcessInfo>| found.into_iter().map(|process| process.pid).collect();
-    let mut with = None;
+    let pids = |remaining: Vec<ProcessInfo>| remaining.into_iter().map(|process| process.pid).collect();
+    let mut last_target = None;
     loop {
-        let found = alive(with);
-        match (found.is_empty(), with) {
+        let remaining = alive(last_target);
+        match (remaining.is_empty(), last_target) {
             (true, Some(_)) => return Vec::new(),
-            (true, None) => with = Some(subreaper),
-            (false, _) if began.elapsed() >= time_max => return pids(found),
+            (true, None) => last_target = Some(subreaper),
+            (false, _) if started_at.elapsed() >= time_max => return pids(remaining),
             (false, _) => {
-                kill_all(&found, subreaper);
+                kill_all(&remaining, subreaper);
                 std::thread::sleep(CHECK_INTERVAL);
             }
         }
@@ -140,21 +140,22 @@ pub fn kill_tree(subreaper: i32, group: Option<i32>, time_max: Duration) -> Vec<
 /// over. Returns the ids that are left. Blocks.
 #[must_use]
 pub fn kill_orphans(group: Option<i32>, is_orphan: impl Fn(i32) -> bool, time_max: Duration) -> Vec<i32> {
-    let (began, own) = (Instant::now(), i32::try_from(std::process::id()).unwrap_or(0));
+    let (started_at, own) = (Instant::now(), i32::try_from(std::process::id()).unwrap_or(0));
     loop {
         let all = all_processes();
-        let below: BTreeSet<i32> = descendants_among(all.clone(), own).iter().map(|process| process.pid).collect();
+        let own_descendants: BTreeSet<i32> =
+            descendants_among(all.clone(), own).iter().map(|process| process.pid).collect();
         let is_target = |process: &ProcessInfo| {
-            let is_other = process.pid != own && !below.contains(&process.pid);
+            let is_other = process.pid != own && !own_descendants.contains(&process.pid);
             !process.has_ended && (group == Some(process.group) || is_other && is_orphan(process.pid))
         };
-        let found: Vec<i32> = all.iter().filter(|process| is_target(process)).map(|process| process.pid).collect();
-        if found.is_empty() || began.elapsed() >= time_max {
-            return found;
+        let remaining: Vec<i32> = all.iter().filter(|process| is_target(process)).map(|process| process.pid).collect();
+        if remaining.is_empty() || started_at.elapsed() >= time_max {
+            return remaining;
         }
         // It may have ended, or belong to another user. The next round checks.
         let _ = group.map(|group| signal_group(group, GroupSignal::Kill));
-        for pid in found {
+        for pid in remaining {
             let _ = signal_process(pid, ProcessSignal::Kill);
         }
         std::thread::sleep(CHECK_INTERVAL);
@@ -163,8 +164,8 @@ pub fn kill_orphans(group: Option<i32>, is_orphan: impl Fn(i32) -> bool, time_ma
 
 /// Kills the descendants of a subreaper that leads a session, so their groups have no other members. It signals whole groups,
 /// so that a process that forks at that moment cannot escape.
-fn kill_all(found: &[ProcessInfo], subreaper: i32) {
-    for process in found {
+fn kill_all(remaining: &[ProcessInfo], subreaper: i32) {
+    for process in remaining {
         // It may have ended, or belong to another user. The next round checks.
         let _ = signal_process(process.pid, ProcessSignal::Kill);
         if process.pid != subreaper && process.group != subreaper {
@@ -189,20 +190,20 @@ pub fn hide_this_process() {
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// Closes every open file of this process except standard input, output, error and `keep`. Unix only.
-pub fn close_files_except(keep: &[i32]) {
+/// Closes every open file of this process except standard input, output, error and `kept_numbers`. Unix only.
+pub fn close_files_except(kept_numbers: &[i32]) {
     #[cfg(unix)]
     {
         let folder = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let open: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-        for number in open.into_iter().filter(|number| *number > 2 && !keep.contains(number)) {
+        for number in open.into_iter().filter(|number| *number > 2 && !kept_numbers.contains(number)) {
             // The file that listed the folder is closed already.
             let _ = nix::unistd::close(number);
         }
     }
     #[cfg(not(unix))]
-    let _ = keep;
+    let _ = kept_numbers;
 }
 
 /// Milliseconds since boot, with suspended time; 0 if the system does not tell.

@@ -43,7 +43,7 @@ pub fn open(path: &Path, accept: AllowedKinds<'_>) -> io::Result<File> {
         AllowedKinds::FilesAndPipes => {
             let file = File::open(path)?;
             let kind = file.metadata()?.file_type();
-            if kind.is_file() || system::is_pipe(kind) { Ok(file) } else { Err(not_plain_error(kind_name(kind))) }
+            if kind.is_file() || system::is_pipe(kind) { Ok(file) } else { Err(not_plain_error(special_kind(kind))) }
         }
         AllowedKinds::Files => require_plain_file(system::open_without_waiting(path)?),
         AllowedKinds::FilesWithin(folder) => open_within(folder, path),
@@ -88,26 +88,52 @@ pub fn read_all(file: File, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// `InvalidInput` for another kind of file, which the text names.
 pub(super) fn require_plain_file(file: File) -> io::Result<File> {
     let kind = file.metadata()?.file_type();
-    if kind.is_file() { Ok(file) } else { Err(not_plain_error(kind_name(kind))) }
+    if kind.is_file() { Ok(file) } else { Err(not_plain_error(special_kind(kind))) }
 }
 
-/// The error for a path that has no plain file.
-pub(super) fn not_plain_error(found: &str) -> io::Error {
-    let text = format!("it is {found}, not a plain file: {}", remedy(found));
-    io::Error::new(io::ErrorKind::InvalidInput, text)
+/// A kind of entry that is not a plain file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(unix), allow(dead_code, reason = "only Unix tells these kinds apart"))]
+pub(super) enum SpecialKind {
+    Folder,
+    Link,
+    Pipe,
+    Socket,
+    Device,
+    /// One of the three. The system does not tell which.
+    PipeSocketOrDevice,
 }
 
-/// The command that fixes it.
-fn remedy(found: &str) -> &'static str {
-    match found {
-        "a folder" => "move it away (mv)",
-        "a symbolic link" => "replace it by the file it leads to (cp --remove-destination), or remove it (rm)",
-        _ => "remove it (rm)",
+impl SpecialKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Folder => "a folder",
+            Self::Link => "a symbolic link",
+            Self::Pipe => "a pipe",
+            Self::Socket => "a socket",
+            Self::Device => "a device",
+            Self::PipeSocketOrDevice => "a pipe, a socket or a device",
+        }
+    }
+
+    /// The command that fixes it.
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Folder => "move it away (mv)",
+            Self::Link => "replace it by the file it leads to (cp --remove-destination), or remove it (rm)",
+            Self::Pipe | Self::Socket | Self::Device | Self::PipeSocketOrDevice => "remove it (rm)",
+        }
     }
 }
 
-fn kind_name(kind: FileType) -> &'static str {
-    if kind.is_dir() { "a folder" } else { system::name_of_special(kind) }
+/// The error for a path that has no plain file.
+pub(super) fn not_plain_error(kind: SpecialKind) -> io::Error {
+    let text = format!("it is {}, not a plain file: {}", kind.name(), kind.remedy());
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+fn special_kind(kind: FileType) -> SpecialKind {
+    if kind.is_dir() { SpecialKind::Folder } else { system::special_kind(kind) }
 }
 
 fn open_within(folder: &Path, path: &Path) -> io::Result<File> {

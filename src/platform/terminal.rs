@@ -98,8 +98,9 @@ fn stop_signals() -> nix::sys::signal::SigSet {
     signals
 }
 
-/// Calls `start`, which starts a process. The terminal cannot suspend that process before it executes its program. Otherwise Ctrl-Z
-/// at that moment would stop it forever: the starting thread waits for it, so this process would not stop, and the shell would wait.
+/// Calls `start`, which starts a process. The terminal cannot suspend that process before it executes its program. Otherwise
+/// Ctrl-Z at that moment would stop it forever. The starting thread waits for it, so this process would not stop, and the shell
+/// would wait.
 ///
 /// The process starts with these signals blocked; [`unblock_stops`] unblocks them.
 pub fn with_stops_blocked<T>(start: impl FnOnce() -> T) -> T {

@@ -12,13 +12,13 @@ use std::time::Duration;
 /// The stack size for [`with_own_stack`], in bytes: the default of a main thread without `ulimit -s`.
 const STACK_BYTES: usize = 8 << 20;
 /// Threads of a runtime that are not its workers: blocking calls, file events, the terminal, the pipes of git.
-const SPARE_COUNT: usize = 8;
+const SPARE_THREADS: usize = 8;
 /// The time for which an idle thread for blocking calls is kept. It serves later calls if the system gives no new thread.
 const BLOCKING_THREAD_KEEP_ALIVE: Duration = Duration::from_secs(60 * 60);
 /// The time limit for the start of the first such thread.
 const FIRST_THREAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Threads that a command without a team needs, for blocking calls.
-const COMMAND_COUNT: usize = 2;
+const COMMAND_THREADS: usize = 2;
 
 /// Runs `work` on a thread with a large stack and waits for it. `ulimit -s` may make the main thread's stack small.
 ///
@@ -38,7 +38,7 @@ pub fn with_own_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T>
 /// The system gives too few threads, or no event queue; the message says which.
 pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
-    check_threads(workers + SPARE_COUNT)?;
+    check_threads(workers + SPARE_THREADS)?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = build(builder.worker_threads(workers).thread_keep_alive(BLOCKING_THREAD_KEEP_ALIVE))?;
     // Starts the first of the threads that blocking calls share. If the system gives no more, calls wait for this one.
@@ -58,7 +58,7 @@ pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
 /// # Errors
 /// As [`runtime`].
 pub fn runtime_on_this_thread() -> io::Result<tokio::runtime::Runtime> {
-    check_threads(COMMAND_COUNT)?;
+    check_threads(COMMAND_THREADS)?;
     build(&mut tokio::runtime::Builder::new_current_thread())
 }
 

@@ -11,8 +11,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::reading::{not_plain_error, require_plain_file};
-use super::{FileKind, FileStamp, Identity};
+use super::reading::{SpecialKind, not_plain_error, require_plain_file};
+use super::{FileIdentity, FileKind, FileStamp};
 
 fn flags(flags: OFlags) -> i32 {
     i32::try_from(flags.bits()).unwrap_or(0)
@@ -34,9 +34,9 @@ pub(super) fn only_for_owner(options: &mut OpenOptions) {
 
 /// Restricts a file of this user to its owner.
 pub(super) fn restrict_to_owner(file: &File) -> io::Result<()> {
-    let about = file.metadata()?;
-    let is_own = about.uid() == rustix::process::geteuid().as_raw();
-    if is_own && about.is_file() && about.mode() & 0o077 != 0 {
+    let metadata = file.metadata()?;
+    let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+    if is_own && metadata.is_file() && metadata.mode() & 0o077 != 0 {
         rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)?;
     }
     Ok(())
@@ -44,8 +44,8 @@ pub(super) fn restrict_to_owner(file: &File) -> io::Result<()> {
 
 /// The device, as major and minor number, and the inode at `path`.
 pub(super) fn device_and_inode(path: &Path) -> Option<(u32, u32, u64)> {
-    let about = std::fs::symlink_metadata(path).ok()?;
-    Some((rustix::fs::major(about.dev()), rustix::fs::minor(about.dev()), about.ino()))
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    Some((rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()), metadata.ino()))
 }
 
 /// Makes opening not wait for a pipe's writer.
@@ -62,8 +62,8 @@ pub(super) fn open_without_waiting(path: &Path) -> io::Result<File> {
 /// Replaces an error of opening by one that names the kind of file, if that is the reason.
 pub(super) fn describe_open_error(error: io::Error) -> io::Error {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::LOOP) => not_plain_error("a symbolic link"),
-        Some(Errno::NXIO) => not_plain_error("a pipe, a socket or a device"),
+        Some(Errno::LOOP) => not_plain_error(SpecialKind::Link),
+        Some(Errno::NXIO) => not_plain_error(SpecialKind::PipeSocketOrDevice),
         _ => error,
     }
 }
@@ -72,13 +72,13 @@ pub(super) fn is_pipe(kind: std::fs::FileType) -> bool {
     kind.is_fifo()
 }
 
-/// The name of a kind that is neither a file nor a folder.
-pub(super) fn name_of_special(kind: std::fs::FileType) -> &'static str {
+/// The kind of an entry that is neither a file nor a folder.
+pub(super) fn special_kind(kind: std::fs::FileType) -> SpecialKind {
     match kind {
-        kind if kind.is_fifo() => "a pipe",
-        kind if kind.is_socket() => "a socket",
-        kind if kind.is_symlink() => "a symbolic link",
-        _ => "a device",
+        kind if kind.is_fifo() => SpecialKind::Pipe,
+        kind if kind.is_socket() => SpecialKind::Socket,
+        kind if kind.is_symlink() => SpecialKind::Link,
+        _ => SpecialKind::Device,
     }
 }
 
@@ -88,9 +88,9 @@ pub struct Folder(OwnedFd);
 
 /// The flags that a [`Folder`] is opened with. On Linux it need not be readable.
 #[cfg(target_os = "linux")]
-const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const FOLDER_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 #[cfg(not(target_os = "linux"))]
-const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const FOLDER_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Folder {
     /// Opens a folder. The path may contain links.
@@ -98,7 +98,7 @@ impl Folder {
     /// # Errors
     /// An error of the system.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self(rustix::fs::open(path, FOLDER, Mode::empty())?))
+        Ok(Self(rustix::fs::open(path, FOLDER_FLAGS, Mode::empty())?))
     }
 
     /// Another handle of this folder.
@@ -114,7 +114,7 @@ impl Folder {
     /// # Errors
     /// An error of the system.
     pub fn open_folder(&self, name: &OsStr) -> io::Result<Self> {
-        Ok(Self(rustix::fs::openat(&self.0, name, FOLDER | OFlags::NOFOLLOW, Mode::empty())?))
+        Ok(Self(rustix::fs::openat(&self.0, name, FOLDER_FLAGS | OFlags::NOFOLLOW, Mode::empty())?))
     }
 
     /// Opens the plain file with this name, as [`super::open_for_reading`] does.
@@ -150,7 +150,7 @@ impl Folder {
                     Ok(stat) => FileType::from_raw_mode(stat.st_mode),
                     Err(_) => continue,
                 },
-                known => known,
+                kind => kind,
             };
             let kind = match kind {
                 FileType::RegularFile => FileKind::File,
@@ -165,7 +165,7 @@ impl Folder {
 
     /// The folder's identity.
     #[must_use]
-    pub fn identity(&self) -> Option<Identity> {
+    pub fn identity(&self) -> Option<FileIdentity> {
         identity_of(&File::from(self.0.try_clone().ok()?).metadata().ok()?)
     }
 
@@ -180,7 +180,7 @@ impl Folder {
 
 /// The identity of the file with this metadata.
 #[must_use]
-pub fn identity_of(metadata: &std::fs::Metadata) -> Option<Identity> {
+pub fn identity_of(metadata: &std::fs::Metadata) -> Option<FileIdentity> {
     Some((metadata.dev(), metadata.ino()))
 }
 
@@ -237,9 +237,9 @@ pub(super) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
-fn rename_with(from: &Path, to: &Path, how: rustix::fs::RenameFlags) -> io::Result<()> {
+fn rename_with(from: &Path, to: &Path, rename_flags: rustix::fs::RenameFlags) -> io::Result<()> {
     use rustix::fs::CWD;
-    rustix::fs::renameat_with(CWD, from, CWD, to, how).map_err(|error| match error {
+    rustix::fs::renameat_with(CWD, from, CWD, to, rename_flags).map_err(|error| match error {
         rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP => {
             io::Error::new(io::ErrorKind::Unsupported, error)
         }
@@ -286,12 +286,12 @@ pub fn process_lives(pid: u32) -> bool {
 }
 
 #[cfg(target_os = "linux")]
-pub(super) fn file_system_type(about: &rustix::fs::StatFs) -> i64 {
+pub(super) fn file_system_type(metadata: &rustix::fs::StatFs) -> i64 {
     // The field's type differs between machines; the relevant numbers fit.
     fn number<T: TryInto<i64>>(value: T) -> i64 {
         value.try_into().unwrap_or(0)
     }
-    number(about.f_type)
+    number(metadata.f_type)
 }
 
 /// Returns `true` if the file system of `folder` makes a rename over an existing file durable only after the renamed file's bytes. Then a
@@ -300,8 +300,8 @@ pub(super) fn file_system_type(about: &rustix::fs::StatFs) -> i64 {
 #[cfg(target_os = "linux")]
 #[must_use]
 pub fn renames_after_bytes(folder: &Path) -> bool {
-    const ORDERED: [i64; 3] = [0xEF53, 0x9123_683E, 0x2FC1_2FC1];
-    rustix::fs::statfs(folder).is_ok_and(|about| ORDERED.contains(&file_system_type(&about)))
+    const ORDERED_TYPES: [i64; 3] = [0xEF53, 0x9123_683E, 0x2FC1_2FC1];
+    rustix::fs::statfs(folder).is_ok_and(|metadata| ORDERED_TYPES.contains(&file_system_type(&metadata)))
 }
 
 /// Always `false`: unknown on this system.
@@ -320,7 +320,7 @@ pub fn is_media_error(error: &io::Error) -> bool {
 /// The numbers are from statfs(2) and the kernel's `magic.h`.
 #[cfg(target_os = "linux")]
 pub(super) fn network_file_system(folder: &Path) -> Option<&'static str> {
-    const KNOWN: [(i64, &str); 12] = [
+    const NETWORK_TYPES: [(i64, &str); 12] = [
         (0x6969, "NFS"),
         (0x517B, "SMB"),
         (0xFF53_4D42, "CIFS"),
@@ -335,7 +335,7 @@ pub(super) fn network_file_system(folder: &Path) -> Option<&'static str> {
         (0x564C, "NCP"),
     ];
     let kind = file_system_type(&rustix::fs::statfs(folder).ok()?) & 0xFFFF_FFFF;
-    KNOWN.into_iter().find_map(|(number, name)| (number == kind).then_some(name))
+    NETWORK_TYPES.into_iter().find_map(|(number, name)| (number == kind).then_some(name))
 }
 
 #[cfg(not(target_os = "linux"))]

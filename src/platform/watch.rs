@@ -48,7 +48,7 @@ mod linux {
                 return None;
             }
             let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
-            let wanted = WatchFlags::MODIFY
+            let event_kinds = WatchFlags::MODIFY
                 | WatchFlags::CLOSE_WRITE
                 | WatchFlags::ATTRIB
                 | WatchFlags::CREATE
@@ -57,7 +57,7 @@ mod linux {
                 | WatchFlags::DELETE_SELF
                 | WatchFlags::MOVE_SELF
                 | WatchFlags::ONLYDIR;
-            inotify::add_watch(&inotify, folder, wanted).ok()?;
+            inotify::add_watch(&inotify, folder, event_kinds).ok()?;
             Some(Self { inotify, buffer: vec![MaybeUninit::uninit(); EVENT_BYTES].into_boxed_slice() })
         }
 
@@ -66,7 +66,7 @@ mod linux {
         pub fn drain(&mut self, each: &mut dyn FnMut(&str, Option<&str>)) -> WatchEvents {
             let mut reader = Reader::new(&self.inotify, &mut self.buffer);
             let mut drained = WatchEvents::All;
-            let mut moved: Option<(u32, String)> = None;
+            let mut moved_from: Option<(u32, String)> = None;
             loop {
                 let event = match reader.next() {
                     Ok(event) => event,
@@ -74,23 +74,23 @@ mod linux {
                     Err(Errno::INTR) => continue,
                     Err(_) => return WatchEvents::Ended,
                 };
-                let what = event.events();
-                if what.intersects(
+                let event_kinds = event.events();
+                if event_kinds.intersects(
                     ReadFlags::IGNORED | ReadFlags::UNMOUNT | ReadFlags::from_bits_retain(WatchFlags::MOVE_SELF.bits()),
                 ) {
                     return WatchEvents::Ended;
                 }
-                if what.contains(ReadFlags::QUEUE_OVERFLOW) {
+                if event_kinds.contains(ReadFlags::QUEUE_OVERFLOW) {
                     drained = WatchEvents::SomeLost;
                 }
                 let Some(name) = event.file_name().map(|name| name.to_string_lossy()) else {
                     continue;
                 };
-                if what.contains(ReadFlags::MOVED_FROM) {
-                    moved = Some((event.cookie(), name.clone().into_owned()));
+                if event_kinds.contains(ReadFlags::MOVED_FROM) {
+                    moved_from = Some((event.cookie(), name.clone().into_owned()));
                 }
-                let is_target = what.contains(ReadFlags::MOVED_TO);
-                let from = moved.as_ref().filter(|(cookie, _)| is_target && *cookie == event.cookie());
+                let is_target = event_kinds.contains(ReadFlags::MOVED_TO);
+                let from = moved_from.as_ref().filter(|(cookie, _)| is_target && *cookie == event.cookie());
                 each(&name, from.map(|(_, name)| name.as_str()));
             }
         }
@@ -104,7 +104,7 @@ mod linux {
 
     /// Returns `true` if all changes to the folder go through this kernel. Only known local file systems count.
     fn is_local(folder: &Path) -> bool {
-        const LOCAL: [i64; 8] = [
+        const LOCAL_TYPES: [i64; 8] = [
             0xEF53,      // ext2, ext3, ext4
             0x9123_683E, // btrfs
             0x5846_5342, // xfs
@@ -114,7 +114,8 @@ mod linux {
             0x2FC1_2FC1, // zfs
             0x8584_58F6, // ramfs
         ];
-        rustix::fs::statfs(folder).is_ok_and(|about| LOCAL.contains(&super::super::system::file_system_type(&about)))
+        rustix::fs::statfs(folder)
+            .is_ok_and(|metadata| LOCAL_TYPES.contains(&super::super::system::file_system_type(&metadata)))
     }
 }
 

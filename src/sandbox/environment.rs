@@ -65,11 +65,11 @@ const HARMLESS_NAMES: &[&str] = &["PWD", "SSH_AUTH_SOCK"];
 const HARMLESS_WORDS: &[&str] = &["ASKPASS", "BYPASS", "COMPASS", "ENCOMPASS"];
 
 /// Fixed variables of every command: no prompts, no pagers, no colors.
-const FIXED: &[(&str, &str)] =
+const FIXED_VARIABLES: &[(&str, &str)] =
     &[("TERM", "dumb"), ("PAGER", "cat"), ("GIT_PAGER", "cat"), ("GIT_TERMINAL_PROMPT", "0"), ("SYSTEMD_PAGER", "cat")];
 
 /// Variables that could make git work in another repository than that of the command's folder.
-const GIT_REDIRECTS: [&str; 7] = [
+const GIT_REDIRECT_VARIABLES: [&str; 7] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
     "GIT_COMMON_DIR",
@@ -80,11 +80,11 @@ const GIT_REDIRECTS: [&str; 7] = [
 ];
 
 /// Scripts that a shell reads first. A command could write them for the next command. See bash(1), INVOCATION.
-const SHELL_STARTUP: [&str; 2] = ["BASH_ENV", "ENV"];
+const SHELL_STARTUP_VARIABLES: [&str; 2] = ["BASH_ENV", "ENV"];
 
 /// Variables that lead to the user's terminal multiplexer, which could type a command's text into a terminal outside. See tmux(1),
 /// screen(1).
-const MULTIPLEXERS: [&str; 4] = ["TMUX", "TMUX_PANE", "STY", "WINDOW"];
+const MULTIPLEXER_VARIABLES: [&str; 4] = ["TMUX", "TMUX_PANE", "STY", "WINDOW"];
 
 /// Brigade's variables that identify the agent of a command. Those of an outer Brigade are never inherited.
 const IDENTITY_VARIABLES: [&str; 4] = ["BRIGADE_TEAM", "BRIGADE_TEAMMATE", "BRIGADE_TASK", "BRIGADE_ATTEMPT"];
@@ -114,7 +114,9 @@ pub fn launch_environment() -> Vec<(OsString, OsString)> {
     let path = std::env::var_os("PATH").map(|path| protected::search_path(&path).0);
     let others = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
-        name != "PATH" && !is_secret(&name) && ![&SHELL_STARTUP[..], &MULTIPLEXERS].concat().contains(&&*name)
+        name != "PATH"
+            && !is_secret(&name)
+            && ![&SHELL_STARTUP_VARIABLES[..], &MULTIPLEXER_VARIABLES].concat().contains(&&*name)
     });
     path.map(|path| ("PATH".into(), path)).into_iter().chain(others).collect()
 }
@@ -124,10 +126,10 @@ pub fn launch_environment() -> Vec<(OsString, OsString)> {
 pub fn command_environment(launch: &[(OsString, OsString)], own: &[(&str, String)]) -> Vec<(OsString, OsString)> {
     let is_set_here = |name: &str| {
         let is_own = own.iter().any(|(own, _)| *own == name) || IDENTITY_VARIABLES.contains(&name);
-        is_own || FIXED.iter().any(|(fixed, _)| *fixed == name) || GIT_REDIRECTS.contains(&name)
+        is_own || FIXED_VARIABLES.iter().any(|(fixed, _)| *fixed == name) || GIT_REDIRECT_VARIABLES.contains(&name)
     };
     let inherited = launch.iter().filter(|(name, _)| !is_set_here(&name.to_string_lossy())).cloned();
-    let fixed = FIXED.iter().map(|(name, value)| (name.into(), value.into()));
+    let fixed = FIXED_VARIABLES.iter().map(|(name, value)| (name.into(), value.into()));
     let own = own.iter().map(|(name, value)| (name.into(), value.into()));
     inherited.chain(fixed).chain(own).collect()
 }

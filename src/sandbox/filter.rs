@@ -14,7 +14,7 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use super::order::{Order, os_string};
+use super::command_spec::{CommandSpec, os_string};
 use super::{GUARD_ARGUMENT, Level};
 use crate::domain::access::PathRule;
 use crate::platform::processes;
@@ -81,8 +81,8 @@ impl DriverSandbox {
     /// The shell command that git starts instead of `command`.
     #[must_use]
     pub fn wrap(&self, kind: DriverKind, command: &[u8]) -> Vec<u8> {
-        let order = Order { level: self.level, script: os_string(command), rules: self.rules.clone() };
-        let fields = order.fields();
+        let command_spec = CommandSpec { level: self.level, script: os_string(command), rules: self.rules.clone() };
+        let fields = command_spec.fields();
         let count = fields.len().to_string();
         let mut words = vec![kind.as_word().as_bytes(), self.scratch.as_os_str().as_encoded_bytes(), count.as_bytes()];
         words.extend(fields.into_iter().map(OsStr::as_encoded_bytes));
@@ -172,16 +172,16 @@ mod running {
     use rustix::io::Errno;
     use rustix::process::{Pid, Signal, WaitOptions};
 
+    use super::super::command_spec::CommandSpec;
     use super::super::descendants::signal_all;
     use super::super::guard::{PAUSE_MIN, wait_for};
-    use super::super::order::Order;
     use super::super::reexec::{ConfinementError, confine};
     use super::super::{CommandExit, own_arguments, own_program};
     use super::{DriverKind, Level, PathRule, SCRATCH_PREFIX, expanded};
     use crate::domain::access::Access;
 
     /// The exit code of a driver that could not run. For a merge driver, git treats codes above 128 as errors, not as conflicts.
-    const FAILED: i32 = 255;
+    const FAILED_EXIT_CODE: i32 = 255;
     /// The shell that git uses for drivers.
     const SHELL: &str = "/bin/sh";
     /// The time limit for killing what a driver without a process namespace left running.
@@ -201,8 +201,8 @@ mod running {
         let [what, rest @ ..] = arguments else { return None };
         let result = match what.to_str()? {
             "identity" => io::copy(&mut io::stdin(), &mut io::stdout()).map(|_| 0).map_err(|error| error.to_string()),
-            "outer" => outer(&Order::from_fields(rest.iter().cloned())?),
-            "inner" => inner(&Order::from_fields(rest.iter().cloned())?),
+            "outer" => outer(&CommandSpec::from_fields(rest.iter().cloned())?),
+            "inner" => inner(&CommandSpec::from_fields(rest.iter().cloned())?),
             kind => {
                 let kind = DriverKind::ALL.into_iter().find(|known| known.as_word() == kind)?;
                 driver(kind, rest)?
@@ -211,26 +211,26 @@ mod running {
         Some(result.unwrap_or_else(|reason| {
             // Git forwards stderr.
             let _ = writeln!(io::stderr(), "brigade: cannot run a filter or merge driver in the sandbox: {reason}");
-            FAILED
+            FAILED_EXIT_CODE
         }))
     }
 
     fn driver(kind: DriverKind, arguments: &[OsString]) -> Option<Result<i32, String>> {
         let [scratch, count, rest @ ..] = arguments else { return None };
         let (fields, values) = rest.split_at_checked(count.to_str()?.parse().ok()?)?;
-        let mut order = Order::from_fields(fields.iter().cloned())?;
+        let mut command_spec = CommandSpec::from_fields(fields.iter().cloned())?;
         let values: Vec<Vec<u8>> = values.iter().map(|value| value.as_bytes().to_vec()).collect();
         if kind == DriverKind::Merge {
-            return Some(merge(order, values, Path::new(scratch)));
+            return Some(merge(command_spec, values, Path::new(scratch)));
         }
-        order.script = OsString::from_vec(expanded(kind, order.script.as_bytes(), &values));
-        Some(outer(&order))
+        command_spec.script = OsString::from_vec(expanded(kind, command_spec.script.as_bytes(), &values));
+        Some(outer(&command_spec))
     }
 
     /// Runs a merge driver on copies of git's files in a scratch folder: a driver may not write where git's files are.
-    fn merge(mut order: Order, mut values: Vec<Vec<u8>>, scratch: &Path) -> Result<i32, String> {
+    fn merge(mut command_spec: CommandSpec, mut values: Vec<Vec<u8>>, scratch: &Path) -> Result<i32, String> {
         let describe = |error: io::Error| format!("copy the files to merge: {error}");
-        let scratch = Scratch::new(scratch).map_err(describe)?;
+        let scratch = ScratchFolder::new(scratch).map_err(describe)?;
         let [base, ours, theirs, ..] = &mut values[..] else { return Err("git named no files to merge".to_owned()) };
         let result = PathBuf::from(OsString::from_vec(ours.clone()));
         for file in [base, ours, theirs] {
@@ -240,12 +240,12 @@ mod running {
             *file = to.into_os_string().into_vec();
         }
         let merged = PathBuf::from(OsString::from_vec(values[1].clone()));
-        order.script = OsString::from_vec(expanded(DriverKind::Merge, order.script.as_bytes(), &values));
-        order.rules.push(PathRule::writable(scratch.0.canonicalize().map_err(describe)?));
+        command_spec.script = OsString::from_vec(expanded(DriverKind::Merge, command_spec.script.as_bytes(), &values));
+        command_spec.rules.push(PathRule::writable(scratch.0.canonicalize().map_err(describe)?));
         // The driver's process enters the namespaces; this one stays outside to write the result.
         let mut outer = Command::new(own_program().map_err(describe)?);
-        outer.args(own_arguments()).args(["filter", "outer"]).args(order.fields());
-        let code = outer.status().map_err(describe)?.code().unwrap_or(FAILED);
+        outer.args(own_arguments()).args(["filter", "outer"]).args(command_spec.fields());
+        let code = outer.status().map_err(describe)?.code().unwrap_or(FAILED_EXIT_CODE);
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let merged = rustix::fs::open(&merged, flags, Mode::empty()).map_err(|error| describe(error.into()))?;
         let mut merged = File::from(merged);
@@ -258,9 +258,9 @@ mod running {
     }
 
     /// The folder of one merge driver. It is removed when dropped.
-    struct Scratch(PathBuf);
+    struct ScratchFolder(PathBuf);
 
-    impl Scratch {
+    impl ScratchFolder {
         fn new(folder: &Path) -> io::Result<Self> {
             fs::create_dir_all(folder)?;
             let own = folder.join(format!("{SCRATCH_PREFIX}{}", std::process::id()));
@@ -271,7 +271,7 @@ mod running {
         }
     }
 
-    impl Drop for Scratch {
+    impl Drop for ScratchFolder {
         fn drop(&mut self) {
             // If this fails, the next launch removes it.
             let _ = fs::remove_dir_all(&self.0);
@@ -279,10 +279,10 @@ mod running {
     }
 
     /// Enters the process namespace for its children and waits for the inner process.
-    fn outer(order: &Order) -> Result<i32, String> {
+    fn outer(command_spec: &CommandSpec) -> Result<i32, String> {
         let describe = |error: io::Error| error.to_string();
         // A missing folder could not be kept writable inside a read-only one.
-        for rule in order.rules.iter().filter(|rule| rule.access == Access::Writable) {
+        for rule in command_spec.rules.iter().filter(|rule| rule.access == Access::Writable) {
             fs::create_dir_all(&rule.path).map_err(describe)?;
         }
         #[cfg(target_os = "linux")]
@@ -290,7 +290,7 @@ mod running {
             let refused = |error: Errno| error.to_string();
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(refused)?;
             rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(refused)?;
-            if order.level == Level::Full {
+            if command_spec.level == Level::Full {
                 super::super::namespaces::enter(true)?;
                 super::super::namespaces::raise_ambient_capabilities()?;
                 // Entering a namespace may have cleared it.
@@ -298,22 +298,22 @@ mod running {
             }
         }
         let mut inner = Command::new(own_program().map_err(describe)?);
-        inner.args(own_arguments()).args(["filter", "inner"]).args(order.fields());
-        if order.level != Level::Full {
+        inner.args(own_arguments()).args(["filter", "inner"]).args(command_spec.fields());
+        if command_spec.level != Level::Full {
             inner.process_group(0);
         }
         let leader = start(&mut inner).map_err(describe)?;
         let code = code_of(wait_for(leader).map_err(describe)?);
-        if order.level != Level::Full {
+        if command_spec.level != Level::Full {
             kill_leftovers(leader);
         }
         Ok(code)
     }
 
     /// Confines this process and runs the command.
-    fn inner(order: &Order) -> Result<i32, String> {
+    fn inner(command_spec: &CommandSpec) -> Result<i32, String> {
         let mut shell = Command::new(SHELL);
-        shell.arg("-c").arg(&order.script);
+        shell.arg("-c").arg(&command_spec.script);
         let is_setting = |name: &str| name.starts_with("GIT_CONFIG_KEY_") || name.starts_with("GIT_CONFIG_VALUE_");
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
@@ -322,14 +322,15 @@ mod running {
             }
         }
         #[cfg(target_os = "linux")]
-        if order.level == Level::Full {
+        if command_spec.level == Level::Full {
             let mounts = super::super::init::enter()?;
-            super::super::mounts::apply(&order.rules, &mounts)?;
+            super::super::mounts::apply(&command_spec.rules, &mounts)?;
             super::super::init::drop_rights()?;
             let leader = start(&mut shell).map_err(|error| format!("{SHELL}: {error}"))?;
             return wait_for(leader).map(code_of).map_err(|error| error.to_string());
         }
-        confine(order).map_err(|(ConfinementError::Refused(reason) | ConfinementError::Unprotected(reason))| reason)?;
+        confine(command_spec)
+            .map_err(|(ConfinementError::Refused(reason) | ConfinementError::Unprotected(reason))| reason)?;
         #[cfg(target_os = "linux")]
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
         Err(format!("{SHELL}: {}", shell.exec()))
@@ -350,11 +351,11 @@ mod running {
 
     /// Kills what a driver without a process namespace left running.
     fn kill_leftovers(group: Pid) {
-        let began = Instant::now();
+        let started_at = Instant::now();
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) | Err(Errno::INTR) => {}
-                Ok(None) if began.elapsed() < KILL_TIME_MAX => {
+                Ok(None) if started_at.elapsed() < KILL_TIME_MAX => {
                     signal_all(group, Signal::KILL);
                     std::thread::sleep(PAUSE_MIN);
                 }

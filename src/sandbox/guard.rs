@@ -15,8 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process};
 
+use super::command_spec::CommandSpec;
 use super::descendants::signal_all;
-use super::order::Order;
 use super::{CommandExit, GRACE, GuardMessage, Level, START_BYTE, own_arguments, own_program};
 use crate::platform::processes::hide_this_process;
 use crate::platform::terminal::unblock_stops;
@@ -33,11 +33,11 @@ pub(super) const READY: u8 = b'r';
 pub(super) const REFUSED: u8 = b'x';
 pub(super) const UNPROTECTED: u8 = b'p';
 
-/// Runs one command. Returns `None` if the order is invalid. The exit code is 0 only if the command's was: a command may forge
+/// Runs one command. Returns `None` if the command spec is invalid. The exit code is 0 only if the command's was: a command may forge
 /// a line on the guard's stderr, but not its exit status.
 pub(super) fn run() -> Option<i32> {
-    let order = Order::read(io::stdin().lock()).ok()?;
-    let message = guard(&order).unwrap_or_else(|error| Some(GuardMessage::Failed(error.to_string())));
+    let command_spec = CommandSpec::read(io::stdin().lock()).ok()?;
+    let message = guard(&command_spec).unwrap_or_else(|error| Some(GuardMessage::Failed(error.to_string())));
     if let Some(message) = &message {
         send(message);
     }
@@ -49,40 +49,40 @@ fn send(message: &GuardMessage) {
     let _ = io::stderr().write_all(message.to_line().as_bytes());
 }
 
-fn guard(order: &Order) -> io::Result<Option<GuardMessage>> {
+fn guard(command_spec: &CommandSpec) -> io::Result<Option<GuardMessage>> {
     // A new session keeps the terminal and its signals away from commands. The call fails only if this process already
     // leads one.
     let _ = rustix::process::setsid();
     unblock_stops();
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let inner = match Inner::start(order)? {
-        Ok(inner) => inner,
+    let process = match ConfinedProcess::start(command_spec)? {
+        Ok(process) => process,
         Err(message) => return Ok(Some(message)),
     };
-    send(&GuardMessage::Group(inner.group.as_raw_nonzero().get()));
+    send(&GuardMessage::Group(process.group.as_raw_nonzero().get()));
     let mut stdin = io::stdin().lock();
-    let mut go = [0];
-    if stdin.read_exact(&mut go).is_err() || go != START_BYTE {
-        inner.give_up();
+    let mut start_byte = [0];
+    if stdin.read_exact(&mut start_byte).is_err() || start_byte != START_BYTE {
+        process.give_up();
         return Ok(None);
     }
     drop(stdin);
-    let end = if order.level == Level::Full { inner.run_in_namespace()? } else { inner.run_as_group()? };
+    let end = if command_spec.level == Level::Full { process.run_in_namespace()? } else { process.run_as_group()? };
     Ok(Some(GuardMessage::Ended(end)))
 }
 
 /// The init, or the process that becomes the shell.
-struct Inner {
+struct ConfinedProcess {
     group: Pid,
     channel: UnixStream,
 }
 
-impl Inner {
+impl ConfinedProcess {
     /// Starts the process and waits until it is ready. The inner error is the message for the worker.
-    fn start(order: &Order) -> io::Result<Result<Self, GuardMessage>> {
+    fn start(command_spec: &CommandSpec) -> io::Result<Result<Self, GuardMessage>> {
         #[cfg(target_os = "linux")]
-        if order.level == Level::Full
+        if command_spec.level == Level::Full
             && let Err(reason) =
                 super::namespaces::enter(true).and_then(|()| super::namespaces::raise_ambient_capabilities())
         {
@@ -90,16 +90,16 @@ impl Inner {
         }
         // After this, the process cannot map its own ids.
         hide_this_process();
-        let (channel, theirs) = UnixStream::pair()?;
+        let (channel, child_channel) = UnixStream::pair()?;
         channel.set_read_timeout(Some(READY_TIMEOUT))?;
-        let child = spawn(order.level, theirs.into())?;
+        let child = spawn(command_spec.level, child_channel.into())?;
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-        let mut inner = Self { group, channel };
-        inner.channel.write_all(&order.encode())?;
-        Ok(match inner.wait_until_ready()? {
-            None => Ok(inner),
+        let mut process = Self { group, channel };
+        process.channel.write_all(&command_spec.encode())?;
+        Ok(match process.wait_until_ready()? {
+            None => Ok(process),
             Some(message) => {
-                inner.give_up();
+                process.give_up();
                 Err(message)
             }
         })
@@ -168,16 +168,16 @@ impl Inner {
         let stdin = io::stdin();
         let mut closing_since = None;
         loop {
-            let mut both = [PollFd::new(&self.channel, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
+            let mut sources = [PollFd::new(&self.channel, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
             let (watched, timeout) = match closing_since {
-                None => (&mut both[..], None),
-                Some(_) => (&mut both[..1], Timespec::try_from(GRACE * 2).ok()),
+                None => (&mut sources[..], None),
+                Some(_) => (&mut sources[..1], Timespec::try_from(GRACE * 2).ok()),
             };
             match poll(watched, timeout.as_ref()) {
                 Err(Errno::INTR) => continue,
                 other => other?,
             };
-            let [channel, stdin] = &both;
+            let [channel, stdin] = &sources;
             if !channel.revents().is_empty() {
                 return Ok(());
             }
@@ -243,13 +243,13 @@ fn end_remaining(group: Pid) {
         return;
     }
     signal_all(group, Signal::TERM);
-    let (began, mut pause) = (Instant::now(), PAUSE_MIN);
+    let (started_at, mut pause) = (Instant::now(), PAUSE_MIN);
     while has_processes_left(group) {
-        if began.elapsed() >= GRACE {
+        if started_at.elapsed() >= GRACE {
             signal_all(group, Signal::KILL);
         }
         thread::sleep(pause);
-        pause = (pause * 2).min(if began.elapsed() < GRACE { GRACE / 10 } else { PAUSE_MAX });
+        pause = (pause * 2).min(if started_at.elapsed() < GRACE { GRACE / 10 } else { PAUSE_MAX });
     }
 }
 

@@ -14,24 +14,25 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, set_parent_process_death_signal};
 
+use super::command_spec::CommandSpec;
 use super::guard::{PAUSE_MIN, READY, REFUSED, UNPROTECTED, wait_for};
-use super::order::Order;
 use super::{CommandExit, GRACE, GuardMessage, START_BYTE, mounts, namespaces, shell, shell_process};
 use crate::platform::processes::hide_this_process;
 
-/// Runs the command and reports its exit over the channel on stdin. Returns `None` if the order is invalid.
+/// Runs the command and reports its exit over the channel on stdin. Returns `None` if the command spec is invalid.
 pub(super) fn run() -> Option<i32> {
     let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
-    let order = Order::read(io::BufReader::new(&channel)).ok()?;
-    let protect = |mounts| mounts::apply(&order.rules, &mounts).map_err(|reason| (UNPROTECTED, reason));
+    let command_spec = CommandSpec::read(io::BufReader::new(&channel)).ok()?;
+    let protect = |mounts| mounts::apply(&command_spec.rules, &mounts).map_err(|reason| (UNPROTECTED, reason));
     let close = |()| drop_rights().map_err(|reason| (REFUSED, reason));
     if let Err((word, reason)) = enter().map_err(|reason| (REFUSED, reason)).and_then(protect).and_then(close) {
         let _ = channel.write_all(&[&[word], reason.as_bytes()].concat());
         return Some(1);
     }
-    let mut go = [0];
+    let mut start_byte = [0];
     // This also notices a guard that was killed before the parent death signal was set.
-    if channel.write_all(&[READY]).is_err() || channel.read_exact(&mut go).is_err() || go != START_BYTE {
+    if channel.write_all(&[READY]).is_err() || channel.read_exact(&mut start_byte).is_err() || start_byte != START_BYTE
+    {
         return Some(1);
     }
     let mut guard_channel = channel.try_clone().ok()?;
@@ -46,7 +47,7 @@ pub(super) fn run() -> Option<i32> {
         let _ = channel.write_all(failed.to_line().as_bytes());
         return Some(1);
     }
-    let end = run_shell(&order);
+    let end = run_shell(&command_spec);
     end_all();
     let _ = channel.write_all(GuardMessage::Ended(end).to_line().as_bytes());
     Some(0)
@@ -72,8 +73,8 @@ pub(super) fn drop_rights() -> Result<(), String> {
 }
 
 #[allow(clippy::zombie_processes, reason = "the init reaps all its children by waitpid")]
-fn run_shell(order: &Order) -> CommandExit {
-    let pid = match shell_process(&order.script).process_group(0).spawn() {
+fn run_shell(command_spec: &CommandSpec) -> CommandExit {
+    let pid = match shell_process(&command_spec.script).process_group(0).spawn() {
         Ok(child) => i32::try_from(child.id()).ok().and_then(Pid::from_raw),
         Err(error) => {
             // Standard error is the command's output here.
@@ -91,8 +92,8 @@ fn end_all() {
     }
     // For kill(2), the group of process 1 is every process of the namespace except the caller.
     let _ = kill_process_group(Pid::INIT, Signal::TERM);
-    let (began, mut pause) = (Instant::now(), PAUSE_MIN);
-    while began.elapsed() < GRACE && has_processes_left() {
+    let (started_at, mut pause) = (Instant::now(), PAUSE_MIN);
+    while started_at.elapsed() < GRACE && has_processes_left() {
         thread::sleep(pause);
         pause = (pause * 2).min(GRACE / 10);
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use super::order::Order;
+use super::command_spec::CommandSpec;
 use super::{CONFINEMENT_VARIABLE, GuardMessage, Level, WORKER_VARIABLE, environment};
 use crate::domain::access::PathRule;
 use crate::platform::{processes, terminal};
@@ -25,10 +25,10 @@ pub struct Confinement {
 
 /// The sandbox of one launch. Its level is decided when it is opened and never lowered later.
 #[derive(Debug, Clone)]
-pub struct Sandbox(Arc<Inner>);
+pub struct Sandbox(Arc<SandboxInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct SandboxInner {
     guard: Arc<[OsString]>,
     confinement: Confinement,
     rules: Vec<PathRule>,
@@ -66,14 +66,14 @@ pub enum CommandError {
     Nul,
 }
 
-/// A command that is ready to start. It has three pipes. Stdin takes the order and then stays open while the command may run. Stderr
+/// A command that is ready to start. It has three pipes. Stdin takes the command spec and then stays open while the command may run. Stderr
 /// carries [`GuardMessage`] lines. Stdout carries stdout and stderr of the command.
 #[derive(Debug)]
 pub struct PreparedCommand {
     /// The guard's process.
     pub process: Command,
     /// The bytes to write to its stdin first.
-    pub order: Vec<u8>,
+    pub encoded_spec: Vec<u8>,
 }
 
 impl Sandbox {
@@ -84,9 +84,9 @@ impl Sandbox {
     /// [`SandboxError`].
     pub fn open(guard: Arc<[OsString]>, folder: &Path, rules: Vec<PathRule>) -> Result<Self, SandboxError> {
         let environment = environment::launch_environment();
-        let mut confinement = strictest()?;
+        let mut confinement = strictest_confinement()?;
         loop {
-            let candidate = Self(Arc::new(Inner {
+            let candidate = Self(Arc::new(SandboxInner {
                 guard: Arc::clone(&guard),
                 confinement: confinement.clone(),
                 rules: rules.clone(),
@@ -111,7 +111,7 @@ impl Sandbox {
     #[must_use]
     pub fn without_guard() -> Self {
         let confinement = Confinement { level: Level::Full, reason: String::new() };
-        Self(Arc::new(Inner { guard: Arc::default(), confinement, rules: Vec::new(), environment: Vec::new() }))
+        Self(Arc::new(SandboxInner { guard: Arc::default(), confinement, rules: Vec::new(), environment: Vec::new() }))
     }
 
     /// The level of confinement.
@@ -148,9 +148,10 @@ impl Sandbox {
         if script.len() > SCRIPT_BYTES_MAX {
             return Err(CommandError::TooLong(script.len()));
         }
-        let mut all = self.0.rules.clone();
-        all.extend(rules.iter().filter(|rule| !self.0.rules.contains(rule)).cloned());
-        let order = Order { level: self.0.confinement.level, script: script.into(), rules: all }.encode();
+        let mut all_rules = self.0.rules.clone();
+        all_rules.extend(rules.iter().filter(|rule| !self.0.rules.contains(rule)).cloned());
+        let encoded_spec =
+            CommandSpec { level: self.0.confinement.level, script: script.into(), rules: all_rules }.encode();
         let (mut process, mark) = (Command::new(program), processes::own_mark());
         process.args(first).arg(&mark).arg("run").current_dir(folder);
         process
@@ -158,23 +159,23 @@ impl Sandbox {
             .envs(environment::command_environment(&self.0.environment, variables))
             .env(WORKER_VARIABLE, mark);
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Ok(PreparedCommand { process, order })
+        Ok(PreparedCommand { process, encoded_spec })
     }
 
     /// The guard's answer to an empty command that is never started.
     fn probe(&self, folder: &Path) -> Result<GuardMessage, SandboxError> {
         let prepared =
             self.prepare("exit 0", folder, &[], &[]).map_err(|error| SandboxError::Guard(error.to_string()))?;
-        answer(prepared).map_err(|error| SandboxError::Guard(error.to_string()))
+        first_message(prepared).map_err(|error| SandboxError::Guard(error.to_string()))
     }
 }
 
-fn answer(mut prepared: PreparedCommand) -> std::io::Result<GuardMessage> {
+fn first_message(mut prepared: PreparedCommand) -> std::io::Result<GuardMessage> {
     let mut child: Child = terminal::with_stops_blocked(|| prepared.process.spawn())?;
     let mut line = String::new();
     if let (Some(mut stdin), Some(stderr)) = (child.stdin.take(), child.stderr.take()) {
         // If the guard ends without reading, its stderr has the reason.
-        let _ = stdin.write_all(&prepared.order);
+        let _ = stdin.write_all(&prepared.encoded_spec);
         BufReader::new(stderr).read_line(&mut line)?;
     }
     child.wait()?;
@@ -182,15 +183,15 @@ fn answer(mut prepared: PreparedCommand) -> std::io::Result<GuardMessage> {
 }
 
 /// The strictest level to try.
-fn strictest() -> Result<Confinement, SandboxError> {
-    let wanted = std::env::var(CONFINEMENT_VARIABLE).unwrap_or_default();
-    let level = match wanted.as_str() {
+fn strictest_confinement() -> Result<Confinement, SandboxError> {
+    let setting = std::env::var(CONFINEMENT_VARIABLE).unwrap_or_default();
+    let level = match setting.as_str() {
         "" | "full" => Level::Full,
         "mounts" => Level::MountsOnly,
         "off" | "0" | "no" => Level::Off,
-        _ => return Err(SandboxError::Setting(wanted)),
+        _ => return Err(SandboxError::Setting(setting)),
     };
-    let by_variable = format!("{CONFINEMENT_VARIABLE}={wanted}");
+    let by_variable = format!("{CONFINEMENT_VARIABLE}={setting}");
     Ok(match level {
         Level::Full if cfg!(target_os = "linux") => Confinement { level, reason: String::new() },
         Level::Full => Confinement { level: Level::Off, reason: "only Linux has namespaces".to_owned() },

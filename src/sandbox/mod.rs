@@ -5,12 +5,12 @@
 //! mounts what the command may see and starts the shell when the guard sends the start byte.
 //!
 //! ```text
-//! worker -- stdin: the order, then the start byte --> guard -- socket --> init (1 in its process namespace) --> shell
+//! worker -- stdin: command spec, then start byte --> guard -- socket --> init (1 in its process namespace) --> shell
 //!        <- stderr: GuardMessage --------------------       <- socket: the command's exit --
 //!        <--------------------- stdout: output of the command --------------------------------------------------
 //! ```
 //!
-//! 1. The worker writes the order (`order::Order`). The guard names the init's process group, and the worker records it and writes one
+//! 1. The worker writes the command spec (`command_spec::CommandSpec`). The guard names the init's process group, and the worker records it and writes one
 //!    byte. Only then the command starts.
 //! 2. The worker closes the guard's stdin if it was killed, the call was dropped, the claim was lost or the time is over. The guard then
 //!    closes the init's socket. The init sends SIGTERM to every process in the namespace, waits [`GRACE`] and ends. The system kills the
@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use crate::platform::processes;
 
+mod command_spec;
 #[cfg(unix)]
 mod descendants;
 pub mod environment;
@@ -52,7 +53,6 @@ mod mounts;
 mod multiplexers;
 #[cfg(target_os = "linux")]
 mod namespaces;
-mod order;
 pub mod protected;
 #[cfg(unix)]
 mod reexec;
@@ -120,19 +120,19 @@ impl Level {
 }
 
 /// `true` if [`run_if_guard`] was called. Without it, a program that is started as a command's guard would run its own `main` again.
-static WAS_ASKED: AtomicBool = AtomicBool::new(false);
+static IS_GUARD_READY: AtomicBool = AtomicBool::new(false);
 
 /// Returns `true` if this program can be the guard of its commands.
 #[must_use]
 pub fn is_guard_ready() -> bool {
-    WAS_ASKED.load(Ordering::Relaxed)
+    IS_GUARD_READY.load(Ordering::Relaxed)
 }
 
 /// Becomes the guard if the first argument says so; then it never returns. Every program whose own path is used as
 /// the guard calls it first in `main`, before threads, runtimes and argument parsing. It hides this process from others of the same user,
 /// because its environment has the providers' keys. So it writes no core dump, and only root attaches a debugger.
 pub fn run_if_guard() {
-    WAS_ASKED.store(true, Ordering::Relaxed);
+    IS_GUARD_READY.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().as_deref() == Some(OsStr::new(GUARD_ARGUMENT)) {
         close_inherited_files(std::iter::empty());
@@ -242,9 +242,9 @@ const FORCE_TIME_MAX: Duration = Duration::from_secs(2);
 pub fn kill_guard_tree(guard: i32, group: Option<i32>) -> Vec<i32> {
     // It may have ended.
     let _ = processes::resume(guard);
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     while processes::process(guard).is_some_and(|process| !process.has_ended) {
-        if began.elapsed() >= CONTINUE_TIME_MAX {
+        if started_at.elapsed() >= CONTINUE_TIME_MAX {
             return processes::kill_tree(guard, group, FORCE_TIME_MAX);
         }
         std::thread::sleep(Duration::from_millis(5));

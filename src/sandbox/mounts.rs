@@ -19,7 +19,7 @@ use crate::domain::access::{Access, PathRule};
 
 /// Kernel settings as files: through them a command could freeze or kill other processes, or name a program for the kernel to start.
 /// See cgroups(7), proc_sys(5).
-const SYSTEM: [&str; 7] =
+const SYSTEM_PATHS: [&str; 7] =
     ["/sys", "/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi"];
 
 /// Types of the kernel's own file systems, wherever they are mounted.
@@ -45,19 +45,19 @@ impl Mounts {
 /// Makes the system's settings read-only, and gives the namespace its own terminals. Returns the previous mounts.
 pub(super) fn protect_system() -> Result<Mounts, String> {
     let mounts = Mounts::read()?;
-    for path in SYSTEM.map(Path::new) {
+    for path in SYSTEM_PATHS.map(Path::new) {
         // /proc is newly mounted, so these are not mounts yet.
         if path.starts_with("/proc") && path.exists() || remount_read_only(path) == Err(Errno::INVAL) {
             mount_over_itself(path)?;
         }
     }
     let is_system = |mount: &&MountPoint| {
-        SYSTEM.iter().any(|path| mount.path.starts_with(path)) || SYSTEM_TYPES.contains(&mount.kind.as_str())
+        SYSTEM_PATHS.iter().any(|path| mount.path.starts_with(path)) || SYSTEM_TYPES.contains(&mount.kind.as_str())
     };
-    let found = mounts.0.iter().filter(is_system).map(|mount| mount.path.as_path());
-    let paths: BTreeSet<&Path> = found.chain(SYSTEM.map(Path::new)).collect();
+    let system_mounts = mounts.0.iter().filter(is_system).map(|mount| mount.path.as_path());
+    let paths: BTreeSet<&Path> = system_mounts.chain(SYSTEM_PATHS.map(Path::new)).collect();
     paths.into_iter().try_for_each(make_mount_read_only)?;
-    own_terminals()?;
+    mount_own_terminals()?;
     Ok(mounts)
 }
 
@@ -106,15 +106,15 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 }
 
 /// Mounts a new /dev/pts without the terminals outside, and hides the console. See devpts in the kernel's documentation.
-fn own_terminals() -> Result<(), String> {
-    let (terminals, maker) = (Path::new("/dev/pts"), Path::new("/dev/ptmx"));
+fn mount_own_terminals() -> Result<(), String> {
+    let (terminals, multiplexer) = (Path::new("/dev/pts"), Path::new("/dev/ptmx"));
     if terminals.is_dir() {
         let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
         let options: &CStr = c"newinstance,mode=0620,ptmxmode=0666";
         match rustix::mount::mount("devpts", terminals, "devpts", flags, options) {
             // If it is a link, it already points to the new one.
-            Ok(()) if maker.symlink_metadata().is_ok_and(|metadata| metadata.file_type().is_char_device()) => {
-                bind(&terminals.join("ptmx"), maker)?;
+            Ok(()) if multiplexer.symlink_metadata().is_ok_and(|metadata| metadata.file_type().is_char_device()) => {
+                bind(&terminals.join("ptmx"), multiplexer)?;
             }
             Ok(()) => {}
             // Commands without terminals are better than commands with the user's.
@@ -129,19 +129,20 @@ fn own_terminals() -> Result<(), String> {
 /// # Errors
 /// An existing path cannot be protected; the text names it.
 pub(super) fn apply(rules: &[PathRule], mounts: &Mounts) -> Result<(), String> {
-    let with = |access: Access| rules.iter().filter(move |rule| rule.access == access).map(|rule| rule.path.as_path());
+    let paths_with =
+        |access: Access| rules.iter().filter(move |rule| rule.access == access).map(|rule| rule.path.as_path());
     let parents = renamable_parents(rules);
     parents.iter().try_for_each(|folder| mount_over_itself(folder))?;
     // A path with its own mount stays writable when its folder becomes read-only.
-    for path in with(Access::Writable) {
+    for path in paths_with(Access::Writable) {
         if exists(path).map_err(|error| format!("keep {} writable: {error}", path.display()))? {
             mount_over_itself(path)?;
         }
     }
     reenter_current_folder()?;
-    with(Access::Hidden).try_for_each(hide)?;
-    let (mut folders, files): (Vec<&Path>, Vec<&Path>) = with(Access::ReadOnly).partition(|path| path.is_dir());
-    let folders_of_files: Vec<&Path> = with(Access::ReadOnlyFiles).collect();
+    paths_with(Access::Hidden).try_for_each(hide)?;
+    let (mut folders, files): (Vec<&Path>, Vec<&Path>) = paths_with(Access::ReadOnly).partition(|path| path.is_dir());
+    let folders_of_files: Vec<&Path> = paths_with(Access::ReadOnlyFiles).collect();
     protect_files(&files, &folders_of_files)?;
     // Folders after their files, because a folder's mount would cover a file's. Outer folders before inner ones.
     folders.sort_by_key(|path| path.components().count());
@@ -150,7 +151,7 @@ pub(super) fn apply(rules: &[PathRule], mounts: &Mounts) -> Result<(), String> {
             return Err(format!("mount {} read-only: the system left it writable", folder.display()));
         }
         let is_writable =
-            |path: &Path| with(Access::Writable).any(|rule| path.starts_with(rule) && rule.starts_with(folder));
+            |path: &Path| paths_with(Access::Writable).any(|rule| path.starts_with(rule) && rule.starts_with(folder));
         let below = mounts.0.iter().map(|mount| mount.path.as_path());
         let below = below.filter(|path| path.starts_with(folder) && *path != folder && !is_writable(path));
         below.collect::<BTreeSet<_>>().into_iter().try_for_each(make_mount_read_only)?;
@@ -162,8 +163,8 @@ pub(super) fn apply(rules: &[PathRule], mounts: &Mounts) -> Result<(), String> {
 fn protect_files(files: &[&Path], folders: &[&Path]) -> Result<(), String> {
     for pass in 1..=PASSES_MAX {
         let mut is_done = true;
-        let named = files.iter().map(|file| (*file).to_owned());
-        for file in named.chain(folders.iter().flat_map(|folder| files_of(folder))) {
+        let listed_files = files.iter().map(|file| (*file).to_owned());
+        for file in listed_files.chain(folders.iter().flat_map(|folder| files_of(folder))) {
             match make_read_only(&file) {
                 Ok(is_changed) => is_done &= !is_changed,
                 // Another process may have swapped two files between two steps. The next pass repairs that.
@@ -184,7 +185,7 @@ fn renamable_parents(rules: &[PathRule]) -> BTreeSet<PathBuf> {
     let paths: Vec<&Path> = rules.iter().filter_map(PathRule::protected_path).collect();
     // The owner of a folder can change its mode.
     let can_write = |folder: &Path| {
-        let is_own = fs::metadata(folder).is_ok_and(|about| about.uid() == rustix::process::geteuid().as_raw());
+        let is_own = fs::metadata(folder).is_ok_and(|metadata| metadata.uid() == rustix::process::geteuid().as_raw());
         is_own || rustix::fs::access(folder, Permission::WRITE_OK).is_ok()
     };
     let folders: BTreeSet<&Path> = paths.iter().flat_map(|path| path.ancestors().skip(1)).collect();
@@ -218,12 +219,12 @@ fn make_read_only(path: &Path) -> Result<bool, String> {
     if !exists(path).map_err(|error| failed(&error))? {
         return Ok(false);
     }
-    let has = rustix::fs::statvfs(path).map_err(|error| failed(&error))?.f_flag;
-    if has.contains(StatVfsMountFlags::RDONLY) {
+    let flags = rustix::fs::statvfs(path).map_err(|error| failed(&error))?.f_flag;
+    if flags.contains(StatVfsMountFlags::RDONLY) {
         return Ok(false);
     }
     mount_over_itself(path)?;
-    remount_with(path, has).map_err(|error| failed(&error))?;
+    remount_with(path, flags).map_err(|error| failed(&error))?;
     Ok(true)
 }
 
@@ -269,13 +270,13 @@ fn remount_read_only(path: &Path) -> Result<(), Errno> {
 }
 
 /// Remounts a mount read-only and keeps its other flags.
-fn remount_with(path: &Path, has: StatVfsMountFlags) -> Result<(), Errno> {
-    let kept = kept_flags(has);
-    rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | kept, c"")
+fn remount_with(path: &Path, flags: StatVfsMountFlags) -> Result<(), Errno> {
+    let repeated_flags = repeated_flags(flags);
+    rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | repeated_flags, c"")
 }
 
 /// The flags that a remount must repeat: inside a user namespace, the kernel refuses to drop one.
-fn kept_flags(has: StatVfsMountFlags) -> MountFlags {
+fn repeated_flags(flags: StatVfsMountFlags) -> MountFlags {
     [
         (StatVfsMountFlags::NODEV, MountFlags::NODEV),
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
@@ -285,7 +286,7 @@ fn kept_flags(has: StatVfsMountFlags) -> MountFlags {
         (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
     ]
     .into_iter()
-    .filter(|(stat, _)| has.contains(*stat))
+    .filter(|(stat, _)| flags.contains(*stat))
     .fold(MountFlags::empty(), |flags, (_, mount)| flags | mount)
 }
 

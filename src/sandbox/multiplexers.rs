@@ -11,16 +11,16 @@ use super::protected::is_home_or_above;
 use crate::domain::access::PathRule;
 
 /// The parent of the folders of tmux and screen. They do not use `TMPDIR`.
-const TEMPORARY: &str = "/tmp";
+const TEMPORARY_FOLDER: &str = "/tmp";
 
 /// Rules that hide the sockets of tmux and screen that exist at launch. See tmux(1), screen(1).
 pub(super) fn rules(workspace: &Path) -> Vec<PathRule> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let tmux_folder = PathBuf::from(variable("TMUX_TMPDIR").unwrap_or_else(|| TEMPORARY.into()));
+    let tmux_folder = PathBuf::from(variable("TMUX_TMPDIR").unwrap_or_else(|| TEMPORARY_FOLDER.into()));
     let mut folders = vec![tmux_folder.join(format!("tmux-{}", geteuid().as_raw()))];
     folders.extend(variable("SCREENDIR").map(PathBuf::from));
     folders.extend(variable("HOME").map(|home| PathBuf::from(home).join(".screen")));
-    let temporary = Path::new(TEMPORARY);
+    let temporary = Path::new(TEMPORARY_FOLDER);
     for parent in [PathBuf::from("/run/screen"), temporary.join("screens"), temporary.join("uscreens")] {
         let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
         folders.extend(entries.map(|entry| entry.path()));
@@ -49,7 +49,7 @@ fn real(path: &Path) -> Option<PathBuf> {
 /// Returns `true` if the path has the right kind and belongs to this user. Another user could put a link into a shared folder.
 fn is_own(path: &Path, is_kind: impl Fn(&std::fs::FileType) -> bool) -> bool {
     let metadata = path.symlink_metadata().ok();
-    metadata.is_some_and(|about| is_kind(&about.file_type()) && about.uid() == geteuid().as_raw())
+    metadata.is_some_and(|metadata| is_kind(&metadata.file_type()) && metadata.uid() == geteuid().as_raw())
 }
 
 #[cfg(test)]

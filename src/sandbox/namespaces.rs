@@ -17,10 +17,10 @@ use super::{START_BYTE, own_arguments, own_program};
 /// Enters a mount namespace: directly if allowed, otherwise inside a user namespace that maps ids to themselves. With
 /// `processes`, later children are in a process namespace too, and the first of them is its init.
 pub(super) fn enter(processes: bool) -> Result<(), String> {
-    let wanted = if processes { UnshareFlags::NEWNS | UnshareFlags::NEWPID } else { UnshareFlags::NEWNS };
-    match unshare(wanted) {
+    let namespaces = if processes { UnshareFlags::NEWNS | UnshareFlags::NEWPID } else { UnshareFlags::NEWNS };
+    match unshare(namespaces) {
         Ok(()) => {}
-        Err(Errno::PERM) => enter_unprivileged(wanted).map_err(|error| format!("user namespaces: {error}"))?,
+        Err(Errno::PERM) => enter_unprivileged(namespaces).map_err(|error| format!("user namespaces: {error}"))?,
         Err(error) => return Err(format!("namespaces: {error}")),
     }
     // Otherwise our mounts would appear outside, and Brigade itself could no longer write.
@@ -32,14 +32,14 @@ pub(super) fn enter(processes: bool) -> Result<(), String> {
 /// unprivileged user, execution drops all capabilities that are not ambient.
 pub(super) fn raise_ambient_capabilities() -> Result<(), String> {
     let describe = |error: Errno| format!("capabilities: {error}");
-    let wanted = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP, CapabilitySet::DAC_READ_SEARCH];
+    let capabilities = [CapabilitySet::SYS_ADMIN, CapabilitySet::SETPCAP, CapabilitySet::DAC_READ_SEARCH];
     let mut sets = rustix::thread::capabilities(None).map_err(describe)?;
     // A container's root may lack some of them.
     let has = |capability: &CapabilitySet| sets.permitted.contains(*capability);
-    let wanted: Vec<CapabilitySet> = wanted.into_iter().filter(has).collect();
-    wanted.iter().for_each(|capability| sets.inheritable |= *capability);
+    let capabilities: Vec<CapabilitySet> = capabilities.into_iter().filter(has).collect();
+    capabilities.iter().for_each(|capability| sets.inheritable |= *capability);
     rustix::thread::set_capabilities(None, sets).map_err(describe)?;
-    wanted.into_iter().try_for_each(|capability| {
+    capabilities.into_iter().try_for_each(|capability| {
         rustix::thread::configure_capability_in_ambient_set(capability, true).map_err(describe)
     })
 }
@@ -52,12 +52,12 @@ fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     rustix::thread::unshare(flags)
 }
 
-fn enter_unprivileged(wanted: UnshareFlags) -> io::Result<()> {
+fn enter_unprivileged(namespaces: UnshareFlags) -> io::Result<()> {
     // From inside, a process can map only its own id. Root has more ids to map, so a process outside must do it.
     let mapper = if geteuid().is_root() { Some(start_mapper()?) } else { None };
     // Inside, these calls return the overflow id until the ids are mapped.
     let (user, group) = (geteuid(), getegid());
-    unshare(UnshareFlags::NEWUSER | wanted)?;
+    unshare(UnshareFlags::NEWUSER | namespaces)?;
     match mapper {
         Some(mapper) => map_ids_of(mapper)?,
         None => map_id("/proc/self", user, group)?,
@@ -83,8 +83,8 @@ fn start_mapper() -> io::Result<Child> {
 }
 
 fn map_ids_of(mut mapper: Child) -> io::Result<()> {
-    if let Some(mut word) = mapper.stdin.take() {
-        word.write_all(START_BYTE)?;
+    if let Some(mut start_byte) = mapper.stdin.take() {
+        start_byte.write_all(START_BYTE)?;
     }
     if mapper.wait()?.success() { Ok(()) } else { Err(io::Error::other("the ids cannot be mapped")) }
 }
@@ -93,8 +93,8 @@ fn map_ids_of(mut mapper: Child) -> io::Result<()> {
 pub(super) fn map_for(arguments: &[OsString]) -> Option<i32> {
     let [process] = arguments else { return None };
     let folder = format!("/proc/{}", process.to_str()?.parse::<u32>().ok()?);
-    let mut word = [0];
-    let is_started = io::stdin().read_exact(&mut word).is_ok() && word == START_BYTE;
+    let mut start_byte = [0];
+    let is_started = io::stdin().read_exact(&mut start_byte).is_ok() && start_byte == START_BYTE;
     Some(i32::from(!is_started || map_all_ids(&folder).or_else(|_| map_id(&folder, geteuid(), getegid())).is_err()))
 }
 
@@ -132,17 +132,17 @@ pub(super) fn outside_pid() -> Result<u64, String> {
 }
 
 /// The distance between the first process ids of two commands.
-const NUMBERS_APART: u64 = 64;
+const FIRST_PID_DISTANCE: u64 = 64;
 /// The lowest first process id: some tools treat smaller ids as those of system processes.
-const NUMBERS_MIN: u64 = 300;
+const FIRST_PID_MIN: u64 = 300;
 
 /// Makes process ids in the namespace start at another number than those of other commands. Scripts name files by `$$`, which would
 /// otherwise always be 2.
 pub(super) fn set_first_pid(outside: u64) -> Result<(), String> {
     let describe = |error: io::Error| format!("number processes: {error}");
     let max = fs::read_to_string("/proc/sys/kernel/pid_max").map_err(describe)?;
-    let room = max.trim().parse::<u64>().unwrap_or(0).saturating_sub(2 * NUMBERS_MIN).max(1);
-    let last = NUMBERS_MIN + (outside * NUMBERS_APART) % room;
+    let pid_range = max.trim().parse::<u64>().unwrap_or(0).saturating_sub(2 * FIRST_PID_MIN).max(1);
+    let last = FIRST_PID_MIN + (outside * FIRST_PID_DISTANCE) % pid_range;
     fs::write("/proc/sys/kernel/ns_last_pid", last.to_string()).map_err(describe)
 }
 

@@ -11,8 +11,8 @@ fn home() -> Option<PathBuf> {
     home.parent().is_some().then_some(home)
 }
 
-/// `PATH` for commands, and its folders below the home folder, including missing ones. In the returned `PATH`, folders below the home
-/// folder have no symbolic links, because a command can replace a link, and missing ones are left out.
+/// `PATH` for commands, and its folders below the home folder, including missing ones. In the returned `PATH`, folders below the
+/// home folder have no symbolic links, because a command can replace a link. Missing folders are left out.
 #[must_use]
 pub fn search_path(path: &OsStr) -> (OsString, Vec<PathBuf>) {
     match home() {
@@ -22,7 +22,7 @@ pub fn search_path(path: &OsStr) -> (OsString, Vec<PathBuf>) {
 }
 
 fn search_path_below(path: &OsStr, home: &Path) -> (OsString, Vec<PathBuf>) {
-    let (mut folders, mut in_home) = (Vec::new(), Vec::new());
+    let (mut folders, mut home_folders) = (Vec::new(), Vec::new());
     for folder in std::env::split_paths(path) {
         let real = RealPath::of(&folder).end;
         let is_in_home = real.starts_with(home);
@@ -35,11 +35,11 @@ fn search_path_below(path: &OsStr, home: &Path) -> (OsString, Vec<PathBuf>) {
             folders.push(real.clone());
         }
         if is_in_home {
-            in_home.push(real);
+            home_folders.push(real);
         }
     }
     // Joining cannot fail: the folders come from a `PATH`, so no name contains the separator.
-    (std::env::join_paths(&folders).unwrap_or_else(|_| path.to_owned()), in_home)
+    (std::env::join_paths(&folders).unwrap_or_else(|_| path.to_owned()), home_folders)
 }
 
 /// The folder with `~` replaced by the home folder, and without symbolic links.
@@ -64,14 +64,13 @@ fn protected_search_folders(workspace: &Path, writable: &[PathBuf]) -> Vec<PathB
 
 /// Rules that keep commands from writing programs into these folders, and from creating missing ones.
 fn search_path_rules(folders: Vec<PathBuf>, workspace: &Path) -> Vec<PathRule> {
-    let protected = folders.into_iter().filter_map(|folder| {
-        // If a folder could not be created, its nearest existing parent is protected, or the file in its place.
-        folder
-            .ancestors()
-            .find(|path| path.symlink_metadata().is_ok())
-            .map(Path::to_owned)
-            .filter(|found| *found == folder || (!is_home_or_above(found) && !workspace.starts_with(found)))
-    });
+    let protected =
+        folders.into_iter().filter_map(|folder| {
+            // If a folder could not be created, its nearest existing parent is protected, or the file in its place.
+            folder.ancestors().find(|path| path.symlink_metadata().is_ok()).map(Path::to_owned).filter(|existing| {
+                *existing == folder || (!is_home_or_above(existing) && !workspace.starts_with(existing))
+            })
+        });
     protected.map(PathRule::read_only).collect()
 }
 
@@ -197,8 +196,8 @@ mod tests {
             Path::new("node_modules/.bin"),
         ])
         .unwrap();
-        let (path, in_home) = search_path_below(&path, &home);
-        assert_eq!(in_home, [home.join("real/bin"), home.join("missing")]);
+        let (path, home_folders) = search_path_below(&path, &home);
+        assert_eq!(home_folders, [home.join("real/bin"), home.join("missing")]);
         let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
         assert_eq!(folders, [home.join("real/bin").as_path(), Path::new("/usr/bin"), Path::new("node_modules/.bin")]);
     }

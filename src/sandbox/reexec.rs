@@ -9,8 +9,8 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 
+use super::command_spec::CommandSpec;
 use super::guard::{READY, REFUSED, UNPROTECTED};
-use super::order::Order;
 use super::{Level, START_BYTE, shell, shell_process};
 
 /// The reason why the process is not confined.
@@ -28,8 +28,8 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
     let [guard] = arguments else { return None };
     let guard: i32 = guard.to_str()?.parse().ok()?;
     let mut channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
-    let order = Order::read(io::BufReader::new(&channel)).ok()?;
-    if let Err(error) = confine(&order) {
+    let command_spec = CommandSpec::read(io::BufReader::new(&channel)).ok()?;
+    if let Err(error) = confine(&command_spec) {
         let (word, reason) = match error {
             ConfinementError::Refused(reason) => (REFUSED, reason),
             ConfinementError::Unprotected(reason) => (UNPROTECTED, reason),
@@ -40,12 +40,12 @@ pub(super) fn run(arguments: &[OsString]) -> Option<i32> {
     if !die_with(guard) || channel.write_all(&[READY]).is_err() {
         return Some(1);
     }
-    let mut go = [0];
-    if channel.read_exact(&mut go).is_err() || go != START_BYTE {
+    let mut start_byte = [0];
+    if channel.read_exact(&mut start_byte).is_err() || start_byte != START_BYTE {
         return Some(1);
     }
     drop(channel);
-    let error = shell_process(&order.script).exec();
+    let error = shell_process(&command_spec.script).exec();
     // Standard error is the command's output here.
     let _ = writeln!(io::stderr(), "{}: {error}", shell().display());
     Some(127)
@@ -61,20 +61,20 @@ fn die_with(guard: i32) -> bool {
 
 /// Confines this process without a process namespace.
 #[cfg(target_os = "linux")]
-pub(super) fn confine(order: &Order) -> Result<(), ConfinementError> {
-    if order.level == Level::Off {
+pub(super) fn confine(command_spec: &CommandSpec) -> Result<(), ConfinementError> {
+    if command_spec.level == Level::Off {
         return Ok(());
     }
     super::namespaces::enter(false).map_err(ConfinementError::Refused)?;
     let mounts = super::mounts::protect_system().map_err(ConfinementError::Refused)?;
-    super::mounts::apply(&order.rules, &mounts).map_err(ConfinementError::Unprotected)?;
+    super::mounts::apply(&command_spec.rules, &mounts).map_err(ConfinementError::Unprotected)?;
     super::namespaces::drop_bounding_capabilities();
     Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn confine(order: &Order) -> Result<(), ConfinementError> {
-    match order.level {
+pub(super) fn confine(command_spec: &CommandSpec) -> Result<(), ConfinementError> {
+    match command_spec.level {
         Level::Off => Ok(()),
         _ => Err(ConfinementError::Refused("only Linux has mount namespaces".to_owned())),
     }

@@ -174,24 +174,24 @@ fn open_over(platform: Platform, workspace: &Path, options: &OpenOptions) -> Sto
     let team_folder = workspace.join(TEAM_FOLDER);
     let changes = broadcast::channel(CHANGES_MAX).0;
     check_format(&**files, &team_folder)?;
-    let mut opened = Opened { warnings: Vec::new(), has_events: false, watcher: None, lead: None };
+    let mut resources = LeadResources { warnings: Vec::new(), has_events: false, watcher: None, lead: None };
     let workers: Arc<dyn Workers> = match &options.mode {
         OpenMode::Lead { team } => {
-            opened.open_as_lead(&platform, workspace, &team_folder, options, team, &changes)?;
+            resources.open_as_lead(&platform, workspace, &team_folder, options, team, &changes)?;
             let (files, clock) = (Arc::clone(files), Arc::clone(&options.clock));
             let workers = FileWorkers::register_as(&platform.process, files, clock, &team_folder, team)?;
-            Arc::new(opened.lead.iter().fold(workers, FileWorkers::as_leader))
+            Arc::new(resources.lead.iter().fold(workers, FileWorkers::as_leader))
         }
         OpenMode::Write | OpenMode::ReadOnly => {
             Arc::new(FileWorkers::open_read_only(Arc::clone(files), Arc::clone(&options.clock), &team_folder))
         }
     };
-    let stores = file_stores(files, workspace, options, workers, changes, opened.has_events)?;
-    Ok(Workspace { stores, warnings: opened.warnings, _watcher: opened.watcher, _lead: opened.lead })
+    let stores = file_stores(files, workspace, options, workers, changes, resources.has_events)?;
+    Ok(Workspace { stores, warnings: resources.warnings, _watcher: resources.watcher, _lead: resources.lead })
 }
 
 /// The parts of an opened workspace that only a lead has, and the warnings.
-struct Opened {
+struct LeadResources {
     warnings: Vec<String>,
     /// True if changes by other programs are announced.
     has_events: bool,
@@ -199,7 +199,7 @@ struct Opened {
     lead: Option<Arc<LeaderLock>>,
 }
 
-impl Opened {
+impl LeadResources {
     fn open_as_lead(
         &mut self,
         platform: &Platform,
@@ -249,8 +249,8 @@ fn file_stores(
 ) -> StoreResult<Stores> {
     let (durability, clock) = (options.durability, &options.clock);
     let team_folder = workspace.join(TEAM_FOLDER);
-    let exchange_file = |folder: &Path, name: &str, is_whole: fn(&[u8]) -> bool| {
-        ExchangeFile::new(Arc::clone(files), durability, folder, name, &team_folder, is_whole)
+    let exchange_file = |folder: &Path, name: &str, is_valid: fn(&[u8]) -> bool| {
+        ExchangeFile::new(Arc::clone(files), durability, folder, name, &team_folder, is_valid)
     };
     let board = match options.mode {
         OpenMode::ReadOnly => FileBoard::open_read_only(Arc::clone(files), workspace, Arc::clone(clock)),
@@ -263,7 +263,7 @@ fn file_stores(
         OpenMode::Lead { .. } | OpenMode::Write => FileTranscripts::new(Arc::clone(files), durability, &team_folder),
     };
     if matches!(options.mode, OpenMode::Lead { .. }) {
-        transcripts.set_aside_non_files()?;
+        transcripts.quarantine_non_files()?;
     }
     let state = exchange_file(workspace, STATE_FILE, FileState::is_valid).with_spare_inodes(&team_folder.join("spare"));
     Ok(Stores {

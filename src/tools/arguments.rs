@@ -10,7 +10,7 @@ use crate::domain::task::{TASK_ID_MAX, TaskId};
 
 /// The type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParameterType {
     Text,
     Word(&'static [&'static str]),
     Integer,
@@ -23,19 +23,19 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {
     name: &'static str,
-    kind: Kind,
+    parameter_type: ParameterType,
     is_required: bool,
     about: &'static str,
 }
 
 #[must_use]
-pub const fn required(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
-    Parameter { name, kind, is_required: true, about }
+pub const fn required(name: &'static str, parameter_type: ParameterType, about: &'static str) -> Parameter {
+    Parameter { name, parameter_type, is_required: true, about }
 }
 
 #[must_use]
-pub const fn optional(name: &'static str, kind: Kind, about: &'static str) -> Parameter {
-    Parameter { name, kind, is_required: false, about }
+pub const fn optional(name: &'static str, parameter_type: ParameterType, about: &'static str) -> Parameter {
+    Parameter { name, parameter_type, is_required: false, about }
 }
 
 /// The JSON Schema of the parameters.
@@ -43,7 +43,7 @@ pub(super) fn schema(parameters: &[Parameter]) -> Value {
     let properties: Map<String, Value> = parameters
         .iter()
         .map(|parameter| {
-            let mut property = parameter.kind.schema();
+            let mut property = parameter.parameter_type.schema();
             property["description"] = parameter.about.into();
             (parameter.name.to_owned(), property)
         })
@@ -52,7 +52,7 @@ pub(super) fn schema(parameters: &[Parameter]) -> Value {
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
 
-impl Kind {
+impl ParameterType {
     fn schema(self) -> Value {
         match self {
             Self::Text => json!({ "type": "string" }),
@@ -76,7 +76,7 @@ impl Kind {
         }
     }
 
-    /// The value in its normal form; `None` if it does not fit this kind.
+    /// The value in its normal form; `None` if it does not fit this type.
     fn read(self, value: &Value) -> Option<Value> {
         match self {
             Self::Text => match value {
@@ -85,8 +85,8 @@ impl Kind {
                 _ => None,
             },
             Self::Word(words) => {
-                let given = value.as_str()?.trim();
-                words.iter().find(|word| word.eq_ignore_ascii_case(given)).map(|word| Value::from(*word))
+                let text = value.as_str()?.trim();
+                words.iter().find(|word| word.eq_ignore_ascii_case(text)).map(|word| Value::from(*word))
             }
             Self::Integer => integer(value).map(Value::from),
             Self::Boolean => match value {
@@ -144,12 +144,12 @@ impl Arguments {
     /// # Errors
     /// [`ToolError::Recoverable`] names the argument, the expected value and the given one.
     pub fn read(parameters: &[Parameter], input: &Value) -> Result<Self, ToolError> {
-        let given = object(input)?;
+        let values = object(input)?;
         let mut arguments = Map::new();
-        for (name, value) in given.iter().filter(|(_, value)| !value.is_null()) {
+        for (name, value) in values.iter().filter(|(_, value)| !value.is_null()) {
             let parameter = parameters.iter().find(|parameter| parameter.name == name);
             let parameter = parameter.ok_or_else(|| unknown(name, parameters))?;
-            let read = parameter.kind.read(value).ok_or_else(|| wrong(parameter, value))?;
+            let read = parameter.parameter_type.read(value).ok_or_else(|| wrong(parameter, value))?;
             arguments.insert(name.clone(), read);
         }
         let missing =
@@ -159,7 +159,7 @@ impl Arguments {
                 "argument `{}` is missing: {} ({})",
                 parameter.name,
                 parameter.about,
-                parameter.kind.expected()
+                parameter.parameter_type.expected()
             ))),
             None => Ok(Self(arguments)),
         }
@@ -235,9 +235,13 @@ fn unknown(name: &str, parameters: &[Parameter]) -> ToolError {
 }
 
 fn wrong(parameter: &Parameter, value: &Value) -> ToolError {
-    let given = value.to_string();
-    let given = super::output::head_of(&given, 80);
-    ToolError::Recoverable(format!("argument `{}` must be {}; got {given}", parameter.name, parameter.kind.expected()))
+    let text = value.to_string();
+    let text = super::output::head_of(&text, 80);
+    ToolError::Recoverable(format!(
+        "argument `{}` must be {}; got {text}",
+        parameter.name,
+        parameter.parameter_type.expected()
+    ))
 }
 
 #[cfg(test)]
@@ -245,13 +249,13 @@ mod tests {
     use super::*;
 
     const PARAMETERS: [Parameter; 7] = [
-        required("task_id", Kind::Task, "the task"),
-        optional("subject", Kind::Text, "its line"),
-        optional("status", Kind::Word(&["pending", "completed"]), "its status"),
-        optional("limit", Kind::Integer, "how many"),
-        optional("final", Kind::Boolean, "no retry"),
-        optional("blocked_by", Kind::Tasks, "its blockers"),
-        optional("requires", Kind::Texts, "its roles"),
+        required("task_id", ParameterType::Task, "the task"),
+        optional("subject", ParameterType::Text, "its line"),
+        optional("status", ParameterType::Word(&["pending", "completed"]), "its status"),
+        optional("limit", ParameterType::Integer, "how many"),
+        optional("final", ParameterType::Boolean, "no retry"),
+        optional("blocked_by", ParameterType::Tasks, "its blockers"),
+        optional("requires", ParameterType::Texts, "its roles"),
     ];
 
     fn read(input: Value) -> Result<Arguments, String> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, optional, required};
+use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
 use super::command_runner::{self, CommandContext};
 use super::{ToolContext, ToolError, ToolOutput};
 
@@ -16,10 +16,10 @@ impl TypedTool for Bash {
     const NAME: &'static str = "bash";
     const DESCRIPTION: &'static str = "Runs a shell command in the workspace's folder and returns its stdout and stderr; long output loses its middle. If it does not exit 0, the result is an error that ends with the exit status. Each call starts a new shell without terminal or input: do not start a prompt or a pager. Background processes end with the call. Commands cannot write .tasks and .team. For files use `read_file`, `grep`, `glob`, `edit_file` and `write_file`.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("command", Kind::Text, "The command; chain with `&&` after `cd`"),
+        required("command", ParameterType::Text, "The command; chain with `&&` after `cd`"),
         optional(
             "timeout",
-            Kind::Integer,
+            ParameterType::Integer,
             "Seconds until the command is ended; default 120; give more for long builds",
         ),
     ];
@@ -58,9 +58,17 @@ fn timeout(seconds: Option<i64>, context: &ToolContext) -> Result<Duration, Tool
 /// The longest headline, in characters.
 const HEADLINE_CHARS_MAX: usize = 200;
 
+/// `script` without the shell options that its first line begins with, such as `set -e; `.
+fn without_shell_options(script: &str) -> &str {
+    match script.split_once("; ") {
+        Some((options, rest)) if options.starts_with("set -") && !options.contains('\n') => rest,
+        _ => script,
+    }
+}
+
 /// The comment in the first line of a script, or its first command.
 fn headline(script: &str) -> String {
-    let script = script.strip_prefix("set -e; ").unwrap_or(script);
+    let script = without_shell_options(script);
     let is_setup =
         |line: &str| line.is_empty() || line.starts_with('#') || line.starts_with("set -") || line.starts_with(". ");
     if let Some(comment) = script.trim_start().lines().next().and_then(|line| line.strip_prefix("# ")) {

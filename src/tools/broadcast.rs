@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, required};
+use super::arguments::{Arguments, Parameter, ParameterType, required};
 use super::messaging::{message, send};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::message::MessageType;
@@ -14,7 +14,7 @@ pub(super) struct Broadcast;
 impl TypedTool for Broadcast {
     const NAME: &'static str = "broadcast";
     const DESCRIPTION: &'static str = "Sends a message to every teammate. Each of them reads it, which costs tokens: use it only if all need it now, otherwise `send_message`.";
-    const PARAMETERS: &'static [Parameter] = &[required("content", Kind::Text, "The message")];
+    const PARAMETERS: &'static [Parameter] = &[required("content", ParameterType::Text, "The message")];
 
     fn about(&self, input: &Value) -> String {
         text_argument(input, "content")

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, required};
+use super::arguments::{Arguments, Parameter, ParameterType, required};
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::prompt::verify_line;
 use crate::ports::Claimant;
@@ -13,8 +13,8 @@ pub(super) struct ClaimTask;
 #[async_trait::async_trait]
 impl TypedTool for ClaimTask {
     const NAME: &'static str = "claim_task";
-    const DESCRIPTION: &'static str = "Claims one pending task for you. You get tasks without it: use it only to choose one, and only if you hold none. It fails, with the reason, if the task is blocked, claim, reserved for another member, or requires a role or capability that you lack.";
-    const PARAMETERS: &'static [Parameter] = &[required("task_id", Kind::Task, "The task's number")];
+    const DESCRIPTION: &'static str = "Claims one pending task for you. You get tasks without it: use it only to choose one, and only if you hold none. It fails, with the reason, if the task is blocked, claimed, reserved for another member, or requires a role or capability that you lack.";
+    const PARAMETERS: &'static [Parameter] = &[required("task_id", ParameterType::Task, "The task's number")];
 
     fn about(&self, input: &Value) -> String {
         text_argument(input, "task_id")

@@ -34,7 +34,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest message of a guard, in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 /// The number of processes still running that a text names.
-const LEFT_SHOWN_MAX: usize = 10;
+const SURVIVORS_NAMED_MAX: usize = 10;
 /// The size of one read of output.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -129,9 +129,9 @@ pub struct CommandOutcome {
 
 impl CommandOutcome {
     /// Removes these lines from the output.
-    fn without(mut self, is_noise: fn(&str) -> bool) -> Self {
-        if self.output.lines().any(is_noise) {
-            self.output = self.output.split_inclusive('\n').filter(|line| !is_noise(line.trim_end())).collect();
+    fn without(mut self, is_ignored: fn(&str) -> bool) -> Self {
+        if self.output.lines().any(is_ignored) {
+            self.output = self.output.split_inclusive('\n').filter(|line| !is_ignored(line.trim_end())).collect();
         }
         self
     }
@@ -182,12 +182,12 @@ impl CommandOutcome {
     }
 }
 
-fn survivors_text(left: &[i32]) -> String {
-    if left.is_empty() {
+fn survivors_text(survivors: &[i32]) -> String {
+    if survivors.is_empty() {
         return String::new();
     }
-    let shown: Vec<String> = left.iter().take(LEFT_SHOWN_MAX).map(i32::to_string).collect();
-    format!("; {} of its processes could not be ended and still run: {}", left.len(), shown.join(", "))
+    let named: Vec<String> = survivors.iter().take(SURVIVORS_NAMED_MAX).map(i32::to_string).collect();
+    format!("; {} of its processes could not be ended and still run: {}", survivors.len(), named.join(", "))
 }
 
 fn signal_name(signal: i32) -> &'static str {
@@ -211,57 +211,57 @@ fn signal_name(signal: i32) -> &'static str {
 /// [`ToolError::Recoverable`] if it cannot be started; [`ToolError::Fatal`] if it cannot be recorded.
 pub async fn run(command: &str, time_max: Duration, context: &CommandContext) -> Result<CommandOutcome, ToolError> {
     let mut claim = context.claim.clone();
-    let held = *claim.borrow_and_update();
-    let mut running = Running::start(command, held, context).await?;
+    let claimed_attempt = *claim.borrow_and_update();
+    let mut running = GuardedCommand::start(command, claimed_attempt, context).await?;
     let stop = tokio::select! {
-        exit = running.wait_for_exit() => Stop::Exited(exit),
-        () = sleep(time_max) => Stop::Timeout,
-        () = claim_end(&mut claim, held) => Stop::Lost,
+        exit = running.wait_for_exit() => WaitEnd::Exited(exit),
+        () = sleep(time_max) => WaitEnd::Timeout,
+        () = claim_end(&mut claim, claimed_attempt) => WaitEnd::ClaimLost,
     };
     match stop {
-        Stop::Exited(Ok(end)) => Ok(running.finish(CommandEnd::Ended(end)).await.without(context.is_ignored_line)),
-        Stop::Exited(Err(reason)) => Err(running.guard_error(&reason).await),
-        Stop::Timeout => Ok(running.finish(CommandEnd::TimedOut).await.without(context.is_ignored_line)),
-        Stop::Lost => {
-            let left = running.finish(CommandEnd::TimedOut).await.survivors;
-            Err(ToolError::ClaimLost(claim_lost(held) + &survivors_text(&left)))
+        WaitEnd::Exited(Ok(end)) => Ok(running.finish(CommandEnd::Ended(end)).await.without(context.is_ignored_line)),
+        WaitEnd::Exited(Err(reason)) => Err(running.guard_error(&reason).await),
+        WaitEnd::Timeout => Ok(running.finish(CommandEnd::TimedOut).await.without(context.is_ignored_line)),
+        WaitEnd::ClaimLost => {
+            let survivors = running.finish(CommandEnd::TimedOut).await.survivors;
+            Err(ToolError::ClaimLost(claim_lost(claimed_attempt) + &survivors_text(&survivors)))
         }
     }
 }
 
 /// The reason to stop waiting for a command.
-enum Stop {
+enum WaitEnd {
     Exited(Result<CommandExit, String>),
     Timeout,
-    Lost,
+    ClaimLost,
 }
 
-/// Returns after the claim `held` is lost. Never returns if `held` is `None`.
-async fn claim_end(claim: &mut watch::Receiver<CommandClaim>, held: CommandClaim) {
-    if held.is_some() && claim.wait_for(|now| *now != held).await.is_ok() {
+/// Returns after the claim `claimed_attempt` is lost. Never returns if `claimed_attempt` is `None`.
+async fn claim_end(claim: &mut watch::Receiver<CommandClaim>, claimed_attempt: CommandClaim) {
+    if claimed_attempt.is_some() && claim.wait_for(|now| *now != claimed_attempt).await.is_ok() {
         return;
     }
     // There was no claim, or its sender is gone. Then the end of the caller ends the command.
     std::future::pending().await
 }
 
-pub(super) fn claim_lost(held: CommandClaim) -> String {
-    let of = held.map(|(task, attempt)| format!(" of task {task} (attempt {attempt})")).unwrap_or_default();
+pub(super) fn claim_lost(claimed_attempt: CommandClaim) -> String {
+    let of = claimed_attempt.map(|(task, attempt)| format!(" of task {task} (attempt {attempt})")).unwrap_or_default();
     format!("the claim{of} was lost, and all its commands were ended. Stop working on it.")
 }
 
 /// A command under its guard. Dropping it closes `guard_stdin`, which ends the command.
-struct Running {
+struct GuardedCommand {
     guard_stdin: Option<ChildStdin>,
     messages: BufReader<ChildStderr>,
     output: Arc<Mutex<OutputBuffer>>,
     reader_task: JoinHandle<()>,
-    guarded: Guarded,
+    guard_handle: GuardHandle,
 }
 
-impl Running {
+impl GuardedCommand {
     /// Starts the command under the confinement of the launch. An error affects only this command.
-    async fn start(command: &str, held: CommandClaim, context: &CommandContext) -> Result<Self, ToolError> {
+    async fn start(command: &str, claimed_attempt: CommandClaim, context: &CommandContext) -> Result<Self, ToolError> {
         if context.must_be_confined && context.sandbox.confinement().level == Level::Off {
             let text = format!(
                 "{}. Until then no command runs, because this system cannot confine commands: use `read_file`, `grep` and `glob`",
@@ -271,12 +271,12 @@ impl Running {
         }
         let prepared = context
             .sandbox
-            .prepare(command, &context.workspace, &context.rules, &context.command_variables(held))
+            .prepare(command, &context.workspace, &context.rules, &context.command_variables(claimed_attempt))
             .map_err(|error| not_started(&error.to_string()))?;
         let child = with_stops_blocked(|| Command::from(prepared.process).spawn())
             .map_err(|error| not_started(&error.to_string()))?;
         let mut running = Self::from_child(child, context)?;
-        running.start_command(&prepared.order).await?;
+        running.start_command(&prepared.encoded_spec).await?;
         Ok(running)
     }
 
@@ -290,27 +290,27 @@ impl Running {
         let reader_task = tokio::spawn(read_output(output, Arc::clone(&collected)));
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0);
         let started_ms = processes::process(pid).map_or(0, |process| process.started_ms);
-        let guarded = Guarded {
+        let guard_handle = GuardHandle {
             guard: Some(child),
             process: GuardProcess { pid, started_ms },
             group: None,
             commands: Arc::clone(&context.commands),
-            left: Vec::new(),
+            survivors: Vec::new(),
         };
         Ok(Self {
             guard_stdin: Some(guard_stdin),
             messages: BufReader::new(messages),
             output: collected,
             reader_task,
-            guarded,
+            guard_handle,
         })
     }
 
-    /// Sends the order to the guard, records the process group, and then lets the command start.
-    async fn start_command(&mut self, order: &[u8]) -> Result<(), ToolError> {
+    /// Sends the command spec to the guard, records the process group, and then lets the command start.
+    async fn start_command(&mut self, encoded_spec: &[u8]) -> Result<(), ToolError> {
         if let Some(guard_stdin) = &mut self.guard_stdin {
             // If the guard is gone, its message is missing below.
-            let _ = guard_stdin.write_all(order).await;
+            let _ = guard_stdin.write_all(encoded_spec).await;
             let _ = guard_stdin.flush().await;
         }
         let group = match timeout(READY_TIMEOUT, self.next_message()).await {
@@ -319,7 +319,7 @@ impl Running {
             Ok(GuardMessage::Ended(_)) => return Err(not_started("the guard ended before the command started")),
             Err(_) => return Err(not_started("the guard was not ready in time")),
         };
-        self.guarded
+        self.guard_handle
             .record(group)
             .await
             .map_err(|error| ToolError::Fatal(format!("the command was not started: cannot record it: {error}")))?;
@@ -347,7 +347,7 @@ impl Running {
     /// must agree with it.
     async fn wait_for_exit(&mut self) -> Result<CommandExit, String> {
         let message = self.next_message().await;
-        let status = self.guarded.wait().await;
+        let status = self.guard_handle.wait().await;
         let is_success = |end: CommandExit| end == CommandExit::Code(0);
         match (message, status.and_then(|status| status.code())) {
             (GuardMessage::Ended(end), Some(code)) if is_success(end) == (code == 0) => Ok(end),
@@ -361,13 +361,13 @@ impl Running {
     /// Ends all processes that are left, and returns the output.
     async fn finish(mut self, ending: CommandEnd) -> CommandOutcome {
         drop(self.guard_stdin.take());
-        let left = self.guarded.end().await;
+        let survivors = self.guard_handle.end().await;
         if timeout(DRAIN_TIMEOUT, &mut self.reader_task).await.is_err() {
             self.reader_task.abort();
         }
         let empty = OutputBuffer::new(0);
         let collected = std::mem::replace(&mut *self.output.lock().unwrap_or_else(PoisonError::into_inner), empty);
-        CommandOutcome { end: ending, output: collected.into_text(), survivors: left }
+        CommandOutcome { end: ending, output: collected.into_text(), survivors }
     }
 
     async fn guard_error(self, reason: &str) -> ToolError {
@@ -380,16 +380,17 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for GuardedCommand {
     fn drop(&mut self) {
-        let (Some(mut guarded), Ok(runtime)) = (self.guarded.take(), tokio::runtime::Handle::try_current()) else {
+        let (Some(mut guard_handle), Ok(runtime)) = (self.guard_handle.take(), tokio::runtime::Handle::try_current())
+        else {
             return;
         };
         runtime.spawn(async move {
             // The same drop closes `guard_stdin`.
-            if !guarded.end().await.is_empty() {
+            if !guard_handle.end().await.is_empty() {
                 // It stays on record until it ends, for the process that reclaims the task.
-                let _: Option<ExitStatus> = guarded.wait().await;
+                let _: Option<ExitStatus> = guard_handle.wait().await;
             }
         });
     }
@@ -408,16 +409,16 @@ async fn read_output(mut output: ChildStdout, collected: Arc<Mutex<OutputBuffer>
 }
 
 /// The guard process and the record of its command. The record ends with the guard, after all processes of the command.
-struct Guarded {
+struct GuardHandle {
     guard: Option<Child>,
     process: GuardProcess,
     group: Option<i32>,
     commands: Arc<dyn CommandRegistry>,
     /// Processes that could not be ended after the guard was killed.
-    left: Vec<i32>,
+    survivors: Vec<i32>,
 }
 
-impl Guarded {
+impl GuardHandle {
     async fn record(&mut self, group: i32) -> StoreResult<()> {
         self.group = Some(group);
         self.commands.started(RunningCommand { group, guard: self.process }).await
@@ -432,23 +433,23 @@ impl Guarded {
 
     /// Waits for the guard for [`END_TIMEOUT`], then kills it and its command. Returns the processes that still run.
     async fn end(&mut self) -> Vec<i32> {
-        let Some(guard) = &mut self.guard else { return std::mem::take(&mut self.left) };
+        let Some(guard) = &mut self.guard else { return std::mem::take(&mut self.survivors) };
         let status = match timeout(END_TIMEOUT, guard.wait()).await {
             Ok(status) => status.ok(),
             Err(_) => {
                 let (pid, group) = (self.process.pid, self.group);
                 // No call has reaped it yet, so its pid is still its own.
-                let forced = tokio::task::spawn_blocking(move || sandbox::kill_guard_tree(pid, group)).await;
-                let left = forced.unwrap_or_else(|_| vec![pid]);
-                if !left.is_empty() {
-                    tracing::warn!(?left, "processes of a command could not be ended");
-                    return left;
+                let kill_result = tokio::task::spawn_blocking(move || sandbox::kill_guard_tree(pid, group)).await;
+                let survivors = kill_result.unwrap_or_else(|_| vec![pid]);
+                if !survivors.is_empty() {
+                    tracing::warn!(?survivors, "processes of a command could not be ended");
+                    return survivors;
                 }
                 guard.wait().await.ok()
             }
         };
         self.end_record(status).await;
-        std::mem::take(&mut self.left)
+        std::mem::take(&mut self.survivors)
     }
 
     /// Ends the record of a command whose guard is gone. If the guard was killed, this first ends its processes. Those that cannot be ended stay on record.
@@ -456,10 +457,11 @@ impl Guarded {
         self.guard = None;
         if status.and_then(|status| status.code()).is_none() {
             let group = self.group;
-            self.left = tokio::task::spawn_blocking(move || sandbox::kill_orphans(group)).await.unwrap_or_default();
+            self.survivors =
+                tokio::task::spawn_blocking(move || sandbox::kill_orphans(group)).await.unwrap_or_default();
         }
-        if !self.left.is_empty() {
-            tracing::warn!(left = ?self.left, "processes of a command whose guard was killed could not be ended");
+        if !self.survivors.is_empty() {
+            tracing::warn!(survivors = ?self.survivors, "processes of a command whose guard was killed could not be ended");
         } else if let Some(group) = self.group.take() {
             self.commands.ended(RunningCommand { group, guard: self.process }).await;
         }
@@ -468,6 +470,12 @@ impl Guarded {
     /// Takes the guard out, unless it is gone.
     fn take(&mut self) -> Option<Self> {
         let (guard, process) = (Some(self.guard.take()?), self.process);
-        Some(Self { guard, process, group: self.group.take(), commands: Arc::clone(&self.commands), left: Vec::new() })
+        Some(Self {
+            guard,
+            process,
+            group: self.group.take(),
+            commands: Arc::clone(&self.commands),
+            survivors: Vec::new(),
+        })
     }
 }

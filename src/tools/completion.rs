@@ -21,7 +21,7 @@ use crate::ports::{
 };
 
 /// The number of merges that are tried if others move the branch in between.
-const MOVES_MAX: u32 = 10;
+const PUBLISH_ATTEMPTS_MAX: u32 = 10;
 
 /// Returns true for an error of git without effect: `git commit` in a worktree cannot lock packed refs, and continues.
 pub(super) fn is_harmless_git_error(line: &str) -> bool {
@@ -135,8 +135,8 @@ pub(super) async fn merge_and_verify(
     by: &Actor,
     context: &ToolContext,
 ) -> Result<CompletionOutcome, ToolError> {
-    let turn = match task_worktree.queue.try_lock() {
-        Ok(turn) => turn,
+    let queue_guard = match task_worktree.queue.try_lock() {
+        Ok(queue_guard) => queue_guard,
         Err(_) => {
             let outcome = verify_in_place(task, context).await?;
             if !matches!(outcome, CompletionOutcome::Done { .. }) {
@@ -159,7 +159,7 @@ pub(super) async fn merge_and_verify(
     });
     let started = std::time::Instant::now();
     let outcome = merge_in_queue(task_worktree, task, summary, commit, by, context).await;
-    drop(turn);
+    drop(queue_guard);
     let ok = matches!(outcome, Ok(CompletionOutcome::Done { .. }));
     let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let reason = match &outcome {
@@ -181,14 +181,14 @@ async fn merge_in_queue(
     context: &ToolContext,
 ) -> Result<CompletionOutcome, ToolError> {
     let TaskWorktree { repository, worktree, assignment, .. } = task_worktree;
-    for _ in 0..MOVES_MAX {
+    for _ in 0..PUBLISH_ATTEMPTS_MAX {
         check_claim(task, by, context).await?;
         let merge = match repository.merge(worktree, assignment, summary, commit).await.map_err(fatal)? {
             MergeOutcome::UpToDate(commit) => return nothing_to_merge(task_worktree, task, commit, context).await,
             MergeOutcome::Refused(reason) => return Ok(CompletionOutcome::Refused(reason)),
             MergeOutcome::Created(merge) => merge,
         };
-        let mut verified = None;
+        let mut verify_run = None;
         if let Some(command) = &task.verify {
             let outcome =
                 verify::run_as(command, context, &command_context(task_worktree, &merge, context).await?).await?;
@@ -198,7 +198,7 @@ async fn merge_in_queue(
                     location: format!(" on the work merged into {}", worktree.into),
                 });
             }
-            verified = Some(outcome.verified(command));
+            verify_run = Some(outcome.verified(command));
             check_claim(task, by, context).await?;
         }
         match repository.publish(&merge, assignment).await.map_err(fatal)? {
@@ -207,13 +207,16 @@ async fn merge_in_queue(
                 if let Some(notice) = notice {
                     task_worktree.report(context, notice);
                 }
-                let green = if verified.is_some() { "verify exited 0 on the merged result; " } else { "" };
-                let evidence = format!("{green}merged into {} as {}", worktree.into, short_commit(&merge.commit));
-                return Ok(CompletionOutcome::Done { evidence, commit: Some(merge.commit), verify: verified });
+                let verify_text = if verify_run.is_some() { "verify exited 0 on the merged result; " } else { "" };
+                let evidence = format!("{verify_text}merged into {} as {}", worktree.into, short_commit(&merge.commit));
+                return Ok(CompletionOutcome::Done { evidence, commit: Some(merge.commit), verify: verify_run });
             }
         }
     }
-    Ok(CompletionOutcome::Refused(format!("others moved {} {MOVES_MAX} times during the merge", worktree.into)))
+    Ok(CompletionOutcome::Refused(format!(
+        "others moved {} {PUBLISH_ATTEMPTS_MAX} times during the merge",
+        worktree.into
+    )))
 }
 
 /// Verifies a task whose commits are all in the branch already. It runs on the branch, not in the worktree, so files that git ignores
@@ -225,21 +228,21 @@ async fn nothing_to_merge(
     context: &ToolContext,
 ) -> Result<CompletionOutcome, ToolError> {
     let into = &task_worktree.worktree.into;
-    let mut verified = None;
+    let mut verify_run = None;
     if let Some(command) = &task.verify {
         let merge = Merge { onto: commit.clone(), commit: commit.clone() };
         let outcome = verify::run_as(command, context, &command_context(task_worktree, &merge, context).await?).await?;
         if !outcome.is_success() {
-            let place = format!(
+            let location = format!(
                 " on {into}, which has all commits of the task branch: the worktree has no other changes for git (see git status --ignored)"
             );
-            return Ok(CompletionOutcome::VerifyFailed { outcome, location: place });
+            return Ok(CompletionOutcome::VerifyFailed { outcome, location });
         }
-        verified = Some(outcome.verified(command));
+        verify_run = Some(outcome.verified(command));
     }
-    let green = if verified.is_some() { format!("verify exited 0 on {into}; ") } else { String::new() };
-    let evidence = format!("{green}nothing new to merge: {into} is at {}", short_commit(&commit));
-    Ok(CompletionOutcome::Done { evidence, commit: Some(commit), verify: verified })
+    let verify_text = if verify_run.is_some() { format!("verify exited 0 on {into}; ") } else { String::new() };
+    let evidence = format!("{verify_text}nothing new to merge: {into} is at {}", short_commit(&commit));
+    Ok(CompletionOutcome::Done { evidence, commit: Some(commit), verify: verify_run })
 }
 
 /// The caller's context, with a checkout of the merge as its workspace.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, required};
+use super::arguments::{Arguments, Parameter, ParameterType, required};
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
 use super::write_file::{replace_atomically, replaceable_file, with_change_lock};
 use super::{ToolContext, ToolError, ToolOutput};
@@ -22,13 +22,13 @@ impl TypedTool for EditFile {
     const NAME: &'static str = "edit_file";
     const DESCRIPTION: &'static str = "Replaces one passage of a text file. Read the file first, and leave out the line numbers of `read_file`. To write a whole file use `write_file`.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("path", Kind::Text, "The file, relative to the workspace"),
+        required("path", ParameterType::Text, "The file, relative to the workspace"),
         required(
             "old_text",
-            Kind::Text,
+            ParameterType::Text,
             "The exact passage of the file, with its indentation; add lines around the change until the passage occurs exactly once in the file",
         ),
-        required("new_text", Kind::Text, "The new passage; empty removes it"),
+        required("new_text", ParameterType::Text, "The new passage; empty removes it"),
     ];
 
     fn about(&self, input: &Value) -> String {
@@ -62,7 +62,7 @@ fn edit(workspace: &Workspace, path: &str, old: &str, new: &str) -> Result<Strin
         let text = String::from_utf8(bytes)
             .map_err(|_| ToolError::Recoverable(format!("`{path}` is not UTF-8 text; use `bash` to change it")))?;
         let edited =
-            replaced(&text, old, new).map_err(|reason| ToolError::Recoverable(format!("`{path}`: {reason}")))?;
+            replace_passage(&text, old, new).map_err(|reason| ToolError::Recoverable(format!("`{path}`: {reason}")))?;
         let current = replaceable_file(workspace, path, &target)?;
         if current
             .is_none_or(|current| (current.modified().ok(), current.len()) != (before.modified().ok(), before.len()))
@@ -78,13 +78,13 @@ fn edit(workspace: &Workspace, path: &str, old: &str, new: &str) -> Result<Strin
 }
 
 #[derive(Debug, PartialEq)]
-struct Edited {
+struct EditedText {
     text: String,
     line: usize,
 }
 
 /// `text` with the passage `old` replaced by `new`, or the reason why it cannot be replaced.
-fn replaced(text: &str, old: &str, new: &str) -> Result<Edited, String> {
+fn replace_passage(text: &str, old: &str, new: &str) -> Result<EditedText, String> {
     if old.is_empty() {
         return Err("`old_text` is empty; give the passage to replace, or use `write_file` for a whole file".to_owned());
     }
@@ -106,19 +106,19 @@ fn replaced(text: &str, old: &str, new: &str) -> Result<Edited, String> {
             1 => {
                 let at = text.find(&old).unwrap_or_default();
                 let line = line_of(text, at);
-                return Ok(Edited { text: [&text[..at], &new, &text[at + old.len()..]].concat(), line });
+                return Ok(EditedText { text: [&text[..at], &new, &text[at + old.len()..]].concat(), line });
             }
-            count => return Err(found_several_times(text, &old, count)),
+            count => return Err(several_matches_error(text, &old, count)),
         }
     }
-    Err(not_found(text, old))
+    Err(no_match_error(text, old))
 }
 
 fn line_of(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-fn found_several_times(text: &str, old: &str, count: usize) -> String {
+fn several_matches_error(text: &str, old: &str, count: usize) -> String {
     let lines: Vec<String> =
         text.match_indices(old).take(LINES_SHOWN_MAX).map(|(at, _)| line_of(text, at).to_string()).collect();
     format!(
@@ -129,7 +129,7 @@ fn found_several_times(text: &str, old: &str, count: usize) -> String {
 }
 
 /// The reason why `old` was not found, with the file's text if only white space differs.
-fn not_found(text: &str, old: &str) -> String {
+fn no_match_error(text: &str, old: &str) -> String {
     let normalized = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let searched: Vec<String> = old.lines().map(normalized).skip_while(String::is_empty).collect();
     let searched = &searched[..searched.len() - searched.iter().rev().take_while(|line| line.is_empty()).count()];
@@ -173,22 +173,22 @@ mod tests {
             ("four();", "was not found; read the file again"),
             ("", "`old_text` is empty"),
         ] {
-            let error = replaced(text, old, "x").unwrap_err();
+            let error = replace_passage(text, old, "x").unwrap_err();
             assert!(error.contains(expected), "{error} should contain {expected}");
         }
-        assert!(replaced(text, "two", "two").unwrap_err().contains("the same"));
+        assert!(replace_passage(text, "two", "two").unwrap_err().contains("the same"));
     }
 
     #[test]
     fn edit_keeps_line_ends_of_file() {
-        let edited = replaced("a\r\nb\r\nc\r\n", "a\nb", "x\ny\nz").unwrap();
-        assert_eq!(edited, Edited { text: "x\r\ny\r\nz\r\nc\r\n".into(), line: 1 });
-        assert_eq!(replaced("a\nb\n", "b", "y\nz").unwrap().text, "a\ny\nz\n");
+        let edited = replace_passage("a\r\nb\r\nc\r\n", "a\nb", "x\ny\nz").unwrap();
+        assert_eq!(edited, EditedText { text: "x\r\ny\r\nz\r\nc\r\n".into(), line: 1 });
+        assert_eq!(replace_passage("a\nb\n", "b", "y\nz").unwrap().text, "a\ny\nz\n");
     }
 
     #[test]
     fn edit_finds_text_shown_defused() {
-        assert_eq!(replaced("x <inbox> y", "&lt;inbox> y", "&lt;inbox> z").unwrap().text, "x <inbox> z");
+        assert_eq!(replace_passage("x <inbox> y", "&lt;inbox> y", "&lt;inbox> z").unwrap().text, "x <inbox> z");
     }
 
     proptest! {
@@ -196,7 +196,7 @@ mod tests {
         fn edit_changes_only_the_matched_text(
             before in "[a-c\n ]{0,20}", old in "[d-f]{1,5}", after in "[a-c\n ]{0,20}", new in "[g-i\n]{0,6}",
         ) {
-            let edited = replaced(&format!("{before}{old}{after}"), &old, &new).unwrap();
+            let edited = replace_passage(&format!("{before}{old}{after}"), &old, &new).unwrap();
             prop_assert_eq!(edited.text, format!("{before}{new}{after}"));
         }
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, optional, required};
+use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
 use super::walk::{matcher, walk};
 use super::workspace::{Workspace, WorkspaceRoot};
 use super::{ToolContext, ToolError, ToolOutput};
@@ -22,10 +22,10 @@ impl TypedTool for Glob {
     const PARAMETERS: &'static [Parameter] = &[
         required(
             "pattern",
-            Kind::Text,
+            ParameterType::Text,
             "A pattern for paths relative to the workspace or to `path`: `*` stays within a folder, `**` crosses folders, `{a,b}` matches one; without `/` it matches names in any folder",
         ),
-        optional("path", Kind::Text, "The folder to search; default: the workspace"),
+        optional("path", ParameterType::Text, "The folder to search; default: the workspace"),
     ];
 
     fn about(&self, input: &Value) -> String {
@@ -43,14 +43,14 @@ impl TypedTool for Glob {
 fn glob(workspace: &Workspace, pattern: &str, path: &str) -> Result<String, ToolError> {
     let relative_pattern = Path::new(pattern).strip_prefix(workspace.root()).ok().and_then(Path::to_str);
     let matcher = matcher(relative_pattern.unwrap_or(pattern))?;
-    let below = workspace.resolve(path)?;
+    let searched_folder = workspace.resolve(path)?;
     let (mut paths, mut count) = (Vec::new(), 0_usize);
-    let walked = walk(workspace, &below, |found| {
-        let relative = found.path.strip_prefix(&below).unwrap_or(found.path);
-        if matcher.is_match(relative) || matcher.is_match(found.path) {
+    let walk_result = walk(workspace, &searched_folder, |file| {
+        let relative = file.path.strip_prefix(&searched_folder).unwrap_or(file.path);
+        if matcher.is_match(relative) || matcher.is_match(file.path) {
             count += 1;
             if paths.len() < PATHS_MAX {
-                paths.push(format!("{}{}", found.path.display(), if found.is_link { " (symbolic link)" } else { "" }));
+                paths.push(format!("{}{}", file.path.display(), if file.is_link { " (symbolic link)" } else { "" }));
             }
         }
         true
@@ -61,9 +61,9 @@ fn glob(workspace: &Workspace, pattern: &str, path: &str) -> Result<String, Tool
     if count > PATHS_MAX {
         paths.push(format!("({PATHS_MAX} of {count} files are shown; narrow the pattern)"));
     }
-    if !walked.is_complete {
+    if !walk_result.is_complete {
         paths.push("(too many files to search all; give a `path`)".to_owned());
     }
-    paths.extend(walked.notes);
+    paths.extend(walk_result.notes);
     Ok(paths.join("\n"))
 }

@@ -8,8 +8,8 @@ use regex::bytes::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, optional, required};
-use super::walk::{FoundFile, WalkResult, matcher, walk};
+use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
+use super::walk::{WalkResult, WalkedFile, matcher, walk};
 use super::workspace::WorkspaceRoot;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::platform::reading;
@@ -36,14 +36,14 @@ impl TypedTool for Grep {
     const PARAMETERS: &'static [Parameter] = &[
         required(
             "pattern",
-            Kind::Text,
+            ParameterType::Text,
             "The expression for one line, in Rust's syntax as in ripgrep: no look-around; escape literal `(`, `{` and `.` with `\\`",
         ),
-        optional("path", Kind::Text, "The file or folder to search; default: the workspace"),
-        optional("glob", Kind::Text, "Only files whose path matches this pattern, such as `*.rs`"),
-        optional("context", Kind::Integer, "Lines to show before and after each match"),
-        optional("files_only", Kind::Boolean, "Only list the matching files"),
-        optional("ignore_case", Kind::Boolean, "Ignore upper and lower case"),
+        optional("path", ParameterType::Text, "The file or folder to search; default: the workspace"),
+        optional("glob", ParameterType::Text, "Only files whose path matches this pattern, such as `*.rs`"),
+        optional("context", ParameterType::Integer, "Lines to show before and after each match"),
+        optional("files_only", ParameterType::Boolean, "Only list the matching files"),
+        optional("ignore_case", ParameterType::Boolean, "Ignore upper and lower case"),
     ];
 
     fn about(&self, input: &Value) -> String {
@@ -55,15 +55,15 @@ impl TypedTool for Grep {
         let path = arguments.optional_text("path").unwrap_or(".").to_owned();
         let glob = arguments.optional_text("glob").map(matcher).transpose()?;
         let text = WorkspaceRoot::of(context).run_blocking(move |workspace| {
-            let below = workspace.resolve(&path)?;
-            let walked = walk(workspace, &below, |found| {
-                let relative = found.path.strip_prefix(&below).unwrap_or(found.path);
-                if glob.as_ref().is_none_or(|glob| glob.is_match(found.path) || glob.is_match(relative)) {
-                    search.search_file(found);
+            let searched_folder = workspace.resolve(&path)?;
+            let walk_result = walk(workspace, &searched_folder, |file| {
+                let relative = file.path.strip_prefix(&searched_folder).unwrap_or(file.path);
+                if glob.as_ref().is_none_or(|glob| glob.is_match(file.path) || glob.is_match(relative)) {
+                    search.search_file(file);
                 }
                 search.matches < MATCHES_MAX && search.text.len() < workspace.output_bytes_max()
             });
-            Ok(search.into_text(&walked))
+            Ok(search.into_text(&walk_result))
         });
         Ok(ToolOutput::text(text.await?))
     }
@@ -98,9 +98,9 @@ impl Search {
     }
 
     /// Searches one file. Skips it if it cannot be read.
-    fn search_file(&mut self, found: &FoundFile<'_>) {
+    fn search_file(&mut self, file: &WalkedFile<'_>) {
         let read = || {
-            let file = found.open()?;
+            let file = file.open()?;
             if file.metadata()?.len() > FILE_BYTES_MAX {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
@@ -108,7 +108,7 @@ impl Search {
         };
         match read() {
             Ok(bytes) if bytes[..bytes.len().min(SNIFF_BYTES)].contains(&0) => {}
-            Ok(bytes) => self.search_lines(found.path, &bytes),
+            Ok(bytes) => self.search_lines(file.path, &bytes),
             Err(error) if error.kind() == io::ErrorKind::FileTooLarge => self.too_large += 1,
             Err(_) => {}
         }
@@ -118,7 +118,7 @@ impl Search {
         let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         let lines: Vec<&[u8]> =
             bytes.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line)).collect();
-        let mut shown_up_to = 0;
+        let mut next_line = 0;
         for at in 0..lines.len() {
             if !self.expression.is_match(lines[at]) {
                 continue;
@@ -129,23 +129,23 @@ impl Search {
                 let _ = writeln!(self.text, "{}", path.display());
                 return;
             }
-            let from = at.saturating_sub(self.context_lines).max(shown_up_to);
+            let from = at.saturating_sub(self.context_lines).max(next_line);
             let to = (at + self.context_lines + 1).min(lines.len());
-            if self.context_lines > 0 && from > shown_up_to && !self.text.is_empty() {
+            if self.context_lines > 0 && from > next_line && !self.text.is_empty() {
                 self.text.push_str("--\n");
             }
             for (index, line) in lines.iter().enumerate().take(to).skip(from) {
                 let separator = if self.expression.is_match(line) { ':' } else { '-' };
                 let _ = writeln!(self.text, "{}{separator}{}{separator}{}", path.display(), index + 1, shortened(line));
             }
-            shown_up_to = to.max(shown_up_to);
+            next_line = to.max(next_line);
             if self.matches >= MATCHES_MAX {
                 return;
             }
         }
     }
 
-    fn into_text(mut self, walked: &WalkResult) -> String {
+    fn into_text(mut self, walk_result: &WalkResult) -> String {
         if self.matches == 0 {
             self.text.push_str("no match\n");
         }
@@ -155,10 +155,10 @@ impl Search {
         if self.too_large > 0 {
             let _ = writeln!(self.text, "({} files over 16 MiB were not searched)", self.too_large);
         }
-        if !walked.is_complete {
+        if !walk_result.is_complete {
             self.text.push_str("(too many files to search all; give a `path`)\n");
         }
-        for note in &walked.notes {
+        for note in &walk_result.notes {
             let _ = writeln!(self.text, "{note}");
         }
         self.text
@@ -170,6 +170,6 @@ fn shortened(line: &[u8]) -> String {
     if text.len() <= LINE_BYTES_MAX {
         return text;
     }
-    let kept = super::output::head_of(&text, LINE_BYTES_MAX);
-    format!("{kept}… [{} more bytes in this line]", text.len() - kept.len())
+    let head = super::output::head_of(&text, LINE_BYTES_MAX);
+    format!("{head}… [{} more bytes in this line]", text.len() - head.len())
 }

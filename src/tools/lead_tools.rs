@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, required};
+use super::arguments::{Arguments, Parameter, ParameterType, required};
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::name::Name;
 
@@ -14,9 +14,9 @@ impl TypedTool for SpawnTeammate {
     const NAME: &'static str = "spawn_teammate";
     const DESCRIPTION: &'static str = "Starts a new teammate, or a stopped one again. It claims tasks from the board. Give it a role that tasks can require, and instructions for all its work, not for a single task. Call `list_teammates` first: an idle teammate costs nothing and takes the next task. Start a new one only if a role is missing or more tasks can be done in parallel.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("name", Kind::Text, "Its name: letters, digits, `_` and `-`"),
-        required("role", Kind::Text, "Its role"),
-        required("prompt", Kind::Text, "Instructions for all its work"),
+        required("name", ParameterType::Text, "Its name: letters, digits, `_` and `-`"),
+        required("role", ParameterType::Text, "Its role"),
+        required("prompt", ParameterType::Text, "Instructions for all its work"),
     ];
 
     fn about(&self, input: &Value) -> String {
@@ -61,7 +61,7 @@ pub(super) struct GoalDone;
 impl TypedTool for GoalDone {
     const NAME: &'static str = "goal_done";
     const DESCRIPTION: &'static str = "Reports that the team's goal is met, and ends the team's work on it. Completed tasks are not enough: call it only after you have checked every part of the goal (run a command, read a file).";
-    const PARAMETERS: &'static [Parameter] = &[required("summary", Kind::Text, "The result and the evidence")];
+    const PARAMETERS: &'static [Parameter] = &[required("summary", ParameterType::Text, "The result and the evidence")];
 
     fn about(&self, input: &Value) -> String {
         text_argument(input, "summary")

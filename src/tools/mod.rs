@@ -207,7 +207,7 @@ pub struct ToolContext {
     pub clock: Arc<dyn Clock>,
     /// The root folder for file tools and commands, absolute: the workspace, or the task's worktree.
     pub workspace: PathBuf,
-    /// Files and folders that no tool can write, absolute or relative to `workspace`.
+    /// Control files and folders: no file tool reads or writes them. Absolute or relative to `workspace`.
     pub control_files: Arc<[PathBuf]>,
     /// Rules for the paths of commands, in addition to those of the sandbox.
     pub boundaries: Arc<[PathRule]>,

@@ -25,8 +25,8 @@ impl OutputBuffer {
 
     /// Adds the next bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
-        let room = self.half_bytes_max.saturating_sub(self.head.len());
-        let (head, rest) = bytes.split_at(room.min(bytes.len()));
+        let space = self.half_bytes_max.saturating_sub(self.head.len());
+        let (head, rest) = bytes.split_at(space.min(bytes.len()));
         self.head.extend_from_slice(head);
         self.tail.extend_from_slice(rest);
         // Shortening only at twice the size keeps the cost per byte constant.
@@ -123,16 +123,16 @@ pub fn tail_of(text: &str, bytes_max: usize) -> &str {
 }
 
 fn join(head: &str, tail: &str, omitted_bytes: u64, bytes_max: usize) -> String {
-    let (kept_head, kept_tail) = (head_of(head, bytes_max / 2), tail_of(tail, bytes_max / 2));
-    let omitted_bytes = omitted_bytes + (head.len() - kept_head.len() + tail.len() - kept_tail.len()) as u64;
-    let mut text = String::with_capacity(kept_head.len() + kept_tail.len() + 64);
-    text.push_str(kept_head);
+    let (head_part, tail_part) = (head_of(head, bytes_max / 2), tail_of(tail, bytes_max / 2));
+    let omitted_bytes = omitted_bytes + (head.len() - head_part.len() + tail.len() - tail_part.len()) as u64;
+    let mut text = String::with_capacity(head_part.len() + tail_part.len() + 64);
+    text.push_str(head_part);
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
     // Writing into a string cannot fail.
     let _ = writeln!(text, "[... {omitted_bytes} bytes left out ...]");
-    text.push_str(kept_tail);
+    text.push_str(tail_part);
     text
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
 use super::approval_answers;
-use super::arguments::{Arguments, Kind, Parameter, optional, required};
+use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
 use super::messaging::{message, send_answer, send_request};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::approval::{Request, RequestKind, ReviewSubject};
@@ -19,7 +19,8 @@ pub(super) struct SubmitPlan;
 impl TypedTool for SubmitPlan {
     const NAME: &'static str = NAME;
     const DESCRIPTION: &'static str = "Submits a plan to the lead or the person. Use it before work that is large, risky or hard to undo, or if the task asks for it. The answer comes as mail with the same request_id; do not start the planned work before. Small tasks need no plan.";
-    const PARAMETERS: &'static [Parameter] = &[required("plan", Kind::Text, "The plan: steps, risks, how to undo")];
+    const PARAMETERS: &'static [Parameter] =
+        &[required("plan", ParameterType::Text, "The plan: steps, risks, how to undo")];
 
     fn about(&self, input: &Value) -> String {
         text_argument(input, "plan")
@@ -50,9 +51,9 @@ impl TypedTool for AnswerPlan {
     const NAME: &'static str = NAME;
     const DESCRIPTION: &'static str = "Answers a teammate's plan, once. Take the `request_id` from the mail. If you reject it, give the necessary changes in `feedback`.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("request_id", Kind::Text, "The id in the mail"),
-        required("approve", Kind::Boolean, "True to accept the plan"),
-        optional("feedback", Kind::Text, "The necessary changes, or notes"),
+        required("request_id", ParameterType::Text, "The id in the mail"),
+        required("approve", ParameterType::Boolean, "True to accept the plan"),
+        optional("feedback", ParameterType::Text, "The necessary changes, or notes"),
     ];
 
     fn about(&self, input: &Value) -> String {
@@ -67,11 +68,11 @@ impl TypedTool for AnswerPlan {
 /// Withdraws the caller's open plans for the same task. Only the new plan needs an answer.
 async fn withdraw_earlier(about: Option<&ReviewSubject>, context: &ToolContext) -> Result<(), ToolError> {
     let Some(about) = about else { return Ok(()) };
-    let book = context.stores.requests.all().await?;
+    let approvals = context.stores.requests.all().await?;
     let is_earlier = |request: &&Request| {
         context.name.is_same(&request.from) && request.about.as_ref().is_some_and(|earlier| earlier.task == about.task)
     };
-    for earlier in book.open_plans().filter(is_earlier) {
+    for earlier in approvals.open_plans().filter(is_earlier) {
         let now = context.clock.now();
         context.stores.requests.withdraw(&earlier.id, RequestKind::PlanApproval, "replaced by a new plan", now).await?;
     }

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, optional, required};
+use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
 use super::{ToolContext, ToolError, ToolOutput};
 
@@ -24,9 +24,9 @@ impl TypedTool for ReadFile {
     const NAME: &'static str = "read_file";
     const DESCRIPTION: &'static str = "Reads a text file of the workspace, up to 2000 lines at once. Each line is shown as number, tab and text; number and tab are not part of the file. Use it instead of `cat`.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("path", Kind::Text, "The file, relative to the workspace"),
-        optional("offset", Kind::Integer, "The first line to show, from 1"),
-        optional("limit", Kind::Integer, "The number of lines to show"),
+        required("path", ParameterType::Text, "The file, relative to the workspace"),
+        optional("offset", ParameterType::Integer, "The first line to show, from 1"),
+        optional("limit", ParameterType::Integer, "The number of lines to show"),
     ];
 
     fn about(&self, input: &Value) -> String {
@@ -58,11 +58,11 @@ fn read(workspace: &Workspace, path: &str, first: u64, limit: u64) -> Result<Str
     if metadata.len() == 0 {
         return Ok(format!("`{path}` is empty"));
     }
-    let mut window = Window {
+    let mut window = LineWindow {
         first,
         last: first.saturating_add(limit - 1),
         bytes_max: workspace.output_bytes_max(),
-        ..Window::default()
+        ..LineWindow::default()
     };
     window.fill(&mut reader, workspace).map_err(|error| path_error("read", path, &error))?;
     window.into_text(path)
@@ -75,28 +75,28 @@ fn is_binary(reader: &mut BufReader<File>) -> std::io::Result<bool> {
 
 /// The lines to show, and the progress of reading.
 #[derive(Default)]
-struct Window {
+struct LineWindow {
     first: u64,
     last: u64,
     bytes_max: usize,
     text: String,
-    shown: u64,
+    lines_shown: u64,
     /// The number of lines read so far.
     lines: u64,
-    is_more: bool,
+    has_more: bool,
 }
 
-impl Window {
+impl LineWindow {
     fn fill(&mut self, reader: &mut impl BufRead, workspace: &Workspace) -> std::io::Result<()> {
         while !workspace.is_stopped() {
             let Some(line) = next_line(reader)? else { return Ok(()) };
-            if self.lines >= self.last || (self.shown > 0 && self.text.len() + line.len() + 8 > self.bytes_max) {
-                self.is_more = true;
+            if self.lines >= self.last || (self.lines_shown > 0 && self.text.len() + line.len() + 8 > self.bytes_max) {
+                self.has_more = true;
                 return Ok(());
             }
             self.lines += 1;
             if self.lines >= self.first {
-                self.shown += 1;
+                self.lines_shown += 1;
                 self.text.push_str(&format!("{:>6}\t{line}\n", self.lines));
             }
         }
@@ -104,10 +104,10 @@ impl Window {
     }
 
     fn into_text(mut self, path: &str) -> Result<String, ToolError> {
-        if self.shown == 0 {
+        if self.lines_shown == 0 {
             return Err(ToolError::Recoverable(format!("`{path}` has only {} lines", self.lines)));
         }
-        if self.is_more {
+        if self.has_more {
             let next = self.lines + 1;
             self.text.push_str(&format!(
                 "(lines {} to {} are shown; continue with `offset` {next})\n",
@@ -124,10 +124,10 @@ fn next_line(reader: &mut impl BufRead) -> std::io::Result<Option<String>> {
     if reader.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)? == 0 {
         return Ok(None);
     }
-    let mut left_out = 0;
+    let mut omitted_bytes = 0;
     while line.len() > LINE_BYTES_MAX && line.last() != Some(&b'\n') {
         let mut rest = Vec::new();
-        left_out += reader.by_ref().take(64 * 1024).read_until(b'\n', &mut rest)?;
+        omitted_bytes += reader.by_ref().take(64 * 1024).read_until(b'\n', &mut rest)?;
         if rest.is_empty() || rest.ends_with(b"\n") {
             break;
         }
@@ -136,8 +136,8 @@ fn next_line(reader: &mut impl BufRead) -> std::io::Result<Option<String>> {
         line.pop();
     }
     let mut text = String::from_utf8_lossy(&line).into_owned();
-    if left_out > 0 {
-        text.push_str(&format!("… [{left_out} more bytes in this line]"));
+    if omitted_bytes > 0 {
+        text.push_str(&format!("… [{omitted_bytes} more bytes in this line]"));
     }
     Ok(Some(text))
 }

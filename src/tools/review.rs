@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::adapter::TypedTool;
 use super::approval_answers;
-use super::arguments::{Arguments, Kind, Parameter, optional, required};
+use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
 use super::plan_approval::{answer_approval, answer_summary};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::approval::{Approvals, Request, RequestKind, ReviewSubject, WorkReport};
@@ -42,8 +42,8 @@ pub enum ReviewStatus {
 impl ReviewStatus {
     /// The status of `work`.
     #[must_use]
-    pub fn of(book: &Approvals, work: &ReviewSubject) -> Self {
-        let review = book.review_of(work);
+    pub fn of(approvals: &Approvals, work: &ReviewSubject) -> Self {
+        let review = approvals.review_of(work);
         let answer = review.and_then(|review| review.answer.as_ref());
         let feedback = || answer.map(|answer| answer.text.clone()).unwrap_or_default();
         match review {
@@ -51,7 +51,7 @@ impl ReviewStatus {
                 Self::Approved(answer.map(|answer| answer.by.clone()).unwrap_or_default())
             }
             Some(review) if review.answer.is_none() => Self::Pending { id: review.id.clone(), to: review.to.clone() },
-            _ if book.rejections_of(work) >= REJECTIONS_MAX => Self::Abandoned(feedback()),
+            _ if approvals.rejections_of(work) >= REJECTIONS_MAX => Self::Abandoned(feedback()),
             Some(_) if work.commit.is_some() => Self::Rejected(feedback()),
             _ => Self::NotRequested,
         }
@@ -84,9 +84,9 @@ pub async fn send_review_request(
     to: &str,
     now: UnixMs,
 ) -> StoreResult<(String, String)> {
-    let book = stores.requests.all().await?;
+    let approvals = stores.requests.all().await?;
     let is_earlier = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == work.task.id);
-    for earlier in book.open(RequestKind::Review).filter(is_earlier) {
+    for earlier in approvals.open(RequestKind::Review).filter(is_earlier) {
         stores.requests.withdraw(&earlier.id, RequestKind::Review, "replaced by a new request", now).await?;
     }
     let id = approval_answers::new_request_id();
@@ -101,14 +101,14 @@ pub async fn send_review_request(
         }),
         ..Request::new(&id, RequestKind::Review, work.by, to, now)
     };
-    let sent =
+    let message =
         approval_answers::send_request(stores, request, Message::new(MessageType::Message, work.by, text, now)).await?;
-    Ok((id, sent))
+    Ok((id, message))
 }
 
 /// The text for the reviewer.
 fn request_text(work: &ReviewRequest<'_>) -> String {
-    let ReviewRequest { task, about, by, summary, verify, worktree: place } = work;
+    let ReviewRequest { task, about, by, summary, verify, worktree: location } = work;
     let mut text = format!(
         "Review of task {} ({}), attempt {}, by {by}. The task is completed only after you approve. Look at the work itself, then answer. Members: call `review` with this request_id. Person: run brigade review.",
         task.id, task.subject, about.attempt
@@ -123,8 +123,8 @@ fn request_text(work: &ReviewRequest<'_>) -> String {
             if run.output_tail.is_empty() { String::new() } else { format!("; end of output:\n{}", run.output_tail) };
         text.push_str(&format!("\nVerify `{}`: {status}{end}", run.command));
     }
-    if !place.is_empty() {
-        text.push_str(&format!("\n{place}"));
+    if !location.is_empty() {
+        text.push_str(&format!("\n{location}"));
     }
     text
 }
@@ -136,9 +136,9 @@ impl TypedTool for Review {
     const NAME: &'static str = "review";
     const DESCRIPTION: &'static str = "Answers a review request, once: you approve or reject a teammate's work. Take the `request_id` from the mail. Look at the work itself first: the diff, the files, a test. If you reject it, give the necessary changes in `feedback`.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("request_id", Kind::Text, "The id in the mail"),
-        required("approve", Kind::Boolean, "True if the work needs no change"),
-        optional("feedback", Kind::Text, "The necessary changes, or notes"),
+        required("request_id", ParameterType::Text, "The id in the mail"),
+        required("approve", ParameterType::Boolean, "True if the work needs no change"),
+        optional("feedback", ParameterType::Text, "The necessary changes, or notes"),
     ];
 
     fn about(&self, input: &Value) -> String {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, optional, required};
+use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
 use super::messaging::{message, send};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::message::MessageType;
@@ -15,9 +15,13 @@ impl TypedTool for SendMessage {
     const NAME: &'static str = "send_message";
     const DESCRIPTION: &'static str = "Sends a message to one member or to the person; it arrives between two turns. Use it to ask, to answer, or to give information that another member needs for its work. Do not use it to thank, to acknowledge or to report a task (use `task_update`).";
     const PARAMETERS: &'static [Parameter] = &[
-        required("to", Kind::Text, "The recipient's name, `lead` or `human`"),
-        required("content", Kind::Text, "The message"),
-        optional("msg_type", Kind::Word(&["message"]), "Always `message`; requests and answers have other tools"),
+        required("to", ParameterType::Text, "The recipient's name, `lead` or `human`"),
+        required("content", ParameterType::Text, "The message"),
+        optional(
+            "msg_type",
+            ParameterType::Word(&["message"]),
+            "Always `message`; requests and answers have other tools",
+        ),
     ];
 
     fn about(&self, input: &Value) -> String {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, optional, required};
+use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
 use super::messaging::{message, send_answer, send_request};
 use super::plan_approval::answer_summary;
 use super::{ToolContext, ToolEffect, ToolError, ToolOutput};
@@ -18,7 +18,7 @@ pub(super) struct ShutdownRequest;
 impl TypedTool for ShutdownRequest {
     const NAME: &'static str = "shutdown_request";
     const DESCRIPTION: &'static str = "Asks a teammate to stop for the rest of the run. Returns a request_id. The answer comes as mail with this id; `shutdown_response` shows it too. Idle teammates cost nothing: use this only if you do not need the teammate again.";
-    const PARAMETERS: &'static [Parameter] = &[required("teammate", Kind::Text, "The teammate's name")];
+    const PARAMETERS: &'static [Parameter] = &[required("teammate", ParameterType::Text, "The teammate's name")];
 
     fn about(&self, input: &Value) -> String {
         text_argument(input, "teammate")
@@ -34,9 +34,9 @@ impl TypedTool for ShutdownRequest {
                 names.join(", ")
             )));
         };
-        if let Some(open) = open_request(context, teammate.as_str()).await? {
+        if let Some(request) = open_request(context, teammate.as_str()).await? {
             return Err(ToolError::Recoverable(format!(
-                "{teammate} was already asked to stop; request {open} waits for its answer"
+                "{teammate} was already asked to stop; request {request} waits for its answer"
             )));
         }
         let request = message(context, MessageType::ShutdownRequest, "Please shut down gracefully.");
@@ -46,10 +46,10 @@ impl TypedTool for ShutdownRequest {
 }
 
 async fn open_request(context: &ToolContext, teammate: &str) -> Result<Option<String>, ToolError> {
-    let book = context.stores.requests.all().await?;
+    let approvals = context.stores.requests.all().await?;
     let is_open =
         |request: &Request| request.kind == RequestKind::Shutdown && request.to == teammate && request.answer.is_none();
-    Ok(book.requests.into_iter().find(is_open).map(|request| request.id))
+    Ok(approvals.requests.into_iter().find(is_open).map(|request| request.id))
 }
 
 pub(super) struct AnswerShutdown;
@@ -59,9 +59,9 @@ impl TypedTool for AnswerShutdown {
     const NAME: &'static str = RESPONSE;
     const DESCRIPTION: &'static str = "Answers the lead's request to stop. Take the `request_id` from its mail. With `approve` true you stop after this turn: complete or release your task first. Refuse, with a reason, only if stopping now would lose work.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("request_id", Kind::Text, "The id in the mail"),
-        required("approve", Kind::Boolean, "True to stop"),
-        optional("reason", Kind::Text, "The reason, or the work that is left"),
+        required("request_id", ParameterType::Text, "The id in the mail"),
+        required("approve", ParameterType::Boolean, "True to stop"),
+        optional("reason", ParameterType::Text, "The reason, or the work that is left"),
     ];
 
     fn about(&self, input: &Value) -> String {
@@ -90,7 +90,8 @@ pub(super) struct ShutdownStatus;
 impl TypedTool for ShutdownStatus {
     const NAME: &'static str = RESPONSE;
     const DESCRIPTION: &'static str = "Shows the status of your shutdown request: waiting, approved or rejected. Do not poll it: the answer comes as mail.";
-    const PARAMETERS: &'static [Parameter] = &[required("request_id", Kind::Text, "The id from `shutdown_request`")];
+    const PARAMETERS: &'static [Parameter] =
+        &[required("request_id", ParameterType::Text, "The id from `shutdown_request`")];
 
     fn about(&self, input: &Value) -> String {
         text_argument(input, "request_id")
@@ -98,8 +99,9 @@ impl TypedTool for ShutdownStatus {
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let id = arguments.text("request_id").trim();
-        let book = context.stores.requests.all().await?;
-        let request = book.requests.iter().find(|known| known.id == id && known.kind == RequestKind::Shutdown);
+        let approvals = context.stores.requests.all().await?;
+        let request =
+            approvals.requests.iter().find(|request| request.id == id && request.kind == RequestKind::Shutdown);
         let request = request.ok_or_else(|| ToolError::Recoverable(format!("there is no shutdown request `{id}`")))?;
         let status = match &request.answer {
             None => "has not answered yet".to_owned(),

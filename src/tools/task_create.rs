@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, optional, required};
+use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::task::NewTask;
 use crate::domain::transition::{Actor, ActorKind};
@@ -20,20 +20,20 @@ impl TypedTool for TaskCreate {
     const NAME: &'static str = "task_create";
     const DESCRIPTION: &'static str = "Adds a task to the board and returns its number. A fit teammate claims it. Give each task one outcome that can be checked, and a description that is enough to do it.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("subject", Kind::Text, "The goal, in one line"),
+        required("subject", ParameterType::Text, "The goal, in one line"),
         required(
             "description",
-            Kind::Text,
+            ParameterType::Text,
             "All that the task needs: the files, the goal, how to check that it is done",
         ),
-        optional("blocked_by", Kind::Tasks, "Only the tasks that must be completed first"),
+        optional("blocked_by", ParameterType::Tasks, "Only the tasks that must be completed first"),
         optional(
             "requires",
-            Kind::Texts,
+            ParameterType::Texts,
             "Roles or capabilities, one is needed; omit it if every member can do the task",
         ),
-        optional("verify", Kind::Text, "A shell command that must exit 0 to complete the task"),
-        optional("priority", Kind::Integer, "Higher is claimed first; default 0"),
+        optional("verify", ParameterType::Text, "A shell command that must exit 0 to complete the task"),
+        optional("priority", ParameterType::Integer, "Higher is claimed first; default 0"),
     ];
 
     fn about(&self, input: &Value) -> String {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, required};
+use super::arguments::{Arguments, Parameter, ParameterType, required};
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::dependencies::find_claim_obstacle;
 use crate::domain::task::{Task, TaskId, TaskStatus};
@@ -18,7 +18,7 @@ impl TypedTool for TaskGet {
     const NAME: &'static str = "task_get";
     const DESCRIPTION: &'static str =
         "Shows one task of the board: description, owner, blockers, verify command and result.";
-    const PARAMETERS: &'static [Parameter] = &[required("task_id", Kind::Task, "The task's number")];
+    const PARAMETERS: &'static [Parameter] = &[required("task_id", ParameterType::Task, "The task's number")];
 
     fn about(&self, input: &Value) -> String {
         text_argument(input, "task_id")
@@ -39,9 +39,9 @@ fn describe(task: &Task, view: &BoardView, context: &ToolContext) -> String {
     }
     text.push('\n');
     if task.status == TaskStatus::Pending {
-        let obstacle_to_claim =
+        let obstacle =
             find_claim_obstacle(task, context.name.as_str(), &context.capabilities, view, context.clock.now());
-        let _ = match obstacle_to_claim {
+        let _ = match obstacle {
             None => writeln!(text, "you can claim it"),
             Some(obstacle) => writeln!(text, "you cannot claim it: {obstacle}"),
         };

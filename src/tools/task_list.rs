@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, optional};
+use super::arguments::{Arguments, Parameter, ParameterType, optional};
 use super::task_get::joined_ids;
 use super::{ToolContext, ToolError, ToolOutput};
 use crate::domain::dependencies::{TaskLookup, unfinished_blockers};
@@ -26,7 +26,7 @@ impl TypedTool for TaskList {
     const DESCRIPTION: &'static str = "Lists the tasks of the board, one a line: number, status, owner, subject, unfinished blockers. For a description or a result use `task_get`.";
     const PARAMETERS: &'static [Parameter] = &[optional(
         "status",
-        Kind::Word(&["pending", "in_progress", "completed", "failed"]),
+        ParameterType::Word(&["pending", "in_progress", "completed", "failed"]),
         "Only tasks with this status",
     )];
 

@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
 use super::approval_answers;
-use super::arguments::{Arguments, Kind, Parameter, optional, required};
+use super::arguments::{Arguments, Parameter, ParameterType, optional, required};
 use super::command_runner::CommandOutcome;
 use super::completion::{self, CompletionOutcome};
 use super::review::{self, ReviewRequest, ReviewStatus};
 use super::task_create::{actor, checked_description, checked_subject};
-use super::verify::{VERIFY_FAILURES_MAX, VerifyFailureCounter};
+use super::verify::{REFUSALS_MAX, RefusalCounter};
 use super::{ReadOnly, TaskWorktree, ToolContext, ToolEffect, ToolError, ToolOutput};
 use crate::domain::approval::{REVIEW_REJECTED_IT, ReviewSubject, WAITS_FOR_REVIEW};
 use crate::domain::event::EventKind;
@@ -31,7 +31,7 @@ const NOT_EDITS: [&str; 5] = ["task_id", "status", "result", "final", "force"];
 
 #[derive(Default)]
 pub(super) struct TaskUpdate {
-    verify_failures: VerifyFailureCounter,
+    refusals: RefusalCounter,
 }
 
 #[async_trait::async_trait]
@@ -39,21 +39,25 @@ impl TypedTool for TaskUpdate {
     const NAME: &'static str = "task_update";
     const DESCRIPTION: &'static str = "Reports the task you hold: `completed`, `failed`, or `pending` to release it. `completed` runs the task's verify command. If it fails, you get its output and still hold the task: fix the cause and report again (3 failures end the attempt). A failed task is retried later, unless `final` is true. The lead uses `pending` to retry a failed task or reopen a completed one, and `deleted` to remove a task. The lead, the creator and the holder of a task change its text, order and dependencies with the other arguments.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("task_id", Kind::Task, "The task's number"),
-        optional("status", Kind::Word(&["pending", "in_progress", "completed", "failed", "deleted"]), "The new status"),
-        optional("result", Kind::Text, "What you did and the evidence, or why it failed"),
-        optional("final", Kind::Boolean, "With `failed`: do not retry"),
-        optional("add_blocked_by", Kind::Tasks, "Tasks to complete before this one"),
-        optional("remove_blocked_by", Kind::Tasks, "Tasks that need not be completed first"),
-        optional("add_blocks", Kind::Tasks, "Tasks that must wait for this one"),
-        optional("subject", Kind::Text, "The goal, in one line"),
-        optional("description", Kind::Text, "The full description"),
-        optional("priority", Kind::Integer, "Higher is claimed first"),
-        optional("requires", Kind::Texts, "Roles or capabilities, one is needed; [] for all members"),
-        optional("verify", Kind::Text, "A command that must exit 0; empty removes it"),
-        optional("active_form", Kind::Text, "The subject in progress, such as `Counting lines`"),
-        optional("owner", Kind::Text, "Reserves a pending task for a member; empty for all"),
-        optional("force", Kind::Boolean, "The lead only: do it although a teammate holds the task"),
+        required("task_id", ParameterType::Task, "The task's number"),
+        optional(
+            "status",
+            ParameterType::Word(&["pending", "in_progress", "completed", "failed", "deleted"]),
+            "The new status",
+        ),
+        optional("result", ParameterType::Text, "What you did and the evidence, or why it failed"),
+        optional("final", ParameterType::Boolean, "With `failed`: do not retry"),
+        optional("add_blocked_by", ParameterType::Tasks, "Tasks to complete before this one"),
+        optional("remove_blocked_by", ParameterType::Tasks, "Tasks that need not be completed first"),
+        optional("add_blocks", ParameterType::Tasks, "Tasks that must wait for this one"),
+        optional("subject", ParameterType::Text, "The goal, in one line"),
+        optional("description", ParameterType::Text, "The full description"),
+        optional("priority", ParameterType::Integer, "Higher is claimed first"),
+        optional("requires", ParameterType::Texts, "Roles or capabilities, one is needed; [] for all members"),
+        optional("verify", ParameterType::Text, "A command that must exit 0; empty removes it"),
+        optional("active_form", ParameterType::Text, "The subject in progress, such as `Counting lines`"),
+        optional("owner", ParameterType::Text, "Reserves a pending task for a member; empty for all"),
+        optional("force", ParameterType::Boolean, "The lead only: do it although a teammate holds the task"),
     ];
 
     fn about(&self, input: &Value) -> String {
@@ -61,7 +65,7 @@ impl TypedTool for TaskUpdate {
     }
 
     async fn run(&self, arguments: Arguments, context: &ToolContext) -> Result<ToolOutput, ToolError> {
-        let call = Call::of(&arguments, context)?;
+        let call = UpdateCall::of(&arguments, context)?;
         let mut texts = Vec::new();
         if arguments.has_other_than(&NOT_EDITS) {
             let edited = context.stores.board.change(call.id, Change::Edit(edit(&arguments)?), &call.by).await?;
@@ -89,7 +93,7 @@ impl TypedTool for TaskUpdate {
 }
 
 /// The checked call.
-struct Call<'a> {
+struct UpdateCall<'a> {
     id: TaskId,
     status: Option<&'a str>,
     result: String,
@@ -99,7 +103,7 @@ struct Call<'a> {
     holds: bool,
 }
 
-impl<'a> Call<'a> {
+impl<'a> UpdateCall<'a> {
     fn of(arguments: &'a Arguments, context: &ToolContext) -> Result<Self, ToolError> {
         let id = arguments.task("task_id");
         let result = arguments.optional_text("result").unwrap_or_default().trim().to_owned();
@@ -109,7 +113,8 @@ impl<'a> Call<'a> {
                 result.len()
             )));
         }
-        let attempt = context.claim.borrow().filter(|(held, _)| *held == id).map(|(_, attempt)| attempt);
+        let attempt =
+            context.claim.borrow().filter(|(claimed_task, _)| *claimed_task == id).map(|(_, attempt)| attempt);
         let force = arguments.flag("force");
         if force && !context.is_lead {
             return Err(ToolError::Recoverable("`force` is only for the lead".to_owned()));
@@ -126,7 +131,7 @@ impl<'a> Call<'a> {
 }
 
 impl TaskUpdate {
-    async fn complete(&self, call: &Call<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+    async fn complete(&self, call: &UpdateCall<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let task = context.stores.board.get(call.id).await?;
         // If the board would refuse it, no command has to run.
         permit(&task, Action::Complete, &call.by).map_err(|refusal| ToolError::from(StoreError::from(refusal)))?;
@@ -143,25 +148,25 @@ impl TaskUpdate {
             .filter(|task_worktree| call.holds && task_worktree.assignment.task == call.id);
         let mut result = TaskResult::new(call.result.as_str(), "");
         // The output of a command is not a commit message.
-        let words = if context.is_runbook { "" } else { call.result.as_str() };
+        let commit_summary = if context.is_runbook { "" } else { call.result.as_str() };
         if let Some(task_worktree) = &task_worktree {
-            match task_worktree.commit(words).await? {
+            match task_worktree.commit(commit_summary).await? {
                 Ok(commit) => result.commit = Some(commit),
                 Err(reason) => {
-                    return self.verify_failed(call, &task, &VerifyFailure::uncommitted(reason), context).await;
+                    return self.refuse_completion(call, &task, &CompletionRefusal::uncommitted(reason), context).await;
                 }
             }
         }
         if context.review.is_some() {
             match self.review(call, &task, task_worktree.as_deref(), result.commit.clone(), context).await? {
-                ReviewGate::By(name) => result.reviewed_by = Some(name),
-                ReviewGate::Over(output) => return Ok(output),
+                ReviewGate::Approved(name) => result.reviewed_by = Some(name),
+                ReviewGate::Ended(output) => return Ok(output),
             }
         }
         let completion = match &task_worktree {
             Some(task_worktree) => {
                 let commit = result.commit.clone().unwrap_or_default();
-                completion::merge_and_verify(task_worktree, &task, words, &commit, &call.by, context).await?
+                completion::merge_and_verify(task_worktree, &task, commit_summary, &commit, &call.by, context).await?
             }
             None => completion::verify_in_place(&task, context).await?,
         };
@@ -170,18 +175,18 @@ impl TaskUpdate {
                 result = TaskResult { evidence, commit: commit.or(result.commit), verify, ..result };
             }
             CompletionOutcome::Refused(reason) => {
-                return self.verify_failed(call, &task, &VerifyFailure::unmerged(reason), context).await;
+                return self.refuse_completion(call, &task, &CompletionRefusal::unmerged(reason), context).await;
             }
-            CompletionOutcome::VerifyFailed { outcome, location: place } => {
+            CompletionOutcome::VerifyFailed { outcome, location } => {
                 let verify = task.verify.as_deref().unwrap_or_default();
                 return self
-                    .verify_failed(call, &task, &VerifyFailure::verify(verify, &outcome, &place), context)
+                    .refuse_completion(call, &task, &CompletionRefusal::verify(verify, &outcome, &location), context)
                     .await;
             }
         }
         let evidence = if result.evidence.is_empty() { String::new() } else { format!(" ({})", result.evidence) };
         context.stores.board.change(call.id, Change::Complete(result), &call.by).await?;
-        self.verify_failures.forget(context.name.as_str());
+        self.refusals.forget(context.name.as_str());
         if let Some(task_worktree) = &task_worktree {
             task_worktree.clear(context).await;
         }
@@ -191,23 +196,23 @@ impl TaskUpdate {
     /// Checks the review of the work. If none was requested, it runs the verify command and requests one.
     async fn review(
         &self,
-        call: &Call<'_>,
+        call: &UpdateCall<'_>,
         task: &Task,
         task_worktree: Option<&TaskWorktree>,
         commit: Option<String>,
         context: &ToolContext,
     ) -> Result<ReviewGate, ToolError> {
         let about = ReviewSubject::of(task, commit);
-        let waits = |id: &str, to: &str| {
+        let pending_review = |id: &str, to: &str| {
             let text = format!(
                 "task {} {}{id} by {to}; end your turn now, the answer will come as mail",
                 task.id, WAITS_FOR_REVIEW
             );
-            Ok(ReviewGate::Over(ToolOutput::text(text)))
+            Ok(ReviewGate::Ended(ToolOutput::text(text)))
         };
         match ReviewStatus::of(&approval_answers::load_approvals(&context.stores, context.name.as_str()).await?, &about)
         {
-            ReviewStatus::Approved(by) => return Ok(ReviewGate::By(by)),
+            ReviewStatus::Approved(by) => return Ok(ReviewGate::Approved(by)),
             ReviewStatus::Pending { id, to } => {
                 if call.holds {
                     // Another holder may have asked in an earlier attempt. The answer goes to the holder of this one.
@@ -215,20 +220,20 @@ impl TaskUpdate {
                     let name = context.name.as_str();
                     requests.rebind_review(&id, name, task.attempt, now).await?;
                 }
-                return waits(&id, &to);
+                return pending_review(&id, &to);
             }
-            ReviewStatus::Rejected(words) => {
-                let text = format!("the review rejected this work, and nothing has changed since: {words}");
+            ReviewStatus::Rejected(feedback) => {
+                let text = format!("the review rejected this work, and nothing has changed since: {feedback}");
                 return Err(ToolError::Recoverable(text));
             }
-            ReviewStatus::Abandoned(words) => {
+            ReviewStatus::Abandoned(feedback) => {
                 let times = review::REJECTIONS_MAX;
-                let reason = format!("{REVIEW_REJECTED_IT} {times} times; the last time: {words}");
+                let reason = format!("{REVIEW_REJECTED_IT} {times} times; the last time: {feedback}");
                 let fail = Change::Fail { reason: reason.clone(), is_final: false };
                 context.stores.board.change(call.id, fail, &call.by).await?;
-                self.verify_failures.forget(context.name.as_str());
+                self.refusals.forget(context.name.as_str());
                 let text = format!("{reason}; this attempt of task {} has failed and is over", call.id);
-                return Ok(ReviewGate::Over(ToolOutput { text, effect: call.effect() }));
+                return Ok(ReviewGate::Ended(ToolOutput { text, effect: call.effect() }));
             }
             ReviewStatus::NotRequested if !call.holds => {
                 let text = "in this team tasks are reviewed before they are completed, and only the holder of a task can ask for its review. A person can complete it anyway";
@@ -237,12 +242,12 @@ impl TaskUpdate {
             ReviewStatus::NotRequested => {}
         }
         let verify = match completion::verify_in_place(task, context).await? {
-            CompletionOutcome::VerifyFailed { outcome, location: place } => {
+            CompletionOutcome::VerifyFailed { outcome, location } => {
                 let verify = task.verify.as_deref().unwrap_or_default();
                 return self
-                    .verify_failed(call, task, &VerifyFailure::verify(verify, &outcome, &place), context)
+                    .refuse_completion(call, task, &CompletionRefusal::verify(verify, &outcome, &location), context)
                     .await
-                    .map(ReviewGate::Over);
+                    .map(ReviewGate::Ended);
             }
             CompletionOutcome::Done { verify, .. } => verify,
             CompletionOutcome::Refused(_) => None,
@@ -256,40 +261,40 @@ impl TaskUpdate {
             worktree: task_worktree.map(TaskWorktree::location_text).unwrap_or_default(),
         };
         let (id, to) = request_review(&work, context).await?;
-        waits(&id, &to)
+        pending_review(&id, &to)
     }
 
-    /// Answers a refused completion: the holder gets the evidence and continues. After [`REDS_MAX`] refusals the attempt fails.
-    async fn verify_failed(
+    /// Answers a refused completion: the holder gets the evidence and continues. After [`REFUSALS_MAX`] refusals the attempt fails.
+    async fn refuse_completion(
         &self,
-        call: &Call<'_>,
+        call: &UpdateCall<'_>,
         task: &Task,
-        failure: &VerifyFailure,
+        refusal: &CompletionRefusal,
         context: &ToolContext,
     ) -> Result<ToolOutput, ToolError> {
         let id = call.id;
-        let failures = if call.holds { self.verify_failures.count(context.name.as_str(), id, task.attempt) } else { 0 };
-        if failures < VERIFY_FAILURES_MAX {
+        let refusal_count = if call.holds { self.refusals.count(context.name.as_str(), id, task.attempt) } else { 0 };
+        if refusal_count < REFUSALS_MAX {
             let count =
-                if call.holds { format!(" (failure {failures} of {VERIFY_FAILURES_MAX})") } else { String::new() };
-            let sentence = &failure.sentence;
+                if call.holds { format!(" (failure {refusal_count} of {REFUSALS_MAX})") } else { String::new() };
+            let sentence = &refusal.sentence;
             return Err(ToolError::Recoverable(format!(
                 "{sentence}; task {id} stays in progress{count}.\n{}",
-                failure.evidence
+                refusal.evidence
             )));
         }
-        let reason = failure.reason(failures);
+        let reason = refusal.reason(refusal_count);
         context.stores.board.change(id, Change::Fail { reason, is_final: false }, &call.by).await?;
-        self.verify_failures.forget(context.name.as_str());
+        self.refusals.forget(context.name.as_str());
         let text = format!(
-            "{} {failures} times ({}); this attempt of task {id} has failed and is over",
-            failure.outcome,
-            failure.short()
+            "{} {refusal_count} times ({}); this attempt of task {id} has failed and is over",
+            refusal.outcome,
+            refusal.short()
         );
         Ok(ToolOutput { text, effect: call.effect() })
     }
 
-    async fn fail(&self, call: &Call<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+    async fn fail(&self, call: &UpdateCall<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         if call.result.is_empty() {
             return Err(ToolError::Recoverable(
                 "argument `result` is missing: give the reason why the task failed".to_owned(),
@@ -297,7 +302,7 @@ impl TaskUpdate {
         }
         let change = Change::Fail { reason: call.result.clone(), is_final: call.is_final };
         let task = context.stores.board.change(call.id, change, &call.by).await?;
-        self.verify_failures.forget(context.name.as_str());
+        self.refusals.forget(context.name.as_str());
         let text = match task.status {
             TaskStatus::Failed => format!("task {} has failed and will not be retried", task.id),
             _ => format!("this attempt of task {} has failed; the task will be retried", task.id),
@@ -305,7 +310,7 @@ impl TaskUpdate {
         Ok(ToolOutput { text, effect: call.effect() })
     }
 
-    async fn reset(&self, call: &Call<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+    async fn reset(&self, call: &UpdateCall<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
         let task = context.stores.board.get(call.id).await?;
         let (change, what) = match task.status {
             TaskStatus::InProgress => (
@@ -333,13 +338,13 @@ async fn request_review(work: &ReviewRequest<'_>, context: &ToolContext) -> Resu
 /// The decision of the review gate.
 enum ReviewGate {
     /// This reviewer approved the work.
-    By(String),
+    Approved(String),
     /// The report ends with this output.
-    Over(ToolOutput),
+    Ended(ToolOutput),
 }
 
 /// A refused completion, with its texts for several readers.
-struct VerifyFailure {
+struct CompletionRefusal {
     /// The kind of refusal: "verify failed".
     outcome: &'static str,
     /// The refusal in one sentence, for the holder.
@@ -352,13 +357,13 @@ struct VerifyFailure {
     evidence: String,
 }
 
-impl VerifyFailure {
-    fn verify(verify: &str, outcome: &CommandOutcome, place: &str) -> Self {
+impl CompletionRefusal {
+    fn verify(verify: &str, outcome: &CommandOutcome, location: &str) -> Self {
         let mut command = verify.split_whitespace().collect::<Vec<_>>().join(" ");
         if let Some((end, _)) = command.char_indices().nth(COMMAND_CHARS_MAX) {
             command.replace_range(end.., "…");
         }
-        let (ending, message) = (outcome.ending_text(), format!("verify `{command}` failed{place}"));
+        let (ending, message) = (outcome.ending_text(), format!("verify `{command}` failed{location}"));
         Self {
             outcome: "verify failed",
             sentence: format!("{message}: {ending}"),
@@ -390,9 +395,9 @@ impl VerifyFailure {
     }
 
     /// The failure reason of the attempt, after this number of refusals.
-    fn reason(&self, failures: u32) -> String {
+    fn reason(&self, refusal_count: u32) -> String {
         let ending = self.ending.as_ref().map(|ending| format!(": {ending}")).unwrap_or_default();
-        format!("{} ({failures} times){ending}\n{}", self.message, failure_summary::bounded(&self.evidence))
+        format!("{} ({refusal_count} times){ending}\n{}", self.message, failure_summary::bounded(&self.evidence))
     }
 
     fn short(&self) -> &str {
@@ -400,7 +405,7 @@ impl VerifyFailure {
     }
 }
 
-async fn delete(call: &Call<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
+async fn delete(call: &UpdateCall<'_>, context: &ToolContext) -> Result<ToolOutput, ToolError> {
     let task = context.stores.board.delete(call.id, &call.by).await?;
     Ok(ToolOutput { text: format!("task {} is deleted", task.id), effect: call.effect() })
 }

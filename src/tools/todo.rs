@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, optional};
+use super::arguments::{Arguments, Parameter, ParameterType, optional};
 use super::{ToolContext, ToolError, ToolOutput};
 
 /// The longest list, in bytes.
@@ -17,7 +17,8 @@ pub(super) struct Todo;
 impl TypedTool for Todo {
     const NAME: &'static str = "todo";
     const DESCRIPTION: &'static str = "Keeps your list of steps, for a task of three or more steps. With `content` it replaces the list, without it shows the list. For work of others use `task_create`.";
-    const PARAMETERS: &'static [Parameter] = &[optional("content", Kind::Text, "The full list, one step a line")];
+    const PARAMETERS: &'static [Parameter] =
+        &[optional("content", ParameterType::Text, "The full list, one step a line")];
 
     fn about(&self, input: &Value) -> String {
         text_argument(input, "content")

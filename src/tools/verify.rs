@@ -10,13 +10,13 @@ use crate::domain::event::EventKind;
 use crate::domain::task::TaskId;
 
 /// The number of refused completions at which an attempt fails.
-pub(super) const VERIFY_FAILURES_MAX: u32 = 3;
+pub(super) const REFUSALS_MAX: u32 = 3;
 
 /// Counts refused completions for the attempt of each caller. A restart begins a new attempt, and so a new count.
 #[derive(Debug, Default)]
-pub(super) struct VerifyFailureCounter(Mutex<HashMap<String, (TaskId, u32, u32)>>);
+pub(super) struct RefusalCounter(Mutex<HashMap<String, (TaskId, u32, u32)>>);
 
-impl VerifyFailureCounter {
+impl RefusalCounter {
     /// Adds one failure of this attempt and returns their number.
     pub(super) fn count(&self, caller: &str, task: TaskId, attempt: u32) -> u32 {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn verify_failures_are_counted_per_attempt() {
-        let failures = VerifyFailureCounter::default();
+        let failures = RefusalCounter::default();
         assert_eq!((failures.count("a", TaskId(1), 1), failures.count("a", TaskId(1), 1)), (1, 2));
         assert_eq!(failures.count("b", TaskId(2), 1), 1);
         assert_eq!(failures.count("a", TaskId(1), 2), 1, "another attempt");

@@ -13,7 +13,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use super::ToolError;
 use super::ignored::{RULE_BYTES_MAX, RuleReader, Rules};
 use super::workspace::Workspace;
-use crate::platform::{FileKind, Folder, Identity, identity_of};
+use crate::platform::{FileIdentity, FileKind, Folder, identity_of};
 
 /// The most entries of a walk.
 const ENTRIES_MAX: usize = 300_000;
@@ -23,16 +23,16 @@ const DEPTH_MAX: usize = 128;
 const TIME_MAX: Duration = Duration::from_secs(120);
 
 /// A file of the workspace.
-pub(super) struct FoundFile<'a> {
+pub(super) struct WalkedFile<'a> {
     /// Relative to the workspace.
     pub path: &'a Path,
     /// True for a symbolic link.
     pub is_link: bool,
     folder: &'a Folder,
-    controls: &'a [Identity],
+    control_identities: &'a [FileIdentity],
 }
 
-impl FoundFile<'_> {
+impl WalkedFile<'_> {
     /// Opens the file for reading, below its open folder.
     ///
     /// # Errors
@@ -40,7 +40,9 @@ impl FoundFile<'_> {
     pub fn open(&self) -> io::Result<std::fs::File> {
         let file = self.folder.open_for_reading(self.path.file_name().ok_or(io::ErrorKind::InvalidInput)?)?;
         match identity_of(&file.metadata()?) {
-            Some(identity) if self.controls.contains(&identity) => Err(io::ErrorKind::PermissionDenied.into()),
+            Some(identity) if self.control_identities.contains(&identity) => {
+                Err(io::ErrorKind::PermissionDenied.into())
+            }
             _ => Ok(file),
         }
     }
@@ -63,12 +65,12 @@ enum WalkEnd {
 }
 
 /// Calls `visit` for every file below `below`, until it returns false. `below` comes from [`Workspace::resolve`].
-pub(super) fn walk(workspace: &Workspace, below: &Path, visit: impl FnMut(&FoundFile<'_>) -> bool) -> WalkResult {
+pub(super) fn walk(workspace: &Workspace, below: &Path, visit: impl FnMut(&WalkedFile<'_>) -> bool) -> WalkResult {
     let path: PathBuf = below.components().filter(|part| *part != std::path::Component::CurDir).collect();
     let mut walk = Walk {
         workspace,
         control_paths: workspace.control_paths(),
-        controls: workspace.control_identities(),
+        control_identities: workspace.control_identities(),
         rules: RuleReader::new(workspace.root()),
         entries_left: ENTRIES_MAX,
         ends_at: Instant::now() + TIME_MAX,
@@ -85,7 +87,7 @@ pub(super) fn walk(workspace: &Workspace, below: &Path, visit: impl FnMut(&Found
 struct Walk<'a, V> {
     workspace: &'a Workspace,
     control_paths: Vec<PathBuf>,
-    controls: Vec<Identity>,
+    control_identities: Vec<FileIdentity>,
     rules: RuleReader<'a>,
     entries_left: usize,
     ends_at: Instant,
@@ -93,7 +95,7 @@ struct Walk<'a, V> {
     visit: V,
 }
 
-impl<V: FnMut(&FoundFile<'_>) -> bool> Walk<'_, V> {
+impl<V: FnMut(&WalkedFile<'_>) -> bool> Walk<'_, V> {
     fn start(&mut self, path: &Path) -> ControlFlow<WalkEnd> {
         // Only ignore files in the searched folder and below it count: a worktree can be in a folder that the repository around
         // it ignores.
@@ -113,8 +115,9 @@ impl<V: FnMut(&FoundFile<'_>) -> bool> Walk<'_, V> {
     }
 
     fn visit_file(&mut self, folder: &Folder, path: &Path, kind: FileKind) -> ControlFlow<WalkEnd> {
-        let found = FoundFile { path, is_link: kind == FileKind::Link, folder, controls: &self.controls };
-        if (self.visit)(&found) { ControlFlow::Continue(()) } else { ControlFlow::Break(WalkEnd::Stopped) }
+        let file =
+            WalkedFile { path, is_link: kind == FileKind::Link, folder, control_identities: &self.control_identities };
+        if (self.visit)(&file) { ControlFlow::Continue(()) } else { ControlFlow::Break(WalkEnd::Stopped) }
     }
 
     fn folder(
@@ -149,7 +152,7 @@ impl<V: FnMut(&FoundFile<'_>) -> bool> Walk<'_, V> {
             }
             // It can be gone by now, or a link.
             let Ok(inner) = folder.open_folder(&name) else { continue };
-            if !inner.identity().is_some_and(|identity| self.controls.contains(&identity)) {
+            if !inner.identity().is_some_and(|identity| self.control_identities.contains(&identity)) {
                 self.folder(&inner, &path, Some(&rules), depth + 1)?;
             }
         }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cap_std::fs::{Dir, Metadata};
 
 use super::{ReadOnly, ToolContext, ToolError};
-use crate::platform::{Folder, Identity, identity_of};
+use crate::platform::{FileIdentity, Folder, identity_of};
 
 /// The most symbolic links in a path, as in the kernel.
 const LINKS_MAX: u32 = 40;
@@ -45,7 +45,7 @@ impl WorkspaceRoot {
     ) -> Result<R, ToolError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stop_on_drop = StopOnDrop(Arc::clone(&stop));
-        let done = tokio::task::spawn_blocking(move || {
+        let result = tokio::task::spawn_blocking(move || {
             let open = || {
                 let folder = Folder::open(&self.root)?;
                 Ok((folder.to_dir()?, folder))
@@ -57,7 +57,7 @@ impl WorkspaceRoot {
         })
         .await;
         drop(stop_on_drop);
-        done.unwrap_or_else(|error| Err(ToolError::Fatal(format!("a file tool failed: {error}"))))
+        result.unwrap_or_else(|error| Err(ToolError::Fatal(format!("a file tool failed: {error}"))))
     }
 }
 
@@ -96,7 +96,7 @@ impl Workspace {
     }
 
     /// The identities of the control files, independent of their names.
-    pub(super) fn control_identities(&self) -> Vec<Identity> {
+    pub(super) fn control_identities(&self) -> Vec<FileIdentity> {
         let controls = self.root.control_files.iter();
         controls.filter_map(|control| identity(self.dir.metadata(control).ok()?)).collect()
     }
@@ -108,7 +108,7 @@ impl Workspace {
     pub(super) fn open_file(&self, resolved: &Path) -> io::Result<File> {
         let name = resolved.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let file = self.open_folder(resolved.parent().unwrap_or(Path::new("")))?.open_for_reading(name)?;
-        refuse_control(&self.control_identities(), identity_of(&file.metadata()?))?;
+        refuse_control_identity(&self.control_identities(), identity_of(&file.metadata()?))?;
         Ok(file)
     }
 
@@ -142,7 +142,7 @@ impl Workspace {
         let mut folder = self.folder.try_clone()?;
         for part in resolved.components().filter(|part| *part != Component::CurDir) {
             folder = step(&folder, part.as_os_str())?;
-            refuse_control(&controls, folder.identity())?;
+            refuse_control_identity(&controls, folder.identity())?;
         }
         Ok(folder)
     }
@@ -183,15 +183,15 @@ impl Workspace {
     }
 
     fn relative(&self, path: &str) -> Result<PathBuf, ToolError> {
-        let given = Path::new(path);
+        let given_path = Path::new(path);
         if path.is_empty() || path.contains('\0') {
             return Err(ToolError::Recoverable("argument `path` is empty or contains a NUL character".to_owned()));
         }
-        if !given.is_absolute() {
-            return Ok(given.to_owned());
+        if !given_path.is_absolute() {
+            return Ok(given_path.to_owned());
         }
         let root = self.root.root.canonicalize().unwrap_or_default();
-        let relative = given.strip_prefix(self.root()).or_else(|_| given.strip_prefix(&root));
+        let relative = given_path.strip_prefix(self.root()).or_else(|_| given_path.strip_prefix(&root));
         match relative {
             Ok(relative) if relative.as_os_str().is_empty() => Ok(PathBuf::from(".")),
             Ok(relative) => Ok(relative.to_owned()),
@@ -208,17 +208,17 @@ impl Workspace {
         };
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let parent = self.canonical(parent, links)?;
-        let there = if parent == Path::new(".") { PathBuf::from(name) } else { parent.join(name) };
-        match self.dir.symlink_metadata(&there) {
+        let joined = if parent == Path::new(".") { PathBuf::from(name) } else { parent.join(name) };
+        match self.dir.symlink_metadata(&joined) {
             Ok(metadata) if metadata.is_symlink() => {
                 if links >= LINKS_MAX {
                     return Err(io::Error::other("too many symbolic links"));
                 }
-                let leads_to = self.dir.read_link(&there)?;
-                self.canonical(&there.with_file_name(leads_to), links + 1)
+                let leads_to = self.dir.read_link(&joined)?;
+                self.canonical(&joined.with_file_name(leads_to), links + 1)
             }
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(there),
+            _ => Ok(joined),
         }
     }
 
@@ -230,11 +230,11 @@ impl Workspace {
             controls.map(|control| (control.as_path(), self.dir.metadata(control).ok().and_then(identity))).collect();
         (1..=parts.len()).find_map(|count| {
             let prefix: PathBuf = parts[..count].iter().collect();
-            let found = self.dir.metadata(&prefix).ok().and_then(identity);
+            let found_identity = self.dir.metadata(&prefix).ok().and_then(identity);
             controls
                 .iter()
                 .find(|(control, identity)| {
-                    is_same_spelling(control, &prefix) || (found.is_some() && found == *identity)
+                    is_same_spelling(control, &prefix) || (found_identity.is_some() && found_identity == *identity)
                 })
                 .map(|(control, _)| *control)
         })
@@ -247,19 +247,19 @@ fn is_same_spelling(a: &Path, b: &Path) -> bool {
 
 /// The identity of a file, independent of its name.
 #[cfg(unix)]
-fn identity(metadata: Metadata) -> Option<Identity> {
+fn identity(metadata: Metadata) -> Option<FileIdentity> {
     use cap_std::fs::MetadataExt;
     Some((metadata.dev(), metadata.ino()))
 }
 
 #[cfg(not(unix))]
-fn identity(_: Metadata) -> Option<Identity> {
+fn identity(_: Metadata) -> Option<FileIdentity> {
     None
 }
 
-fn refuse_control(controls: &[Identity], found: Option<Identity>) -> io::Result<()> {
-    match found {
-        Some(found) if controls.contains(&found) => {
+fn refuse_control_identity(controls: &[FileIdentity], found_identity: Option<FileIdentity>) -> io::Result<()> {
+    match found_identity {
+        Some(found_identity) if controls.contains(&found_identity) => {
             Err(io::Error::new(io::ErrorKind::InvalidInput, "it has just become one of Brigade's control files"))
         }
         _ => Ok(()),
@@ -271,7 +271,7 @@ fn outside(path: &str) -> ToolError {
 }
 
 fn refuse_control_file(path: &str, control: &Path) -> ToolError {
-    let instead = match control.to_str().unwrap_or_default() {
+    let hint = match control.to_str().unwrap_or_default() {
         ".tasks" => "for the board use `task_list`, `task_get`, `task_create` and `task_update`",
         ".team" => "for mail use `read_inbox` and `send_message`",
         "agent_state.json" => "only the person changes it",
@@ -279,7 +279,7 @@ fn refuse_control_file(path: &str, control: &Path) -> ToolError {
         "brigade.toml" => "only the person changes the team's config",
         _ => "file tools cannot use it",
     };
-    ToolError::Recoverable(format!("`{path}` is one of Brigade's control files: {instead}"))
+    ToolError::Recoverable(format!("`{path}` is one of Brigade's control files: {hint}"))
 }
 
 /// An error about a path, for the model.

@@ -9,7 +9,7 @@ use cap_tempfile::TempFile;
 use serde_json::Value;
 
 use super::adapter::{TypedTool, text_argument};
-use super::arguments::{Arguments, Kind, Parameter, required};
+use super::arguments::{Arguments, Parameter, ParameterType, required};
 use super::workspace::{Workspace, WorkspaceRoot, path_error};
 use super::{ToolContext, ToolError, ToolOutput};
 
@@ -23,8 +23,8 @@ impl TypedTool for WriteFile {
     const NAME: &'static str = "write_file";
     const DESCRIPTION: &'static str = "Writes a file of the workspace: creates it and its folders, or replaces all its content. To change a part of a file use `edit_file`.";
     const PARAMETERS: &'static [Parameter] = &[
-        required("path", Kind::Text, "The file, relative to the workspace"),
-        required("content", Kind::Text, "The full new content"),
+        required("path", ParameterType::Text, "The file, relative to the workspace"),
+        required("content", ParameterType::Text, "The full new content"),
     ];
 
     fn about(&self, input: &Value) -> String {

@@ -71,9 +71,9 @@ async fn key_echoed_in_chunks_is_masked_in_stream() {
     let server =
         Server::start(move |_, _| streamed_answer(&[text(&format!("The key {KEY} is bad; sk-n is not one, nor sk"))]))
             .await;
-    let heard = RecordingListener::default();
-    let answer = client(&server.url).request(request(), &heard).await.unwrap();
-    let texts = heard.texts.lock().unwrap().clone();
+    let listener = RecordingListener::default();
+    let answer = client(&server.url).request(request(), &listener).await.unwrap();
+    let texts = listener.texts.lock().unwrap().clone();
     assert!(texts.len() > 2, "the text did not arrive in pieces: {texts:?}");
     assert_eq!(texts.concat(), "The key [key] is bad; sk-n is not one, nor sk");
     assert_eq!(answer.content, [Block::text(texts.concat())]);
@@ -84,24 +84,24 @@ async fn answer_is_streamed_and_assembled() {
     let parts = [text("On it, über alles."), call("toolu_1", "bash", json!({"command": "echo 'ä\n'"}))];
     let expected = parts.clone();
     let server = Server::start(move |_, _| streamed_answer(&parts)).await;
-    let heard = RecordingListener::default();
-    let answer = client(&server.url).request(request(), &heard).await.unwrap();
+    let listener = RecordingListener::default();
+    let answer = client(&server.url).request(request(), &listener).await.unwrap();
     let input = json!({"command": "echo 'ä\n'"});
     let call = Block::ToolUse { id: "toolu_1".into(), name: "bash".into(), input };
     assert_eq!(answer.content, [Block::text("On it, über alles."), call], "{expected:?}");
     assert_eq!(answer.stop, StopReason::ToolUse);
     let usage = Usage { input_tokens: 100, output_tokens: 9, cache_read_tokens: 40, cache_write_tokens: 0 };
     assert_eq!(answer.usage, Some(usage));
-    let texts = heard.texts.lock().unwrap().clone();
+    let texts = listener.texts.lock().unwrap().clone();
     assert_eq!((texts.len(), texts.concat().as_str()), (4, "On it, über alles."));
-    assert!(heard.signs.load(Ordering::Relaxed) >= 2, "the connection showed activity");
-    let asked = &server.asked()[0];
-    assert!(asked.head.starts_with("post /v1/messages http/1.1"), "{}", asked.head);
-    assert_eq!((asked.header("x-api-key"), asked.header("authorization")), (Some(KEY), None));
-    assert_eq!(asked.header("anthropic-version"), Some("2023-06-01"));
-    assert_eq!(asked.header("accept-encoding"), None, "the client asks for no compression");
-    assert_eq!((&asked.body["model"], &asked.body["max_tokens"]), (&json!("a-model"), &json!(77)));
-    assert_eq!(asked.body.get("temperature"), None);
+    assert!(listener.signs.load(Ordering::Relaxed) >= 2, "the connection showed activity");
+    let request = &server.requests()[0];
+    assert!(request.head.starts_with("post /v1/messages http/1.1"), "{}", request.head);
+    assert_eq!((request.header("x-api-key"), request.header("authorization")), (Some(KEY), None));
+    assert_eq!(request.header("anthropic-version"), Some("2023-06-01"));
+    assert_eq!(request.header("accept-encoding"), None, "the client asks for no compression");
+    assert_eq!((&request.body["model"], &request.body["max_tokens"]), (&json!("a-model"), &json!(77)));
+    assert_eq!(request.body.get("temperature"), None);
 }
 
 #[tokio::test]
@@ -127,9 +127,9 @@ async fn auth_token_is_bearer_and_local_server_needs_no_key() {
     for client in [with_token, without] {
         client.request(request(), &()).await.unwrap();
     }
-    let asked = server.asked();
-    assert_eq!((asked[0].header("authorization"), asked[0].header("x-api-key")), (Some("bearer a-token"), None));
-    assert_eq!((asked[1].header("authorization"), asked[1].header("x-api-key")), (None, None));
+    let requests = server.requests();
+    assert_eq!((requests[0].header("authorization"), requests[0].header("x-api-key")), (Some("bearer a-token"), None));
+    assert_eq!((requests[1].header("authorization"), requests[1].header("x-api-key")), (None, None));
 }
 
 #[tokio::test]
@@ -138,26 +138,26 @@ async fn sequential_requests_share_one_connection() {
     for _ in 0..5 {
         ask(&server).await.unwrap();
     }
-    assert_eq!((server.asked().len(), server.connections()), (5, 1));
+    assert_eq!((server.requests().len(), server.connections()), (5, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_hundred_concurrent_requests_are_answered() {
     const TEAMMATES: usize = 300;
     // The server answers after all clients have sent their requests.
-    let all_asked = std::sync::Arc::new(Barrier::new(TEAMMATES));
+    let all_sent = std::sync::Arc::new(Barrier::new(TEAMMATES));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let all_asked = std::sync::Arc::clone(&all_asked);
+            let all_sent = std::sync::Arc::clone(&all_sent);
             tokio::spawn(async move {
                 use tokio::io::{AsyncReadExt, AsyncWriteExt};
                 let mut bytes = vec![0; 16 * 1024];
                 let _ = stream.read(&mut bytes).await;
-                all_asked.wait().await;
+                all_sent.wait().await;
                 for step in streamed_answer(&[text("hi")]) {
-                    let super::server::Step::Send(bytes) = step else { continue };
+                    let super::server::ServerAction::Send(bytes) = step else { continue };
                     let _ = stream.write_all(&bytes).await;
                 }
             });

@@ -7,14 +7,14 @@ use serde_json::json;
 
 use super::answers::{KEY, ask, client, request};
 use super::server::{
-    Reply, Server, Step, call, chunk, error_reply, events, full_response, head, streamed, streamed_answer, text,
+    Reply, Server, ServerAction, call, chunk, error_reply, events, full_response, head, streamed, streamed_answer, text,
 };
 
 /// The error of a request that the server answers with `reply`; `PORT` stands for the server's port.
 async fn failure(reply: Reply) -> ModelError {
     let server = Server::start(move |_, _| reply.clone()).await;
     let failure = ask(&server).await.unwrap_err();
-    assert_eq!(server.asked().len(), 1, "a provider sends one request; the turn retries");
+    assert_eq!(server.requests().len(), 1, "a provider sends one request; the turn retries");
     assert!(!failure.to_string().contains(KEY), "{failure}");
     let (_, port) = server.url.rsplit_once(':').unwrap();
     let portless = |text: String| text.replace(&format!("127.0.0.1:{port}"), "127.0.0.1:PORT");
@@ -101,12 +101,12 @@ async fn truncated_stream_is_a_temporary_error() {
     for most in [cut_text, &cut_text[..cut_text.len() / 2], ""] {
         let (message, _) = temporary_failure(streamed(most, 50)).await;
         assert_eq!(message, "127.0.0.1:PORT ended its answer too early (request req_200)");
-        let torn = vec![head(), Step::Send(chunk(most.as_bytes())), Step::Close];
+        let torn = vec![head(), ServerAction::Send(chunk(most.as_bytes())), ServerAction::Close];
         // An empty chunk ends a body.
         let (message, _) = temporary_failure(torn).await;
         assert!(message.contains("lost the connection") || most.is_empty(), "{message}");
     }
-    assert!(temporary_failure(vec![Step::Close]).await.0.contains("closed the connection before it answered"));
+    assert!(temporary_failure(vec![ServerAction::Close]).await.0.contains("closed the connection before it answered"));
     let unreachable_server = client("http://127.0.0.1:1").request(request(), &()).await;
     let is_told = |message: &str| message.contains("127.0.0.1:1 cannot be reached");
     assert!(
@@ -116,7 +116,7 @@ async fn truncated_stream_is_a_temporary_error() {
 }
 
 #[tokio::test]
-async fn malformed_or_broken_answer_is_a_temporary_error() {
+async fn invalid_or_broken_answer_is_a_temporary_error() {
     let (message, _) = temporary_failure(streamed("data: {\"type\": \"message_start\"\n\n", 99)).await;
     assert!(message.contains("sent an invalid answer: cannot read an event"), "{message}");
     let overloaded = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
@@ -159,22 +159,26 @@ async fn failure_with_limits(reply: Reply, change: impl Fn(&mut ModelRequest)) -
 async fn silent_server_hits_silence_timeout() {
     let short = |request: &mut ModelRequest| request.silence_timeout = Duration::from_secs(2);
     let begun = events(&[text("half")], "end_turn").split_once("event: message_delta").unwrap().0.to_owned();
-    let silent = vec![head(), Step::Send(chunk(begun.as_bytes())), Step::Silence];
+    let silent = vec![head(), ServerAction::Send(chunk(begun.as_bytes())), ServerAction::Silence];
     assert!(failure_with_limits(silent, short).await.contains("sent nothing for 2 s (request req_200)"));
-    assert!(failure_with_limits(vec![Step::Silence], short).await.contains("sent nothing for 2 s"));
+    assert!(failure_with_limits(vec![ServerAction::Silence], short).await.contains("sent nothing for 2 s"));
     assert!(
-        failure_with_limits(vec![Step::Send(b"HTTP/1.1 2".to_vec()), Step::Silence], short)
+        failure_with_limits(vec![ServerAction::Send(b"HTTP/1.1 2".to_vec()), ServerAction::Silence], short)
             .await
             .contains("sent nothing")
     );
     let error = b"HTTP/1.1 500 X\r\ncontent-length: 999\r\n\r\n{\"err".to_vec();
-    assert!(failure_with_limits(vec![Step::Send(error), Step::Silence], short).await.contains("answered 500"));
+    assert!(
+        failure_with_limits(vec![ServerAction::Send(error), ServerAction::Silence], short)
+            .await
+            .contains("answered 500")
+    );
 }
 
 #[tokio::test]
 async fn endless_pings_hit_answer_timeout() {
     let ping = chunk(b"event: ping\ndata: {\"type\": \"ping\"}\n\n");
-    let message = failure_with_limits(vec![head(), Step::Endless(ping, 20)], |request| {
+    let message = failure_with_limits(vec![head(), ServerAction::Endless(ping, 20)], |request| {
         request.answer_timeout = Duration::from_millis(600);
     })
     .await;
@@ -183,24 +187,27 @@ async fn endless_pings_hit_answer_timeout() {
 
 #[tokio::test]
 async fn endless_response_is_bounded() {
-    let line = final_failure(vec![head(), Step::Endless(chunk(&[b'x'; 64 * 1024]), 0)]).await;
+    let line = final_failure(vec![head(), ServerAction::Endless(chunk(&[b'x'; 64 * 1024]), 0)]).await;
     assert!(line.contains("an event has more than 4194304 bytes"), "{line}");
     let piece = format!("data: {}\n", "x".repeat(1000));
-    let event = final_failure(vec![head(), Step::Endless(chunk(piece.as_bytes()), 0)]).await;
+    let event = final_failure(vec![head(), ServerAction::Endless(chunk(piece.as_bytes()), 0)]).await;
     assert!(event.contains("an event has more than"), "{event}");
     let start = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
     let words = json!({"type": "content_block_delta", "index": 0, "delta": {"text": "x".repeat(10_000)}});
-    let begun = Step::Send(chunk(format!("data: {start}\n\n").as_bytes()));
+    let begun = ServerAction::Send(chunk(format!("data: {start}\n\n").as_bytes()));
     let text =
-        final_failure(vec![head(), begun, Step::Endless(chunk(format!("data: {words}\n\n").as_bytes()), 0)]).await;
+        final_failure(vec![head(), begun, ServerAction::Endless(chunk(format!("data: {words}\n\n").as_bytes()), 0)])
+            .await;
     assert!(text.contains("an answer of more than 8428032 bytes"), "{text}");
     let error = vec![
-        Step::Send(b"HTTP/1.1 500 X\r\ntransfer-encoding: chunked\r\n\r\n".to_vec()),
-        Step::Endless(chunk(&[b'x'; 64 * 1024]), 0),
+        ServerAction::Send(b"HTTP/1.1 500 X\r\ntransfer-encoding: chunked\r\n\r\n".to_vec()),
+        ServerAction::Endless(chunk(&[b'x'; 64 * 1024]), 0),
     ];
     assert!(temporary_failure(error).await.0.len() < 600);
-    let headers =
-        vec![Step::Send(b"HTTP/1.1 200 OK\r\n".to_vec()), Step::Endless(b"x-more: yyyyyyyyyyyyyyyy\r\n".to_vec(), 0)];
+    let headers = vec![
+        ServerAction::Send(b"HTTP/1.1 200 OK\r\n".to_vec()),
+        ServerAction::Endless(b"x-more: yyyyyyyyyyyyyyyy\r\n".to_vec(), 0),
+    ];
     temporary_failure(headers).await;
 }
 
@@ -212,7 +219,7 @@ async fn redirect_and_compression_are_refused() {
             final_failure(full_response(status, &format!("location: {}/v1/messages\r\n", other.url), "")).await;
         assert!(message.contains("redirects are not followed"), "{message}");
     }
-    assert_eq!(other.asked().len(), 0);
+    assert_eq!(other.requests().len(), 0);
     let zipped = "content-type: text/event-stream\r\ncontent-encoding: gzip\r\n";
     assert!(
         final_failure(full_response(200, zipped, "\u{1f}"))

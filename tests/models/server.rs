@@ -23,7 +23,7 @@ impl ReceivedRequest {
 
 /// The next action of the server on a connection.
 #[derive(Debug, Clone)]
-pub enum Step {
+pub enum ServerAction {
     Send(Vec<u8>),
     /// Sends this again and again, this many milliseconds apart, until the client disconnects.
     Endless(Vec<u8>, u64),
@@ -32,12 +32,12 @@ pub enum Step {
     Close,
 }
 
-pub type Reply = Vec<Step>;
+pub type Reply = Vec<ServerAction>;
 
 /// A server that ends with the test's runtime.
 pub struct Server {
     pub url: String,
-    asked: Arc<Mutex<Vec<ReceivedRequest>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
     connections: Arc<AtomicUsize>,
 }
 
@@ -46,8 +46,8 @@ impl Server {
     pub async fn start(answer: impl Fn(&ReceivedRequest, usize) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (asked, connections) = (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), Arc::<AtomicUsize>::default());
-        let (answer, seen, count) = (Arc::new(answer), Arc::clone(&asked), Arc::clone(&connections));
+        let (requests, connections) = (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), Arc::<AtomicUsize>::default());
+        let (answer, seen, count) = (Arc::new(answer), Arc::clone(&requests), Arc::clone(&connections));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::SeqCst);
@@ -56,11 +56,11 @@ impl Server {
                 tokio::spawn(async move { serve(stream, &*answer, &seen).await.ok() });
             }
         });
-        Self { url, asked, connections }
+        Self { url, requests, connections }
     }
 
-    pub fn asked(&self) -> Vec<ReceivedRequest> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn connections(&self) -> usize {
@@ -76,26 +76,26 @@ async fn serve(
     stream.set_nodelay(true)?;
     let mut buffer = Vec::new();
     loop {
-        let Some(asked) = read_request(&mut stream, &mut buffer).await? else { return Ok(()) };
+        let Some(request) = read_request(&mut stream, &mut buffer).await? else { return Ok(()) };
         let before = {
             let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.push(asked.clone());
+            seen.push(request.clone());
             seen.len() - 1
         };
-        for step in answer(&asked, before) {
+        for step in answer(&request, before) {
             match step {
-                Step::Send(bytes) => stream.write_all(&bytes).await?,
-                Step::Endless(bytes, apart_ms) => loop {
+                ServerAction::Send(bytes) => stream.write_all(&bytes).await?,
+                ServerAction::Endless(bytes, apart_ms) => loop {
                     stream.write_all(&bytes).await?;
                     if apart_ms > 0 {
                         tokio::time::sleep(std::time::Duration::from_millis(apart_ms)).await;
                     }
                 },
-                Step::Silence => {
+                ServerAction::Silence => {
                     stream.read_to_end(&mut buffer).await?;
                     return Ok(());
                 }
-                Step::Close => return Ok(()),
+                ServerAction::Close => return Ok(()),
             }
         }
     }
@@ -124,7 +124,7 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::
 pub fn full_response(status: u16, headers: &str, body: &str) -> Reply {
     let head =
         format!("HTTP/1.1 {status} X\r\nrequest-id: req_{status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
-    vec![Step::Send((head + body).into_bytes())]
+    vec![ServerAction::Send((head + body).into_bytes())]
 }
 
 /// An error in the format of the API.
@@ -133,9 +133,9 @@ pub fn error_reply(status: u16, headers: &str, kind: &str, message: &str) -> Rep
     full_response(status, &format!("content-type: application/json\r\n{headers}"), &body)
 }
 
-pub fn head() -> Step {
+pub fn head() -> ServerAction {
     let text = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nrequest-id: req_200\r\ntransfer-encoding: chunked\r\n\r\n";
-    Step::Send(text.as_bytes().to_vec())
+    ServerAction::Send(text.as_bytes().to_vec())
 }
 
 pub fn chunk(bytes: &[u8]) -> Vec<u8> {
@@ -145,8 +145,8 @@ pub fn chunk(bytes: &[u8]) -> Vec<u8> {
 /// A whole stream in pieces of `size` bytes.
 pub fn streamed(events: &str, size: usize) -> Reply {
     let mut reply = vec![head()];
-    reply.extend(events.as_bytes().chunks(size).map(|piece| Step::Send(chunk(piece))));
-    reply.push(Step::Send(chunk(b"")));
+    reply.extend(events.as_bytes().chunks(size).map(|piece| ServerAction::Send(chunk(piece))));
+    reply.push(ServerAction::Send(chunk(b"")));
     reply
 }
 

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::answers::KEY;
 use super::server::{
-    Part, ReceivedRequest, Reply, Server, Step, call, chunk, error_reply, events, head, streamed, streamed_answer, text,
+    Part, ReceivedRequest, Reply, Server, ServerAction, call, chunk, error_reply, events, head, streamed,
+    streamed_answer, text,
 };
 
 /// Time limit of a team on a slow, busy machine.
@@ -78,8 +79,8 @@ fn both(output: &Output) -> String {
 }
 
 /// The member that sent the request, from the system prompt.
-fn sender_of(asked: &ReceivedRequest) -> String {
-    let system = asked.body["system"][0]["text"].as_str().unwrap();
+fn sender_of(request: &ReceivedRequest) -> String {
+    let system = request.body["system"][0]["text"].as_str().unwrap();
     system.split('\'').nth(1).unwrap().to_owned()
 }
 
@@ -87,18 +88,18 @@ fn blocks(message: &Value) -> &[Value] {
     message["content"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn last_blocks(asked: &ReceivedRequest) -> &[Value] {
-    blocks(asked.body["messages"].as_array().unwrap().last().unwrap())
+fn last_blocks(request: &ReceivedRequest) -> &[Value] {
+    blocks(request.body["messages"].as_array().unwrap().last().unwrap())
 }
 
 /// The tools whose results are in the last message, and whether each failed.
-fn results(asked: &ReceivedRequest) -> Vec<(String, bool)> {
-    let said = asked.body["messages"].as_array().unwrap().iter().flat_map(blocks);
-    let tools: HashMap<&str, &str> = said
+fn results(request: &ReceivedRequest) -> Vec<(String, bool)> {
+    let blocks_sent = request.body["messages"].as_array().unwrap().iter().flat_map(blocks);
+    let tools: HashMap<&str, &str> = blocks_sent
         .filter(|block| block["type"] == "tool_use")
         .map(|block| (block["id"].as_str().unwrap(), block["name"].as_str().unwrap()))
         .collect();
-    let results = last_blocks(asked).iter().filter(|block| block["type"] == "tool_result");
+    let results = last_blocks(request).iter().filter(|block| block["type"] == "tool_result");
     let result = |block: &Value| {
         let tool = tools[block["tool_use_id"].as_str().unwrap()];
         (tool.to_owned(), block["is_error"] == true)
@@ -107,33 +108,33 @@ fn results(asked: &ReceivedRequest) -> Vec<(String, bool)> {
 }
 
 /// The current task, from the last claim or from the identity block.
-fn task_at_hand(asked: &ReceivedRequest) -> Option<u64> {
-    let messages = asked.body["messages"].to_string();
+fn task_at_hand(request: &ReceivedRequest) -> Option<u64> {
+    let messages = request.body["messages"].to_string();
     let (_, rest) = messages.rsplit_once("-claimed>Task #").or_else(|| messages.split_once("You hold task #"))?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-fn is_told(asked: &ReceivedRequest, start: &str) -> bool {
-    last_blocks(asked).iter().any(|block| block["text"].as_str().is_some_and(|text| text.starts_with(start)))
+fn is_prompted(request: &ReceivedRequest, start: &str) -> bool {
+    last_blocks(request).iter().any(|block| block["text"].as_str().is_some_and(|text| text.starts_with(start)))
 }
 
 /// A well-behaved model: the lead plans and reports, teammates write a file and complete.
-fn well_behaved(asked: &ReceivedRequest, count: usize) -> Reply {
+fn well_behaved(request: &ReceivedRequest, count: usize) -> Reply {
     // Ids may differ from the format of the API.
     let id = format!("id-{count}");
-    if sender_of(asked) == "lead" {
+    if sender_of(request) == "lead" {
         let task = |letter: &str| {
             call(&format!("{id}_{letter}"), "task_create", json!({"subject": letter, "description": "write a file"}))
         };
-        return if is_told(asked, "<goal>") {
+        return if is_prompted(request, "<goal>") {
             streamed_answer(&[text("Four tasks."), task("a"), task("b"), task("c"), task("d")])
         } else {
             streamed_answer(&[text("All four are done.")])
         };
     }
-    let Some(task) = task_at_hand(asked) else { return streamed_answer(&[text("Nothing to do.")]) };
+    let Some(task) = task_at_hand(request) else { return streamed_answer(&[text("Nothing to do.")]) };
     let complete = json!({"task_id": task, "status": "completed", "result": "written"});
-    match results(asked).last() {
+    match results(request).last() {
         Some((tool, false)) if tool == "bash" => streamed_answer(&[call(&id, "task_update", complete)]),
         Some((tool, false)) if tool == "task_update" => streamed_answer(&[text("Done.")]),
         _ => streamed_answer(&[
@@ -156,9 +157,9 @@ async fn lead_and_two_teammates_complete_goal() {
     assert!(finished.len() >= 10, "{finished:?}");
     assert!(finished.iter().all(|fact| fact["input_tokens"] == 100 && fact["output_tokens"] == 9), "{finished:?}");
     assert!(finished.iter().all(|fact| fact["cache_read_tokens"] == 40), "{finished:?}");
-    for asked in server.asked() {
-        assert_eq!(asked.body["model"], "m-1");
-        assert_eq!(asked.header("x-api-key"), None, "no key is set, and none is needed");
+    for request in server.requests() {
+        assert_eq!(request.body["model"], "m-1");
+        assert_eq!(request.header("x-api-key"), None, "no key is set, and none is needed");
     }
 }
 
@@ -173,7 +174,7 @@ fn fault(number: usize) -> Option<Reply> {
         1 => Some(error_reply(529, "", "overloaded_error", "Overloaded")),
         2 => {
             let whole = events(&[Part::Call("torn".into(), "bash".into(), touch("torn"))], "tool_use");
-            Some(vec![head(), Step::Send(chunk(&whole.as_bytes()[..whole.len() * 2 / 3])), Step::Close])
+            Some(vec![head(), ServerAction::Send(chunk(&whole.as_bytes()[..whole.len() * 2 / 3])), ServerAction::Close])
         }
         3 => Some(called(touch("cut"), "max_tokens")),
         4 => Some(called(touch("bad").replace('}', ""), "tool_use")),
@@ -186,17 +187,17 @@ fn fault(number: usize) -> Option<Reply> {
 
 #[tokio::test]
 async fn team_completes_despite_model_faults() {
-    let asked_by_alice = Mutex::new(0);
-    let server = Server::start(move |asked, count| {
+    let requests_of_alice = Mutex::new(0);
+    let server = Server::start(move |request, count| {
         let number = {
-            let mut number = asked_by_alice.lock().unwrap();
+            let mut number = requests_of_alice.lock().unwrap();
             *number += 1;
             *number - 1
         };
-        if is_told(asked, "Your conversation has become too long") {
+        if is_prompted(request, "Your conversation has become too long") {
             return streamed_answer(&[text("SUMMARY: nothing is written yet.")]);
         }
-        fault(number).unwrap_or_else(|| well_behaved(asked, count))
+        fault(number).unwrap_or_else(|| well_behaved(request, count))
     })
     .await;
     let workspace = TestWorkspace::new(&server.url, &["alice"], "plan = \"plan.md\"");
@@ -221,14 +222,18 @@ async fn team_completes_despite_model_faults() {
         assert!(reason.contains(word), "{reasons:?}");
     }
     assert_eq!(workspace.facts("compacted").len(), 1);
-    let asked = server.asked();
-    let told = |number: usize| serde_json::to_string(&asked[number].body["messages"]).unwrap();
-    assert!(told(4).contains("cut by its length limit"), "{}", told(4));
-    assert!(told(5).contains("not a JSON object") && told(5).contains("INVALID_JSON"), "{}", told(5));
-    assert!(told(6).contains("a reason Brigade does not know"), "{}", told(6));
-    assert!(told(9).contains("SUMMARY: nothing is written yet."), "{}", told(9));
-    let prefix = |number: usize| (asked[number].body["tools"].clone(), asked[number].body["system"].clone());
-    assert!((1..asked.len()).all(|number| prefix(number) == prefix(0)), "tools and system prompt change");
+    let requests = server.requests();
+    let messages_of = |number: usize| serde_json::to_string(&requests[number].body["messages"]).unwrap();
+    assert!(messages_of(4).contains("cut by its length limit"), "{}", messages_of(4));
+    assert!(
+        messages_of(5).contains("not a JSON object") && messages_of(5).contains("INVALID_JSON"),
+        "{}",
+        messages_of(5)
+    );
+    assert!(messages_of(6).contains("a reason Brigade does not know"), "{}", messages_of(6));
+    assert!(messages_of(9).contains("SUMMARY: nothing is written yet."), "{}", messages_of(9));
+    let prefix = |number: usize| (requests[number].body["tools"].clone(), requests[number].body["system"].clone());
+    assert!((1..requests.len()).all(|number| prefix(number) == prefix(0)), "tools and system prompt change");
 }
 
 fn files_below(folder: &Path) -> Vec<PathBuf> {
@@ -238,13 +243,13 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 
 #[tokio::test]
 async fn key_echoed_by_server_is_in_no_file_or_output() {
-    let asked_by_alice = Mutex::new(0);
-    let server = Server::start(move |asked, count| {
-        let mut number = asked_by_alice.lock().unwrap();
-        *number += usize::from(sender_of(asked) == "alice");
-        let echo = asked.header("x-api-key").unwrap_or("none").to_owned();
-        match (sender_of(asked).as_str(), *number) {
-            ("lead", _) if is_told(asked, "<goal>") => well_behaved(asked, count),
+    let requests_of_alice = Mutex::new(0);
+    let server = Server::start(move |request, count| {
+        let mut number = requests_of_alice.lock().unwrap();
+        *number += usize::from(sender_of(request) == "alice");
+        let echo = request.header("x-api-key").unwrap_or("none").to_owned();
+        match (sender_of(request).as_str(), *number) {
+            ("lead", _) if is_prompted(request, "<goal>") => well_behaved(request, count),
             ("alice", 1) => error_reply(529, "retry-after: 0\r\n", &echo, &format!("overloaded {echo}")),
             ("alice", 2) => streamed(&format!("event: error\ndata: {{\"error\":{{\"message\":\"{echo}\"}}}}\n\n"), 7),
             ("alice", 3) => {
@@ -263,7 +268,9 @@ async fn key_echoed_by_server_is_in_no_file_or_output() {
     for arguments in [&["run", "crew"][..], &["doctor"], &["config", "show"], &["team"], &["why", "1"]] {
         printed += &both(&workspace.run(arguments, &key).await);
     }
-    assert!(server.asked().len() > 4 && server.asked().iter().all(|asked| asked.header("x-api-key") == Some(KEY)));
+    assert!(
+        server.requests().len() > 4 && server.requests().iter().all(|request| request.header("x-api-key") == Some(KEY))
+    );
     for words in ["set: ANTHROPIC_API_KEY", "overloaded [key]", "bad key [key]", "It is [key]."] {
         assert!(printed.contains(words), "{words}: {printed}");
     }
@@ -294,17 +301,17 @@ async fn missing_key_or_model_is_reported_before_start() {
 /// A usage of 2^63 tokens, in a complete or a broken answer, must not use up the budget.
 #[tokio::test]
 async fn usage_beyond_the_request_spends_no_budget() {
-    let server = Server::start(|asked, count| {
+    let server = Server::start(|request, count| {
         let reply = |parts: &[Part]| {
             let stop = if matches!(parts, [Part::Text(_)]) { "end_turn" } else { "tool_use" };
             events(parts, stop).replace("\"input_tokens\":100", &format!("\"input_tokens\":{}", 1_u64 << 63))
         };
         if count == 0 {
             let whole = reply(&[text("Well.")]);
-            return vec![head(), Step::Send(chunk(&whole.as_bytes()[..whole.len() / 2])), Step::Close];
+            return vec![head(), ServerAction::Send(chunk(&whole.as_bytes()[..whole.len() / 2])), ServerAction::Close];
         }
-        let is_done = results(asked).last().is_some_and(|(tool, failed)| tool == "task_update" && !failed);
-        match task_at_hand(asked).filter(|_| sender_of(asked) == "alice" && !is_done) {
+        let is_done = results(request).last().is_some_and(|(tool, failed)| tool == "task_update" && !failed);
+        match task_at_hand(request).filter(|_| sender_of(request) == "alice" && !is_done) {
             Some(task) => {
                 let input = json!({"task_id": task, "status": "completed", "result": "done"});
                 streamed(&reply(&[call(&format!("id-{count}"), "task_update", input)]), 200)
@@ -319,14 +326,15 @@ async fn usage_beyond_the_request_spends_no_budget() {
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     assert_eq!(workspace.statuses(), ["completed"]);
     let warnings = workspace.facts("warning");
-    let told = warnings.iter().filter(|fact| fact["text"].as_str().unwrap().contains("more tokens than the request"));
-    assert!((1..=2).contains(&told.count()), "not one warning for each member: {warnings:?}");
+    let usage_warnings =
+        warnings.iter().filter(|fact| fact["text"].as_str().unwrap().contains("more tokens than the request"));
+    assert!((1..=2).contains(&usage_warnings.count()), "not one warning for each member: {warnings:?}");
     assert!(
         workspace.facts("turn_finished").iter().all(|fact| fact["input_tokens"] == 0),
         "an invalid usage was counted"
     );
     let cost = workspace.run(&["cost", "--json"], &[]).await;
     let cost: Value = serde_json::from_slice(&cost.stdout).unwrap();
-    let (tokens, requests) = (cost["data"]["tokens"].as_u64().unwrap(), server.asked().len() as u64);
+    let (tokens, requests) = (cost["data"]["tokens"].as_u64().unwrap(), server.requests().len() as u64);
     assert!((requests..=200_000 * requests).contains(&tokens), "each request counts as its upper limit: {cost}");
 }

@@ -30,7 +30,7 @@ use brigade::models::runbook::blocks_not_run;
 use brigade::models::sse::{SseEvent, SseReader};
 use brigade::stores::file::format::check_format;
 use brigade::stores::fs::RealFileSystem;
-use brigade::tools::arguments::{Arguments, Kind, Parameter, optional, required};
+use brigade::tools::arguments::{Arguments, Parameter, ParameterType, optional, required};
 use serde_json::Value;
 
 /// A parser to test.
@@ -348,13 +348,13 @@ fn written_call(bytes: &[u8]) {
 
 fn tool_arguments(bytes: &[u8]) {
     const PARAMETERS: [Parameter; 7] = [
-        required("text", Kind::Text, ""),
-        optional("word", Kind::Word(&["pending", "completed"]), ""),
-        optional("integer", Kind::Integer, ""),
-        optional("flag", Kind::Boolean, ""),
-        optional("task", Kind::Task, ""),
-        optional("tasks", Kind::Tasks, ""),
-        optional("texts", Kind::Texts, ""),
+        required("text", ParameterType::Text, ""),
+        optional("word", ParameterType::Word(&["pending", "completed"]), ""),
+        optional("integer", ParameterType::Integer, ""),
+        optional("flag", ParameterType::Boolean, ""),
+        optional("task", ParameterType::Task, ""),
+        optional("tasks", ParameterType::Tasks, ""),
+        optional("texts", ParameterType::Texts, ""),
     ];
     let Ok(input) = serde_json::from_slice::<Value>(bytes) else { return };
     if let Err(error) = Arguments::read(&PARAMETERS, &input) {

@@ -23,13 +23,13 @@ fn repo_with_review() -> TestWorkspace {
 
 /// Waits for the only open request of this kind.
 fn wait_for_request(workspace: &TestWorkspace, kind: &str, run: &mut Process) -> Value {
-    let mut found = Value::Null;
+    let mut requests = Value::Null;
     wait_until("a request waits", || {
         assert!(!run.has_ended(), "{}", run.output_so_far());
-        found = workspace.json(&[kind]);
-        found.as_array().is_some_and(|open| open.len() == 1)
+        requests = workspace.json(&[kind]);
+        requests.as_array().is_some_and(|open| open.len() == 1)
     });
-    found[0].clone()
+    requests[0].clone()
 }
 
 #[test]
@@ -70,8 +70,8 @@ fn task_is_merged_after_person_approves_review() {
     assert_eq!((&result["reviewedBy"], &result["verify"]["exitStatus"]), (&json!("human"), &json!(0)), "{result}");
     assert_eq!(result["verify"]["outputTail"], "it is there");
     assert_eq!(result["commit"], git(&workspace, &["rev-parse", "main"]));
-    let shown = workspace.run(&["tasks", "show", "1"]).out;
-    assert!(shown.contains("reviewed by human") && shown.contains("exit status 0"), "{shown}");
+    let details = workspace.run(&["tasks", "show", "1"]).out;
+    assert!(details.contains("reviewed by human") && details.contains("exit status 0"), "{details}");
     workspace.assert_nothing_is_left_running();
 }
 
@@ -146,13 +146,13 @@ fn lead_question_is_shown_with_answer_command() {
         }
         workspace.write("lead.json", &script.to_string());
         let mut up = workspace.start(&["up", "--headless"]);
-        let mut told = workspace.run(&["team"]);
+        let mut team_answer = workspace.run(&["team"]);
         wait_until("the notice is printed", || {
-            told = workspace.run(&["team"]);
+            team_answer = workspace.run(&["team"]);
             assert!(!up.has_ended(), "{}", up.output_so_far());
-            told.out.contains("a person:") && told.out.contains("Which database?")
+            team_answer.out.contains("a person:") && team_answer.out.contains("Which database?")
         });
-        assert!(told.err.contains("(`brigade send lead TEXT` answers)"), "{told:?}");
+        assert!(team_answer.err.contains("(`brigade send lead TEXT` answers)"), "{team_answer:?}");
         let lead = &workspace.json(&["team"])["lead"];
         assert_eq!((&lead["name"], &lead["phase"]), (&"lead".into(), &"idle".into()), "{lead}");
         assert_eq!(workspace.state()["lead"]["phase"], "idle");
@@ -164,8 +164,8 @@ fn lead_question_is_shown_with_answer_command() {
         if has_mail {
             assert_eq!(workspace.run(&["send", "lead", "the old one"]).code, Some(0));
             wait_until("the question is answered", || {
-                let told = workspace.run(&["team"]);
-                !told.out.contains("a person:") && !told.err.contains("brigade send lead")
+                let team_answer = workspace.run(&["team"]);
+                !team_answer.out.contains("a person:") && !team_answer.err.contains("brigade send lead")
             });
         }
         up.signal("INT");

@@ -62,8 +62,8 @@ fn audit_demo_without_repository_fails_with_hint() {
     let workspace = TestWorkspace::new();
     let answer = demo(&workspace, ".");
     assert_eq!(answer.code, Some(1), "{answer:?}");
-    let said = answer.out + &answer.err;
-    assert!(said.contains("git init") && said.contains("--workspace"), "{said}");
+    let output = answer.out + &answer.err;
+    assert!(output.contains("git init") && output.contains("--workspace"), "{output}");
     assert!(!workspace.join("REPORT.md").exists());
 }
 

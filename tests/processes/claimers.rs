@@ -73,18 +73,19 @@ fn claimers_killed_at_random_complete_tasks_once() {
     let plan: String = (1..=TASKS).map(|number| format!("## Task {number}\n")).collect();
     workspace.write("tasks.md", &plan);
     assert_eq!(workspace.run(&["tasks", "import", "tasks.md"]).code, Some(0));
-    let (told, is_over) = (Mutex::new(Answers::default()), AtomicBool::new(false));
+    let (answers, is_over) = (Mutex::new(Answers::default()), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for number in 1..=CLAIMERS {
-            let (workspace, told, is_over) = (&workspace, &told, &is_over);
-            scope.spawn(move || claim_until_done(workspace, &format!("claimer{number}"), told, is_over));
+            let (workspace, answers, is_over) = (&workspace, &answers, &is_over);
+            scope.spawn(move || claim_until_done(workspace, &format!("claimer{number}"), answers, is_over));
         }
-        let began = Instant::now();
+        let started_at = Instant::now();
         while !workspace.all_are("completed") {
-            if began.elapsed() > 2 * WAIT_TIME_MAX {
+            if started_at.elapsed() > 2 * WAIT_TIME_MAX {
                 is_over.store(true, Ordering::Relaxed);
-                let left: Vec<_> = workspace.tasks().into_iter().filter(|task| task["status"] != "completed").collect();
-                panic!("{} tasks are left: {left:#?}", left.len());
+                let open_tasks: Vec<_> =
+                    workspace.tasks().into_iter().filter(|task| task["status"] != "completed").collect();
+                panic!("{} tasks are left: {open_tasks:#?}", open_tasks.len());
             }
             // A task that was lost with its claimer three times fails. A person retries it.
             for task in workspace.tasks().iter().filter(|task| task["status"] == "failed") {
@@ -95,12 +96,12 @@ fn claimers_killed_at_random_complete_tasks_once() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    let told = told.into_inner().unwrap();
+    let answers = answers.into_inner().unwrap();
     assert_eq!(workspace.tasks().len(), TASKS);
-    assert!(told.kills > 20, "too few commands were killed for a valid test: {}", told.kills);
-    let shared: Vec<_> = told.claimed.iter().filter(|(_, names)| names.len() > 1).collect();
+    assert!(answers.kills > 20, "too few commands were killed for a valid test: {}", answers.kills);
+    let shared: Vec<_> = answers.claimed.iter().filter(|(_, names)| names.len() > 1).collect();
     assert!(shared.is_empty(), "attempts with two holders: {shared:?}");
-    let twice: Vec<_> = told.completed.iter().filter(|(_, times)| **times > 1).collect();
+    let twice: Vec<_> = answers.completed.iter().filter(|(_, times)| **times > 1).collect();
     assert!(twice.is_empty(), "completed twice: {twice:?}");
     // One more command removes the half-written files of killed commands.
     workspace.run(&["tasks", "claim", "--as", "claimer1"]);

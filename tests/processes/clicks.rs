@@ -33,13 +33,13 @@ fn team_at_work() -> (TestWorkspace, Process) {
 
 /// Reads the state and retries after a torn read.
 fn read_state_retrying(workspace: &TestWorkspace) -> Option<Value> {
-    let began = Instant::now();
+    let started_at = Instant::now();
     loop {
         let bytes = fs::read(workspace.join("agent_state.json"));
         if let Some(value) = bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
             return Some(value);
         }
-        if began.elapsed() > WAIT_TIME_MAX {
+        if started_at.elapsed() > WAIT_TIME_MAX {
             return None;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -52,7 +52,7 @@ fn current_is(workspace: &TestWorkspace, mode: &str) -> bool {
 }
 
 /// The desired state that the team saw last.
-fn heard(workspace: &TestWorkspace) -> Option<Value> {
+fn last_reported_mode(workspace: &TestWorkspace) -> Option<Value> {
     workspace
         .events()
         .into_iter()
@@ -128,8 +128,8 @@ fn attack(style: Style) {
     assert!(reads.into_inner() > 100);
     assert!(!up.has_ended(), "{}", up.output_so_far());
     assert!(!up.output_so_far().contains("panicked"), "{}", up.output_so_far());
-    let strange: Vec<_> = malformed(&workspace);
-    assert!(strange.is_empty(), "no file was malformed, but these were set aside: {strange:?}");
+    let quarantined: Vec<_> = quarantined_files(&workspace);
+    assert!(quarantined.is_empty(), "no file was invalid, but these were quarantined: {quarantined:?}");
     up.signal("INT");
     assert!(matches!(up.code(), Some(0 | 130)), "all tasks may be done: {}", up.output_so_far());
     workspace.assert_no_temporaries();
@@ -144,11 +144,11 @@ fn save_random_states(workspace: &TestWorkspace, style: Style) {
             std::thread::sleep(Duration::from_micros(fastrand::u64(..8_000)));
             continue;
         }
-        let wanted: &[&str] = if word == "run_once" { &["run_once", "pause"] } else { &[word] };
-        let began = Instant::now();
-        while !heard(workspace).is_some_and(|heard| wanted.iter().any(|word| heard == *word)) {
+        let accepted_words: &[&str] = if word == "run_once" { &["run_once", "pause"] } else { &[word] };
+        let started_at = Instant::now();
+        while !last_reported_mode(workspace).is_some_and(|mode| accepted_words.iter().any(|word| mode == *word)) {
             wait_until_in_effect(workspace, word, &note);
-            assert!(began.elapsed() < WAIT_TIME_MAX, "{style:?}: click {number} ({word}) is not obeyed");
+            assert!(started_at.elapsed() < WAIT_TIME_MAX, "{style:?}: click {number} ({word}) is not obeyed");
             std::thread::sleep(Duration::from_millis(2));
         }
         // The state stays so while the team reports.
@@ -165,7 +165,7 @@ fn save_random_states(workspace: &TestWorkspace, style: Style) {
     }
 }
 
-fn malformed(workspace: &TestWorkspace) -> Vec<String> {
+fn quarantined_files(workspace: &TestWorkspace) -> Vec<String> {
     let names = fs::read_dir(workspace.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.contains("malformed")).collect()
 }
@@ -181,25 +181,25 @@ fn last_desired_state_saved_in_place_wins() {
 }
 
 #[test]
-fn slowly_saved_state_file_is_not_malformed() {
+fn slowly_saved_state_file_is_not_invalid() {
     let (workspace, _up) = team_at_work();
     let text = json!({ "desired_state": "pause", "current_state": "continuous", "timestamp": "2026-01-01T00:00:00Z", "setBy": "human", "note": "slow" }).to_string();
     let (first, _) = text.split_at(text.len() / 2);
     fs::write(workspace.join("agent_state.json"), first).unwrap();
-    // Half of the time after which a file counts as malformed.
+    // Half of the time after which a file counts as invalid.
     std::thread::sleep(Duration::from_millis(500));
     fs::write(workspace.join("agent_state.json"), &text).unwrap();
     wait_until("the team obeys", || current_is(&workspace, "pause"));
     assert_eq!(workspace.state()["note"], "slow");
-    assert_eq!(malformed(&workspace), [""; 0]);
+    assert_eq!(quarantined_files(&workspace), [""; 0]);
 }
 
 #[test]
-fn malformed_state_file_pauses_team() {
+fn invalid_state_file_pauses_team() {
     let (workspace, mut up) = team_at_work();
     let path = workspace.join("agent_state.json");
     let resume = |what: &str| {
-        wait_until(what, || current_is(&workspace, "pause") && heard(&workspace) == Some("pause".into()));
+        wait_until(what, || current_is(&workspace, "pause") && last_reported_mode(&workspace) == Some("pause".into()));
         assert_eq!(workspace.state()["desired_state"], "pause");
         assert_eq!(workspace.run(&["state", "continuous"]).code, Some(0));
         wait_until("the team continues", || current_is(&workspace, "continuous"));
@@ -207,13 +207,13 @@ fn malformed_state_file_pauses_team() {
     for rubbish in
         ["{\"desired_state\": \"run_once\", \"current_state\"", "", "[1, 2]", "\u{0}\u{0}\u{0}\u{0}", "<html>"]
     {
-        let before = malformed(&workspace).len();
+        let before = quarantined_files(&workspace).len();
         fs::write(&path, rubbish).unwrap();
-        wait_until("the file is set aside", || malformed(&workspace).len() > before || before >= 3);
-        resume("a malformed file means pause");
+        wait_until("the file is quarantined", || quarantined_files(&workspace).len() > before || before >= 3);
+        resume("an invalid file means pause");
     }
-    let kept: Vec<String> = malformed(&workspace).iter().map(|name| workspace.read(name)).collect();
-    assert!(kept.contains(&"<html>".to_owned()), "{kept:?}");
+    let quarantined: Vec<String> = quarantined_files(&workspace).iter().map(|name| workspace.read(name)).collect();
+    assert!(quarantined.contains(&"<html>".to_owned()), "{quarantined:?}");
     fs::remove_file(&path).unwrap();
     resume("a missing file means pause");
     fs::write(&path, json!({ "desired_state": "hyperdrive", "mine": 1.50 }).to_string()).unwrap();
@@ -229,7 +229,7 @@ fn malformed_state_file_pauses_team() {
     wait_until("the team continues", || current_is(&workspace, "continuous"));
     put_folder(&path);
     fs::write(path.join("x"), "x").unwrap();
-    wait_until("a folder means pause", || heard(&workspace) == Some("pause".into()));
+    wait_until("a folder means pause", || last_reported_mode(&workspace) == Some("pause".into()));
     fs::remove_dir_all(&path).unwrap();
     resume("the folder is gone");
     assert!(!up.has_ended(), "{}", up.output_so_far());

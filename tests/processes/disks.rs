@@ -235,9 +235,9 @@ fn state_file_replaced_by_folder_pauses_team() {
         run_with_file_attack(|workspace| replace_by_folder(workspace, "agent_state.json"));
     assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
     // There is a moment without file or folder, in which the team may make the file again.
-    let said = run.output_so_far();
+    let output = run.output_so_far();
     let ways = ["the state file cannot be read", "the state file is missing", "warning: agent_state.json: cannot read"];
-    assert!(ways.iter().any(|way| said.contains(way)), "{said}");
+    assert!(ways.iter().any(|way| output.contains(way)), "{output}");
     assert!(workspace.tasks().iter().all(|task| task["status"] != "in_progress"), "a running task did not end");
     fs::remove_dir(workspace.join("agent_state.json")).unwrap();
     let mut again = workspace.start(&["run"]);

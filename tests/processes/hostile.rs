@@ -121,7 +121,7 @@ fn assert_no_control_sequences(text: &str) {
 }
 
 #[test]
-fn malformed_board_is_reported_and_good_tasks_run() {
+fn invalid_files_are_reported_and_good_tasks_run() {
     let workspace = TestWorkspace::with_idle_team(2);
     fs::create_dir(workspace.join(".tasks")).unwrap();
     write_valid_tasks(&workspace);
@@ -190,9 +190,9 @@ fn run_with_invalid_files(workspace: &TestWorkspace, bad: &[(String, &str)], str
     assert_eq!(fs::read_link(workspace.join(".tasks/.spoiled/task_61.json")).unwrap(), OsStr::new("/etc/passwd"));
     assert_eq!(workspace.read(".tasks/task_70.json/inside"), "kept");
     // All files are still there, except for one temporary file; .spoiled and .lock are new.
-    let left = fs::read_dir(workspace.join(".tasks")).unwrap().count();
+    let remaining = fs::read_dir(workspace.join(".tasks")).unwrap().count();
     let moved = fs::read_dir(workspace.join(".tasks/.spoiled")).unwrap().count();
-    assert_eq!(left + moved, before - 1 + 2);
+    assert_eq!(remaining + moved, before - 1 + 2);
     assert!(strays.len() > 8 && moved >= bad.len());
     let added = workspace.json(&["tasks", "add", "New"]);
     assert!(added["id"].as_u64().unwrap() > 62, "an id of an invalid file was reused: {added}");
@@ -208,7 +208,7 @@ fn board_of_ten_thousand_tasks_works() {
             format!(r#"{{"id":{id},"subject":"Task {id}","description":"```sh\ntrue\n```","status":"{status}"}}"#);
         fs::write(workspace.join(&format!(".tasks/task_{id}.json")), task).unwrap();
     }
-    let began = Instant::now();
+    let started_at = Instant::now();
     assert_eq!(workspace.json(&["tasks"]).as_array().unwrap().len(), 10_000);
     assert_eq!(workspace.run(&["why", "5000"]).code, Some(0));
     assert_eq!(workspace.run(&["tasks", "claim", "--as", "ann", "--json"]).code, Some(0));
@@ -216,7 +216,7 @@ fn board_of_ten_thousand_tasks_works() {
     let mut run = workspace.start(&["run"]);
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());
     assert_eq!(workspace.task(10_000)["status"], "completed");
-    println!("10,000 tasks: {:?}", began.elapsed());
+    println!("10,000 tasks: {:?}", started_at.elapsed());
 }
 
 /// Returns true if control files are read-only for commands.

@@ -68,9 +68,9 @@ fn assert_branch_valid(workspace: &TestWorkspace) {
 
 /// Runs the team until all tasks are completed.
 fn finish(workspace: &TestWorkspace, tasks: usize) {
-    let mut said = Vec::new();
+    let mut answers = Vec::new();
     for _ in 0..RUNS_MAX {
-        said.push(workspace.run(&["run", "crew"]));
+        answers.push(workspace.run(&["run", "crew"]));
         if workspace.all_are("completed") {
             break;
         }
@@ -78,12 +78,12 @@ fn finish(workspace: &TestWorkspace, tasks: usize) {
             workspace.run(&["tasks", "retry", &task["id"].to_string()]);
         }
     }
-    assert!(workspace.all_are("completed"), "{said:#?}");
+    assert!(workspace.all_are("completed"), "{answers:#?}");
     assert_eq!(lines(workspace), all_lines(tasks), "a line is missing or repeated");
     assert_eq!(git(workspace, &["status", "--porcelain"]), "", "the person's checkout lacks changes");
     assert_eq!(fs::read_to_string(workspace.join("log.txt")).unwrap().lines().count(), tasks + 2);
-    let left = git(workspace, &["for-each-ref", "--format=%(refname)"]);
-    assert_eq!(left, "refs/heads/main", "branches or refs are left");
+    let refs = git(workspace, &["for-each-ref", "--format=%(refname)"]);
+    assert_eq!(refs, "refs/heads/main", "branches or refs are left");
     assert_branch_valid(workspace);
 }
 
@@ -91,8 +91,11 @@ fn finish(workspace: &TestWorkspace, tasks: usize) {
 fn runbook_output_is_not_in_commit_message() {
     let workspace = repository("## Print\n```sh\necho much > file.txt\necho loudly printed\n```\n");
     assert_eq!(workspace.run(&["run", "crew"]).code, Some(0));
-    let said = git(&workspace, &["log", "--format=%B", "main"]);
-    assert!(said.contains("Merge task 1: Print\n\nBrigade-Task: 1\n") && !said.contains("loudly"), "{said}");
+    let messages = git(&workspace, &["log", "--format=%B", "main"]);
+    assert!(
+        messages.contains("Merge task 1: Print\n\nBrigade-Task: 1\n") && !messages.contains("loudly"),
+        "{messages}"
+    );
 }
 
 #[test]
@@ -106,35 +109,35 @@ fn pipe_in_worktree_fails_only_its_task() {
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!([1, 2].map(|id| workspace.task(id)["status"].clone()), ["failed", "completed"], "{run:?}");
     assert_eq!(workspace.read("y.txt"), "y\n");
-    let said = workspace.task(1).to_string();
-    assert!(said.contains("log.txt: it is a pipe, not a plain file: remove it (rm)"), "{said}");
+    let failed_task = workspace.task(1).to_string();
+    assert!(failed_task.contains("log.txt: it is a pipe, not a plain file: remove it (rm)"), "{failed_task}");
 }
 
 #[test]
 fn deleted_task_names_worktree_and_branch_left() {
     let workspace = repository("## Merge\n```sh\ntrue\n```\n## Fail\n```sh\necho half > half.txt\nfalse\n```\n");
     assert_eq!(workspace.run(&["run", "crew"]).code, Some(1));
-    let told = |arguments: &[&str]| {
+    let output_of = |arguments: &[&str]| {
         let answer = workspace.run(arguments);
         format!("{}{}", answer.out, answer.err)
     };
-    let merged = told(&["tasks", "show", "1"]);
+    let merged = output_of(&["tasks", "show", "1"]);
     assert!(
         merged.contains("commit") && !merged.contains("worktree"),
         "the notice about the removed folder is missing: {merged}"
     );
     let folder = ".worktrees/crew-task-2";
-    assert!(told(&["tasks", "show", "2"]).contains(folder));
-    assert!(!told(&["clean"]).contains(folder), "the worktree belongs to the task");
-    assert!(!told(&["clean", "--board"]).contains(folder), "without --yes the task stays");
-    let deleted = told(&["tasks", "rm", "2"]);
+    assert!(output_of(&["tasks", "show", "2"]).contains(folder));
+    assert!(!output_of(&["clean"]).contains(folder), "the worktree belongs to the task");
+    assert!(!output_of(&["clean", "--board"]).contains(folder), "without --yes the task stays");
+    let deleted = output_of(&["tasks", "rm", "2"]);
     assert!(deleted.contains(&format!("its worktree stays: {folder}, on branch brigade/crew/task-2")), "{deleted}");
-    let left = told(&["clean", "--yes"]);
+    let output = output_of(&["clean", "--yes"]);
     let how = format!("git worktree remove --force {folder} && git branch -D brigade/crew/task-2");
-    assert!(left.contains("work of deleted #2 is still in the repository") && left.contains(&how), "{left}");
+    assert!(output.contains("work of deleted #2 is still in the repository") && output.contains(&how), "{output}");
     let removed = std::process::Command::new("sh").args(["-c", &how]).current_dir(workspace.path()).status().unwrap();
     assert!(removed.success());
-    assert!(!told(&["clean"]).contains("#2"));
+    assert!(!output_of(&["clean"]).contains("#2"));
 }
 
 #[test]
@@ -260,8 +263,8 @@ fn stuck_checkout_is_reported_until_it_follows() {
     let answer = workspace.run(&["run", "crew"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     for command in ["team", "doctor"] {
-        let said = workspace.run(&[command]);
-        assert!((said.out + &said.err).contains("brigade-yours/main"), "{command}");
+        let answer = workspace.run(&[command]);
+        assert!((answer.out + &answer.err).contains("brigade-yours/main"), "{command}");
     }
     assert_eq!(git(&workspace, &["diff", "--name-only"]), "log.txt");
     git(&workspace, &["stash", "--quiet"]);
@@ -299,21 +302,9 @@ fn isolation_without_usable_git_is_refused() {
     assert!(doctor.out.contains("FAIL") && doctor.out.contains("isolation needs a git repository"), "{doctor:?}");
 }
 
-#[test]
-fn conflict_is_returned_and_resolved_in_same_attempt() {
-    let put = |line: &str| format!("sed -i 's/^begin$/begin\\n{line}/' log.txt");
-    let bash = |command: String| json!({ "call": [{ "tool": "bash", "input": { "command": command } }] });
-    let report = json!({ "call": [{ "tool": "task_update", "input": {
-        "task_id": "{{task}}", "status": "completed", "result": "done" } }] });
-    let other_began = "until test -e ../crew-task-2/.agent/state.json; do sleep 0.02; done";
-    let other_is_in = "until git show main:log.txt | grep -q 'task 1'; do sleep 0.02; done";
-    let merge = "git merge -q main; sed -i '/^[<=>]/d' log.txt && git add -A && git commit -q --no-edit";
-    let script = json!({
-        "m1.task": [bash(format!("{other_began}; {}", put("of task 1"))), report],
-        "m2.task": [bash(format!("{}; {other_is_in}", put("of task 2"))), report, bash(merge.to_owned()), report],
-    });
-    let workspace =
-        repository("## One\nrequires: first\n\n## Two\nrequires: second\n\n## After\nafter: Two\nrequires: absent\n");
+/// A repository with two members in worktrees: `m1` of role `first` and `m2` of role `second`, with this script.
+fn scripted_repository(plan: &str, script: &Value) -> TestWorkspace {
+    let workspace = repository(plan);
     let member = |name: &str, role: &str| {
         format!(
             "[[teams.crew.members]]\nname = \"{name}\"\nrole = \"{role}\"\nprovider = \"scripted\"\nmodel = \"script.json\"\n"
@@ -327,19 +318,69 @@ fn conflict_is_returned_and_resolved_in_same_attempt() {
     workspace.write("script.json", &script.to_string());
     git(&workspace, &["add", "-A"]);
     git(&workspace, &["commit", "-q", "-m", "Script"]);
+    workspace
+}
+
+#[test]
+fn conflict_is_returned_and_resolved_in_same_attempt() {
+    let put = |line: &str| format!("sed -i 's/^begin$/begin\\n{line}/' log.txt");
+    let bash = |command: String| json!({ "call": [{ "tool": "bash", "input": { "command": command } }] });
+    let report = json!({ "call": [{ "tool": "task_update", "input": {
+        "task_id": "{{task}}", "status": "completed", "result": "done" } }] });
+    let other_began = "until test -e ../crew-task-2/.agent/state.json; do sleep 0.02; done";
+    let other_is_in = "until git show main:log.txt | grep -q 'task 1'; do sleep 0.02; done";
+    let merge = "git merge -q main; sed -i '/^[<=>]/d' log.txt && git add -A && git commit -q --no-edit";
+    let script = json!({
+        "m1.task": [bash(format!("{other_began}; {}", put("of task 1"))), report],
+        "m2.task": [bash(format!("{}; {other_is_in}", put("of task 2"))), report, bash(merge.to_owned()), report],
+    });
+    let plan = "## One\nrequires: first\n\n## Two\nrequires: second\n\n## After\nafter: Two\nrequires: absent\n";
+    let workspace = scripted_repository(plan, &script);
     workspace.run(&["run", "crew"]);
     let [one, two, after] = [1, 2, 3].map(|id| workspace.task(id));
     let how = |task: &Value| (task["status"].as_str().unwrap().to_owned(), task["attempt"].as_u64().unwrap_or(0));
     assert_eq!((how(&one), how(&two)), (("completed".to_owned(), 1), ("completed".to_owned(), 1)), "{two}");
     assert_eq!(after["blockedBy"], json!([]), "the dependent task is blocked");
-    let told = workspace.read(".team/transcripts/m2.jsonl");
+    let transcript = workspace.read(".team/transcripts/m2.jsonl");
     assert!(
-        told.contains("conflict in log.txt") && told.contains("task #2 stays in progress (failure 1 of 3)"),
-        "{told}"
+        transcript.contains("conflict in log.txt") && transcript.contains("task #2 stays in progress (failure 1 of 3)"),
+        "{transcript}"
     );
-    assert!(told.contains("Your worktree for it is "), "{told}");
+    assert!(transcript.contains("Your worktree for it is "), "{transcript}");
     assert_eq!(lines(&workspace), all_lines(2));
     assert_eq!(git(&workspace, &["status", "--porcelain"]), "");
+}
+
+/// The member `m1` has no task, but mail gives it a turn.
+#[test]
+fn member_without_task_writes_nothing() {
+    let call = |tool: &str, input: Value| json!({ "call": [{ "tool": tool, "input": input }] });
+    let command = "echo x > by-command.txt; echo x >> log.txt";
+    let script = json!({
+        "m2.task": [
+            call("send_message", json!({ "to": "m1", "content": "Write a file." })),
+            call("bash", json!({ "command": "until grep -q by-command ../../.team/events.jsonl; do sleep 0.02; done" })),
+            call("task_update", json!({ "task_id": "{{task}}", "status": "completed", "result": "done" })),
+        ],
+        "m1.mail": [
+            call("write_file", json!({ "path": "by-tool.txt", "content": "x" })),
+            call("edit_file", json!({ "path": "log.txt", "old_text": "begin", "new_text": "x" })),
+            call("bash", json!({ "command": command })),
+        ],
+    });
+    let workspace = scripted_repository("## One\nrequires: second\n", &script);
+    let is_confined = workspace.run(&["doctor"]).out.contains("they see the control files read-only");
+    let answer = workspace.run(&["run", "crew"]);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    let transcript = workspace.read(".team/transcripts/m1.jsonl");
+    let refusal = "you can write files only in the worktree of a task";
+    assert_eq!(transcript.matches(refusal).count(), 2, "{transcript}");
+    assert!(!workspace.join("by-tool.txt").exists());
+    if is_confined {
+        assert!(transcript.contains("Read-only file system"), "{transcript}");
+        assert!(!workspace.join("by-command.txt").exists());
+        assert_eq!(git(&workspace, &["status", "--porcelain"]), "");
+    }
 }
 
 #[test]

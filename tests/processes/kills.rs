@@ -27,13 +27,13 @@ fn plan() -> String {
         for blocker in blockers(id) {
             let _ = writeln!(plan, "test -e done/{blocker} || echo {blocker} >> violations/{id}");
         }
-        let left = match id % 12 {
+        let leftover = match id % 12 {
             1 => "sleep 300 &",
             5 => "setsid sleep 300 >/dev/null 2>&1 &",
             9 => "nohup sleep 300 >/dev/null 2>&1 &",
             _ => "",
         };
-        let _ = writeln!(plan, "{left}\nsleep 0.0{}\necho {id} >> done/{id}\n```", id % 7 + 1);
+        let _ = writeln!(plan, "{leftover}\nsleep 0.0{}\necho {id} >> done/{id}\n```", id % 7 + 1);
     }
     plan.replace("after: \n", "")
 }
@@ -48,9 +48,9 @@ fn lead_killed_often_loses_no_task_and_leaves_nothing() {
     for kill in 0..KILLS {
         let mut run = workspace.start(&["run"]);
         // A random moment between the start and the end of the next few tasks.
-        let wanted = fs::read_dir(workspace.join("done")).unwrap().count() + fastrand::usize(..8);
+        let tasks_done = fs::read_dir(workspace.join("done")).unwrap().count() + fastrand::usize(..8);
         if kill % 4 != 0 {
-            wait_until("some tasks are done", || fs::read_dir(workspace.join("done")).unwrap().count() >= wanted);
+            wait_until("some tasks are done", || fs::read_dir(workspace.join("done")).unwrap().count() >= tasks_done);
         }
         std::thread::sleep(Duration::from_micros(fastrand::u64(..60_000)));
         assert!(!run.has_ended(), "the plan is too short: {}", run.output_so_far());

@@ -135,14 +135,14 @@ fn stop_now_of_one_teammate_keeps_others_working() {
     let mut run = start_working(&workspace);
     let owner = workspace.task(1)["owner"].as_str().unwrap().to_owned();
     // Asked to stop after its turn, the teammate continues that turn, and the answer says so.
-    let asked = workspace.run(&["stop", &owner]);
-    assert!(asked.out.contains("after its turn"), "{asked:?}");
+    let stop = workspace.run(&["stop", &owner]);
+    assert!(stop.out.contains("after its turn"), "{stop:?}");
     wait_until("the notice is printed", || workspace.state()["teammates"][&owner]["phase"] == "stopping");
     assert!(workspace.run(&["team"]).out.contains("the end of its turn"));
     assert!(workspace.run(&["why", "1"]).out.contains("waits for the end of its turn, to stop then"));
     wait_until("the notice is printed", || run.output_so_far().contains("stopping after its turn"));
-    let asked = workspace.run(&["stop", &owner, "--now"]);
-    assert!(asked.code == Some(0) && asked.out.contains("stops now"), "{asked:?}");
+    let stop = workspace.run(&["stop", &owner, "--now"]);
+    assert!(stop.code == Some(0) && stop.out.contains("stops now"), "{stop:?}");
     wait_until("the member is stopped", || workspace.state()["teammates"][&owner]["phase"] == "stopped");
     assert_ne!(workspace.task(1)["owner"], owner.as_str());
     assert_eq!(workspace.task(1)["failures"].as_u64().unwrap_or(0), 0);
@@ -187,28 +187,28 @@ fn suspended_or_silent_lead_is_reported() {
     let status = || fs::read_to_string(format!("/proc/{}/stat", run.id())).unwrap_or_default();
     wait_until("the member is stopped", || !fs::exists("/proc/self").unwrap_or(false) || status().contains(") T "));
     for command in [&["team"][..], &["doctor"], &["why", "1"], &["why", "3"]] {
-        let said = workspace.run(command).out;
-        assert!(said.contains("is suspended"), "{command:?}: {said}");
+        let output = workspace.run(command).out;
+        assert!(output.contains("is suspended"), "{command:?}: {output}");
     }
     // As if the worker were on another machine a minute ago: all its timestamps are set back by a minute.
     let worker = fs::read_dir(workspace.join(".team/workers")).unwrap().map(|entry| entry.unwrap().path());
     let record = worker.into_iter().find(|path| path.extension().is_some_and(|end| end == "json")).unwrap();
-    let mut told: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
-    let host = told["host"].clone();
-    told["heartbeat"] = (told["heartbeat"].as_i64().unwrap() - 60_000).into();
-    told["host"] = "elsewhere".into();
-    fs::write(&record, told.to_string()).unwrap();
+    let mut worker_record: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    let host = worker_record["host"].clone();
+    worker_record["heartbeat"] = (worker_record["heartbeat"].as_i64().unwrap() - 60_000).into();
+    worker_record["host"] = "elsewhere".into();
+    fs::write(&record, worker_record.to_string()).unwrap();
     let mut state = workspace.state();
     for (_, teammate) in state["teammates"].as_object_mut().unwrap() {
         teammate["heartbeat"] = "2020-01-01T00:00:00.000Z".into();
     }
     workspace.write("agent_state.json", &state.to_string());
     for command in [&["team"][..], &["doctor"], &["why", "1"], &["why", "3"]] {
-        let said = workspace.run(command).out;
-        assert!(said.contains("no heartbeat for 1 min"), "{command:?}: {said}");
+        let output = workspace.run(command).out;
+        assert!(output.contains("no heartbeat for 1 min"), "{command:?}: {output}");
     }
-    told["host"] = host;
-    fs::write(&record, told.to_string()).unwrap();
+    worker_record["host"] = host;
+    fs::write(&record, worker_record.to_string()).unwrap();
     // It continues to the point where it receives the command to end, and both signals.
     assert_eq!(workspace.run(&["stop", "--now"]).code, Some(0));
     assert_eq!(run.code(), Some(130));
@@ -228,8 +228,8 @@ fn claims_of_killed_team_are_named_until_reclaimed() {
         "{team:?}"
     );
     let mut run = start_working(&workspace);
-    let said = run.output_so_far();
-    assert!(said.contains("the previous run was killed, resuming #1 One ("), "{said}");
+    let output = run.output_so_far();
+    assert!(output.contains("the previous run was killed, resuming #1 One ("), "{output}");
     assert!(!workspace.run(&["team"]).err.contains("killed"));
     run.signal("INT");
     run.signal("INT");

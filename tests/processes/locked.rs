@@ -46,29 +46,29 @@ fn held_lock_error_names_holder_and_stop_works() {
     let holder = format!("process {} (", std::process::id());
     for (command, lock) in [(&["tasks", "add", "Four"][..], ".tasks/.lock"), (&["send", "m1", "hello"], "inbox/.lock")]
     {
-        let began = Instant::now();
+        let started_at = Instant::now();
         let answer = workspace.run(command);
         assert_eq!(answer.code, Some(1), "{answer:?}");
         assert!(answer.err.contains(&holder) && answer.err.contains(lock), "{answer:?}");
-        assert!(began.elapsed() < COMMAND_TIME_MAX, "{command:?}: {:?}", began.elapsed());
+        assert!(started_at.elapsed() < COMMAND_TIME_MAX, "{command:?}: {:?}", started_at.elapsed());
     }
-    let began = Instant::now();
+    let started_at = Instant::now();
     let stopped = workspace.run(&["stop", "m1", "--now"]);
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
-    assert!(began.elapsed() < Duration::from_secs(2), "the command waits for a lock: {:?}", began.elapsed());
+    assert!(started_at.elapsed() < Duration::from_secs(2), "the command waits for a lock: {:?}", started_at.elapsed());
     let has_stopped =
         || workspace.events().iter().any(|event| event["kind"] == "teammate_stopped" && event["teammate"] == "m1");
     wait_until("the run and its command end", || has_stopped() && commands(&workspace) == 1);
-    assert!(began.elapsed() < BOUND, "stop NAME: {:?}", began.elapsed());
+    assert!(started_at.elapsed() < BOUND, "stop NAME: {:?}", started_at.elapsed());
     // The other teammate is in the middle of a turn, which it may finish.
-    let asked = workspace.run(&["stop", "--wait", "0"]);
-    assert!(asked.code == Some(1) && asked.err.contains("cannot confirm the stop"), "{asked:?}");
+    let stop = workspace.run(&["stop", "--wait", "0"]);
+    assert!(stop.code == Some(1) && stop.err.contains("cannot confirm the stop"), "{stop:?}");
     wait_until("the signal is reported", || run.output_so_far().contains("stopping"));
-    let began = Instant::now();
+    let started_at = Instant::now();
     let stopped = workspace.run(&["stop", "--now"]);
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert_eq!(run.code(), Some(130), "{}", run.output_so_far());
-    assert!(began.elapsed() < COMMAND_TIME_MAX, "stop --now: {:?}", began.elapsed());
+    assert!(started_at.elapsed() < COMMAND_TIME_MAX, "stop --now: {:?}", started_at.elapsed());
     workspace.assert_nothing_is_left_running();
     drop(locks);
     assert_eq!(workspace.tasks().len(), 3);
@@ -94,7 +94,7 @@ fn stray_lead_lock_error_names_path_and_holder() {
 }
 
 #[test]
-fn malformed_worker_files_stop_no_command() {
+fn invalid_worker_files_stop_no_command() {
     let workspace = TestWorkspace::with_team(1, "## One\n```sh\nsleep 300\n```\n");
     for folder in ["1-2-a.json", "1-2-b.lock", "strange.json", "strange.lock"] {
         fs::create_dir_all(workspace.join(".team/workers").join(folder)).unwrap();
@@ -120,12 +120,12 @@ fn two_interrupts_end_run_with_held_locks() {
     let workspace = TestWorkspace::with_team(2, ENDLESS);
     let mut run = start_working(&workspace);
     let locks = lock_all(&workspace);
-    let began = Instant::now();
+    let started_at = Instant::now();
     run.signal("INT");
     wait_until("the signal is reported", || run.output_so_far().contains("stopping"));
     run.signal("INT");
     assert_eq!(run.code(), Some(130), "{}", run.output_so_far());
-    assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+    assert!(started_at.elapsed() < BOUND, "{:?}", started_at.elapsed());
     let holder = format!("process {} (", std::process::id());
     assert!(run.output_so_far().contains(&holder), "{}", run.output_so_far());
     workspace.assert_nothing_is_left_running();
@@ -152,16 +152,16 @@ fn two_interrupts_end_run_with_blocked_output() {
     for kind in ["INT", "TERM"] {
         super::support::signal(child.id(), kind);
     }
-    let began = Instant::now();
+    let started_at = Instant::now();
     let mut ended = None;
     wait_until("the run ends", || {
         ended = child.try_wait().unwrap();
         ended.is_some()
     });
     assert_eq!(ended.unwrap().code(), Some(130));
-    assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
-    let said = fs::read_to_string(workspace.join("said.txt")).unwrap();
-    assert!(said.contains("the next launch continues its work"), "{said}");
+    assert!(started_at.elapsed() < BOUND, "{:?}", started_at.elapsed());
+    let output = fs::read_to_string(workspace.join("said.txt")).unwrap();
+    assert!(output.contains("the next launch continues its work"), "{output}");
     workspace.assert_nothing_is_left_running();
     drop(reader);
 }

@@ -102,14 +102,14 @@ fn path_arguments_may_be_links_and_pipes() {
     let elsewhere = tempfile::tempdir().unwrap();
     fs::rename(workspace.join("brigade.toml"), elsewhere.path().join("config")).unwrap();
     symlink(elsewhere.path().join("config"), workspace.join("link.toml")).unwrap();
-    let shown = workspace.run(&["config", "show", "--config", "link.toml"]);
-    assert_eq!(shown.code, Some(0), "{shown:?}");
+    let config = workspace.run(&["config", "show", "--config", "link.toml"]);
+    assert_eq!(config.code, Some(0), "{config:?}");
     // The user's own config is a link, as dotfile managers make it.
     fs::create_dir_all(workspace.join("no-config/brigade")).unwrap();
     symlink(elsewhere.path().join("config"), workspace.join("no-config/brigade/config.toml")).unwrap();
     workspace.write("brigade.toml", "[teams.crew]\n");
-    let shown = workspace.run(&["config", "show"]);
-    assert_eq!(shown.code, Some(0), "{shown:?}");
+    let config = workspace.run(&["config", "show"]);
+    assert_eq!(config.code, Some(0), "{config:?}");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn transcript_pipe_is_quarantined_and_work_continues() {
     workspace.write(".team/transcripts/.spoiled", "in the way");
     make_pipe(&workspace.join(".team/transcripts/m1.jsonl"));
     let refused = workspace.run(&["run"]);
-    assert!(refused.code == Some(1) && refused.err.contains("cannot set aside"), "{refused:?}");
+    assert!(refused.code == Some(1) && refused.err.contains("cannot quarantine"), "{refused:?}");
 }
 
 #[test]

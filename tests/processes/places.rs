@@ -179,14 +179,14 @@ fn workspace_with_odd_folder_name_works() {
     ];
     for name in names {
         let workspace = TestWorkspace::named(OsStr::from_bytes(name));
-        let shown = OsString::from(OsStr::from_bytes(name));
+        let folder_name = OsString::from(OsStr::from_bytes(name));
         for command in
             [&["init"][..], &["run"], &["tasks"], &["team"], &["doctor"], &["why", "1"], &["stop"], &["clean"]]
         {
             let answer = workspace.run(command);
-            assert_eq!(answer.code, Some(0), "{shown:?} {command:?}: {answer:?}");
+            assert_eq!(answer.code, Some(0), "{folder_name:?} {command:?}: {answer:?}");
         }
-        assert!(workspace.all_are("completed"), "{shown:?}");
+        assert!(workspace.all_are("completed"), "{folder_name:?}");
         assert_eq!(workspace.json(&["tasks"]).as_array().unwrap().len(), 3);
         for command in [&["clean"][..], &["team"], &["init", "--force"], &["config", "show"], &["doctor"]] {
             workspace.json(command);
@@ -195,6 +195,6 @@ fn workspace_with_odd_folder_name_works() {
         // From another folder, by name.
         let mut elsewhere = workspace.command(env!("CARGO_BIN_EXE_brigade"));
         elsewhere.current_dir("/").args(["tasks", "--workspace"]).arg(workspace.path());
-        assert_eq!(Answer::of(elsewhere).code, Some(0), "{shown:?}");
+        assert_eq!(Answer::of(elsewhere).code, Some(0), "{folder_name:?}");
     }
 }

@@ -45,9 +45,9 @@ fn removed_board_is_reported_and_exits_1() {
     let mut run = start_working(&workspace, &["run"]);
     fs::remove_dir_all(workspace.join(".tasks")).unwrap();
     assert_eq!(run.code(), Some(1), "{}", run.output_so_far());
-    let said = run.output_so_far();
-    assert!(said.contains("not deleted: #1 (One), #2 (Two), #3 (Three)"), "{said}");
-    assert!(!said.contains("There was nothing to do"), "{said}");
+    let output = run.output_so_far();
+    assert!(output.contains("not deleted: #1 (One), #2 (Two), #3 (Three)"), "{output}");
+    assert!(!output.contains("There was nothing to do"), "{output}");
     workspace.assert_nothing_is_left_running();
 }
 

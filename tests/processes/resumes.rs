@@ -1,5 +1,5 @@
-//! A lead that is killed and launched again: the same teammate continues its task, its messages and usage stay, open
-//! requests stay open, and no call is repeated without notice. The replayed log of each run matches the board.
+//! A lead that is killed and launched again. The same teammate continues its task, and its messages and usage stay.
+//! Open requests stay open, and no call is repeated without notice. The replayed log of each run matches the board.
 
 use std::fs;
 
@@ -54,8 +54,8 @@ fn killed_teammate_resumes_and_repeats_no_call() {
     assert_eq!(workspace.run(&["tasks", "add", "By hand", "--priority", "-5"]).code, Some(0));
     let created = || workspace.json(&["log", "--kind", "task_created"]).as_array().unwrap().len();
     wait_until("the event is logged", || created() == 3);
-    let told = |board: &Value| visible_fields(&workspace.json(&["replay"])["tasks"]) == visible_fields(board);
-    wait_until("the current state is logged", || told(&workspace.json(&["tasks"])));
+    let is_replayed = |board: &Value| visible_fields(&workspace.json(&["replay"])["tasks"]) == visible_fields(board);
+    wait_until("the current state is logged", || is_replayed(&workspace.json(&["tasks"])));
     let spent = workspace.json(&["cost"])["tokens"].as_u64().unwrap();
     let transcript = workspace.read(".team/transcripts/m1.jsonl");
     kill(&mut run, &workspace);

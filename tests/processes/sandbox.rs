@@ -386,11 +386,11 @@ fn command_of_team_sees_team_as_running() {
     let attack = Attack::new(&[&script]);
     let answer = Answer::of(attack.brigade(&["run"]));
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    let said = attack.workspace.read("said.txt");
-    assert!(said.contains("crew is running (pid") && said.contains("m1 is working on it"), "{said}");
-    assert!(!said.contains("is gone") && !said.contains("killed at work"), "{said}");
+    let output = attack.workspace.read("said.txt");
+    assert!(output.contains("crew is running (pid") && output.contains("m1 is working on it"), "{output}");
+    assert!(!output.contains("is gone") && !output.contains("killed at work"), "{output}");
     if attack.is_confined() {
-        assert!(said.contains("cannot stop the team from one of its commands"), "{said}");
-        assert!(said.contains("commands that a team runs cannot write its control files"), "{said}");
+        assert!(output.contains("cannot stop the team from one of its commands"), "{output}");
+        assert!(output.contains("commands that a team runs cannot write its control files"), "{output}");
     }
 }

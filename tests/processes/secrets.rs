@@ -75,8 +75,8 @@ fn running_team_has_no_listening_socket() {
     for (table, listens) in [("tcp", " 0A "), ("tcp6", " 0A "), ("udp", " "), ("udp6", " "), ("unix", " 00010000 ")] {
         let lines = std::fs::read_to_string(format!("/proc/net/{table}")).unwrap_or_default();
         let is_ours = |line: &&str| line.split_whitespace().any(|field| sockets.iter().any(|inode| inode == field));
-        let found: Vec<&str> = lines.lines().skip(1).filter(|line| line.contains(listens)).filter(is_ours).collect();
-        assert!(found.is_empty(), "{table}: {found:?}");
+        let sockets: Vec<&str> = lines.lines().skip(1).filter(|line| line.contains(listens)).filter(is_ours).collect();
+        assert!(sockets.is_empty(), "{table}: {sockets:?}");
     }
     workspace.write("go", "");
     assert_eq!(run.code(), Some(0), "{}", run.output_so_far());

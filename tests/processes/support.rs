@@ -167,10 +167,10 @@ impl TestWorkspace {
 
     /// The ids and commands of all running processes of this workspace.
     pub fn processes(&self) -> Vec<(u32, String)> {
-        let wanted = format!("{MARK}={}", self.mark);
+        let variable = format!("{MARK}={}", self.mark);
         let is_marked = |path: &Path| {
             fs::read(path.join("environ"))
-                .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes()))
+                .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes()))
         };
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let marked = entries.filter_map(|entry| {
@@ -185,24 +185,24 @@ impl TestWorkspace {
 
     /// Waits until no process of this workspace runs any more.
     pub fn assert_nothing_is_left_running(&self) {
-        let began = Instant::now();
+        let started_at = Instant::now();
         loop {
-            let left = self.processes();
-            if left.is_empty() {
+            let processes = self.processes();
+            if processes.is_empty() {
                 return;
             }
-            assert!(began.elapsed() < WAIT_TIME_MAX, "still running: {left:#?}");
+            assert!(started_at.elapsed() < WAIT_TIME_MAX, "still running: {processes:#?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// Asserts that the workspace has no temporary files of Brigade.
     pub fn assert_no_temporaries(&self) {
-        let left: Vec<PathBuf> = files_below(&self.root)
+        let temporaries: Vec<PathBuf> = files_below(&self.root)
             .into_iter()
             .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(".tmp-"))
             .collect();
-        assert!(left.is_empty(), "temporary files are left: {left:?}");
+        assert!(temporaries.is_empty(), "temporary files are left: {temporaries:?}");
     }
 }
 
@@ -225,15 +225,15 @@ pub fn git(workspace: &TestWorkspace, arguments: &[&str]) -> String {
 }
 
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.extend(files_below(&entry.path()));
+            files.extend(files_below(&entry.path()));
         } else {
-            found.push(entry.path());
+            files.push(entry.path());
         }
     }
-    found
+    files
 }
 
 /// The output and the end of a command.
@@ -247,15 +247,15 @@ pub struct Answer {
 impl Answer {
     /// Runs `command` to its end; a hang fails the test.
     pub fn of(mut command: Command) -> Self {
-        let shown = format!("{command:?}");
+        let command_text = format!("{command:?}");
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let read_out = std::thread::spawn(move || read_all(&mut out));
         let read_err = std::thread::spawn(move || read_all(&mut err));
         let mut process = Process { child, log: PathBuf::new() };
-        let status = process.end_within(WAIT_TIME_MAX).unwrap_or_else(|| panic!("{shown} hangs"));
+        let status = process.end_within(WAIT_TIME_MAX).unwrap_or_else(|| panic!("{command_text} hangs"));
         let (out, err) = (read_out.join().unwrap(), read_err.join().unwrap());
-        assert!(!err.contains("panicked at") && !err.contains("RUST_BACKTRACE"), "{shown}: {err}");
+        assert!(!err.contains("panicked at") && !err.contains("RUST_BACKTRACE"), "{command_text}: {err}");
         Self { code: status.code(), out, err }
     }
 
@@ -310,12 +310,12 @@ impl Process {
 
     /// Its exit status, or `None` if it still runs after `time`.
     pub fn end_within(&mut self, time: Duration) -> Option<ExitStatus> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return Some(status);
             }
-            if began.elapsed() > time {
+            if started_at.elapsed() > time {
                 return None;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -324,9 +324,9 @@ impl Process {
 
     pub fn code(&mut self) -> Option<i32> {
         let status = self.end_within(WAIT_TIME_MAX);
-        let said = self.output_so_far();
-        assert!(!said.contains("panicked at"), "{said}");
-        status.unwrap_or_else(|| panic!("the process hangs: {said}")).code()
+        let output = self.output_so_far();
+        assert!(!output.contains("panicked at"), "{output}");
+        status.unwrap_or_else(|| panic!("the process hangs: {output}")).code()
     }
 }
 
@@ -352,9 +352,9 @@ pub fn put_folder(path: &Path) {
 /// Waits until `condition` holds; fails with `what` after the time limit.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
+    let started_at = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < WAIT_TIME_MAX, "timed out waiting for: {what}");
+        assert!(started_at.elapsed() < WAIT_TIME_MAX, "timed out waiting for: {what}");
         std::thread::sleep(Duration::from_millis(3));
     }
 }

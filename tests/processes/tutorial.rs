@@ -49,10 +49,10 @@ fn tutorial_agent_shares_board_with_team() {
     tutor.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/processes/tutorial.py")).arg(workspace.path()).arg(ROUNDS);
     let tutor = Answer::of(tutor);
     assert_eq!(tutor.code, Some(0), "{tutor:?}");
-    let told: Value = serde_json::from_str(&tutor.out).unwrap();
-    assert_eq!(told["torn"], Value::Array(vec![]), "the tutorial read a torn file");
+    let tutor_report: Value = serde_json::from_str(&tutor.out).unwrap();
+    assert_eq!(tutor_report["torn"], Value::Array(vec![]), "the tutorial read a torn file");
 
-    let sent: Vec<(String, String)> = serde_json::from_value(told["sent"].clone()).unwrap();
+    let sent: Vec<(String, String)> = serde_json::from_value(tutor_report["sent"].clone()).unwrap();
     for name in ["m1", "m2"] {
         let expected: BTreeMap<String, usize> =
             sent.iter().filter(|(to, _)| to == name).map(|(_, content)| (content.clone(), 1)).collect();
@@ -61,7 +61,7 @@ fn tutorial_agent_shares_board_with_team() {
         assert_eq!(delivered(&workspace, name), expected, "mail of {name}");
     }
     let own: Vec<&String> = sent.iter().filter(|(to, _)| to == "pat").map(|(_, content)| content).collect();
-    assert_eq!(serde_json::to_value(own).unwrap(), told["read"], "the tutor's own inbox differs");
+    assert_eq!(serde_json::to_value(own).unwrap(), tutor_report["read"], "the tutor's own inbox differs");
 
     wait_until("no temporary file is left", || {
         workspace.tasks().iter().all(|task| task["status"] == "completed" || task["owner"] == "pat")
@@ -70,7 +70,7 @@ fn tutorial_agent_shares_board_with_team() {
     up.signal("INT");
     // The tutor may still hold a task.
     assert!(matches!(up.code(), Some(0 | 130)), "{}", up.output_so_far());
-    assert_foreign_things_are_kept(&workspace, &told);
+    assert_foreign_things_are_kept(&workspace, &tutor_report);
 }
 
 fn assert_foreign_things_are_kept(workspace: &TestWorkspace, told: &Value) {

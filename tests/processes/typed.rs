@@ -118,11 +118,11 @@ fn mistyped_command_error_names_word_and_next_step() {
         let words = words(line);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let answer = workspace.run(&words);
-        let said = answer.out.clone() + &answer.err;
+        let output = answer.out.clone() + &answer.err;
         let is_silent = answer.err.trim().is_empty() && *line != "why 42"; // Its answer is on stdout.
-        if answer.code != Some(*code) || is_silent || !named.iter().all(|name| said.contains(name)) {
+        if answer.code != Some(*code) || is_silent || !named.iter().all(|name| output.contains(name)) {
             poor.push(format!(
-                "brigade {line}\n  expected exit {code} and {named:?}, got exit {:?}:\n{said}",
+                "brigade {line}\n  expected exit {code} and {named:?}, got exit {:?}:\n{output}",
                 answer.code
             ));
         }

@@ -32,16 +32,16 @@ async fn symbolic_task_branch_is_refused() {
     fs::remove_file(&branch).unwrap();
     symlink(repo.path().join(".git/refs/heads/main"), &branch).unwrap();
     assert!(refused_to_commit(&repo, &worktree).await.contains("points to another branch"));
-    let left = repo.repository.clean_up(&worktree, &task(1)).await.unwrap();
-    assert!(left.unwrap().contains("stays"), "the link is left unchanged");
+    let reason = repo.repository.clean_up(&worktree, &task(1)).await.unwrap();
+    assert!(reason.unwrap().contains("stays"), "the link is left unchanged");
     assert_eq!(repo.main(), before);
 }
 
 #[tokio::test]
 async fn link_in_git_folder_is_not_followed() {
     let repo = TestRepository::new().await;
-    let kept = repo.path().join("kept.txt");
-    fs::write(&kept, "as it was\n").unwrap();
+    let target_file = repo.path().join("kept.txt");
+    fs::write(&target_file, "as it was\n").unwrap();
     for name in ["COMMIT_EDITMSG", "logs/HEAD", "MERGE_MSG"] {
         let worktree = repo.provision(1).await;
         fs::write(worktree.root.join("new.txt"), name).unwrap();
@@ -49,11 +49,11 @@ async fn link_in_git_folder_is_not_followed() {
         fs::create_dir_all(link.parent().unwrap()).unwrap();
         // It may exist.
         let _ = fs::remove_file(&link);
-        symlink(&kept, &link).unwrap();
+        symlink(&target_file, &link).unwrap();
         let notice_text = refused_to_commit(&repo, &worktree).await;
         assert!(notice_text.contains("is neither a file nor a folder"), "{name}: {notice_text}");
         fs::remove_file(&link).unwrap();
-        assert_eq!(fs::read_to_string(&kept).unwrap(), "as it was\n", "{name}");
+        assert_eq!(fs::read_to_string(&target_file).unwrap(), "as it was\n", "{name}");
     }
 }
 
@@ -104,8 +104,8 @@ async fn commit_after_reviewed_one_is_not_merged() {
     repo.repository.publish(&merge, &task(1)).await.unwrap();
     assert!(repo.on_main("f.txt").contains("mine"));
     assert!(!repo.git(&["ls-tree", "--name-only", "main"]).contains("backdoor.txt"));
-    let left = repo.repository.clean_up(&worktree, &task(1)).await.unwrap();
-    assert!(left.unwrap().contains("unmerged commits"));
+    let reason = repo.repository.clean_up(&worktree, &task(1)).await.unwrap();
+    assert!(reason.unwrap().contains("unmerged commits"));
 }
 
 #[tokio::test]

@@ -222,8 +222,8 @@ async fn file_with_non_utf8_name_is_not_overwritten() {
     assert_eq!(fs::read_to_string(repo.path().join(name)).unwrap(), "the person's");
 }
 
-/// A checkout whose branch was moved by a merge of `new/a.txt` and whose files were not updated, as a kill between the
-/// two steps leaves it. The repository is opened again.
+/// A checkout whose branch was moved by a merge of `new/a.txt` and whose files were not updated. A kill between the
+/// two steps leaves it so. The repository is opened again.
 async fn stale_checkout(repo: &TestRepository) -> brigade::stores::git::GitRepository {
     let old = repo.main();
     let worktree = repo
@@ -248,8 +248,8 @@ async fn target_of_link_of_person_is_not_changed() {
     let elsewhere = tempfile::tempdir().unwrap();
     fs::write(elsewhere.path().join("a.txt"), "a\n").unwrap();
     std::os::unix::fs::symlink(elsewhere.path(), repo.path().join("new")).unwrap();
-    let told = texts(repository.recover_unfinished_merges(Vec::new()).await.unwrap()).concat();
-    assert!(told.contains("brigade-yours/main"), "{told}");
+    let notices = texts(repository.recover_unfinished_merges(Vec::new()).await.unwrap()).concat();
+    assert!(notices.contains("brigade-yours/main"), "{notices}");
     assert_eq!(fs::read_to_string(elsewhere.path().join("a.txt")).unwrap(), "a\n");
 }
 
@@ -261,8 +261,8 @@ async fn partial_checkout_waits_for_stale_index_lock() {
     put(repo.path(), "f.txt", "line 2", "merged");
     let lock = repo.path().join(".git/index.lock");
     fs::write(&lock, "").unwrap();
-    let told = texts(repository.recover_unfinished_merges(Vec::new()).await.unwrap()).concat();
-    assert!(told.contains("index.lock exists") && told.contains("remove that file"), "{told}");
+    let notices = texts(repository.recover_unfinished_merges(Vec::new()).await.unwrap()).concat();
+    assert!(notices.contains("index.lock exists") && notices.contains("remove that file"), "{notices}");
     assert_eq!(on(&repo), "main");
     assert!(checkout_notice(&repo).is_some());
     fs::remove_file(&lock).unwrap();
@@ -348,8 +348,8 @@ async fn commit_on_stale_checkout_reports_dropped_lines() {
     fs::write(repo.path().join("mine.txt"), "mine\n").unwrap();
     repo.git(&["add", "-A"]);
     repo.git(&["commit", "-q", "-m", "Mine"]);
-    let told = texts(repository.recover_unfinished_merges(Vec::new()).await.unwrap()).concat();
-    assert!(told.contains("remove 2 merged lines"), "{told}");
+    let notices = texts(repository.recover_unfinished_merges(Vec::new()).await.unwrap()).concat();
+    assert!(notices.contains("remove 2 merged lines"), "{notices}");
 }
 
 #[tokio::test]
@@ -387,8 +387,8 @@ async fn partial_file_with_crlf_is_not_taken_as_change() {
     let repository = stale_checkout(&repo).await;
     repo.git(&["config", "core.autocrlf", "true"]);
     fs::write(repo.path().join("f.txt"), "line 1\r\nline 2\r\nmer").unwrap();
-    let told = texts(repository.recover_unfinished_merges(Vec::new()).await.unwrap()).concat();
-    assert_eq!((told.as_str(), on(&repo).as_str(), repo.status().as_str()), ("", "main", ""));
+    let notices = texts(repository.recover_unfinished_merges(Vec::new()).await.unwrap()).concat();
+    assert_eq!((notices.as_str(), on(&repo).as_str(), repo.status().as_str()), ("", "main", ""));
 }
 
 #[tokio::test]

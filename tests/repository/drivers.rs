@@ -63,9 +63,9 @@ async fn merge_driver_gets_all_placeholders() {
         "{}",
         fs::read_to_string(&notice_text).unwrap()
     );
-    let left: Vec<_> =
+    let folder_names: Vec<_> =
         fs::read_dir(repo.path().join(".worktrees")).unwrap().flatten().map(|entry| entry.file_name()).collect();
-    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with(".driver-")), "{left:?}");
+    assert!(folder_names.iter().all(|name| !name.to_string_lossy().starts_with(".driver-")), "{folder_names:?}");
     fs::remove_file(notice_text).unwrap();
 }
 
@@ -98,7 +98,7 @@ async fn driver_without_a_sandbox_is_an_error() {
     assert!(error.contains("cannot confine filters"), "{error}");
     let program = Some("/nonexistent/brigade".into());
     for sandbox in [None, Some(sandbox(repo.path()))] {
-        let drivers = DriverOptions { program: program.clone(), sandbox };
+        let drivers = DriverOptions { program: program.clone(), launch_sandbox: sandbox };
         assert!(GitRepository::uncommitted(repo.path(), None, drivers).is_err());
     }
     repo.git(&["config", "--unset", "filter.x.clean"]);
@@ -119,9 +119,9 @@ fn driver_ends_with_its_git() {
     let wrapped = String::from_utf8(sandbox.wrap(DriverKind::Process, command.as_bytes())).unwrap();
     let mut git = Command::new("sh").args(["-c", &format!("({wrapped}) & wait")]).spawn().unwrap();
     let until = |what: &str, is_so: &dyn Fn() -> bool| {
-        let began = std::time::Instant::now();
+        let started_at = std::time::Instant::now();
         while !is_so() {
-            assert!(began.elapsed().as_secs() < 60, "{what}");
+            assert!(started_at.elapsed().as_secs() < 60, "{what}");
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     };
@@ -207,11 +207,11 @@ async fn missing_object_of_partial_clone_is_not_fetched() {
 }
 
 fn is_installed(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !found {
+    let is_installed = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !is_installed {
         println!("skipped: {program} is not installed");
     }
-    found
+    is_installed
 }
 
 #[tokio::test]

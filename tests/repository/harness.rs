@@ -68,7 +68,7 @@ pub fn sandbox(folder: &Path) -> Sandbox {
 pub async fn open(folder: &Path) -> Result<GitRepository, RepositoryError> {
     let options = GitOptions {
         team: "crew".into(),
-        into: None,
+        target_branch: None,
         control_files: vec!["brigade.toml".into()],
         files: Arc::new(RealFileSystem::default()),
         clock: Arc::new(StillClock),

@@ -27,8 +27,8 @@ async fn assume_unchanged_and_skip_worktree_are_committed() {
         let worktree = repo.provision(1).await;
         git(&worktree.root, &["update-index", hide, "f.txt"]);
         put(&worktree.root, "f.txt", "line 2", "hidden");
-        let left = repo.clear(1, &worktree).await.unwrap();
-        assert!(left.contains("1 uncommitted files"), "{hide}: {left}");
+        let reason = repo.clear(1, &worktree).await.unwrap();
+        assert!(reason.contains("1 uncommitted files"), "{hide}: {reason}");
         git(&worktree.root, &["update-index", hide, "f.txt"]);
         assert_eq!(repo.provision(1).await.leftover_work, leftover_work(0, 1), "{hide}");
         git(&worktree.root, &["update-index", hide, "f.txt"]);
@@ -184,15 +184,15 @@ async fn merge_worktree_is_cleaned_between_verifies() {
     repo.repository.check_out(&merge).await.unwrap();
     assert!(!scratch.join("tools").exists());
     // No write goes through a link in its git folder either.
-    let kept = repo.path().join("kept.txt");
-    fs::write(&kept, "as it was\n").unwrap();
+    let target_file = repo.path().join("kept.txt");
+    fs::write(&target_file, "as it was\n").unwrap();
     let log = repo.path().join(".git/worktrees/crew-merge/logs/HEAD");
     fs::create_dir_all(log.parent().unwrap()).unwrap();
     // It may be missing.
     let _ = fs::remove_file(&log);
-    symlink(&kept, &log).unwrap();
+    symlink(&target_file, &log).unwrap();
     assert_eq!(repo.repository.check_out(&merge).await.unwrap(), scratch);
-    assert_eq!(fs::read_to_string(&kept).unwrap(), "as it was\n");
+    assert_eq!(fs::read_to_string(&target_file).unwrap(), "as it was\n");
 }
 
 #[tokio::test]
@@ -208,8 +208,8 @@ async fn submodule_commits_keep_worktree_from_removal() {
     assert_eq!(repo.merged(1, &worktree).await, None);
     git(&worktree.root, &["clone", "-q", &url, "lib"]);
     git(&worktree.root.join("lib"), &["commit", "-q", "--allow-empty", "-m", "Only here"]);
-    let left = repo.clear(1, &worktree).await.unwrap();
-    assert!(left.contains("nested repository lib is not empty"), "{left}");
+    let reason = repo.clear(1, &worktree).await.unwrap();
+    assert!(reason.contains("nested repository lib is not empty"), "{reason}");
     assert!(worktree.root.join("lib/.git").exists());
     fs::remove_dir_all(worktree.root.join("lib")).unwrap();
     fs::create_dir(worktree.root.join("lib")).unwrap();
@@ -257,8 +257,8 @@ async fn broken_object_does_not_stop_packing_of_others() {
     let empty = repo.path().join(".git/objects/ab");
     fs::create_dir_all(&empty).unwrap();
     fs::write(empty.join("cdefabcdefabcdefabcdefabcdefabcdefabcd"), "").unwrap();
-    let told = texts(repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap());
-    assert!(told.len() == 1 && told[0].contains("abcdefabcdefabcdefabcdefabcdefabcdefabcd"), "{told:?}");
+    let notices = texts(repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap());
+    assert!(notices.len() == 1 && notices[0].contains("abcdefabcdefabcdefabcdefabcdefabcdefabcd"), "{notices:?}");
     let blob = repo.git(&["rev-parse", "main:f.txt"]);
     fs::remove_file(repo.path().join(".git/objects").join(&blob[..2]).join(&blob[2..])).unwrap();
     assert!(repo.on_main("f.txt").contains("line 1"), "the object is not in a pack");

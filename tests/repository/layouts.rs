@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use brigade::domain::access::PathRule;
+use brigade::domain::access::{Access, PathRule};
 use brigade::ports::Repository;
 use brigade::stores::git::GitRepository;
 use tempfile::TempDir;
@@ -84,6 +84,18 @@ async fn worktree_git_settings_of_teammate_are_refused() {
     assert!(refused.contains("its own git settings"), "{refused}");
     git(&worktree.root, &["config", "--worktree", "--unset", "filter.own.clean"]);
     repo.commit(1, &worktree).await;
+}
+
+#[tokio::test]
+async fn boundaries_without_worktree_are_read_only() {
+    let repo = TestRepository::new().await;
+    repo.provision(1).await;
+    let boundaries = repo.repository.boundaries(None);
+    let root = repo.path().canonicalize().unwrap();
+    for folder in [&root, &root.join(".git")] {
+        assert!(boundaries.contains(&PathRule::read_only(folder)), "{}: {boundaries:?}", folder.display());
+    }
+    assert!(boundaries.iter().all(|rule| rule.access == Access::ReadOnly), "{boundaries:?}");
 }
 
 #[tokio::test]

@@ -27,11 +27,11 @@ fn commits(folder: &Path, branch: &str) -> Vec<Commit> {
 }
 
 fn commit(folder: &Path, id: &str) -> Commit {
-    let shown = git(folder, &["show", "-m", "--format=", "-U0", "--no-renames", "--text", id]);
+    let diff = git(folder, &["show", "-m", "--format=", "-U0", "--no-renames", "--text", id]);
     let mut commit = Commit { id: id.to_owned(), added: HashMap::new(), removed: HashMap::new() };
     let (mut old, mut new) = (String::new(), String::new());
     let name = |line: &str| line.trim_start_matches("a/").trim_start_matches("b/").to_owned();
-    for line in shown.lines() {
+    for line in diff.lines() {
         if let Some(file) = line.strip_prefix("--- ") {
             old = name(file);
         } else if let Some(file) = line.strip_prefix("+++ ") {

@@ -184,8 +184,8 @@ async fn kill_before_checkout_update_is_completed_at_launch() {
     assert_eq!(refs(&repo), "");
 }
 
-/// The state after an interrupted checkout: the branch moved by two merges, some files of the first one written and one
-/// of them torn, the index as before.
+/// The state after an interrupted checkout. The branch was moved by two merges. Some files of the first one are
+/// written, one of them is torn, and the index is as before.
 async fn interrupted_checkout(torn: &str) -> TestRepository {
     let repo = TestRepository::new().await;
     let onto = repo.main();
@@ -224,8 +224,8 @@ async fn interrupted_checkout_is_completed_at_launch() {
 #[tokio::test]
 async fn change_of_person_in_interrupted_checkout_is_kept() {
     let repo = interrupted_checkout("one\nand what the person wrote\n").await;
-    let told = texts(repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap());
-    assert!(told.len() == 1 && told[0].contains("new.txt"), "{told:?}");
+    let notices = texts(repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap());
+    assert!(notices.len() == 1 && notices[0].contains("new.txt"), "{notices:?}");
     let text = fs::read_to_string(repo.path().join("new.txt")).unwrap();
     assert_eq!(text, "one\nand what the person wrote\n");
     // The files that the merge had written match the index again, so none of them is taken for a change of the person.

@@ -6,24 +6,24 @@ use brigade::ports::{Repository, RepositoryError, WorktreeOutcome};
 
 use crate::harness::{TestRepository, edit, git, git_any, leftover_work, open, put, task, texts};
 
-fn why(error: RepositoryError) -> String {
+fn error_text(error: RepositoryError) -> String {
     error.to_string()
 }
 
 #[tokio::test]
 async fn unusable_repository_error_names_reason() {
     let folder = tempfile::tempdir().unwrap();
-    let none = why(open(folder.path()).await.err().unwrap());
+    let none = error_text(open(folder.path()).await.err().unwrap());
     assert!(none.contains("needs a git repository") && none.contains("git init"), "{none}");
     git(folder.path(), &["init", "-q", "-b", "main", "."]);
-    let empty = why(open(folder.path()).await.err().unwrap());
+    let empty = error_text(open(folder.path()).await.err().unwrap());
     assert!(empty.contains("`main` has no commit"), "{empty}");
     git(folder.path(), &["commit", "-q", "--allow-empty", "-m", "Begin"]);
     fs::create_dir(folder.path().join("below")).unwrap();
-    let below = why(open(&folder.path().join("below")).await.err().unwrap());
+    let below = error_text(open(&folder.path().join("below")).await.err().unwrap());
     assert!(below.contains("top folder of its repository"), "{below}");
     git(folder.path(), &["checkout", "-q", "--detach"]);
-    let detached = why(open(folder.path()).await.err().unwrap());
+    let detached = error_text(open(folder.path()).await.err().unwrap());
     assert!(detached.contains("no branch is checked out"), "{detached}");
 }
 
@@ -83,14 +83,14 @@ async fn worktree_of_other_task_is_kept_and_path_avoided() {
 }
 
 #[tokio::test]
-async fn malformed_worktree_state_is_replaced_with_warning() {
+async fn invalid_worktree_state_is_replaced_with_warning() {
     let repo = TestRepository::new().await;
     let first = repo.provision(3).await;
     fs::write(first.root.join("new.txt"), "mine\n").unwrap();
     fs::write(repo.state(&first), "{ torn").unwrap();
     let again = repo.provision(3).await;
     assert_eq!(again.root, first.root);
-    assert!(again.warnings[0].contains("malformed"), "{:?}", again.warnings);
+    assert!(again.warnings[0].contains("invalid"), "{:?}", again.warnings);
     let state = fs::read_to_string(repo.state(&first)).unwrap();
     assert!(state.contains("crew/task-3"), "{state}");
     assert_eq!(fs::read_to_string(first.root.join("new.txt")).unwrap(), "mine\n");
@@ -116,9 +116,9 @@ async fn worktree_half_made_by_killed_git_is_recreated() {
     let repo = TestRepository::new().await;
     let first = repo.provision(3).await;
     // The state in the middle of a checkout: some files missing, no index, git's lock, no state file of Brigade.
-    let kept = repo.path().join(".git/worktrees/crew-task-3");
-    fs::write(kept.join("locked"), "initializing").unwrap();
-    fs::remove_file(kept.join("index")).unwrap();
+    let git_folder = repo.path().join(".git/worktrees/crew-task-3");
+    fs::write(git_folder.join("locked"), "initializing").unwrap();
+    fs::remove_file(git_folder.join("index")).unwrap();
     fs::remove_file(first.root.join("f.txt")).unwrap();
     fs::remove_file(first.root.join(".git")).unwrap();
     fs::remove_dir_all(first.root.join(".agent")).unwrap();
@@ -195,8 +195,9 @@ async fn commits_carry_task_trailers() {
         ],
     );
     let trailers = "Brigade-Task: 3,Brigade-Teammate: alice,Brigade-Attempt: 1";
-    let wanted = format!("alice (crew) <alice@brigade.invalid>|{trailers}\nPerson <person@example.invalid>|{trailers}");
-    assert_eq!(log, wanted);
+    let expected =
+        format!("alice (crew) <alice@brigade.invalid>|{trailers}\nPerson <person@example.invalid>|{trailers}");
+    assert_eq!(log, expected);
     assert_eq!(repo.commit(3, &worktree).await, tip, "the second call made a commit");
 }
 
@@ -323,12 +324,12 @@ async fn unresolved_conflict_is_not_committed() {
 async fn only_merged_and_clean_worktree_is_removed() {
     let repo = TestRepository::new().await;
     let worktree = repo.done(3, |root| put(root, "f.txt", "line 3", "mine")).await;
-    let left = repo.clear(3, &worktree).await.unwrap();
-    assert!(left.contains("unmerged commits"), "{left}");
+    let reason = repo.clear(3, &worktree).await.unwrap();
+    assert!(reason.contains("unmerged commits"), "{reason}");
     assert_eq!(repo.merged(3, &worktree).await, None);
     fs::write(worktree.root.join("dirty.txt"), "x").unwrap();
-    let left = repo.clear(3, &worktree).await.unwrap();
-    assert!(left.starts_with(".worktrees/crew-task-3 stays:"), "{left}");
+    let reason = repo.clear(3, &worktree).await.unwrap();
+    assert!(reason.starts_with(".worktrees/crew-task-3 stays:"), "{reason}");
     assert_eq!(fs::read_to_string(worktree.root.join("dirty.txt")).unwrap(), "x");
     fs::remove_file(worktree.root.join("dirty.txt")).unwrap();
     assert_eq!(repo.clear(3, &worktree).await, None);
@@ -438,8 +439,8 @@ async fn unfinished_worktree_creation_is_redone() {
         assert_eq!(worktree.root, path);
         assert_eq!(fs::read_to_string(path.join("f.txt")).unwrap(), super::harness::ten());
         assert!(worktree.warnings.concat().contains("was incomplete because git was killed"));
-        let left: Vec<_> = fs::read_dir(repo.path().join(".worktrees")).unwrap().collect();
-        assert_eq!(left.len(), 1, "{left:?}");
+        let folders: Vec<_> = fs::read_dir(repo.path().join(".worktrees")).unwrap().collect();
+        assert_eq!(folders.len(), 1, "{folders:?}");
     }
 }
 
@@ -501,9 +502,9 @@ async fn worktree_git_folder_is_repaired_after_power_cut() {
     type Spoil = fn(&TestRepository, &std::path::Path);
     let cases: [(&str, Spoil); 7] = [
         ("an empty index", |_, git_dir| fs::write(git_dir.join("index"), "").unwrap()),
-        ("a spoiled index", |_, git_dir| fs::write(git_dir.join("index"), "no index").unwrap()),
+        ("a damaged index", |_, git_dir| fs::write(git_dir.join("index"), "no index").unwrap()),
         ("an empty HEAD", |_, git_dir| fs::write(git_dir.join("HEAD"), "").unwrap()),
-        ("a spoiled HEAD", |_, git_dir| fs::write(git_dir.join("HEAD"), "no head").unwrap()),
+        ("a damaged HEAD", |_, git_dir| fs::write(git_dir.join("HEAD"), "no head").unwrap()),
         ("a base that is no commit", |repo, _| {
             let base = repo.path().join(".worktrees/crew-task-1/.agent/base");
             fs::write(base, "f".repeat(40) + "\n").unwrap();
@@ -534,8 +535,11 @@ async fn worktree_git_folder_is_repaired_after_power_cut() {
             let text = fs::read_to_string(again.root.join("f.txt")).unwrap();
             assert!(text.contains("not committed") && text.contains("\ncommitted"), "{case}: {text}");
         } else {
-            let told = again.warnings.concat();
-            assert!(told.contains("another worktree is used") || told.contains("is not used"), "{case}: {told}");
+            let warnings = again.warnings.concat();
+            assert!(
+                warnings.contains("another worktree is used") || warnings.contains("is not used"),
+                "{case}: {warnings}"
+            );
         }
         put(&again.root, "f.txt", "line 8", "done");
         repo.commit(1, &again).await;
@@ -560,12 +564,12 @@ async fn work_in_worktree_marked_as_being_made_is_kept() {
 #[tokio::test]
 async fn stale_git_worktree_record_blocks_no_task() {
     let repo = TestRepository::new().await;
-    let left = repo.path().join(".git/worktrees/crew-task-1");
-    fs::create_dir_all(&left).unwrap();
-    fs::write(left.join("locked"), "initializing").unwrap();
+    let git_folder = repo.path().join(".git/worktrees/crew-task-1");
+    fs::create_dir_all(&git_folder).unwrap();
+    fs::write(git_folder.join("locked"), "initializing").unwrap();
     let pointer = repo.path().join(".worktrees/crew-task-1/.git");
-    fs::write(left.join("gitdir"), format!("{}\n", pointer.display())).unwrap();
-    fs::write(left.join("commondir"), "").unwrap();
+    fs::write(git_folder.join("gitdir"), format!("{}\n", pointer.display())).unwrap();
+    fs::write(git_folder.join("commondir"), "").unwrap();
     assert_eq!(texts(repo.repository.recover_unfinished_merges(Vec::new()).await.unwrap()), [""; 0]);
     for id in [1, 2] {
         assert_eq!(repo.provision(id).await.warnings, [""; 0]);

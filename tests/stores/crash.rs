@@ -114,8 +114,8 @@ async fn check(files: Arc<dyn FileSystem>, durability: Durability, accepted: &[u
     life.open().await.unwrap();
     life.deliver().await.unwrap();
     let received = life.received().await;
-    let known: Vec<u32> = received.iter().copied().filter(|number| accepted.contains(number)).collect();
-    assert_eq!(known, accepted, "{what}: accepted and received differ (all received: {received:?})");
+    let accepted_and_received: Vec<u32> = received.iter().copied().filter(|number| accepted.contains(number)).collect();
+    assert_eq!(accepted_and_received, accepted, "{what}: accepted and received differ (all received: {received:?})");
     let once: HashSet<u32> = received.iter().copied().collect();
     assert_eq!(once.len(), received.len(), "{what}: delivered twice: {received:?}");
     assert!(life.mail.recipients_with_mail().await.unwrap().is_empty(), "{what}");
@@ -156,9 +156,9 @@ async fn power_cut_at_any_call_delivers_mail_exactly_once() {
             let life = TestProcess::begin(Arc::clone(&dying) as Arc<dyn FileSystem>, Durability::Power);
             let outcome = life.run_to_end(10, &mut accepted).await;
             drop(life);
-            let left = disk.crash(seed);
+            let disk_after_cut = disk.crash(seed);
             let what = format!("call {call}, seed {seed}, outcome {outcome:?}");
-            check(Arc::new(left), Durability::Power, &accepted, &what).await;
+            check(Arc::new(disk_after_cut), Durability::Power, &accepted, &what).await;
             is_over = !dying.has_failed();
         }
         if is_over {
@@ -218,18 +218,18 @@ async fn power_cut_leaves_old_or_new_state_file() {
             let update = StateUpdate { desired: Some(wish.clone()), report: None };
             let outcome = state_store(Arc::clone(&dying) as Arc<dyn FileSystem>).update(update).await;
             let is_cut = seed % 2 == 0;
-            let left = if is_cut { disk.crash(seed) } else { disk };
+            let disk_after_fault = if is_cut { disk.crash(seed) } else { disk };
             let what = format!("call {call}, seed {seed}, outcome {outcome:?}");
-            let (bytes, _) = left.read(&path, 0, 1 << 20).unwrap();
-            let found = SharedState::parse(&bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
-            assert!(matches!(found.desired, Mode::Continuous | Mode::RunCleanup), "{what}");
-            assert_eq!(found.document.raw("theirs"), Some("1.50"), "{what}");
+            let (bytes, _) = disk_after_fault.read(&path, 0, 1 << 20).unwrap();
+            let state_after = SharedState::parse(&bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(matches!(state_after.desired, Mode::Continuous | Mode::RunCleanup), "{what}");
+            assert_eq!(state_after.document.raw("theirs"), Some("1.50"), "{what}");
             if outcome.is_ok() && !is_cut {
-                assert_eq!(found.desired, Mode::RunCleanup, "{what}");
+                assert_eq!(state_after.desired, Mode::RunCleanup, "{what}");
             }
             // The file of the dead process is no click.
-            let state = state_store(Arc::new(left)).update(StateUpdate::default()).await.unwrap();
-            assert_eq!(state.desired, found.desired, "{what}");
+            let state = state_store(Arc::new(disk_after_fault)).update(StateUpdate::default()).await.unwrap();
+            assert_eq!(state.desired, state_after.desired, "{what}");
             is_over = !dying.has_failed();
         }
         if is_over {
@@ -267,10 +267,10 @@ async fn desired_state_set_during_session_end_wins() {
 
 #[tokio::test]
 async fn desired_state_set_during_launch_wins() {
-    let left = state_text("run_once").replace("\"note\": \"\"", "\"note\": \"left\"");
+    let text_before = state_text("run_once").replace("\"note\": \"\"", "\"note\": \"left\"");
     for (call, in_place) in (1..70).flat_map(|call| [(call, false), (call, true)]) {
         let noted = StatePrecondition::ModeWithNote(Mode::RunOnce, "left".to_owned());
-        for (before, only_if) in [(Some(&left), noted), (None, StatePrecondition::NoFile)] {
+        for (before, only_if) in [(Some(&text_before), noted), (None, StatePrecondition::NoFile)] {
             let (disk, path) = disk_with_state();
             match before {
                 Some(text) => disk.write(&path, text.as_bytes()).unwrap(),
@@ -287,8 +287,12 @@ async fn desired_state_set_during_launch_wins() {
                 store.update(StateUpdate::default()).await.unwrap();
             }
             let state = store.update(StateUpdate::default()).await.unwrap();
-            let found = (state.desired, state.note.as_str());
-            assert_eq!(found, (Mode::RunOnce, ""), "click at call {call}, in place {in_place}, before {before:?}");
+            let desired_and_note = (state.desired, state.note.as_str());
+            assert_eq!(
+                desired_and_note,
+                (Mode::RunOnce, ""),
+                "click at call {call}, in place {in_place}, before {before:?}"
+            );
         }
     }
 }

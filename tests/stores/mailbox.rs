@@ -210,14 +210,14 @@ async fn line_written_into_taken_file_is_delivered() {
     assert!(mail.recipients_with_mail().await.unwrap().is_empty());
     late.write_all(b"{\"content\": \"two\"}\n").unwrap();
     drop(late);
-    let mut found = Vec::new();
+    let mut late_mail = Vec::new();
     eventually("the late line is delivered", async || {
-        found = mail.take("lead", &delivered).await.unwrap();
-        !found.is_empty()
+        late_mail = mail.take("lead", &delivered).await.unwrap();
+        !late_mail.is_empty()
     })
     .await;
-    assert_eq!(contents(&found), ["two"]);
-    delivered.extend(keys(&found));
+    assert_eq!(contents(&late_mail), ["two"]);
+    delivered.extend(keys(&late_mail));
     mail.settle("lead", &delivered).await.unwrap();
     eventually("the taken file is removed", async || taken_files(path).is_empty()).await;
 }
@@ -232,14 +232,14 @@ async fn torn_line_loses_no_other_message() {
     mail.send("lead", message("bob", "after")).await.unwrap();
     tutorial_writes(path, "lead", "{\"content\": \"no newline\"}");
     assert_eq!(contents(&mail.take("lead", &HashSet::new()).await.unwrap()), ["before", "after", "no newline"]);
-    let spoiled = fs::read_to_string(path.join(".team/inbox/.spoiled.jsonl")).unwrap();
-    assert!(spoiled.contains("half a li") && spoiled.lines().count() == 1, "{spoiled}");
+    let quarantine = fs::read_to_string(path.join(".team/inbox/.spoiled.jsonl")).unwrap();
+    assert!(quarantine.contains("half a li") && quarantine.lines().count() == 1, "{quarantine}");
     mail.take("lead", &HashSet::new()).await.unwrap();
     let restarted = mailbox(real(), path, Durability::Process);
     restarted.take("lead", &HashSet::new()).await.unwrap();
     assert_eq!(
         fs::read_to_string(path.join(".team/inbox/.spoiled.jsonl")).unwrap(),
-        spoiled,
+        quarantine,
         "the line was set aside twice"
     );
 }
@@ -269,7 +269,7 @@ async fn torn_line_is_waited_for_then_quarantined() {
 }
 
 #[tokio::test]
-async fn malformed_inbox_lines_block_no_message() {
+async fn invalid_inbox_lines_block_no_message() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let mail = mailbox(real(), path, Durability::Process);
@@ -281,8 +281,8 @@ async fn malformed_inbox_lines_block_no_message() {
     file.write_all(&garbage).unwrap();
     mail.send("lead", message("bob", "last")).await.unwrap();
     assert_eq!(contents(&mail.take("lead", &HashSet::new()).await.unwrap()), ["first", "last"]);
-    let spoiled = fs::read_to_string(path.join(".team/inbox/.spoiled.jsonl")).unwrap();
-    assert_eq!(spoiled.lines().count(), 6);
+    let quarantine = fs::read_to_string(path.join(".team/inbox/.spoiled.jsonl")).unwrap();
+    assert_eq!(quarantine.lines().count(), 6);
     fs::create_dir(inbox(path, "human")).unwrap();
     assert!(mail.send("human", message("bob", "x")).await.is_err());
     assert!(mail.take("human", &HashSet::new()).await.unwrap().is_empty());

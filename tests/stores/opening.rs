@@ -76,7 +76,7 @@ async fn lock_files_exist_at_open_and_match_list() {
         )
         .await
         .unwrap();
-    let mut found = BTreeSet::new();
+    let mut paths = BTreeSet::new();
     let mut folders = vec![folder.path().to_owned()];
     while let Some(inside) = folders.pop() {
         for entry in fs::read_dir(inside).unwrap().map(|entry| entry.unwrap().path()) {
@@ -84,11 +84,11 @@ async fn lock_files_exist_at_open_and_match_list() {
             if entry.is_dir() {
                 folders.push(entry);
             } else if relative.ends_with("lock") && !relative.starts_with(WORKERS_FOLDER) {
-                found.insert(relative);
+                paths.insert(relative);
             }
         }
     }
-    assert_eq!(found, LOCK_FILES.map(str::to_owned).into());
+    assert_eq!(paths, LOCK_FILES.map(str::to_owned).into());
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn irrelevant_files_send_no_notice_and_bursts_merge() {
         seen.push(tokio::time::timeout(WAIT_TIME_MAX, changes.recv()).await.unwrap().unwrap());
     }
     assert_eq!(seen, [StoreChange::Board]);
-    let began = Instant::now();
+    let started_at = Instant::now();
     for number in 0..1000 {
         fs::write(path.join(".tasks/task_9.json"), number.to_string()).unwrap();
     }
@@ -177,7 +177,7 @@ async fn irrelevant_files_send_no_notice_and_bursts_merge() {
     while changes.recv().await.unwrap() != StoreChange::Mail("alice".into()) {
         hints += 1;
     }
-    let most = began.elapsed().as_millis() / 4 + 2;
+    let most = started_at.elapsed().as_millis() / 4 + 2;
     assert!(hints <= most, "{hints} hints, more than one in 4 ms ({most})");
 }
 

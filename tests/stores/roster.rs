@@ -62,7 +62,7 @@ async fn roster_keeps_foreign_members_and_fields() {
 }
 
 #[tokio::test]
-async fn malformed_roster_is_backed_up_and_replaced() {
+async fn invalid_roster_is_quarantined_and_replaced() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config.json"), "{\"members\": 7}").unwrap();
     let roster = roster(folder.path());

@@ -271,7 +271,7 @@ async fn state_written_into_displaced_file_is_found() {
     }
 }
 
-/// The process is killed between the exchange and the check of the displaced file, or while that file is set aside.
+/// The process is killed between the exchange and the check of the displaced file, or while that file is moved.
 #[tokio::test]
 async fn state_change_unseen_by_killed_process_is_found() {
     for into_old_file in [false, true] {
@@ -329,7 +329,7 @@ async fn stale_state_fields_of_other_writers_are_corrected() {
         for number in 1..=20 {
             let writer = if number % 2 == 0 { Writer::InPlace } else { Writer::Rename };
             writer.write(folder.path(), &click(number));
-            let began = Instant::now();
+            let started_at = Instant::now();
             loop {
                 let state = on_disk(folder.path()).unwrap_or_default();
                 if state["teammates"]["alice"]["tokens"] == 77 && state["current_state"] == "run_once" {
@@ -337,7 +337,7 @@ async fn stale_state_fields_of_other_writers_are_corrected() {
                     assert_eq!(state["theirs"]["n"], number);
                     break;
                 }
-                assert!(began.elapsed() < WAIT_TIME_MAX, "the report was not corrected");
+                assert!(started_at.elapsed() < WAIT_TIME_MAX, "the report was not corrected");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
@@ -367,19 +367,19 @@ async fn state_reports_are_rate_limited_and_last_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let store = state_store(folder.path(), Durability::Process);
     store.update(report(Mode::RunOnce, 0)).await.unwrap();
-    let began = Instant::now();
+    let started_at = Instant::now();
     let mut writes = 0;
     let mut last = None;
     for tokens in 1..=2000 {
         store.update(report(Mode::RunOnce, tokens)).await.unwrap();
         let now = fs::metadata(folder.path().join("agent_state.json")).unwrap().modified().unwrap();
         writes += u128::from(last.replace(now) != Some(now));
-        if began.elapsed() > Duration::from_millis(1200) {
+        if started_at.elapsed() > Duration::from_millis(1200) {
             break;
         }
     }
-    let most = began.elapsed().as_millis() / 250 + 2;
-    assert!(writes <= most, "{writes} writes in {:?}", began.elapsed());
+    let most = started_at.elapsed().as_millis() / 250 + 2;
+    assert!(writes <= most, "{writes} writes in {:?}", started_at.elapsed());
     drop(store);
     eventually("the last report is in the file", async || {
         let file = on_disk(folder.path()).unwrap();
@@ -401,7 +401,7 @@ async fn pending_state_report_is_written_on_drop() {
 }
 
 #[tokio::test]
-async fn torn_state_is_awaited_and_malformed_is_replaced() {
+async fn torn_state_is_awaited_and_invalid_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agent_state.json");
     let truncated = include_str!("../contracts/agent_state_truncated.json");
@@ -419,9 +419,9 @@ async fn torn_state_is_awaited_and_malformed_is_replaced() {
     for round in 1..=7 {
         let broken = format!("{truncated} {round}");
         fs::write(&path, &broken).unwrap();
-        let began = Instant::now();
+        let started_at = Instant::now();
         let state = store.read().await.unwrap().unwrap();
-        assert!(began.elapsed() >= Duration::from_millis(900), "malformed after {:?}", began.elapsed());
+        assert!(started_at.elapsed() >= Duration::from_millis(900), "invalid after {:?}", started_at.elapsed());
         assert_eq!((state.desired, state.current), (Mode::Pause, Mode::Pause));
         assert_eq!(
             fs::read_to_string(folder.path().join(format!("agent_state.json.malformed-{round}"))).unwrap(),
@@ -429,10 +429,10 @@ async fn torn_state_is_awaited_and_malformed_is_replaced() {
         );
         assert_eq!(on_disk(folder.path()).unwrap()["desired_state"], "pause");
     }
-    let kept = fs::read_dir(folder.path())
+    let quarantined_files = fs::read_dir(folder.path())
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("malformed"));
-    assert_eq!(kept.count(), 5);
+    assert_eq!(quarantined_files.count(), 5);
 }
 
 #[tokio::test]
@@ -468,8 +468,8 @@ async fn desired_state_of_other_process_reaches_team() {
     workspace.stores.state.update(report(Mode::RunOnce, 1)).await.unwrap();
     let mut changes = workspace.stores.changes.subscribe();
     let beside = open(folder.path(), options(OpenMode::Write)).await.unwrap();
-    let said = beside.stores.state.update(set(Mode::RunCleanup, None)).await.unwrap();
-    assert_eq!((said.desired, said.current), (Mode::RunCleanup, Mode::RunOnce));
+    let merged_state = beside.stores.state.update(set(Mode::RunCleanup, None)).await.unwrap();
+    assert_eq!((merged_state.desired, merged_state.current), (Mode::RunCleanup, Mode::RunOnce));
     while changes.recv().await.unwrap() != StoreChange::State {}
     drop(beside);
     eventually("the team reads it", async || {

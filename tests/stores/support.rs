@@ -37,9 +37,9 @@ pub const WAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Waits until `holds` returns true; fails after the time limit.
 pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
+    let started_at = Instant::now();
     while !holds().await {
-        assert!(began.elapsed() < WAIT_TIME_MAX, "never: {what}");
+        assert!(started_at.elapsed() < WAIT_TIME_MAX, "never: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::support::{real, worlds};
 
-fn said(text: &str) -> Record {
+fn text_record(text: &str) -> Record {
     Record { at: UnixMs(7), entry: TranscriptEntry::Message(MessageRecord::new(Role::User, vec![Block::text(text)])) }
 }
 
@@ -31,13 +31,14 @@ async fn transcript_records_load_in_order() {
     for world in worlds().await {
         let transcripts = &world.stores.transcripts;
         assert!(transcripts.load("alice").await.unwrap().is_empty());
-        transcripts.append("alice", &[said("a"), said("b\nc\u{2028}")], false).await.unwrap();
-        transcripts.append("bob", &[said("x")], true).await.unwrap();
+        transcripts.append("alice", &[text_record("a"), text_record("b\nc\u{2028}")], false).await.unwrap();
+        transcripts.append("bob", &[text_record("x")], true).await.unwrap();
         transcripts.append("alice", &[compaction(2)], true).await.unwrap();
         transcripts.append("alice", &[], true).await.unwrap();
         let loaded = transcripts.load("alice").await.unwrap();
-        assert_eq!(loaded, [said("a"), said("b\nc\u{2028}"), compaction(2)], "{}", world.kind);
-        let error = transcripts.append("alice", &[said(&"x".repeat(RECORD_BYTES_MAX))], false).await.unwrap_err();
+        assert_eq!(loaded, [text_record("a"), text_record("b\nc\u{2028}"), compaction(2)], "{}", world.kind);
+        let error =
+            transcripts.append("alice", &[text_record(&"x".repeat(RECORD_BYTES_MAX))], false).await.unwrap_err();
         assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
         assert_eq!(transcripts.load("alice").await.unwrap().len(), 3);
     }
@@ -48,17 +49,17 @@ async fn torn_transcript_line_is_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("transcripts/alice.jsonl");
     let open = || FileTranscripts::new(real(), Durability::Process, folder.path());
-    open().append("alice", &[said("a")], true).await.unwrap();
+    open().append("alice", &[text_record("a")], true).await.unwrap();
     for load_first in [false, true] {
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, format!("{text}{{\"v\":1,\"at\":1,\"ki")).unwrap();
         let transcripts = open();
         if load_first {
-            assert_eq!(transcripts.load("alice").await.unwrap(), [said("a"), said("b")]);
+            assert_eq!(transcripts.load("alice").await.unwrap(), [text_record("a"), text_record("b")]);
         }
-        transcripts.append("alice", &[said("b")], true).await.unwrap();
+        transcripts.append("alice", &[text_record("b")], true).await.unwrap();
     }
-    assert_eq!(open().load("alice").await.unwrap(), [said("a"), said("b"), said("b")]);
+    assert_eq!(open().load("alice").await.unwrap(), [text_record("a"), text_record("b"), text_record("b")]);
 }
 
 #[tokio::test]
@@ -71,7 +72,7 @@ async fn failed_transcript_append_can_be_retried_whole() {
         let transcripts = FileTranscripts::new(Arc::new(dying), Durability::Process, &team);
         let mut written = Vec::new();
         let failed = loop {
-            let record = said(&format!("record {}", written.len()));
+            let record = text_record(&format!("record {}", written.len()));
             match transcripts.append("alice", &[record.clone(), record.clone()], false).await {
                 Ok(()) => written.extend([record.clone(), record]),
                 Err(_) => break [record.clone(), record],
@@ -101,7 +102,7 @@ async fn invalid_transcript_is_quarantined() {
     let folder = tempfile::tempdir().unwrap();
     let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
     let path = folder.path().join("transcripts/alice.jsonl");
-    transcripts.append("alice", &[said("a")], false).await.unwrap();
+    transcripts.append("alice", &[text_record("a")], false).await.unwrap();
     for kind in 0..3 {
         // Found by a process that loads, and by one that appends after an earlier load.
         fs::remove_file(&path).unwrap();
@@ -111,9 +112,9 @@ async fn invalid_transcript_is_quarantined() {
         assert_eq!((aside.len(), aside[0].teammate.as_str()), (1, "alice"));
         assert!(aside[0].path.symlink_metadata().is_ok(), "{aside:?}");
         replace_by_kind(&path, kind);
-        transcripts.append("alice", &[said("b")], true).await.unwrap();
+        transcripts.append("alice", &[text_record("b")], true).await.unwrap();
         assert_eq!(transcripts.take_quarantined().len(), 1);
-        assert_eq!(transcripts.load("alice").await.unwrap(), [said("b")]);
+        assert_eq!(transcripts.load("alice").await.unwrap(), [text_record("b")]);
     }
     assert_eq!(fs::read_dir(folder.path().join("transcripts/.spoiled")).unwrap().count(), 6);
     fs::remove_file(&path).unwrap();
@@ -130,7 +131,7 @@ async fn transcript_quarantine_failure_is_an_error() {
     replace_by_kind(&folder.path().join("transcripts/alice.jsonl"), 0);
     fs::write(folder.path().join("transcripts/.spoiled"), "in the way").unwrap();
     let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
-    let error = transcripts.set_aside_non_files().unwrap_err().to_string();
+    let error = transcripts.quarantine_non_files().unwrap_err().to_string();
     assert!(error.contains("alice.jsonl: it is a pipe or a device, not a transcript file; remove it"), "{error}");
 }
 
@@ -139,7 +140,7 @@ async fn transcript_name_with_path_parts_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
     for name in ["../x", "", "a/b", ".archive"] {
-        assert!(transcripts.append(name, &[said("a")], false).await.is_err(), "{name}");
+        assert!(transcripts.append(name, &[text_record("a")], false).await.is_err(), "{name}");
         assert!(transcripts.load(name).await.is_err(), "{name}");
     }
     assert!(fs::read_dir(folder.path()).unwrap().next().is_none());
@@ -149,13 +150,14 @@ async fn transcript_name_with_path_parts_is_refused() {
 async fn transcript_of_ten_thousand_records_loads() {
     let folder = tempfile::tempdir().unwrap();
     let transcripts = FileTranscripts::new(real(), Durability::Process, folder.path());
-    let records: Vec<Record> = (0..10_000).map(|number| said(&format!("{number} {}", "word ".repeat(40)))).collect();
+    let records: Vec<Record> =
+        (0..10_000).map(|number| text_record(&format!("{number} {}", "word ".repeat(40)))).collect();
     transcripts.append("alice", &records, false).await.unwrap();
     assert_eq!(transcripts.load("alice").await.unwrap().len(), 10_000);
 }
 
 fn delivering(number: u64) -> Record {
-    let mut record = said(&format!("turn {number}"));
+    let mut record = text_record(&format!("turn {number}"));
     if let TranscriptEntry::Message(message) = &mut record.entry {
         message.delivered = vec![format!("m-{number}")];
         message.usage = Some(Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() });
@@ -219,14 +221,14 @@ async fn transcript_append_retry_writes_once() {
         let disk = SimulatedDisk::default();
         let team = Path::new("/w/.team");
         let sound = FileTranscripts::new(Arc::new(disk.clone()), Durability::Power, team);
-        sound.append("ann", &[said("a")], true).await.unwrap();
+        sound.append("ann", &[text_record("a")], true).await.unwrap();
         let failing = Arc::new(FaultyFileSystem::new(Arc::new(disk), CallFault::FailsAt(call)));
         let transcripts = FileTranscripts::new(Arc::clone(&failing) as Arc<dyn FileSystem>, Durability::Power, team);
-        let first = transcripts.append("ann", &[said("b")], true).await;
+        let first = transcripts.append("ann", &[text_record("b")], true).await;
         if first.is_err() {
-            transcripts.append("ann", &[said("b")], true).await.unwrap();
+            transcripts.append("ann", &[text_record("b")], true).await.unwrap();
         }
-        assert_eq!(sound.load("ann").await.unwrap(), [said("a"), said("b")], "call {call}, {first:?}");
+        assert_eq!(sound.load("ann").await.unwrap(), [text_record("a"), text_record("b")], "call {call}, {first:?}");
         if !failing.has_failed() {
             assert!(call > 3, "too few calls failed: {call}");
             break;
@@ -240,8 +242,8 @@ async fn synced_record_survives_crash_after_unsynced_one() {
     disk.create_folder(&team.join("transcripts")).unwrap();
     disk.make_all_durable();
     let transcripts = FileTranscripts::new(Arc::new(disk.clone()), Durability::Power, team);
-    transcripts.append("ann", &[said("a")], false).await.unwrap();
-    transcripts.append("ann", &[said("b")], true).await.unwrap();
+    transcripts.append("ann", &[text_record("a")], false).await.unwrap();
+    transcripts.append("ann", &[text_record("b")], true).await.unwrap();
     let after = FileTranscripts::new(Arc::new(disk.crash(0)), Durability::Power, team);
-    assert_eq!(after.load("ann").await.unwrap(), [said("a"), said("b")]);
+    assert_eq!(after.load("ann").await.unwrap(), [text_record("a"), text_record("b")]);
 }

@@ -150,7 +150,7 @@ async fn worker_record_is_not_rewritten_for_progress() {
 }
 
 #[tokio::test]
-async fn malformed_worker_record_is_removed() {
+async fn invalid_worker_record_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let one = worker(folder.path());
     fs::write(folder.path().join("workers/1-2-3.json"), "{\"half").unwrap();
@@ -192,14 +192,14 @@ async fn second_lead_error_names_team_and_pid() {
     let folder = tempfile::tempdir().unwrap();
     let files = real();
     assert_eq!(current_leader(&*files, folder.path()).unwrap(), None);
-    let held = lead(folder.path(), "my-team").unwrap();
+    let leadership = lead(folder.path(), "my-team").unwrap();
     let leader = current_leader(&*files, folder.path()).unwrap().unwrap();
     assert_eq!((leader.team.as_str(), leader.pid), ("my-team", std::process::id()));
     match lead(folder.path(), "other") {
         Err(StoreError::AlreadyLed { team, pid }) => assert_eq!((team.as_str(), pid), ("my-team", std::process::id())),
         other => panic!("{:?}", other.err()),
     }
-    drop(held);
+    drop(leadership);
     assert_eq!(current_leader(&*files, folder.path()).unwrap(), None);
     eventually("the workspace can be led again", async || lead(folder.path(), "other").is_ok()).await;
 }
@@ -224,8 +224,8 @@ async fn reading_leader_blocks_no_lead() {
 async fn leader_lock_or_record_alone_excludes_others() {
     let folder = tempfile::tempdir().unwrap();
     let (files, team) = (real(), folder.path().join(".team"));
-    let held = Arc::new(lead(folder.path(), "my-team").unwrap());
-    let worker = FileWorkers::register(real(), clock(), &team, "my-team").unwrap().as_leader(&held);
+    let leadership = Arc::new(lead(folder.path(), "my-team").unwrap());
+    let worker = FileWorkers::register(real(), clock(), &team, "my-team").unwrap().as_leader(&leadership);
     assert_eq!(worker.leader_status().await.unwrap(), LeaderStatus::Held);
     for removed in ["lead.lock", "lead.json"] {
         fs::remove_file(team.join(removed)).unwrap();
@@ -243,7 +243,7 @@ async fn leader_lock_or_record_alone_excludes_others() {
     let other = lead(folder.path(), "other").unwrap();
     let lost = LeaderStatus::Lost { team: "other".into(), pid: std::process::id() };
     assert_eq!(worker.leader_status().await.unwrap(), lost);
-    drop((worker, held));
+    drop((worker, leadership));
     assert_eq!(
         current_leader(&*files, folder.path()).unwrap().unwrap().team,
         "other",
@@ -274,8 +274,8 @@ async fn leader_detects_loss_and_moved_workspace() {
     let outer = tempfile::tempdir().unwrap();
     let folder = outer.path().join("workspace");
     fs::create_dir(&folder).unwrap();
-    let held = Arc::new(lead(&folder, "first").unwrap());
-    let lead = FileWorkers::register(real(), clock(), &folder.join(".team"), "first").unwrap().as_leader(&held);
+    let leadership = Arc::new(lead(&folder, "first").unwrap());
+    let lead = FileWorkers::register(real(), clock(), &folder.join(".team"), "first").unwrap().as_leader(&leadership);
     // A program without support for records, such as an older Brigade, took the lock's file after its removal.
     fs::remove_file(folder.join(".team/lead.lock")).unwrap();
     let other = real().hold(&folder.join(".team/lead.lock")).unwrap().unwrap();

@@ -41,7 +41,6 @@ const PERMITTED: &[(&str, &str, &str)] = &[
     ("stores/git/opening.rs", "ref: refs/heads/", "git's format of HEAD"),
     ("stores/git/opening.rs", "not a git repository", "git's error, in the C locale"),
     ("tools/bash.rs", "set -", "the syntax of shells"),
-    ("tools/bash.rs", "set -e; ", "the syntax of shells"),
     ("tools/completion.rs", "error: Unable to create '", "git's error, in the C locale"),
     ("tools/completion.rs", "/packed-refs.lock': Read-only file system", "git's error, in the C locale"),
     ("ui/command_form.rs", "brigade ", "a command in a code span"),

@@ -45,10 +45,11 @@ async fn task_tools_list_claim_and_complete_task() {
         harness.alice.call("task_update", json!({ "task_id": 1, "status": "completed", "result": "17 modules" })).await;
     let done = done.unwrap();
     assert_eq!((done.text.as_str(), done.effect), ("task #1 is completed", ToolEffect::Finished));
-    let shown = harness.alice.expect_text("task_get", json!({ "task_id": 1 })).await;
+    let description = harness.alice.expect_text("task_get", json!({ "task_id": 1 })).await;
     assert!(
-        shown.contains("status: completed, owner: alice, attempt: 1") && shown.contains("result: 17 modules"),
-        "{shown}"
+        description.contains("status: completed, owner: alice, attempt: 1")
+            && description.contains("result: 17 modules"),
+        "{description}"
     );
     assert!(harness.bob.expect_text("task_get", json!({ "task_id": 2 })).await.contains("you can claim it"));
     assert!(
@@ -194,8 +195,8 @@ async fn task_edit_needs_permission() {
         harness.lead.expect_text("task_update", json!({ "task_id": 2, "status": "deleted" })).await,
         "task #2 is deleted"
     );
-    let held = harness.lead.expect_refusal("task_update", json!({ "task_id": 1, "status": "completed" })).await;
-    assert!(held.contains("held by alice"), "{held}");
+    let refusal = harness.lead.expect_refusal("task_update", json!({ "task_id": 1, "status": "completed" })).await;
+    assert!(refusal.contains("held by alice"), "{refusal}");
     let forced = harness.lead.call("task_update", json!({ "task_id": 1, "status": "completed", "force": true })).await;
     assert_eq!(forced.unwrap().effect, ToolEffect::None);
 }

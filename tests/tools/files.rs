@@ -1,6 +1,6 @@
 //! Files and searches: inside the workspace, never outside, never the control files.
 
-use brigade::tools::ToolError;
+use brigade::tools::{ReadOnly, ToolError};
 use serde_json::json;
 
 use super::harness::{TestTools, harness};
@@ -27,6 +27,23 @@ async fn file_tools_write_read_and_edit() {
 }
 
 #[tokio::test]
+async fn file_tools_without_task_only_read() {
+    let mut harness = harness().await;
+    harness.write("a.txt", "old\n");
+    harness.alice.context.read_only = Some(ReadOnly::NoTask);
+    for (tool, input) in [
+        ("write_file", json!({ "path": "new/b.txt", "content": "x" })),
+        ("write_file", json!({ "path": "a.txt", "content": "x" })),
+        ("edit_file", json!({ "path": "a.txt", "old_text": "old", "new_text": "x" })),
+    ] {
+        let refusal = harness.alice.expect_refusal(tool, input).await;
+        assert!(refusal.contains("only in the worktree of a task: claim a task"), "{tool}: {refusal}");
+    }
+    assert!(harness.alice.expect_text("read_file", json!({ "path": "a.txt" })).await.contains("old"));
+    assert!(harness.read("a.txt") == "old\n" && !harness.path("new").exists());
+}
+
+#[tokio::test]
 async fn file_tools_refuse_paths_outside_workspace() {
     let harness = harness().await;
     let outside = tempfile::tempdir().unwrap();
@@ -44,8 +61,8 @@ async fn file_tools_refuse_paths_outside_workspace() {
         harness.alice.expect_refusal("edit_file", json!({ "path": path, "old_text": "s3cret", "new_text": "x" })).await;
     }
     harness.write("inside.txt", "s3cret is only a word here\n");
-    let found = harness.alice.expect_text("grep", json!({ "pattern": "s3cret" })).await;
-    assert_eq!(found, "inside.txt:1:s3cret is only a word here\n");
+    let matches = harness.alice.expect_text("grep", json!({ "pattern": "s3cret" })).await;
+    assert_eq!(matches, "inside.txt:1:s3cret is only a word here\n");
     assert_eq!(std::fs::read_to_string(outside.path().join("secret")).unwrap(), "s3cret");
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
 }

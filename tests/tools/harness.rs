@@ -80,9 +80,9 @@ pub struct Member {
 impl Member {
     /// Calls a tool as a turn does, and records its effect on the claim.
     pub async fn call(&self, tool: &str, input: Value) -> Result<ToolOutput, ToolError> {
-        let found = self.tools.iter().find(|known| known.spec().name == tool);
-        let found = found.unwrap_or_else(|| panic!("no tool {tool}"));
-        let output = found.run(input, &self.context).await?;
+        let entry = self.tools.iter().find(|known| known.spec().name == tool);
+        let entry = entry.unwrap_or_else(|| panic!("no tool {tool}"));
+        let output = entry.run(input, &self.context).await?;
         match &output.effect {
             ToolEffect::Claimed { task, attempt } => drop(self.holding.send_replace(Some((*task, *attempt)))),
             ToolEffect::Finished => drop(self.holding.send_replace(None)),

@@ -65,8 +65,8 @@ async fn plan_approval_is_answered_once_by_lead() {
     let request = mail_of(&harness, "lead").await.remove(0);
     assert_eq!((request.kind, request.plan.as_deref()), (MessageType::PlanApprovalRequest, Some("1. a 2. b")));
     let id = request.request_id.unwrap();
-    let told = harness.alice.facts.try_recv().unwrap();
-    let EventKind::MessageSent { about, .. } = &told else { panic!("{told:?}") };
+    let event = harness.alice.facts.try_recv().unwrap();
+    let EventKind::MessageSent { about, .. } = &event else { panic!("{event:?}") };
     assert!(about.starts_with("submits plan ") && about.ends_with(": 1. a 2. b"), "{about}");
     let unknown = harness.lead.expect_refusal("plan_approval", json!({ "request_id": "nope", "approve": true })).await;
     assert!(unknown.contains(&id), "{unknown}");
@@ -85,8 +85,8 @@ async fn plan_approval_is_answered_once_by_lead() {
 #[tokio::test]
 async fn plan_under_runbook_lead_goes_to_person() {
     let harness = harness_with(false).await;
-    let said = harness.alice.expect_text("plan_approval", json!({ "plan": "1. a 2. b" })).await;
-    assert!(said.contains("to the person"), "{said}");
+    let output = harness.alice.expect_text("plan_approval", json!({ "plan": "1. a 2. b" })).await;
+    assert!(output.contains("to the person"), "{output}");
     assert!(mail_of(&harness, "lead").await.is_empty());
     let request = mail_of(&harness, "human").await.remove(0);
     assert_eq!((request.kind, request.plan.as_deref()), (MessageType::PlanApprovalRequest, Some("1. a 2. b")));
@@ -102,9 +102,9 @@ async fn plan_under_runbook_lead_goes_to_person() {
 #[tokio::test]
 async fn shutdown_is_approved_only_by_its_teammate() {
     let harness = harness().await;
-    let asked = harness.lead.expect_text("shutdown_request", json!({ "teammate": "Bob" })).await;
+    let output = harness.lead.expect_text("shutdown_request", json!({ "teammate": "Bob" })).await;
     let id = mail_of(&harness, "bob").await.remove(0).request_id.unwrap();
-    assert!(asked.contains(&id), "{asked}");
+    assert!(output.contains(&id), "{output}");
     assert!(
         harness.lead.expect_refusal("shutdown_request", json!({ "teammate": "bob" })).await.contains("already asked")
     );

@@ -103,11 +103,11 @@ async fn approval_is_valid_for_one_attempt_only() {
 async fn forced_completion_by_lead_keeps_open_review() {
     let harness = reviewed_by("tester", json!({})).await;
     harness.alice.expect_text("task_update", report()).await;
-    let asked = open_review(&harness).await;
+    let request = open_review(&harness).await;
     let forced = json!({ "task_id": 1, "status": "completed", "force": true });
     let waits = harness.lead.expect_text("task_update", forced).await;
-    assert!(waits.contains(&format!("waits for review {}", asked.id)), "{waits}");
-    assert_eq!(open_review(&harness).await, asked);
+    assert!(waits.contains(&format!("waits for review {}", request.id)), "{waits}");
+    assert_eq!(open_review(&harness).await, request);
 }
 
 #[tokio::test]

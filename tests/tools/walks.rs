@@ -21,8 +21,8 @@ fn make_pipe(path: &Path) {
 
 /// The text of a call that must not wait for a pipe.
 async fn call_within_timeout(harness: &TestTools, tool: &str, input: serde_json::Value) -> String {
-    let said = tokio::time::timeout(Duration::from_secs(20), harness.alice.expect_text(tool, input));
-    said.await.unwrap_or_else(|_| panic!("{tool} waits"))
+    let output = tokio::time::timeout(Duration::from_secs(20), harness.alice.expect_text(tool, input));
+    output.await.unwrap_or_else(|_| panic!("{tool} waits"))
 }
 
 #[tokio::test]
@@ -37,9 +37,9 @@ async fn search_notes_ignore_files_that_are_not_plain() {
     harness.write("lib/.gitignore", "c.rs\n".repeat(100_000));
     make_pipe(&harness.path("lib/.git/info/exclude"));
     let globbed = call_within_timeout(&harness, "glob", json!({ "pattern": "*.rs" })).await;
-    let found = call_within_timeout(&harness, "grep", json!({ "pattern": "fn" })).await;
+    let matches = call_within_timeout(&harness, "grep", json!({ "pattern": "fn" })).await;
     assert!(globbed.starts_with("a.rs\nlib/c.rs\nsrc/b.rs\n"), "{globbed}");
-    for text in [&globbed, &found] {
+    for text in [&globbed, &matches] {
         for (file, why) in [
             ("`.gitignore`", "it is a pipe"),
             ("`.ignore`", "it is a symbolic link"),
@@ -97,11 +97,11 @@ async fn search_stops_at_maximum_folder_depth() {
     let harness = harness().await;
     harness.write(&format!("{}a.rs", "d/".repeat(200)), "fn");
     harness.write("b.rs", "fn");
-    let found = harness.alice.expect_text("glob", json!({ "pattern": "*.rs" })).await;
-    assert!(found.starts_with("b.rs\n") && found.contains("give a `path`"), "{found}");
+    let matches = harness.alice.expect_text("glob", json!({ "pattern": "*.rs" })).await;
+    assert!(matches.starts_with("b.rs\n") && matches.contains("give a `path`"), "{matches}");
     let below = "d/".repeat(100);
-    let found = harness.alice.expect_text("glob", json!({ "pattern": "*.rs", "path": below })).await;
-    assert!(found.ends_with("/a.rs"), "{found}");
+    let matches = harness.alice.expect_text("glob", json!({ "pattern": "*.rs", "path": below })).await;
+    assert!(matches.ends_with("/a.rs"), "{matches}");
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn search_of_exchanged_folder_stays_inside() {
     }
     std::os::unix::fs::symlink(outside.path(), harness.path("link")).unwrap();
     let calls = async {
-        let mut found = 0;
+        let mut matched_calls = 0;
         for _ in 0..RACE_CALLS {
             for (tool, input) in [
                 ("glob", json!({ "pattern": "**" })),
@@ -162,10 +162,10 @@ async fn search_of_exchanged_folder_stays_inside() {
                 // A path in the folder is refused while the folder is a link.
                 let Ok(said) = harness.alice.call(tool, input).await else { continue };
                 assert!(!said.text.contains("outside"), "{tool}: {}", said.text);
-                found += usize::from(said.text.contains("inside_0.txt"));
+                matched_calls += usize::from(said.text.contains("inside_0.txt"));
             }
         }
-        assert!(found > 0, "no call found the folder");
+        assert!(matched_calls > 0, "no call found the folder");
     };
     while_exchanged(&harness.path("src"), &harness.path("link"), calls).await;
 }
@@ -260,9 +260,9 @@ proptest! {
                 harness.write(file, lines.join(end));
             }
             let expected = found_by_crate(harness.folder.path());
-            let found = harness.alice.expect_text("glob", json!({ "pattern": "**" })).await;
-            let found: Vec<&str> = found.lines().filter(|line| !line.starts_with("no file matches")).collect();
-            assert_eq!(found, expected);
+            let matches = harness.alice.expect_text("glob", json!({ "pattern": "**" })).await;
+            let matches: Vec<&str> = matches.lines().filter(|line| !line.starts_with("no file matches")).collect();
+            assert_eq!(matches, expected);
         });
     }
 }

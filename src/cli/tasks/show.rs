@@ -55,7 +55,7 @@ impl Show {
 
 /// The error for a task that does not exist, or whose invalid file was set aside.
 fn no_task(id: TaskId, board: &FileBoard) -> CliError {
-    match board.set_aside().get(&id) {
+    match board.quarantined_files().get(&id) {
         None => StoreError::NoTask(id).into(),
         Some(file) => CliError::refused(format!("cannot show {id}: its file was invalid and was set aside as {file}"))
             .hint(restore_hint(id, file)),

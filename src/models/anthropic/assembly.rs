@@ -21,7 +21,7 @@ pub enum ProtocolError {
     /// The server reported an error.
     Reported(ApiError),
     /// The event does not conform to the API.
-    Malformed(String),
+    Invalid(String),
 }
 
 /// The counters in a usage report.
@@ -38,7 +38,7 @@ pub struct MessageAssembler {
     /// True if the server reported a counter that is not a number.
     is_miscounted: bool,
     stop: Option<String>,
-    is_whole: bool,
+    is_complete: bool,
 }
 
 /// An unfinished block: its start and all additions.
@@ -53,7 +53,7 @@ struct PartialBlock {
 }
 
 #[derive(Deserialize)]
-struct Kind {
+struct EventType {
     #[serde(rename = "type", default)]
     kind: Option<String>,
 }
@@ -61,11 +61,11 @@ struct Kind {
 #[derive(Deserialize)]
 struct MessageStart {
     #[serde(default)]
-    message: Head,
+    message: MessageHead,
 }
 
 #[derive(Deserialize, Default)]
-struct Head {
+struct MessageHead {
     #[serde(default)]
     usage: Option<Value>,
 }
@@ -120,24 +120,24 @@ impl MessageAssembler {
     /// # Errors
     /// The answer cannot be completed.
     pub fn process_event(&mut self, event: &SseEvent, listener: &dyn Listener) -> Result<(), ProtocolError> {
-        let kind = match read::<Kind>(&event.data) {
-            Ok(Kind { kind }) => kind,
+        let kind = match parse::<EventType>(&event.data) {
+            Ok(EventType { kind }) => kind,
             // An event with a name can be an unknown one, with any data.
             Err(_) if !event.name.is_empty() => None,
             Err(error) => return Err(error),
         };
         match kind.as_deref().unwrap_or(&event.name) {
-            "message_start" => self.count(read::<MessageStart>(&event.data)?.message.usage.as_ref(), listener),
-            "content_block_start" => self.begin(read(&event.data)?, listener),
-            "content_block_delta" => self.add(read(&event.data)?, listener)?,
-            "content_block_stop" => self.block_mut(read::<BlockStop>(&event.data)?.index)?.is_closed = true,
+            "message_start" => self.count(parse::<MessageStart>(&event.data)?.message.usage.as_ref(), listener),
+            "content_block_start" => self.begin(parse(&event.data)?, listener),
+            "content_block_delta" => self.add(parse(&event.data)?, listener)?,
+            "content_block_stop" => self.block_mut(parse::<BlockStop>(&event.data)?.index)?.is_closed = true,
             "message_delta" => {
-                let MessageDelta { delta, usage } = read(&event.data)?;
+                let MessageDelta { delta, usage } = parse(&event.data)?;
                 self.stop = delta.stop_reason.or(self.stop.take());
                 self.count(usage.as_ref(), listener);
             }
-            "message_stop" => self.is_whole = true,
-            "error" => return Err(ProtocolError::Reported(read::<ApiErrorBody>(&event.data)?.error)),
+            "message_stop" => self.is_complete = true,
+            "error" => return Err(ProtocolError::Reported(parse::<ApiErrorBody>(&event.data)?.error)),
             // `ping` and unknown events.
             _ => {}
         }
@@ -147,7 +147,7 @@ impl MessageAssembler {
     /// Returns true after the end of the answer.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.is_whole
+        self.is_complete
     }
 
     /// Updates the counters. They are totals of the message, and missing ones keep their value.
@@ -196,7 +196,7 @@ impl MessageAssembler {
 
     fn block_mut(&mut self, index: u64) -> Result<&mut PartialBlock, ProtocolError> {
         let block = self.blocks.get_mut(&index);
-        block.ok_or_else(|| ProtocolError::Malformed(format!("a delta of block {index} came before its start")))
+        block.ok_or_else(|| ProtocolError::Invalid(format!("a delta of block {index} came before its start")))
     }
 
     /// The complete answer. A call without an id, or with the id of another call, gets an id that starts with `spare_id`.
@@ -291,6 +291,6 @@ impl PartialBlock {
     }
 }
 
-fn read<T: DeserializeOwned>(data: &str) -> Result<T, ProtocolError> {
-    serde_json::from_str(data).map_err(|error| ProtocolError::Malformed(format!("cannot read an event: {error}")))
+fn parse<T: DeserializeOwned>(data: &str) -> Result<T, ProtocolError> {
+    serde_json::from_str(data).map_err(|error| ProtocolError::Invalid(format!("cannot read an event: {error}")))
 }

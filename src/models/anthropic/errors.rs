@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::ports::ModelError;
 
 /// The longest quote of a server's text, in characters.
-const WORDS_CHARS_MAX: usize = 400;
+const QUOTE_CHARS_MAX: usize = 400;
 /// The longest quote of a request id, in characters.
 const REQUEST_ID_CHARS_MAX: usize = 80;
 /// The longest `retry-after` that is used.
@@ -89,12 +89,12 @@ pub fn from_response(status: u16, headers: &HeaderMap, body: &str, now: SystemTi
     if is_too_long(status, &error) {
         return ModelError::ContextTooLong { message: text, window_tokens: error.window_tokens() };
     }
-    let passes = match headers.get("x-should-retry").map(|value| value.as_bytes()) {
+    let is_temporary = match headers.get("x-should-retry").map(|value| value.as_bytes()) {
         Some(b"true") => true,
         Some(b"false") => false,
         _ => matches!(status, 408 | 409 | 429 | 500..),
     };
-    match (passes, status) {
+    match (is_temporary, status) {
         (true, _) => ModelError::Temporary { message: text, retry_after: retry_after(headers, now) },
         (false, 300..400) => {
             ModelError::Final(format!("{text}; redirects are not followed: set `base_url` to the final address"))
@@ -166,12 +166,12 @@ fn page_text(body: &str) -> String {
     }
 }
 
-/// A server's text in one line of at most `WORDS_CHARS_MAX` characters.
+/// A server's text in one line of at most `QUOTE_CHARS_MAX` characters.
 #[must_use]
 pub fn shorten(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
-    let line = words.take(WORDS_CHARS_MAX).collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(WORDS_CHARS_MAX) {
+    let line = words.take(QUOTE_CHARS_MAX).collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(QUOTE_CHARS_MAX) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line,
     }

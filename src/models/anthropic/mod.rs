@@ -332,7 +332,7 @@ fn transport_error(reason: &TransportError, request_id: Option<String>) -> Model
 fn protocol_error(error: ProtocolError, request_id: Option<String>) -> ModelError {
     match error {
         ProtocolError::Reported(error) => errors::from_event(&error, request_id),
-        ProtocolError::Malformed(reason) => {
+        ProtocolError::Invalid(reason) => {
             temporary(errors::with_request_id(format!("sent an invalid answer: {reason}"), request_id))
         }
     }

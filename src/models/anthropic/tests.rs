@@ -39,19 +39,19 @@ impl Listener for RecordingListener {
 
 /// The answer of a stream in pieces of these sizes, and the streamed text.
 fn answer_in_pieces(stream: &str, sizes: &[usize]) -> (ModelResponse, String) {
-    let (mut reader, mut assembler, heard) =
+    let (mut reader, mut assembler, listener) =
         (SseReader::default(), MessageAssembler::default(), RecordingListener::default());
     let mut rest = stream.as_bytes();
     let mut sizes = sizes.iter().cycle();
     while !rest.is_empty() {
         let (piece, remaining) = rest.split_at((*sizes.next().unwrap()).min(rest.len()));
         for event in reader.feed(piece).unwrap() {
-            assembler.process_event(&event, &heard).unwrap();
+            assembler.process_event(&event, &listener).unwrap();
         }
         rest = remaining;
     }
     assert!(assembler.is_complete());
-    let text = heard.texts.lock().unwrap().concat();
+    let text = listener.texts.lock().unwrap().concat();
     (assembler.finish("call-1"), text)
 }
 
@@ -110,7 +110,7 @@ fn full_stream() -> Vec<Value> {
 
 #[test]
 fn stream_assembly_keeps_every_content_block() {
-    let (answer, heard) = answer_in_pieces(&stream(&full_stream()), &[9999]);
+    let (answer, listener) = answer_in_pieces(&stream(&full_stream()), &[9999]);
     let input = json!({"command": "echo ü", "n": [1.5, 2]});
     let expected = [
         Block::Other(json!({"type": "thinking", "thinking": "Ich grüße.", "signature": "c2ln"})),
@@ -121,7 +121,7 @@ fn stream_assembly_keeps_every_content_block() {
     assert_eq!(answer.content, expected);
     assert_eq!(answer.stop, StopReason::ToolUse);
     let usage = Usage { input_tokens: 25, output_tokens: 15, cache_read_tokens: 7, cache_write_tokens: 0 };
-    assert_eq!((answer.usage, heard.as_str()), (Some(usage), "Hallo, Welt 🌍\n\n"));
+    assert_eq!((answer.usage, listener.as_str()), (Some(usage), "Hallo, Welt 🌍\n\n"));
 }
 
 #[test]
@@ -192,13 +192,13 @@ fn incomplete_tool_arguments_stay_text() {
 }
 
 #[test]
-fn malformed_stream_event_is_an_error() {
+fn invalid_stream_event_is_an_error() {
     for data in
         ["{", "7", "", r#"{"type":"content_block_delta","index":4,"delta":{}}"#, r#"{"type":"message_delta"} x"#]
     {
         let event = SseEvent { name: String::new(), data: data.to_owned() };
         assert!(
-            matches!(MessageAssembler::default().process_event(&event, &()), Err(ProtocolError::Malformed(_))),
+            matches!(MessageAssembler::default().process_event(&event, &()), Err(ProtocolError::Invalid(_))),
             "{data}"
         );
     }
@@ -343,11 +343,11 @@ fn model_block() -> impl Strategy<Value = Block> {
 }
 
 /// The harness's answer: a result for every call, and a text.
-fn harness_answer(blocks: &[Block], told: &str) -> Vec<Block> {
+fn harness_answer(blocks: &[Block], text: &str) -> Vec<Block> {
     let calls = blocks.iter().filter(|block| matches!(block, Block::ToolUse { .. }));
-    let result = |_| Block::ToolResult { tool_use_id: "x".into(), content: told.to_owned(), is_error: false };
+    let result = |_| Block::ToolResult { tool_use_id: "x".into(), content: text.to_owned(), is_error: false };
     let mut content: Vec<Block> = calls.map(result).collect();
-    content.push(Block::text(format!("next {told}")));
+    content.push(Block::text(format!("next {text}")));
     content
 }
 
@@ -367,7 +367,7 @@ proptest! {
         let mut messages = vec![user(vec![Block::text("<identity>"), Block::text("task")])];
         let mut before = String::new();
         let mut ends_before = None;
-        for (blocks, told) in turns {
+        for (blocks, text) in turns {
             let bytes = String::from_utf8(body::body(&request(&messages))).unwrap();
             prop_assert!(bytes.matches(MARK).count() <= 4, "{bytes}");
             let body: Value = serde_json::from_str(&bytes).unwrap();
@@ -381,7 +381,7 @@ proptest! {
             let plain = bytes.replace(MARK, "");
             prop_assert!(plain.starts_with(before.strip_suffix("]}").unwrap_or("")), "{before}\n{plain}");
             before = plain;
-            let results = harness_answer(&blocks, &told);
+            let results = harness_answer(&blocks, &text);
             messages.push(assistant(blocks));
             messages.push(user(results));
         }
@@ -390,7 +390,7 @@ proptest! {
 
 #[test]
 fn received_bytes_count_every_block_kind() {
-    let heard = RecordingListener::default();
+    let listener = RecordingListener::default();
     let mut assembler = MessageAssembler::default();
     let blocks = [
         (json!({"type": "thinking", "thinking": "ab"}), json!({"thinking": "cde"})),
@@ -402,8 +402,8 @@ fn received_bytes_count_every_block_kind() {
     for (index, (block, more)) in blocks.into_iter().enumerate() {
         for event in [start(index as u64, block), delta(index as u64, more)] {
             let name = event["type"].as_str().unwrap().to_owned();
-            assembler.process_event(&SseEvent { name, data: event.to_string() }, &heard).unwrap();
+            assembler.process_event(&SseEvent { name, data: event.to_string() }, &listener).unwrap();
         }
     }
-    assert_eq!(heard.bytes.load(Ordering::Relaxed), 5 + 4 + 5 + 7 + 2);
+    assert_eq!(listener.bytes.load(Ordering::Relaxed), 5 + 4 + 5 + 7 + 2);
 }

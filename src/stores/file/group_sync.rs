@@ -27,12 +27,12 @@ pub struct SyncRequest {
 pub struct SyncQueue {
     files: Arc<dyn FileSystem>,
     durability: Durability,
-    state: Mutex<State>,
+    state: Mutex<SyncState>,
     finished: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct SyncState {
     next_ticket: u64,
     waiting: Vec<(u64, Vec<PathBuf>)>,
     is_syncing: bool,
@@ -88,7 +88,7 @@ impl SyncQueue {
     }
 
     /// Syncs the folders of all current waiters.
-    fn sync_group<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn sync_group<'a>(&'a self, mut state: MutexGuard<'a, SyncState>) -> MutexGuard<'a, SyncState> {
         let (tickets, folders): (Vec<_>, Vec<_>) = std::mem::take(&mut state.waiting).into_iter().unzip();
         state.is_syncing = true;
         drop(state);
@@ -104,7 +104,7 @@ impl SyncQueue {
         state
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SyncState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

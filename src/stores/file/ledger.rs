@@ -27,19 +27,19 @@ const READ_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// The ledger in a file.
 pub struct FileLedger {
-    inner: Arc<Inner>,
+    inner: Arc<LedgerInner>,
 }
 
-struct Inner {
+struct LedgerInner {
     files: Arc<dyn FileSystem>,
     folder: PathBuf,
     bytes_max: u64,
-    file: Mutex<File>,
+    file: Mutex<LedgerFile>,
 }
 
 /// The cached facts about the file, in the process that appends.
 #[derive(Default)]
-struct File {
+struct LedgerFile {
     /// The length of the complete lines; `None` before the first read.
     valid_bytes: Option<u64>,
     /// True if an incomplete line may follow: the last append failed, or the previous process died.
@@ -58,8 +58,8 @@ impl FileLedger {
     /// The ledger below `team_folder`, folded above `bytes_max`.
     #[must_use]
     pub fn with_bytes(files: Arc<dyn FileSystem>, team_folder: &Path, bytes_max: u64) -> Self {
-        let file = Mutex::new(File { fold_above: bytes_max, ..File::default() });
-        Self { inner: Arc::new(Inner { files, folder: team_folder.to_owned(), bytes_max, file }) }
+        let file = Mutex::new(LedgerFile { fold_above: bytes_max, ..LedgerFile::default() });
+        Self { inner: Arc::new(LedgerInner { files, folder: team_folder.to_owned(), bytes_max, file }) }
     }
 }
 
@@ -79,18 +79,18 @@ impl Ledger for FileLedger {
     }
 }
 
-struct Content {
+struct LedgerContent {
     totals: LedgerTotals,
     valid_bytes: u64,
     is_torn: bool,
 }
 
-impl Inner {
+impl LedgerInner {
     fn path(&self) -> PathBuf {
         self.folder.join(LEDGER_FILE)
     }
 
-    fn read(&self) -> StoreResult<Content> {
+    fn read(&self) -> StoreResult<LedgerContent> {
         let path = self.path();
         let bytes = match self.files.read(&path, 0, READ_BYTES_MAX) {
             Ok((bytes, _)) => bytes,
@@ -108,7 +108,7 @@ impl Inner {
         if invalid > 0 {
             tracing::warn!(ledger = %path.display(), lines = invalid, "skipped invalid lines of the ledger");
         }
-        Ok(Content { totals, valid_bytes: valid_bytes as u64, is_torn: valid_bytes < bytes.len() })
+        Ok(LedgerContent { totals, valid_bytes: valid_bytes as u64, is_torn: valid_bytes < bytes.len() })
     }
 
     fn append(&self, lines: &[LedgerRecord]) -> StoreResult<()> {
@@ -118,13 +118,14 @@ impl Inner {
         let valid_bytes = match file.valid_bytes {
             Some(bytes) => bytes,
             None => {
-                let read = self.read()?;
-                (file.valid_bytes, file.may_be_torn) = (Some(read.valid_bytes), read.is_torn);
-                read.valid_bytes
+                let content = self.read()?;
+                (file.valid_bytes, file.may_be_torn) = (Some(content.valid_bytes), content.is_torn);
+                content.valid_bytes
             }
         };
-        let left = if file.may_be_torn { unfinished_bytes(&*self.files, &path, valid_bytes)? } else { Vec::new() };
-        let rest = missing_bytes(&left, text.as_bytes());
+        let unfinished =
+            if file.may_be_torn { unfinished_bytes(&*self.files, &path, valid_bytes)? } else { Vec::new() };
+        let rest = missing_bytes(&unfinished, text.as_bytes());
         file.may_be_torn = true;
         let before = match self.files.append(&path, &rest) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -145,7 +146,7 @@ impl Inner {
     }
 
     /// Replaces the file by a few lines with the same totals and the time of the last record.
-    fn fold(&self, file: &mut File, last: &[LedgerRecord]) -> StoreResult<()> {
+    fn fold(&self, file: &mut LedgerFile, last: &[LedgerRecord]) -> StoreResult<()> {
         let at = last.last().map(|line| line.at).unwrap_or_default();
         let entries = self.read()?.totals.entries();
         let text: String = entries.into_iter().map(|entry| LedgerRecord::new(at, entry).to_line() + "\n").collect();

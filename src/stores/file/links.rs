@@ -20,7 +20,7 @@ const DEPTH_MAX: usize = 4;
 /// Refuses links among the control files of the stores.
 ///
 /// Links in the quarantine are accepted: no store opens a file there by name. Links in place of task files are accepted too,
-/// because the board sets them aside.
+/// because the board quarantines them.
 ///
 /// # Errors
 /// [`StoreError::Link`] for the first link; [`StoreError::Io`] if a folder cannot be listed.

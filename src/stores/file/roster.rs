@@ -24,10 +24,10 @@ const WRITE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The roster in a file.
 pub struct FileRoster {
-    inner: Arc<Inner>,
+    inner: Arc<RosterInner>,
 }
 
-struct Inner {
+struct RosterInner {
     file: Arc<ExchangeFile>,
     reports: Mutex<Reports>,
 }
@@ -50,7 +50,7 @@ impl FileRoster {
     /// The roster in `file`.
     #[must_use]
     pub fn new(file: ExchangeFile) -> Self {
-        Self { inner: Arc::new(Inner { file: Arc::new(file), reports: Mutex::default() }) }
+        Self { inner: Arc::new(RosterInner { file: Arc::new(file), reports: Mutex::default() }) }
     }
 
     /// Returns true if these bytes are a roster.
@@ -90,7 +90,7 @@ impl Roster for FileRoster {
             MergeResult::Unsettled => {
                 let inner = Arc::clone(&self.inner);
                 let repair = move |base: CurrentContent<'_>| match base {
-                    CurrentContent::Malformed => inner.render(base),
+                    CurrentContent::Invalid => inner.render(base),
                     CurrentContent::Missing | CurrentContent::Valid(_) => None,
                 };
                 merge_with_retry(&self.inner.file, None, repair).await?
@@ -100,7 +100,7 @@ impl Roster for FileRoster {
     }
 }
 
-impl Inner {
+impl RosterInner {
     fn reports(&self) -> MutexGuard<'_, Reports> {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,12 +119,12 @@ impl Inner {
             return None;
         }
         let members: Vec<RosterMember> = reports.members.values().cloned().collect();
-        let found = match base {
+        let current = match base {
             CurrentContent::Valid(bytes) => Some(bytes),
-            CurrentContent::Missing | CurrentContent::Malformed => None,
+            CurrentContent::Missing | CurrentContent::Invalid => None,
         };
         // The exchange file passes only valid rosters, so this is `Some`.
-        let text = merge_roster(found, &reports.team, &members).ok()?;
+        let text = merge_roster(current, &reports.team, &members).ok()?;
         reports.rendered = Some((reports.version, text.clone()));
         Some(text)
     }
@@ -155,7 +155,7 @@ impl Inner {
     }
 }
 
-async fn write_in_background(inner: Weak<Inner>) {
+async fn write_in_background(inner: Weak<RosterInner>) {
     loop {
         let wait = match inner.upgrade() {
             None => return,
@@ -175,7 +175,7 @@ async fn write_in_background(inner: Weak<Inner>) {
     }
 }
 
-impl Drop for Inner {
+impl Drop for RosterInner {
     fn drop(&mut self) {
         if self.is_waiting() {
             // The last report must not be lost with the process. No caller is left for an error.

@@ -44,10 +44,10 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shared state in a file.
 pub struct FileState {
-    inner: Arc<Inner>,
+    inner: Arc<StateInner>,
 }
 
-struct Inner {
+struct StateInner {
     file: Arc<ExchangeFile>,
     clock: Arc<dyn Clock>,
     changes: Sender<StoreChange>,
@@ -68,7 +68,7 @@ struct OwnFields {
     written_at: Option<Instant>,
     has_writer: bool,
     /// The file as it was last read or written.
-    seen: Option<(FileStamp, SharedState)>,
+    cached_state: Option<(FileStamp, SharedState)>,
     /// The result of the last merge, to skip merges that change nothing.
     last_written: Option<Arc<LastWritten>>,
 }
@@ -84,12 +84,12 @@ struct LastWritten {
 struct StateDraft {
     version: u64,
     report: Option<Arc<StateReport>>,
-    merging: Arc<Mutex<MergeInProgress>>,
+    output: Arc<Mutex<MergeOutput>>,
 }
 
 /// The output of the merge function: the used report's version, and the last text with its state.
 #[derive(Default)]
-struct MergeInProgress {
+struct MergeOutput {
     version: u64,
     rendered: Option<(String, SharedState)>,
 }
@@ -99,7 +99,7 @@ impl FileState {
     #[must_use]
     pub fn new(file: ExchangeFile, clock: Arc<dyn Clock>, changes: Sender<StoreChange>, has_events: bool) -> Self {
         let (own, wake) = (Mutex::default(), Arc::new(Notify::new()));
-        Self { inner: Arc::new(Inner { file: Arc::new(file), clock, changes, has_events, own, wake }) }
+        Self { inner: Arc::new(StateInner { file: Arc::new(file), clock, changes, has_events, own, wake }) }
     }
 
     /// Returns true if these bytes are a valid state file.
@@ -128,12 +128,12 @@ impl Drop for FileState {
 #[async_trait]
 impl StateStore for FileState {
     async fn read(&self) -> StoreResult<Option<SharedState>> {
-        if let Some(found) = self.inner.current().await? {
-            return Ok(found);
+        if let Some(current_state) = self.inner.current().await? {
+            return Ok(current_state);
         }
         let inner = Arc::clone(&self.inner);
         let repair = move |base: CurrentContent<'_>| match base {
-            CurrentContent::Malformed => Some(inner.fresh().to_file()),
+            CurrentContent::Invalid => Some(inner.new_state().to_file()),
             CurrentContent::Missing | CurrentContent::Valid(_) => None,
         };
         let bytes = merge_with_retry(&self.inner.file, None, repair).await?;
@@ -163,7 +163,7 @@ impl StateStore for FileState {
     }
 }
 
-impl Inner {
+impl StateInner {
     fn own(&self) -> MutexGuard<'_, OwnFields> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,7 +182,7 @@ impl Inner {
     /// The state in the file, from memory if the file is unchanged; `None` while it is being written.
     async fn current(self: &Arc<Self>) -> StoreResult<Option<Option<SharedState>>> {
         let stamp = self.file.cached_stamp();
-        if let Some((_, state)) = self.own().seen.as_ref().filter(|(seen, _)| Some(*seen) == stamp) {
+        if let Some((_, state)) = self.own().cached_state.as_ref().filter(|(cached, _)| Some(*cached) == stamp) {
             return Ok(Some(Some(state.clone())));
         }
         let inner = Arc::clone(self);
@@ -204,8 +204,8 @@ impl Inner {
         state.merge(&StateUpdate { report, desired: None }, self.clock.now())
     }
 
-    /// The content for a missing or malformed file.
-    fn fresh(&self) -> SharedState {
+    /// The content for a missing or invalid file.
+    fn new_state(&self) -> SharedState {
         self.as_reported(None)
     }
 
@@ -226,15 +226,15 @@ impl Inner {
         desired: Option<&DesiredStateChange>,
     ) -> Option<SharedState> {
         let now = self.clock.now();
-        let found = match base {
+        let current_state = match base {
             CurrentContent::Valid(bytes) => self.read_state(bytes),
-            CurrentContent::Missing | CurrentContent::Malformed => None,
+            CurrentContent::Missing | CurrentContent::Invalid => None,
         };
-        if found.is_none() && report.is_none() && desired.is_none() {
-            return if matches!(base, CurrentContent::Malformed) { Some(self.fresh()) } else { None };
+        if current_state.is_none() && report.is_none() && desired.is_none() {
+            return if matches!(base, CurrentContent::Invalid) { Some(self.new_state()) } else { None };
         }
-        let is_new = found.is_none();
-        let state = found.unwrap_or_else(|| SharedState::paused(now));
+        let is_new = current_state.is_none();
+        let state = current_state.unwrap_or_else(|| SharedState::paused(now));
         let next = state.merge(&StateUpdate { report: report.cloned(), desired: desired.cloned() }, now);
         let desired_fields = |state: &SharedState| {
             (state.desired, state.unknown_desired.clone(), state.set_by.clone(), state.note.clone())
@@ -270,10 +270,10 @@ impl Inner {
 
     /// The report to merge: the newest if it is due, else the one that was written last.
     fn draft(&self, at_once: bool) -> StateDraft {
-        let is_due = at_once || self.due().is_some_and(|due| due <= Instant::now());
+        let is_due = at_once || self.due_at().is_some_and(|due_at| due_at <= Instant::now());
         let own = self.own();
         let (version, report) = if is_due { (own.version, &own.report) } else { (own.written_version, &own.written) };
-        StateDraft { version, report: report.clone(), merging: Arc::default() }
+        StateDraft { version, report: report.clone(), output: Arc::default() }
     }
 
     fn merge_fn(
@@ -283,25 +283,25 @@ impl Inner {
     ) -> impl FnMut(CurrentContent<'_>) -> Option<String> + Send + use<> {
         let inner = Arc::clone(self);
         let (version, report) = (draft.version, draft.report.clone());
-        let merging = Arc::clone(&draft.merging);
+        let output = Arc::clone(&draft.output);
         move |base| {
             let (version, report) = inner.newest_report(version, &report);
             let is_up_to_date = desired.is_none() && inner.is_up_to_date(base, version);
             let next = if is_up_to_date { None } else { inner.next_state(base, report.as_deref(), desired.as_ref()) };
             let rendered = next.map(|state| (state.to_file(), state));
             let text = rendered.as_ref().map(|(text, _)| text.clone());
-            let mut merging = merging.lock().unwrap_or_else(PoisonError::into_inner);
-            merging.version = version;
-            merging.rendered = rendered.or_else(|| merging.rendered.take());
+            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+            output.version = version;
+            output.rendered = rendered.or_else(|| output.rendered.take());
             text
         }
     }
 
     fn finish_merge(&self, draft: StateDraft, bytes: Option<Vec<u8>>) -> SharedState {
-        let merged = std::mem::take(&mut *draft.merging.lock().unwrap_or_else(PoisonError::into_inner));
+        let merged = std::mem::take(&mut *draft.output.lock().unwrap_or_else(PoisonError::into_inner));
         let state = match bytes {
             Some(bytes) => self.remember_written(bytes, merged),
-            None => self.fresh(),
+            None => self.new_state(),
         };
         let mut own = self.own();
         if draft.version > own.written_version {
@@ -309,7 +309,7 @@ impl Inner {
             own.written = draft.report;
             own.written_at = Some(Instant::now());
         }
-        own.seen = None;
+        own.cached_state = None;
         state
     }
 
@@ -321,14 +321,14 @@ impl Inner {
         last.as_ref().is_some_and(is)
     }
 
-    fn remember_written(&self, bytes: Vec<u8>, MergeInProgress { version, rendered }: MergeInProgress) -> SharedState {
+    fn remember_written(&self, bytes: Vec<u8>, MergeOutput { version, rendered }: MergeOutput) -> SharedState {
         let before = self.own().last_written.clone();
         if let Some(last) = before.filter(|last| last.bytes == bytes && last.version == version) {
             return last.state.clone();
         }
         let rendered = rendered.filter(|(text, _)| text.as_bytes() == bytes).map(|(_, state)| state);
         let Some(state) = rendered.or_else(|| self.read_state(&bytes)) else {
-            return self.fresh();
+            return self.new_state();
         };
         self.own().last_written = Some(Arc::new(LastWritten { bytes, state: state.clone(), version }));
         state
@@ -343,16 +343,16 @@ impl Inner {
         own.merged.clone()
     }
 
-    fn due(&self) -> Option<Instant> {
+    fn due_at(&self) -> Option<Instant> {
         let own = self.own();
-        let due = own.written_at.map_or_else(Instant::now, |written| written + REPORT_INTERVAL);
-        (own.version > own.written_version).then_some(due)
+        let due_at = own.written_at.map_or_else(Instant::now, |written| written + REPORT_INTERVAL);
+        (own.version > own.written_version).then_some(due_at)
     }
 }
 
-impl Drop for Inner {
+impl Drop for StateInner {
     fn drop(&mut self) {
-        if self.due().is_some() {
+        if self.due_at().is_some() {
             // The last report must not be lost with the process. No caller is left for an error.
             let report = self.own().report.clone();
             let _ = self
@@ -367,7 +367,7 @@ struct WriterState {
     /// True if every later write changes the stamp.
     is_stamp_final: bool,
     /// The count of [`DISPLACED_CHECK_TIMES`] done since the last exchange, at `exchanged_at`.
-    checks: usize,
+    checks_done: usize,
     exchanged_at: Instant,
     checked_at: Instant,
     has_failed: bool,
@@ -379,33 +379,33 @@ struct FileStatus {
     has_displaced: bool,
 }
 
-async fn writer_task(inner: Weak<Inner>, wake: Arc<Notify>, mut changes: Receiver<StoreChange>) {
+async fn writer_task(inner: Weak<StateInner>, wake: Arc<Notify>, mut changes: Receiver<StoreChange>) {
     let mut writer = WriterState {
         stamp: None,
         is_stamp_final: false,
-        checks: DISPLACED_CHECK_TIMES.len(),
+        checks_done: DISPLACED_CHECK_TIMES.len(),
         exchanged_at: Instant::now(),
         checked_at: Instant::now(),
         has_failed: false,
     };
-    let mut is_announced = true;
+    let mut has_outside_change = true;
     loop {
         let next = {
             let Some(inner) = inner.upgrade() else { return };
             let status = inner.status();
-            if is_announced || writer.must_read(&inner, status) {
+            if has_outside_change || writer.must_read(&inner, status) {
                 writer.reload(&inner).await;
             }
             writer.next_check(&inner, inner.status())
         };
         tokio::time::sleep(CORRECTION_INTERVAL).await;
-        is_announced = wait_for_work(&wake, &mut changes, next).await;
+        has_outside_change = wait_for_work(&wake, &mut changes, next).await;
     }
 }
 
 /// Waits for a report, the time `next`, or a possible change of the file. Returns true for a change.
 async fn wait_for_work(wake: &Notify, changes: &mut Receiver<StoreChange>, next: Instant) -> bool {
-    let announced = async {
+    let announcement = async {
         loop {
             match changes.recv().await {
                 Ok(StoreChange::State | StoreChange::Everything) | Err(RecvError::Lagged(_)) => return,
@@ -417,27 +417,27 @@ async fn wait_for_work(wake: &Notify, changes: &mut Receiver<StoreChange>, next:
     tokio::select! {
         biased;
         () = wake.notified() => false,
-        () = announced => true,
+        () = announcement => true,
         () = tokio::time::sleep_until(next) => false,
     }
 }
 
-impl Inner {
+impl StateInner {
     fn status(&self) -> FileStatus {
         FileStatus { stamp: self.file.stamp(), has_displaced: self.file.has_displaced() }
     }
 }
 
 impl WriterState {
-    fn must_read(&self, inner: &Inner, status: FileStatus) -> bool {
+    fn must_read(&self, inner: &StateInner, status: FileStatus) -> bool {
         let now = Instant::now();
         status.stamp != self.stamp
             || (!inner.has_events && !self.is_stamp_final)
-            || inner.due().is_some_and(|due| due <= now)
+            || inner.due_at().is_some_and(|due_at| due_at <= now)
             || self.next_displaced_check(status).is_some_and(|check| check <= now)
     }
 
-    async fn reload(&mut self, inner: &Arc<Inner>) {
+    async fn reload(&mut self, inner: &Arc<StateInner>) {
         let checked_inner = Arc::clone(inner);
         let check = blocking(move || {
             let before = checked_inner.file.stamp();
@@ -461,9 +461,9 @@ impl WriterState {
         }
         self.has_failed = outcome.is_err();
         if after == self.stamp {
-            self.checks += 1;
+            self.checks_done += 1;
         } else {
-            (self.checks, self.exchanged_at) = (0, Instant::now());
+            (self.checks_done, self.exchanged_at) = (0, Instant::now());
         }
         self.stamp = after;
         self.checked_at = Instant::now();
@@ -472,7 +472,7 @@ impl WriterState {
         if let (Ok(state), Some(stamp), true) = (outcome, after, self.is_stamp_final && inner.has_events)
             && before == after
         {
-            inner.own().seen = Some((stamp, state));
+            inner.own().cached_state = Some((stamp, state));
         }
         if is_outside_change && !inner.has_events {
             // There may be no listener.
@@ -481,19 +481,19 @@ impl WriterState {
     }
 
     fn next_displaced_check(&self, status: FileStatus) -> Option<Instant> {
-        let next = match DISPLACED_CHECK_TIMES.get(self.checks) {
+        let next = match DISPLACED_CHECK_TIMES.get(self.checks_done) {
             Some(wait) => self.exchanged_at + *wait,
             None => self.checked_at + SETTLE_TIME / 4,
         };
         status.has_displaced.then_some(next)
     }
 
-    fn next_check(&self, inner: &Inner, status: FileStatus) -> Instant {
+    fn next_check(&self, inner: &StateInner, status: FileStatus) -> Instant {
         let now = Instant::now();
         if self.has_failed {
             return now + RETRY_INTERVAL;
         }
         let idle = now + if inner.has_events { POLL_INTERVAL } else { NO_EVENTS_POLL_INTERVAL };
-        [inner.due(), self.next_displaced_check(status)].into_iter().flatten().fold(idle, Instant::min)
+        [inner.due_at(), self.next_displaced_check(status)].into_iter().flatten().fold(idle, Instant::min)
     }
 }

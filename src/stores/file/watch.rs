@@ -45,7 +45,7 @@ mod linux {
     /// With more names within [`BATCH_TIME`], listeners must check everything.
     const NAMES_MAX: usize = 4096;
 
-    /// A watched folder, in the order of [`Watching::folders`].
+    /// A watched folder, in the order of [`WatchThread::folders`].
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Folder {
         Board,
@@ -56,12 +56,12 @@ mod linux {
     /// Watches until it is dropped.
     #[derive(Debug)]
     pub struct Watcher {
-        _open_end: PipeWriter,
+        _stop_pipe: PipeWriter,
     }
 
-    struct Watching {
+    struct WatchThread {
         folders: [(Folder, PathBuf, Option<FolderWatch>); 3],
-        stopped: PipeReader,
+        stop_signal: PipeReader,
         changes: Sender<StoreChange>,
     }
 
@@ -73,7 +73,7 @@ mod linux {
         if let Some(kind) = crate::platform::network_file_system(workspace) {
             return Err(NoEvents(format!("{kind} does not report changes by other machines")));
         }
-        let (stopped, open_end) = io::pipe().map_err(|error| NoEvents(error.to_string()))?;
+        let (stop_signal, stop_pipe) = io::pipe().map_err(|error| NoEvents(error.to_string()))?;
         let folders = [
             (Folder::Board, workspace.join(BOARD_FOLDER)),
             (Folder::Inbox, workspace.join(TEAM_FOLDER).join("inbox")),
@@ -86,15 +86,15 @@ mod linux {
         if let Some((_, path, _)) = folders.iter().find(|(_, _, watch)| watch.is_none()) {
             return Err(NoEvents(format!("the system cannot watch {}", path.display())));
         }
-        let watching = Watching { folders, stopped, changes };
+        let watching = WatchThread { folders, stop_signal, changes };
         thread::Builder::new()
             .name("brigade-watch".to_owned())
             .spawn(move || watching.run())
             .map_err(|error| NoEvents(error.to_string()))?;
-        Ok(Watcher { _open_end: open_end })
+        Ok(Watcher { _stop_pipe: stop_pipe })
     }
 
-    impl Watching {
+    impl WatchThread {
         fn run(mut self) {
             loop {
                 match self.wait() {
@@ -115,7 +115,7 @@ mod linux {
 
         /// Waits for events. Returns false once the watcher was dropped.
         fn wait(&self) -> io::Result<bool> {
-            let mut waiting = vec![PollFd::new(&self.stopped, PollFlags::IN)];
+            let mut waiting = vec![PollFd::new(&self.stop_signal, PollFlags::IN)];
             let watches = self.folders.iter().filter_map(|(_, _, watch)| watch.as_ref());
             waiting.extend(watches.map(|watch| PollFd::new(watch, PollFlags::IN)));
             match poll(&mut waiting, None) {
@@ -125,7 +125,7 @@ mod linux {
         }
 
         fn drain(&mut self) -> Vec<StoreChange> {
-            let mut drained = Drained::default();
+            let mut drained = DrainedChanges::default();
             let inbox = self.folders[1].1.clone();
             for (kind, path, watch) in &mut self.folders {
                 let Some(watching) = watch else {
@@ -155,7 +155,7 @@ mod linux {
 
     /// The changes that the drained events report.
     #[derive(Default)]
-    struct Drained {
+    struct DrainedChanges {
         all: bool,
         /// A watched folder was created or removed.
         folders: bool,
@@ -164,7 +164,7 @@ mod linux {
         mail: BTreeSet<String>,
     }
 
-    impl Drained {
+    impl DrainedChanges {
         fn add(&mut self, kind: Folder, name: &str) {
             match kind {
                 Folder::Board => self.board |= TaskId::from_file_name(name).is_some() || name.starts_with("task_"),

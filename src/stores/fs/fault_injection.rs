@@ -43,7 +43,7 @@ enum CallKind {
     Writes,
 }
 
-enum Permission {
+enum WriteExtent {
     Full,
     Half,
 }
@@ -84,21 +84,21 @@ impl FaultyFileSystem {
         }
     }
 
-    fn count(&self, kind: CallKind) -> io::Result<Permission> {
+    fn count(&self, kind: CallKind) -> io::Result<WriteExtent> {
         let next = |counter: &AtomicU64, counts: bool| counter.fetch_add(u64::from(counts), Ordering::SeqCst) + 1;
         let call = next(&self.calls, true);
         let change = next(&self.changes, kind != CallKind::Reads);
         let write = next(&self.writes, kind == CallKind::Writes);
         let changes = kind != CallKind::Reads;
         match self.fault {
-            CallFault::CrashDuring(n) if change == n && kind == CallKind::Writes => Ok(Permission::Half),
+            CallFault::CrashDuring(n) if change == n && kind == CallKind::Writes => Ok(WriteExtent::Half),
             // A read after the fatal change finds a larger counter.
             CallFault::CrashBefore(n) | CallFault::CrashDuring(n) if change > n || (changes && change == n) => {
                 Err(io::Error::other("killed"))
             }
             CallFault::FailsAt(n) if call == n => Err(io::Error::other("injected fault")),
-            CallFault::DiskFullFrom(n) if kind == CallKind::Writes && write >= n => Ok(Permission::Half),
-            _ => Ok(Permission::Full),
+            CallFault::DiskFullFrom(n) if kind == CallKind::Writes && write >= n => Ok(WriteExtent::Half),
+            _ => Ok(WriteExtent::Full),
         }
     }
 
@@ -114,8 +114,8 @@ impl FaultyFileSystem {
 
     fn write_call<R>(&self, bytes: &[u8], write: impl FnOnce(&[u8]) -> io::Result<R>) -> io::Result<R> {
         match self.count(CallKind::Writes)? {
-            Permission::Full => write(bytes),
-            Permission::Half => {
+            WriteExtent::Full => write(bytes),
+            WriteExtent::Half => {
                 write(&bytes[..bytes.len() / 2])?;
                 match self.fault {
                     CallFault::DiskFullFrom(_) => Err(io::ErrorKind::StorageFull.into()),

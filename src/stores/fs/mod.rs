@@ -204,8 +204,8 @@ pub trait FileSystem: Send + Sync {
 pub fn hold(files: &dyn FileSystem, path: &Path) -> io::Result<HeldLock> {
     let mut pauses = LockPauses::new();
     loop {
-        if let Some(held) = files.hold(path)? {
-            return Ok(held);
+        if let Some(lock) = files.hold(path)? {
+            return Ok(lock);
         }
         files.wait(pauses.next().ok_or_else(|| LockTimeout::of(path))?);
     }

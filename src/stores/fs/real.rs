@@ -59,9 +59,9 @@ fn read_into(bytes: &mut Vec<u8>, mut file: File, offset: u64, bytes_max: u64) -
         file.seek(SeekFrom::Start(offset))?;
     }
     // Bytes after the stamped size belong to the next stamp, so the read need not reach the end of the file.
-    let wanted_bytes = expected.min(bytes_max.saturating_add(1));
-    bytes.reserve(usize::try_from(wanted_bytes).unwrap_or(0));
-    let read = file.take(wanted_bytes).read_to_end(bytes)?;
+    let read_bytes_max = expected.min(bytes_max.saturating_add(1));
+    bytes.reserve(usize::try_from(read_bytes_max).unwrap_or(0));
+    let read = file.take(read_bytes_max).read_to_end(bytes)?;
     if read as u64 > bytes_max {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {bytes_max} bytes")));
     }

@@ -28,7 +28,7 @@ pub(super) enum BranchStatus {
 
 impl RepositoryInner {
     /// Records the base commit of a branch that has no own commits.
-    pub(super) fn note_base(&self, worktree: &Worktree, commit: &str) -> Result<(), RepositoryError> {
+    pub(super) fn record_base(&self, worktree: &Worktree, commit: &str) -> Result<(), RepositoryError> {
         let path = worktree.root.join(BASE_FILE);
         let new = path.with_extension("new");
         fs::write(&new, format!("{commit}\n"))

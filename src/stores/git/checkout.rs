@@ -1,6 +1,6 @@
 //! The user's checkout: it follows when a merge moves its branch. Brigade never changes the user's own files there, tracked or not. If
-//! they block the update, the checkout is switched to its own branch at its current commit, so that a commit there cannot undo a merge.
-//! It returns to the target branch when nothing blocks it any more.
+//! they block the update, the checkout is switched to its own branch at its current commit. So a commit there cannot undo a
+//! merge. It returns to the target branch when nothing blocks it any more.
 
 use std::collections::HashSet;
 use std::fs;
@@ -38,39 +38,39 @@ pub(super) enum CheckoutState {
 }
 
 impl CheckoutState {
-    pub(super) fn of(main: &RepoPath, into: &str) -> Result<Self, RepositoryError> {
+    pub(super) fn of(main: &RepoPath, target: &str) -> Result<Self, RepositoryError> {
         Ok(match checked_out_branch(main)? {
-            Some(branch) if branch == into => Self::CheckedOut,
-            Some(branch) if target_of_detached(&branch) == Some(into) => Self::Detached(branch),
+            Some(branch) if branch == target => Self::CheckedOut,
+            Some(branch) if target_of_detached(&branch) == Some(target) => Self::Detached(branch),
             _ => Self::Elsewhere,
         })
     }
 }
 
-/// The `number`-th branch for a blocked checkout of `into`.
-fn detached_branch(into: &str, number: u32) -> String {
+/// The `number`-th branch for a blocked checkout of `target`.
+fn detached_branch(target: &str, number: u32) -> String {
     let end = if number > 1 { format!("-{number}") } else { String::new() };
-    format!("{DETACHED_PREFIX}{end}/{into}")
+    format!("{DETACHED_PREFIX}{end}/{target}")
 }
 
 /// The target branch of a checkout that Brigade switched to `branch`.
 pub(super) fn target_of_detached(branch: &str) -> Option<&str> {
-    let (end, into) = branch.strip_prefix(DETACHED_PREFIX)?.split_once('/')?;
+    let (end, target) = branch.strip_prefix(DETACHED_PREFIX)?.split_once('/')?;
     let is_number = end.strip_prefix('-').is_some_and(|number| number.parse::<u32>().is_ok());
-    (end.is_empty() || is_number).then_some(into)
+    (end.is_empty() || is_number).then_some(target)
 }
 
 /// The reason why a merge must not move a branch. A rebase of it may be unfinished, or another worktree may have it checked out: a commit
 /// there would undo the merge. The user's checkout in `main` itself may have it checked out, because it follows.
-pub(super) fn merge_obstacle(main: &RepoPath, into: &str) -> Option<String> {
-    let name = format!("refs/heads/{into}");
+pub(super) fn merge_obstacle(main: &RepoPath, target: &str) -> Option<String> {
+    let name = format!("refs/heads/{target}");
     let is_rebased = |git_dir: &Path| {
         ["rebase-merge", "rebase-apply"].into_iter().any(|folder| {
             bounded_read::text(&git_dir.join(folder).join("head-name")).is_some_and(|head| head.trim_end() == name)
         })
     };
     let rebase_reason = |place: &str| {
-        format!("a rebase of {into} is unfinished {place}. hint: `git rebase --continue`, or `git rebase --abort`")
+        format!("a rebase of {target} is unfinished {place}. hint: `git rebase --continue`, or `git rebase --abort`")
     };
     if is_rebased(&main.git_dir) {
         return Some(rebase_reason("here"));
@@ -93,7 +93,7 @@ pub(super) fn merge_obstacle(main: &RepoPath, into: &str) -> Option<String> {
             rebase_reason(&format!("in {place}"))
         } else {
             format!(
-                "{into} is also checked out in {place}, where a commit would undo merges. hint: run `git switch --detach` there"
+                "{target} is also checked out in {place}, where a commit would undo merges. hint: run `git switch --detach` there"
             )
         });
     }
@@ -107,12 +107,12 @@ fn is_bare(git_dir: &Path) -> bool {
 }
 
 /// Explains how the user's checkout on `branch` gets back to the target branch. `has_commits`: the user may have committed on `branch`.
-pub(super) fn reattach_hint(branch: &str, into: &str, has_commits: bool) -> String {
+pub(super) fn reattach_hint(branch: &str, target: &str, has_commits: bool) -> String {
     if has_commits {
-        return format!("You have commits there. hint: `git switch {into}`, then `git merge {branch}`");
+        return format!("You have commits there. hint: `git switch {target}`, then `git merge {branch}`");
     }
     format!(
-        "hint: stash or undo the changes that block it, and the next merge or launch switches back to {into}. Merge commits that you make on {branch} yourself: `git switch {into}`, then `git merge {branch}`"
+        "hint: stash or undo the changes that block it, and the next merge or launch switches back to {target}. Merge commits that you make on {branch} yourself: `git switch {target}`, then `git merge {branch}`"
     )
 }
 
@@ -132,24 +132,24 @@ pub(super) fn outdated_checkout_commit(main: &RepoPath) -> Option<String> {
 }
 
 impl RepositoryInner {
-    fn leftover_files(&self) -> MutexGuard<'_, Residue> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    fn residue(&self) -> MutexGuard<'_, Residue> {
+        self.residue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Updates the user's checkout after a merge moved its branch. If the user's files block that, switches the checkout to its own branch
     /// and returns a message.
     pub(super) fn update_checkout(&self) -> Result<Option<Notice>, RepositoryError> {
-        let behind = self.behind();
-        if behind.is_some() && *self.leftover_files() == Residue::Partial && self.is_index_locked() {
+        let outdated_commit = self.outdated_commit();
+        if outdated_commit.is_some() && *self.residue() == Residue::Partial && self.is_index_locked() {
             // Partly written files can be repaired only while no git runs. Until then the lock also prevents commits.
             let lock = self.main.git_dir.join("index.lock");
             return Ok(Some(Notice::Warning(format!(
                 "a merge moved {}, but the workspace's files cannot be updated while {} exists. hint: a git process is running or was killed. If none is running, remove that file. The next merge or launch then continues",
-                self.into,
+                self.target_branch,
                 lock.display()
             ))));
         }
-        match (CheckoutState::of(&self.main, &self.into)?, behind) {
+        match (CheckoutState::of(&self.main, &self.target_branch)?, outdated_commit) {
             (CheckoutState::CheckedOut, None) => Ok(None),
             (CheckoutState::CheckedOut, Some(old)) => {
                 let new = self.commit_of(&self.target_ref())?;
@@ -159,8 +159,8 @@ impl RepositoryInner {
                     return Ok(None);
                 };
                 let undone = self.commits_undone_since(&old, &merge, &new)?;
-                let left = *self.leftover_files();
-                let update = self.fast_forward(&old, &new, left)?;
+                let residue = *self.residue();
+                let update = self.fast_forward(&old, &new, residue)?;
                 let warning = match update {
                     // The user updated it meanwhile.
                     CheckoutUpdate::Nothing(_) if self.has_caught_up(&old, &new)? => {
@@ -171,7 +171,7 @@ impl RepositoryInner {
                 let warning = undone.into_iter().chain(warning).reduce(|all, warning| format!("{all}. {warning}"));
                 Ok(warning.map(Notice::Warning))
             }
-            (CheckoutState::Detached(branch), behind) => self.try_reattach(&branch, behind.is_some()),
+            (CheckoutState::Detached(branch), outdated_commit) => self.try_reattach(&branch, outdated_commit.is_some()),
             (CheckoutState::Elsewhere, _) => {
                 // A later checkout of the target branch gets its files then.
                 self.clear_checkout_commit()?;
@@ -180,14 +180,14 @@ impl RepositoryInner {
         }
     }
 
-    pub(super) fn behind(&self) -> Option<String> {
+    pub(super) fn outdated_commit(&self) -> Option<String> {
         outdated_checkout_commit(&self.main)
     }
 
     /// Records that the checkout's files are those of `old`, and that none of them is partly written. Brigade alone writes this ref, so
     /// it is written without git.
     pub(super) fn record_checkout_commit(&self, old: &str) -> Result<(), RepositoryError> {
-        *self.leftover_files() = Residue::None;
+        *self.residue() = Residue::None;
         let path = self.main.git_dir.join(CHECKOUT_REF);
         // Not next to the ref: git would take it for a ref.
         let new = self.main.git_dir.join("brigade-checkout.new");
@@ -210,10 +210,10 @@ impl RepositoryInner {
     /// Returns `true` if the index matches `new` in all files that changed since `old`.
     fn has_caught_up(&self, old: &str, new: &str) -> Result<bool, RepositoryError> {
         let names = ["--name-only", "--no-renames", "-z"];
-        let came = self.main.git(["diff-tree", "-r"].iter().chain(&names).chain(&[old, new])).ok()?;
+        let changed_paths = self.main.git(["diff-tree", "-r"].iter().chain(&names).chain(&[old, new])).ok()?;
         let differs = self.main.git(["diff-index", "--cached"].iter().chain(&names).chain(&[new])).ok()?;
-        let came: HashSet<&[u8]> = came.fields().collect();
-        Ok(!differs.fields().any(|path| came.contains(path)))
+        let changed_paths: HashSet<&[u8]> = changed_paths.fields().collect();
+        Ok(!differs.fields().any(|path| changed_paths.contains(path)))
     }
 
     /// A warning if commits after `merge`, made while the files were still those of `old`, removed lines that merges had added.
@@ -223,9 +223,9 @@ impl RepositoryInner {
         Ok((!lost.is_empty()).then(|| {
             format!(
                 "the commits on {} since {merge} remove {} merged lines, perhaps because the files here were out of date. hint: `git diff {merge} {}` shows them; `git checkout {merge} -- FILE` restores a file",
-                self.into,
+                self.target_branch,
                 lost.len(),
-                self.into
+                self.target_branch
             )
         }))
     }
@@ -241,12 +241,12 @@ impl RepositoryInner {
             CheckoutUpdate::Part(why) => (why, true),
         };
         if is_partial {
-            *self.leftover_files() = Residue::Partial;
+            *self.residue() = Residue::Partial;
         }
         let Some(warning) = self.detach_user_checkout(old, &why)? else {
-            let (old, into) = (short_commit(old), &self.into);
+            let (old, target) = (short_commit(old), &self.target_branch);
             return Ok(Some(format!(
-                "a merge moved {into}, but the workspace's files are still those of {old} ({why}): a commit there now would undo the merge"
+                "a merge moved {target}, but the workspace's files are still those of {old} ({why}): a commit there now would undo the merge"
             )));
         };
         // Partly written files are restored when the checkout returns.
@@ -258,8 +258,8 @@ impl RepositoryInner {
 
     /// Switches the checkout to its own branch at `old` and keeps all its files. Returns a message, or `None` if no branch can be used.
     pub(super) fn detach_user_checkout(&self, old: &str, why: &str) -> Result<Option<String>, RepositoryError> {
-        let into = &self.into;
-        for branch in (1..=DETACHED_NUMBER_MAX).map(|number| detached_branch(into, number)) {
+        let target = &self.target_branch;
+        for branch in (1..=DETACHED_NUMBER_MAX).map(|number| detached_branch(target, number)) {
             let name = format!("refs/heads/{branch}");
             let former = self.ref_at(&name)?;
             let is_free = match &former {
@@ -271,11 +271,11 @@ impl RepositoryInner {
             if !is_free || self.main.git(["update-ref", &name, old, &former]).run()?.code != 0 {
                 continue;
             }
-            let reason = format!("brigade: a merge moves {into}");
+            let reason = format!("brigade: a merge moves {target}");
             if self.main.git(["symbolic-ref", "-m", &reason, "HEAD", &name]).run()?.code == 0 {
-                let how = reattach_hint(&branch, into, false);
+                let how = reattach_hint(&branch, target, false);
                 return Ok(Some(format!(
-                    "a merge moves {into}, but your checkout cannot follow ({why}). Its files are unchanged. It is on the branch {branch} now, so that your commits cannot undo the merge. {how}"
+                    "a merge moves {target}, but your checkout cannot follow ({why}). Its files are unchanged. It is on the branch {branch} now, so that your commits cannot undo the merge. {how}"
                 )));
             }
             self.main.git(["update-ref", "-d", &name, old]).ok()?;
@@ -286,7 +286,7 @@ impl RepositoryInner {
 
     /// Switches the checkout from `branch`, whose commit is `tip`, back to the target branch.
     pub(super) fn reattach(&self, branch: &str, tip: &str) -> Result<(), RepositoryError> {
-        let reason = format!("brigade: back to {}", self.into);
+        let reason = format!("brigade: back to {}", self.target_branch);
         self.main.git(["symbolic-ref", "-m", &reason, "HEAD", &self.target_ref()]).ok()?;
         // Git keeps the branch if a user committed on it meanwhile.
         self.main.git(["update-ref", "-d", &format!("refs/heads/{branch}"), tip]).run()?;
@@ -307,21 +307,21 @@ impl RepositoryInner {
             }
             self.record_checkout_commit(&old)?;
         }
-        let left = *self.leftover_files();
-        match self.fast_forward(&old, &new, left)? {
+        let residue = *self.residue();
+        match self.fast_forward(&old, &new, residue)? {
             CheckoutUpdate::All => {
                 self.reattach(branch, &old)?;
-                Ok(Some(Notice::Info(format!("your checkout is on {} again, with all merges", self.into))))
+                Ok(Some(Notice::Info(format!("your checkout is on {} again, with all merges", self.target_branch))))
             }
             CheckoutUpdate::Nothing(_) => {
                 self.clear_checkout_commit()?;
                 Ok(None)
             }
             CheckoutUpdate::Part(why) => {
-                *self.leftover_files() = Residue::Partial;
+                *self.residue() = Residue::Partial;
                 Ok(Some(Notice::Warning(format!(
                     "your checkout cannot return to {} ({why}). The next merge or launch tries again",
-                    self.into
+                    self.target_branch
                 ))))
             }
         }

@@ -56,9 +56,14 @@ fn describe_refusal(error_text: &str) -> String {
 
 impl RepositoryInner {
     /// Updates the user's files from `old` to `new`. It first restores files that an interrupted update wrote, if they block it.
-    pub(super) fn fast_forward(&self, old: &str, new: &str, left: Residue) -> Result<CheckoutUpdate, RepositoryError> {
+    pub(super) fn fast_forward(
+        &self,
+        old: &str,
+        new: &str,
+        residue: Residue,
+    ) -> Result<CheckoutUpdate, RepositoryError> {
         let mut why = self.blocking_paths(old, new)?;
-        if why.is_some() && self.restore_files(old, new, left)? {
+        if why.is_some() && self.restore_files(old, new, residue)? {
             why = self.blocking_paths(old, new)?;
         }
         match why {
@@ -133,9 +138,9 @@ impl RepositoryInner {
 
     /// Waits for the index lock. Returns whether it is still held, for example because its git was killed.
     pub(super) fn is_index_locked(&self) -> bool {
-        let (lock, began) = (self.main.git_dir.join("index.lock"), Instant::now());
+        let (lock, started_at) = (self.main.git_dir.join("index.lock"), Instant::now());
         while lock.symlink_metadata().is_ok() {
-            if began.elapsed() > INDEX_WAIT {
+            if started_at.elapsed() > INDEX_WAIT {
                 return true;
             }
             thread::sleep(INDEX_PAUSE);
@@ -145,7 +150,7 @@ impl RepositoryInner {
 
     /// Restores the files that have the content of a later merge, or a beginning of it. An interrupted git wrote them, but not its
     /// index. Returns whether there were any.
-    fn restore_files(&self, old: &str, new: &str, left: Residue) -> Result<bool, RepositoryError> {
+    fn restore_files(&self, old: &str, new: &str, residue: Residue) -> Result<bool, RepositoryError> {
         if self.is_index_locked() {
             return Ok(false);
         }
@@ -154,8 +159,8 @@ impl RepositoryInner {
         let mut written = self.written_between(old, new)?;
         written.retain(|path, _| {
             // A parent folder that is a link leads outside of the checkout.
-            let is_file = self.first_existing(path).is_some_and(|found| {
-                found == *path && self.main.work_tree.join(path).symlink_metadata().is_ok_and(|file| file.is_file())
+            let is_file = self.first_existing(path).is_some_and(|first| {
+                first == *path && self.main.work_tree.join(path).symlink_metadata().is_ok_and(|file| file.is_file())
             });
             // The next call of git reads one path per line.
             is_file && !staged.contains(path) && !path.as_os_str().as_encoded_bytes().contains(&b'\n')
@@ -165,7 +170,7 @@ impl RepositoryInner {
         let mut has_restored = false;
         for ((path, blobs), hash) in written.iter().zip(hashes.lines()) {
             let is_written_by_update = blobs.iter().any(|blob| blob == hash)
-                || (left == Residue::Partial && self.is_prefix_of(path, blobs)?);
+                || (residue == Residue::Partial && self.is_prefix_of(path, blobs)?);
             if is_written_by_update && !self.is_at(old, path, hash)? {
                 self.restore(old, path)?;
                 has_restored = true;

@@ -41,7 +41,7 @@ const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
 /// Commands that write and remove files by path and may take long. A lock marks that they run.
-const BY_PATH: [&str; 7] = ["worktree", "read-tree", "checkout", "checkout-index", "clean", "merge", "switch"];
+const COMMANDS_BY_PATH: [&str; 7] = ["worktree", "read-tree", "checkout", "checkout-index", "clean", "merge", "switch"];
 
 const PROGRAM: &str = if cfg!(windows) { "git.exe" } else { "git" };
 
@@ -181,17 +181,17 @@ impl RepoPath {
     /// the next launch may use.
     ///
     /// # Errors
-    /// One still runs after [`OTHERS_TIME_MAX`], or the lock file cannot be used.
+    /// One still runs after [`ORPHAN_WAIT_MAX`], or the lock file cannot be used.
     pub(super) fn wait_for_orphan_git(&self) -> Result<(), RepositoryError> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         let file =
             File::create(&self.running_lock_file).map_err(|error| failed("open", &self.running_lock_file, &error))?;
         let mut is_logged = false;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(()),
-                Err(TryLockError::WouldBlock) if began.elapsed() < ORPHAN_WAIT_MAX => {
-                    if !is_logged && began.elapsed() > ORPHAN_WAIT_UNLOGGED {
+                Err(TryLockError::WouldBlock) if started_at.elapsed() < ORPHAN_WAIT_MAX => {
+                    if !is_logged && started_at.elapsed() > ORPHAN_WAIT_UNLOGGED {
                         tracing::warn!("waiting for a git process of an earlier run");
                         is_logged = true;
                     }
@@ -331,7 +331,7 @@ impl GitCommand<'_> {
     pub(super) fn run(self) -> Result<GitOutput, RepositoryError> {
         let has_input = !self.input.is_empty();
         let mut command = self.command()?;
-        let is_by_path = self.arguments.iter().any(|word| BY_PATH.iter().any(|command| word == command));
+        let is_by_path = self.arguments.iter().any(|word| COMMANDS_BY_PATH.iter().any(|command| word == command));
         let running_lock = self.at.filter(|_| !has_input && is_by_path).and_then(RepoPath::lock_as_running);
         command.stdin(if has_input { Stdio::piped() } else { running_lock.map_or_else(Stdio::null, Stdio::from) });
         let mut child = with_stops_blocked(|| command.spawn()).map_err(|error| self.failed(error.to_string()))?;
@@ -369,7 +369,7 @@ impl GitCommand<'_> {
             Ok((code, Ok(Some(out)), Ok(err))) => {
                 let mut err = last_bytes_of(&err.unwrap_or_default());
                 if let Some(at) = self.at.filter(|_| code != 0 && !self.reads_settings_files) {
-                    err = at.settings.with_own_values(at, err);
+                    err = at.settings.with_original_values(at, err);
                 }
                 if code != 0 && LACKS_OBJECT.iter().any(|text| err.contains(text)) {
                     err = format!("{}: {HOW_TO_FETCH}", err.trim_end());
@@ -437,20 +437,20 @@ fn wait(
     wait_for_stdout: &mpsc::Receiver<()>,
     pipe: impl Fn() -> Option<PathBuf>,
 ) -> Result<i32, String> {
-    let (began, mut pause) = (Instant::now(), PAUSE_MIN);
+    let (started_at, mut pause) = (Instant::now(), PAUSE_MIN);
     let mut time = PIPE_SEARCH_DELAY;
-    while wait_for_stdout.recv_timeout(time) == Err(RecvTimeoutError::Timeout) && began.elapsed() < TIME_MAX {
+    while wait_for_stdout.recv_timeout(time) == Err(RecvTimeoutError::Timeout) && started_at.elapsed() < TIME_MAX {
         if let Some(pipe) = pipe() {
             kill(child);
             return Err(format!("{} is a pipe, and git waits for it. hint: remove it", pipe.display()));
         }
-        time = (time * 2).min(TIME_MAX.saturating_sub(began.elapsed()));
+        time = (time * 2).min(TIME_MAX.saturating_sub(started_at.elapsed()));
     }
     loop {
         match child.try_wait() {
             // A killed git has given no answer, so it must not count as an exit code.
             Ok(Some(status)) => return status.code().ok_or_else(|| "it was killed".to_owned()),
-            Ok(None) if began.elapsed() > TIME_MAX => {
+            Ok(None) if started_at.elapsed() > TIME_MAX => {
                 kill(child);
                 return Err(format!("it took longer than {} s", TIME_MAX.as_secs()));
             }

@@ -1,4 +1,4 @@
-//! Commits in a worktree: commits what the teammate left uncommitted, and adds the task's trailers to every commit of its branch.
+//! Commits in a worktree: commits the remaining changes, and adds the task's trailers to every commit of its branch.
 
 use std::ffi::OsString;
 use std::fs;
@@ -79,9 +79,9 @@ impl RepositoryInner {
         let message = message(&assignment.subject, summary, assignment);
         let new = call.input(message).variables(identity(assignment)).ok()?.line();
         self.move_branch(worktree, &new, tip)?;
-        for left in ["MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "AUTO_MERGE"] {
+        for merge_file in ["MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "AUTO_MERGE"] {
             // It may not exist.
-            let _ = fs::remove_file(at.git_dir.join(left));
+            let _ = fs::remove_file(at.git_dir.join(merge_file));
         }
         Ok(true)
     }

@@ -10,7 +10,7 @@ use crate::ports::RepositoryError;
 pub(super) const REPOSITORY_MODE: &str = "160000";
 
 /// An entry of the index.
-struct Entry {
+struct TrackedEntry {
     /// Marked as "assume unchanged".
     is_assumed: bool,
     /// Marked as "skip worktree".
@@ -25,14 +25,14 @@ struct Entry {
 /// letters: a lowercase one means "assume unchanged", an `S` means "skip worktree".
 pub(super) fn clear_skip_worktree(at: &RepoPath) -> Result<Vec<PathBuf>, RepositoryError> {
     let output = at.git(["ls-files", "-v", "--stage", "-z"]).ok()?;
-    let entries: Vec<Entry> = output.fields().filter_map(parse_entry).collect();
-    let exists = |entry: &&Entry| at.work_tree.join(&entry.path).symlink_metadata().is_ok();
-    for (option, hidden) in [
+    let entries: Vec<TrackedEntry> = output.fields().filter_map(parse_entry).collect();
+    let exists = |entry: &&TrackedEntry| at.work_tree.join(&entry.path).symlink_metadata().is_ok();
+    for (option, flagged) in [
         ("--no-assume-unchanged", entries.iter().filter(|entry| entry.is_assumed).collect::<Vec<_>>()),
         ("--no-skip-worktree", entries.iter().filter(|entry| entry.is_skipped).filter(exists).collect()),
     ] {
-        if !hidden.is_empty() {
-            let paths = paths_ended_by(0, hidden.iter().map(|entry| &entry.path));
+        if !flagged.is_empty() {
+            let paths = paths_ended_by(0, flagged.iter().map(|entry| &entry.path));
             at.git(["update-index", option, "-z", "--stdin"]).input(paths).ok()?;
         }
     }
@@ -40,11 +40,11 @@ pub(super) fn clear_skip_worktree(at: &RepoPath) -> Result<Vec<PathBuf>, Reposit
 }
 
 /// Parses `<letter> <mode> <object> <stage>`, a tab, and the path.
-fn parse_entry(field: &[u8]) -> Option<Entry> {
+fn parse_entry(field: &[u8]) -> Option<TrackedEntry> {
     let tab = field.iter().position(|byte| *byte == b'\t')?;
     let (letter, mode) = std::str::from_utf8(&field[..tab]).ok()?.split_once(' ')?;
     let letter = letter.chars().next()?;
-    Some(Entry {
+    Some(TrackedEntry {
         is_assumed: letter.is_ascii_lowercase(),
         is_skipped: letter.eq_ignore_ascii_case(&'s'),
         is_repository: mode.starts_with(REPOSITORY_MODE),

@@ -25,8 +25,8 @@ const ENTRIES_MAX: usize = 10_000;
 impl RepositoryInner {
     /// The reason why git must not work in a worktree, for the teammate to fix.
     pub(super) fn tampering(&self, at: &RepoPath) -> Option<String> {
-        let mut left = ENTRIES_MAX;
-        if let Some(what) = unexpected_entry(&at.git_dir, &mut left) {
+        let mut entries_left = ENTRIES_MAX;
+        if let Some(what) = unexpected_entry(&at.git_dir, &mut entries_left) {
             return Some(format!("its git folder was changed ({what})"));
         }
         if !self.has_inherited_settings(&at.git_dir.join("config.worktree")) {
@@ -44,9 +44,9 @@ impl RepositoryInner {
         if own.symlink_metadata().is_err() {
             return true;
         }
-        let theirs = self.main.git_dir.join("config.worktree");
+        let users = self.main.git_dir.join("config.worktree");
         let Some(text) = bounded_read::bytes(own) else { return false };
-        if bounded_read::bytes(&theirs).is_some_and(|theirs| theirs == text) {
+        if bounded_read::bytes(&users).is_some_and(|users| users == text) {
             return true;
         }
         let settings = |file: &Path| -> Option<HashSet<Vec<u8>>> {
@@ -55,7 +55,7 @@ impl RepositoryInner {
             let output = self.main.git(options.into_iter().chain([file.as_os_str()])).ok().ok()?;
             Some(output.fields().map(<[u8]>::to_vec).collect())
         };
-        settings(own).zip(settings(&theirs)).is_some_and(|(own, theirs)| own.is_subset(&theirs))
+        settings(own).zip(settings(&users)).is_some_and(|(own, users)| own.is_subset(&users))
     }
 
     /// The reason why a team's branch must not be used: it is a symbolic ref or a link, so git would move another branch.
@@ -132,14 +132,14 @@ pub(super) fn repair_index(at: &RepoPath, warnings: &mut Vec<String>) -> Result<
 }
 
 /// The first entry that is neither a file nor a folder, or a note that there are too many entries.
-fn unexpected_entry(folder: &Path, left: &mut usize) -> Option<String> {
+fn unexpected_entry(folder: &Path, entries_left: &mut usize) -> Option<String> {
     for entry in fs::read_dir(folder).ok()?.flatten() {
-        let Some(fewer) = left.checked_sub(1) else { return Some("it has too many entries".to_owned()) };
-        *left = fewer;
+        let Some(rest) = entries_left.checked_sub(1) else { return Some("it has too many entries".to_owned()) };
+        *entries_left = rest;
         let name = entry.file_name().to_string_lossy().into_owned();
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => {
-                if let Some(what) = unexpected_entry(&entry.path(), left) {
+                if let Some(what) = unexpected_entry(&entry.path(), entries_left) {
                     return Some(what);
                 }
             }

@@ -30,7 +30,7 @@ impl RepositoryInner {
         summary: &str,
         tip: &str,
     ) -> Result<MergeOutcome, RepositoryError> {
-        let _merging = self.lock_merges();
+        let _merge_lock = self.lock_merges();
         let [onto, work] = self.merge_inputs(tip)?;
         if let Some(problem) = self.pack_target(&onto)? {
             return Ok(MergeOutcome::Refused(problem));
@@ -106,7 +106,7 @@ impl RepositoryInner {
         let ids: Vec<String> = output.lines().map(str::to_owned).collect();
         ids.try_into().map_err(|_| RepositoryError::Failed {
             action: "merge".to_owned(),
-            reason: format!("git rev-parse printed no ids for {} and {tip}", self.into),
+            reason: format!("git rev-parse printed no ids for {} and {tip}", self.target_branch),
         })
     }
 
@@ -119,24 +119,24 @@ impl RepositoryInner {
     /// Refuses changes that no task branch may make: control files, nested repositories, and paths that git cannot check out.
     fn check_forbidden_changes(&self, onto: &str, tree: &str) -> Result<Option<String>, RepositoryError> {
         let output = self.main.git(["diff-tree", "-r", "-z", "--raw", "--no-renames", onto, tree]).ok()?;
-        let (mut controls, mut repositories, mut invalid) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut control_files, mut repositories, mut invalid) = (Vec::new(), Vec::new(), Vec::new());
         let mut fields = output.fields();
         while let (Some(head), Some(path)) = (fields.next(), fields.next()) {
             let ([before, after], path) = (parse_modes(head), path_of(path));
             let is_repository = before != REPOSITORY_MODE && after == REPOSITORY_MODE;
-            if self.is_control(&path) {
-                controls.push(path);
+            if self.is_control_file(&path) {
+                control_files.push(path);
             } else if is_repository {
                 repositories.push(path);
             } else if text_of(&path).split('/').any(is_invalid_component) {
                 invalid.push(path);
             }
         }
-        Ok(if !controls.is_empty() {
+        Ok(if !control_files.is_empty() {
             Some(format!(
                 "the task branch changes files that configure the team, and only the user may change them: {}. Undo that with git restore --staged --source={} -- FILE, and commit",
-                list_files(&controls),
-                self.into
+                list_files(&control_files),
+                self.target_branch
             ))
         } else if !repositories.is_empty() {
             Some(format!(
@@ -150,12 +150,12 @@ impl RepositoryInner {
         })
     }
 
-    fn is_control(&self, path: &Path) -> bool {
+    fn is_control_file(&self, path: &Path) -> bool {
         // On some systems names that differ only in case are the same file.
         let path = PathBuf::from(path.as_os_str().to_ascii_lowercase());
         let brigade_folders = [".agent", WORKTREES_FOLDER].map(Path::new);
-        let mut controls = self.control_files.iter().map(PathBuf::as_path).chain(brigade_folders);
-        controls.any(|control| path.starts_with(control.as_os_str().to_ascii_lowercase()))
+        let mut control_files = self.control_files.iter().map(PathBuf::as_path).chain(brigade_folders);
+        control_files.any(|control_file| path.starts_with(control_file.as_os_str().to_ascii_lowercase()))
     }
 
     /// Refuses a branch that silently undoes merges since its base: it took them in and dropped them again, as a faulty rebase does.
@@ -179,7 +179,7 @@ impl RepositoryInner {
         }
         Ok(Some(format!(
             "the task branch removes lines that others added since it was created:\n{}\nPut them back. If they must go, give the reason in a commit's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
-            shown(&removed)
+            list_lines(&removed)
         )))
     }
 
@@ -198,7 +198,7 @@ impl RepositoryInner {
             format!(
                 "the merge {} drops lines that one side added:\n{}\nPut them back. If they must go, give the reason in the merge's message: git commit --amend --no-edit --trailer '{DROPS_TRAILER}: WHY'",
                 short_commit(commit),
-                shown(&missing)
+                list_lines(&missing)
             )
         }))
     }
@@ -209,9 +209,9 @@ impl RepositoryInner {
         Ok((!missing.is_empty()).then(|| {
             format!(
                 "this merge would drop lines, although git reports no conflict:\n{}\nMerge {} into the task branch (git merge {}), and keep all lines of both sides",
-                shown(&missing),
-                self.into,
-                self.into
+                list_lines(&missing),
+                self.target_branch,
+                self.target_branch
             )
         }))
     }
@@ -238,13 +238,13 @@ impl RepositoryInner {
         let start = options.into_iter().chain([onto, tree, "--"]).map(OsString::from);
         let paths = files.iter().map(|file| pathspec("", file));
         let diff = self.main.git(start.chain(paths)).ok()?.out;
-        let shown = &diff[..diff.len().min(CONFLICT_BYTES_MAX)];
-        let rest = if shown.len() < diff.len() { "\n[...]" } else { "" };
-        let into = &self.into;
+        let excerpt = &diff[..diff.len().min(CONFLICT_BYTES_MAX)];
+        let rest = if excerpt.len() < diff.len() { "\n[...]" } else { "" };
+        let target = &self.target_branch;
         Ok(format!(
-            "the task branch and {into} conflict in {}. Run git merge {into}, keep what both sides added, run git add and git commit, and complete the task again.\n{}{rest}",
+            "the task branch and {target} conflict in {}. Run git merge {target}, keep what both sides added, run git add and git commit, and complete the task again.\n{}{rest}",
             list_files(files),
-            String::from_utf8_lossy(shown)
+            String::from_utf8_lossy(excerpt)
         ))
     }
 
@@ -262,7 +262,7 @@ impl RepositoryInner {
     }
 
     pub(super) fn check_out(&self, merge: &Merge) -> Result<PathBuf, RepositoryError> {
-        let _merging = self.lock_merges();
+        let _merge_lock = self.lock_merges();
         let scratch = self.scratch();
         if let Some(at) = self.repo_path_of(&scratch)
             && scratch.is_dir()
@@ -273,77 +273,79 @@ impl RepositoryInner {
         }
         self.remove_scratch()?;
         let root = text_of(&scratch);
-        let _listing = self.lock_worktree_list();
+        let _worktree_list = self.lock_worktree_list();
         self.main.git(["worktree", "add", "--quiet", "--force", "--force", "--detach", &root, &merge.commit]).ok()?;
         Ok(scratch)
     }
 
     pub(super) fn publish(&self, merge: &Merge, assignment: &Assignment) -> Result<PublishOutcome, RepositoryError> {
-        let _merging = self.lock_merges();
+        let _merge_lock = self.lock_merges();
         let Merge { onto, commit } = merge;
-        let (into, merged) = (self.target_ref(), self.merged_ref(assignment));
-        if let Some(reason) = merge_obstacle(&self.main, &self.into) {
-            return Err(RepositoryError::Failed { action: format!("move the branch {}", self.into), reason });
+        let (target, merged) = (self.target_ref(), self.merged_ref(assignment));
+        if let Some(reason) = merge_obstacle(&self.main, &self.target_branch) {
+            return Err(RepositoryError::Failed { action: format!("move the branch {}", self.target_branch), reason });
         }
-        if self.commit_of(&into)? != *onto {
+        if self.commit_of(&target)? != *onto {
             return Ok(PublishOutcome::Moved);
         }
         let prepared = self.prepare_checkout(onto, commit)?;
-        let orders = format!("start\nupdate {into} {commit} {onto}\nupdate {merged} {commit}\nprepare\ncommit\n");
+        let orders = format!("start\nupdate {target} {commit} {onto}\nupdate {merged} {commit}\nprepare\ncommit\n");
         let reason = format!("brigade: merge {}", assignment.identifier());
         let output = self.main.git(["update-ref", "--create-reflog", "-m", &reason, "--stdin"]).input(orders).run()?;
         // Git moves the refs one by one, so a failure may concern only a later one.
-        let is_moved = output.code == 0 || self.commit_of(&into)? == *commit;
+        let is_moved = output.code == 0 || self.commit_of(&target)? == *commit;
         if !is_moved {
             self.undo_preparation(&prepared, onto)?;
-            if self.commit_of(&into)? != *onto {
+            if self.commit_of(&target)? != *onto {
                 return Ok(PublishOutcome::Moved);
             }
-            let action = format!("move the branch {}", self.into);
+            let action = format!("move the branch {}", self.target_branch);
             return Err(failure(action, &output.err));
         }
         if self.durability == Durability::Power {
-            self.sync_ref(&into)?;
+            self.sync_ref(&target)?;
         }
         *self.verified_commit() = Some(commit.clone());
         // The branch has moved, so a problem with the checkout is only a warning.
         let followed = match prepared {
-            PreparedMerge::Free => self
+            PreparedCheckout::Unblocked => self
                 .fast_forward_clean(onto, commit)
                 .and_then(|update| self.finish_update(onto, update))
                 .map(|warning| warning.map(Notice::Warning)),
-            PreparedMerge::Blocked(why) => {
+            PreparedCheckout::Blocked(why) => {
                 self.finish_update(onto, CheckoutUpdate::Nothing(why)).map(|warning| warning.map(Notice::Warning))
             }
-            PreparedMerge::Behind => self.update_checkout(),
-            PreparedMerge::Diverged(warning) => Ok(Some(Notice::Warning(warning))),
+            PreparedCheckout::Outdated => self.update_checkout(),
+            PreparedCheckout::Detached(warning) => Ok(Some(Notice::Warning(warning))),
         };
         Ok(PublishOutcome::Done(followed.unwrap_or_else(|error| Some(Notice::Warning(error.to_string())))))
     }
 
     /// Prepares the user's checkout for a move of its branch from `onto` to `commit`. After this, a commit made there cannot undo the
     /// merge, whichever process is killed.
-    fn prepare_checkout(&self, onto: &str, commit: &str) -> Result<PreparedMerge, RepositoryError> {
-        if CheckoutState::of(&self.main, &self.into)? != CheckoutState::CheckedOut || self.behind().is_some() {
-            return Ok(PreparedMerge::Behind);
+    fn prepare_checkout(&self, onto: &str, commit: &str) -> Result<PreparedCheckout, RepositoryError> {
+        if CheckoutState::of(&self.main, &self.target_branch)? != CheckoutState::CheckedOut
+            || self.outdated_commit().is_some()
+        {
+            return Ok(PreparedCheckout::Outdated);
         }
         let why = self.blocking_paths(onto, commit)?;
         if let Some(why) = &why
             && let Some(warning) = self.detach_user_checkout(onto, why)?
         {
-            return Ok(PreparedMerge::Diverged(warning));
+            return Ok(PreparedCheckout::Detached(warning));
         }
         // Before the branch moves: afterwards the user's changes could not be distinguished from the merge's.
         self.record_checkout_commit(onto)?;
-        Ok(why.map_or(PreparedMerge::Free, PreparedMerge::Blocked))
+        Ok(why.map_or(PreparedCheckout::Unblocked, PreparedCheckout::Blocked))
     }
 
     /// Undoes [`RepositoryInner::prepare_checkout`] for a merge onto `onto` that was not made.
-    fn undo_preparation(&self, prepared: &PreparedMerge, onto: &str) -> Result<(), RepositoryError> {
-        match (prepared, CheckoutState::of(&self.main, &self.into)?) {
-            (PreparedMerge::Diverged(_), CheckoutState::Detached(branch)) => self.reattach(&branch, onto),
-            (PreparedMerge::Free | PreparedMerge::Blocked(_), _) => self.clear_checkout_commit(),
-            (PreparedMerge::Diverged(_) | PreparedMerge::Behind, _) => Ok(()),
+    fn undo_preparation(&self, prepared: &PreparedCheckout, onto: &str) -> Result<(), RepositoryError> {
+        match (prepared, CheckoutState::of(&self.main, &self.target_branch)?) {
+            (PreparedCheckout::Detached(_), CheckoutState::Detached(branch)) => self.reattach(&branch, onto),
+            (PreparedCheckout::Unblocked | PreparedCheckout::Blocked(_), _) => self.clear_checkout_commit(),
+            (PreparedCheckout::Detached(_) | PreparedCheckout::Outdated, _) => Ok(()),
         }
     }
 
@@ -357,15 +359,15 @@ impl RepositoryInner {
 }
 
 /// The state of the user's checkout before a merge is published.
-enum PreparedMerge {
+enum PreparedCheckout {
     /// Nothing blocks its update.
-    Free,
+    Unblocked,
     /// This blocks it, and no branch was free to switch it to.
     Blocked(String),
-    /// It was behind before, or is not on the target branch.
-    Behind,
-    /// It was switched to its own branch; the text tells the user.
-    Diverged(String),
+    /// It was out of date before, or is not on the target branch.
+    Outdated,
+    /// It was switched to its own branch. The text is a message for the user.
+    Detached(String),
 }
 
 /// The old and new modes in a line of raw output, `:<mode> <mode> <object> <object> <kind>`; see git-diff-tree(1).
@@ -391,10 +393,10 @@ fn is_invalid_component(name: &str) -> bool {
     [".", ".."].contains(&name) || [".git", "git~1"].contains(&plain) || plain.starts_with(".git:")
 }
 
-fn shown(lines: &[Vec<u8>]) -> String {
+fn list_lines(lines: &[Vec<u8>]) -> String {
     let more = lines.len().saturating_sub(LINES_NAMED_MAX);
     let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
-    let shown: Vec<String> =
+    let excerpt: Vec<String> =
         lines.iter().take(LINES_NAMED_MAX).map(|line| format!("  {}", String::from_utf8_lossy(line))).collect();
-    format!("{}{more}", shown.join("\n"))
+    format!("{}{more}", excerpt.join("\n"))
 }

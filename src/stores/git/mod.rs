@@ -61,7 +61,7 @@ use worktrees::failed;
 const CHECKOUT_REF: &str = "refs/worktree/brigade-checkout";
 
 /// A file in the checkout's git folder. It is locked while one of our git processes runs.
-const AT_WORK_FILE: &str = "brigade-at-work";
+const RUNNING_LOCK_FILE: &str = "brigade-at-work";
 
 /// The largest exclude file that is read, in bytes.
 const EXCLUDE_BYTES_MAX: u64 = 1024 * 1024;
@@ -78,24 +78,24 @@ struct RepositoryInner {
     /// The user's checkout.
     main: RepoPath,
     /// The target branch of merges, without `refs/heads/`.
-    into: String,
-    /// Files that no task branch may change, relative to the workspace.
+    target_branch: String,
+    /// Control files, which no task branch may change, relative to the workspace.
     control_files: Vec<PathBuf>,
     states: WorktreeStore,
     clock: Arc<dyn Clock>,
     durability: Durability,
-    /// The residue of an interrupted update in the checkout.
-    left: Mutex<checkout_update::Residue>,
+    /// The files that an interrupted update may have left in the checkout.
+    residue: Mutex<checkout_update::Residue>,
     /// All objects up to this commit are verified and packed.
-    kept: Mutex<Option<String>>,
+    verified_commit: Mutex<Option<String>>,
     /// Held during each step of a merge. A step whose caller was dropped runs to its end, and the next step waits for it.
-    merging: Mutex<()>,
-    /// Held for a task while its worktree is prepared: the previous holder's preparation may still run.
-    readying: Mutex<HashMap<TaskId, Arc<Mutex<()>>>>,
+    merge_lock: Mutex<()>,
+    /// One lock for each task, held while its worktree is prepared: the previous holder's preparation may still run.
+    preparation_locks: Mutex<HashMap<TaskId, Arc<Mutex<()>>>>,
     /// Failed preparations in a row, by worktree name.
     failures: Mutex<HashMap<String, u32>>,
     /// Held while the list of worktrees changes or is read: git fails if it finds a half-made worktree.
-    listing: Mutex<()>,
+    worktree_list_lock: Mutex<()>,
 }
 
 /// Options for [`GitRepository::open`].
@@ -103,8 +103,8 @@ pub struct GitOptions {
     /// The team's name.
     pub team: String,
     /// The target branch of merges. `None` selects the branch that is checked out.
-    pub into: Option<String>,
-    /// Files that no task branch may change, relative to the workspace.
+    pub target_branch: Option<String>,
+    /// Control files, which no task branch may change, relative to the workspace.
     pub control_files: Vec<PathBuf>,
     /// The file system for the worktrees' state files.
     pub files: Arc<dyn FileSystem>,
@@ -124,25 +124,25 @@ impl GitRepository {
     /// # Errors
     /// [`RepositoryError`]: git is missing or too old, there is no repository or no commit, or no branch is checked out.
     pub async fn open(workspace: &Path, options: GitOptions) -> Result<Self, RepositoryError> {
-        let (workspace, wanted) = (workspace.to_owned(), options.into);
-        let drivers = DriverOptions { program: options.program, sandbox: Some(options.sandbox) };
-        let (main, into) = on_blocking_thread(move || open_checked(&workspace, wanted, drivers)).await?;
+        let (workspace, target) = (workspace.to_owned(), options.target_branch);
+        let drivers = DriverOptions { program: options.program, launch_sandbox: Some(options.sandbox) };
+        let (main, target) = on_blocking_thread(move || open_checked(&workspace, target, drivers)).await?;
         // A state file that a power cut destroys is written again.
         let states = WorktreeStore::new(options.files, Durability::Process, Arc::clone(&options.clock));
         let inner = RepositoryInner {
             team: options.team,
             main,
-            into,
+            target_branch: target,
             control_files: options.control_files.into_iter().filter(|path| path.is_relative()).collect(),
             states,
             clock: options.clock,
             durability: options.durability,
-            left: Mutex::new(checkout_update::Residue::Partial),
-            kept: Mutex::new(None),
-            merging: Mutex::new(()),
-            readying: Mutex::default(),
+            residue: Mutex::new(checkout_update::Residue::Partial),
+            verified_commit: Mutex::new(None),
+            merge_lock: Mutex::new(()),
+            preparation_locks: Mutex::default(),
             failures: Mutex::default(),
-            listing: Mutex::new(()),
+            worktree_list_lock: Mutex::new(()),
         };
         Ok(Self(Arc::new(inner)))
     }
@@ -151,37 +151,37 @@ impl GitRepository {
     ///
     /// # Errors
     /// As [`GitRepository::open`].
-    pub fn target_branch(workspace: &Path, into: Option<String>) -> Result<String, RepositoryError> {
-        Ok(open_checked(workspace, into, DriverOptions::default())?.1)
+    pub fn target_branch(workspace: &Path, target: Option<String>) -> Result<String, RepositoryError> {
+        Ok(open_checked(workspace, target, DriverOptions::default())?.1)
     }
 
     /// The reason why the files of `workspace` are not those of the target branch, if they are not. It blocks.
     ///
     /// # Errors
     /// As [`GitRepository::open`].
-    pub fn checkout_problem(workspace: &Path, into: Option<String>) -> Result<Option<String>, RepositoryError> {
-        let (main, into) = open_checked(workspace, into, DriverOptions::default())?;
-        match checkout::CheckoutState::of(&main, &into)? {
+    pub fn checkout_problem(workspace: &Path, target: Option<String>) -> Result<Option<String>, RepositoryError> {
+        let (main, target) = open_checked(workspace, target, DriverOptions::default())?;
+        match checkout::CheckoutState::of(&main, &target)? {
             checkout::CheckoutState::CheckedOut => {}
             checkout::CheckoutState::Detached(branch) => {
-                let contained = main.git(["merge-base", "--is-ancestor", &branch, &into]).exit_as_bool()?;
-                let how = checkout::reattach_hint(&branch, &into, !contained);
+                let is_merged = main.git(["merge-base", "--is-ancestor", &branch, &target]).exit_as_bool()?;
+                let how = checkout::reattach_hint(&branch, &target, !is_merged);
                 return Ok(Some(format!(
-                    "your checkout is on the branch {branch}, because it could not follow merges into {into}. {how}"
+                    "your checkout is on the branch {branch}, because it could not follow merges into {target}. {how}"
                 )));
             }
             checkout::CheckoutState::Elsewhere => {
-                return Ok(Some(format!("the target branch {into} is not checked out. hint: `git switch {into}`")));
+                return Ok(Some(format!("the target branch {target} is not checked out. hint: `git switch {target}`")));
             }
         }
         let Some(old) = checkout::outdated_checkout_commit(&main) else { return Ok(None) };
-        let is_moved = checkout::last_merge(&main, &old, &format!("refs/heads/{into}"))?.is_some();
+        let is_moved = checkout::last_merge(&main, &old, &format!("refs/heads/{target}"))?.is_some();
         if !is_moved {
             return Ok(None);
         }
         let old = short_commit(&old);
         Ok(Some(format!(
-            "the files here are still those of {old}, but merges have moved {into}: a commit made now would undo the merges. hint: run `git status` to see which files are in the way, copy them elsewhere, and restore each with `git checkout {old} -- FILE`. The next launch then updates the files"
+            "the files here are still those of {old}, but merges have moved {target}: a commit made now would undo the merges. hint: run `git status` to see which files are in the way, copy them elsewhere, and restore each with `git checkout {old} -- FILE`. The next launch then updates the files"
         )))
     }
 
@@ -194,19 +194,19 @@ impl GitRepository {
         checkout::target_of_detached(branch).map(|_| branch.to_owned())
     }
 
-    /// The branches of a task of this team that are not merged into `into` (default: the branch that is checked out). It blocks.
+    /// The branches of a task of this team that are not merged into `target` (default: the branch that is checked out). It blocks.
     ///
     /// # Errors
     /// As [`GitRepository::open`].
     pub fn unmerged(
         workspace: &Path,
         team: &str,
-        into: Option<String>,
+        target: Option<String>,
         task: TaskId,
     ) -> Result<Vec<String>, RepositoryError> {
-        let (main, into) = open_checked(workspace, into, DriverOptions::default())?;
+        let (main, target) = open_checked(workspace, target, DriverOptions::default())?;
         let branch = format!("refs/heads/brigade/{team}/task-{}", task.0);
-        let not_merged = format!("--no-merged=refs/heads/{into}");
+        let not_merged = format!("--no-merged=refs/heads/{target}");
         let retries = format!("{branch}-*");
         let found = main.git(["for-each-ref", "--format=%(refname:short)", &not_merged, &branch, &retries]).ok()?;
         Ok(found.line().lines().map(str::to_owned).collect())
@@ -232,15 +232,15 @@ async fn on_blocking_thread<R: Send + 'static>(
 
 impl RepositoryInner {
     fn lock_merges(&self) -> MutexGuard<'_, ()> {
-        self.merging.lock().unwrap_or_else(PoisonError::into_inner)
+        self.merge_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn prepare_lock(&self, task: TaskId) -> Arc<Mutex<()>> {
-        Arc::clone(self.readying.lock().unwrap_or_else(PoisonError::into_inner).entry(task).or_default())
+        Arc::clone(self.preparation_locks.lock().unwrap_or_else(PoisonError::into_inner).entry(task).or_default())
     }
 
     fn lock_worktree_list(&self) -> MutexGuard<'_, ()> {
-        self.listing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.worktree_list_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn commit_of(&self, name: &str) -> Result<String, RepositoryError> {
@@ -268,7 +268,7 @@ impl RepositoryInner {
     }
 
     fn target_ref(&self) -> String {
-        format!("refs/heads/{}", self.into)
+        format!("refs/heads/{}", self.target_branch)
     }
 
     /// The ref that records a task's merge until the board records it.
@@ -305,7 +305,7 @@ impl RepositoryInner {
         let warning = |error: RepositoryError| Notice::Warning(error.to_string());
         let mut notices = Vec::new();
         {
-            let _merging = self.lock_merges();
+            let _merge_lock = self.lock_merges();
             notices.extend(self.exclude().err().map(warning));
             notices.extend(self.finish_removals().err().map(warning));
             notices.extend(self.remove_scratch().err().map(warning));
@@ -320,7 +320,7 @@ impl RepositoryInner {
         for assignment in completed {
             // The board records the merge, but its worktree was not removed.
             let is_named = named.lines().any(|name| name == self.merged_ref(assignment));
-            if let Some(worktree) = self.residue_of(assignment, is_named) {
+            if let Some(worktree) = self.leftover_worktree(assignment, is_named) {
                 match self.clear(&worktree, assignment) {
                     Ok(reason) => notices.extend(reason.map(Notice::Warning)),
                     Err(error) => notices.push(warning(error)),

@@ -22,7 +22,7 @@ impl RepositoryInner {
     pub(super) fn pack_loose_objects(&self) -> Result<Vec<String>, RepositoryError> {
         let ids = self.loose_objects()?;
         let mut problems = Vec::new();
-        self.keep_each(&ids, &mut problems)?;
+        self.pack_valid_objects(&ids, &mut problems)?;
         if problems.is_empty() && !ids.is_empty() {
             self.main.git(["prune-packed", "--quiet"]).ok()?;
         }
@@ -31,21 +31,21 @@ impl RepositoryInner {
     }
 
     /// Packs these objects except invalid ones, which it finds by bisection.
-    fn keep_each(&self, ids: &[String], problems: &mut Vec<String>) -> Result<(), RepositoryError> {
+    fn pack_valid_objects(&self, ids: &[String], problems: &mut Vec<String>) -> Result<(), RepositoryError> {
         if ids.is_empty() || problems.len() >= PROBLEMS_MAX {
             return Ok(());
         }
-        let Some(problem) = self.keep(&[], ids.concat())? else { return Ok(()) };
+        let Some(problem) = self.pack_and_check(&[], ids.concat())? else { return Ok(()) };
         let (first, second) = ids.split_at(ids.len() / 2);
         if first.is_empty() {
             problems.push(format!("the git object {} is not packed: {problem}", ids[0].trim_end()));
             return Ok(());
         }
-        self.keep_each(first, problems)?;
-        self.keep_each(second, problems)
+        self.pack_valid_objects(first, problems)?;
+        self.pack_valid_objects(second, problems)
     }
 
-    /// Packs what others added to the target branch since the last call. Returns what is wrong with it.
+    /// Packs what others added to the target branch since the last call. Returns the problem with it, if any.
     pub(super) fn pack_target(&self, onto: &str) -> Result<Option<String>, RepositoryError> {
         let before = self.verified_commit().clone();
         let beyond = before.filter(|before| before != onto);
@@ -56,16 +56,16 @@ impl RepositoryInner {
         Ok(problem)
     }
 
-    /// Packs the objects of a commit that `beyond` lacks. Returns what is wrong with them.
+    /// Packs the objects of a commit that `beyond` lacks. Returns the problem with them, if any.
     pub(super) fn pack_commit(&self, commit: &str, beyond: &str) -> Result<Option<String>, RepositoryError> {
-        self.keep(&["--revs"], format!("{commit}\n^{beyond}\n"))
+        self.pack_and_check(&["--revs"], format!("{commit}\n^{beyond}\n"))
     }
 
     pub(super) fn verified_commit(&self) -> MutexGuard<'_, Option<String>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.verified_commit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, options: &[&str], input: String) -> Result<Option<String>, RepositoryError> {
+    fn pack_and_check(&self, options: &[&str], input: String) -> Result<Option<String>, RepositoryError> {
         // Each checkout has its own, so that teams in several checkouts do not collide.
         let folder = self.main.git_dir.join(FOLDER);
         // A killed process may have left one.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::command::{RepoPath, git, git_in, text_of};
 use super::settings::Settings;
-use super::{AT_WORK_FILE, DriverOptions, bounded_read, checkout};
+use super::{DriverOptions, RUNNING_LOCK_FILE, bounded_read, checkout};
 use crate::domain::worktree_name::BRANCHES;
 use crate::ports::RepositoryError;
 
@@ -14,7 +14,7 @@ const VERSION_MIN: (u32, u32) = (2, 38);
 /// The user's checkout and the target branch, after checks that isolation can use them.
 pub(super) fn open_checked(
     workspace: &Path,
-    into: Option<String>,
+    target: Option<String>,
     drivers: DriverOptions,
 ) -> Result<(RepoPath, String), RepositoryError> {
     check_version()?;
@@ -23,7 +23,7 @@ pub(super) fn open_checked(
         let text = "isolation cannot use a repository that stores its refs as reftable. hint: `git refs migrate --ref-format=files`";
         return Err(RepositoryError::Unusable(text.to_owned()));
     }
-    let into = match into {
+    let target = match target {
         Some(branch) => branch,
         None => {
             let branch = checked_out_branch(&main)?.ok_or_else(|| {
@@ -34,7 +34,7 @@ pub(super) fn open_checked(
             checkout::target_of_detached(&branch).map_or_else(|| branch.clone(), str::to_owned)
         }
     };
-    if let Some(reason) = checkout::merge_obstacle(&main, &into) {
+    if let Some(reason) = checkout::merge_obstacle(&main, &target) {
         return Err(RepositoryError::Unusable(reason));
     }
     // Git stores a branch name as a path, so this branch would be a file in place of a folder.
@@ -44,18 +44,18 @@ pub(super) fn open_checked(
             "cannot create task branches {BRANCHES}/TEAM/task-ID: there is a branch `{BRANCHES}`. hint: `git branch -m {BRANCHES} OTHER`"
         )));
     }
-    let head = format!("refs/heads/{into}^{{commit}}");
+    let head = format!("refs/heads/{target}^{{commit}}");
     if main.git(["rev-parse", "--verify", "--quiet", &head]).exit_as_bool()? {
-        return Ok((main, into));
+        return Ok((main, target));
     }
     let has_commits = main.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).exit_as_bool()?;
     let reason = if has_commits {
         format!(
-            "cannot merge into `{into}`: there is no such branch. hint: `git branch {into}`, or set merge_into to an existing branch"
+            "cannot merge into `{target}`: there is no such branch. hint: `git branch {target}`, or set merge_into to an existing branch"
         )
     } else {
         format!(
-            "cannot create worktrees: the branch `{into}` has no commit. hint: `git commit`, then launch the team again"
+            "cannot create worktrees: the branch `{target}` has no commit. hint: `git commit`, then launch the team again"
         )
     };
     Err(RepositoryError::Unusable(reason))
@@ -75,7 +75,7 @@ fn check_version() -> Result<(), RepositoryError> {
 
 /// The user's checkout. `workspace` must be the top folder of a repository's working tree.
 pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<RepoPath, RepositoryError> {
-    let place = text_of(workspace);
+    let folder = text_of(workspace);
     let arguments = ["rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir", "--show-toplevel"];
     let output = git_in(workspace, arguments).run()?;
     let text = output.line();
@@ -83,27 +83,27 @@ pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<
     let [git_dir, common_dir, top] = lines[..] else {
         let is_none = output.err.trim().is_empty() || output.err.contains("not a git repository");
         let text = if is_none {
-            format!("isolation needs a git repository: {place} is not in one. hint: `git init`")
+            format!("isolation needs a git repository: {folder} is not in one. hint: `git init`")
         } else {
-            format!("isolation cannot use the repository of {place}: {}", output.err.trim())
+            format!("isolation cannot use the repository of {folder}: {}", output.err.trim())
         };
         return Err(RepositoryError::Unusable(text));
     };
     let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     if resolved(Path::new(top)) != resolved(workspace) {
         let text = format!(
-            "isolation needs a workspace that is the top folder of its repository: the workspace is {place}, the top folder is {top}"
+            "isolation needs a workspace that is the top folder of its repository: the workspace is {folder}, the top folder is {top}"
         );
         return Err(RepositoryError::Unusable(text));
     }
     let git_dir = PathBuf::from(git_dir);
-    let at_work = git_dir.join(AT_WORK_FILE);
+    let running_lock_file = git_dir.join(RUNNING_LOCK_FILE);
     let settings = Settings::new(Path::new(common_dir), workspace, drivers);
     Ok(RepoPath {
         git_dir,
         common_dir: common_dir.into(),
         work_tree: workspace.to_owned(),
-        running_lock_file: at_work,
+        running_lock_file,
         settings,
     })
 }

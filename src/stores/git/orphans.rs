@@ -27,11 +27,11 @@ impl GitRepository {
     /// `workspace` is not in a repository, or git fails.
     pub fn leftovers(workspace: &Path, is_there: impl Fn(TaskId) -> bool) -> Result<Vec<Leftover>, RepositoryError> {
         let main = find_checkout(workspace, DriverOptions::default())?;
-        let mut found: BTreeMap<WorktreeName, Leftover> = BTreeMap::new();
+        let mut leftovers: BTreeMap<WorktreeName, Leftover> = BTreeMap::new();
         let mut record = |name: WorktreeName, set: &dyn Fn(&mut Leftover)| {
             if !is_there(name.task) {
                 let new = Leftover { task: name.task, folder: None, branch: None };
-                set(found.entry(name).or_insert(new));
+                set(leftovers.entry(name).or_insert(new));
             }
         };
         for entry in fs::read_dir(workspace.join(WORKTREES_FOLDER)).into_iter().flatten().flatten() {
@@ -47,6 +47,6 @@ impl GitRepository {
                 record(name, &|leftover| leftover.branch = Some(branch.to_owned()));
             }
         }
-        Ok(found.into_values().collect())
+        Ok(leftovers.into_values().collect())
     }
 }

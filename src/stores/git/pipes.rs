@@ -12,12 +12,12 @@ use crate::domain::worktree_name::WORKTREES_FOLDER;
 /// The most folder entries that a search visits.
 const ENTRIES_MAX: usize = 200_000;
 /// The user's files that git reads, in the folder of the user's settings; see git-config(1), FILES.
-const PERSONS_FILES: [&str; 3] = ["config", "attributes", "ignore"];
+const USER_FILES: [&str; 3] = ["config", "attributes", "ignore"];
 
 /// The first pipe that git may wait for: among the user's files, in these git folders, or in place of a `.gitignore` or `.gitattributes`.
 pub(super) fn find_pipe(git_folders: &[PathBuf], work_tree: Option<&Path>) -> Option<PathBuf> {
     let global = std::env::home_dir().map(|home| home.join(".gitconfig"));
-    let persons: Vec<PathBuf> = global.into_iter().chain(PERSONS_FILES.into_iter().filter_map(user_file)).collect();
+    let persons: Vec<PathBuf> = global.into_iter().chain(USER_FILES.into_iter().filter_map(user_file)).collect();
     let configs = git_folders.iter().flat_map(|folder| ["config", "config.worktree"].map(|name| folder.join(name)));
     let included: Vec<PathBuf> = configs.chain(persons.clone()).flat_map(|config| included_by(&config)).collect();
     let mut entries_left = ENTRIES_MAX;

@@ -62,7 +62,7 @@ impl RepositoryInner {
     fn remove_worktree(&self, at: &RepoPath) -> Result<(), RepositoryError> {
         let name = at.work_tree.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let gone = at.work_tree.with_file_name(format!("{GONE_PREFIX}{name}"));
-        let _listing = self.lock_worktree_list();
+        let _worktree_list = self.lock_worktree_list();
         // An earlier removal was interrupted.
         remove_folder(&gone)?;
         fs::rename(&at.work_tree, &gone).map_err(|error| failed("rename", &at.work_tree, &error))?;
@@ -70,10 +70,10 @@ impl RepositoryInner {
         remove_folder(&gone)
     }
 
-    /// Finishes removals that a kill interrupted, and deletes what a git that was killed in its first steps left of this team's worktrees.
+    /// Finishes removals that a kill interrupted, and deletes worktrees of this team whose creation was interrupted.
     /// It must run before any teammate works.
     pub(super) fn finish_removals(&self) -> Result<(), RepositoryError> {
-        let _listing = self.lock_worktree_list();
+        let _worktree_list = self.lock_worktree_list();
         let folder = self.main.work_tree.join(WORKTREES_FOLDER);
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -116,7 +116,7 @@ impl RepositoryInner {
 
     /// Removes a worktree without work in it, in any state.
     pub(super) fn discard_worktree(&self, at: &RepoPath) -> Result<(), RepositoryError> {
-        let _listing = self.lock_worktree_list();
+        let _worktree_list = self.lock_worktree_list();
         if self.main.git(["worktree", "remove", "--force", "--force", &text_of(&at.work_tree)]).ok().is_ok() {
             return Ok(());
         }

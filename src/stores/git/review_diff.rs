@@ -8,18 +8,19 @@ use crate::domain::dropped_lines::DROPS_TRAILER;
 use crate::ports::RepositoryError;
 
 impl GitRepository {
-    /// The diff from the point where the work on `commit` began to `commit`; with `summary_columns` only the changed lines per file, in lines of that width. The text is
-    /// as git prints it, without colours. It blocks. `into` is the branch that merges go into.
+    /// The diff from the point where the work on `commit` began, up to `commit`, as git prints it without colours. `target`
+    /// is the branch that merges go into. With `summary_columns` the result is a summary of that width: the changed lines per file.
+    /// It blocks.
     ///
     /// # Errors
     /// The workspace is not a repository that teams can use, or it has no such commit any more.
     pub fn review_diff(
         workspace: &Path,
-        into: Option<String>,
+        target: Option<String>,
         commit: &str,
         summary_columns: Option<usize>,
     ) -> Result<String, RepositoryError> {
-        let (main, into) = open_checked(workspace, into, DriverOptions::default())?;
+        let (main, target) = open_checked(workspace, target, DriverOptions::default())?;
         let failed =
             |reason: &str| RepositoryError::Failed { action: "show the diff".to_owned(), reason: reason.to_owned() };
         if !is_commit(commit) {
@@ -28,14 +29,14 @@ impl GitRepository {
         if !main.git(["rev-parse", "--verify", "--quiet", &format!("{commit}^{{commit}}")]).exit_as_bool()? {
             return Err(failed(&format!("the repository does not have the commit {commit}")));
         }
-        let into = format!("refs/heads/{into}");
+        let target = format!("refs/heads/{target}");
         // After the merge the branch contains the commit: the work began where the merge's first parent was.
-        let merges = main.git(["rev-list", "--merges", "--ancestry-path", &format!("{commit}..{into}")]).ok()?.line();
+        let merges = main.git(["rev-list", "--merges", "--ancestry-path", &format!("{commit}..{target}")]).ok()?.line();
         let onto = match merges.lines().last() {
-            Some(merge) if main.git(["merge-base", "--is-ancestor", commit, &into]).exit_as_bool()? => {
+            Some(merge) if main.git(["merge-base", "--is-ancestor", commit, &target]).exit_as_bool()? => {
                 format!("{merge}^1")
             }
-            _ => into,
+            _ => target,
         };
         let base = main.git(["merge-base", &onto, commit]).ok()?.line();
         let form = match summary_columns {
@@ -59,7 +60,8 @@ impl GitRepository {
             return Ok(Vec::new());
         }
         let format = format!("--format=%(trailers:key={DROPS_TRAILER},valueonly)");
-        let said = main.git(["log", "--no-color", "--reverse", &format, &format!("{merge}^1..{merge}")]).ok()?.line();
-        Ok(said.lines().map(str::trim).filter(|reason| !reason.is_empty()).map(str::to_owned).collect())
+        let reasons =
+            main.git(["log", "--no-color", "--reverse", &format, &format!("{merge}^1..{merge}")]).ok()?.line();
+        Ok(reasons.lines().map(str::trim).filter(|reason| !reason.is_empty()).map(str::to_owned).collect())
     }
 }

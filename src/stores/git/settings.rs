@@ -52,13 +52,13 @@ const FILE_ONLY_KEYS: [&str; 3] = ["core.bare", "core.repositoryformatversion", 
 const PROTECTED_SECTION: &str = "safe";
 /// The user's files, other than settings, that git reads: the setting that names each, and its default name in the folder of the user's
 /// settings.
-const PERSONS_FILES: [(&str, &str); 2] = [("core.attributesfile", "attributes"), ("core.excludesfile", "ignore")];
+const USER_FILES: [(&str, &str); 2] = [("core.attributesfile", "attributes"), ("core.excludesfile", "ignore")];
 /// The limit of all settings together, in bytes: systems limit a program's environment.
 const BYTES_MAX: usize = 512 * 1024;
 /// The most worktrees with own settings whose listings are cached.
 const LISTINGS_MAX: usize = 100;
 /// The number of attempts to list settings while included files appear.
-const TRIES_MAX: usize = 3;
+const ATTEMPTS_MAX: usize = 3;
 
 /// Options for the sandbox of filters and merge drivers. Without both options, every driver fails.
 #[derive(Debug, Clone, Default)]
@@ -66,7 +66,7 @@ pub struct DriverOptions {
     /// A program that calls [`crate::sandbox::run_if_guard`]; see [`crate::sandbox::filter::own_program_path`].
     pub program: Option<PathBuf>,
     /// The sandbox of the launch.
-    pub sandbox: Option<Sandbox>,
+    pub launch_sandbox: Option<Sandbox>,
 }
 
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub(super) struct Settings {
     work_tree: PathBuf,
     options: DriverOptions,
     /// The settings of the system and the user.
-    outer: OnceLock<Vec<Setting>>,
+    user_settings: OnceLock<Vec<Setting>>,
     /// Listings by git folder: of a checkout with own settings, or the common one.
     listings: Mutex<HashMap<PathBuf, Arc<Listing>>>,
 }
@@ -91,12 +91,12 @@ struct Listing {
     /// `true` if the set of included files may change although no file does.
     is_conditional: bool,
     variables: Variables,
-    replaced: Vec<Replaced>,
+    replaced: Vec<ReplacedSetting>,
 }
 
 /// A setting that Brigade replaces to run a driver in the sandbox.
 #[derive(Debug)]
-struct Replaced {
+struct ReplacedSetting {
     key: Vec<u8>,
     value: Vec<u8>,
     /// The original value.
@@ -155,7 +155,7 @@ impl Settings {
             common_dir: common_dir.to_owned(),
             work_tree: work_tree.to_owned(),
             options,
-            outer: OnceLock::new(),
+            user_settings: OnceLock::new(),
             listings: Mutex::default(),
         })
     }
@@ -175,49 +175,50 @@ impl Settings {
 
     /// The user's files, other than settings, that git reads. Commands must not write them.
     pub(super) fn user_files(&self) -> Vec<PathBuf> {
-        let outer = self.outer.get().into_iter().flatten();
-        let files = outer.filter(|setting| PERSONS_FILES.iter().any(|(key, _)| key.as_bytes() == setting.key));
+        let user_settings = self.user_settings.get().into_iter().flatten();
+        let files = user_settings.filter(|setting| USER_FILES.iter().any(|(key, _)| key.as_bytes() == setting.key));
         files.map(|setting| path_of(setting.text())).filter(|path| path.is_file()).collect()
     }
 
     /// Puts each driver's original command back into a text of git.
-    pub(super) fn with_own_values(&self, at: &RepoPath, output: String) -> String {
+    pub(super) fn with_original_values(&self, at: &RepoPath, output: String) -> String {
         let Ok(listing) = self.listing(at) else { return output };
-        listing.replaced.iter().fold(output, |output, Replaced { value, own, .. }| {
+        listing.replaced.iter().fold(output, |output, ReplacedSetting { value, own, .. }| {
             output.replace(&*String::from_utf8_lossy(value), &String::from_utf8_lossy(own))
         })
     }
 
     fn listing(&self, at: &RepoPath) -> Result<Arc<Listing>, RepositoryError> {
         let own = at.git_dir.join("config.worktree");
-        let place = if own.symlink_metadata().is_ok() { &at.git_dir } else { &self.common_dir };
+        let key = if own.symlink_metadata().is_ok() { &at.git_dir } else { &self.common_dir };
         let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = listings.get(place).filter(|known| known.is_current()) {
-            return Ok(Arc::clone(known));
+        if let Some(cached) = listings.get(key).filter(|cached| cached.is_current()) {
+            return Ok(Arc::clone(cached));
         }
         let listing = Arc::new(self.list(at, vec![self.common_dir.join("config"), own])?);
         if listings.len() >= LISTINGS_MAX {
             listings.clear();
         }
-        listings.insert(place.clone(), Arc::clone(&listing));
+        listings.insert(key.clone(), Arc::clone(&listing));
         Ok(listing)
     }
 
     /// Lists all settings. If a file changes meanwhile, the next call notices it: its stamp is older than the listing.
     fn list(&self, at: &RepoPath, mut paths: Vec<PathBuf>) -> Result<Listing, RepositoryError> {
-        for _ in 0..TRIES_MAX {
+        for _ in 0..ATTEMPTS_MAX {
             let files: Vec<_> = paths.iter().map(|path| (path.clone(), stamp(path))).collect();
-            let is_first = self.outer.get().is_none();
+            let is_first = self.user_settings.get().is_none();
             let options = ["config", "--list", "-z", "--show-scope", "--show-origin"];
             let call = at.git(options).with_settings_files();
-            let without_outer =
+            let without_user_files =
                 [("GIT_CONFIG_GLOBAL", "/dev/null".to_owned()), ("GIT_CONFIG_NOSYSTEM", "1".to_owned())];
-            let output = if is_first { call } else { call.variables(without_outer) }.ok()?;
+            let output = if is_first { call } else { call.variables(without_user_files) }.ok()?;
             let of_repository = parse(&output, &["local", "worktree"]);
-            let outer = self.outer.get_or_init(|| {
-                let is_needed = |setting: &Setting| SECTIONS.iter().any(|known| known.as_bytes() == setting.section());
-                let outer = parse(&output, &["system", "global"]).into_iter().filter(is_needed);
-                with_persons_files(outer.collect())
+            let user_settings = self.user_settings.get_or_init(|| {
+                let is_needed =
+                    |setting: &Setting| SECTIONS.iter().any(|cached| cached.as_bytes() == setting.section());
+                let user_settings = parse(&output, &["system", "global"]).into_iter().filter(is_needed);
+                with_user_files(user_settings.collect())
             });
             let includes: Vec<_> = of_repository.iter().filter_map(Setting::include).collect();
             let is_conditional = includes.iter().any(|(path, is_conditional)| *is_conditional || path.is_none());
@@ -232,7 +233,7 @@ impl Settings {
                 continue;
             }
             let included = includes.iter().filter_map(|(path, _)| path.as_deref());
-            let (variables, replaced) = self.encode(outer, &of_repository)?;
+            let (variables, replaced) = self.encode(user_settings, &of_repository)?;
             return Ok(Listing {
                 included: included.filter_map(|path| self.outside(path).transpose()).collect::<Result<_, _>>()?,
                 is_conditional,
@@ -247,37 +248,38 @@ impl Settings {
     /// The resolved path of an included file that commands could otherwise write: one outside of the repository and the workspace.
     fn outside(&self, path: &Path) -> Result<Option<PathBuf>, RepositoryError> {
         let folder = path.parent().unwrap_or(path);
-        let whole =
+        let resolved =
             folder.canonicalize().unwrap_or_else(|_| folder.to_owned()).join(path.file_name().unwrap_or_default());
-        let is_inside = |folder: &PathBuf| folder.canonicalize().is_ok_and(|folder| whole.starts_with(folder));
+        let is_inside = |folder: &PathBuf| folder.canonicalize().is_ok_and(|folder| resolved.starts_with(folder));
         if is_inside(&self.common_dir) || is_inside(&self.work_tree) {
             return Ok(None);
         }
-        if whole.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) {
-            return Ok(Some(whole));
+        if resolved.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) {
+            return Ok(Some(resolved));
         }
         let config = self.common_dir.join("config");
         Err(unusable(&format!(
             "{} includes {}, which is not a file, so a command could create it. hint: create it, or remove the include",
             config.display(),
-            whole.display()
+            resolved.display()
         )))
     }
 
     /// The environment variables for these settings, and the settings that Brigade replaces.
     fn encode(
         &self,
-        outer: &[Setting],
+        user_settings: &[Setting],
         of_repository: &[Setting],
-    ) -> Result<(Variables, Vec<Replaced>), RepositoryError> {
-        let is_needed = |setting: &&Setting| SECTIONS.iter().any(|known| known.as_bytes() == setting.section());
+    ) -> Result<(Variables, Vec<ReplacedSetting>), RepositoryError> {
+        let is_needed = |setting: &&Setting| SECTIONS.iter().any(|cached| cached.as_bytes() == setting.section());
         let is_trusted = |setting: &&Setting| setting.section() != PROTECTED_SECTION.as_bytes();
         let of_repository = of_repository.iter().filter(|setting| is_trusted(setting));
         let is_passed = |setting: &&Setting| FILE_ONLY_KEYS.iter().all(|key| key.as_bytes() != setting.key);
-        let all: Vec<&Setting> = outer.iter().chain(of_repository).filter(is_needed).filter(is_passed).collect();
+        let all: Vec<&Setting> =
+            user_settings.iter().chain(of_repository).filter(is_needed).filter(is_passed).collect();
         let drivers = Drivers::of(&all);
         let replaced =
-            if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.sandbox(), &self.common_dir) };
+            if drivers.is_empty() { Vec::new() } else { drivers.replaced(&self.driver_sandbox(), &self.common_dir) };
         let pairs = all.iter().map(|setting| (setting.key.as_slice(), setting.text()));
         let pairs = pairs.chain(replaced.iter().map(|replaced| (replaced.key.as_slice(), replaced.value.as_slice())));
         let mut variables: Variables =
@@ -297,14 +299,14 @@ impl Settings {
     }
 
     /// The sandbox of drivers. They cannot write the repository, the workspace, or what commands of the launch cannot write.
-    fn sandbox(&self) -> DriverSandbox {
+    fn driver_sandbox(&self) -> DriverSandbox {
         let own = [&self.common_dir, &self.work_tree].into_iter().cloned().chain(alternates(&self.common_dir));
         let own = own.map(|path| PathRule::read_only(path.canonicalize().unwrap_or(path)));
-        let (level, launch) = match &self.options.sandbox {
+        let (level, launch) = match &self.options.launch_sandbox {
             Some(sandbox) => (sandbox.confinement().level, sandbox.rules()),
             None => (Level::Full, [].as_slice()),
         };
-        let program = self.options.program.clone().filter(|_| self.options.sandbox.is_some());
+        let program = self.options.program.clone().filter(|_| self.options.launch_sandbox.is_some());
         let rules = own.chain(launch.iter().cloned()).collect();
         DriverSandbox { program, level, rules, scratch: WORKTREES_FOLDER.into() }
     }
@@ -312,7 +314,7 @@ impl Settings {
 
 impl Listing {
     fn is_current(&self) -> bool {
-        !self.is_conditional && self.files.iter().all(|(path, known)| stamp(path) == *known)
+        !self.is_conditional && self.files.iter().all(|(path, cached)| stamp(path) == *cached)
     }
 }
 
@@ -366,7 +368,7 @@ impl Drivers {
 
     /// The settings that make git run these drivers in the sandbox. All filters are required: otherwise git would continue with unfiltered
     /// contents if one cannot run. Only Git LFS may write in the repository, in the folder of its objects.
-    fn replaced(&self, sandbox: &DriverSandbox, common_dir: &Path) -> Vec<Replaced> {
+    fn replaced(&self, sandbox: &DriverSandbox, common_dir: &Path) -> Vec<ReplacedSetting> {
         let mut replaced = Vec::new();
         for (name, filter) in &self.filters {
             let mut sandbox = sandbox.clone();
@@ -376,7 +378,7 @@ impl Drivers {
             }
             let mut replace = |part: &str, value: Vec<u8>, own: &[u8]| {
                 let key = [b"filter.", name.as_slice(), b".", part.as_bytes()].concat();
-                replaced.push(Replaced { key, value, own: own.to_vec() });
+                replaced.push(ReplacedSetting { key, value, own: own.to_vec() });
             };
             for (part, own) in [("clean", &filter.clean), ("smudge", &filter.smudge)] {
                 if !own.is_empty() {
@@ -394,7 +396,7 @@ impl Drivers {
         }
         for (name, own) in &self.merges {
             let key = [b"merge.", name.as_slice(), b".driver"].concat();
-            replaced.push(Replaced { key, value: sandbox.wrap(DriverKind::Merge, own), own: own.clone() });
+            replaced.push(ReplacedSetting { key, value: sandbox.wrap(DriverKind::Merge, own), own: own.clone() });
         }
         replaced
     }
@@ -410,7 +412,7 @@ fn is_true(text: &[u8]) -> bool {
 fn parse(output: &GitOutput, scopes: &[&str]) -> Vec<Setting> {
     let (mut settings, mut fields) = (Vec::new(), output.fields());
     while let (Some(scope), Some(origin), Some(setting)) = (fields.next(), fields.next(), fields.next()) {
-        if !scopes.iter().any(|known| known.as_bytes() == scope) {
+        if !scopes.iter().any(|cached| cached.as_bytes() == scope) {
             continue;
         }
         let (key, value) = match setting.iter().position(|byte| *byte == b'\n') {
@@ -425,9 +427,10 @@ fn parse(output: &GitOutput, scopes: &[&str]) -> Vec<Setting> {
 
 /// Adds the resolved paths of the user's files to the settings of the system and the user. A missing file becomes `/dev/null`, because a
 /// command could create it.
-fn with_persons_files(mut outer: Vec<Setting>) -> Vec<Setting> {
-    for (key, name) in PERSONS_FILES {
-        let named = outer.iter().rfind(|setting| setting.key == key.as_bytes()).map(|setting| setting.text().to_vec());
+fn with_user_files(mut user_settings: Vec<Setting>) -> Vec<Setting> {
+    for (key, name) in USER_FILES {
+        let named =
+            user_settings.iter().rfind(|setting| setting.key == key.as_bytes()).map(|setting| setting.text().to_vec());
         let path = match &named {
             Some(text) => text.strip_prefix(b"~/").map_or_else(
                 || Some(path_of(text)).filter(|path| path.is_absolute()),
@@ -438,11 +441,11 @@ fn with_persons_files(mut outer: Vec<Setting>) -> Vec<Setting> {
         // Only git can resolve a relative path.
         let Some(path) = path else { continue };
         let file = path.canonicalize().ok().filter(|file| file.is_file()).unwrap_or_else(|| "/dev/null".into());
-        outer.retain(|setting| setting.key != key.as_bytes());
+        user_settings.retain(|setting| setting.key != key.as_bytes());
         let value = file.into_os_string().into_encoded_bytes();
-        outer.push(Setting { file: path, key: key.into(), value: Some(value) });
+        user_settings.push(Setting { file: path, key: key.into(), value: Some(value) });
     }
-    outer
+    user_settings
 }
 
 /// A file in the folder of the user's git settings; see git-config(1), FILES.

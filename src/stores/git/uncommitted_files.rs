@@ -14,10 +14,10 @@ impl GitRepository {
     /// As [`GitRepository::open`].
     pub fn uncommitted(
         workspace: &Path,
-        into: Option<String>,
+        target: Option<String>,
         drivers: DriverOptions,
     ) -> Result<Vec<PathBuf>, RepositoryError> {
-        let (main, _) = open_checked(workspace, into, drivers)?;
+        let (main, _) = open_checked(workspace, target, drivers)?;
         // A query must not lock the index. In a submodule git would run what that submodule's settings name.
         let options = ["--no-optional-locks", "status", "--porcelain=v1", "-z", "--no-renames"];
         let output = main.git(options.iter().chain(&["--ignore-submodules=dirty"])).ok()?;

@@ -42,11 +42,12 @@ struct BranchTips {
     merged: Option<String>,
 }
 
-/// The state of the path where a worktree is expected.
-enum FoundWorktree {
-    Nothing,
+/// The state of the path at which a worktree is expected.
+enum WorktreeStatus {
+    Missing,
+    /// The worktree of the task.
     Own(RepoPath),
-    /// A worktree whose git was killed before anybody worked in it. `None`: git does not list it.
+    /// A worktree whose git was killed before a teammate worked in it. `None`: git does not list it.
     Unfinished(Option<RepoPath>),
     /// Something else: the reason why it is not used.
     Foreign(String),
@@ -60,7 +61,7 @@ impl RepositoryInner {
             root: self.main.work_tree.join(&name),
             name,
             branch: worktree_name.branch(),
-            into: self.into.clone(),
+            into: self.target_branch.clone(),
             leftover_work: None,
             warnings: Vec::new(),
         }
@@ -136,7 +137,7 @@ impl RepositoryInner {
         }
         if is_new {
             // A new branch has no own commits.
-            self.note_base(&worktree, &tips.target)?;
+            self.record_base(&worktree, &tips.target)?;
         } else {
             self.continue_branch(&at, &mut worktree, &tips.target)?;
         }
@@ -150,7 +151,7 @@ impl RepositoryInner {
         let target = refs.remove(&target).ok_or_else(|| {
             RepositoryError::Unusable(format!(
                 "the branch {} does not exist any more. hint: `git branch {}`, or stop the team and launch it with another branch",
-                self.into, self.into
+                self.target_branch, self.target_branch
             ))
         })?;
         Ok(BranchTips { own: refs.remove(&own), target, merged: refs.remove(&merged) })
@@ -171,8 +172,8 @@ impl RepositoryInner {
             return Ok(None);
         }
         let prepared = match self.inspect(worktree, assignment, warnings)? {
-            FoundWorktree::Foreign(why) => Err(format!("{name} stays unchanged ({why}); another worktree is used")),
-            FoundWorktree::Own(at) => match self.tampering(&at) {
+            WorktreeStatus::Foreign(why) => Err(format!("{name} stays unchanged ({why}); another worktree is used")),
+            WorktreeStatus::Own(at) => match self.tampering(&at) {
                 Some(why) => Err(format!("{name} stays unchanged ({why}); another worktree is used")),
                 None => {
                     self.repair(&at, &worktree.branch, warnings)?;
@@ -187,7 +188,7 @@ impl RepositoryInner {
                     Ok((at, false))
                 }
             },
-            FoundWorktree::Unfinished(at) => {
+            WorktreeStatus::Unfinished(at) => {
                 warnings.push(format!("{name} was incomplete because git was killed; it is created again"));
                 match at {
                     Some(at) => self.discard_worktree(&at)?,
@@ -195,15 +196,15 @@ impl RepositoryInner {
                 }
                 Ok((self.create(worktree, tips)?, is_new))
             }
-            FoundWorktree::Nothing if tips.own.is_some() && self.is_checked_out(&worktree.branch)? => {
+            WorktreeStatus::Missing if tips.own.is_some() && self.is_checked_out(&worktree.branch)? => {
                 Err(format!("the branch {} is checked out elsewhere; another worktree is used", worktree.branch))
             }
-            FoundWorktree::Nothing => Ok((self.create(worktree, tips)?, is_new)),
+            WorktreeStatus::Missing => Ok((self.create(worktree, tips)?, is_new)),
         };
         Ok(prepared.map_err(|warning| warnings.push(warning)).ok())
     }
 
-    /// Counts what an earlier attempt left. A worktree without any moves to the target branch's current commit.
+    /// Counts the unmerged work of an earlier attempt. A worktree without any is moved to the target branch's current commit.
     fn continue_branch(&self, at: &RepoPath, worktree: &mut Worktree, target: &str) -> Result<(), RepositoryError> {
         worktree.leftover_work = self.count_leftovers(at, target)?;
         // A branch that a teammate checked out there must not move.
@@ -212,7 +213,7 @@ impl RepositoryInner {
             let marker = worktree.root.join(UPDATING_FILE);
             fs::write(&marker, target).map_err(|error| failed("write", &marker, &error))?;
             at.git(["-c", "core.logAllRefUpdates=false", "merge", "--quiet", "--ff-only", target]).ok()?;
-            self.note_base(worktree, target)?;
+            self.record_base(worktree, target)?;
             return fs::remove_file(&marker).map_err(|error| failed("remove", &marker, &error));
         }
         let base = self.base_commit(worktree);
@@ -220,13 +221,13 @@ impl RepositoryInner {
         if !is_known {
             // The worktree's folder was created again, so its base file is missing. The merge base replaces it.
             let head = at.git(["rev-parse", "HEAD"]).ok()?.line();
-            self.note_base(worktree, &self.merge_base(target, &head)?)?;
+            self.record_base(worktree, &self.merge_base(target, &head)?)?;
         }
         Ok(())
     }
 
-    /// The worktree of a completed task, if anything of it is left.
-    pub(super) fn residue_of(&self, assignment: &Assignment, is_named: bool) -> Option<Worktree> {
+    /// The worktree of a completed task, if its folder or its merge record remains.
+    pub(super) fn leftover_worktree(&self, assignment: &Assignment, is_named: bool) -> Option<Worktree> {
         for number in 1..=NAMES_MAX {
             let worktree = self.candidate(assignment, number);
             if worktree.root.symlink_metadata().is_ok()
@@ -243,10 +244,10 @@ impl RepositoryInner {
         worktree: &Worktree,
         assignment: &Assignment,
         warnings: &mut Vec<String>,
-    ) -> Result<FoundWorktree, RepositoryError> {
+    ) -> Result<WorktreeStatus, RepositoryError> {
         match worktree.root.symlink_metadata() {
-            Err(_) => return Ok(FoundWorktree::Nothing),
-            Ok(metadata) if !metadata.is_dir() => return Ok(FoundWorktree::Foreign("it is not a folder".to_owned())),
+            Err(_) => return Ok(WorktreeStatus::Missing),
+            Ok(metadata) if !metadata.is_dir() => return Ok(WorktreeStatus::Foreign("it is not a folder".to_owned())),
             Ok(_) => {}
         }
         let has_state = self
@@ -259,41 +260,41 @@ impl RepositoryInner {
                 && !is_unfinished(at)
                 && self.has_been_worked_in(at)?
             {
-                return Ok(FoundWorktree::Foreign("it has changes, but no task has started in it".to_owned()));
+                return Ok(WorktreeStatus::Foreign("it has changes, but no task has started in it".to_owned()));
             }
-            return Ok(FoundWorktree::Unfinished(at));
+            return Ok(WorktreeStatus::Unfinished(at));
         }
         let Some(at) = self.repo_path_of(&worktree.root) else {
             // A git that is killed in its first steps leaves an empty folder.
             if fs::remove_dir(&worktree.root).is_ok() {
-                return Ok(FoundWorktree::Nothing);
+                return Ok(WorktreeStatus::Missing);
             }
-            return Ok(FoundWorktree::Foreign("it is not a worktree of this repository".to_owned()));
+            return Ok(WorktreeStatus::Foreign("it is not a worktree of this repository".to_owned()));
         };
         let expected = assignment.identifier();
         match self.states.read_expect(&worktree.root, &expected) {
-            Ok(_) => return Ok(FoundWorktree::Own(at)),
+            Ok(_) => return Ok(WorktreeStatus::Own(at)),
             Err(WorktreeError::IdentifierMismatch { loaded, .. }) => {
-                return Ok(FoundWorktree::Foreign(format!("its state file names `{}`", loaded.issue_identifier)));
+                return Ok(WorktreeStatus::Foreign(format!("its state file names `{}`", loaded.issue_identifier)));
             }
             // Git locks a worktree until it has created it.
             Err(WorktreeError::NotFound { .. }) if is_unfinished(&at) => {
-                return Ok(FoundWorktree::Unfinished(Some(at)));
+                return Ok(WorktreeStatus::Unfinished(Some(at)));
             }
             Err(WorktreeError::NotFound { .. }) => {}
-            Err(WorktreeError::Malformed { reason, .. }) => {
+            Err(WorktreeError::Invalid { reason, .. }) => {
                 let name = &worktree.name;
-                warnings.push(format!("the state file of {name} is malformed ({reason}); it is written again"));
+                warnings.push(format!("the state file of {name} is invalid ({reason}); it is written again"));
             }
             Err(error) => return Err(failed("read the state of", &worktree.root, &error)),
         }
         // Without a state file the branch identifies the task.
         let branch = super::checked_out_branch(&at)?;
         if branch.as_deref() == Some(&worktree.branch) {
-            return Ok(FoundWorktree::Own(at));
+            return Ok(WorktreeStatus::Own(at));
         }
         let branch = branch.map_or_else(|| "no branch".to_owned(), |branch| format!("`{branch}`"));
-        Ok(FoundWorktree::Foreign(format!("it has no state file, and {branch} is checked out in it")))
+        Ok(WorktreeStatus::Foreign(format!("it has no state file, and {branch} is checked out in it")))
     }
 
     /// Returns `true` if the worktree holds more than git wrote when it created it. Missing files do not count.
@@ -326,7 +327,7 @@ impl RepositoryInner {
     /// Returns `true` if a branch is checked out in an existing worktree.
     pub(super) fn is_checked_out(&self, branch: &str) -> Result<bool, RepositoryError> {
         let output = {
-            let _listing = self.lock_worktree_list();
+            let _worktree_list = self.lock_worktree_list();
             self.main.git(["worktree", "list", "--porcelain", "-z"]).ok()?
         };
         let expected = format!("branch refs/heads/{branch}");
@@ -356,7 +357,7 @@ impl RepositoryInner {
             None => vec!["-b", &worktree.branch, &root, &tips.target],
         };
         {
-            let _listing = self.lock_worktree_list();
+            let _worktree_list = self.lock_worktree_list();
             self.main.git(start.iter().chain(&force).chain(&what)).ok()?;
         }
         self.repo_path_of(&worktree.root).ok_or_else(|| RepositoryError::Failed {
@@ -404,7 +405,7 @@ impl RepositoryInner {
             Ok(())
         };
         let written = match self.states.update(&worktree.root, change) {
-            Err(WorktreeError::Malformed { .. }) => {
+            Err(WorktreeError::Invalid { .. }) => {
                 let mut fresh = WorktreeState::default();
                 // `change` returns no error.
                 let _ = change(&mut fresh);
@@ -457,23 +458,23 @@ impl RepositoryInner {
         worktree: &Worktree,
         assignment: &Assignment,
     ) -> Result<Option<String>, RepositoryError> {
-        let mut left = self.remove(worktree, assignment)?;
+        let mut warnings_left = self.remove(worktree, assignment)?;
         for other in (1..=NAMES_MAX).map(|number| self.candidate(assignment, number)) {
             if other.root == worktree.root || other.root.symlink_metadata().is_err() {
                 continue;
             }
             // An earlier attempt could not use it. It stays if it holds anything, and the text says so.
             let warning = match self.inspect(&other, assignment, &mut Vec::new())? {
-                FoundWorktree::Unfinished(Some(at)) => self.discard_worktree(&at).map(|()| None)?,
-                FoundWorktree::Unfinished(None) => remove_folder(&other.root).map(|()| None)?,
-                FoundWorktree::Own(_) => self.remove(&other, assignment)?,
-                FoundWorktree::Nothing | FoundWorktree::Foreign(_) => None,
+                WorktreeStatus::Unfinished(Some(at)) => self.discard_worktree(&at).map(|()| None)?,
+                WorktreeStatus::Unfinished(None) => remove_folder(&other.root).map(|()| None)?,
+                WorktreeStatus::Own(_) => self.remove(&other, assignment)?,
+                WorktreeStatus::Missing | WorktreeStatus::Foreign(_) => None,
             };
-            left = left.into_iter().chain(warning).reduce(|all, warning| format!("{all}. {warning}"));
+            warnings_left = warnings_left.into_iter().chain(warning).reduce(|all, warning| format!("{all}. {warning}"));
         }
         // The last step: while this ref exists, the next launch repeats the others.
         self.main.git(["update-ref", "--no-deref", "-d", &self.merged_ref(assignment)]).ok()?;
-        Ok(left)
+        Ok(warnings_left)
     }
 }
 

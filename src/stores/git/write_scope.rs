@@ -52,20 +52,20 @@ impl RepositoryInner {
 
 /// The object folders of other repositories that git also reads; see gitrepository-layout(5), objects/info/alternates.
 pub(super) fn alternates(common_dir: &Path) -> Vec<PathBuf> {
-    let mut found = vec![common_dir.join("objects")];
+    let mut folders = vec![common_dir.join("objects")];
     let mut next = 0;
-    while next < found.len().min(ALTERNATES_MAX) {
-        let text = bounded_read::bytes(&found[next].join("info/alternates")).unwrap_or_default();
+    while next < folders.len().min(ALTERNATES_MAX) {
+        let text = bounded_read::bytes(&folders[next].join("info/alternates")).unwrap_or_default();
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#")) {
             // Relative paths are relative to the folder that names them.
-            let folder = found[next].join(unquoted(line));
-            if folder.is_dir() && !found.contains(&folder) {
-                found.push(folder);
+            let folder = folders[next].join(unquoted(line));
+            if folder.is_dir() && !folders.contains(&folder) {
+                folders.push(folder);
             }
         }
         next += 1;
     }
-    found.split_off(1)
+    folders.split_off(1)
 }
 
 /// The path without symbolic links, as a rule requires it.

@@ -112,7 +112,7 @@ impl Tasks {
     }
 
     /// The best claimable task.
-    fn best(&self, claimant: &Claimant, now: UnixMs) -> Option<TaskId> {
+    fn best_claimable(&self, claimant: &Claimant, now: UnixMs) -> Option<TaskId> {
         let mut ids: Vec<TaskId> = self.tasks.keys().copied().collect();
         ids.sort_by_key(|id| std::cmp::Reverse(self.tasks[id].priority));
         ids.into_iter().find(|id| board_engine::claim(self, &self.tasks[id], claimant, now).is_ok())
@@ -144,7 +144,7 @@ impl Board for MemoryBoard {
     }
 
     async fn claim_next(&self, claimant: &Claimant) -> StoreResult<Option<Task>> {
-        self.critical(|board, now| match board.best(claimant, now) {
+        self.critical(|board, now| match board.best_claimable(claimant, now) {
             Some(id) => board.claim(id, claimant, now).map(Some),
             None => Ok(None),
         })

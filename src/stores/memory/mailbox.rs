@@ -14,11 +14,11 @@ use crate::stores::file::mailbox::{INBOX_BYTES_MAX, INBOX_MESSAGES_MAX};
 /// The inboxes in memory.
 pub struct MemoryMailbox {
     changes: Sender<StoreChange>,
-    state: Mutex<State>,
+    content: Mutex<MailboxContent>,
 }
 
 #[derive(Default)]
-struct State {
+struct MailboxContent {
     open: Vec<Name>,
     sent: u64,
     inboxes: BTreeMap<String, Vec<StoredMessage>>,
@@ -34,22 +34,22 @@ impl MemoryMailbox {
     /// Empty inboxes for `lead` and `human`.
     #[must_use]
     pub fn new(changes: Sender<StoreChange>) -> Self {
-        Self { changes, state: Mutex::default() }
+        Self { changes, content: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn content(&self) -> MutexGuard<'_, MailboxContent> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl MailboxContent {
     fn find(&self, name: &str) -> StoreResult<String> {
-        let known = || [LEAD, HUMAN].into_iter().chain(self.open.iter().map(Name::as_str));
-        match known().find(|known| known.eq_ignore_ascii_case(name)) {
-            Some(known) => Ok(known.to_owned()),
+        let recipients = || [LEAD, HUMAN].into_iter().chain(self.open.iter().map(Name::as_str));
+        match recipients().find(|recipient| recipient.eq_ignore_ascii_case(name)) {
+            Some(recipient) => Ok(recipient.to_owned()),
             None => Err(StoreError::UnknownRecipient {
                 name: name.to_owned(),
-                recipients: known().map(str::to_owned).collect(),
+                recipients: recipients().map(str::to_owned).collect(),
             }),
         }
     }
@@ -58,49 +58,49 @@ impl State {
 #[async_trait]
 impl Mailbox for MemoryMailbox {
     async fn send(&self, to: &str, mut message: Message) -> StoreResult<String> {
-        let mut state = self.state();
-        let name = state.find(to)?;
-        let id = format!("m-{:016x}", state.sent + 1);
+        let mut content = self.content();
+        let name = content.find(to)?;
+        let id = format!("m-{:016x}", content.sent + 1);
         message.id = Some(id.clone());
         let bytes = message.to_line().len() + 1;
         if bytes > MESSAGE_BYTES_MAX {
             let what = "the message".to_owned();
             return Err(StoreError::TooLarge { what, bytes, bytes_max: MESSAGE_BYTES_MAX });
         }
-        let inbox = state.inboxes.entry(name.clone()).or_default();
+        let inbox = content.inboxes.entry(name.clone()).or_default();
         let used_bytes: u64 = inbox.iter().map(|stored| stored.bytes).sum();
         if used_bytes + bytes as u64 > INBOX_BYTES_MAX || inbox.len() as u64 >= INBOX_MESSAGES_MAX {
             return Err(StoreError::InboxFull { name, bytes: used_bytes, bytes_max: INBOX_BYTES_MAX });
         }
         inbox.push(StoredMessage { id: id.clone(), message, bytes: bytes as u64 });
-        state.sent += 1;
-        drop(state);
+        content.sent += 1;
+        drop(content);
         // There may be no listener.
         let _ = self.changes.send(StoreChange::Mail(name));
         Ok(id)
     }
 
     async fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
-        let mut state = self.state();
+        let mut content = self.content();
         for name in names {
-            if !state.open.iter().any(|open| open.is_same(name.as_str())) {
-                state.open.push(name.clone());
+            if !content.open.iter().any(|open| open.is_same(name.as_str())) {
+                content.open.push(name.clone());
             }
         }
         Ok(())
     }
 
     async fn take(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<Vec<Delivery>> {
-        let state = self.state();
-        let name = state.find(name)?;
-        let waiting = state.inboxes.get(&name).into_iter().flatten().filter(|stored| !delivered.contains(&stored.id));
+        let content = self.content();
+        let name = content.find(name)?;
+        let waiting = content.inboxes.get(&name).into_iter().flatten().filter(|stored| !delivered.contains(&stored.id));
         Ok(waiting.map(|stored| Delivery { key: stored.id.clone(), message: stored.message.clone() }).collect())
     }
 
     async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
-        let mut state = self.state();
-        let name = state.find(name)?;
-        if let Some(inbox) = state.inboxes.get_mut(&name) {
+        let mut content = self.content();
+        let name = content.find(name)?;
+        if let Some(inbox) = content.inboxes.get_mut(&name) {
             inbox.retain(|stored| !delivered.contains(&stored.id));
         }
         Ok(())
@@ -111,7 +111,7 @@ impl Mailbox for MemoryMailbox {
     }
 
     async fn recipients_with_mail(&self) -> StoreResult<Vec<String>> {
-        let state = self.state();
-        Ok(state.inboxes.iter().filter(|(_, inbox)| !inbox.is_empty()).map(|(name, _)| name.clone()).collect())
+        let content = self.content();
+        Ok(content.inboxes.iter().filter(|(_, inbox)| !inbox.is_empty()).map(|(name, _)| name.clone()).collect())
     }
 }

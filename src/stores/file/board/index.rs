@@ -27,12 +27,12 @@ type Rank = (Reverse<i64>, TaskId);
 
 /// Tasks that the same claimants may claim.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Group {
+struct ClaimGroup {
     reserved_for: Option<String>,
     requires: Vec<String>,
 }
 
-impl Group {
+impl ClaimGroup {
     fn of(task: &Task) -> Self {
         Self { reserved_for: task.owner.clone(), requires: task.requires.clone() }
     }
@@ -52,11 +52,11 @@ pub(super) struct Index {
     /// The dependents of each task.
     dependents: HashMap<TaskId, BTreeSet<TaskId>>,
     /// Pending tasks without unfinished blockers.
-    ready: HashMap<Group, BTreeSet<Rank>>,
+    ready: HashMap<ClaimGroup, BTreeSet<Rank>>,
     /// Pending tasks without unfinished blockers that back off, by the end of the back-off.
     backing_off: BTreeSet<(UnixMs, TaskId)>,
     in_progress: BTreeSet<TaskId>,
-    spoiled: BTreeSet<TaskId>,
+    invalid_ids: BTreeSet<TaskId>,
     /// The largest number that any task had, including tasks whose file is gone.
     largest: u64,
     revision: u64,
@@ -74,7 +74,7 @@ impl TaskLookup for Index {
         self.deleted.contains(&id)
     }
     fn is_invalid(&self, id: TaskId) -> bool {
-        self.spoiled.contains(&id)
+        self.invalid_ids.contains(&id)
     }
 }
 
@@ -107,7 +107,7 @@ impl Index {
 
     /// The numbers of invalid task files.
     pub(super) fn invalid(&self) -> impl Iterator<Item = TaskId> + '_ {
-        self.spoiled.iter().copied()
+        self.invalid_ids.iter().copied()
     }
 
     pub(super) fn in_progress(&self) -> Vec<TaskId> {
@@ -130,10 +130,10 @@ impl Index {
         if let Some(IndexEntry::Task(old)) = self.entries.remove(&id) {
             self.unlink(&old);
         }
-        self.spoiled.remove(&id);
+        self.invalid_ids.remove(&id);
         match entry {
             Some(entry @ IndexEntry::Invalid(_)) => {
-                self.spoiled.insert(id);
+                self.invalid_ids.insert(id);
                 self.entries.insert(id, entry);
             }
             Some(IndexEntry::Task(task)) => {
@@ -146,7 +146,7 @@ impl Index {
             }
             None => {}
         }
-        self.changed(id, was_finished);
+        self.record_change(id, was_finished);
     }
 
     /// Marks `id` as being deleted, or removes the mark.
@@ -155,7 +155,7 @@ impl Index {
         self.largest = self.largest.max(id.0);
         let is_change = if is_deleted { self.deleted.insert(id) } else { self.deleted.remove(&id) };
         if is_change {
-            self.changed(id, was_finished);
+            self.record_change(id, was_finished);
         }
     }
 
@@ -168,7 +168,7 @@ impl Index {
         }
     }
 
-    fn changed(&mut self, id: TaskId, was_finished: bool) {
+    fn record_change(&mut self, id: TaskId, was_finished: bool) {
         self.revision += 1;
         self.view = None;
         if self.is_finished(id) != was_finished {
@@ -213,7 +213,7 @@ impl Index {
     }
 
     fn make_ready(&mut self, task: &Task) {
-        self.ready.entry(Group::of(task)).or_default().insert((Reverse(task.priority), task.id));
+        self.ready.entry(ClaimGroup::of(task)).or_default().insert((Reverse(task.priority), task.id));
     }
 
     fn dequeue(&mut self, task: &Task) {
@@ -225,7 +225,7 @@ impl Index {
                 if let Some(until) = task.not_before {
                     self.backing_off.remove(&(until, task.id));
                 }
-                let group = Group::of(task);
+                let group = ClaimGroup::of(task);
                 if let Some(ranks) = self.ready.get_mut(&group) {
                     ranks.remove(&(Reverse(task.priority), task.id));
                     if ranks.is_empty() {
@@ -237,12 +237,12 @@ impl Index {
         }
     }
 
-    /// The best task that `claimant` can claim at `now` according to the index, except `passed`.
+    /// The best task that `claimant` can claim at `now` according to the index, except `skipped`.
     pub(super) fn best_claimable(
         &mut self,
         claimant: &Claimant,
         now: UnixMs,
-        passed: &HashSet<TaskId>,
+        skipped: &HashSet<TaskId>,
     ) -> Option<TaskId> {
         while let Some(&(until, id)) = self.backing_off.first().filter(|(until, _)| *until <= now) {
             self.backing_off.remove(&(until, id));
@@ -255,7 +255,7 @@ impl Index {
             let sample = ranks.first().and_then(|(_, id)| self.task(*id));
             sample.is_some_and(|sample| group.is_open_to(claimant, sample))
         });
-        open.filter_map(|(_, ranks)| ranks.iter().find(|(_, id)| !passed.contains(id))).min().map(|(_, id)| *id)
+        open.filter_map(|(_, ranks)| ranks.iter().find(|(_, id)| !skipped.contains(id))).min().map(|(_, id)| *id)
     }
 
     /// The view of the board, if nothing changed since the last one.
@@ -272,15 +272,16 @@ impl Index {
             IndexEntry::Task(task) => Some((*id, Arc::clone(task))),
             IndexEntry::Invalid(_) => None,
         });
-        let mut spoiled: Vec<InvalidTaskFile> = self.spoiled.iter().filter_map(|id| self.invalid_file(*id)).collect();
-        spoiled.extend(self.strays.iter().map(|name| InvalidTaskFile {
+        let mut invalid_files: Vec<InvalidTaskFile> =
+            self.invalid_ids.iter().filter_map(|id| self.invalid_file(*id)).collect();
+        invalid_files.extend(self.strays.iter().map(|name| InvalidTaskFile {
             file: name.clone(),
             reason: "its name is not task_<number>.json".to_owned(),
         }));
         let view = Arc::new(BoardView {
             revision: self.revision,
             tasks: tasks.collect(),
-            invalid_files: spoiled,
+            invalid_files,
             deleted: self.deleted.clone(),
         });
         self.view = Some(Arc::clone(&view));

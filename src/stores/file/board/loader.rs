@@ -22,8 +22,8 @@ use crate::stores::fs::{FileKind, FileStamp, FileSystem, FolderWatch, WatchEvent
 use super::index::{Index, IndexEntry};
 use super::paths::{BoardFileKind, QUARANTINE_AFTER, kind_of};
 
-/// The time after a write in which another write may leave the stamp unchanged, in ns: clocks of file systems tick every 1 to
-/// 10 ms.
+/// The time after a write in which another write may leave the stamp unchanged, in ns. Clocks of file systems tick every 1 to 10
+/// ms.
 const CLOCK_GRANULARITY_NS: i128 = 20_000_000;
 /// The same for file systems that keep times in whole seconds (FAT: two seconds).
 const COARSE_CLOCK_GRANULARITY_NS: i128 = 2_500_000_000;
@@ -179,7 +179,7 @@ impl FolderScan {
 
     /// Records that this board removed the file of `id`.
     pub(super) fn record_removed(&mut self, id: TaskId, index: &mut Index) {
-        self.load_file(id, ReadResult::Missing, index);
+        self.apply_read(id, ReadResult::Missing, index);
     }
 
     /// The names of records of calls that created several tasks.
@@ -218,9 +218,9 @@ impl FolderScan {
 
     /// Reads the file of `id`, without the cache.
     pub(super) fn reload(&mut self, id: TaskId, index: &mut Index) -> StoreResult<()> {
-        let known = self.loaded.get(&id).map(|loaded| loaded.digest);
-        let found = read_task(self.files.as_ref(), &self.folder, id, known)?;
-        self.load_file(id, found, index);
+        let last_digest = self.loaded.get(&id).map(|loaded| loaded.digest);
+        let result = read_task(self.files.as_ref(), &self.folder, id, last_digest)?;
+        self.apply_read(id, result, index);
         Ok(())
     }
 
@@ -256,11 +256,11 @@ impl FolderScan {
             names => names.map_err(failed("list", &self.folder))?,
         };
         let mut missing: HashSet<TaskId> = index.ids().collect();
-        let mut known: BTreeSet<String> = self.records.iter().cloned().collect();
-        known.extend(index.other_names());
+        let mut missing_names: BTreeSet<String> = self.records.iter().cloned().collect();
+        missing_names.extend(index.other_names());
         let mut unread = Vec::new();
         for name in &names {
-            known.remove(name);
+            missing_names.remove(name);
             match kind_of(name) {
                 BoardFileKind::Task(id) => {
                     missing.remove(&id);
@@ -276,14 +276,14 @@ impl FolderScan {
                 _ => self.check_name(name, index)?,
             }
         }
-        for name in known {
+        for name in missing_names {
             self.check_name(&name, index)?;
         }
         for id in missing {
-            self.load_file(id, ReadResult::Missing, index);
+            self.apply_read(id, ReadResult::Missing, index);
         }
-        for (id, found) in read_tasks(self.files.as_ref(), &self.folder, &unread)? {
-            self.load_file(id, found, index);
+        for (id, result) in read_tasks(self.files.as_ref(), &self.folder, &unread)? {
+            self.apply_read(id, result, index);
         }
         Ok(())
     }
@@ -295,9 +295,9 @@ impl FolderScan {
         self.files.stamp(&self.folder.join(id.file_name())).is_ok_and(|stamp| Some(stamp) == loaded.stamp)
     }
 
-    fn load_file(&mut self, id: TaskId, found: ReadResult, index: &mut Index) {
+    fn apply_read(&mut self, id: TaskId, result: ReadResult, index: &mut Index) {
         let now_ns = self.files.now_ns();
-        match found {
+        match result {
             ReadResult::Missing => {
                 self.loaded.remove(&id);
                 self.suspects.remove(&id);
@@ -339,7 +339,7 @@ impl FolderScan {
     }
 }
 
-/// The start of a suspect's wait: now, or [`SPOILED_AFTER`] ago for a file that was not written since. A command that reads once
+/// The start of a suspect's wait: now, or [`QUARANTINE_AFTER`] ago for a file that was not written since. A command that reads once
 /// has no earlier reading to compare with.
 fn suspect_since(stamp: &FileStamp, now_ns: i128) -> Instant {
     let now = Instant::now();
@@ -361,13 +361,13 @@ fn read_tasks(
 ) -> StoreResult<Vec<(TaskId, ReadResult)>> {
     let read = |ids: &[(TaskId, Option<u64>)]| {
         let names: Vec<String> = ids.iter().map(|(id, _)| id.file_name()).collect();
-        let mut found = Vec::with_capacity(ids.len());
+        let mut results = Vec::with_capacity(ids.len());
         files.read_each(folder, &names, TASK_BYTES_MAX as u64, &mut |position, read| {
-            let (id, known) = ids[position];
+            let (id, last_digest) = ids[position];
             let path = || folder.join(&names[position]);
-            found.push(parse_read(files, path, id, known, read).map(|found| (id, found)));
+            results.push(parse_read(files, path, id, last_digest, read).map(|result| (id, result)));
         });
-        found.into_iter().collect::<StoreResult<Vec<(TaskId, ReadResult)>>>()
+        results.into_iter().collect::<StoreResult<Vec<(TaskId, ReadResult)>>>()
     };
     if ids.len() < PARALLEL_READ_FILES_MIN {
         return read(ids);
@@ -398,12 +398,12 @@ fn digest_of(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Reads the file of `id`. `known` is the digest from the last read.
-fn read_task(files: &dyn FileSystem, folder: &Path, id: TaskId, known: Option<u64>) -> StoreResult<ReadResult> {
+/// Reads the file of `id`. `last_digest` is the digest from the last read.
+fn read_task(files: &dyn FileSystem, folder: &Path, id: TaskId, last_digest: Option<u64>) -> StoreResult<ReadResult> {
     let path = folder.join(id.file_name());
     match files.read(&path, 0, TASK_BYTES_MAX as u64) {
-        Ok((bytes, stamp)) => parse_read(files, || path, id, known, Ok((&bytes, stamp))),
-        Err(error) => parse_read(files, || path, id, known, Err(error)),
+        Ok((bytes, stamp)) => parse_read(files, || path, id, last_digest, Ok((&bytes, stamp))),
+        Err(error) => parse_read(files, || path, id, last_digest, Err(error)),
     }
 }
 
@@ -412,13 +412,13 @@ fn parse_read(
     files: &dyn FileSystem,
     path: impl FnOnce() -> PathBuf,
     id: TaskId,
-    known: Option<u64>,
+    last_digest: Option<u64>,
     read: io::Result<(&[u8], FileStamp)>,
 ) -> StoreResult<ReadResult> {
     match read {
         Ok((bytes, stamp)) => {
             let digest = digest_of(bytes);
-            if known == Some(digest) {
+            if last_digest == Some(digest) {
                 return Ok(ReadResult::Unchanged(stamp));
             }
             let invalid = |reason| ReadResult::Invalid { reason, stamp: Some(stamp), is_movable: true };

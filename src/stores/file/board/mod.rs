@@ -64,8 +64,8 @@ impl FileBoard {
 
     /// The quarantined task files: for each task number the path in the workspace. Blocks.
     #[must_use]
-    pub fn set_aside(&self) -> BTreeMap<TaskId, String> {
-        self.files.set_aside()
+    pub fn quarantined_files(&self) -> BTreeMap<TaskId, String> {
+        self.files.quarantined_files()
     }
 
     async fn run<R: Send + 'static>(

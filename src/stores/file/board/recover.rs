@@ -213,7 +213,7 @@ impl Transaction<'_> {
 
 impl BoardFiles {
     /// The path in the workspace of the last quarantined file of each task.
-    pub(super) fn set_aside(&self) -> BTreeMap<TaskId, String> {
+    pub(super) fn quarantined_files(&self) -> BTreeMap<TaskId, String> {
         // A missing or unreadable folder counts as empty.
         let mut names = self.files.list(&self.folder.join(QUARANTINE_FOLDER)).unwrap_or_default();
         names.sort_by_key(|name| (name.len(), name.clone()));

@@ -26,7 +26,7 @@ use super::transaction::{Transaction, check_claim_space};
 const REOPEN_STEPS_MAX: usize = 3;
 
 /// The progress of a change after one transaction.
-enum Step {
+enum ChangeProgress {
     /// It continues after the written part is durable.
     Continue,
     /// It is done.
@@ -36,12 +36,12 @@ enum Step {
 }
 
 /// The board as this process knows it.
-pub(super) struct State {
+pub(super) struct BoardState {
     pub(super) scan: FolderScan,
     pub(super) index: Index,
 }
 
-impl State {
+impl BoardState {
     pub(super) fn refresh(&mut self) -> StoreResult<()> {
         self.scan.refresh(&mut self.index)
     }
@@ -90,7 +90,7 @@ pub struct BoardFiles {
     pub(super) queue: SyncQueue,
     lock: PathBuf,
     changes: broadcast::Sender<StoreChange>,
-    state: Mutex<State>,
+    state: Mutex<BoardState>,
     is_read_only: bool,
     /// Records that this board made durable, until their tasks are on the board.
     pub(super) durable_records: Mutex<HashSet<String>>,
@@ -144,7 +144,10 @@ impl BoardFiles {
             renames_after_bytes: files.renames_after_bytes(&folder),
             queue: SyncQueue::new(Arc::clone(&files), durability),
             lock: folder.join(LOCK_FILE),
-            state: Mutex::new(State { scan: FolderScan::new(Arc::clone(&files), &folder), index: Index::default() }),
+            state: Mutex::new(BoardState {
+                scan: FolderScan::new(Arc::clone(&files), &folder),
+                index: Index::default(),
+            }),
             files,
             folder,
             durability,
@@ -155,11 +158,12 @@ impl BoardFiles {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BoardState> {
         self.state.lock().unwrap_or_else(|poisoned| {
             // A call that panicked may have left the index incomplete. It is built again from the files.
             let mut state = poisoned.into_inner();
-            *state = State { scan: FolderScan::new(Arc::clone(&self.files), &self.folder), index: Index::default() };
+            *state =
+                BoardState { scan: FolderScan::new(Arc::clone(&self.files), &self.folder), index: Index::default() };
             self.state.clear_poison();
             state
         })
@@ -229,7 +233,7 @@ impl BoardFiles {
     }
 
     /// The known state if it is certainly complete: no new changes, no running call in this process, nothing to finish.
-    fn cached(&self) -> Option<MutexGuard<'_, State>> {
+    fn cached(&self) -> Option<MutexGuard<'_, BoardState>> {
         if self.is_read_only {
             return None;
         }
@@ -240,7 +244,7 @@ impl BoardFiles {
     }
 
     /// The known state, brought up to date. It is read under the lock, so that no half-made change is seen, unless that fails.
-    fn refreshed(&self) -> StoreResult<MutexGuard<'_, State>> {
+    fn refreshed(&self) -> StoreResult<MutexGuard<'_, BoardState>> {
         let mut state = self.state();
         if !state.scan.needs_refresh() && state.scan.settled_suspects().is_empty() {
             return Ok(state);
@@ -280,12 +284,13 @@ impl BoardFiles {
         let mut steps_left = REOPEN_STEPS_MAX;
         loop {
             steps_left -= 1;
-            let (step, pending) = self.transact(|transaction| transaction.change(id, change, by, steps_left == 0))?;
+            let (progress, pending) =
+                self.transact(|transaction| transaction.change(id, change, by, steps_left == 0))?;
             self.queue.sync(pending)?;
-            match step {
-                Step::Continue => {}
-                Step::Done(task) => return Ok(task),
-                Step::Completed(task) => {
+            match progress {
+                ChangeProgress::Continue => {}
+                ChangeProgress::Done(task) => return Ok(task),
+                ChangeProgress::Completed(task) => {
                     self.release_dependents(&task);
                     return Ok(task);
                 }
@@ -320,8 +325,8 @@ impl BoardFiles {
 
 impl Transaction<'_> {
     fn claim_next(&mut self, claimant: &Claimant) -> StoreResult<Option<Task>> {
-        let mut passed = HashSet::new();
-        while let Some(id) = self.state.index.best_claimable(claimant, self.now, &passed) {
+        let mut skipped = HashSet::new();
+        while let Some(id) = self.state.index.best_claimable(claimant, self.now, &skipped) {
             match self.claim(id, claimant) {
                 Ok(task) => return Ok(Some(task)),
                 // Its file has changed, or is being written.
@@ -331,7 +336,7 @@ impl Transaction<'_> {
                     | StoreError::InvalidTaskFile { .. }
                     | StoreError::TooLarge { .. },
                 ) => {
-                    passed.insert(id);
+                    skipped.insert(id);
                 }
                 Err(error) => return Err(error),
             }
@@ -346,7 +351,7 @@ impl Transaction<'_> {
         self.state.task(id).map(|task| Task::clone(&task))
     }
 
-    fn change(&mut self, id: TaskId, change: &Change, by: &Actor, is_last: bool) -> StoreResult<Step> {
+    fn change(&mut self, id: TaskId, change: &Change, by: &Actor, is_last: bool) -> StoreResult<ChangeProgress> {
         let task = self.reload_task(id)?;
         let planned = board_engine::change(self.index(), &task, change, by, self.now)?;
         if matches!(change, Change::Edit(_)) {
@@ -357,7 +362,7 @@ impl Transaction<'_> {
         if matches!(change, Change::Reopen) && !tasks.is_empty() && is_power_safe && !is_last {
             // A power cut could keep the reopened task but lose the links of its dependents.
             self.put_tasks(tasks)?;
-            return Ok(Step::Continue);
+            return Ok(ChangeProgress::Continue);
         }
         tasks.push(planned.task);
         let is_completing = matches!(change, Change::Complete(_));
@@ -367,14 +372,14 @@ impl Transaction<'_> {
         self.put_tasks(tasks)?;
         let task = Task::clone(&*self.state.task(id)?);
         if !is_completing || planned.after.is_empty() {
-            return Ok(Step::Done(task));
+            return Ok(ChangeProgress::Done(task));
         }
         if is_power_safe {
-            return Ok(Step::Completed(task));
+            return Ok(ChangeProgress::Completed(task));
         }
         // The completed file unblocks the others. That they still name it does no harm, so this may fail.
         self.write_dependents(&planned.after);
-        Ok(Step::Done(task))
+        Ok(ChangeProgress::Done(task))
     }
 
     fn reclaim(&mut self, lost: &ReclaimRequest) -> StoreResult<Vec<Reclaimed>> {

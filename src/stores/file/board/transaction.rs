@@ -20,7 +20,7 @@ use crate::stores::fs::FileKind;
 
 use super::index::Index;
 use super::paths::{QUARANTINE_FOLDER, WATERMARK_FILE};
-use super::store::{BoardFiles, State};
+use super::store::{BoardFiles, BoardState};
 
 /// The largest gap between an invalid file's number and the largest assigned number with which it still counts as assigned.
 const INVALID_AHEAD_MAX: u64 = 100_000;
@@ -38,7 +38,7 @@ pub(super) struct StagedTask<'a> {
 /// One transaction on the board.
 pub(super) struct Transaction<'a> {
     pub(super) board: &'a BoardFiles,
-    pub(super) state: MutexGuard<'a, State>,
+    pub(super) state: MutexGuard<'a, BoardState>,
     pub(super) now: UnixMs,
     /// The files that must be durable before the call may return, if it promises that.
     pub(super) pending: SyncRequest,
@@ -47,7 +47,7 @@ pub(super) struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    pub(super) fn new(board: &'a BoardFiles, state: MutexGuard<'a, State>) -> Self {
+    pub(super) fn new(board: &'a BoardFiles, state: MutexGuard<'a, BoardState>) -> Self {
         Self { board, state, now: board.clock.now(), pending: SyncRequest::default(), has_written: false }
     }
 
@@ -92,8 +92,8 @@ impl<'a> Transaction<'a> {
 
     /// Writes a file of the board under a temporary name.
     ///
-    /// With [`Durability::Power`], on file systems where a power cut after a rename can leave a torn file, the bytes are made durable
-    /// here, under the lock. Such disks are slow but safe.
+    /// On some file systems a power cut after a rename can leave a torn file. There, with [`Durability::Power`], the bytes are
+    /// made durable here, under the lock. Such disks are slow but safe.
     pub(super) fn stage(&self, name: &str, bytes: &[u8]) -> StoreResult<Staged<'a>> {
         let staged = Staged::write(self.board.files.as_ref(), &self.board.folder, name, bytes)?;
         if self.board.durability == Durability::Power && !self.board.renames_after_bytes {
@@ -160,8 +160,8 @@ impl<'a> Transaction<'a> {
     pub(super) fn largest_id(&self) -> StoreResult<TaskId> {
         let assigned = self.index().largest().max(self.watermark()).max(self.largest_deleted());
         let is_near = |id: &TaskId| id.0 <= assigned.0.saturating_add(INVALID_AHEAD_MAX);
-        let spoiled = self.index().invalid().chain(self.quarantined_ids()?).filter(is_near).max();
-        Ok(spoiled.map_or(assigned, |spoiled| spoiled.max(assigned)))
+        let largest_invalid = self.index().invalid().chain(self.quarantined_ids()?).filter(is_near).max();
+        Ok(largest_invalid.map_or(assigned, |largest_invalid| largest_invalid.max(assigned)))
     }
 
     fn watermark(&self) -> TaskId {

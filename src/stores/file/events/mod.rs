@@ -1,8 +1,8 @@
 //! The event log, `.team/events.jsonl`, and its older parts `events.1.jsonl` and up.
 //!
-//! A run begins when a lead opens the log. Its first append sets the previous run's log aside. Within a run a large log is set
-//! aside too, and the numbers continue. Events that arrive during a write are written together. On a full disk, events wait in
-//! memory up to a limit and are written in order once there is space, so numbers have no gaps.
+//! A run begins when a lead opens the log. Its first append rotates the previous run's log. Within a run a large log is
+//! rotated too, and the numbers continue. Events that arrive during a write are written together. On a full disk, events wait in
+//! memory up to a limit. They are written in order once there is space, so numbers have no gaps.
 
 mod reader;
 
@@ -25,7 +25,7 @@ pub use reader::EventReader;
 /// The newest part, which appends go to.
 pub const EVENTS_FILE: &str = "events.jsonl";
 
-/// The size above which a part is set aside, in bytes.
+/// The size above which the log is rotated, in bytes.
 pub const EVENTS_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// The count of older parts that are kept.
@@ -41,22 +41,22 @@ fn part_name(number: u32) -> String {
 
 /// The event log in files.
 pub struct FileEventLog {
-    inner: Arc<Inner>,
+    inner: Arc<EventLogInner>,
 }
 
-struct Inner {
+struct EventLogInner {
     files: Arc<dyn FileSystem>,
     clock: Arc<dyn Clock>,
     folder: PathBuf,
     part_bytes_max: u64,
-    queue: Mutex<Queue>,
+    queue: Mutex<EventQueue>,
     /// Locked by the writer; never while `queue` is locked.
     file: Mutex<LogFile>,
 }
 
 /// Events that have numbers but are not written.
 #[derive(Default)]
-struct Queue {
+struct EventQueue {
     last_seq: u64,
     lines: VecDeque<String>,
     bytes: usize,
@@ -87,7 +87,16 @@ impl FileEventLog {
         part_bytes_max: u64,
     ) -> Self {
         let (queue, file) = (Mutex::default(), Mutex::default());
-        Self { inner: Arc::new(Inner { files, clock, folder: team_folder.to_owned(), part_bytes_max, queue, file }) }
+        Self {
+            inner: Arc::new(EventLogInner {
+                files,
+                clock,
+                folder: team_folder.to_owned(),
+                part_bytes_max,
+                queue,
+                file,
+            }),
+        }
     }
 }
 
@@ -109,8 +118,8 @@ impl EventLog for FileEventLog {
     }
 }
 
-impl Inner {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl EventLogInner {
+    fn queue(&self) -> MutexGuard<'_, EventQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -183,9 +192,9 @@ impl Inner {
             self.rotate()?;
             file.bytes = 0;
         }
-        let left = if file.may_be_torn { unfinished_bytes(&*self.files, &path, file.bytes)? } else { Vec::new() };
+        let unfinished = if file.may_be_torn { unfinished_bytes(&*self.files, &path, file.bytes)? } else { Vec::new() };
         file.may_be_torn = true;
-        let rest = missing_bytes(&left, text.as_bytes());
+        let rest = missing_bytes(&unfinished, text.as_bytes());
         let before = match self.files.append(&path, &rest) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.files.create_folder(&self.folder).map_err(failed("make", &self.folder))?;
@@ -200,7 +209,7 @@ impl Inner {
 
     /// Renames each part to the next older name; the oldest part is overwritten. A crash in between leaves a gap, which readers skip.
     ///
-    /// An entry that is not a file keeps its place and is skipped.
+    /// An entry that is not a file keeps its name and is skipped.
     fn rotate(&self) -> StoreResult<()> {
         let rename = |from: &str, to: &str| match self.files.rename(&self.folder.join(from), &self.folder.join(to)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -229,7 +238,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for EventLogInner {
     fn drop(&mut self) {
         let last = self.queue().last_seq;
         if last > 0 {

@@ -22,14 +22,14 @@ pub struct EventReader {
     /// If true, older runs are read too.
     all_runs: bool,
     /// The inode of the file that was read last, and the offset to continue at.
-    at: Option<(u64, u64)>,
+    position: Option<(u64, u64)>,
 }
 
 impl EventReader {
     /// A reader of the log below `team_folder`, from the first event of the newest run.
     #[must_use]
     pub fn new(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
-        Self { files, folder: team_folder.to_owned(), all_runs: false, at: None }
+        Self { files, folder: team_folder.to_owned(), all_runs: false, position: None }
     }
 
     /// A reader of all kept runs, from the oldest. The beginning of the oldest may be missing.
@@ -44,22 +44,22 @@ impl EventReader {
     /// [`crate::ports::StoreError::Io`].
     pub fn read_new(&mut self) -> StoreResult<Vec<Event>> {
         let mut events = Vec::new();
-        for (file, number, offset) in self.to_read()? {
+        for (file, number, offset) in self.unread_parts()? {
             let Some((bytes, _)) = self.read(&file, offset)?.filter(|(_, inode)| *inode == number) else {
                 // The file was renamed in the meantime. The next call finds it under its new name.
                 break;
             };
             // An incomplete line is read once it is complete.
-            let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-            let lines = bytes[..whole].split(|byte| *byte == b'\n');
+            let complete_bytes = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+            let lines = bytes[..complete_bytes].split(|byte| *byte == b'\n');
             events.extend(lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok()));
-            self.at = Some((number, offset + whole as u64));
+            self.position = Some((number, offset + complete_bytes as u64));
         }
         Ok(events)
     }
 
     /// The files to read, oldest first: name, inode and start offset.
-    fn to_read(&self) -> StoreResult<Vec<(String, u64, u64)>> {
+    fn unread_parts(&self) -> StoreResult<Vec<(String, u64, u64)>> {
         let mut files = Vec::new();
         for file in std::iter::once(EVENTS_FILE.to_owned()).chain((1..=PARTS_MAX).map(part_name)) {
             let path = self.folder.join(&file);
@@ -69,8 +69,8 @@ impl EventReader {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed("inspect", &path)(error)),
             };
-            match self.at {
-                Some((at, offset)) if at == stamp.inode && offset <= stamp.bytes => {
+            match self.position {
+                Some((inode, offset)) if inode == stamp.inode && offset <= stamp.bytes => {
                     files.push((file, stamp.inode, offset));
                     break;
                 }

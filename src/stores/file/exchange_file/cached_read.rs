@@ -11,7 +11,7 @@ use crate::stores::file::failed;
 use crate::stores::fs::FileStamp;
 
 use super::displaced::{DisplacedName, FileContent, fingerprint};
-use super::{EXCHANGE_FILE_BYTES_MAX, ExchangeFile, State};
+use super::{EXCHANGE_FILE_BYTES_MAX, ExchangeFile, MergeState};
 
 /// The fingerprints of valid versions that are remembered: those of the file and of displaced versions of one second.
 const VALID_PRINTS_MAX: usize = 16;
@@ -36,8 +36,8 @@ impl ExchangeFile {
     }
 
     /// The facts about a displaced file. Reads it only once if its stamp is final.
-    pub(super) fn cached_file(&self, state: &mut State, name: &str) -> StoreResult<Option<CachedFile>> {
-        let path = state.displaced.join(name);
+    pub(super) fn cached_file(&self, state: &mut MergeState, name: &str) -> StoreResult<Option<CachedFile>> {
+        let path = state.displaced_folder.join(name);
         if let Some(cached) = state.cached_files.get(name)
             && self.files.stamp(&path).is_ok_and(|stamp| stamp == cached.stamp)
         {
@@ -53,10 +53,10 @@ impl ExchangeFile {
         Ok(Some(cached))
     }
 
-    pub(super) fn displaced_files(&self, state: &State) -> StoreResult<Vec<(String, DisplacedName)>> {
-        let names = match self.files.list(&state.displaced) {
+    pub(super) fn displaced_files(&self, state: &MergeState) -> StoreResult<Vec<(String, DisplacedName)>> {
+        let names = match self.files.list(&state.displaced_folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            other => other.map_err(failed("list", &state.displaced))?,
+            other => other.map_err(failed("list", &state.displaced_folder))?,
         };
         let named = |name: String| DisplacedName::parse(&self.name, &name).map(|entry| (name, entry));
         Ok(names.into_iter().filter_map(named).collect())
@@ -92,16 +92,16 @@ impl ExchangeFile {
         if self.valid_prints.lock().unwrap_or_else(PoisonError::into_inner).contains(&print) {
             return true;
         }
-        let is_whole = (self.is_valid)(bytes);
-        if is_whole {
+        let is_valid = (self.is_valid)(bytes);
+        if is_valid {
             self.remember_valid(print);
         }
-        is_whole
+        is_valid
     }
 
     pub(super) fn remember_valid(&self, print: u64) {
-        let mut known = self.valid_prints.lock().unwrap_or_else(PoisonError::into_inner);
-        known.push_front(print);
-        known.truncate(VALID_PRINTS_MAX);
+        let mut prints = self.valid_prints.lock().unwrap_or_else(PoisonError::into_inner);
+        prints.push_front(print);
+        prints.truncate(VALID_PRINTS_MAX);
     }
 }

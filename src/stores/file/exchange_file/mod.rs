@@ -27,17 +27,16 @@ use cached_read::CachedFile;
 use displaced::{DisplacedName, FileContent, fingerprint};
 use spare_inodes::SpareInodes;
 
-/// The time during which unchanged malformed bytes count as a write in progress, and a displaced file is watched.
+/// The time during which unchanged invalid bytes count as a write in progress, and a displaced file is watched.
 pub const SETTLE_TIME: Duration = Duration::from_secs(1);
-
+/// The largest file that is read, in bytes. A larger one is invalid.
 pub const EXCHANGE_FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-const MALFORMED_KEPT_MAX: usize = 5;
+/// The most quarantined copies of one file.
+const QUARANTINED_COPIES_MAX: usize = 5;
 /// The time that a call retries.
 const UNSETTLED_TIME_MAX: Duration = Duration::from_secs(10);
-
 /// The wait before a file that is being written is read again.
 const RETRY_TIME: Duration = Duration::from_millis(10);
-
 /// The most outside changes that one call merges. With more, another program writes without pause, and the call ends.
 const MERGE_ROUNDS_MAX: usize = 64;
 
@@ -46,8 +45,8 @@ const MERGE_ROUNDS_MAX: usize = 64;
 pub enum CurrentContent<'a> {
     /// There is no file.
     Missing,
-    /// The file was malformed for [`SETTLE_TIME`] and is kept under another name.
-    Malformed,
+    /// The file was invalid for [`SETTLE_TIME`] and is in the quarantine.
+    Invalid,
     /// The latest version, from any writer.
     Valid(&'a [u8]),
 }
@@ -77,21 +76,21 @@ pub struct ExchangeFile {
     /// Fingerprints of valid versions, newest first, so that a version is parsed only once.
     valid_prints: Mutex<VecDeque<u64>>,
     spare_inodes: Option<SpareInodes>,
-    state: Mutex<State>,
+    state: Mutex<MergeState>,
 }
 
-struct State {
+struct MergeState {
     /// The folder for displaced files: the file's own folder if the usual one is on another disk.
-    displaced: PathBuf,
+    displaced_folder: PathBuf,
     is_swept: bool,
     /// The fingerprint of the version that this process wrote or merged. Any other version is an outside change.
-    known: Option<u64>,
+    known_print: Option<u64>,
     /// The time of the latest outside change in the known version, in nanoseconds since 1970.
     change_ns: i128,
     /// The file that the last exchange displaced, until it is checked.
-    last_result: Option<String>,
-    /// The fingerprint of malformed bytes, and since when the file has had them.
-    malformed_since: Option<(u64, Instant)>,
+    last_displaced_name: Option<String>,
+    /// The fingerprint of invalid bytes, and since when the file has had them.
+    invalid_since: Option<(u64, Instant)>,
     /// The stamp of each displaced file, and since when it has had this stamp.
     unchanged_since: HashMap<String, (FileStamp, Instant)>,
     /// The known content of displaced files.
@@ -101,29 +100,29 @@ struct State {
 /// A displaced version that is not merged: file name, parsed name, content.
 type Unmerged = (String, DisplacedName, FileContent);
 
-struct Version {
+struct LatestVersion {
     content: FileContent,
     change_ns: i128,
 }
 
 impl ExchangeFile {
-    /// The exchange file `name` in `folder`. Displaced files and the lock are kept in `team_folder`. `is_whole` tells valid content
-    /// from malformed content.
+    /// The exchange file `name` in `folder`. Displaced files and the lock are kept in `team_folder`. `is_valid` tells valid content
+    /// from invalid content.
     pub fn new(
         files: Arc<dyn FileSystem>,
         durability: Durability,
         folder: &Path,
         name: &str,
         team_folder: &Path,
-        is_whole: fn(&[u8]) -> bool,
+        is_valid: fn(&[u8]) -> bool,
     ) -> Self {
-        let state = State {
-            displaced: team_folder.join("aside"),
+        let state = MergeState {
+            displaced_folder: team_folder.join("aside"),
             is_swept: false,
-            known: None,
+            known_print: None,
             change_ns: 0,
-            last_result: None,
-            malformed_since: None,
+            last_displaced_name: None,
+            invalid_since: None,
             unchanged_since: HashMap::new(),
             cached_files: HashMap::new(),
         };
@@ -133,7 +132,7 @@ impl ExchangeFile {
             folder: folder.to_owned(),
             name: name.to_owned(),
             lock: team_folder.join(format!(".{name}.lock")),
-            is_valid: is_whole,
+            is_valid,
             valid_prints: Mutex::default(),
             spare_inodes: None,
             state: Mutex::new(state),
@@ -190,7 +189,7 @@ impl ExchangeFile {
         let outcome = locked(&*self.files, &self.lock, || {
             // Taken after the file lock, so that a reader never waits for that lock.
             let mut state = self.state();
-            self.files.create_folder(&state.displaced).map_err(failed("create", &state.displaced))?;
+            self.files.create_folder(&state.displaced_folder).map_err(failed("create", &state.displaced_folder))?;
             self.sweep(&mut state)?;
             for _ in 0..MERGE_ROUNDS_MAX {
                 if let Some(merged) = self.try_merge(&mut state, own_change_ns, make)? {
@@ -207,7 +206,7 @@ impl ExchangeFile {
     /// Reads the file, and exchanges it at most once. Returns `None` if it must be read again.
     fn try_merge(
         &self,
-        state: &mut State,
+        state: &mut MergeState,
         own_change_ns: Option<i128>,
         make: MergeFn<'_>,
     ) -> StoreResult<Option<MergeResult>> {
@@ -215,7 +214,7 @@ impl ExchangeFile {
         if let Some(content) = current.as_ref().filter(|content| !content.is_valid) {
             return self.repair(state, content, make);
         }
-        state.malformed_since = None;
+        state.invalid_since = None;
         let unmerged = self.unmerged(state)?;
         let current_print = current.as_ref().map(|content| content.print);
         let latest = self.latest(state, current, &unmerged)?;
@@ -230,7 +229,7 @@ impl ExchangeFile {
         };
         let change_ns = latest.map_or(0, |version| version.change_ns).max(own_change_ns.unwrap_or(0));
         if current_print == Some(fingerprint(&text)) {
-            state.known = current_print;
+            state.known_print = current_print;
             state.change_ns = change_ns;
             self.mark_merged(state, &unmerged)?;
             return Ok(Some(MergeResult::Content(text)));
@@ -247,16 +246,16 @@ impl ExchangeFile {
     /// this, because a file system's clock may stand still for some milliseconds. They only decide for late writes into older files.
     fn latest(
         &self,
-        state: &mut State,
+        state: &mut MergeState,
         current: Option<FileContent>,
         unmerged: &[Unmerged],
-    ) -> StoreResult<Option<Version>> {
-        let last_displaced = state.last_result.take();
-        let is_ours = current.as_ref().is_some_and(|content| Some(content.print) == state.known);
+    ) -> StoreResult<Option<LatestVersion>> {
+        let last_displaced = state.last_displaced_name.take();
+        let is_ours = current.as_ref().is_some_and(|content| Some(content.print) == state.known_print);
         let mut latest = match current {
             Some(content) => {
                 let change_ns = self.change_time(state, &content)?;
-                Some(Version { content, change_ns })
+                Some(LatestVersion { content, change_ns })
             }
             None => None,
         };
@@ -267,15 +266,15 @@ impl ExchangeFile {
                     || (is_ours && (change_ns == version.change_ns || last_displaced.as_ref() == Some(name)))
             });
             if is_later {
-                latest = Some(Version { content: content.clone(), change_ns: change_ns.max(state.change_ns) });
+                latest = Some(LatestVersion { content: content.clone(), change_ns: change_ns.max(state.change_ns) });
             }
         }
         Ok(latest)
     }
 
     /// The time of the outside change in this version. For a version of ours, the name of the displaced file has it.
-    fn change_time(&self, state: &State, content: &FileContent) -> StoreResult<i128> {
-        if state.known == Some(content.print) {
+    fn change_time(&self, state: &MergeState, content: &FileContent) -> StoreResult<i128> {
+        if state.known_print == Some(content.print) {
             return Ok(state.change_ns);
         }
         let by_us = self.displaced_files(state)?.into_iter().filter(|(_, entry)| entry.new_print == content.print);
@@ -284,13 +283,13 @@ impl ExchangeFile {
     }
 
     /// Puts `text` in the place of the version with the fingerprint `from`. Returns false if the file has another version.
-    fn swap(&self, state: &mut State, from: Option<u64>, text: &[u8], change_ns: i128) -> StoreResult<bool> {
+    fn swap(&self, state: &mut MergeState, from: Option<u64>, text: &[u8], change_ns: i128) -> StoreResult<bool> {
         let number = self.displaced_files(state)?.iter().map(|(_, entry)| entry.number).max().unwrap_or(0) + 1;
         let entry = DisplacedName { number, change_ns, merged_print: from.unwrap_or(0), new_print: fingerprint(text) };
         self.remember_valid(entry.new_print);
         let name = entry.file_name(&self.name);
-        let path = state.displaced.join(&name);
-        let staged = self.stage(&state.displaced, &name, text)?;
+        let path = state.displaced_folder.join(&name);
+        let staged = self.stage(&state.displaced_folder, &name, text)?;
         if self.durability == Durability::Power {
             staged.sync()?;
         }
@@ -304,7 +303,7 @@ impl ExchangeFile {
 
     fn finish_swap(
         &self,
-        state: &mut State,
+        state: &mut MergeState,
         outcome: io::Result<()>,
         from: Option<u64>,
         path: &Path,
@@ -313,7 +312,7 @@ impl ExchangeFile {
         let outcome = match outcome {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => self.replace_unless_changed(from, path),
             Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
-                state.displaced.clone_from(&self.folder);
+                state.displaced_folder.clone_from(&self.folder);
                 Ok(false)
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => Ok(false),
@@ -321,9 +320,9 @@ impl ExchangeFile {
         };
         match outcome {
             Ok(true) => {
-                state.known = Some(entry.new_print);
+                state.known_print = Some(entry.new_print);
                 state.change_ns = entry.change_ns;
-                state.last_result = Some(entry.file_name(&self.name));
+                state.last_displaced_name = Some(entry.file_name(&self.name));
                 Ok(true)
             }
             Ok(false) => {
@@ -348,45 +347,47 @@ impl ExchangeFile {
         Ok(true)
     }
 
-    /// Leaves a malformed file alone for [`SETTLE_TIME`], then keeps it under another name and replaces it.
-    fn repair(&self, state: &mut State, found: &FileContent, make: MergeFn<'_>) -> StoreResult<Option<MergeResult>> {
-        let since = match state.malformed_since {
-            Some((print, since)) if print == found.print => since,
+    /// Leaves an invalid file alone for [`SETTLE_TIME`]. Then quarantines it (as `<name>.malformed-<n>`) and replaces it.
+    fn repair(
+        &self,
+        state: &mut MergeState,
+        file: &FileContent,
+        make: MergeFn<'_>,
+    ) -> StoreResult<Option<MergeResult>> {
+        let since = match state.invalid_since {
+            Some((print, since)) if print == file.print => since,
             _ => Instant::now(),
         };
-        state.malformed_since = Some((found.print, since));
-        if since.elapsed() < SETTLE_TIME {
-            return Ok(Some(MergeResult::Unsettled));
-        }
-        let Some(text) = make(CurrentContent::Malformed) else {
+        state.invalid_since = Some((file.print, since));
+        let new_text = if since.elapsed() < SETTLE_TIME { None } else { make(CurrentContent::Invalid) };
+        let Some(text) = new_text else {
             return Ok(Some(MergeResult::Unsettled));
         };
-        let change_ns = found.stamp.modified_ns;
-        if self.swap(state, Some(found.print), text.as_bytes(), change_ns)? {
-            state.malformed_since = None;
+        let change_ns = file.stamp.modified_ns;
+        if self.swap(state, Some(file.print), text.as_bytes(), change_ns)? {
+            state.invalid_since = None;
             for (name, entry) in self.displaced_files(state)? {
-                let path = state.displaced.join(name);
+                let path = state.displaced_folder.join(name);
                 // A writer may have repaired it at the last moment; then it is a change to merge.
-                if entry.merged_print == found.print
-                    && self.content(&path)?.is_some_and(|late| late.print == found.print)
+                if entry.merged_print == file.print && self.content(&path)?.is_some_and(|late| late.print == file.print)
                 {
-                    self.keep_malformed(&path)?;
+                    self.quarantine(&path)?;
                 }
             }
         }
         Ok(None)
     }
 
-    fn keep_malformed(&self, from: &Path) -> StoreResult<()> {
+    fn quarantine(&self, from: &Path) -> StoreResult<()> {
         let prefix = format!("{}.malformed-", self.name);
         let names = self.files.list(&self.folder).map_err(failed("list", &self.folder))?;
         let mut numbers: Vec<u64> = names.iter().filter_map(|name| name.strip_prefix(&prefix)?.parse().ok()).collect();
         numbers.sort_unstable();
         let next = numbers.last().copied().unwrap_or(0) + 1;
-        let kept = self.folder.join(format!("{prefix}{next}"));
-        self.files.rename(from, &kept).map_err(failed("keep", &kept))?;
-        tracing::warn!(file = %self.path().display(), kept = %kept.display(), "replaced a malformed file and kept a copy");
-        for old in numbers.iter().rev().skip(MALFORMED_KEPT_MAX - 1) {
+        let copy = self.folder.join(format!("{prefix}{next}"));
+        self.files.rename(from, &copy).map_err(failed("quarantine", &copy))?;
+        tracing::warn!(file = %self.path().display(), copy = %copy.display(), "quarantined and replaced an invalid file");
+        for old in numbers.iter().rev().skip(QUARANTINED_COPIES_MAX - 1) {
             // If this fails, the next call tries again.
             let _ = self.files.remove(&self.folder.join(format!("{prefix}{old}")));
         }
@@ -394,9 +395,9 @@ impl ExchangeFile {
     }
 
     /// The displaced files with a valid version that is not merged, in the order of their exchanges.
-    fn unmerged(&self, state: &mut State) -> StoreResult<Vec<Unmerged>> {
-        let is_unmerged = |entry: &DisplacedName, print: u64, is_whole: bool| {
-            is_whole && print != entry.merged_print && print != entry.new_print
+    fn unmerged(&self, state: &mut MergeState) -> StoreResult<Vec<Unmerged>> {
+        let is_unmerged = |entry: &DisplacedName, print: u64, is_valid: bool| {
+            is_valid && print != entry.merged_print && print != entry.new_print
         };
         let mut unmerged = Vec::new();
         for (name, entry) in self.displaced_files(state)? {
@@ -404,7 +405,7 @@ impl ExchangeFile {
             if !cached.is_some_and(|cached| is_unmerged(&entry, cached.print, cached.is_valid)) {
                 continue;
             }
-            if let Some(content) = self.content(&state.displaced.join(&name))?
+            if let Some(content) = self.content(&state.displaced_folder.join(&name))?
                 && is_unmerged(&entry, content.print, content.is_valid)
             {
                 unmerged.push((name, entry, content));
@@ -415,22 +416,22 @@ impl ExchangeFile {
     }
 
     /// Renames displaced files to record that their versions are merged.
-    fn mark_merged(&self, state: &State, unmerged: &[Unmerged]) -> StoreResult<()> {
+    fn mark_merged(&self, state: &MergeState, unmerged: &[Unmerged]) -> StoreResult<()> {
         for (name, entry, content) in unmerged {
             let seen = DisplacedName { merged_print: content.print, ..*entry }.file_name(&self.name);
-            let (from, to) = (state.displaced.join(name), state.displaced.join(seen));
+            let (from, to) = (state.displaced_folder.join(name), state.displaced_folder.join(seen));
             self.files.rename(&from, &to).map_err(failed("rename", &from))?;
         }
         Ok(())
     }
 
     /// Removes the displaced files that are merged and unchanged for [`SETTLE_TIME`].
-    fn remove_settled(&self, state: &mut State) -> StoreResult<()> {
+    fn remove_settled(&self, state: &mut MergeState) -> StoreResult<()> {
         let displaced = self.displaced_files(state)?;
         state.unchanged_since.retain(|name, _| displaced.iter().any(|(other, _)| other == name));
         state.cached_files.retain(|name, _| displaced.iter().any(|(other, _)| other == name));
         for (name, entry) in displaced {
-            let path = state.displaced.join(&name);
+            let path = state.displaced_folder.join(&name);
             let Some(content) = self.cached_file(state, &name)? else {
                 continue;
             };
@@ -444,7 +445,7 @@ impl ExchangeFile {
                 self.recycle(&path)?;
                 state.unchanged_since.remove(&name);
             } else if is_settled && !content.is_valid {
-                self.keep_malformed(&path)?;
+                self.quarantine(&path)?;
                 state.unchanged_since.remove(&name);
             }
         }
@@ -452,16 +453,16 @@ impl ExchangeFile {
     }
 
     /// Removes the temporaries of killed processes and fills the spare inodes, once.
-    fn sweep(&self, state: &mut State) -> StoreResult<()> {
+    fn sweep(&self, state: &mut MergeState) -> StoreResult<()> {
         if !state.is_swept {
-            sweep_temporaries(&*self.files, &state.displaced)?;
+            sweep_temporaries(&*self.files, &state.displaced_folder)?;
             self.spare_inodes.as_ref().map_or(Ok(()), |spares| spares.fill(&*self.files))?;
             state.is_swept = true;
         }
         Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MergeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

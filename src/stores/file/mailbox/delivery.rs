@@ -1,12 +1,12 @@
 //! Takes mail, and removes delivered mail.
 
 use super::{
-    Arc, BTreeSet, Delivery, Duration, FileKind, FileStamp, HashSet, INBOX_BYTES_MAX, Inner, Instant, MailContent,
-    Message, Name, Path, StoreChange, StoreResult, TAKEN_BYTES_MAX, TakenFile, UnixMs, Weak, failed, file_name,
-    inbox_name, io, next_number, parse_name, sweep_temporaries, taken_at_ms,
+    Arc, BTreeSet, Delivery, Duration, FileKind, FileStamp, HashSet, INBOX_BYTES_MAX, Instant, MailContent,
+    MailboxInner, Message, Name, Path, StoreChange, StoreResult, TAKEN_BYTES_MAX, TakenFile, UnixMs, Weak, failed,
+    file_name, inbox_name, io, next_number, parse_name, sweep_temporaries, taken_at_ms,
 };
 
-impl Inner {
+impl MailboxInner {
     pub(super) fn open_inboxes(&self, names: &[Name]) -> StoreResult<()> {
         self.locked(|| {
             if !std::mem::replace(&mut self.state().is_swept, true) {
@@ -19,36 +19,36 @@ impl Inner {
     /// [`Self::take`] that also caches an empty inbox.
     pub(super) fn take_and_cache(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
         let since = self.empty_cache.begin(&*self.files);
-        let (name, scans) = self.take(name)?;
-        if scans.is_empty() {
+        let (name, contents) = self.take(name)?;
+        if contents.is_empty() {
             self.empty_cache.mark_empty(&name, since);
         }
-        Ok((name, scans))
+        Ok((name, contents))
     }
 
     /// Moves the inbox of `name` to its taken files, and reads all of them.
     pub(super) fn take(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
         let name = self.recipients.find(&*self.files, name)?;
         self.take_inbox(&name, &name)?;
-        let (name, scans) = self.scan_taken(&name)?;
-        for (_, scan) in &scans {
-            for line in &scan.spoiled {
-                self.quarantine.keep(&*self.files, line)?;
+        let (name, contents) = self.read_taken_files(&name)?;
+        for (_, content) in &contents {
+            for line in &content.invalid_lines {
+                self.quarantine.quarantine_line(&*self.files, line)?;
             }
         }
-        Ok((name, scans))
+        Ok((name, contents))
     }
 
     /// Reads the taken files of `name`, in the order they were taken.
-    pub(super) fn scan_taken(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
+    pub(super) fn read_taken_files(&self, name: &str) -> StoreResult<(String, Vec<(String, MailContent)>)> {
         let name = self.recipients.find(&*self.files, name)?;
-        let mut scans = Vec::new();
+        let mut contents = Vec::new();
         for (_, file) in self.taken_files_of(&name)? {
-            if let Some(scan) = self.scan(&file)? {
-                scans.push((file, scan));
+            if let Some(content) = self.read_taken_file(&file)? {
+                contents.push((file, content));
             }
         }
-        Ok((name, scans))
+        Ok((name, contents))
     }
 
     /// Moves the inbox with the spelling `spelling` to the taken files of `name`, if it has content.
@@ -64,7 +64,7 @@ impl Inner {
                 return Ok(());
             }
             let number = next_number(self.clock.now(), self.last_number()?);
-            let taken = self.in_delivery.join(file_name(name, number));
+            let taken = self.taken_folder.join(file_name(name, number));
             self.files.rename(&path, &taken).map_err(failed("take", &path))?;
             let mut state = self.state();
             state.counted_lines.remove(&path);
@@ -79,21 +79,21 @@ impl Inner {
         if known.is_some() {
             return Ok(known);
         }
-        Ok(self.list(&self.in_delivery)?.iter().filter_map(|file| parse_name(file)).map(|(_, number)| number).max())
+        Ok(self.list(&self.taken_folder)?.iter().filter_map(|file| parse_name(file)).map(|(_, number)| number).max())
     }
 
     /// Reads a taken file; `None` if it is gone or was quarantined.
-    fn scan(&self, file: &str) -> StoreResult<Option<MailContent>> {
-        let path = self.in_delivery.join(file);
+    fn read_taken_file(&self, file: &str) -> StoreResult<Option<MailContent>> {
+        let path = self.taken_folder.join(file);
         match self.files.read(&path, 0, TAKEN_BYTES_MAX) {
             Ok((bytes, stamp)) => {
-                let mut scan = MailContent::read(file, &bytes, self.is_settled(file, stamp));
-                scan.stamp = Some(stamp);
-                Ok(Some(scan))
+                let mut content = MailContent::read(file, &bytes, self.is_settled(file, stamp));
+                content.stamp = Some(stamp);
+                Ok(Some(content))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) if self.is_not_mail(&path, &error) => {
-                self.quarantine.keep_file(&*self.files, &path, file, &error)?;
+                self.quarantine.quarantine_file(&*self.files, &path, file, &error)?;
                 self.state().taken_files.remove(file);
                 Ok(None)
             }
@@ -112,7 +112,12 @@ impl Inner {
         let path = self.folder.join(file);
         let moved = self.locked(|| {
             let number = next_number(self.clock.now(), self.last_number()?);
-            self.quarantine.keep_file(&*self.files, &path, &file_name(name, number), &io::Error::other(reason.as_str()))
+            self.quarantine.quarantine_file(
+                &*self.files,
+                &path,
+                &file_name(name, number),
+                &io::Error::other(reason.as_str()),
+            )
         });
         if let Err(error) = moved
             && self.state().unreadable.insert(file.to_owned())
@@ -133,28 +138,33 @@ impl Inner {
         state
             .taken_files
             .get(file)
-            .is_some_and(|watched| watched.stamp == stamp && watched.since.elapsed() >= self.settle_time)
+            .is_some_and(|taken_file| taken_file.stamp == stamp && taken_file.since.elapsed() >= self.settle_time)
     }
 
     /// Updates the state of the taken files of `name`. The transcript contains `delivered` and all keys of earlier calls.
-    pub(super) fn update_taken_files(&self, name: &str, scans: &[(String, MailContent)], delivered: &HashSet<String>) {
-        if scans.is_empty() {
+    pub(super) fn update_taken_files(
+        &self,
+        name: &str,
+        contents: &[(String, MailContent)],
+        delivered: &HashSet<String>,
+    ) {
+        if contents.is_empty() {
             return;
         }
         let now = self.clock.now();
         let mut state = self.state();
         let state = &mut *state;
-        let carried = state.delivered_keys.entry(name.to_owned()).or_default();
-        for (file, scan) in scans {
-            let keys = scan.messages.iter().map(|(key, _)| key);
-            carried.extend(keys.filter(|key| delivered.contains(*key)).cloned());
-            let Some(stamp) = scan.stamp else { continue };
+        let delivered_keys = state.delivered_keys.entry(name.to_owned()).or_default();
+        for (file, content) in contents {
+            let keys = content.messages.iter().map(|(key, _)| key);
+            delivered_keys.extend(keys.filter(|key| delivered.contains(*key)).cloned());
+            let Some(stamp) = content.stamp else { continue };
             let age = unchanged_time(file, stamp, now);
-            let watched = state.taken_files.entry(file.clone()).or_insert_with(|| TakenFile::with_age(stamp, age));
-            if watched.stamp != stamp {
-                *watched = TakenFile::new(stamp);
+            let taken_file = state.taken_files.entry(file.clone()).or_insert_with(|| TakenFile::with_age(stamp, age));
+            if taken_file.stamp != stamp {
+                *taken_file = TakenFile::new(stamp);
             }
-            watched.is_carried = scan.is_delivered(carried);
+            taken_file.is_delivered = content.is_delivered(delivered_keys);
         }
     }
 
@@ -163,10 +173,16 @@ impl Inner {
     pub(super) fn sweep(&self) -> StoreResult<bool> {
         let settled: Vec<String> = {
             let state = self.state();
-            let is_due = |watched: &TakenFile| {
-                watched.since.elapsed() >= self.settle_time && (watched.is_carried || !watched.is_told)
+            let is_due = |taken_file: &TakenFile| {
+                taken_file.since.elapsed() >= self.settle_time
+                    && (taken_file.is_delivered || !taken_file.is_owner_notified)
             };
-            state.taken_files.iter().filter(|(_, watched)| is_due(watched)).map(|(file, _)| file.clone()).collect()
+            state
+                .taken_files
+                .iter()
+                .filter(|(_, taken_file)| is_due(taken_file))
+                .map(|(file, _)| file.clone())
+                .collect()
         };
         for file in settled {
             self.sweep_file(&file)?;
@@ -175,31 +191,31 @@ impl Inner {
         let names: BTreeSet<String> =
             state.taken_files.keys().filter_map(|file| parse_name(file)).map(|(name, _)| name.to_owned()).collect();
         state.delivered_keys.retain(|name, _| names.contains(name));
-        Ok(state.taken_files.values().any(|watched| watched.is_carried || !watched.is_told))
+        Ok(state.taken_files.values().any(|taken_file| taken_file.is_delivered || !taken_file.is_owner_notified))
     }
 
     fn sweep_file(&self, file: &str) -> StoreResult<()> {
         let Some((name, _)) = parse_name(file) else {
             return Ok(());
         };
-        let Some(scan) = self.scan(file)? else {
+        let Some(content) = self.read_taken_file(file)? else {
             self.state().taken_files.remove(file);
             return Ok(());
         };
-        for line in &scan.spoiled {
-            self.quarantine.keep(&*self.files, line)?;
+        for line in &content.invalid_lines {
+            self.quarantine.quarantine_line(&*self.files, line)?;
         }
-        let (name, scans) = (name.to_owned(), [(file.to_owned(), scan)]);
-        self.update_taken_files(&name, &scans, &HashSet::new());
+        let (name, contents) = (name.to_owned(), [(file.to_owned(), content)]);
+        self.update_taken_files(&name, &contents, &HashSet::new());
         let mut state = self.state();
-        let Some(watched) = state.taken_files.get_mut(file) else {
+        let Some(taken_file) = state.taken_files.get_mut(file) else {
             return Ok(());
         };
-        if watched.since.elapsed() < self.settle_time {
+        if taken_file.since.elapsed() < self.settle_time {
             // It changed: a program wrote into it after it was taken.
             let _ = self.changes.send(StoreChange::Mail(name));
-        } else if watched.is_carried {
-            let path = self.in_delivery.join(file);
+        } else if taken_file.is_delivered {
+            let path = self.taken_folder.join(file);
             state.taken_files.remove(file);
             state.counted_lines.remove(&path);
             drop(state);
@@ -208,8 +224,8 @@ impl Inner {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(error)),
                 _ => {}
             }
-        } else if !watched.is_told {
-            watched.is_told = true;
+        } else if !taken_file.is_owner_notified {
+            taken_file.is_owner_notified = true;
             let _ = self.changes.send(StoreChange::Mail(name));
         }
         Ok(())
@@ -238,9 +254,10 @@ impl Inner {
             }
             let mut messages: Vec<(String, Message)> = Vec::new();
             for (_, file) in taken {
-                let is_carried = self.state().taken_files.get(&file).is_some_and(|watched| watched.is_carried);
-                if !is_carried && let Some(scan) = self.scan(&file)? {
-                    messages.extend(scan.messages);
+                let is_delivered =
+                    self.state().taken_files.get(&file).is_some_and(|taken_file| taken_file.is_delivered);
+                if !is_delivered && let Some(content) = self.read_taken_file(&file)? {
+                    messages.extend(content.messages);
                 }
             }
             if before.is_some() {
@@ -253,8 +270,8 @@ impl Inner {
             // The inbox was taken in the meantime: read again.
             if before.map(|stamp| stamp.inode) == self.stamp(&path)?.map(|stamp| stamp.inode) {
                 let state = self.state();
-                let carried = state.delivered_keys.get(&name);
-                messages.retain(|(key, _)| !carried.is_some_and(|carried| carried.contains(key)));
+                let delivered_keys = state.delivered_keys.get(&name);
+                messages.retain(|(key, _)| !delivered_keys.is_some_and(|delivered_keys| delivered_keys.contains(key)));
                 return Ok(messages.into_iter().map(|(key, message)| Delivery { key, message }).collect());
             }
         }
@@ -280,11 +297,11 @@ impl Inner {
             }
             waiting.insert(name);
         }
-        let taken = self.list(&self.in_delivery)?;
+        let taken = self.list(&self.taken_folder)?;
         let state = self.state();
         for file in &taken {
-            let is_carried = state.taken_files.get(file).is_some_and(|watched| watched.is_carried);
-            if !is_carried && let Some((name, _)) = parse_name(file) {
+            let is_delivered = state.taken_files.get(file).is_some_and(|taken_file| taken_file.is_delivered);
+            if !is_delivered && let Some((name, _)) = parse_name(file) {
                 waiting.extend(known(name));
             }
         }
@@ -303,7 +320,7 @@ impl TakenFile {
     /// A file that is unchanged for `age` already.
     fn with_age(stamp: FileStamp, age: Duration) -> Self {
         let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
-        Self { stamp, since, is_carried: false, is_told: false }
+        Self { stamp, since, is_delivered: false, is_owner_notified: false }
     }
 }
 
@@ -315,7 +332,7 @@ fn unchanged_time(file: &str, stamp: FileStamp, now: UnixMs) -> Duration {
     u64::try_from(i128::from(now.0) - since_ms).map_or(Duration::ZERO, Duration::from_millis)
 }
 
-async fn sweep_in_background(inner: Weak<Inner>) {
+async fn sweep_in_background(inner: Weak<MailboxInner>) {
     loop {
         let Some(settle_time) = inner.upgrade().map(|inner| inner.settle_time) else { return };
         tokio::time::sleep(settle_time + Duration::from_millis(20)).await;

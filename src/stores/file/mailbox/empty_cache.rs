@@ -10,16 +10,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::stores::fs::{FileSystem, FolderWatch, WatchEvents};
 
-use super::in_delivery::inbox_name;
 use super::recipients::OPEN_FILE;
+use super::taken_files::inbox_name;
 
 pub(super) struct EmptyInboxCache {
     folder: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<EmptyCacheState>,
 }
 
 #[derive(Default)]
-struct State {
+struct EmptyCacheState {
     watch: Option<Box<dyn FolderWatch>>,
     /// The lower-case names without mail.
     empty: HashSet<String>,
@@ -76,12 +76,12 @@ impl EmptyInboxCache {
         state.are_all_empty |= since.0 == Some(state.generation);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, EmptyCacheState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl EmptyCacheState {
     /// Removes inboxes with new events from the cache.
     fn drain(&mut self) {
         let Some(watch) = &mut self.watch else {

@@ -6,9 +6,9 @@
 
 mod delivery;
 mod empty_cache;
-mod in_delivery;
 mod quarantine;
 mod recipients;
+mod taken_files;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -30,9 +30,9 @@ use super::atomic_write::sweep_temporaries;
 use super::group_sync::{SyncQueue, SyncRequest};
 use super::{Durability, blocking, failed};
 use empty_cache::EmptyInboxCache;
-use in_delivery::{MailContent, file_name, inbox_name, next_number, parse_name, taken_at_ms};
 use quarantine::Quarantine;
 use recipients::Recipients;
+use taken_files::{MailContent, file_name, inbox_name, next_number, parse_name, taken_at_ms};
 
 /// The most that an inbox may hold, with its undelivered taken files, in bytes.
 pub const INBOX_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -51,28 +51,28 @@ const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// The inboxes in files.
 pub struct FileMailbox {
-    inner: Arc<Inner>,
+    inner: Arc<MailboxInner>,
 }
 
-struct Inner {
+struct MailboxInner {
     files: Arc<dyn FileSystem>,
     durability: Durability,
     sync: SyncQueue,
     clock: Arc<dyn Clock>,
     changes: Sender<StoreChange>,
     folder: PathBuf,
-    in_delivery: PathBuf,
+    taken_folder: PathBuf,
     lock: PathBuf,
     recipients: Recipients,
     quarantine: Quarantine,
     empty_cache: EmptyInboxCache,
     settle_time: Duration,
-    prepared: OnceLock<()>,
-    state: Mutex<State>,
+    is_prepared: OnceLock<()>,
+    state: Mutex<MailboxState>,
 }
 
 #[derive(Default)]
-struct State {
+struct MailboxState {
     /// The counted lines of each file: inode, bytes counted, lines.
     counted_lines: HashMap<PathBuf, (u64, u64, u64)>,
     /// The taken files by name.
@@ -83,7 +83,7 @@ struct State {
     /// The inboxes that can be neither read nor quarantined, and that were logged.
     unreadable: HashSet<String>,
     /// The inboxes whose file name this process made durable, each with its inode.
-    named: HashMap<String, u64>,
+    durable_inodes: HashMap<String, u64>,
     is_swept: bool,
     is_sweeping: bool,
 }
@@ -91,9 +91,9 @@ struct State {
 struct TakenFile {
     stamp: FileStamp,
     since: Instant,
-    is_carried: bool,
+    is_delivered: bool,
     /// True if its owner was notified that the unfinished last line can be read.
-    is_told: bool,
+    is_owner_notified: bool,
 }
 
 impl FileMailbox {
@@ -120,15 +120,15 @@ impl FileMailbox {
         settle_time: Duration,
     ) -> Self {
         let folder = team_folder.join("inbox");
-        let inner = Inner {
+        let inner = MailboxInner {
             sync: SyncQueue::new(Arc::clone(&files), durability),
             recipients: Recipients::new(&folder),
             quarantine: Quarantine::new(&folder),
             empty_cache: EmptyInboxCache::new(&folder),
-            in_delivery: folder.join(".taken"),
+            taken_folder: folder.join(".taken"),
             lock: folder.join(".lock"),
             settle_time,
-            prepared: OnceLock::new(),
+            is_prepared: OnceLock::new(),
             state: Mutex::default(),
             files,
             durability,
@@ -141,7 +141,7 @@ impl FileMailbox {
 
     async fn run<R: Send + 'static>(
         &self,
-        action: impl FnOnce(&Arc<Inner>) -> StoreResult<R> + Send + 'static,
+        action: impl FnOnce(&Arc<MailboxInner>) -> StoreResult<R> + Send + 'static,
     ) -> StoreResult<R> {
         let inner = Arc::clone(&self.inner);
         blocking(move || action(&inner)).await
@@ -165,19 +165,19 @@ impl Mailbox for FileMailbox {
             return Ok(Vec::new());
         }
         let spelling = name.to_owned();
-        let (name, scans) = self.run(move |inner| inner.take_and_cache(&spelling)).await?;
-        self.inner.update_taken_files(&name, &scans, delivered);
+        let (name, contents) = self.run(move |inner| inner.take_and_cache(&spelling)).await?;
+        self.inner.update_taken_files(&name, &contents, delivered);
         self.inner.start_sweeping();
         let mut returned = HashSet::new();
-        let messages = scans.into_iter().flat_map(|(_, scan)| scan.messages);
+        let messages = contents.into_iter().flat_map(|(_, content)| content.messages);
         let waiting = messages.filter(|(key, _)| !delivered.contains(key) && returned.insert(key.clone()));
         Ok(waiting.map(|(key, message)| Delivery { key, message }).collect())
     }
 
     async fn settle(&self, name: &str, delivered: &HashSet<String>) -> StoreResult<()> {
         let spelling = name.to_owned();
-        let (name, scans) = self.run(move |inner| inner.scan_taken(&spelling)).await?;
-        self.inner.update_taken_files(&name, &scans, delivered);
+        let (name, contents) = self.run(move |inner| inner.read_taken_files(&spelling)).await?;
+        self.inner.update_taken_files(&name, &contents, delivered);
         self.run(|inner| inner.sweep()).await?;
         self.inner.start_sweeping();
         Ok(())
@@ -199,8 +199,8 @@ impl Mailbox for FileMailbox {
     }
 }
 
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl MailboxInner {
+    fn state(&self) -> MutexGuard<'_, MailboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -210,19 +210,19 @@ impl Inner {
 
     /// Creates the folders, and creates them again if they were removed.
     fn prepare(&self) -> StoreResult<()> {
-        let is_new = self.stamp(&self.in_delivery)?.is_none();
-        if self.prepared.get().is_some() && !is_new {
+        let is_new = self.stamp(&self.taken_folder)?.is_none();
+        if self.is_prepared.get().is_some() && !is_new {
             return Ok(());
         }
-        self.files.create_folder(&self.in_delivery).map_err(failed("create", &self.in_delivery))?;
+        self.files.create_folder(&self.taken_folder).map_err(failed("create", &self.taken_folder))?;
         if is_new && self.durability == Durability::Power {
             // The inbox folder, the team folder, the workspace: a message is only as durable as its path.
-            for folder in self.in_delivery.ancestors().skip(1).take(3) {
+            for folder in self.taken_folder.ancestors().skip(1).take(3) {
                 self.files.sync_folder(folder).map_err(failed("sync", folder))?;
             }
         }
         // Another thread may have set it first.
-        if self.prepared.set(()).is_err() && is_new {
+        if self.is_prepared.set(()).is_err() && is_new {
             self.recipients.restore(&*self.files)?;
         }
         Ok(())
@@ -251,7 +251,7 @@ impl Inner {
     /// The taken files of `name`, in the order they were taken.
     fn taken_files_of(&self, name: &str) -> StoreResult<Vec<(u64, String)>> {
         let mut taken: Vec<(u64, String)> = self
-            .list(&self.in_delivery)?
+            .list(&self.taken_folder)?
             .into_iter()
             .filter_map(|file| {
                 let (owner, number) = parse_name(&file)?;
@@ -264,7 +264,7 @@ impl Inner {
 }
 
 /// Sending.
-impl Inner {
+impl MailboxInner {
     fn send(&self, to: &str, mut message: Message) -> StoreResult<String> {
         let name = self.recipients.find(&*self.files, to)?;
         let id = format!("m-{:016x}", fastrand::u64(..));
@@ -302,7 +302,7 @@ impl Inner {
         self.files.append(&path, bytes.as_bytes()).map_err(failed("append to", &path))?;
         let inode =
             if self.durability == Durability::Power { self.stamp(&path)?.map(|stamp| stamp.inode) } else { None };
-        let is_named = inode.is_some() && self.state().named.get(name).copied() == inode;
+        let is_named = inode.is_some() && self.state().durable_inodes.get(name).copied() == inode;
         Ok(Appended { inode, is_named, has_taken: !taken.is_empty() })
     }
 
@@ -316,7 +316,7 @@ impl Inner {
     ) -> StoreResult<()> {
         let mut files: Vec<(PathBuf, FileStamp)> = before.map(|stamp| (path.to_owned(), stamp)).into_iter().collect();
         for (_, file) in taken {
-            let path = self.in_delivery.join(file);
+            let path = self.taken_folder.join(file);
             files.extend(self.stamp(&path)?.map(|stamp| (path, stamp)));
         }
         let bytes: u64 = files.iter().map(|(_, stamp)| stamp.bytes).sum();
@@ -364,16 +364,16 @@ impl Inner {
         let path = self.inbox(name);
         if !appended.is_named && appended.has_taken {
             // The rename of the previous file must become durable before the new file's name.
-            self.sync.sync(SyncRequest { files: vec![], folders: vec![self.in_delivery.clone()] })?;
+            self.sync.sync(SyncRequest { files: vec![], folders: vec![self.taken_folder.clone()] })?;
         }
         let folders = if appended.is_named { vec![] } else { vec![self.folder.clone()] };
         self.sync.sync(SyncRequest { files: vec![path.clone()], folders })?;
         if self.stamp(&path)?.map(|stamp| stamp.inode) == appended.inode {
-            self.state().named.extend(appended.inode.map(|inode| (name.to_owned(), inode)));
+            self.state().durable_inodes.extend(appended.inode.map(|inode| (name.to_owned(), inode)));
             return Ok(());
         }
-        let files = self.taken_files_of(name)?.into_iter().map(|(_, file)| self.in_delivery.join(file)).collect();
-        self.sync.sync(SyncRequest { files, folders: vec![self.in_delivery.clone(), self.folder.clone()] })
+        let files = self.taken_files_of(name)?.into_iter().map(|(_, file)| self.taken_folder.join(file)).collect();
+        self.sync.sync(SyncRequest { files, folders: vec![self.taken_folder.clone(), self.folder.clone()] })
     }
 }
 

@@ -23,11 +23,11 @@ const OPEN_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// The names that accept mail.
 pub(super) struct Recipients {
     folder: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<RecipientList>,
 }
 
 #[derive(Default)]
-struct State {
+struct RecipientList {
     stamp: Option<FileStamp>,
     names: Vec<Name>,
     /// The names by their lower-case spelling.
@@ -63,11 +63,11 @@ impl Recipients {
         Ok(Arc::clone(&state.spellings))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RecipientList> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn refresh(&self, files: &dyn FileSystem, state: &mut State) -> StoreResult<()> {
+    fn refresh(&self, files: &dyn FileSystem, state: &mut RecipientList) -> StoreResult<()> {
         let path = self.folder.join(OPEN_FILE);
         let stamp = files.stamp(&path).ok();
         if stamp == state.stamp && !state.spellings.is_empty() {

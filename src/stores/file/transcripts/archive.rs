@@ -20,7 +20,7 @@ use crate::ports::StoreResult;
 use crate::stores::file::atomic_write::replace;
 use crate::stores::file::failed;
 
-use super::Inner;
+use super::TranscriptsInner;
 
 /// The size of all archives together, in bytes.
 pub const ARCHIVE_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -65,7 +65,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-impl Inner {
+impl TranscriptsInner {
     /// Archives the first `covers` records, counted from the first record ever written.
     pub(super) fn archive(&self, name: &str, path: &Path, covers: u64) -> StoreResult<()> {
         let bytes = self.read(name, path)?;

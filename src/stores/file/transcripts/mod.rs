@@ -35,19 +35,19 @@ pub const LIVE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Transcripts in files.
 pub struct FileTranscripts {
-    inner: Arc<Inner>,
+    inner: Arc<TranscriptsInner>,
 }
 
-struct Inner {
+struct TranscriptsInner {
     files: Arc<dyn FileSystem>,
     durability: Durability,
     sync: SyncQueue,
     folder: PathBuf,
     live_bytes: u64,
     open: Mutex<HashMap<String, Arc<Mutex<OpenTranscript>>>>,
-    /// If true, non-files in the place of transcripts are set aside. False for read-only access.
-    may_set_aside: bool,
-    /// The entries set aside since the last [`Transcripts::take_quarantined`].
+    /// If true, non-files in the place of transcripts are quarantined. False for read-only access.
+    may_quarantine: bool,
+    /// The entries quarantined since the last [`Transcripts::take_quarantined`].
     quarantined: Mutex<Vec<QuarantinedTranscript>>,
 }
 
@@ -84,28 +84,28 @@ impl FileTranscripts {
     ) -> Self {
         let sync = SyncQueue::new(Arc::clone(&files), durability);
         let folder = team_folder.join("transcripts");
-        let (open, aside) = (Mutex::default(), Mutex::default());
+        let (open, quarantined) = (Mutex::default(), Mutex::default());
         let inner =
-            Inner { files, durability, sync, folder, live_bytes, open, may_set_aside: true, quarantined: aside };
+            TranscriptsInner { files, durability, sync, folder, live_bytes, open, may_quarantine: true, quarantined };
         Self { inner: Arc::new(inner) }
     }
 
-    /// The transcripts for read-only access: nothing is set aside.
+    /// The transcripts for read-only access: nothing is quarantined.
     #[must_use]
     pub fn open_read_only(files: Arc<dyn FileSystem>, team_folder: &Path) -> Self {
         let mut transcripts = Self::new(files, Durability::Process, team_folder);
         if let Some(inner) = Arc::get_mut(&mut transcripts.inner) {
-            inner.may_set_aside = false;
+            inner.may_quarantine = false;
         }
         transcripts
     }
 
-    /// Sets aside every non-file that has the name of a transcript. Blocks.
+    /// Quarantines every non-file that has the name of a transcript. Blocks.
     ///
     /// # Errors
     /// [`StoreError::Io`] if one cannot be moved. Its teammate could not work.
-    pub fn set_aside_non_files(&self) -> StoreResult<()> {
-        self.inner.set_aside_non_files()
+    pub fn quarantine_non_files(&self) -> StoreResult<()> {
+        self.inner.quarantine_non_files()
     }
 }
 
@@ -126,7 +126,7 @@ impl Transcripts for FileTranscripts {
     }
 }
 
-impl Inner {
+impl TranscriptsInner {
     fn path(&self, name: &str) -> StoreResult<PathBuf> {
         match Name::new(name) {
             Ok(name) => Ok(self.folder.join(format!("{name}.jsonl"))),
@@ -146,7 +146,7 @@ impl Inner {
         match self.files.read(path, 0, TRANSCRIPT_BYTES_MAX) {
             Ok((bytes, _)) => Ok(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(_) if self.may_set_aside && self.set_aside_non_file(name, path)? => Ok(Vec::new()),
+            Err(_) if self.may_quarantine && self.quarantine_non_file(name, path)? => Ok(Vec::new()),
             Err(error) => Err(failed("read", path)(error)),
         }
     }
@@ -219,7 +219,7 @@ impl Inner {
             text.push('\n');
         }
         let appended = match self.append_text(path, open, &text) {
-            Err(_) if self.may_set_aside && self.set_aside_non_file(name, path)? => {
+            Err(_) if self.may_quarantine && self.quarantine_non_file(name, path)? => {
                 *open = OpenTranscript { valid_bytes: Some(0), hidden: Some(0), ..OpenTranscript::default() };
                 self.append_text(path, open, &text)?
             }
@@ -241,8 +241,8 @@ impl Inner {
     /// Appends after the complete lines, and returns the range of `text` in the file.
     fn append_text(&self, path: &Path, open: &mut OpenTranscript, text: &str) -> StoreResult<Range<u64>> {
         let valid_bytes = open.valid_bytes.unwrap_or(0);
-        let left = if open.may_be_torn { unfinished_bytes(&*self.files, path, valid_bytes)? } else { Vec::new() };
-        let rest = missing_bytes(&left, text.as_bytes());
+        let unfinished = if open.may_be_torn { unfinished_bytes(&*self.files, path, valid_bytes)? } else { Vec::new() };
+        let rest = missing_bytes(&unfinished, text.as_bytes());
         open.may_be_torn = true;
         let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         let mut appended = self.files.append(path, &rest);

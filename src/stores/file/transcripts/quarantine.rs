@@ -1,4 +1,4 @@
-//! Sets aside pipes, links and folders in the place of transcripts. Their content is kept, and the teammate starts a new
+//! Quarantines pipes, links and folders in the place of transcripts. Their content is kept, and the teammate starts a new
 //! transcript.
 
 use std::io;
@@ -9,35 +9,35 @@ use crate::ports::{QuarantinedTranscript, StoreResult};
 use crate::stores::file::failed;
 use crate::stores::fs::FileKind;
 
-use super::Inner;
+use super::TranscriptsInner;
 
-/// The folder below the transcripts for entries set aside.
-const FOLDER: &str = ".spoiled";
-/// The most entries set aside for one teammate.
-const KEPT_MAX: u32 = 100;
+/// The folder below the transcripts for the quarantine.
+const QUARANTINE_FOLDER: &str = ".spoiled";
+/// The most quarantined entries of one teammate.
+const QUARANTINED_MAX: u32 = 100;
 
-impl Inner {
-    /// Sets aside every non-file that has the name of a transcript.
-    pub(super) fn set_aside_non_files(&self) -> StoreResult<()> {
+impl TranscriptsInner {
+    /// Quarantines every non-file that has the name of a transcript.
+    pub(super) fn quarantine_non_files(&self) -> StoreResult<()> {
         let names = match self.files.list(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             names => names.map_err(failed("list", &self.folder))?,
         };
         for name in names.iter().filter_map(|name| name.strip_suffix(".jsonl")) {
-            self.set_aside_non_file(name, &self.folder.join(format!("{name}.jsonl")))?;
+            self.quarantine_non_file(name, &self.folder.join(format!("{name}.jsonl")))?;
         }
         Ok(())
     }
 
-    /// Sets aside the entry at `path` unless it is a file. Returns true if it was another kind.
-    pub(super) fn set_aside_non_file(&self, name: &str, path: &Path) -> StoreResult<bool> {
+    /// Quarantines the entry at `path` unless it is a file. Returns true if it was another kind.
+    pub(super) fn quarantine_non_file(&self, name: &str, path: &Path) -> StoreResult<bool> {
         let kind = match self.files.stamp(path).map(|stamp| stamp.kind) {
             Ok(FileKind::Folder) => "a folder",
             Ok(FileKind::Link) => "a symbolic link",
             Ok(FileKind::Other) => "a pipe or a device",
             Ok(FileKind::File) | Err(_) => return Ok(false),
         };
-        match self.move_aside(name, path) {
+        match self.move_to_quarantine(name, path) {
             Ok(new_path) => {
                 tracing::warn!(transcript = %path.display(), kind, kept = %new_path.display(), "quarantined a transcript that is not a file");
                 let transcript = QuarantinedTranscript { teammate: name.to_owned(), kind, path: new_path };
@@ -49,21 +49,21 @@ impl Inner {
             Err(error) => {
                 let reason = format!("it is {kind}, not a transcript file; remove it ({error})");
                 let error = io::Error::new(error.kind(), reason);
-                Err(failed("set aside", path)(error))
+                Err(failed("quarantine", path)(error))
             }
         }
     }
 
-    fn move_aside(&self, name: &str, path: &Path) -> io::Result<PathBuf> {
-        let folder = self.folder.join(FOLDER);
+    fn move_to_quarantine(&self, name: &str, path: &Path) -> io::Result<PathBuf> {
+        let folder = self.folder.join(QUARANTINE_FOLDER);
         self.files.create_folder(&folder)?;
-        for number in 1..=KEPT_MAX {
-            let kept = folder.join(format!("{name}-{number}.jsonl"));
-            match self.files.rename_new(path, &kept) {
+        for number in 1..=QUARANTINED_MAX {
+            let target = folder.join(format!("{name}-{number}.jsonl"));
+            match self.files.rename_new(path, &target) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                moved => return moved.map(|()| kept),
+                moved => return moved.map(|()| target),
             }
         }
-        Err(io::Error::other(format!("{} already has {KEPT_MAX} entries of this teammate", folder.display())))
+        Err(io::Error::other(format!("{} already has {QUARANTINED_MAX} entries of this teammate", folder.display())))
     }
 }

@@ -105,7 +105,7 @@ pub fn acquire_leader_lock(
     leadership.check_record()?;
     let path = leadership.lock_path();
     match fs::hold(&*leadership.files, &path) {
-        Ok(held) => leadership.keep_lock(held)?,
+        Ok(lock) => leadership.keep_lock(lock)?,
         Err(error) => {
             // Its holder may have become the lead in the meantime.
             leadership.check_record()?;
@@ -142,7 +142,7 @@ pub fn current_leader(files: &dyn FileSystem, workspace: &Path) -> StoreResult<O
 /// Returns true if the lock is held. For a user who may not open the file, the system's list of locks has the answer.
 fn is_held(files: &dyn FileSystem, lock: &Path) -> StoreResult<bool> {
     match files.hold(lock) {
-        Ok(held) => Ok(held.is_none()),
+        Ok(own_lock) => Ok(own_lock.is_none()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(platform::lock_holder(lock).is_some()),
         Err(error) => Err(failed("lock", lock)(error)),
     }
@@ -179,10 +179,10 @@ impl LeaderLock {
     }
 
     /// Keeps the lock. A lock held before excludes no process, because its file is gone.
-    fn keep_lock(&self, held: HeldLock) -> StoreResult<()> {
+    fn keep_lock(&self, lock: HeldLock) -> StoreResult<()> {
         let path = self.lock_path();
         let inode = self.files.stamp(&path).map_err(failed("inspect", &path))?.inode;
-        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some((held, inode));
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some((lock, inode));
         Ok(())
     }
 
@@ -203,11 +203,11 @@ impl LeaderLock {
             return Ok(LeaderStatus::NoWorkspace);
         }
         let path = self.lock_path();
-        let held = self.lock.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, inode)| *inode);
+        let locked_inode = self.lock.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, inode)| *inode);
         let inode = files.stamp(&path).ok().map(|stamp| stamp.inode);
         let record = self.record();
         let has_record = record.as_ref() == Some(&self.own);
-        if inode.is_some() && inode == held {
+        if inode.is_some() && inode == locked_inode {
             if has_record {
                 return Ok(LeaderStatus::Held);
             }

@@ -53,10 +53,10 @@ impl ProcessId {
 
 /// The workers in files.
 pub struct FileWorkers {
-    inner: Arc<Inner>,
+    inner: Arc<WorkersInner>,
 }
 
-struct Inner {
+struct WorkersInner {
     files: Arc<dyn FileSystem>,
     clock: Arc<dyn Clock>,
     folder: PathBuf,
@@ -64,21 +64,21 @@ struct Inner {
     own: Option<WorkerRecord>,
     me: String,
     /// True if the age of records decides instead of locks.
-    by_lease: bool,
+    uses_leases: bool,
     /// The lock that excludes other leads, in the process that leads.
     leadership: OnceLock<Weak<LeaderLock>>,
-    state: Mutex<State>,
+    state: Mutex<WorkersState>,
 }
 
 #[derive(Default)]
-struct State {
-    held: Vec<HeldLock>,
+struct WorkersState {
+    locks: Vec<HeldLock>,
     lock_inode: u64,
     written: Option<(Instant, BTreeMap<String, WorkerTeammate>)>,
     /// The content of other records, and since when they are unchanged.
     unchanged_since: HashMap<String, (Vec<u8>, Instant)>,
     /// The workers whose files can be neither read nor locked, and that were logged.
-    warned: HashSet<String>,
+    warned_ids: HashSet<String>,
 }
 
 impl FileWorkers {
@@ -151,10 +151,10 @@ impl FileWorkers {
         me: String,
         own: Option<WorkerRecord>,
     ) -> Self {
-        let by_lease = files.unreliable_lock_file_system(team_folder).is_some();
+        let uses_leases = files.unreliable_lock_file_system(team_folder).is_some();
         let folder = team_folder.join("workers");
         let (leadership, state) = (OnceLock::new(), Mutex::default());
-        Self { inner: Arc::new(Inner { files, clock, folder, own, me, by_lease, leadership, state }) }
+        Self { inner: Arc::new(WorkersInner { files, clock, folder, own, me, uses_leases, leadership, state }) }
     }
 
     /// The records of all workers, dead or live; for display. Blocks.
@@ -214,8 +214,8 @@ impl Workers for FileWorkers {
     }
 }
 
-impl Inner {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+impl WorkersInner {
+    fn state(&self) -> std::sync::MutexGuard<'_, WorkersState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -231,10 +231,10 @@ impl Inner {
     fn hold_lock(&self) -> StoreResult<()> {
         let path = self.lock_path(&self.me);
         // A survey may hold it briefly.
-        let held = fs::hold(&*self.files, &path).map_err(failed("lock", &path))?;
+        let lock = fs::hold(&*self.files, &path).map_err(failed("lock", &path))?;
         let stamp = self.files.stamp(&path).map_err(failed("inspect", &path))?;
         let mut state = self.state();
-        state.held.push(held);
+        state.locks.push(lock);
         state.lock_inode = stamp.inode;
         Ok(())
     }
@@ -333,7 +333,7 @@ impl Inner {
 
     /// Ends the commands of a dead worker, and returns its record if there is one; `None` for a live worker.
     fn end_if_dead(&self, id: &str) -> StoreResult<Option<Option<WorkerRecord>>> {
-        self.check_dead(id)?.map(|held| self.remove_dead_worker(id, held)).transpose()
+        self.check_dead(id)?.map(|lock| self.remove_dead_worker(id, lock)).transpose()
     }
 
     /// Returns true if a worker appears to live, for display.
@@ -353,10 +353,10 @@ impl Inner {
     /// Returns true if a worker lives according to its id and record alone, for a lock that cannot be tried. Its process must run on
     /// this machine, or its record from another machine must have a recent heartbeat.
     fn lives_by_record(&self, id: &str) -> bool {
-        let is_fresh = |record: WorkerRecord| {
+        let is_recent = |record: WorkerRecord| {
             !orphans::is_of_this_boot(&record) && self.clock.now().since(record.heartbeat) < LEASE
         };
-        orphans::is_id_live(id) || self.readable_record(id).is_some_and(is_fresh)
+        orphans::is_id_live(id) || self.readable_record(id).is_some_and(is_recent)
     }
 
     /// A worker's record, if it can be read.
@@ -369,14 +369,14 @@ impl Inner {
 
     /// Logs once that a worker's files are ignored.
     fn warn_once(&self, id: &str, error: &StoreError) {
-        if self.state().warned.insert(id.to_owned()) {
+        if self.state().warned_ids.insert(id.to_owned()) {
             tracing::warn!("{error}; ignoring it. Remove it if no team runs");
         }
     }
 
     /// Returns `Some` for a dead worker, with its lock if it has one.
     fn check_dead(&self, id: &str) -> StoreResult<Option<Option<HeldLock>>> {
-        if self.by_lease {
+        if self.uses_leases {
             return Ok(self.is_silent(id)?.then_some(None));
         }
         let path = self.lock_path(id);
@@ -410,7 +410,7 @@ impl Inner {
 
     /// Ends the commands of a dead worker, then removes its record and its lock. Holds the lock meanwhile, so that no other process
     /// reclaims its tasks before its commands have ended. The worker's id is never used again.
-    fn remove_dead_worker(&self, id: &str, held: Option<HeldLock>) -> StoreResult<Option<WorkerRecord>> {
+    fn remove_dead_worker(&self, id: &str, lock: Option<HeldLock>) -> StoreResult<Option<WorkerRecord>> {
         let record = self.record(id)?;
         if let Some(record) = &record {
             orphans::end_groups(record);
@@ -421,12 +421,12 @@ impl Inner {
                 _ => {}
             }
         }
-        drop(held);
+        drop(lock);
         Ok(record)
     }
 }
 
-impl Drop for Inner {
+impl Drop for WorkersInner {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let runs = |teammate: &WorkerTeammate| !teammate.process_groups.is_empty();

@@ -95,8 +95,8 @@ fn is_group_of(group: i32, record: &WorkerRecord) -> bool {
     }
     let members = processes::group_members(group);
     let leader = members.iter().find(|process| process.pid == group);
-    let eldest = leader.or_else(|| members.iter().min_by_key(|process| process.started_ms));
-    eldest.is_some_and(|eldest| is_started_by(eldest, record))
+    let oldest = leader.or_else(|| members.iter().min_by_key(|process| process.started_ms));
+    oldest.is_some_and(|oldest| is_started_by(oldest, record))
 }
 
 pub(super) fn is_of_this_boot(record: &WorkerRecord) -> bool {

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use super::*;
 
 impl Disk {
-    pub(super) fn survivors(&self, random: &mut FaultRandom) -> Self {
+    pub(super) fn disk_after_cut(&self, random: &mut FaultRandom) -> Self {
         let mut after = Self { inodes: self.inodes.clone(), garbage_at: GARBAGE_FILES_MAX, ..Self::default() };
         after.tree = self.durable.clone();
         let mut lost: Vec<&NameChange> = Vec::new();
         for change in &self.pending {
-            if random.keeps() && !lost.iter().any(|earlier| change.builds_on(earlier)) {
+            if random.keeps_change() && !lost.iter().any(|earlier| change.builds_on(earlier)) {
                 after.apply(change);
                 after.carry(change);
             } else {
@@ -23,8 +23,8 @@ impl Disk {
         ids.sort_unstable();
         for id in ids {
             if let Some(inode) = after.inodes.get_mut(&id) {
-                inode.bytes = inode.survivor(random);
-                inode.settle();
+                inode.bytes = inode.bytes_after_cut(random);
+                inode.make_durable();
             }
         }
         after.remove_unreferenced();
@@ -38,12 +38,12 @@ impl Disk {
         }
     }
 
-    pub(super) fn change_names(&mut self, names: Vec<(PathBuf, Option<Node>)>, carries: Option<u64>) {
-        let carries = carries.and_then(|id| {
+    pub(super) fn change_names(&mut self, names: Vec<(PathBuf, Option<Node>)>, carried_inode: Option<u64>) {
+        let carried_inode = carried_inode.and_then(|id| {
             let inode = self.inodes.get(&id)?;
             Some((id, inode.version, Arc::clone(&inode.bytes)))
         });
-        let change = NameChange { names, carried_bytes: carries };
+        let change = NameChange { names, carried_bytes: carried_inode };
         self.apply(&change);
         self.pending.push(change);
         if self.inodes.len() > self.garbage_at {

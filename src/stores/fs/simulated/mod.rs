@@ -142,7 +142,7 @@ impl SimulatedDisk {
     #[must_use]
     pub fn crash(&self, seed: u64) -> Self {
         let mut disk = self.shared.lock();
-        let mut after = disk.survivors(&mut FaultRandom::new(seed));
+        let mut after = disk.disk_after_cut(&mut FaultRandom::new(seed));
         after.clock_ns = disk.clock_ns;
         after.now_ns = disk.now_ns;
         after.next_inode = disk.next_inode;
@@ -193,7 +193,7 @@ impl SimulatedDisk {
             disk.make_durable(&change);
         }
         for inode in disk.inodes.values_mut() {
-            inode.settle();
+            inode.make_durable();
         }
     }
 
@@ -236,20 +236,20 @@ impl FaultRandom {
         usize::try_from((mixed ^ (mixed >> 31)) % sides.max(1) as u64).unwrap_or(0)
     }
 
-    fn keeps(&mut self) -> bool {
+    fn keeps_change(&mut self) -> bool {
         (self.next_random(256) as u64) < self.keeps_of_256
     }
 }
 
 impl Inode {
-    fn settle(&mut self) {
+    fn make_durable(&mut self) {
         self.durable = Arc::clone(&self.bytes);
         self.durable_version = self.version;
         self.is_append_only = true;
     }
 
     /// The bytes after a crash.
-    fn survivor(&self, random: &mut FaultRandom) -> Bytes {
+    fn bytes_after_cut(&self, random: &mut FaultRandom) -> Bytes {
         if self.version == self.durable_version || random.keeps_old_bytes {
             return Arc::clone(&self.durable);
         }
@@ -394,7 +394,7 @@ impl FileSystem for SimulatedDisk {
     fn sync_file(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.disk()?;
         let id = disk.file(path)?;
-        disk.inode(id)?.settle();
+        disk.inode(id)?.make_durable();
         Ok(())
     }
 
@@ -415,8 +415,8 @@ impl FileSystem for SimulatedDisk {
             Some(Node::Folder) => return Err(io::ErrorKind::IsADirectory.into()),
             other => other.is_some(),
         };
-        let carries = (replaces && self.shared.options.renames_after_bytes).then_some(id);
-        disk.change_names(vec![(from.to_owned(), None), (to.to_owned(), Some(Node::File(id)))], carries);
+        let carried_inode = (replaces && self.shared.options.renames_after_bytes).then_some(id);
+        disk.change_names(vec![(from.to_owned(), None), (to.to_owned(), Some(Node::File(id)))], carried_inode);
         disk.watches.notify(from, None);
         disk.watches.notify(to, Some(from));
         Ok(())
@@ -448,8 +448,8 @@ impl FileSystem for SimulatedDisk {
             if let Some(lock) = self.try_lock(&mut disk, path)? {
                 break lock;
             }
-            let left = LOCK_WAIT_MAX.checked_sub(started_at.elapsed()).ok_or_else(|| LockTimeout::of(path))?;
-            (disk, _) = self.shared.unlocked.wait_timeout(disk, left).unwrap_or_else(PoisonError::into_inner);
+            let time_left = LOCK_WAIT_MAX.checked_sub(started_at.elapsed()).ok_or_else(|| LockTimeout::of(path))?;
+            (disk, _) = self.shared.unlocked.wait_timeout(disk, time_left).unwrap_or_else(PoisonError::into_inner);
         };
         drop(disk);
         critical();

@@ -46,7 +46,7 @@ pub(super) struct MailContent {
     /// The messages, each with its key.
     pub messages: Vec<(String, Message)>,
     /// The lines that are not messages.
-    pub spoiled: Vec<InvalidLine>,
+    pub invalid_lines: Vec<InvalidLine>,
     /// True if the last line has no newline and is not a message yet: a program may be writing it.
     pub has_open_end: bool,
     /// The file's stamp from before the read.
@@ -69,13 +69,13 @@ impl MailContent {
     /// complete.
     pub fn read(file: &str, bytes: &[u8], is_settled: bool) -> Self {
         let stem = file.strip_suffix(SUFFIX).unwrap_or(file);
-        let mut scan = Self::default();
+        let mut content = Self::default();
         let mut offset = 0;
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            scan.parse_line(format!("{stem}@{offset}"), line, is_settled);
+            content.parse_line(format!("{stem}@{offset}"), line, is_settled);
             offset += line.len();
         }
-        scan
+        content
     }
 
     fn parse_line(&mut self, key: String, line: &[u8], is_settled: bool) {
@@ -95,13 +95,13 @@ impl MailContent {
                 self.messages.push((id.unwrap_or(key), message));
             }
             Err(_) if !is_complete && !is_settled => self.has_open_end = true,
-            Err(reason) => self.spoiled.push(InvalidLine { key, reason, line: line.to_vec() }),
+            Err(reason) => self.invalid_lines.push(InvalidLine { key, reason, line: line.to_vec() }),
         }
     }
 
-    /// Returns true if `carried` contains all messages, and no unfinished line can become another one.
-    pub fn is_delivered(&self, carried: &HashSet<String>) -> bool {
-        !self.has_open_end && self.messages.iter().all(|(key, _)| carried.contains(key))
+    /// Returns true if `delivered_keys` contains all messages, and no unfinished line can become another one.
+    pub fn is_delivered(&self, delivered_keys: &HashSet<String>) -> bool {
+        !self.has_open_end && self.messages.iter().all(|(key, _)| delivered_keys.contains(key))
     }
 }
 
@@ -123,28 +123,28 @@ mod tests {
     #[test]
     fn inbox_lines_are_keyed_by_id_or_offset() {
         let text = b"{\"content\":\"a\"}\n\n{\"content\":7}\n\xff\xfe\n{\"id\":\"m-1\",\"content\":\"b\"}\n{\"content\":\"c\"}";
-        let scan = MailContent::read("bob-5.jsonl", text, false);
-        let keys: Vec<&str> = scan.messages.iter().map(|(key, _)| key.as_str()).collect();
+        let content = MailContent::read("bob-5.jsonl", text, false);
+        let keys: Vec<&str> = content.messages.iter().map(|(key, _)| key.as_str()).collect();
         assert_eq!(keys, ["bob-5@0", "m-1", "bob-5@61"]);
-        let spoiled: Vec<&str> = scan.spoiled.iter().map(|line| line.key.as_str()).collect();
-        assert_eq!(spoiled, ["bob-5@17", "bob-5@31"]);
-        assert!(!scan.has_open_end);
+        let invalid_lines: Vec<&str> = content.invalid_lines.iter().map(|line| line.key.as_str()).collect();
+        assert_eq!(invalid_lines, ["bob-5@17", "bob-5@31"]);
+        assert!(!content.has_open_end);
     }
 
     #[test]
     fn unfinished_inbox_line_waits_for_its_writer() {
         let text = b"{\"content\":\"a\"}\n{\"conte";
-        let scan = MailContent::read("bob-5.jsonl", text, false);
-        assert!(scan.has_open_end && scan.spoiled.is_empty());
-        assert!(!scan.is_delivered(&HashSet::from(["bob-5@0".to_owned()])));
-        let scan = MailContent::read("bob-5.jsonl", text, true);
-        assert!(!scan.has_open_end && scan.spoiled.len() == 1);
-        assert!(scan.is_delivered(&HashSet::from(["bob-5@0".to_owned()])));
+        let content = MailContent::read("bob-5.jsonl", text, false);
+        assert!(content.has_open_end && content.invalid_lines.is_empty());
+        assert!(!content.is_delivered(&HashSet::from(["bob-5@0".to_owned()])));
+        let content = MailContent::read("bob-5.jsonl", text, true);
+        assert!(!content.has_open_end && content.invalid_lines.len() == 1);
+        assert!(content.is_delivered(&HashSet::from(["bob-5@0".to_owned()])));
     }
 
     #[test]
     fn oversized_inbox_line_is_quarantined() {
         let text = format!("{{\"content\":\"{}\"}}\n", "x".repeat(MESSAGE_BYTES_MAX));
-        assert_eq!(MailContent::read("bob-5.jsonl", text.as_bytes(), false).spoiled.len(), 1);
+        assert_eq!(MailContent::read("bob-5.jsonl", text.as_bytes(), false).invalid_lines.len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! The worker's order to a guard. It is sent over pipes, because other users can read arguments.
+//! The command that a worker sends to a guard. It goes over pipes, because other users can read arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, Read};
@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use super::Level;
 use crate::domain::access::{Access, PathRule};
 
-/// The limit of an order in bytes: enough for the script and some thousand rules.
-const ORDER_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The limit of an encoded command spec in bytes: enough for the script and some thousand rules.
+const SPEC_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// A command and its confinement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
+pub struct CommandSpec {
     /// The level of confinement.
     pub level: Level,
     /// The text that the shell runs, without NUL characters.
@@ -21,8 +21,8 @@ pub struct Order {
     pub rules: Vec<PathRule>,
 }
 
-impl Order {
-    /// The order as bytes: its length in decimal digits, a newline, then fields that each end with a NUL character.
+impl CommandSpec {
+    /// The spec as bytes: its length in decimal digits, a newline, then fields that each end with a NUL character.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let body: Vec<u8> =
@@ -30,14 +30,14 @@ impl Order {
         [format!("{}\n", body.len()).as_bytes(), &body].concat()
     }
 
-    /// The order as fields: the level, the script, and two fields for each rule.
+    /// The spec as fields: the level, the script, and two fields for each rule.
     #[must_use]
     pub fn fields(&self) -> Vec<&OsStr> {
         let rules = self.rules.iter().flat_map(|rule| [OsStr::new(word_of(rule.access)), rule.path.as_os_str()]);
         [OsStr::new(self.level.as_word()), &self.script].into_iter().chain(rules).collect()
     }
 
-    /// Parses fields that [`Order::fields`] returned. Returns `None` for others.
+    /// Parses fields that [`CommandSpec::fields`] returned. Returns `None` for others.
     #[must_use]
     pub fn from_fields(fields: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut fields = fields.into_iter();
@@ -45,21 +45,21 @@ impl Order {
         let script = fields.next()?;
         let mut rules = Vec::new();
         while let Some(word) = fields.next() {
-            let access = ACCESS_WORDS.iter().find(|(_, known)| word == *known)?.0;
+            let access = ACCESS_WORDS.iter().find(|(_, word_or_access)| word == *word_or_access)?.0;
             rules.push(PathRule { path: PathBuf::from(fields.next()?), access });
         }
         Some(Self { level, script, rules })
     }
 
-    /// Reads one order and leaves the rest of the input.
+    /// Reads one spec and leaves the rest of the input.
     ///
     /// # Errors
-    /// `InvalidData` for bytes that [`Order::encode`] does not write, and errors of `input`.
+    /// `InvalidData` for bytes that [`CommandSpec::encode`] does not write, and errors of `input`.
     pub fn read(mut input: impl BufRead) -> io::Result<Self> {
         let mut length = String::new();
         (&mut input).take(20).read_line(&mut length)?;
         let length: usize = length.trim_end().parse().map_err(|_| io::ErrorKind::InvalidData)?;
-        if length > ORDER_BYTES_MAX {
+        if length > SPEC_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mut body = vec![0; length];
@@ -78,7 +78,7 @@ const ACCESS_WORDS: [(Access, &str); 4] = [
 ];
 
 fn word_of(access: Access) -> &'static str {
-    ACCESS_WORDS.iter().find(|(known, _)| *known == access).map_or("", |(_, word)| word)
+    ACCESS_WORDS.iter().find(|(word_or_access, _)| *word_or_access == access).map_or("", |(_, word)| word)
 }
 
 #[cfg(unix)]
@@ -104,22 +104,22 @@ mod tests {
             PathRule::hidden(os_string(b"/\xff")),
         ];
         for script in ["", "echo 'x'\necho y"] {
-            let order = Order { level: Level::MountsOnly, script: script.into(), rules: rules.clone() };
-            let mut bytes = order.encode();
+            let command_spec = CommandSpec { level: Level::MountsOnly, script: script.into(), rules: rules.clone() };
+            let mut bytes = command_spec.encode();
             bytes.extend(b"g");
             let mut input = bytes.as_slice();
-            assert_eq!(Order::read(&mut input).unwrap(), order);
-            assert_eq!(input, b"g", "the byte after the order is left");
+            assert_eq!(CommandSpec::read(&mut input).unwrap(), command_spec);
+            assert_eq!(input, b"g", "the byte after the spec is left");
         }
     }
 
     #[test]
     fn truncated_order_is_an_error() {
-        let order = Order { level: Level::Full, script: "x".into(), rules: vec![PathRule::hidden("/x")] };
-        let bytes = order.encode();
+        let command_spec = CommandSpec { level: Level::Full, script: "x".into(), rules: vec![PathRule::hidden("/x")] };
+        let bytes = command_spec.encode();
         for length in 0..bytes.len() {
-            assert!(Order::read(&bytes[..length]).is_err(), "{length}");
+            assert!(CommandSpec::read(&bytes[..length]).is_err(), "{length}");
         }
-        assert!(Order::read(&b"99999999999\n"[..]).is_err());
+        assert!(CommandSpec::read(&b"99999999999\n"[..]).is_err());
     }
 }
