@@ -346,10 +346,10 @@ mod tests {
         let reason = reported("```sh\nx\n```", &[(&format!("{printed}\n[exit status 3]"), true)]);
         assert_eq!(reason, format!("block 1 of 1: exit status 3\n{printed}"));
         assert_eq!(failure_summary::summary_of(&reason), "block 1 of 1: exit status 3: error: boom at line 7");
-        let conflict = "your work is not merged: your branch and main conflict in a.py. Merge main into your branch, and report again; task #7 stays in progress (failure 1 of 3).\ndiff --git a/a.py b/a.py\n";
+        let conflict = "the work is not merged: the task branch and main conflict in a.py. Merge main into the task branch, and report again; task #7 stays in progress (failure 1 of 3).\ndiff --git a/a.py b/a.py\n";
         let reason = reported("```sh\nx\n```", &[("", false), (&format!("{conflict}{}", "+x\n".repeat(900)), true)]);
         assert!(
-            reason.starts_with("its work is not merged: its branch and main conflict in a.py\ndiff --git a/a.py"),
+            reason.starts_with("the work is not merged: the task branch and main conflict in a.py\ndiff --git a/a.py"),
             "{reason}"
         );
         let refusal =
