@@ -622,7 +622,7 @@ mod others {
     }
 }
 
-mod spoiled {
+mod invalid_files {
     use super::*;
 
     fn names(world: &World) -> Vec<String> {
@@ -634,7 +634,7 @@ mod spoiled {
     }
 
     #[tokio::test]
-    async fn malformed_task_is_reported_skipped_and_blocks() {
+    async fn invalid_task_is_reported_skipped_and_blocks() {
         for world in [in_files(), in_unwatched_files()] {
             world.create(vec![task("one"), after_new("two", 0), task("three")]).await;
             world.write("task_1.json", "");
@@ -664,7 +664,7 @@ mod spoiled {
 
     #[cfg(unix)]
     #[tokio::test]
-    async fn unchanged_malformed_file_is_quarantined() {
+    async fn unchanged_invalid_file_is_quarantined() {
         let world = in_files();
         world.create(vec![task("one"), task("two")]).await;
         fs::create_dir(world.path().join(".spoiled")).unwrap();
@@ -695,7 +695,7 @@ mod spoiled {
     }
 
     #[tokio::test]
-    async fn malformed_file_with_huge_id_is_ignored_for_ids() {
+    async fn invalid_file_with_huge_id_is_ignored_for_ids() {
         let world = in_files();
         world.create(vec![task("one")]).await;
         world.write("task_9007199254740991.json", "{");
@@ -714,7 +714,7 @@ mod spoiled {
     }
 
     #[tokio::test]
-    async fn old_malformed_file_is_quarantined_at_first_read() {
+    async fn old_invalid_file_is_quarantined_at_first_read() {
         let world = in_files();
         world.create(vec![task("one")]).await;
         world.write("task_5.json", "{");
@@ -728,20 +728,20 @@ mod spoiled {
 
     #[tokio::test]
     async fn deleted_id_is_not_reused_with_bad_watermark() {
-        for spoiled in ["1", "x", "folder"] {
+        for content in ["1", "x", "folder"] {
             let world = in_files();
             world.create(vec![task("one"), task("two"), task("three")]).await;
             world.board.delete(TaskId(3), &lead()).await.unwrap();
             let path = world.path().join(".highwatermark");
             fs::remove_file(&path).unwrap();
-            if spoiled == "folder" {
+            if content == "folder" {
                 fs::create_dir(&path).unwrap()
             } else {
-                fs::write(&path, spoiled).unwrap()
+                fs::write(&path, content).unwrap()
             }
             let created = world.other().create(&lead(), vec![task("four")], false).await.unwrap();
-            assert_eq!(created[0].id, TaskId(4), "{spoiled}");
-            assert_eq!(world.read(".highwatermark").trim(), "4", "{spoiled}");
+            assert_eq!(created[0].id, TaskId(4), "{content}");
+            assert_eq!(world.read(".highwatermark").trim(), "4", "{content}");
         }
     }
 
@@ -758,11 +758,11 @@ mod spoiled {
 
     #[tokio::test]
     async fn bad_watermark_is_rebuilt_from_task_files() {
-        for spoiled in ["", "x", "-1", "99999999999999999999", "9007199254740991", "1"] {
+        for content in ["", "x", "-1", "99999999999999999999", "9007199254740991", "1"] {
             let world = in_files();
             world.create(vec![task("one"), task("two")]).await;
-            world.write(".highwatermark", spoiled);
-            assert_eq!(world.create(vec![task("three")]).await[0].id, TaskId(3), "{spoiled:?}");
+            world.write(".highwatermark", content);
+            assert_eq!(world.create(vec![task("three")]).await[0].id, TaskId(3), "{content:?}");
             assert_eq!(world.read(".highwatermark").trim(), "3");
         }
     }

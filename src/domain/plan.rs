@@ -21,7 +21,6 @@ const PROBLEMS_MAX: usize = 20;
 
 /// Minimum similarity of a title that is suggested for an unknown one, from 0 to 1.
 const SIMILARITY_MIN: f64 = 0.8;
-
 const FIELDS: [&str; 4] = ["after", "requires", "verify", "priority"];
 
 /// A problem of a plan and its line.
@@ -225,16 +224,15 @@ impl<'a> Parser<'a> {
             return false;
         };
         let (key, value) = (key.trim(), value.trim());
-        let field = field_named(key);
-        let problem = match field {
-            Some(field) => section.set(field, number, value),
-            None => misspelled(key),
+        let problem = match (field_named(key), misspelled(key)) {
+            (Some(field), _) => section.set(field, number, value),
+            (None, Some(problem)) => Some(problem),
+            (None, None) => return false,
         };
-        let is_field = field.is_some() || problem.is_some();
         if let Some(problem) = problem {
             self.error(number, problem);
         }
-        is_field
+        true
     }
 
     /// Returns the problem of a field in the description or in a list item.

@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_task_error_names_reason() {
+    fn invalid_task_error_names_reason() {
         for (text, reason) in [
             (r#"{"id":8,"subject":"s","status":"pending"}"#, "its id is 8, but its file name says 7"),
             (r#"{"id":7,"subject":"s","status":"done"}"#, "status `done`"),

@@ -51,7 +51,7 @@ pub async fn import(board: &dyn Board, by: &Actor, tasks: Vec<NewTask>) -> Store
             match plan_update(task, new, &after, view.as_ref()) {
                 PlanUpdate::Unchanged => {}
                 PlanUpdate::Update(edit) => updates.push((new, *id, *edit)),
-                PlanUpdate::Keep(kept) => import.differences.push(difference(new, *id, kept.reason(), kept.hint(*id))),
+                PlanUpdate::Keep(keep) => import.differences.push(difference(new, *id, keep.reason(), keep.hint(*id))),
             }
         }
         apply_edits(board, by, updates, &mut import).await;
