@@ -56,6 +56,8 @@ mod sandbox;
 mod secrets;
 #[path = "processes/support.rs"]
 mod support;
+#[path = "processes/texts.rs"]
+mod texts;
 #[path = "processes/trust.rs"]
 mod trust;
 #[path = "processes/tutorial.rs"]
