@@ -17,7 +17,7 @@
 //! | [`domain`] | pure decisions and file formats |
 //! | [`platform`] | differences between operating systems |
 //!
-//! `ARCHITECTURE.md` has the invariants, the file formats and the decisions.
+//! `ARCHITECTURE.md` is a map of the code; `docs/` has the invariants, the file formats and the decisions.
 pub mod cli;
 pub mod config;
 pub mod domain;

@@ -9,7 +9,7 @@ const PLAN: &str = "\
 ## Fail\nmax_attempts: 1\n\n```sh\necho no compiler; test -f repaired\n```\n
 ## After the failure\nafter: Fail\n\n```sh\ntrue\n```\n
 ## Done\nverify: true\n\n```sh\necho done\n```\n
-## Nobody\nrequires: gpu\n\n```sh\ntrue\n```\n
+## Gpu\nrequires: gpu\n\n```sh\ntrue\n```\n
 ## Released\nrequires: gpu\n\n```sh\ntrue\n```\n";
 
 /// Words that no text of Brigade has.

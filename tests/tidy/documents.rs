@@ -5,9 +5,11 @@ use std::process::Command;
 
 use brigade::cli::commands;
 
-use super::{hold, root, text_of};
+use super::{files_below, hold, root, text_of};
 
-const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", ".tasks/README.md"];
+const PAGES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", ".tasks/README.md"];
+/// The most lines of `ARCHITECTURE.md`, which is a map. What explains more goes to `docs/`.
+const MAP_LINES_MAX: usize = 150;
 
 /// Folders of the project, its sources first. A path into one of them in a document must exist.
 const FOLDERS: &[&str] = &["src/", "tests/", "prompts/", "schema/", "demo/", "benches/", "examples/", ".ci/", "docs/"];
@@ -15,12 +17,27 @@ const FOLDERS: &[&str] = &["src/", "tests/", "prompts/", "schema/", "demo/", "be
 /// The README's commands for a new machine are between these marks; `.ci/run` runs them.
 const TWO_COMMANDS: &str = "<!-- two-commands -->";
 
+/// The public documents: the pages above and everything in `docs/`.
+fn documents() -> Vec<String> {
+    let docs = files_below("docs").into_iter().map(|path| path.to_string_lossy().into_owned());
+    PAGES.iter().map(|page| (*page).to_owned()).chain(docs).collect()
+}
+
+#[test]
+fn architecture_map_is_short() {
+    let lines = text_of("ARCHITECTURE.md").lines().count();
+    assert!(
+        lines <= MAP_LINES_MAX,
+        "ARCHITECTURE.md has {lines} lines, at most {MAP_LINES_MAX}: move details to docs/"
+    );
+}
+
 #[test]
 fn document_links_lead_to_existing_files() {
     let mut complaints = Vec::new();
-    for document in DOCUMENTS {
-        let text = text_of(document);
-        let folder = root().join(document).parent().expect("the file is in a folder").to_owned();
+    for document in documents() {
+        let text = text_of(&document);
+        let folder = root().join(&document).parent().expect("the file is in a folder").to_owned();
         for (number, line) in text.lines().enumerate() {
             for link in links_of(line) {
                 let file = link.split('#').next().unwrap_or_default();
@@ -42,9 +59,9 @@ fn links_of(line: &str) -> impl Iterator<Item = &str> {
 fn files_and_tests_named_in_documents_exist() {
     let mut complaints = Vec::new();
     let mut checked = 0;
-    for document in DOCUMENTS {
+    for document in documents() {
         let mut is_block = false;
-        for (number, line) in text_of(document).lines().enumerate() {
+        for (number, line) in text_of(&document).lines().enumerate() {
             is_block ^= line.trim_start().starts_with("```");
             // Paths in an example belong to the reader's workspace, except for our sources.
             let folders = if is_block { &FOLDERS[..2] } else { FOLDERS };
@@ -124,8 +141,8 @@ fn commands_named_in_documents_exist() {
     let mut helps = Helps::default();
     let mut complaints = Vec::new();
     let mut checked = 0;
-    for document in DOCUMENTS {
-        for (number, command) in commands_in(&text_of(document)) {
+    for document in documents() {
+        for (number, command) in commands_in(&text_of(&document)) {
             checked += 1;
             let words: Vec<&str> = command.split_whitespace().collect();
             complaints.extend(helps.command_problem(&words).map(|wrong| format!("{document}:{number}: {wrong}")));
