@@ -128,7 +128,7 @@ pub struct TaskResult {
     /// The run of the verify command at completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyRun>,
-    /// The commit with the work, if the task had its own worktree.
+    /// The commit with the work, if the task had its own worktree and changed something.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     /// Name of the reviewer, if the team reviews work.

@@ -97,7 +97,7 @@ pub(super) enum CompletionOutcome {
     Done {
         /// The evidence: the verify command and the merge.
         evidence: String,
-        /// The commit with the work, if the task has a worktree.
+        /// The commit with the work, if the task has a worktree and changed something.
         commit: Option<String>,
         /// The run of the verify command.
         verify: Option<VerifyRun>,
@@ -238,8 +238,9 @@ async fn nothing_to_merge(
         verified = Some(outcome.verified(command));
     }
     let green = if verified.is_some() { format!("verify exited 0 on {into}; ") } else { String::new() };
-    let evidence = format!("{green}nothing new to merge: {into} is at {}", short_commit(&commit));
-    Ok(CompletionOutcome::Done { evidence, commit: Some(commit), verify: verified })
+    let evidence = format!("{green}it changed nothing: the branch had nothing to merge");
+    // The commit of the branch is the work of other tasks.
+    Ok(CompletionOutcome::Done { evidence, commit: None, verify: verified })
 }
 
 /// The caller's context, with a checkout of the merge as its workspace.

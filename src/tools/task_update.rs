@@ -167,7 +167,7 @@ impl TaskUpdate {
         };
         match completion {
             CompletionOutcome::Done { evidence, commit, verify } => {
-                result = TaskResult { evidence, commit: commit.or(result.commit), verify, ..result };
+                result = TaskResult { evidence, commit, verify, ..result };
             }
             CompletionOutcome::Refused(reason) => {
                 return self.verify_failed(call, &task, &VerifyFailure::unmerged(reason), context).await;
