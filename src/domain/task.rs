@@ -137,6 +137,9 @@ pub struct TaskResult {
     /// The attempt, if it failed.
     #[serde(default, rename = "failedAttempt", skip_serializing_if = "Option::is_none")]
     pub failed_attempt: Option<u32>,
+    /// Name of the person or lead that ended the attempt, if its holder did not.
+    #[serde(default, rename = "endedBy", skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<String>,
 }
 
 impl TaskResult {

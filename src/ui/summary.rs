@@ -525,6 +525,7 @@ mod tests {
                     teammate: "alice".into(),
                     reason: "x".into(),
                     not_before: None,
+                    by: None,
                 },
             ),
             (4_000, claim(1, 2)),
@@ -540,7 +541,13 @@ mod tests {
             (9_000, claim(2, 1)),
             (
                 9_500,
-                EventKind::TaskFailed { task: TaskId(2), attempt: 1, teammate: "alice".into(), reason: "y".into() },
+                EventKind::TaskFailed {
+                    task: TaskId(2),
+                    attempt: 1,
+                    teammate: "alice".into(),
+                    reason: "y".into(),
+                    by: None,
+                },
             ),
             (
                 9_600,

@@ -409,19 +409,24 @@ impl Timeline {
                 let evidence = if evidence.is_empty() { String::new() } else { format!(" ({})", first_line(evidence)) };
                 entry(teammate, format!("completes {}{evidence}", self.task_label(*task)), GOOD)
             }
-            EventKind::TaskFailed { task, attempt, teammate, reason } => {
+            EventKind::TaskFailed { task, teammate, reason, by: Some(by), .. } => {
+                entry(by, format!("fails {task} of {teammate}: {}", text::reason(reason)), BAD)
+            }
+            EventKind::TaskFailed { task, attempt, teammate, reason, by: None } => {
                 let after = count(*attempt as usize, "attempt");
                 entry(teammate, format!("{task} failed after {after}: {}", text::reason(reason)), BAD)
             }
-            EventKind::TaskReleased { task, teammate, reason, not_before, .. } => {
+            EventKind::TaskReleased { task, teammate, reason, not_before, by, .. } => {
+                let of = by.as_ref().map(|_| format!(" of {teammate}")).unwrap_or_default();
                 let reason = text::reason(reason);
-                let text = match not_before {
+                let text = match (not_before, by) {
                     // Only a failure sets a time before which the task is not claimed.
-                    Some(until) => format!("{task} failed ({reason}), retrying {}", ago(*until, at)),
-                    None if reason.is_empty() => format!("releases {task}"),
-                    None => format!("releases {task}: {reason}"),
+                    (Some(until), None) => format!("{task} failed ({reason}), retrying {}", ago(*until, at)),
+                    (Some(until), Some(_)) => format!("fails {task}{of} ({reason}), retrying {}", ago(*until, at)),
+                    (None, _) if reason.is_empty() => format!("releases {task}{of}"),
+                    (None, _) => format!("releases {task}{of}: {reason}"),
                 };
-                entry(teammate, text, WARN)
+                entry(by.as_ref().unwrap_or(teammate), text, WARN)
             }
             EventKind::TaskReclaimed { task, teammate, reason, .. } => {
                 entry(teammate, format!("{task} was reclaimed: {}", text::reason(reason)), WARN)
@@ -499,12 +504,22 @@ mod tests {
                 teammate: bob.clone(),
                 reason: "verify `make` failed: exit status 1\na.c:3: error: no\nmake: *** [all] Error 1".into(),
                 not_before: Some(start.plus(Duration::from_secs(14))),
+                by: None,
+            },
+            EventKind::TaskReleased {
+                task: TaskId(15),
+                attempt: 1,
+                teammate: bob.clone(),
+                reason: String::new(),
+                not_before: None,
+                by: Some("human".into()),
             },
             EventKind::TaskFailed {
                 task: TaskId(12),
                 attempt: 3,
                 teammate: alice.clone(),
                 reason: "gave \x1b[2J up".into(),
+                by: None,
             },
             EventKind::TaskReclaimed {
                 task: TaskId(13),
