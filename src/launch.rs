@@ -49,11 +49,13 @@ async fn run(launch: LaunchRequest) -> CliResult<Exit> {
     for warning in open.warnings() {
         report.note(warning);
     }
-    report.begin(&*stores.board.view().await?);
+    report.begin(&*stores.board.view().await?, &PendingForUser::of(&stores).await?);
+    let uncommitted = merge_status.as_ref().and_then(|merge_status| merge_status.uncommitted(open.sandbox().clone()));
+    if let Some(text) = uncommitted {
+        report.note(&text);
+    }
     let mut signals = Signals::listen(launch.session.is_some())?;
-    let sandbox = open.sandbox().clone();
     let mut team = open.launch().await?;
-    report.note_later(merge_status.as_ref().and_then(|merge_status| merge_status.uncommitted(sandbox)));
     report.note_later(pause_note(&stores, launch.lifetime, &spec).await?);
     let outcome = match launch.session {
         Some(session) => session.follow(&mut team, &mut report, &mut signals).await?,

@@ -311,8 +311,8 @@ async fn claim_by_id_error_names_obstacle(world: World) {
     assert_eq!(obstacle(1, "alice").await, None);
     assert_eq!(obstacle(1, "bob").await, Some(ClaimObstacle::Held { owner: "alice".into(), foreign: false }));
     let held = world.board.get(TaskId(1)).await.unwrap();
-    let held = world.board.change(held.id, fail("no luck"), &holder(&held)).await.unwrap();
-    assert_eq!(obstacle(1, "bob").await, held.not_before.map(ClaimObstacle::RetryAfter));
+    world.board.change(held.id, fail("no luck"), &holder(&held)).await.unwrap();
+    assert_eq!(obstacle(1, "bob").await, Some(ClaimObstacle::RetryIn(Duration::from_secs(1))));
     assert_eq!(world.claim("bob").await, None);
     world.clock.advance(Duration::from_millis(1001));
     let again = world.claim("bob").await.unwrap();

@@ -525,7 +525,8 @@ fn run_prints_events_and_exits_with_outcome() {
 #[test]
 fn log_command_filters_and_follows() {
     let workspace = TestWorkspace::initialized();
-    assert!(workspace.output("brigade log").stdout.is_empty());
+    let empty = String::from_utf8(workspace.output("brigade log").stderr).unwrap();
+    assert_eq!(empty, "the event log is empty: no team has run yet\n");
     workspace.output("brigade run");
     let text = |line: &str| String::from_utf8(workspace.output(line).stdout).unwrap();
     let all = text("brigade log");
@@ -573,6 +574,7 @@ fn log_lists_runs_and_replay_shows_them() {
     let of_runs = (claims("--run 1"), claims("--run 2"));
     assert_eq!((of_runs.1, claims(""), claims("--run all")), (3, of_runs.0, of_runs.0 + 3));
     assert_eq!((claims("--since 1h"), claims("--since 2099-01-01T00:00:00Z")), (of_runs.0 + 3, 0));
+    assert!(claims("--task 1") == 1 && claims("--task 1 --run 1") == 0, "a task is searched in all runs");
     let all = text("brigade log --run all --kind task_completed");
     assert_eq!((all.matches("run of ").count() >= 1, all.matches("completes #").count() >= 3), (true, true), "{all}");
     let before = text("brigade log --run 2 --teammate alice") + &text("brigade log --run 2 --teammate bob");
@@ -614,7 +616,10 @@ fn log_lists_runs_and_replay_shows_them() {
     for (line, says) in [
         ("brigade log --teammate ghost", "no teammate `ghost` in the log; known: "),
         ("brigade log --task 99", "task #99 is neither in the log nor on the board"),
-        ("brigade log --kind budget_spent", "no event matches"),
+        (
+            "brigade log --kind budget_spent",
+            "no event of the newest run matches; in all runs: `brigade log --kind budget_spent --run all`",
+        ),
     ] {
         let said = String::from_utf8(workspace.output(line).stderr).unwrap();
         assert!(said.contains(says), "{line}: {said}");

@@ -445,6 +445,19 @@ fn open_question_stays_on_prompt_until_answered() {
 }
 
 #[test]
+fn first_tab_lists_all_that_waits() {
+    let plan = ("plan_approval", json!({ "plan": "1. Sand.\n2. Paint." }));
+    let mut session = TestSession::scripted(&model_with_calls(&[asks("Which colour?"), plan]), None);
+    session.wait_until("both wait", |shown| shown.contains("(Tab lists all 2)"));
+    session.type_in("\t");
+    session.wait_until("both are listed", |shown| {
+        shown.contains("@ada  ada asks: Which colour?") && shown.contains("/plan show ")
+    });
+    session.type_in("/plan\r");
+    session.wait_until("nothing was typed by Tab", |shown| shown.contains("approve: `/plan approve"));
+}
+
+#[test]
 fn mail_received_before_session_is_shown_at_start() {
     let mut session = TestSession::scripted(&model_with_calls(&[]), None);
     session.wait_until("the tasks are done", |shown| shown.contains("completes #1"));

@@ -394,7 +394,8 @@ fn reach(server: &str) -> std::io::Result<()> {
 /// Reports the tasks of dead workers.
 fn abandoned(context: &Context, view: &BoardView) -> Option<Finding> {
     let live = context.live_workers(view);
-    let look = TaskViewContext { view, live_workers: live.as_ref(), approvals: &[], now: context.now() };
+    let look =
+        TaskViewContext { view, live_workers: live.as_ref(), approvals: &[], candidates: &[], now: context.now() };
     let tasks = view.tasks.values().filter(|task| look.is_abandoned(task));
     let ids: Vec<TaskId> = tasks.map(|task| task.id).collect();
     if ids.is_empty() {

@@ -17,7 +17,7 @@ use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEn
 use crate::ports::{Delivery, Stores};
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
-use crate::ui::text::{ago, one_line};
+use crate::ui::text::{ago, indented, one_line};
 use crate::ui::{approvals, markdown, review};
 
 /// The most messages that `--read` shows.
@@ -124,7 +124,7 @@ fn shown_as(context: &Context, messages: &[&Message], book: Option<&Approvals>) 
     let text = || {
         let shown = |message: &&Message| {
             let how = book.and_then(|book| answered(message, book, context.now()).or_else(|| how_to_answer(message)));
-            let how = how.map(|how| format!("  {}\n", paint(DIM, &context.hint(&how))));
+            let how = how.map(|how| paint(DIM, &indented(&context.hint(&how), context.output.columns, INDENT)));
             let review = book.and_then(|book| review_of(message, book));
             as_text(context, message, review) + &how.unwrap_or_default()
         };

@@ -24,18 +24,20 @@ use crate::ui::timeline::Timeline;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The most names that a note about an unknown name lists.
 const NAMES_MAX: usize = 20;
+/// The note for a log without events.
+const EMPTY_LOG: &str = "the event log is empty: no team has run yet";
 /// The largest value of `-n`.
 const COUNT_MAX: u64 = 1_000_000;
 
 /// Show events from the log
 ///
-/// Without --run or --since it shows the newest run. --json prints the stored events as one array; with --follow, one line each.
+/// Without --run, --since or --task it shows the newest run. --json prints the stored events as one array; with --follow, one line each.
 #[derive(Debug, clap::Args)]
 pub struct Log {
     /// Only the last lines, from 1 to 1000000; with --json, events
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = number::<u64>(1..=COUNT_MAX))]
     last: Option<u64>,
-    /// Only events about this task
+    /// Only events about this task, in all runs unless --run is given
     #[arg(long, value_name = "ID", value_parser = task_id)]
     task: Option<TaskId>,
     /// Only events about this teammate
@@ -85,7 +87,8 @@ impl Log {
         if self.runs {
             return list(context);
         }
-        let choice = self.run.unwrap_or(if self.since.is_some() { RunChoice::All } else { RunChoice::Nth(1) });
+        let is_of_all_runs = self.since.is_some() || self.task.is_some();
+        let choice = self.run.unwrap_or(if is_of_all_runs { RunChoice::All } else { RunChoice::Nth(1) });
         if self.follow && matches!(choice, RunChoice::Nth(nth) if nth > 1) {
             return Err(CliError::usage("cannot follow this run: it is over").hint("`brigade log --follow`"));
         }
@@ -106,7 +109,7 @@ impl Log {
         if !self.follow {
             let chosen: Vec<&Event> = events.iter().map(|(_, event)| event).collect();
             let answer = context.output.answer(&chosen, || lines(&mut shown))?;
-            return Ok(if events.is_empty() { answer.note(paint(DIM, &shown.empty_note())) } else { answer });
+            return Ok(if events.is_empty() { answer.note(shown.empty_note(choice)) } else { answer });
         }
         let mut text = lines(&mut shown);
         loop {
@@ -119,6 +122,14 @@ impl Log {
             let events = shown.choose(new);
             text = shown.lines(&events);
         }
+    }
+
+    /// The options that choose events within a run, as a person types them.
+    fn filters(&self) -> String {
+        let task = self.task.map(|task| format!(" --task {}", task.0));
+        let teammate = self.teammate.as_ref().map(|name| format!(" --teammate {}", one_line(name)));
+        let kinds = self.kind.iter().map(|kind| format!(" --kind {kind}"));
+        task.into_iter().chain(teammate).chain(kinds).collect()
     }
 
     fn matches(&self, event: &Event, about: &About, since: Option<UnixMs>) -> bool {
@@ -155,6 +166,7 @@ struct LogView<'a> {
     json: bool,
     now: UnixMs,
     columns: usize,
+    renders_markdown: bool,
     has_run_headings: bool,
     /// The subjects of the tasks on the board.
     subjects: BTreeMap<TaskId, String>,
@@ -180,12 +192,13 @@ impl<'a> LogView<'a> {
             json: context.output.json,
             now: context.now(),
             columns: context.output.columns,
+            renders_markdown: context.output.renders_markdown(),
             has_run_headings: choice == RunChoice::All,
             subjects: view.tasks.values().map(|task| (task.id, task.subject.clone())).collect(),
             names: BTreeSet::new(),
             seen_names: BTreeSet::new(),
             seen_tasks: BTreeSet::new(),
-            timeline: Timeline::new(context.output.columns),
+            timeline: Timeline::new(context.output.columns, context.output.renders_markdown()),
             began: UnixMs::default(),
             last_seq: None,
             runs: 0,
@@ -243,8 +256,11 @@ impl<'a> LogView<'a> {
         text + &self.timeline.finish()
     }
 
-    /// The note for an empty result. It says if the name or the task is unknown.
-    fn empty_note(&self) -> String {
+    /// The note for an empty result. It says if the name or the task is unknown, and how to search all runs.
+    fn empty_note(&self, choice: RunChoice) -> String {
+        if self.last_seq.is_none() {
+            return EMPTY_LOG.to_owned();
+        }
         if let Some(name) = &self.log.teammate {
             let known: BTreeSet<&str> = self.names.iter().chain(&self.seen_names).map(String::as_str).collect();
             if !known.is_empty() && !known.iter().any(|one| one.eq_ignore_ascii_case(name)) {
@@ -257,12 +273,18 @@ impl<'a> LogView<'a> {
             Some(task) if !self.seen_tasks.contains(&task.0) && !self.subjects.contains_key(&task) => {
                 format!("task {task} is neither in the log nor on the board")
             }
-            _ => "no event matches".to_owned(),
+            _ => match choice {
+                RunChoice::All => "no event matches".to_owned(),
+                RunChoice::Nth(nth) => {
+                    let run = if nth == 1 { "the newest run".to_owned() } else { format!("run {nth}") };
+                    format!("no event of {run} matches; in all runs: `brigade log{} --run all`", self.log.filters())
+                }
+            },
         }
     }
 
     fn begin(&mut self, began: UnixMs) {
-        self.timeline = Timeline::new(self.columns);
+        self.timeline = Timeline::new(self.columns, self.renders_markdown);
         self.timeline.begin(began);
         self.timeline.add_members(self.names.iter().map(String::as_str));
         self.subjects.iter().for_each(|(task, subject)| self.timeline.add_task(*task, subject));
@@ -297,20 +319,21 @@ fn list(context: &Context) -> CliResult<Answer> {
                 Cell::new(&run.number.to_string(), BOLD),
                 Cell::new(run.team().unwrap_or("?"), PLAIN),
                 Cell::new(&ago(run.began(), now), PLAIN),
-                Cell::new(&duration(took), PLAIN),
+                // The log does not tell when a killed run ended.
+                Cell::new(&format!("{}{}", duration(took), if run.has_ended() { "" } else { " or more" }), PLAIN),
                 Cell::new(&if first > 1 { format!("{first} to {last}") } else { last.to_string() }, PLAIN),
                 Cell::new(&outcome(run), DIM),
             ]);
         }
         if runs.is_empty() { String::new() } else { table.render(context.output.columns) }
     })?;
-    Ok(if shown.is_empty() { answer.note(paint(DIM, "the log is empty: no team has run yet")) } else { answer })
+    Ok(if shown.is_empty() { answer.note(EMPTY_LOG) } else { answer })
 }
 
 impl RunSummary {
     fn of(run: &Run) -> Self {
         let (first, last) = run.span();
-        let ended = run.events.last().filter(|event| matches!(event.kind, EventKind::TeamStopped { .. }));
+        let ended = run.events.last().filter(|_| run.has_ended());
         Self {
             run: run.number,
             team: run.team().map(str::to_owned),

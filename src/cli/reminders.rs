@@ -62,12 +62,16 @@ pub struct Reminders {
 }
 
 impl Reminders {
+    /// Counts this mail as printed before. The summary at the start of a run counts the unread mail of earlier runs.
+    pub fn skip_mail(&mut self, waiting: &PendingForUser) {
+        self.told.extend(waiting.mail.iter().map(mail_key));
+    }
+
     /// The items that were not printed before. The first mail without a question adds how mail is read.
     pub fn news(&mut self, waiting: &PendingForUser) -> Vec<Reminder> {
         let mut news = Vec::new();
         for message in waiting.mail.iter().filter(|message| !Questions::is_question_to_person(message)) {
-            let key = message.id.clone().unwrap_or_else(|| message.to_line());
-            if self.told.insert(key) {
+            if self.told.insert(mail_key(message)) {
                 news.extend(Reminder::of_mail(message));
             }
         }
@@ -99,6 +103,10 @@ impl Reminders {
         }
         lines
     }
+}
+
+fn mail_key(message: &Message) -> String {
+    message.id.clone().unwrap_or_else(|| message.to_line())
 }
 
 /// The plans, reviews and questions that the person must answer, each with a key that stays the same.
@@ -137,6 +145,17 @@ mod tests {
         let again: Vec<String> = asks.collect(&waiting).into_iter().map(|item| item.line).collect();
         assert_eq!(again, [format!("waits for you: {line}"), format!("waits for you: {question}")]);
         assert!(asks.collect(&PendingForUser::default()).is_empty());
+    }
+
+    #[test]
+    fn mail_of_earlier_run_is_not_printed() {
+        let mail = |text: &str, at| Message::new(MessageType::Message, "ann", text, UnixMs(at));
+        let mut waiting = PendingForUser { mail: vec![mail("One\nand more", 1)], ..PendingForUser::default() };
+        let mut reminders = Reminders::default();
+        reminders.skip_mail(&waiting);
+        waiting.mail.push(mail("Two\nand more", 2));
+        let texts: Vec<_> = reminders.news(&waiting).into_iter().filter_map(|item| item.text).collect();
+        assert_eq!(texts, ["Two\nand more"]);
     }
 
     #[test]

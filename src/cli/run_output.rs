@@ -22,9 +22,9 @@ use crate::ports::{BoardView, Stores};
 use crate::team::handle::{LiveStatus, TeamCommand, TeamEnd, TeamHandle, TeamOutcome};
 use crate::ui::command_form::{CommandForm, GlobalFlags};
 use crate::ui::markdown;
-use crate::ui::style::{BOLD, DIM, paint};
+use crate::ui::style::{DIM, paint};
 use crate::ui::summary::{self, PendingView, Summary, WorkspaceView};
-use crate::ui::text::{duration, indented, one_line, width, wrap};
+use crate::ui::text::{duration, indented, wrap};
 use crate::ui::timeline::Timeline;
 use crate::ui::why::ClaimCandidate;
 
@@ -39,19 +39,15 @@ const REMINDED_EVERY: Duration = Duration::from_secs(300);
 /// Spaces before a reminder, below the line of its event.
 const REMINDER_INDENT: usize = 7;
 
-/// The widest report of the lead that is printed in the line that ends the session.
-const REPORT_LINE_WIDTH_MAX: usize = 400;
-
 /// The line for the first request to stop: the members whose turns the team waits for, and the longest time it waits.
 pub(super) fn stopping(live: &LiveStatus) -> String {
     let (teammates, lead) = (live.teammates(), live.lead().map(|lead| (LEAD.to_owned(), lead)));
     let rows = teammates.iter().chain(lead.iter().map(|(name, report)| (name, report)));
     let working = rows.filter(|(_, report)| matches!(report.phase.as_str(), "work" | "stalled"));
     let named: Vec<String> = working
-        .map(|(name, report)| match (&report.waiting_for, report.task) {
-            (Some(cause), _) => format!("{name} (waits for {})", one_line(&cause.to_string())),
-            (None, Some(task)) => format!("{name} ({task})"),
-            (None, None) => name.clone(),
+        .map(|(name, report)| match report.task {
+            Some(task) => format!("{name} ({task})"),
+            None => name.clone(),
         })
         .collect();
     if named.is_empty() {
@@ -103,7 +99,7 @@ impl Report {
     /// A report of this team's run.
     #[must_use]
     pub fn new(format: OutputFormat, output: Output, team: String, workspace: PathBuf) -> Self {
-        let timeline = Timeline::new(output.columns);
+        let timeline = Timeline::new(output.columns, output.renders_markdown());
         Self {
             format,
             output,
@@ -127,8 +123,9 @@ impl Report {
         Self { summary: Summary::of(candidates).with_goal(has_goal), commands, ..self }
     }
 
-    /// Takes the subjects of the tasks that are on the board before the first event.
-    pub fn begin(&mut self, view: &BoardView) {
+    /// Takes the subjects of the tasks and the mail that are there before the first event.
+    pub fn begin(&mut self, view: &BoardView, waiting: &PendingForUser) {
+        self.reminders.skip_mail(waiting);
         for task in view.tasks.values().map(Arc::as_ref) {
             self.timeline.add_task(task.id, &task.subject);
         }
@@ -141,27 +138,12 @@ impl Report {
             self.update_width();
         }
         self.summary.observe(event);
-        let report = if self.screen.is_none() { self.long_report(&event.kind) } else { None };
-        if let Some(report) = &report {
-            self.timeline.record_shown_text(report);
-        }
         let text = match self.format {
             OutputFormat::Text => self.timeline.push(event),
             OutputFormat::Json => return,
             OutputFormat::StreamJson => event.to_line() + "\n",
         };
         self.print(&text);
-        if let (Some(report), OutputFormat::Text) = (report, self.format) {
-            self.print(&format!("{}{}\n", " ".repeat(REMINDER_INDENT), paint(BOLD, "The lead reports:")));
-            self.print_body(&report);
-        }
-    }
-
-    /// The report of the lead at the end of a session, if it is too long for one line of the timeline.
-    fn long_report(&self, fact: &EventKind) -> Option<String> {
-        let EventKind::SessionFinished { summary, outcome: Some(_), .. } = fact else { return None };
-        let said = self.summary.lead_said().filter(|said| summary.starts_with(*said))?;
-        (said.trim().contains('\n') || width(said) > REPORT_LINE_WIDTH_MAX).then(|| said.to_owned())
     }
 
     /// A text of a member in full.
@@ -216,9 +198,10 @@ impl Report {
     }
 
     fn print_note(&self, text: &str) {
+        let text = wrap(text, self.output.columns, 2);
         match &self.screen {
-            Some(screen) => screen.print(text),
-            None => self.output.note(text),
+            Some(screen) => screen.print(&text),
+            None => self.output.note(&text),
         }
     }
 
@@ -318,7 +301,7 @@ impl Report {
         }
         for text in std::mem::take(&mut self.notes) {
             let text = self.command_form().render(&text);
-            self.print_note(&wrap(&text, self.output.columns, 2));
+            self.print_note(&text);
         }
     }
 

@@ -50,6 +50,12 @@ impl Run {
         recorded.or_else(|| self.events.first().map(|event| event.at)).unwrap_or_default()
     }
 
+    /// Returns true if the team stopped in order.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.events.last().is_some_and(|event| matches!(event.kind, EventKind::TeamStopped { .. }))
+    }
+
     /// The numbers of the first and last stored event.
     #[must_use]
     pub fn span(&self) -> (u64, u64) {

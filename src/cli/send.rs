@@ -75,6 +75,9 @@ impl Send {
             }
             None => answer,
         };
+        if self.to.eq_ignore_ascii_case(HUMAN) {
+            return Ok(answer);
+        }
         let running = context.running().await.unwrap_or_default();
         Ok(match (running.team, running.desired) {
             (None, _) => answer.note("no team runs: the message is delivered at the next launch"),

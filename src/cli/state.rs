@@ -10,6 +10,7 @@ use crate::domain::name::HUMAN;
 use crate::domain::state::{DesiredStateChange, Mode, SharedState, StateUpdate};
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
+use crate::ui::team::setter;
 use crate::ui::text::one_line;
 
 /// Show or set the desired state of the team
@@ -56,7 +57,7 @@ fn text(state: &SharedState) -> String {
         Some(word) => format!("`{}` (unknown, treated as pause)", one_line(word)),
         None => state.desired.to_string(),
     };
-    let by = if state.set_by.is_empty() { String::new() } else { format!(" by {}", one_line(&state.set_by)) };
+    let by = if state.set_by.is_empty() { String::new() } else { format!(" by {}", setter(&state.set_by)) };
     let note = if state.note.is_empty() { String::new() } else { format!(": {}", one_line(&state.note)) };
     format!("desired {}{}\ncurrent {}\n", paint(BOLD, &desired), paint(DIM, &format!("{by}{note}")), state.current)
 }

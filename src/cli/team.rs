@@ -115,7 +115,13 @@ fn print_waiting(team: &mut TeamView, waiting: &PendingForUser) {
 /// The tasks that a killed team held. The next launch continues them.
 fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Option<String> {
     let live_workers = context.live_workers(view);
-    let look = TaskViewContext { view, live_workers: live_workers.as_ref(), approvals: &[], now: context.now() };
+    let look = TaskViewContext {
+        view,
+        live_workers: live_workers.as_ref(),
+        approvals: &[],
+        candidates: &[],
+        now: context.now(),
+    };
     let held = view.tasks.values().filter(|task| look.is_abandoned(task));
     let held = held.map(|task| format!("{} of {}", task.id, one_line(task.owner.as_deref().unwrap_or("?"))));
     let held: Vec<String> = held.collect();

@@ -102,8 +102,8 @@ fn text(id: TaskId, subject: &str, reasons: &[Reason], columns: usize) -> String
     let title = cut(&format!("{id} {}", one_line(subject)), columns);
     let mut out = format!("{}\n", paint(BOLD, title.trim_end()));
     for reason in reasons {
-        out.push_str(&format!("- {}\n", wrap(&reason.text, columns, 2).trim_end()));
-        if let Some(hint) = &reason.hint {
+        out.push_str(&format!("{}\n", wrap(&format!("- {}", reason.text), columns, 2).trim_end()));
+        for hint in reason.hint.iter().flat_map(|hint| hint.lines()) {
             out.push_str(&format!("  {}\n", paint(DIM, &wrap(&format!("→ {hint}"), columns.saturating_sub(2), 4))));
         }
     }

@@ -5,10 +5,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::time::Duration;
 
 use super::event::TaskCounts;
 use super::task::{Task, TaskId, TaskStatus};
 use super::time::UnixMs;
+use super::units::duration;
 
 /// Finds tasks by number.
 pub trait TaskLookup {
@@ -178,8 +180,8 @@ pub enum ClaimObstacle {
     },
     /// It is assigned to another member.
     AssignedTo(String),
-    /// A back-off after a failure lasts until this time.
-    RetryAfter(UnixMs),
+    /// A back-off after a failure lasts for this time.
+    RetryIn(Duration),
     /// These blockers are unfinished.
     Blocked(Vec<Blocker>),
     /// The claimant has none of these roles or capabilities.
@@ -195,7 +197,7 @@ impl fmt::Display for ClaimObstacle {
             }
             Self::Held { owner, .. } => write!(f, "it is held by {owner}"),
             Self::AssignedTo(owner) => write!(f, "it is assigned to {owner}"),
-            Self::RetryAfter(until) => write!(f, "it failed and cannot be claimed again before {}", until.to_iso()),
+            Self::RetryIn(wait) => write!(f, "it failed and can be claimed again in {}", duration(*wait)),
             Self::Blocked(blockers) => {
                 f.write_str("it is blocked by ")?;
                 for (index, blocker) in blockers.iter().enumerate() {
@@ -245,7 +247,8 @@ fn obstacle_of_task(task: &Task, now: UnixMs) -> Option<ClaimObstacle> {
         }
         TaskStatus::Pending => {}
     }
-    task.not_before.filter(|until| *until > now).map(ClaimObstacle::RetryAfter)
+    let wait = task.not_before?.since(now);
+    (!wait.is_zero()).then_some(ClaimObstacle::RetryIn(wait))
 }
 
 /// Returns a cycle that contains `start`, if there is one. Each task in it waits for the next, the last one for the first.

@@ -172,6 +172,9 @@ pub enum EventKind {
         attempt: u32,
         teammate: String,
         reason: String,
+        /// The person or lead that ended the attempt, if the teammate did not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
     },
     /// The attempt ended without a result. The task is pending again, possibly not before a given time.
     TaskReleased {
@@ -181,6 +184,9 @@ pub enum EventKind {
         reason: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         not_before: Option<UnixMs>,
+        /// As for a failed task.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
     },
     TaskReclaimed {
         task: TaskId,

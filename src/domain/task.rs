@@ -128,7 +128,7 @@ pub struct TaskResult {
     /// The run of the verify command at completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyRun>,
-    /// The commit with the work, if the task had its own worktree.
+    /// The commit with the work, if the task had its own worktree and changed something.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     /// Name of the reviewer, if the team reviews work.
@@ -137,6 +137,9 @@ pub struct TaskResult {
     /// The attempt, if it failed.
     #[serde(default, rename = "failedAttempt", skip_serializing_if = "Option::is_none")]
     pub failed_attempt: Option<u32>,
+    /// Name of the person or lead that ended the attempt, if its holder did not.
+    #[serde(default, rename = "endedBy", skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<String>,
 }
 
 impl TaskResult {

@@ -124,12 +124,15 @@ fn events_between(before: &TaskVersion, task: &Task) -> Vec<EventKind> {
     let mut facts = Vec::new();
     // Released and claimed again before it was reported: the newer version yields both events.
     if status_before == TaskStatus::InProgress && attempt > before.attempt {
-        let reason = match &task.result {
-            Some(result) if task.status == TaskStatus::InProgress => result.summary.clone(),
-            _ => String::new(),
-        };
-        let teammate = before.owner.clone().unwrap_or_default();
-        facts.push(EventKind::TaskReleased { task: id, attempt: before.attempt, teammate, reason, not_before: None });
+        let result = task.result.as_ref().filter(|_| task.status == TaskStatus::InProgress);
+        facts.push(EventKind::TaskReleased {
+            task: id,
+            attempt: before.attempt,
+            teammate: before.owner.clone().unwrap_or_default(),
+            reason: result.map(|result| result.summary.clone()).unwrap_or_default(),
+            not_before: None,
+            by: result.and_then(|result| result.ended_by.clone()),
+        });
     }
     let has_new_claim =
         attempt > before.attempt || (status_before != TaskStatus::InProgress && task.status == TaskStatus::InProgress);
@@ -143,7 +146,8 @@ fn events_between(before: &TaskVersion, task: &Task) -> Vec<EventKind> {
             facts.push(EventKind::TaskCompleted { task: id, attempt, teammate, evidence: result.evidence })
         }
         TaskStatus::Failed if has_ended => {
-            facts.push(EventKind::TaskFailed { task: id, attempt, teammate, reason: result.summary })
+            let (reason, by) = (result.summary, result.ended_by);
+            facts.push(EventKind::TaskFailed { task: id, attempt, teammate, reason, by })
         }
         TaskStatus::Pending if has_ended => {
             facts.push(EventKind::TaskReleased {
@@ -152,6 +156,7 @@ fn events_between(before: &TaskVersion, task: &Task) -> Vec<EventKind> {
                 teammate,
                 reason: result.summary,
                 not_before: task.not_before,
+                by: result.ended_by,
             });
         }
         TaskStatus::Pending if status_before != TaskStatus::Pending => {
@@ -170,7 +175,7 @@ fn events_between(before: &TaskVersion, task: &Task) -> Vec<EventKind> {
 mod tests {
     use super::*;
     use crate::domain::task::{Claim, TaskResult};
-    use crate::domain::transition::{self, Actor, Change};
+    use crate::domain::transition::{self, Actor, ActorKind, Change};
 
     fn kinds(facts: &[EventKind]) -> Vec<String> {
         let kind = |fact| serde_json::to_value(fact).unwrap()["kind"].as_str().unwrap().to_owned();
@@ -212,6 +217,27 @@ mod tests {
             "{facts:?}"
         );
         assert!(differ.events_for(&released).is_empty(), "it is reported once");
+    }
+
+    #[test]
+    fn release_by_person_names_the_person() {
+        let [_, claimed, _] = versions();
+        let person = Actor::new("human", ActorKind::Person).forcing(true);
+        let by = |change: &Change, actor: &Actor| {
+            let mut differ = TaskDiffer::default();
+            differ.remember(&claimed);
+            let task = transition::change(&claimed, change, actor, UnixMs(6)).unwrap();
+            match differ.events_for(&task).as_slice() {
+                [EventKind::TaskReleased { by, .. } | EventKind::TaskFailed { by, .. }] => by.clone(),
+                facts => panic!("{facts:?}"),
+            }
+        };
+        let release = Change::Release { reason: String::new(), counts: false };
+        let fail = Change::Fail { reason: "stop it".into(), is_final: true };
+        for change in [&release, &fail] {
+            assert_eq!(by(change, &person).as_deref(), Some("human"));
+            assert_eq!(by(change, &Actor::holder("bob", 1)), None);
+        }
     }
 
     #[test]

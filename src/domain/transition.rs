@@ -324,7 +324,18 @@ pub fn change(task: &Task, change: &Change, by: &Actor, now: UnixMs) -> Result<T
         }
         Change::Edit(edit) => apply_edit(&mut next, edit),
     }
+    if matches!(change, Change::Fail { .. } | Change::Release { .. }) {
+        record_actor(&mut next, by);
+    }
     Ok(next)
+}
+
+/// Records who ended an attempt, if it was not the holder.
+fn record_actor(task: &mut Task, by: &Actor) {
+    let ended_by = Some(by.name.clone()).filter(|_| by.attempt.is_none());
+    if ended_by.is_some() || task.result.is_some() {
+        task.result.get_or_insert_default().ended_by = ended_by;
+    }
 }
 
 fn reset_to_pending(task: &mut Task) {

@@ -284,9 +284,9 @@ impl Teammate {
             ReleaseReason::CutOff => error_text.to_owned(),
             ReleaseReason::Stopping if shared.budget.spent().is_some() => "the budget is spent".to_owned(),
             ReleaseReason::Stopping if *self.permissions.borrow() == Permissions::default() => {
-                "the team stops".to_owned()
+                "the team stopped".to_owned()
             }
-            ReleaseReason::Stopping => format!("{} stops", self.agent.name()),
+            ReleaseReason::Stopping => format!("{} stopped", self.agent.name()),
         };
         let change = Change::Release { reason: reason.clone(), counts: cause.counts_as_failure() };
         let by = Actor::holder(self.agent.name(), claim.attempt);

@@ -97,7 +97,7 @@ pub(super) enum CompletionOutcome {
     Done {
         /// The evidence: the verify command and the merge.
         evidence: String,
-        /// The commit with the work, if the task has a worktree.
+        /// The commit with the work, if the task has a worktree and changed something.
         commit: Option<String>,
         /// The run of the verify command.
         verify: Option<VerifyRun>,
@@ -241,8 +241,9 @@ async fn nothing_to_merge(
         verify_run = Some(outcome.verified(command));
     }
     let verify_text = if verify_run.is_some() { format!("verify exited 0 on {into}; ") } else { String::new() };
-    let evidence = format!("{verify_text}nothing new to merge: {into} is at {}", short_commit(&commit));
-    Ok(CompletionOutcome::Done { evidence, commit: Some(commit), verify: verify_run })
+    let evidence = format!("{verify_text}it changed nothing: the branch had nothing to merge");
+    // The commit of the branch is the work of other tasks.
+    Ok(CompletionOutcome::Done { evidence, commit: None, verify: verify_run })
 }
 
 /// The caller's context, with a checkout of the merge as its workspace.

@@ -172,7 +172,7 @@ impl TaskUpdate {
         };
         match completion {
             CompletionOutcome::Done { evidence, commit, verify } => {
-                result = TaskResult { evidence, commit: commit.or(result.commit), verify, ..result };
+                result = TaskResult { evidence, commit, verify, ..result };
             }
             CompletionOutcome::Refused(reason) => {
                 return self.refuse_completion(call, &task, &CompletionRefusal::unmerged(reason), context).await;

@@ -79,6 +79,14 @@ pub fn waits_for(request: &Request) -> String {
     }
 }
 
+/// Returns the commands that show, approve and reject a request of this kind.
+#[must_use]
+pub fn commands(kind: RequestKind, id: &str) -> [String; 3] {
+    let noun = kind.noun();
+    let reject = format!("`brigade {noun} reject {id} --feedback TEXT`");
+    [format!("`brigade {noun} show {id}`"), format!("`brigade {noun} approve {id}`"), reject]
+}
+
 /// Returns the commands that answer a request of this kind.
 #[must_use]
 pub fn how_to_answer(kind: RequestKind, id: &str) -> String {

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use anstyle::{Effects, Style};
-use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{Alignment, CowStr, Event, Options, Parser, Tag, TagEnd};
 use unicode_width::UnicodeWidthChar;
 
 use super::style::{BUSY, DIM, PLAIN, paint};
@@ -18,6 +18,8 @@ const CODE: Style = BUSY;
 const TAB_WIDTH: usize = 4;
 /// Spaces before the lines of a code block.
 const CODE_INDENT: usize = 2;
+/// The text between two columns of a table.
+const TABLE_GAP: &str = "  ";
 /// The widest rule, in columns.
 const RULE_WIDTH_MAX: usize = 40;
 /// A line has room for at least so many columns of text.
@@ -30,20 +32,21 @@ pub fn body(text: &str, columns: usize, indent: usize, is_rendered: bool) -> Str
     if is_rendered { render(text, columns, indent) } else { indented(text, columns, indent) }
 }
 
-/// A text of Markdown as lines of at most `columns`, each after `indent` spaces. Tables and link definitions stay as they are.
+/// A text of Markdown as lines of at most `columns`, each after `indent` spaces. Tables that are too wide and link definitions stay as
+/// they are.
 #[must_use]
 pub fn render(text: &str, columns: usize, indent: usize) -> String {
     let mut page = Page::new(text, columns, indent);
     let mut events = Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter();
     let mut definitions: Vec<Range<usize>> =
         events.reference_definitions().iter().map(|(_, definition)| definition.span.clone()).collect();
-    while let Some((event, range)) = events.next() {
-        if matches!(event, Event::Start(Tag::Table(_))) {
-            page.begin_block(range.start);
-            page.verbatim(text[range].trim_end(), 0, PLAIN);
-            while events.next().is_some_and(|(event, _)| !matches!(event, Event::End(TagEnd::Table))) {}
-        } else {
-            page.event(event, range.start);
+    for (event, range) in events.by_ref() {
+        match event {
+            Event::Start(Tag::Table(alignments)) => {
+                page.begin_block(range.start);
+                page.table = Some(TableRows { source: text[range].trim_end(), alignments, rows: Vec::new() });
+            }
+            event => page.event(event, range.start),
         }
     }
     page.end_line();
@@ -54,16 +57,32 @@ pub fn render(text: &str, columns: usize, indent: usize) -> String {
     page.out
 }
 
-/// Renders a text that arrives line by line. Markup that spans several lines is only known for code blocks.
+/// Renders a text that arrives line by line. Markup that spans several lines is only known for code blocks and tables.
 #[derive(Debug, Default)]
 pub struct LineRenderer {
     /// The sign and length of the fence around the code block that is open.
     fence: Option<(char, usize)>,
+    /// The lines of the table that is open.
+    table: Vec<String>,
 }
 
 impl LineRenderer {
-    /// One line of the text, without its newline, as lines of at most `columns` after `indent` spaces.
+    /// One line of the text, without its newline, as lines of at most `columns` after `indent` spaces. A table is held back to its end.
     pub fn line(&mut self, line: &str, columns: usize, indent: usize) -> String {
+        let body = line.trim();
+        if self.fence.is_none() && body.starts_with('|') {
+            self.table.push(body.to_owned());
+            return String::new();
+        }
+        self.finish(columns, indent) + &self.next_line(line, columns, indent)
+    }
+
+    /// The table that was held back, as lines of at most `columns` after `indent` spaces.
+    pub fn finish(&mut self, columns: usize, indent: usize) -> String {
+        render(&std::mem::take(&mut self.table).join("\n"), columns, indent)
+    }
+
+    fn next_line(&mut self, line: &str, columns: usize, indent: usize) -> String {
         let body = line.trim();
         let mut page = Page::new("", columns, indent);
         match (self.fence, fence_of(body)) {
@@ -75,7 +94,6 @@ impl LineRenderer {
             (Some(_), _) => page.verbatim(line, CODE_INDENT, CODE),
             (None, Some((sign, length, _))) => self.fence = Some((sign, length)),
             (None, None) if body.is_empty() => page.out.push('\n'),
-            (None, None) if body.starts_with('|') => page.verbatim(body, 0, PLAIN),
             (None, None) => {
                 let spaces = line.chars().take_while(|c| c.is_whitespace());
                 let margin: usize = spaces.map(|c| if c == '\t' { TAB_WIDTH } else { 1 }).sum();
@@ -106,6 +124,16 @@ enum Container {
     },
 }
 
+/// A piece of a line, in its style.
+type Span = (Style, String);
+
+/// A table that is being collected: its rows of cells, the head first.
+struct TableRows<'a> {
+    source: &'a str,
+    alignments: Vec<Alignment>,
+    rows: Vec<Vec<Vec<Span>>>,
+}
+
 /// The lines rendered so far, and the line that is being collected.
 struct Page<'a> {
     source: &'a str,
@@ -121,7 +149,9 @@ struct Page<'a> {
     italic: usize,
     /// The code block that is open.
     code: Option<String>,
-    spans: Vec<(Style, String)>,
+    /// The table that is open.
+    table: Option<TableRows<'a>>,
+    spans: Vec<Span>,
     /// The address of each open link or image, and the span with which its text begins.
     links: Vec<(String, usize)>,
 }
@@ -139,6 +169,7 @@ impl<'a> Page<'a> {
             bold: 0,
             italic: 0,
             code: None,
+            table: None,
             spans: Vec::new(),
             links: Vec::new(),
         }
@@ -209,6 +240,11 @@ impl<'a> Page<'a> {
                 self.begin_block(start);
                 self.bold += 1;
             }
+            Tag::TableHead | Tag::TableRow => {
+                self.bold += usize::from(matches!(tag, Tag::TableHead));
+                self.table.iter_mut().for_each(|table| table.rows.push(Vec::new()));
+            }
+            Tag::TableCell => {}
             _ => self.begin_block(start),
         }
     }
@@ -235,6 +271,17 @@ impl<'a> Page<'a> {
             TagEnd::BlockQuote(_) => {
                 self.end_line();
                 self.containers.pop();
+            }
+            TagEnd::TableCell => {
+                let cell = std::mem::take(&mut self.spans);
+                self.table.iter_mut().filter_map(|table| table.rows.last_mut()).for_each(|row| row.push(cell.clone()));
+            }
+            TagEnd::TableHead => self.bold = self.bold.saturating_sub(1),
+            TagEnd::TableRow => {}
+            TagEnd::Table => {
+                if let Some(table) = self.table.take() {
+                    self.write_table(&table);
+                }
             }
             TagEnd::CodeBlock => {
                 let code = self.code.take().unwrap_or_default();
@@ -303,6 +350,29 @@ impl<'a> Page<'a> {
         }
     }
 
+    /// The table with aligned columns, or its source if it is wider than the terminal.
+    fn write_table(&mut self, table: &TableRows<'_>) {
+        let cell_width = |cell: &Vec<Span>| cell.iter().map(|(_, text)| width(text)).sum::<usize>();
+        let widths: Vec<usize> = (0..table.alignments.len())
+            .map(|index| table.rows.iter().filter_map(|row| row.get(index)).map(cell_width).max().unwrap_or(0))
+            .collect();
+        if widths.iter().sum::<usize>() + TABLE_GAP.len() * widths.len().saturating_sub(1) > self.room() {
+            return self.verbatim(table.source, 0, PLAIN);
+        }
+        for (number, row) in table.rows.iter().enumerate() {
+            let aligned = row.iter().zip(&table.alignments).zip(&widths).map(|((cell, alignment), columns)| {
+                let text: String = cell.iter().map(|(style, text)| paint(*style, text)).collect();
+                let space = " ".repeat(columns.saturating_sub(cell_width(cell)));
+                if *alignment == Alignment::Right { space + &text } else { text + &space }
+            });
+            self.write_line(&aligned.collect::<Vec<_>>().join(TABLE_GAP), 0);
+            if number == 0 {
+                let rules: Vec<String> = widths.iter().map(|columns| "─".repeat(*columns)).collect();
+                self.write_line(&paint(DIM, &rules.join(TABLE_GAP)), 0);
+            }
+        }
+    }
+
     /// Lines as they are written, broken only where they are wider than the terminal.
     fn verbatim(&mut self, text: &str, indent: usize, style: Style) {
         let room = self.room().saturating_sub(indent).max(ROOM_MIN);
@@ -361,12 +431,12 @@ fn plain_line(text: &str) -> String {
 }
 
 /// The spans in lines of at most `columns`, each in its style.
-fn wrapped(spans: &[(Style, String)], columns: usize) -> Vec<String> {
+fn wrapped(spans: &[Span], columns: usize) -> Vec<String> {
     let text: String = spans.iter().map(|(_, text)| text.as_str()).collect();
     let mut styled = spans.iter().flat_map(|(style, text)| text.chars().map(move |c| (*style, c)));
     let mut lines = Vec::new();
     for line in fold(text.trim_end(), columns, usize::MAX) {
-        let mut runs: Vec<(Style, String)> = Vec::new();
+        let mut runs: Vec<Span> = Vec::new();
         for c in line.chars() {
             // Breaking a line drops only spaces.
             let Some((style, _)) = styled.by_ref().find(|(_, of_span)| *of_span == c) else { break };
@@ -419,13 +489,20 @@ mod tests {
             "  Report\n  All is done, and nearly cargo test is\n  green.\n\n\
              \x20 1. first, with a text that is long\n     enough to be wrapped\n  2. second\n     - nested\n\n\
              \x20 │ quoted\n  │ text\n\n    fn main() {\n        run();\n    }\n\
-             \x20 | file | lines |\n  |------|-------|\n  | a.rs | **12** |\n\n\
+             \x20 file  lines\n  ────  ─────\n  a.rs  12\n\n\
              \x20 See the docs\n  (https://example.org/docs) or\n  https://example.org.\n\n\
              \x20 ──────────────────────────────────────\n  snake_case_name <end>\n"
         );
         assert!(shown.contains("\u{1b}[1mReport\u{1b}[0m") && shown.contains("\u{1b}[1mdone\u{1b}[0m"), "{shown:?}");
         assert!(shown.contains("\u{1b}[3mnearly\u{1b}[0m"), "{shown:?}");
         assert_eq!(body("**as** it `is`", 40, 0, false), "**as** it `is`\n");
+    }
+
+    #[test]
+    fn wide_table_stays_as_written() {
+        let table = "| file | lines |\n|---|--:|\n| `main.rs` | 3 |\n";
+        assert_eq!(plain(&render(table, 20, 2)), "  file     lines\n  ───────  ─────\n  main.rs      3\n");
+        assert!(plain(&render(table, 10, 2)).starts_with("  | file |\n"));
     }
 
     #[test]
@@ -472,6 +549,7 @@ mod tests {
             for line in text.split('\n') {
                 check(&lines.line(line, columns, indent), columns)?;
             }
+            check(&lines.finish(columns, indent), columns)?;
         }
 
         #[test]

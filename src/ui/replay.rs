@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::style::{BOLD, DIM, WARN, paint};
 use super::tasks::{self, TaskViewContext};
 use super::team::{self, MemberView, TeamView};
-use super::text::{count, cut, one_line, reason, wrap};
+use super::text::{count, cut, duration, one_line, reason, wrap};
 use super::timeline::{Timeline, elapsed};
 use crate::domain::event::{Event, EventKind};
 use crate::domain::replay::{Completeness, Replay};
@@ -104,31 +105,56 @@ pub fn unknown(replay: &Replay) -> Vec<String> {
     sentences
 }
 
-/// Returns the lines of the timeline for the event. An event that the timeline skips is shown with its fields.
+/// Returns the lines of the timeline for the event. An event that the timeline skips has a sentence or its fields.
 #[must_use]
 pub fn event_text(event: &Event, after: &Replay, began: UnixMs, columns: usize) -> String {
-    let mut timeline = Timeline::new(columns);
+    let mut timeline = Timeline::new(columns, false);
     timeline.begin(began);
     timeline.add_members(after.members.keys().map(String::as_str));
     after.tasks.iter().for_each(|(id, row)| timeline.add_task(*id, &row.subject));
     let lines = timeline.push(event) + &timeline.finish();
-    if lines.is_empty() { raw_event(event, began, columns) } else { lines }
+    if lines.is_empty() { skipped_event(event, began, columns) } else { lines }
 }
 
-fn raw_event(event: &Event, began: UnixMs, columns: usize) -> String {
+fn skipped_event(event: &Event, began: UnixMs, columns: usize) -> String {
     let text = match &event.kind {
         EventKind::Board { tasks, is_full_board: true, tasks_to_follow: 0, .. } => {
             format!("snapshot of the board: {}", count(tasks.len(), "task"))
         }
         EventKind::Board { tasks, .. } => format!("part of a snapshot of the board: {}", count(tasks.len(), "task")),
         EventKind::Team { full_team: Some(_), .. } => "snapshot of the team".to_owned(),
-        fact => fields(fact),
+        fact => sentence(fact).unwrap_or_else(|| fields(fact)),
     };
     let line = format!("{}  {}", elapsed(event.at.since(began)), one_line(&text));
     paint(DIM, &cut(&line, columns)) + "\n"
 }
 
-/// Returns `turn_started teammate=alice task=3`.
+/// Returns `alice starts a turn on #3`.
+fn sentence(fact: &EventKind) -> Option<String> {
+    let on = |task: &Option<TaskId>| task.map(|task| format!(" on {task}")).unwrap_or_default();
+    let took = |ms: u64| duration(Duration::from_millis(ms));
+    Some(match fact {
+        EventKind::TeammateSpawned { teammate, role } => format!("{teammate} joins as {role}"),
+        EventKind::TeammatePhase { teammate, phase, task, waiting_for } => {
+            let waits = waiting_for.as_ref().map(|cause| format!(", waits for {cause}")).unwrap_or_default();
+            format!("{teammate} is in phase {phase}{}{waits}", on(task))
+        }
+        EventKind::TurnStarted { teammate, task } => format!("{teammate} starts a turn{}", on(task)),
+        EventKind::TurnFinished { teammate, task, input_tokens, output_tokens, ms, .. } => {
+            let tokens = format!("{input_tokens} input and {output_tokens} output tokens");
+            format!("{teammate} ends a turn{} after {}: {tokens}", on(task), took(*ms))
+        }
+        EventKind::ToolStarted { teammate, tool, about, .. } => format!("{teammate} calls {tool} {about}"),
+        EventKind::ToolFinished { teammate, tool, ok: true, ms, .. } => {
+            format!("{tool} of {teammate} succeeded after {}", took(*ms))
+        }
+        EventKind::MessageDelivered { to, from, .. } => format!("{to} reads a message of {from}"),
+        EventKind::ModeChanged { desired, note, .. } => format!("state {desired}: {note}"),
+        _ => return None,
+    })
+}
+
+/// Returns `task_changed task=3 status=pending`.
 fn fields(fact: &EventKind) -> String {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(fact) else { return String::new() };
     let mut text = fields.get("kind").and_then(|kind| kind.as_str()).unwrap_or_default().to_owned();
@@ -235,7 +261,7 @@ pub fn render(
     }
     let room = lines_max.saturating_sub(out.lines().count() + 2).max(3);
     let shown = choose(&view, room);
-    let options = TaskViewContext { view: &view, live_workers: None, approvals: &[], now: event.at };
+    let options = TaskViewContext { view: &view, live_workers: None, approvals: &[], candidates: &[], now: event.at };
     if !shown.is_empty() {
         out += &tasks::list(shown.iter().copied(), &options, columns);
     }

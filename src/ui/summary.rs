@@ -194,12 +194,6 @@ impl Summary {
         }
     }
 
-    /// The last text of the lead.
-    #[must_use]
-    pub fn lead_said(&self) -> Option<&str> {
-        self.lead_text.as_deref()
-    }
-
     /// Returns why a goal has no tasks on the board.
     fn unplanned(&self) -> Option<String> {
         let why = match (&self.lead_failure, &self.lead_text) {
@@ -279,8 +273,12 @@ impl Summary {
     fn task(&self, task: &Task, status: &'static str, view: &BoardView, roots: &mut RootBlockers<'_>) -> TaskOutcome {
         let time = self.times.get(&task.id).copied().unwrap_or_default();
         let running = time.since.map_or(Duration::ZERO, |since| self.last.since(since));
-        let shorten = if task.status == TaskStatus::Completed { first_line } else { reason };
-        let result = task.result.as_ref().map(|result| shorten(&result.summary)).unwrap_or_default();
+        let result = task.result.as_ref().filter(|result| !result.summary.trim().is_empty());
+        let result = result.map(|result| match task.status {
+            TaskStatus::Completed => first_line(&result.summary),
+            TaskStatus::Pending if !result.is_failure() => format!("released: {}", reason(&result.summary)),
+            _ => reason(&result.summary),
+        });
         let obstacles = summary(task, view, roots, &self.candidates, self.last);
         TaskOutcome {
             id: task.id,
@@ -289,7 +287,11 @@ impl Summary {
             owner: task.owner.clone(),
             attempt: task.attempt,
             ms: millis(time.spent + running),
-            note: [obstacles, result].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; "),
+            note: [obstacles, result.unwrap_or_default()]
+                .into_iter()
+                .filter(|part| !part.is_empty())
+                .collect::<Vec<_>>()
+                .join("; "),
         }
     }
 }
@@ -523,6 +525,7 @@ mod tests {
                     teammate: "alice".into(),
                     reason: "x".into(),
                     not_before: None,
+                    by: None,
                 },
             ),
             (4_000, claim(1, 2)),
@@ -538,7 +541,13 @@ mod tests {
             (9_000, claim(2, 1)),
             (
                 9_500,
-                EventKind::TaskFailed { task: TaskId(2), attempt: 1, teammate: "alice".into(), reason: "y".into() },
+                EventKind::TaskFailed {
+                    task: TaskId(2),
+                    attempt: 1,
+                    teammate: "alice".into(),
+                    reason: "y".into(),
+                    by: None,
+                },
             ),
             (
                 9_600,

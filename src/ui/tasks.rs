@@ -9,6 +9,7 @@ use super::approvals;
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
 use super::text::{ago, count, first_line, indented, one_line, printable, reason};
+use super::why::{ClaimCandidate, no_capable_member};
 use crate::domain::approval::Request;
 use crate::domain::dependencies::{self, Blocker, BlockerState, unfinished_blockers};
 use crate::domain::task::{Claim, Task, TaskId, TaskResult, TaskStatus};
@@ -26,6 +27,8 @@ pub struct TaskViewContext<'a> {
     pub live_workers: Option<&'a HashSet<String>>,
     /// Plans and reviews that wait for an answer.
     pub approvals: &'a [Request],
+    /// The members that could claim tasks; empty if they are not known.
+    pub candidates: &'a [ClaimCandidate],
     pub now: UnixMs,
 }
 
@@ -54,7 +57,7 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext
         table.row(vec![
             Cell::new(&task.id.0.to_string(), PLAIN),
             Cell::new(status, style),
-            Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
+            Cell::new(holder(task), PLAIN),
             Cell::new(&task.subject, if task.status == TaskStatus::Completed { DIM } else { PLAIN }),
             match task.status {
                 TaskStatus::Failed => Cell::reason(&note(task, &blockers, options), DIM),
@@ -63,6 +66,12 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext
         ]);
     }
     table.render(columns)
+}
+
+/// The one who has or had the task. A pending task has only a member that it is reserved for.
+fn holder(task: &Task) -> &str {
+    let owner = task.owner.as_deref().filter(|_| task.status != TaskStatus::Pending);
+    owner.unwrap_or_default()
 }
 
 /// Returns the status as shown: a pending task with unfinished blockers is `blocked`.
@@ -78,26 +87,26 @@ fn status(task: &Task, blockers: &[Blocker]) -> (&'static str, Style) {
 
 fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> String {
     let now = options.now;
+    let is_about_task = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == task.id);
+    let approvals = options.approvals.iter().filter(is_about_task).map(approvals::waits_for);
     let mut parts = Vec::new();
     match task.status {
         TaskStatus::Pending => {
+            parts.extend(approvals);
             if !blockers.is_empty() {
                 parts.push(format!("waits for {}", blocker_list(blockers)));
             }
             if let Some(until) = task.not_before.filter(|until| *until > now) {
                 parts.push(format!("retrying {}", ago(until, now)));
             }
-            if task.owner.is_some() {
-                parts.push("reserved for its owner".to_owned());
-            }
+            parts.extend(requirement(task, options.candidates));
             if task.failures > 0 {
                 parts.push(format!("failed {} of {}", task.failures, task.max_attempts));
             }
         }
         TaskStatus::InProgress if task.is_foreign() => parts.push("set by another program".to_owned()),
         TaskStatus::InProgress => {
-            let is_about_task = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == task.id);
-            parts.extend(options.approvals.iter().find(is_about_task).map(approvals::waits_for));
+            parts.extend(approvals);
             if options.is_abandoned(task) {
                 parts.push("its worker is gone".to_owned());
             }
@@ -106,10 +115,14 @@ fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> Str
         TaskStatus::Completed => parts.extend(task.result.as_ref().map(|result| first_line(&result.summary))),
         TaskStatus::Failed => parts.extend(task.result.as_ref().map(|result| reason(&result.summary))),
     }
-    if matches!(task.status, TaskStatus::Pending) && !task.requires.is_empty() {
-        parts.push(format!("requires {}", task.requires.join(" or ")));
-    }
     parts.join("; ")
+}
+
+/// The members that may claim a pending task, if not all may.
+fn requirement(task: &Task, candidates: &[ClaimCandidate]) -> Option<String> {
+    let reserved = || task.owner.as_ref().map(|owner| format!("reserved for {owner}"));
+    let required = || (!task.requires.is_empty()).then(|| format!("requires {}", task.requires.join(" or ")));
+    no_capable_member(task, candidates).or_else(reserved).or_else(required)
 }
 
 fn claim_note(task: &Task, now: UnixMs) -> Option<String> {
@@ -119,7 +132,7 @@ fn claim_note(task: &Task, now: UnixMs) -> Option<String> {
         Some(end) => format!(", lease ends {}", ago(end, now)),
         None => String::new(),
     };
-    Some(format!("attempt {}, claimed {}{lease}", task.attempt, ago(claim.at, now)))
+    Some(format!("claimed {}{lease}", ago(claim.at, now)))
 }
 
 fn blocker_list(blockers: &[Blocker]) -> String {
@@ -169,7 +182,7 @@ pub fn card(task: &Task, requests: &[&Request], options: &TaskViewContext<'_>, c
     let is_over = matches!(task.status, TaskStatus::Completed | TaskStatus::Failed);
     let _ = writeln!(out, "{} {}", label_cell("status"), paint(style, word));
     for (label, text) in [
-        ("owner", task.owner.as_deref().unwrap_or_default()),
+        ("owner", holder(task)),
         ("note", &if is_over { String::new() } else { note(task, &blockers, options) }),
         ("blocked by", &ids(&task.blocked_by)),
         ("blocks", &ids(&task.blocks)),
@@ -304,8 +317,13 @@ mod tests {
             ReviewSubject { task: TaskId(3), attempt: 2, claimed_at: UnixMs(40_000), failures: 0, commit: None };
         let waiting = Request::new("4910291a", RequestKind::Review, "bob", "human", UnixMs(50_000));
         let waiting = Request { about: Some(about_three), ..waiting };
-        let options =
-            TaskViewContext { view: &view, live_workers: Some(&live), approvals: &[waiting], now: UnixMs(60_000) };
+        let options = TaskViewContext {
+            view: &view,
+            live_workers: Some(&live),
+            approvals: &[waiting],
+            candidates: &[],
+            now: UnixMs(60_000),
+        };
         let wide = plain(list(tasks(), &options, 120));
         let narrow = plain(list(tasks(), &options, 60));
         insta::assert_snapshot!(format!(

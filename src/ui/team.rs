@@ -93,7 +93,7 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
     let mut out = format!("{} {}\n", paint(BOLD, &one_line(&view.team)), running(view));
     if let Some(desired) = view.desired_state {
         let states = states(desired, view.current_state.unwrap_or(desired));
-        let by = if view.set_by.is_empty() { String::new() } else { format!(" (set by {})", one_line(&view.set_by)) };
+        let by = if view.set_by.is_empty() { String::new() } else { format!(" (set by {})", setter(&view.set_by)) };
         let note = if view.note.is_empty() { String::new() } else { format!(": {}", one_line(&view.note)) };
         let line = super::text::cut(&format!("{states}{by}{note}"), columns);
         let _ = writeln!(out, "{}", paint(DIM, &line));
@@ -105,6 +105,12 @@ pub fn render(view: &TeamView, now: UnixMs, columns: usize) -> String {
         out.push_str(&members(view, now).render(columns));
     }
     out
+}
+
+/// Returns the one who set a state, as people call it. The state file calls Brigade itself `agent`.
+#[must_use]
+pub fn setter(set_by: &str) -> String {
+    if set_by == "agent" { "Brigade".to_owned() } else { one_line(set_by) }
 }
 
 /// Returns `state pause`, or `desired state run_once, current state pause` if they differ.

@@ -1,4 +1,4 @@
-//! The timeline of a run: one line for each event that a person cares about.
+//! The timeline of a run: one line for each event that a person cares about. A text of the lead is shown in full.
 //!
 //! Consecutive events of the same kind (twenty tasks created, ten teammates stopped) become one line. The next event of
 //! another kind, or [`Timeline::finish`], prints it.
@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use anstyle::Style;
 
+use super::markdown;
 use super::style::{self, BAD, BOLD, DIM, GOOD, PLAIN, WARN, paint};
-use super::team::states;
 use super::text::{self, ago, count, cut, duration, first_line, fold, one_line, pad, width};
 use crate::domain::event::{ClaimSnapshot, Event, EventKind};
 use crate::domain::name::LEAD;
+use crate::domain::state_note::StateNote;
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
 
@@ -45,21 +46,29 @@ const FOLDED_WIDTH_MIN: usize = 16;
 enum Height {
     OneLine,
     Folded,
+    /// The first line is folded. The rest is a text that follows in full, below that line unless it fits there.
+    Whole,
 }
 
 impl Height {
     fn of(fact: &EventKind) -> Self {
         match fact {
+            EventKind::Said { teammate, .. } if teammate == LEAD => Self::Whole,
+            EventKind::SessionFinished { outcome: Some(_), .. } => Self::Whole,
             EventKind::SessionFinished { .. }
             | EventKind::TaskFailed { .. }
             | EventKind::TaskReleased { .. }
             | EventKind::TaskReclaimed { .. }
             | EventKind::Warning { .. }
+            | EventKind::TakenUp { .. }
             | EventKind::ToolFinished { ok: false, .. } => Self::Folded,
             _ => Self::OneLine,
         }
     }
 }
+
+/// Spaces before the lines of a text that is shown in full.
+const TEXT_INDENT: usize = 9;
 
 /// The name in front of lines that are about no single teammate.
 const TEAM: &str = "team";
@@ -89,6 +98,7 @@ enum Batch {
 #[derive(Debug)]
 pub struct Timeline {
     columns: usize,
+    renders_markdown: bool,
     started: Option<UnixMs>,
     name_width: usize,
     color_indexes: HashMap<String, usize>,
@@ -99,18 +109,17 @@ pub struct Timeline {
     /// The last shown status of each task: an edit that keeps the status gets no line.
     statuses: HashMap<TaskId, String>,
     batch: Batch,
-    /// The lead's last text, not printed yet: the end of the session may repeat it.
-    pending_lead_text: Option<(UnixMs, String)>,
-    /// The lead's last text, if it was shown in full.
+    /// The lead's last text that was shown: the end of the session repeats it.
     last_lead_text: Option<String>,
 }
 
 impl Timeline {
     /// Returns an empty timeline for lines of at most `columns`.
     #[must_use]
-    pub fn new(columns: usize) -> Self {
+    pub fn new(columns: usize, renders_markdown: bool) -> Self {
         Self {
             columns,
+            renders_markdown,
             started: None,
             name_width: TEAM.len(),
             color_indexes: HashMap::new(),
@@ -119,7 +128,6 @@ impl Timeline {
             failed_reports: HashSet::new(),
             statuses: HashMap::new(),
             batch: Batch::Empty,
-            pending_lead_text: None,
             last_lead_text: None,
         }
     }
@@ -166,44 +174,23 @@ impl Timeline {
         if !is_new || self.add_to_batch(event) {
             return String::new();
         }
-        match &event.kind {
-            EventKind::Said { teammate, text, .. } if teammate == LEAD && !text.trim().is_empty() => {
-                let lines = self.finish();
-                self.pending_lead_text = Some((event.at, text.clone()));
-                return lines;
-            }
-            EventKind::SessionFinished { summary, .. } => {
-                self.pending_lead_text.take_if(|(_, text)| summary.starts_with(text.as_str()));
-            }
-            _ => {}
+        let mut lines = self.finish();
+        if self.add_to_batch(event) {
+            return lines;
         }
-        let mut lines = self.flush_batch();
-        let is_batched = self.add_to_batch(event);
-        let entry = if is_batched { None } else { self.render(event) };
-        if is_batched || entry.is_some() {
-            lines.push_str(&self.flush_lead_text());
-        }
-        if let Some((who, text, style)) = entry {
+        if let Some((who, text, style)) = self.render(event) {
             lines.push_str(&self.lines(event.at, &who, &text, style, Height::of(&event.kind)));
+        }
+        if let EventKind::Said { teammate, text, .. } = &event.kind
+            && teammate == LEAD
+        {
+            self.record_shown_text(text);
         }
         lines
     }
 
-    fn flush_lead_text(&mut self) -> String {
-        let Some((at, text)) = self.pending_lead_text.take() else { return String::new() };
-        let line = self.line(at, LEAD, &format!("says: {text}"), DIM);
-        // A text that was cut here is printed in full at the end of the session.
-        self.last_lead_text = Some(text).filter(|text| line.contains(&one_line(text)));
-        line
-    }
-
     /// Returns the lines that [`Timeline::push`] has not returned yet.
     pub fn finish(&mut self) -> String {
-        let batch = self.flush_batch();
-        batch + &self.flush_lead_text()
-    }
-
-    fn flush_batch(&mut self) -> String {
         match std::mem::take(&mut self.batch) {
             Batch::Empty => String::new(),
             Batch::Created { at, by, tasks } if tasks.len() <= CREATED_LISTED_MAX => {
@@ -332,8 +319,14 @@ impl Timeline {
             return format!("{}\n", cut(&format!("{clock}  {}", name.trim_end()), self.columns));
         }
         let room = self.columns - used;
+        if let (Height::Whole, Some((head, body))) = (height, text.split_once('\n'))
+            && (body.trim().contains('\n') || width(&one_line(text)) > room)
+        {
+            let body = markdown::body(body, self.columns, TEXT_INDENT, self.renders_markdown);
+            return self.lines(at, &who, head, style, Height::Folded) + &body;
+        }
         // Failures and results are shown to their end: their last words matter.
-        let is_folded = matches!(height, Height::Folded) && room >= FOLDED_WIDTH_MIN;
+        let is_folded = !matches!(height, Height::OneLine) && room >= FOLDED_WIDTH_MIN;
         let mut lines = fold(&one_line(text), room, if is_folded { FOLDED_LINES_MAX } else { 1 }).into_iter();
         let first = lines.next().unwrap_or_default();
         let mut out = format!("{}  {}  {}\n", paint(DIM, &clock), paint(color, &name), paint(style, &first));
@@ -356,9 +349,11 @@ impl Timeline {
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
                 entry(TEAM, format!("the previous run was killed, resuming {}{more}", tasks.join(", ")), WARN)
             }
-            EventKind::ModeChanged { desired, current, note } => {
+            // The line of the session says the same.
+            EventKind::ModeChanged { note, .. } if StateNote::from_file_text(note) == StateNote::OneSession => None,
+            EventKind::ModeChanged { desired, note, .. } => {
                 let note = if note.is_empty() { String::new() } else { format!(": {note}") };
-                entry(TEAM, format!("{}{note}", states(*desired, *current)), DIM)
+                entry(TEAM, format!("state {desired}{note}"), DIM)
             }
             EventKind::SessionStarted { session, mode } => {
                 entry(TEAM, format!("session {session} begins ({mode})"), DIM)
@@ -366,10 +361,10 @@ impl Timeline {
             EventKind::SessionFinished { session, summary, outcome: Some(outcome), .. } => {
                 let rest = self.last_lead_text.as_ref().and_then(|text| summary.strip_prefix(text.as_str()));
                 let text = match rest {
-                    Some(rest) => rest.to_owned(),
-                    None => format!(" The lead says: {summary}"),
+                    Some(rest) => format!("\n{}", rest.trim()),
+                    None => format!(" The lead says:\n{summary}"),
                 };
-                entry(TEAM, format!("session {session} is over: {outcome}.{text}"), PLAIN)
+                entry(TEAM, format!("session {session} is over: {outcome}.{}", text.trim_end()), PLAIN)
             }
             EventKind::SessionFinished { session, summary, .. } => {
                 entry(TEAM, format!("session {session} is over: {summary}"), PLAIN)
@@ -387,14 +382,17 @@ impl Timeline {
             EventKind::Compacted { teammate, covers } => {
                 entry(teammate, format!("context compacted: a summary replaces {covers} records"), DIM)
             }
-            EventKind::BudgetSpent { limit, spent } => entry(TEAM, format!("budget spent: {spent} of {limit}"), BAD),
+            EventKind::BudgetSpent { limit, spent } => {
+                // The next request could exceed the limit, also if little was used.
+                entry(TEAM, format!("{spent} of {limit} used; the next request does not fit the budget"), BAD)
+            }
             EventKind::Warning { about, text } => entry(TEAM, format!("warning: {about}: {text}"), WARN),
             EventKind::Note { about, text } => entry(TEAM, format!("{about}: {text}"), GOOD),
             EventKind::TaskSpoiled { file, reason } => {
                 entry(TEAM, format!("{file} is not a valid task: {reason}"), WARN)
             }
             EventKind::Said { teammate, text, .. } if !text.trim().is_empty() => {
-                entry(teammate, format!("says: {text}"), DIM)
+                entry(teammate, format!("says:\n{}", text.trim()), DIM)
             }
             other => self.render_task(event.at, other).or_else(|| render_tool(other)),
         }
@@ -411,18 +409,24 @@ impl Timeline {
                 let evidence = if evidence.is_empty() { String::new() } else { format!(" ({})", first_line(evidence)) };
                 entry(teammate, format!("completes {}{evidence}", self.task_label(*task)), GOOD)
             }
-            EventKind::TaskFailed { task, attempt, teammate, reason } => {
+            EventKind::TaskFailed { task, teammate, reason, by: Some(by), .. } => {
+                entry(by, format!("fails {task} of {teammate}: {}", text::reason(reason)), BAD)
+            }
+            EventKind::TaskFailed { task, attempt, teammate, reason, by: None } => {
                 let after = count(*attempt as usize, "attempt");
                 entry(teammate, format!("{task} failed after {after}: {}", text::reason(reason)), BAD)
             }
-            EventKind::TaskReleased { task, teammate, reason, not_before, .. } => {
-                let reason = if reason.is_empty() { "unfinished".to_owned() } else { text::reason(reason) };
-                let text = match not_before {
+            EventKind::TaskReleased { task, teammate, reason, not_before, by, .. } => {
+                let of = by.as_ref().map(|_| format!(" of {teammate}")).unwrap_or_default();
+                let reason = text::reason(reason);
+                let text = match (not_before, by) {
                     // Only a failure sets a time before which the task is not claimed.
-                    Some(until) => format!("{task} failed ({reason}), retrying {}", ago(*until, at)),
-                    None => format!("releases {task}: {reason}"),
+                    (Some(until), None) => format!("{task} failed ({reason}), retrying {}", ago(*until, at)),
+                    (Some(until), Some(_)) => format!("fails {task}{of} ({reason}), retrying {}", ago(*until, at)),
+                    (None, _) if reason.is_empty() => format!("releases {task}{of}"),
+                    (None, _) => format!("releases {task}{of}: {reason}"),
                 };
-                entry(teammate, text, WARN)
+                entry(by.as_ref().unwrap_or(teammate), text, WARN)
             }
             EventKind::TaskReclaimed { task, teammate, reason, .. } => {
                 entry(teammate, format!("{task} was reclaimed: {}", text::reason(reason)), WARN)
@@ -500,12 +504,22 @@ mod tests {
                 teammate: bob.clone(),
                 reason: "verify `make` failed: exit status 1\na.c:3: error: no\nmake: *** [all] Error 1".into(),
                 not_before: Some(start.plus(Duration::from_secs(14))),
+                by: None,
+            },
+            EventKind::TaskReleased {
+                task: TaskId(15),
+                attempt: 1,
+                teammate: bob.clone(),
+                reason: String::new(),
+                not_before: None,
+                by: Some("human".into()),
             },
             EventKind::TaskFailed {
                 task: TaskId(12),
                 attempt: 3,
                 teammate: alice.clone(),
                 reason: "gave \x1b[2J up".into(),
+                by: None,
             },
             EventKind::TaskReclaimed {
                 task: TaskId(13),
@@ -552,7 +566,7 @@ mod tests {
     }
 
     fn rendered(columns: usize) -> String {
-        let mut timeline = Timeline::new(columns);
+        let mut timeline = Timeline::new(columns, false);
         let mut out: String = events().iter().map(|event| timeline.push(event)).collect();
         out.push_str(&timeline.finish());
         anstream::adapter::strip_str(&out).to_string()
@@ -573,31 +587,43 @@ mod tests {
             tally: crate::domain::event::TaskCounts::default(),
             goal: None,
         };
-        let phase =
-            EventKind::TeammatePhase { teammate: LEAD.into(), phase: "idle".into(), task: None, waiting_for: None };
-        let printed = |facts: &[&EventKind], is_quiet: bool| {
-            let mut timeline = Timeline::new(200);
+        let printed = |facts: &[&EventKind]| {
+            let mut timeline = Timeline::new(200, false);
             let mut out = String::new();
             for (seq, fact) in facts.iter().enumerate() {
                 out += &timeline.push(&Event { v: 1, seq: seq as u64, at: UnixMs(5), kind: (*fact).clone() });
-                if is_quiet {
-                    out += &timeline.finish();
-                }
             }
             anstream::adapter::strip_str(&(out + &timeline.finish())).to_string()
         };
         let end = "session 1 is over: 3 completed, 2 failed (#2, #3).";
-        let whole = format!(" 0:00  team  {end} The lead says: All is done. The report is ready.\n");
-        assert_eq!(printed(&[&said("All is done."), &phase, &over], false), whole);
         let before = " 0:00  lead  says: All is done.\n";
         let rest = format!("{before} 0:00  team  {end} The report is ready.\n");
-        assert_eq!(printed(&[&said("All is done."), &phase, &over], true), rest);
-        assert_eq!(printed(&[&over], false), whole, "the text was not shown before");
-        assert_eq!(printed(&[&said("All is done."), &phase], false), before);
-        let mut timeline = Timeline::new(200);
+        assert_eq!(printed(&[&said("All is done."), &over]), rest);
+        let whole = format!(" 0:00  team  {end} The lead says: All is done. The report is ready.\n");
+        assert_eq!(printed(&[&over]), whole, "the text was not shown before");
+        let mut timeline = Timeline::new(200, false);
         timeline.record_shown_text("All is done. The report is ready.");
         let end = Event { v: 1, seq: 1, at: UnixMs(5), kind: over };
         assert!(!timeline.push(&end).contains("The lead says"), "the text was shown elsewhere");
+    }
+
+    #[test]
+    fn lead_text_is_printed_in_full() {
+        let text = "## Answer\n\nYes, *of course*:\n\n- `main.rs` has 3 lines\n- one more\n";
+        let said = |teammate: &str| {
+            let kind = EventKind::Said { teammate: teammate.into(), task: None, text: text.into() };
+            Event { v: 1, seq: 1, at: UnixMs(5), kind }
+        };
+        let printed = |renders_markdown: bool, teammate: &str| {
+            let lines = Timeline::new(60, renders_markdown).push(&said(teammate));
+            anstream::adapter::strip_str(&lines).to_string()
+        };
+        insta::assert_snapshot!(format!(
+            "{}---\n{}---\n{}",
+            printed(false, LEAD),
+            printed(true, LEAD),
+            printed(true, "bob")
+        ));
     }
 
     #[test]
@@ -628,7 +654,7 @@ mod tests {
             fact("task_update", None),
             fact("task_update", Some("task #9 is not yours")),
         ];
-        let mut timeline = Timeline::new(80);
+        let mut timeline = Timeline::new(80, false);
         let printed: String =
             facts.into_iter().map(|fact| timeline.push(&Event { v: 1, seq: 1, at: UnixMs(0), kind: fact })).collect();
         insta::assert_snapshot!(anstream::adapter::strip_str(&printed).to_string());

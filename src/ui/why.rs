@@ -18,6 +18,7 @@ use crate::domain::dependencies::{
     Blocker, BlockerState, ClaimObstacle, RootBlockers, TaskLookup, find_claim_obstacle, find_cycle,
     unfinished_blockers,
 };
+use crate::domain::name::HUMAN;
 use crate::domain::state::Mode;
 use crate::domain::task::{Task, TaskId, TaskStatus};
 use crate::domain::time::UnixMs;
@@ -72,12 +73,17 @@ pub struct Reason {
     pub kind: &'static str,
     /// The sentence for people.
     pub text: String,
-    /// The command to run.
+    /// The commands to run, one on each line.
     pub hint: Option<String>,
 }
 
 fn reason(kind: &'static str, text: impl Into<String>) -> Reason {
     Reason { kind, text: text.into(), hint: None }
+}
+
+/// Ends a sentence. A text that was cut ends with `…` already.
+fn sentence(text: String) -> String {
+    if text.ends_with(['…', '.']) { text } else { text + "." }
 }
 
 impl Reason {
@@ -94,9 +100,8 @@ pub fn explain(id: TaskId, situation: &TaskContext<'_>) -> Vec<Reason> {
     };
     match task.status {
         TaskStatus::Completed => completed::completed(task, situation),
-        TaskStatus::Failed if task.attempt > 0 => vec![failed(task), completed::history(task)],
         TaskStatus::Failed => vec![failed(task)],
-        TaskStatus::InProgress => vec![in_progress(task, situation)],
+        TaskStatus::InProgress => in_progress(task, situation),
         TaskStatus::Pending => pending(task, situation),
     }
 }
@@ -122,19 +127,38 @@ pub fn restore_hint(id: TaskId, path: &str) -> String {
 
 fn failed(task: &Task) -> Reason {
     let why = task.result.as_ref().map(|result| format!(": {}", text::reason(&result.summary))).unwrap_or_default();
-    let text = match task.failures {
-        0 | 1 => format!("It failed{why}."),
-        failures => format!("It failed {failures} times{why}."),
-    };
+    let times = if task.failures > 1 { format!(" {} times", task.failures) } else { String::new() };
     let id = task.id.0;
-    let worktree = task.worktree.as_ref().map(|folder| format!("; its work: {}", worktree_location(folder)));
+    let worktree = task.worktree.as_ref().map(|folder| format!("\nits work: {}", worktree_location(folder)));
     let hint = format!(
-        "to change it: `brigade tasks update {id} --description TEXT`; to retry it: `brigade tasks retry {id}`; full reason: `brigade tasks show {id}`"
+        "to change it: `brigade tasks update {id} --description TEXT`\n\
+         to retry it: `brigade tasks retry {id}`\n\
+         its full reason: `brigade tasks show {id}`\n\
+         its events: `brigade log --task {id}`"
     );
-    reason("failed", text).hint(hint + &worktree.unwrap_or_default())
+    reason("failed", sentence(format!("It failed{times}{why}"))).hint(hint + &worktree.unwrap_or_default())
 }
 
-fn in_progress(task: &Task, situation: &TaskContext<'_>) -> Reason {
+/// Returns the plans and reviews of the task that wait for an answer, those for the person first.
+fn open_approvals(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
+    let is_about_task = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == task.id);
+    let mut open: Vec<&Request> = situation.approvals.iter().filter(is_about_task).collect();
+    open.sort_by_key(|request| request.to != HUMAN);
+    let explain = |request: &&Request| {
+        let (noun, id, responder) = (request.kind.noun(), one_line(&request.id), super::approvals::responder(request));
+        let text = format!("Its {noun} {id} waits for {}.", one_line(responder));
+        reason("awaits_approval", text).hint(super::approvals::commands(request.kind, &id).join("\n"))
+    };
+    open.iter().map(explain).collect()
+}
+
+fn in_progress(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
+    let mut reasons = open_approvals(task, situation);
+    reasons.push(held(task, situation, !reasons.is_empty()));
+    reasons
+}
+
+fn held(task: &Task, situation: &TaskContext<'_>, waits_for_approval: bool) -> Reason {
     let owner = one_line(task.owner.as_deref().unwrap_or("an unknown owner"));
     let release = format!("to release it: `brigade tasks release {} --force`", task.id.0);
     let Some(claim) = &task.claim else {
@@ -157,26 +181,21 @@ fn in_progress(task: &Task, situation: &TaskContext<'_>) -> Reason {
         if let Some(silent) = silent_lead(situation) {
             return silent;
         }
-        let is_about_task = |request: &&Request| request.about.as_ref().is_some_and(|about| about.task == task.id);
-        if let Some(request) = situation.approvals.iter().find(is_about_task) {
-            let text = format!("{owner} holds it and waits for {}.", one_line(&request.responder()));
-            return reason("awaits_approval", text).hint(super::approvals::how_to_answer(request.kind, &request.id));
-        }
+        let claimed = format!("attempt {}, claimed {since}", task.attempt);
         let holder = situation.candidates.iter().find(|one| task.owner.as_ref() == Some(&one.name));
-        return match holder.and_then(|holder| holder.waits_for.as_deref()) {
-            Some(cause) => {
-                let claimed = format!("attempt {}, claimed {since}", task.attempt);
-                reason("held", format!("{owner} holds it ({claimed}) and waits for {}.", one_line(cause)))
-            }
-            None => reason("held", format!("{owner} is working on it (attempt {}, claimed {since}).", task.attempt)),
+        let text = match holder.and_then(|holder| holder.waits_for.as_deref()) {
+            _ if waits_for_approval => format!("{owner} holds it ({claimed})."),
+            Some(cause) => format!("{owner} holds it ({claimed}) and waits for {}.", one_line(cause)),
+            None => format!("{owner} is working on it ({claimed})."),
         };
+        return reason("held", text);
     }
     let text = format!("{owner} claimed it {since}, but the process of {owner} is gone.");
-    reason("worker_gone", text).hint(format!("the next `brigade up` reclaims it; or {release}"))
+    reason("worker_gone", text).hint(format!("to reclaim it: `brigade up`\n{release}"))
 }
 
 fn pending(task: &Task, situation: &TaskContext<'_>) -> Vec<Reason> {
-    let mut reasons = Vec::new();
+    let mut reasons = open_approvals(task, situation);
     if let Some(until) = task.not_before.filter(|until| *until > situation.now) {
         let failures = count(task.failures as usize, "failure");
         let text = format!("It is retried {}, after {failures}.", ago(until, situation.now));
@@ -199,7 +218,8 @@ const LAST_ATTEMPT: &str = "last_attempt";
 /// Returns the end of the last attempt, which is no obstacle by itself.
 fn last_attempt(task: &Task) -> Option<Reason> {
     let summary = text::reason(&task.result.as_ref().filter(|_| task.attempt > 0)?.summary);
-    (!summary.is_empty()).then(|| reason(LAST_ATTEMPT, format!("Attempt {} ended: {summary}.", task.attempt)))
+    let text = || sentence(format!("Attempt {} ended: {summary}", task.attempt));
+    (!summary.is_empty()).then(|| reason(LAST_ATTEMPT, text()))
 }
 
 fn reserved_for(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
@@ -215,7 +235,7 @@ fn reserved_for(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
             let required = one_line(&task.requires.join(" or "));
             let id = task.id.0;
             reason("kept_for_unfit", format!("{reserved}, who does not have the required capability {required}."))
-                .hint(format!("{free}; or: `brigade tasks update {id} --requires \"\"`"))
+                .hint(format!("{free}\nto drop the requirement: `brigade tasks update {id} --requires \"\"`"))
         }
         _ => reason("kept_for", format!("{reserved}.")).hint(free),
     })
@@ -232,7 +252,7 @@ fn stopped(task: &Task, situation: &TaskContext<'_>) -> Option<Reason> {
     }
     let names = one_line(&fit.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", "));
     let text = format!("Every teammate that could do it is stopped: {names}.");
-    Some(reason("stopped", text).hint("to restart the team: `brigade stop`, then `brigade up`"))
+    Some(reason("stopped", text).hint("to stop the team: `brigade stop`\nto start it again: `brigade up`"))
 }
 
 /// Returns the text and the hint for a blocker at the end of a chain.
@@ -251,15 +271,16 @@ fn root_reason(
         }
         (BlockerState::Missing, _) => {
             let hint = format!("`brigade tasks update {} --not-after {}`", waiter.0, id.0);
-            let hint = format!("restore its file, or remove the dependency: {hint}");
+            let hint = format!("restore its file\nor remove the dependency: {hint}");
             ("which is missing from the board".to_owned(), Some(hint))
         }
         (BlockerState::Invalid, _) => {
             (format!("whose file {} is invalid", id.file_name()), Some(format!("correct {}", id.file_name())))
         }
-        (BlockerState::Unfinished(TaskStatus::Failed), _) => {
-            ("which failed".to_owned(), Some(format!("`brigade why {0}`, then `brigade tasks retry {0}`", id.0)))
-        }
+        (BlockerState::Unfinished(TaskStatus::Failed), _) => (
+            "which failed".to_owned(),
+            Some(format!("its reason: `brigade why {0}`\nto retry it: `brigade tasks retry {0}`", id.0)),
+        ),
         (BlockerState::Unfinished(TaskStatus::InProgress), Some(task)) if task.is_foreign() => {
             ("which another program set to in progress".to_owned(), Some(format!("`brigade why {}`", id.0)))
         }
@@ -407,9 +428,9 @@ fn missing_capability(task: &Task, situation: &TaskContext<'_>) -> Option<Reason
 
 fn team(situation: &TaskContext<'_>) -> Option<Reason> {
     if let Some(spent) = &situation.spent_budget {
-        let launch = if situation.running.is_none() { ", and `brigade up`" } else { "" };
+        let launch = if situation.running.is_none() { "\nthen: `brigade up`" } else { "" };
         let hint = "raise the budget in brigade.toml, or reset the counters: `brigade cost --reset`";
-        let hint = format!("{hint}; then `brigade state continuous`{launch}");
+        let hint = format!("{hint}\nthen: `brigade state continuous`{launch}");
         return Some(reason("budget_spent", format!("The team is paused: {spent}.")).hint(hint));
     }
     if situation.running.is_none() {
@@ -425,7 +446,7 @@ fn team(situation: &TaskContext<'_>) -> Option<Reason> {
     }
     (situation.desired == Some(Mode::Pause)).then(|| {
         let text = "The team is paused and claims no tasks.";
-        reason("paused", text).hint("`brigade state continuous`, or `brigade state run_once`")
+        reason("paused", text).hint("`brigade state continuous`\n`brigade state run_once`")
     })
 }
 
@@ -466,6 +487,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
+    use crate::domain::approval::{RequestKind, ReviewSubject};
     use crate::domain::task::{Claim, TaskResult};
     use crate::ports::InvalidTaskFile;
 
@@ -530,7 +552,7 @@ mod tests {
         };
         let limited = || Some("its model, limited until 22:39:14 UTC: no more".to_owned());
         let mut tried = task(1, Pending, &[]);
-        (tried.attempt, tried.result) = (2, Some(TaskResult::new("the team stops", "")));
+        (tried.attempt, tried.result) = (2, Some(TaskResult::new("the team stopped", "")));
         let mut failed_task = task(1, Failed, &[]);
         failed_task.failures = 3;
         failed_task.result = Some(TaskResult::new("exit \x1b[2J 1", ""));
@@ -557,7 +579,21 @@ mod tests {
         ];
         let cycle_of_three = vec![task(1, Pending, &[2]), task(2, Pending, &[3]), task(3, Pending, &[1])];
         let ready = || vec![task(1, Pending, &[]), task(2, Pending, &[])];
+        let waits = |kind, id: &str, to: &str| Request {
+            about: Some(ReviewSubject {
+                task: TaskId(1),
+                attempt: 2,
+                claimed_at: UnixMs(0),
+                failures: 0,
+                commit: None,
+            }),
+            ..Request::new(id, kind, "alice", to, UnixMs(1))
+        };
+        let approvals =
+            vec![waits(RequestKind::Review, "76a98d4b", "bob"), waits(RequestKind::PlanApproval, "25cc9d8b", HUMAN)];
         let all = [
+            explained(vec![claimed("w1", None)], 1, |situation| situation.approvals.clone_from(&approvals)),
+            explained(ready(), 1, |situation| (situation.approvals, situation.running) = (approvals.clone(), None)),
             explained(vec![], 7, |_| {}),
             explained(vec![], 8, |_| {}),
             explained(vec![task(1, Completed, &[])], 1, |_| {}),

@@ -122,10 +122,10 @@ fn deleted_task_names_worktree_and_branch_left() {
         format!("{}{}", answer.out, answer.err)
     };
     let merged = output_of(&["tasks", "show", "1"]);
-    assert!(
-        merged.contains("commit") && !merged.contains("worktree"),
-        "the notice about the removed folder is missing: {merged}"
-    );
+    assert!(!merged.contains("worktree"), "its folder was removed: {merged}");
+    let why = output_of(&["why", "1"]);
+    assert!(why.contains("it changed nothing: the branch had nothing to merge"), "{why}");
+    assert!(!why.contains("commit") && !merged.contains("commit"), "the commit is of other work: {why}{merged}");
     let folder = ".worktrees/crew-task-2";
     assert!(output_of(&["tasks", "show", "2"]).contains(folder));
     assert!(!output_of(&["clean"]).contains(folder), "the worktree belongs to the task");

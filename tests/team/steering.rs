@@ -234,7 +234,7 @@ async fn stop_finishes_only_started_answer() {
         assert_eq!(harness.count(|fact| matches!(fact, EventKind::Said { .. })), said, "{first:?}");
         let task = harness.task(1).await;
         assert_eq!((task.status, task.failures), (TaskStatus::Pending, 0));
-        assert_eq!(task.result.unwrap().summary, "the team stops");
+        assert_eq!(task.result.unwrap().summary, "the team stopped");
         harness.check_invariants().await;
     }
 }
@@ -276,19 +276,19 @@ async fn task_released_at_stop_keeps_failure_reason() {
     harness.wait_until("the member works again", |harness| !harness.notes().is_empty()).await;
     team.command(TeamCommand::Stop).await;
     harness.ended(team).await;
-    let released = |fact: &EventKind| matches!(fact, EventKind::TaskReleased { attempt: 2, reason, .. } if reason == "the team stops");
+    let released = |fact: &EventKind| matches!(fact, EventKind::TaskReleased { attempt: 2, reason, .. } if reason == "the team stopped");
     assert_eq!(harness.count(released), 1, "{}", harness.event_lines());
     let result = harness.task(1).await.result.unwrap();
     assert_eq!(
         (result.summary.as_str(), result.evidence.as_str()),
-        ("the team stops", "attempt 1 failed: no compiler")
+        ("the team stopped", "attempt 1 failed: no compiler")
     );
     let team = harness.launch(once()).await;
     harness
         .wait_until("told", |harness| harness.sent_by("alice").iter().any(|sent| sent.text().contains("Before that: ")))
         .await;
     let told = harness.sent_by("alice").last().unwrap().text();
-    assert!(told.contains("ended: the team stops\nBefore that: attempt 1 failed: no compiler"), "{told}");
+    assert!(told.contains("ended: the team stopped\nBefore that: attempt 1 failed: no compiler"), "{told}");
     team.command(TeamCommand::Abort).await;
     harness.ended(team).await;
 }

@@ -180,17 +180,22 @@ impl JobContext {
 
     /// Updates the items on the prompt. Returns those that no longer wait.
     fn update_prompt(&self, waiting: &PendingForUser) -> Vec<OpenQuestion> {
-        let ask =
-            |from: &str, what: &str, typed: String| OpenQuestion { shown: one_line(&format!("{from} {what}")), typed };
+        let ask = |from: &str, what: &str, typed: String, how| {
+            let shown = one_line(&format!("{from} {what}"));
+            OpenQuestion { shown, typed, how }
+        };
         let questions = waiting.questions.iter().map(|question| {
             let is_heard = self.lead_is_llm && question.from == LEAD;
-            let typed = if is_heard { String::new() } else { format!("@{} ", one_line(&question.from)) };
-            ask(&question.from, &format!("asks: {}", question.text), typed)
+            let (typed, how) = match is_heard {
+                true => (String::new(), "type your answer"),
+                false => (format!("@{} ", one_line(&question.from)), "Tab starts the answer"),
+            };
+            ask(&question.from, &format!("asks: {}", question.text), typed, how)
         });
         let approvals = waiting.approvals_for_you().map(|request| {
             let noun = request.kind.noun();
             let what = format!("waits for {noun} {}: {}", request.id, review::title(request));
-            ask(&request.from, &what, format!("/{noun} approve {}", one_line(&request.id)))
+            ask(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")
         });
         let ids = waiting.approvals.iter().map(OpenApproval::of).collect();
         CompletionIndex::of(&self.vocabulary).wait_for(questions.chain(approvals).collect(), ids)

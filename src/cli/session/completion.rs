@@ -51,8 +51,17 @@ impl OpenApproval {
 pub struct OpenQuestion {
     /// The sender and the question.
     pub shown: String,
-    /// The start of an answer; empty if any text answers.
+    /// The start of an answer, or the command that shows the request; empty if any text answers.
     pub typed: String,
+    /// The first step of an answer, for the hint after the question.
+    pub how: &'static str,
+}
+
+impl OpenQuestion {
+    fn listed(&self) -> Candidate {
+        let shown = format!("{}  {}", self.typed.trim_end(), self.shown);
+        Candidate { shown: shown.trim_start().to_owned(), typed: String::new() }
+    }
 }
 
 /// A word that can be inserted at the cursor.
@@ -127,12 +136,10 @@ impl CompletionIndex {
         let Some(last) = self.open_questions.last() else {
             return self.is_paused.then(|| cut("(paused; `/state continuous` starts the team)", columns));
         };
-        let how = if last.typed.is_empty() { "type your answer" } else { "Tab starts the answer" };
-        let more = match self.open_questions.len() - 1 {
-            0 => String::new(),
-            more => format!(", and {more} more"),
+        let suffix = match self.open_questions.len() {
+            1 => format!(" ({})", last.how),
+            count => format!(" (Tab lists all {count})"),
         };
-        let suffix = format!(" ({how}{more})");
         let room = columns.saturating_sub(width(&suffix));
         // With little room only the question is shown.
         Some(if room > columns / 2 { cut(&last.shown, room) + &suffix } else { cut(&last.shown, columns) })
@@ -152,10 +159,12 @@ impl CompletionIndex {
 
     fn candidates(&self, earlier: &[&str], word: &str) -> Vec<Candidate> {
         match (earlier, word.chars().next()) {
-            ([], None) => {
-                let asks = self.open_questions.iter().rev().filter(|ask| !ask.typed.is_empty());
-                asks.map(|ask| Candidate { shown: ask.typed.clone(), typed: ask.typed.clone() }).collect()
-            }
+            ([], None) => match self.open_questions.as_slice() {
+                [only] if only.typed.is_empty() => Vec::new(),
+                [only] => vec![Candidate { shown: only.typed.clone(), typed: only.typed.clone() }],
+                // They are only listed: a common start of their answers, such as `/`, would be no answer.
+                several => several.iter().rev().map(OpenQuestion::listed).collect(),
+            },
             ([], Some('/')) => {
                 commands().iter().map(|command| Candidate::plain(&format!("/{}", command.name))).collect()
             }
@@ -173,7 +182,8 @@ impl CompletionIndex {
     }
 
     fn names<'a>(&'a self, more: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
-        self.names.iter().map(String::as_str).chain(more.iter().copied())
+        let more = more.iter().copied().filter(|name| !self.names.contains(*name));
+        self.names.iter().map(String::as_str).chain(more)
     }
 
     /// The hint after `typed`: the rest of the only possible command with its arguments, or the subject of the task whose number
@@ -279,19 +289,34 @@ mod tests {
     }
 
     #[test]
-    fn tab_on_empty_line_starts_answer_to_question() {
+    fn tab_on_empty_line_starts_answer_or_lists_questions() {
         let mut vocabulary = vocabulary();
         assert_eq!(vocabulary.asked(80), None);
-        let ask = |shown: &str, typed: &str| OpenQuestion { shown: shown.to_owned(), typed: typed.to_owned() };
+        let ask = |shown: &str, typed: &str, how| OpenQuestion { shown: shown.into(), typed: typed.into(), how };
+        let plan = || ask("bob waits for plan 9b1d4e05: 1. move", "/plan show 9b1d4e05", "Tab shows it");
+        let question = || ask("ada asks: Which colour?", "@ada ", "Tab starts the answer");
+        let offered = |vocabulary: &CompletionIndex| -> Vec<(String, String)> {
+            vocabulary.complete("").1.into_iter().map(|candidate| (candidate.typed, candidate.shown)).collect()
+        };
+        vocabulary.wait_for(vec![plan()], Vec::new());
+        assert_eq!(vocabulary.asked(80).unwrap(), "bob waits for plan 9b1d4e05: 1. move (Tab shows it)");
+        assert_eq!(offered(&vocabulary)[0].0, "/plan show 9b1d4e05");
         let waits = |kind, id: &str| OpenApproval { kind, id: id.to_owned(), about: "1. move".to_owned() };
         let waits = vec![waits(RequestKind::PlanApproval, "9b1d4e05"), waits(RequestKind::Review, "9c00")];
-        vocabulary.wait_for(vec![ask("bob asks: Red?", "@bob "), ask("ada asks: Which colour?", "@ada ")], waits);
-        assert_eq!(vocabulary.asked(80).unwrap(), "ada asks: Which colour? (Tab starts the answer, and 1 more)");
+        let review = ask("bob waits for review 9c00: #1 One", "/review show 9c00", "Tab shows it");
+        vocabulary.wait_for(vec![plan(), review, question()], waits);
+        assert_eq!(vocabulary.asked(80).unwrap(), "ada asks: Which colour? (Tab lists all 3)");
         assert!((1..80).all(|columns| width(&vocabulary.asked(columns).unwrap()) <= columns));
+        let listed = [
+            "@ada  ada asks: Which colour?",
+            "/review show 9c00  bob waits for review 9c00: #1 One",
+            "/plan show 9b1d4e05  bob waits for plan 9b1d4e05: 1. move",
+        ];
+        assert_eq!(offered(&vocabulary), listed.map(|shown| (String::new(), shown.to_owned())));
+        vocabulary.add_teammate("lead");
         let typed = |before: &str| -> Vec<String> {
             vocabulary.complete(before).1.into_iter().map(|candidate| candidate.typed).collect()
         };
-        assert_eq!(typed(""), ["@ada ", "@bob "]);
         assert_eq!(typed("/plan approve 9"), ["9b1d4e05 "]);
         assert_eq!(typed("/review show 9"), ["9c00 "]);
         assert_eq!(typed("/compact l"), ["lead "]);

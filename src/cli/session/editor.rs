@@ -23,7 +23,7 @@ use crate::cli::output::Output;
 use crate::platform::reading::{self as files, AllowedKinds};
 use crate::platform::terminal::{self, Terminal};
 use crate::ui::style::{BOLD, DIM, WARN, paint};
-use crate::ui::text::width;
+use crate::ui::text::{cut, width};
 
 /// Lines that the history keeps from one session to the next.
 const HISTORY_MAX: usize = 1_000;
@@ -92,6 +92,7 @@ impl Editor {
         let terminal = Terminal::save();
         let config = Config::builder()
             .completion_type(CompletionType::List)
+            .completion_show_all_if_ambiguous(true)
             .max_history_size(HISTORY_MAX)
             .map_err(|error| cannot(&error))?
             .history_ignore_space(true)
@@ -322,8 +323,11 @@ impl Completer for Helper {
 
     fn complete(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
         let (start, candidates) = CompletionIndex::of(&self.vocabulary).complete(&line[..pos]);
-        let pair =
-            |candidate: super::completion::Candidate| Pair { display: candidate.shown, replacement: candidate.typed };
+        let room = super::columns();
+        let pair = |candidate: super::completion::Candidate| Pair {
+            display: cut(&candidate.shown, room),
+            replacement: candidate.typed,
+        };
         Ok((start, candidates.into_iter().map(pair).collect()))
     }
 }

@@ -82,7 +82,8 @@ impl StreamView {
     }
 
     fn rest(&mut self, columns: usize) -> String {
-        self.show(self.answer.len() - self.shown, columns)
+        let shown = self.show(self.answer.len() - self.shown, columns);
+        shown + &self.renderer.as_mut().map(|renderer| renderer.finish(columns, INDENT)).unwrap_or_default()
     }
 
     fn show(&mut self, bytes: usize, columns: usize) -> String {

@@ -64,7 +64,8 @@ impl Claim {
             return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
         };
         let view = board.view().await?;
-        let look = TaskViewContext { view: &view, live_workers: None, approvals: &[], now: context.now() };
+        let look =
+            TaskViewContext { view: &view, live_workers: None, approvals: &[], candidates: &[], now: context.now() };
         let answer =
             context.output.answer(&document(&task), || tasks::card(&task, &[], &look, context.output.columns))?;
         // Without the attempt number the claim is useless.

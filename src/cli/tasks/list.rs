@@ -1,9 +1,10 @@
 //! `brigade tasks` and `brigade tasks list`.
 
 use super::show::document;
-use crate::cli::context::Context;
+use crate::cli::context::{Context, candidates};
 use crate::cli::error::CliResult;
 use crate::cli::output::Answer;
+use crate::domain::approval::Request;
 use crate::domain::dependencies::{is_blocked, unfinished_blockers};
 use crate::domain::task::{Task, TaskStatus};
 use crate::ports::{Board as _, BoardView};
@@ -90,13 +91,16 @@ impl List {
             context.output.answer(&documents, String::new)?
         } else {
             let live = context.live_workers(&view);
-            let approvals = if chosen.iter().any(|task| task.status == TaskStatus::InProgress) {
-                let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-                book.open_approvals().cloned().collect()
-            } else {
-                Vec::new()
+            let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+            let approvals: Vec<Request> = book.open_approvals().cloned().collect();
+            let candidates = context.team_if_valid(None).as_ref().map(candidates).unwrap_or_default();
+            let look = TaskViewContext {
+                view: &view,
+                live_workers: live.as_ref(),
+                approvals: &approvals,
+                candidates: &candidates,
+                now,
             };
-            let look = TaskViewContext { view: &view, live_workers: live.as_ref(), approvals: &approvals, now };
             let text = tasks::list(chosen.iter().copied(), &look, context.output.columns);
             let text = if chosen.is_empty() { String::new() } else { text };
             context.output.answer(&(), || text)?

@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 
 use super::finish::answer_with;
 use crate::cli::arguments::task_id;
-use crate::cli::context::Context;
+use crate::cli::context::{Context, candidates};
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
 use crate::domain::approval::Request;
@@ -39,8 +39,14 @@ impl Show {
         let workspace = context.workspace()?;
         let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
         let approvals: Vec<Request> = book.open_approvals().cloned().collect();
-        let look =
-            TaskViewContext { view: &view, live_workers: live.as_ref(), approvals: &approvals, now: context.now() };
+        let candidates = context.team_if_valid(None).as_ref().map(candidates).unwrap_or_default();
+        let look = TaskViewContext {
+            view: &view,
+            live_workers: live.as_ref(),
+            approvals: &approvals,
+            candidates: &candidates,
+            now: context.now(),
+        };
         answer_with(context, &shown, self.ids.len() > 1, || {
             let card = |task: &Task| {
                 let requests: Vec<&Request> = book.about(task.id).collect();

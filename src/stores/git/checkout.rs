@@ -112,7 +112,7 @@ pub(super) fn reattach_hint(branch: &str, target: &str, has_commits: bool) -> St
         return format!("You have commits there. hint: `git switch {target}`, then `git merge {branch}`");
     }
     format!(
-        "hint: stash or undo the changes that block it, and the next merge or launch switches back to {target}. Merge commits that you make on {branch} yourself: `git switch {target}`, then `git merge {branch}`"
+        "hint: stash or undo the changes (`git stash`); the next merge or launch then switches back to {target}. To merge your commits on {branch}: `git switch {target}`, then `git merge {branch}`"
     )
 }
 
@@ -275,7 +275,7 @@ impl RepositoryInner {
             if self.main.git(["symbolic-ref", "-m", &reason, "HEAD", &name]).run()?.code == 0 {
                 let how = reattach_hint(&branch, target, false);
                 return Ok(Some(format!(
-                    "a merge moves {target}, but your checkout cannot follow ({why}). Its files are unchanged. It is on the branch {branch} now, so that your commits cannot undo the merge. {how}"
+                    "your checkout cannot follow a merge into {target}: {why}. It is on the branch {branch} now, with unchanged files. {how}"
                 )));
             }
             self.main.git(["update-ref", "-d", &name, old]).ok()?;

@@ -5,7 +5,7 @@ use crate::domain::dropped_lines::short_commit;
 use crate::domain::task::Task;
 use crate::domain::worktree_name::WorktreeName;
 use crate::ui::review::verify_line;
-use crate::ui::text::{ago, count, one_line};
+use crate::ui::text::{ago, one_line};
 
 /// One line for each fact about a completed task. The first says who completed it.
 pub(super) fn completed(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
@@ -39,12 +39,6 @@ pub(super) fn completed(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
         facts.push(reason("dropped", format!("It removes lines of others on purpose: {}", one_line(dropped))));
     }
     facts
-}
-
-/// The number of attempts, and the command that shows their events.
-pub(super) fn history(task: &Task) -> Reason {
-    let text = format!("It was attempted {}.", count(task.attempt as usize, "time"));
-    reason("history", text).hint(format!("its events: `brigade log --task {}`", task.id.0))
 }
 
 /// The folder and the branch of a task's worktree.
