@@ -55,6 +55,14 @@ pub fn whole_number(text: &str) -> Result<i64, String> {
     text.trim().parse().map_err(|_| "expected a whole number such as 5 or -1".to_owned())
 }
 
+/// Parses a text that must not be empty.
+///
+/// # Errors
+/// The text is empty.
+pub fn text(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() { Err("expected a text".to_owned()) } else { Ok(text.to_owned()) }
+}
+
 /// Parses one of several words that are separated by commas. An empty text stands for no words.
 ///
 /// # Errors
