@@ -448,7 +448,7 @@ fn result(outcome: &Outcome) -> (anstyle::Style, String) {
     let took = duration(Duration::from_millis(outcome.ms));
     let tokens = match outcome.input_tokens.saturating_add(outcome.output_tokens) {
         0 => String::new(),
-        tokens => format!(", {tokens} tokens"),
+        tokens => format!(", {} tokens", super::cost::grouped(tokens)),
     };
     match (total, outcome.is_all_done()) {
         (0, _) if outcome.trouble.is_some() => (BAD, outcome.trouble.clone().unwrap_or_default()),

@@ -131,12 +131,13 @@ pub fn pad_left(text: &str, columns: usize) -> String {
     format!("{}{text}", " ".repeat(missing))
 }
 
-/// Breaks the text at spaces into lines of at most `columns`, and indents all but the first by `indent` spaces.
+/// Breaks the text at spaces into lines of at most `columns`, and indents all but the first by `indent` spaces. A code span that fits
+/// into a line is not broken, because a person copies it.
 #[must_use]
 pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
     let mut out = String::new();
     let mut used = 0;
-    for word in text.split(' ') {
+    for word in words(text, columns.saturating_sub(indent)) {
         let length = width(word);
         if used > 0 && used + 1 + length > columns {
             out.push('\n');
@@ -150,6 +151,26 @@ pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
         used += length;
     }
     out
+}
+
+/// Splits the text at the spaces outside of code spans of at most `columns`.
+fn words(text: &str, columns: usize) -> Vec<&str> {
+    let mut words = Vec::new();
+    let mut rest = Some(text);
+    while let Some(text) = rest {
+        let (mut word, mut after) = text.split_once(' ').map_or((text, None), |(word, after)| (word, Some(after)));
+        if word.matches('`').count() % 2 == 1
+            && let Some(end) = text[word.len()..].find('`').map(|place| word.len() + place + 1)
+        {
+            let end = text[end..].find(' ').map_or(text.len(), |place| end + place);
+            if width(&text[..end]) <= columns {
+                (word, after) = (&text[..end], text.get(end + 1..));
+            }
+        }
+        words.push(word);
+        rest = after;
+    }
+    words
 }
 
 /// Indents the lines of a text by `indent` spaces and breaks them at spaces to `columns`. Keeps their own indentation, and
