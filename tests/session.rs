@@ -324,7 +324,7 @@ fn session_runs_commands_and_reports_errors() {
         ("/help", "@NAME TEXT"),
         ("hello", "the lead has no model"),
         ("@ada well done", "sent to ada"),
-        ("@ghost x", "unknown recipient `ghost`"),
+        ("@ghost x", "cannot send to `ghost`"),
         ("@all well done", "sent to all 2 members"),
         ("/send human 'a question for the person'", "a question for the person"),
         ("/tasks add 'one that\\", "not closed"),

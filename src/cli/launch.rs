@@ -12,8 +12,9 @@ use super::first_run;
 use super::output::Answer;
 use super::run_output::{OutputFormat, Report};
 use super::session::Session;
+use crate::config::diagnostics::ConfigError;
 use crate::config::settings::PROVIDER_DEFAULT;
-use crate::config::{Durability, TeamFlags};
+use crate::config::{Config, Durability, TeamFlags};
 use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
 use crate::embed::read_plan;
@@ -101,7 +102,7 @@ impl LaunchArguments {
     fn prepare(self, context: &Context, lifetime: Lifetime, may_interact: bool) -> CliResult<LaunchRequest> {
         let config = context.config()?;
         config.check_variables()?;
-        let name = config.select(self.team.as_deref())?;
+        let name = self.select_team(&config, lifetime)?;
         let flags = TeamFlags { goal: self.goal.or(self.goal_option), plan: self.plan };
         let mut resolved = config.team(&name, &flags)?;
         check_lead_has_model(&resolved.spec, flags.goal.as_deref(), lifetime)?;
@@ -144,6 +145,26 @@ impl LaunchArguments {
             workspace,
             control_files,
             named_config: context.named_config(),
+        })
+    }
+
+    /// Returns the name of the team. The hint for a wrong name is a whole command: a goal may have been typed in place of the team.
+    fn select_team(&self, config: &Config, lifetime: Lifetime) -> CliResult<String> {
+        let verb = if matches!(lifetime, Lifetime::Session(_)) { "run" } else { "up" };
+        config.select(self.team.as_deref()).map_err(|error| {
+            let hint = match &error {
+                ConfigError::AmbiguousTeam(known) => known.first().map(|team| format!("`brigade {verb} {team}`")),
+                ConfigError::UnknownTeam { name, known } if name.contains(' ') => {
+                    let goal = name.replace(['"', '`', '$', '\\', '!'], "");
+                    known.first().map(|team| format!("`brigade {verb} {team} \"{}\"`", one_line(&goal)))
+                }
+                _ => None,
+            };
+            let error = CliError::from(error);
+            match hint {
+                Some(hint) => error.hint(hint),
+                None => error,
+            }
         })
     }
 }

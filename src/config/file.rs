@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostics::{ConfigError, InvalidValue, Problem, SourceFile, nearest};
 use super::settings::{self, LIMITS, NOT_ENFORCED, Setting, ValueKind};
+use crate::domain::system_error;
 use crate::models::PROVIDER_ALIASES;
 use crate::platform::reading::{self, AllowedKinds};
 
@@ -68,7 +69,8 @@ pub struct ConfigFile {
 /// # Errors
 /// [`ConfigError`]: the file cannot be read, or [`parse`] finds problems.
 pub fn read(path: &Path, shown: &Path, accept: AllowedKinds<'_>) -> Result<ConfigFile, ConfigError> {
-    let unreadable = |error: io::Error| ConfigError::Unreadable { path: shown.to_owned(), reason: error.to_string() };
+    let unreadable =
+        |error: io::Error| ConfigError::Unreadable { path: shown.to_owned(), reason: system_error::reason(&error) };
     let text = reading::read_text(path, accept, CONFIG_BYTES_MAX).map_err(unreadable)?;
     parse(SourceFile { path: path.to_owned(), display_path: shown.to_owned(), text })
 }
@@ -115,7 +117,7 @@ impl Reader<'_> {
                         teams.push((name.get_ref().to_string(), self.team((name, team))));
                     }
                 }
-                Some(setting) => self.value(setting, "", value, values),
+                Some(setting) => self.value(setting, ("", ""), value, values),
                 None => {}
             }
         }
@@ -127,7 +129,7 @@ impl Reader<'_> {
             let place = format!("in [prices.{:?}]", model.get_ref());
             for (key, value) in self.table(model.get_ref(), price).into_iter().flatten() {
                 if let Some(setting) = self.find(key, settings, &place) {
-                    self.value(setting, &format!("prices.{}.", model.get_ref()), value, values);
+                    self.value(setting, (&format!("prices.{}.", model.get_ref()), ""), value, values);
                 }
             }
         }
@@ -135,13 +137,14 @@ impl Reader<'_> {
 
     fn team(&mut self, (name, value): Entry<'_>) -> TeamTable {
         let mut team = TeamTable { span: name.span(), ..TeamTable::default() };
-        let place = format!("in [teams.{}]", name.get_ref().escape_debug());
+        let table = format!("teams.{}", name.get_ref().escape_debug());
+        let place = format!("in [{table}]");
         for (key, value) in self.table(name.get_ref(), value).into_iter().flatten() {
             match self.find(key, settings::TEAM_SETTINGS, &place) {
                 Some(Setting { kind: ValueKind::Tables(members), .. }) => {
                     team.members = Some(self.members(name.get_ref(), members, value));
                 }
-                Some(setting) => self.value(setting, "", value, &mut team.values),
+                Some(setting) => self.value(setting, ("", &format!("{table}.")), value, &mut team.values),
                 None => {}
             }
         }
@@ -161,7 +164,7 @@ impl Reader<'_> {
             let mut values = Values::new();
             for (key, value) in self.table("members", row).into_iter().flatten() {
                 if let Some(setting) = self.find(key, settings, &place) {
-                    self.value(setting, "", value, &mut values);
+                    self.value(setting, ("", ""), value, &mut values);
                 }
             }
             members.push(MemberTable { span: row.span(), values });
@@ -212,17 +215,24 @@ impl Reader<'_> {
         self.problems.push(problem);
     }
 
-    /// Adds the value of `setting`, or those of its table, to `values`.
-    fn value(&mut self, setting: &Setting, prefix: &str, value: &Spanned<DeValue<'_>>, values: &mut Values) {
+    /// Adds the value of `setting`, or those of its table, to `values`. `prefix` begins its key there, and `table` the name of its table.
+    fn value(
+        &mut self,
+        setting: &Setting,
+        (prefix, table): (&str, &str),
+        value: &Spanned<DeValue<'_>>,
+        values: &mut Values,
+    ) {
+        let place = format!("in [{table}{}]", setting.key);
         match setting.kind {
             ValueKind::Table(inner) => {
                 for (key, value) in self.table(setting.key, value).into_iter().flatten() {
-                    if let Some(found) = self.find(key, inner, &format!("in `{}`", setting.key)) {
-                        self.value(found, &format!("{}.", setting.key), value, values);
+                    if let Some(found) = self.find(key, inner, &place) {
+                        self.value(found, (&format!("{}.", setting.key), ""), value, values);
                     }
                 }
             }
-            ValueKind::Limits => self.limits(value, values),
+            ValueKind::Limits => self.limits(&place, value, values),
             _ => match plain(setting, value.get_ref()) {
                 Ok(plain) => {
                     let key = format!("{prefix}{}", setting.key);
@@ -235,11 +245,11 @@ impl Reader<'_> {
         }
     }
 
-    fn limits(&mut self, value: &Spanned<DeValue<'_>>, values: &mut Values) {
+    fn limits(&mut self, place: &str, value: &Spanned<DeValue<'_>>, values: &mut Values) {
         for (key, value) in self.table("limits", value).into_iter().flatten() {
             let Some(limit) = LIMITS.iter().find(|limit| limit.key == key.get_ref()) else {
                 let allowed: Vec<&str> = LIMITS.iter().map(|limit| limit.key).collect();
-                self.unknown(key, &allowed, "in `limits`");
+                self.unknown(key, &allowed, place);
                 continue;
             };
             match integer(limit.key, limit.min, limit.max, value.get_ref()) {
@@ -300,7 +310,12 @@ fn plain(setting: &Setting, value: &DeValue<'_>) -> Result<Value, InvalidValue> 
 pub(super) fn checked_text(setting: &Setting, text: &str) -> Result<(), InvalidValue> {
     let key = setting.key;
     let allowed = match setting.kind {
-        ValueKind::Choice(words) if !words.contains(&text) => format!("one of {}", words.join(", ")),
+        ValueKind::Choice(words) if words.contains(&text) => return Ok(()),
+        ValueKind::Choice(words) => {
+            let message = format!("`{key}` must be one of {}, not `{}`", words.join(", "), text.escape_debug());
+            let hint = nearest(text, words.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
+            return Err(InvalidValue { message, hint });
+        }
         ValueKind::Provider => return checked_provider(text),
         ValueKind::Integer(min, max) if !number(text).is_some_and(|number| (min..=max).contains(&number)) => {
             format!("a whole number from {min} to {max}")

@@ -32,7 +32,7 @@ async fn send_message_reaches_inbox_and_events() {
     harness.alice.expect_text("send_message", json!({ "to": "human", "content": "x" })).await;
     for (to, says) in [
         ("alice", "yourself"),
-        ("carol", "unknown recipient `carol`"),
+        ("carol", "cannot find an inbox for `carol`"),
         ("all", "has no inbox"),
         ("system", "has no inbox"),
     ] {
