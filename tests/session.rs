@@ -316,7 +316,7 @@ fn session_runs_commands_and_reports_errors() {
         ("/tasks", "1  completed"),
         ("/team", "crew is running (pid"),
         ("/why 1", "It is completed by"),
-        ("/tsaks", "Did you mean `/tasks`?"),
+        ("/tsaks", "did you mean `/tasks`?"),
         ("/tasks sow", "unknown command `/tasks sow`"),
         ("/tasks show 77", "#77"),
         ("/state", "desired"),
