@@ -27,7 +27,7 @@ const IGNORED: [&str; 3] = ["/.tasks/", "/.team/", "/agent_state.json"];
 
 /// Write a working brigade.toml
 ///
-/// Also writes a small plan, prompts/ and .gitignore lines. The team needs no key: its provider `runbook` runs the `sh` blocks of
+/// Also writes a small plan, the prompt of a role and .gitignore lines. The team needs no key: its provider `runbook` runs the `sh` blocks of
 /// its tasks. Existing files are kept.
 #[derive(Debug, clap::Args)]
 pub struct Init {

@@ -72,12 +72,6 @@ pub struct LaunchArguments {
     /// A plan file to import tasks from
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// The mode to run in
-    #[arg(long, value_parser = mode_parser())]
-    pub mode: Option<Mode>,
-    /// Print events and read nothing from the terminal; `run` always does
-    #[arg(long)]
-    pub headless: bool,
     /// The format of what is printed
     #[arg(long, value_enum, value_name = "FORMAT")]
     output_format: Option<OutputFormat>,
@@ -205,10 +199,11 @@ pub(in crate::cli) fn note_blocks(context: &Context, spec: Option<&TeamSpec>, ta
     }
 }
 
-/// Parses a mode. The help lists every mode and its effect.
+/// Parses one of these modes. The help lists each and its effect.
 #[must_use]
-pub fn mode_parser() -> impl TypedValueParser<Value = Mode> {
-    let values = Mode::ALL.map(|mode| PossibleValue::new(mode.as_str()).help(effect(mode)));
+pub fn mode_parser(modes: &[Mode]) -> impl TypedValueParser<Value = Mode> + use<> {
+    let values: Vec<PossibleValue> =
+        modes.iter().map(|mode| PossibleValue::new(mode.as_str()).help(effect(*mode))).collect();
     PossibleValuesParser::new(values).map(|word| Mode::from_word(&word).unwrap_or(Mode::Pause))
 }
 
