@@ -51,6 +51,9 @@ const CONTROL_FILES: [&str; 4] = ["agent_state.json", ".tasks", ".team", CONFIG_
 /// Folders with files that can become the state file while commands run; see `stores::file::exchange_file`.
 const STATE_FILE_FOLDERS: [&str; 2] = [".team/spare", ".team/aside"];
 
+/// The most problems of a plan in an error.
+const PLAN_PROBLEMS_MAX: usize = 20;
+
 /// The system's clock.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock;
@@ -442,5 +445,5 @@ pub fn read_plan(path: &Path, workspace: &Path, accept: AllowedKinds<'_>) -> Res
 
 fn plan_error(name: &str, errors: &PlanErrors) -> EmbedError {
     let problem = |error: &PlanError| Problem::in_line(name, error.line, error.problem.to_string());
-    EmbedError::Plan(errors.0.iter().map(problem).collect())
+    EmbedError::Plan(errors.0.iter().take(PLAN_PROBLEMS_MAX).map(problem).collect())
 }

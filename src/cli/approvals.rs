@@ -75,7 +75,7 @@ enum ReviewCommand {
 
 #[derive(Debug, Subcommand)]
 enum AnswerCommand {
-    /// Approve it
+    /// Approve the plan, or the work under review
     Approve {
         /// The id [default: the only one waiting]
         id: Option<String>,
@@ -83,7 +83,7 @@ enum AnswerCommand {
         #[arg(long, value_name = "TEXT")]
         feedback: Option<String>,
     },
-    /// Reject it, so that the author changes it
+    /// Reject the plan, or the work under review, so that its author changes it
     Reject {
         /// The id [default: the only one waiting]
         id: Option<String>,
@@ -299,9 +299,8 @@ fn find<'a>(book: &'a Approvals, kind: RequestKind, id: Option<&str>) -> CliResu
         return Ok(request);
     }
     let error = CliError::refused(format!("there is no {noun} `{}`", one_line(id)));
-    Err(match (nearest(id, open.iter().map(|request| request.id.as_str())), open.as_slice()) {
-        (Some(meant), _) => error.hint(format!("did you mean `{meant}`?")),
-        (None, []) => error.hint(format!("no {noun} waits for an answer")),
-        (None, several) => error.hint(format!("waiting: {}", named(several))),
+    Err(match nearest(id, open.iter().map(|request| request.id.as_str())) {
+        Some(meant) => error.hint(format!("did you mean `{meant}`?")),
+        None => error.hint(format!("`brigade {noun}` lists those that wait for an answer")),
     })
 }

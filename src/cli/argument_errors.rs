@@ -64,7 +64,7 @@ pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
             let value = text(error, ContextKind::InvalidValue).unwrap_or_default();
             let reason = error.source().map(ToString::to_string).unwrap_or_default();
             let message = format!("cannot use `{value}` as `{}`: {reason}", option_of(&argument));
-            CliError::usage(message)
+            CliError::usage(message).hint(typed.help())
         }
         ErrorKind::MissingRequiredArgument => {
             let missing = texts(error, ContextKind::InvalidArg);
@@ -177,8 +177,7 @@ impl TypedCommand {
         let error = CliError::usage(message);
         match nearest(&value, allowed.iter().map(String::as_str)) {
             Some(meant) => error.hint(format!("did you mean `{meant}`?")),
-            None if (1..=VALUES_SHOWN_MAX).contains(&allowed.len()) => error,
-            None => error.hint(format!("{} lists the values", self.help())),
+            None => error.hint(format!("{} describes the values", self.help())),
         }
     }
 }
@@ -252,7 +251,7 @@ mod tests {
                 Some("`brigade log --help` lists the options"),
             ),
             ("inbox --read --take", "`--read` cannot be used with `--take`", Some("`brigade inbox --help`")),
-            ("tasks --status", "`--status STATUS` needs a value", None),
+            ("tasks --status", "`--status STATUS` needs a value", Some("`brigade tasks --help` describes the values")),
         ] {
             let (shown, hinted) = explained(line);
             assert!(shown.starts_with(message), "{line}: {shown}");

@@ -87,8 +87,8 @@ fn note(task: &Task, blockers: &[Blocker], options: &TaskViewContext<'_>) -> Str
             if let Some(until) = task.not_before.filter(|until| *until > now) {
                 parts.push(format!("retrying {}", ago(until, now)));
             }
-            if task.owner.is_some() {
-                parts.push("reserved for its owner".to_owned());
+            if let Some(owner) = &task.owner {
+                parts.push(format!("reserved for {owner}"));
             }
             if task.failures > 0 {
                 parts.push(format!("failed {} of {}", task.failures, task.max_attempts));

@@ -41,7 +41,7 @@ const TEST_NAME_CHARS_MAX: usize = 50;
 /// folder writes.
 const EXEMPT: &[&str] = &["tests/tidy/language.rs", "demo/audit.md", "REPORT.md", "agent_state.json"];
 /// Words of the event log's format.
-const FORMAT_WORDS: &[&str] = &["anew:", "\"somebody\""];
+const FORMAT_WORDS: &[&str] = &["\"anew\"", "\"somebody\""];
 
 fn source_files() -> Vec<PathBuf> {
     let folders = ["src", "tests", "benches", "examples"].into_iter().flat_map(files_below);
