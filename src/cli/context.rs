@@ -206,14 +206,17 @@ impl Context {
     pub fn workspace(&self) -> CliResult<PathBuf> {
         let folder = match (self.named_workspace(), self.named_config()) {
             (Some(folder), _) => Some(folder),
-            (None, Some(file)) if !file.metadata().is_ok_and(|there| !there.is_dir()) => {
-                let named = self.global.config.as_deref().unwrap_or(&file);
-                return Err(CliError::from(ConfigError::Unreadable {
-                    path: named.to_owned(),
-                    reason: "there is no such file".to_owned(),
-                }));
+            (None, Some(file)) => {
+                let reason = match file.metadata() {
+                    Ok(about) if about.is_dir() => Some("it is a folder".to_owned()),
+                    about => about.err().map(|error| system_error::reason(&error)),
+                };
+                if let Some(reason) = reason {
+                    let path = self.global.config.clone().unwrap_or(file);
+                    return Err(ConfigError::Unreadable { path, reason }.into());
+                }
+                file.parent().map(Path::to_owned)
             }
-            (None, Some(file)) => file.parent().map(Path::to_owned),
             (None, None) => self.found_workspace()?,
         };
         let Some(folder) = folder else {

@@ -143,7 +143,7 @@ impl From<RepositoryError> for CliError {
         match error {
             RepositoryError::Unusable { reason, hint } => Self { hint, ..Self::refused(reason) },
             RepositoryError::NoGit(reason) => {
-                Self::refused(reason).hint("install git, or remove isolation from the config")
+                Self::refused(reason).hint("install a current git, or remove isolation from the config")
             }
             error => Self::refused(error.to_string()),
         }

@@ -14,8 +14,9 @@ use crate::config::diagnostics::nearest;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
 use crate::domain::state::TeammateReport;
+use crate::domain::task::{Task, TaskStatus};
 use crate::platform;
-use crate::ports::Stores;
+use crate::ports::{Board as _, Stores};
 use crate::stores::file::links::refuse_links;
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::one_line;
@@ -167,12 +168,20 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
     message.now = now.then_some(true);
     let id = stores.mailbox.send(name, message).await?;
     let data = serde_json::json!({ "asked": name, "id": id, "now": now });
-    let when = match report.filter(|report| report.task.is_some()) {
-        _ if now => "stops now",
-        Some(_) => "stops after its turn",
-        None => "stops",
+    let is_idle = report.is_some_and(|report| report.phase == "idle") && !holds_task(context, name).await?;
+    let when = match (now, is_idle) {
+        (true, _) => "stops now",
+        (false, true) => "stops",
+        (false, false) => "stops after its turn",
     };
     context.output.answer(&data, || format!("{} {when}; the next launch starts it again\n", one_line(name)))
+}
+
+/// Returns true if the teammate works on a task. The board says it before the team reports it.
+async fn holds_task(context: &Context, name: &str) -> CliResult<bool> {
+    let view = context.board_read_only()?.view().await?;
+    let is_its = |task: &Task| task.owner.as_ref().is_some_and(|owner| owner.eq_ignore_ascii_case(name));
+    Ok(view.tasks.values().any(|task| task.status == TaskStatus::InProgress && is_its(task)))
 }
 
 /// Returns the report of the running team about this teammate.

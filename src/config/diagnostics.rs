@@ -188,7 +188,7 @@ pub enum ConfigError {
     /// A variable with a name similar to that of a setting's variable.
     #[error("unknown variable `{}`", name.escape_debug())]
     UnknownVariable { name: String, meant: &'static str },
-    #[error("cannot choose a team: {} has none", .0.display())]
+    #[error("cannot choose a team: {} has no team", .0.display())]
     NoTeam(PathBuf),
 }
 

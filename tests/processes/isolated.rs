@@ -290,7 +290,7 @@ fn isolation_without_usable_git_is_refused() {
     fs::set_permissions(&git, fs::Permissions::from_mode(0o755)).unwrap();
     let old = with_git(&workspace, folder.path());
     assert_eq!(old.code, Some(2), "{old:?}");
-    assert!(old.err.contains("needs git 2.38 or newer: this is git version 2.30.1"), "{old:?}");
+    assert!(old.err.contains("needs git 2.38 or newer, and this is git version 2.30.1"), "{old:?}");
     fs::remove_dir_all(workspace.join(".git")).unwrap();
     let outside = workspace.run(&["run", "crew"]);
     assert_eq!(outside.code, Some(2), "{outside:?}");

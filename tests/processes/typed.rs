@@ -89,8 +89,8 @@ const TYPED: &[(&str, i32, &[&str])] = &[
     ("--color sometimes tasks", 2, &["sometimes", "auto"]),
     ("tasks --workspace /nowhere", 2, &["/nowhere"]),
     ("tasks --workspace brigade.toml", 2, &["not a folder"]),
-    ("tasks --config /nowhere/brigade.toml", 2, &["config file", "/nowhere/brigade.toml"]),
-    ("tasks --config .", 2, &["config file"]),
+    ("tasks --config /nowhere/brigade.toml", 2, &["BRIGADE_CONFIG", "/nowhere/brigade.toml"]),
+    ("tasks --config .", 2, &["it is a folder"]),
     ("run --config /nowhere/brigade.toml", 2, &["/nowhere/brigade.toml"]),
 ];
 
