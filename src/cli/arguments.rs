@@ -42,7 +42,10 @@ where
 {
     move |text| {
         let read = text.trim().parse().ok().filter(|number| bounds.contains(number));
-        let sentence = || format!("expected a whole number from {} to {}", bounds.start(), bounds.end());
+        let sentence = || match *bounds.end() {
+            end if end >= u32::MAX.into() => format!("expected a whole number from {}", bounds.start()),
+            end => format!("expected a whole number from {} to {end}", bounds.start()),
+        };
         read.and_then(|number| T::try_from(number).ok()).ok_or_else(sentence)
     }
 }

@@ -52,7 +52,8 @@ impl Init {
         let folder = context.new_workspace()?;
         let config = folder.join(CONFIG_FILE);
         if config.exists() && !self.force && !self.prompts {
-            let message = format!("{} already exists", super::context::shown(&config, context.current_folder()));
+            let shown = super::context::shown(&config, context.current_folder());
+            let message = format!("cannot write {shown}: it exists already");
             let hint = format!("edit it, or overwrite it: `brigade init {team} --force`");
             return Err(CliError::usage(message).hint(hint));
         }

@@ -359,6 +359,25 @@ mod tests {
         })
     }
 
+    #[test]
+    fn script_error_names_key_step_and_allowed_values() {
+        for (text, says) in [
+            ("[]", "it must be a JSON object"),
+            (r#"{"foo": []}"#, "unknown key `foo`; allowed are task, mail, goal, report, compact"),
+            (r#"{"ada": []}"#, "unknown key `ada`"),
+            (r#"{"task": {}}"#, "`task` must be a list of steps"),
+            (r#"{"ada.task": [{}, 3]}"#, "`ada.task`, step 2: invalid type: integer `3`, expected a step, such as"),
+            (r#"{"task": [{"sya": "x"}]}"#, "`task`, step 1: unknown field `sya`, expected one of `say`, `call`"),
+            (r#"{"task": [{"call": [1]}]}"#, "expected a call, such as"),
+            (r#"{"task": [{"error": 1}]}"#, "expected an error, such as"),
+            (r#"{"task": [{"error": {"final": "a", "too_long": "b"}}]}"#, "`error` must have one of `temporary`"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+        assert_eq!(parse(r#"{"ada.task": [{"error": {"final": "no"}}], "compact": []}"#).unwrap().len(), 2);
+    }
+
     #[tokio::test]
     async fn scripted_model_follows_context_and_fails_once() {
         let script = r#"{"task": [{"say": "one {{task}}"}, {"error": {"temporary": "busy"}}, {"say": "two"}], "bob.mail": [{"say": "read"}]}"#;

@@ -458,7 +458,7 @@ fn result(outcome: &Outcome) -> (anstyle::Style, String) {
         (0, _) => (
             WARN,
             format!(
-                "There was nothing to do: the board has no tasks. Give the team a goal or a plan ({took}{tokens})."
+                "There was nothing to do: the board has no tasks. Give the team a plan, or a goal if its lead has a model ({took}{tokens})."
             ),
         ),
         (1, true) => (GOOD, format!("The task is done ({took}{tokens}).")),

@@ -54,7 +54,7 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext
         table.row(vec![
             Cell::new(&task.id.0.to_string(), PLAIN),
             Cell::new(status, style),
-            Cell::new(task.owner.as_deref().unwrap_or_default(), PLAIN),
+            Cell::new(holder(task).unwrap_or_default(), PLAIN),
             Cell::new(&task.subject, if task.status == TaskStatus::Completed { DIM } else { PLAIN }),
             match task.status {
                 TaskStatus::Failed => Cell::reason(&note(task, &blockers, options), DIM),
@@ -222,6 +222,11 @@ fn result(out: &mut String, result: &TaskResult, columns: usize) {
 
 fn ids(ids: &[TaskId]) -> String {
     ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The teammate that has claimed the task. The note of a pending task says for whom it is reserved.
+fn holder(task: &Task) -> Option<&str> {
+    task.owner.as_deref().filter(|_| task.status != TaskStatus::Pending)
 }
 
 fn attempts(task: &Task) -> String {

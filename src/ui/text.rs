@@ -283,6 +283,13 @@ mod tests {
     }
 
     #[test]
+    fn code_span_that_fits_is_not_wrapped() {
+        assert_eq!(wrap("2 failed: `brigade why 2`, to see why", 20, 2), "2 failed:\n  `brigade why 2`,\n  to see why");
+        assert_eq!(wrap("`a code span that fits nowhere` b", 12, 0), "`a code span\nthat fits\nnowhere` b");
+        assert_eq!(wrap("an open `quotation of a model", 12, 0), "an open\n`quotation\nof a model");
+    }
+
+    #[test]
     fn wide_characters_count_as_two_columns() {
         assert_eq!(cut("日本語", 5), "日本…");
         assert_eq!(cut("日本語", 6), "日本語");
