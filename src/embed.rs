@@ -20,11 +20,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::config::diagnostics::ConfigError;
+use crate::config::diagnostics::{ConfigError, Problem, listed};
 use crate::config::{CONFIG_FILE, Config, Durability, Environment, TeamFlags};
 use crate::domain::access::PathRule;
-use crate::domain::plan::{self, PLAN_BYTES_MAX, PlanErrors};
+use crate::domain::plan::{self, PLAN_BYTES_MAX, PlanError, PlanErrors};
 use crate::domain::state::Mode;
+use crate::domain::system_error;
 use crate::domain::task::NewTask;
 use crate::domain::time::UnixMs;
 use crate::models;
@@ -50,6 +51,9 @@ const WORKSPACE_CONTROL_FILES: [&str; 4] = ["agent_state.json", ".tasks", ".team
 /// Folders with files that can become the state file while commands run; see `stores::file::exchange_file`.
 const STATE_FILE_FOLDERS: [&str; 2] = [".team/spare", ".team/aside"];
 
+/// The most problems of a plan in an error.
+const PLAN_PROBLEMS_MAX: usize = 20;
+
 /// The system's clock.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock;
@@ -74,9 +78,9 @@ pub enum EmbedError {
         /// The system's error.
         reason: String,
     },
-    /// The plan is invalid. Each line of the text begins with the name of its file.
-    #[error("{0}")]
-    Plan(String),
+    /// The plan is invalid.
+    #[error("{}", listed(.0))]
+    Plan(Vec<Problem>),
     /// The folder cannot be used, or another process leads a team in it.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -145,7 +149,7 @@ impl Team {
     /// [`EmbedError::Unreadable`] and [`EmbedError::Config`].
     pub fn of_config(file: &Path, name: Option<&str>) -> Result<Self, EmbedError> {
         let unreadable =
-            |error: std::io::Error| EmbedError::Unreadable { path: file.into(), reason: error.to_string() };
+            |error: std::io::Error| EmbedError::Unreadable { path: file.into(), reason: system_error::reason(&error) };
         let named_path = std::path::absolute(file).map_err(unreadable)?;
         let file = file.canonicalize().map_err(unreadable)?;
         let current_folder = file.parent().map(Path::to_owned).unwrap_or_default();
@@ -218,8 +222,10 @@ impl Team {
             let reason = "call brigade::embed::run or brigade::sandbox::run_if_guard first in main";
             return Err(EmbedError::Guard(reason.to_owned()));
         }
-        let unusable =
-            |error: std::io::Error| EmbedError::Unreadable { path: folder.into(), reason: error.to_string() };
+        let unusable = |error: std::io::Error| EmbedError::Unreadable {
+            path: folder.into(),
+            reason: system_error::reason(&error),
+        };
         let folder = folder.canonicalize().map_err(unusable)?;
         self.check_tools()?;
         if let (Some(plan), true) = (&self.spec.plan, self.start_options.plan.is_empty()) {
@@ -440,7 +446,7 @@ pub fn default_control_files(workspace: &Path, configs: &[PathBuf], plan: Option
 /// [`EmbedError::Unreadable`] and [`EmbedError::Plan`].
 pub fn read_plan(path: &Path, workspace: &Path, accept: AllowedKinds<'_>) -> Result<Vec<NewTask>, EmbedError> {
     let text = reading::read_text(path, accept, PLAN_BYTES_MAX as u64)
-        .map_err(|error| EmbedError::Unreadable { path: path.to_owned(), reason: error.to_string() })?;
+        .map_err(|error| EmbedError::Unreadable { path: path.to_owned(), reason: system_error::reason(&error) })?;
     let canonical = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = canonical.strip_prefix(workspace).unwrap_or(&canonical).to_string_lossy();
     let file_name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -448,6 +454,6 @@ pub fn read_plan(path: &Path, workspace: &Path, accept: AllowedKinds<'_>) -> Res
 }
 
 fn plan_error(name: &str, errors: &PlanErrors) -> EmbedError {
-    let lines: Vec<String> = errors.0.iter().map(|error| format!("{name}, {error}")).collect();
-    EmbedError::Plan(lines.join("\n"))
+    let problem = |error: &PlanError| Problem::in_line(name, error.line, error.problem.to_string());
+    EmbedError::Plan(errors.0.iter().take(PLAN_PROBLEMS_MAX).map(problem).collect())
 }

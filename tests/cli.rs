@@ -391,7 +391,7 @@ fn lease_expired_task_is_claimable() {
     }
     let stale = workspace.output("brigade tasks complete 1 --as bob --attempt 1");
     assert_eq!(stale.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&stale.stderr).contains("stale"));
+    assert!(String::from_utf8_lossy(&stale.stderr).contains("in attempt 1: "));
 }
 
 #[test]
@@ -614,8 +614,8 @@ fn log_lists_runs_and_replay_shows_them() {
     }
 
     for (line, says) in [
-        ("brigade log --teammate ghost", "no teammate `ghost` in the log; known: "),
-        ("brigade log --task 99", "task #99 is neither in the log nor on the board"),
+        ("brigade log --teammate ghost", "cannot find the teammate `ghost` in the log: it has "),
+        ("brigade log --task 99", "cannot find #99: it is neither in the log nor on the board"),
         (
             "brigade log --kind budget_spent",
             "no event of the newest run matches; in all runs: `brigade log --kind budget_spent --run all`",
@@ -701,7 +701,9 @@ fn completing_unclaimed_task_error_says_claim_first() {
     assert!(error("brigade tasks complete 9").contains("no task #9"));
     workspace.output("brigade tasks claim --as bob; brigade tasks release 1 --as bob --attempt 1");
     let text = error("brigade tasks complete 1 --as bob --attempt 1");
-    assert!(text.contains("attempt 1 of task #1 is stale: its lease expired or it was released, and it has no holder"));
+    assert!(
+        text.contains("cannot change task #1 in attempt 1: its lease expired or it was released, and it has no holder")
+    );
     assert!(text.contains("`brigade tasks claim 1 --as bob`"), "{text}");
     workspace.output("brigade tasks claim --as bob");
     assert!(error("brigade tasks complete 1").contains("cannot complete #1: --as and --attempt are missing; "));
@@ -1018,7 +1020,7 @@ fn complete_force_without_attempt_is_refused() {
     assert!(workspace.output("brigade tasks add One && brigade tasks claim 1 --as z").status.success());
     let output = workspace.output("brigade tasks complete 1 --as z --force");
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && error.contains("held by z, who must name the attempt"), "{error}");
+    assert!(!output.status.success() && error.contains("cannot use --force as `z`"), "{error}");
 }
 
 #[test]
@@ -1057,7 +1059,8 @@ fn hints_name_the_workspace_and_real_values() {
     assert_eq!(stop.status.code(), Some(1));
     let said = String::from_utf8(stop.stderr).unwrap();
     assert!(
-        said.contains("no teammate `alcie`; known: alice, bob") && said.contains("did you mean `alice`?"),
+        said.contains("cannot find the teammate `alcie`: there are alice, bob")
+            && said.contains("did you mean `alice`?"),
         "{said}"
     );
     assert_eq!(place.output("brigade stop alice").status.code(), Some(0), "no team runs");

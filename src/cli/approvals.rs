@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 
+use super::arguments::text;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
@@ -25,7 +26,7 @@ const SUMMARY_INDENT: usize = 2;
 
 /// List, show and answer plans
 ///
-/// A teammate hands in a plan before work that is large or hard to undo. The lead answers it. A person may answer too, and must if the
+/// A teammate submits a plan before work that is large or hard to undo. The lead answers it. A person may answer too, and must if the
 /// lead has no model. A plan is answered once.
 #[derive(Debug, clap::Args)]
 pub struct Plan {
@@ -74,7 +75,7 @@ enum ReviewCommand {
 
 #[derive(Debug, Subcommand)]
 enum AnswerCommand {
-    /// Approve it
+    /// Approve the plan, or the work under review
     Approve {
         /// The id [default: the only one waiting]
         id: Option<String>,
@@ -82,13 +83,13 @@ enum AnswerCommand {
         #[arg(long, value_name = "TEXT")]
         feedback: Option<String>,
     },
-    /// Reject it, so that the author changes it
+    /// Reject the plan, or the work under review, so that its author changes it
     Reject {
         /// The id [default: the only one waiting]
         id: Option<String>,
         /// The changes to make
-        #[arg(long, value_name = "TEXT")]
-        feedback: Option<String>,
+        #[arg(long, value_name = "TEXT", value_parser = text)]
+        feedback: String,
     },
 }
 
@@ -126,7 +127,7 @@ impl AnswerCommand {
     async fn run(self, context: &Context, kind: RequestKind) -> CliResult<Answer> {
         let (id, approve, feedback) = match self {
             Self::Approve { id, feedback } => (id, true, feedback),
-            Self::Reject { id, feedback } => (id, false, feedback),
+            Self::Reject { id, feedback } => (id, false, Some(feedback)),
         };
         answer(context, kind, id.as_deref(), approve, feedback.as_deref()).await
     }
@@ -193,7 +194,7 @@ fn changes(context: &Context, request: &Request, is_summary: bool) -> String {
     let diff = |summary_columns| {
         let workspace = context.workspace()?;
         let diff = GitRepository::review_diff(&workspace, into.clone(), commit, summary_columns);
-        diff.map_err(|error| CliError::refused(error.to_string()))
+        Ok(diff?)
     };
     let columns = context.output.columns.saturating_sub(SUMMARY_INDENT).clamp(20, SUMMARY_WIDTH_MAX);
     let text = diff(Some(columns)).and_then(|summary| {
@@ -245,10 +246,7 @@ async fn answer(
     let word = if approve { "approved" } else { "rejected" };
     let data =
         serde_json::json!({ "id": id, "from": given.request.from, "approve": approve, "message": given.message });
-    let mut answer = context.output.answer(&data, || format!("{} {id} {word}; {from} is notified\n", kind.noun()))?;
-    if !approve && feedback.is_none() {
-        answer = answer.note(format!("no reason given; to tell {from} what to change: `brigade send {from} TEXT`"));
-    }
+    let answer = context.output.answer(&data, || format!("{} {id} {word}; {from} is notified\n", kind.noun()))?;
     note_delivery(context, &stores, answer).await
 }
 
@@ -301,9 +299,8 @@ fn find<'a>(book: &'a Approvals, kind: RequestKind, id: Option<&str>) -> CliResu
         return Ok(request);
     }
     let error = CliError::refused(format!("there is no {noun} `{}`", one_line(id)));
-    Err(match (nearest(id, open.iter().map(|request| request.id.as_str())), open.as_slice()) {
-        (Some(meant), _) => error.hint(format!("did you mean `{meant}`?")),
-        (None, []) => error.hint(format!("no {noun} waits for an answer")),
-        (None, several) => error.hint(format!("waiting: {}", named(several))),
+    Err(match nearest(id, open.iter().map(|request| request.id.as_str())) {
+        Some(meant) => error.hint(format!("did you mean `{meant}`?")),
+        None => error.hint(format!("`brigade {noun}` lists those that wait for an answer")),
     })
 }

@@ -58,19 +58,19 @@ pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
     let argument = text(error, ContextKind::InvalidArg).map(|argument| plain(&argument)).unwrap_or_default();
     match error.kind() {
         ErrorKind::InvalidSubcommand => typed.unknown_command(error),
-        ErrorKind::UnknownArgument => typed.unknown_argument(error, &argument),
+        ErrorKind::UnknownArgument => typed.unknown_argument(&argument),
         ErrorKind::InvalidValue => typed.invalid_value(error, &argument),
         ErrorKind::ValueValidation => {
             let value = text(error, ContextKind::InvalidValue).unwrap_or_default();
             let reason = error.source().map(ToString::to_string).unwrap_or_default();
             let message = format!("cannot use `{value}` as `{}`: {reason}", option_of(&argument));
-            CliError::usage(message)
+            CliError::usage(message).hint(typed.help())
         }
         ErrorKind::MissingRequiredArgument => {
             let missing = texts(error, ContextKind::InvalidArg);
             let missing: Vec<String> = missing.iter().map(|argument| format!("`{}`", plain(argument))).collect();
             let message = format!("`{}` needs {}", typed.name(), missing.join(" and "));
-            CliError::usage(message).hint(typed.usage())
+            CliError::usage(message).hint(completed(words, &texts(error, ContextKind::InvalidArg)))
         }
         ErrorKind::ArgumentConflict => {
             let others = texts(error, ContextKind::PriorArg);
@@ -94,6 +94,13 @@ pub fn argument_error(error: &Error, words: &[&str]) -> CliError {
     }
 }
 
+/// The typed command with its missing arguments, as a code span.
+fn completed(words: &[&str], missing: &[String]) -> String {
+    let quoted = words.iter().map(|word| shlex::try_quote(word).unwrap_or_default().into_owned());
+    let line: Vec<String> = quoted.chain(missing.iter().map(|argument| plain(argument))).collect();
+    format!("`brigade {}`", line.join(" "))
+}
+
 /// The typed command: the longest path that clap knows.
 struct TypedCommand {
     path: Vec<&'static str>,
@@ -115,12 +122,9 @@ impl TypedCommand {
         format!("`{} --help`", self.name())
     }
 
-    /// The command with its required options and its positional arguments, as a code span.
+    /// The command with its positional arguments, as a code span.
     fn usage(&self) -> String {
         let mut words = vec![self.name()];
-        for option in self.command.get_opts().filter(|option| option.is_required_set()) {
-            words.push(format!("--{} {}", option.get_long().unwrap_or_default(), value_name(option)));
-        }
         for positional in self.command.get_positionals() {
             let name = value_name(positional);
             words.push(if positional.is_required_set() { name } else { format!("[{name}]") });
@@ -135,25 +139,25 @@ impl TypedCommand {
         let meant = nearest(&word, listed(self.command).map(Command::get_name));
         CliError::usage(message).hint(match (tip, meant) {
             (Some((_, commands)), _) => {
-                commands.iter().map(|command| format!("`{command}`")).collect::<Vec<_>>().join(", ")
+                let commands: Vec<String> = commands.iter().map(|command| format!("`{command}`")).collect();
+                format!("did you mean {}?", commands.join(" or "))
             }
             (None, Some(meant)) => format!("did you mean `{} {meant}`?", self.name()),
             (None, None) => format!("{} lists the commands", self.help()),
         })
     }
 
-    fn unknown_argument(&self, error: &Error, argument: &str) -> CliError {
+    fn unknown_argument(&self, argument: &str) -> CliError {
         if !argument.starts_with('-') {
             let message = format!("unexpected argument `{argument}` for `{}`", self.name());
             return CliError::usage(message).hint(self.usage());
         }
         let message = format!("unknown option `{argument}` for `{}`", self.name());
         let options = self.command.get_arguments().filter(|option| !option.is_hide_set());
-        let longs: Vec<String> = options.filter_map(|option| Some(format!("--{}", option.get_long()?))).collect();
-        let suggested = text(error, ContextKind::SuggestedArg).map(|suggested| option_of(&plain(&suggested)));
-        let near = nearest(argument, longs.iter().map(String::as_str)).map(str::to_owned);
-        CliError::usage(message).hint(match near.or(suggested.filter(|option| longs.contains(option))) {
-            Some(meant) => format!("did you mean `{meant}`?"),
+        // The dashes would make all of them similar.
+        let typed = argument.trim_start_matches('-');
+        CliError::usage(message).hint(match nearest(typed, options.filter_map(clap::Arg::get_long)) {
+            Some(meant) => format!("did you mean `--{meant}`?"),
             None => format!("{} lists the options", self.help()),
         })
     }
@@ -173,8 +177,7 @@ impl TypedCommand {
         let error = CliError::usage(message);
         match nearest(&value, allowed.iter().map(String::as_str)) {
             Some(meant) => error.hint(format!("did you mean `{meant}`?")),
-            None if (1..=VALUES_SHOWN_MAX).contains(&allowed.len()) => error,
-            None => error.hint(format!("{} lists the values", self.help())),
+            None => error.hint(format!("{} describes the values", self.help())),
         }
     }
 }
@@ -220,9 +223,9 @@ mod tests {
     fn argument_error_has_one_message_and_one_hint() {
         for (line, message, hint) in [
             ("taks", "unknown command `brigade taks`", Some("did you mean `brigade tasks`?")),
-            ("start", "unknown command `brigade start`", Some("`brigade up`")),
-            ("ps", "unknown command `brigade ps`", Some("`brigade team`")),
-            ("status", "unknown command `brigade status`", Some("`brigade team`, `brigade tasks`")),
+            ("start", "unknown command `brigade start`", Some("did you mean `brigade up`?")),
+            ("ps", "unknown command `brigade ps`", Some("did you mean `brigade team`?")),
+            ("status", "unknown command `brigade status`", Some("did you mean `brigade team` or `brigade tasks`?")),
             ("tasks sow", "unknown command `brigade tasks sow`", Some("did you mean `brigade tasks show`?")),
             (
                 "config list",
@@ -236,9 +239,19 @@ mod tests {
                 "cannot use `fialed` as `--status`: allowed are pending, in_progress, completed, failed, blocked",
                 Some("did you mean `failed`?"),
             ),
-            ("tasks claim", "`brigade tasks claim` needs `--as NAME`", Some("`brigade tasks claim --as NAME [ID]`")),
+            ("tasks claim", "`brigade tasks claim` needs `--as NAME`", Some("`brigade tasks claim --as NAME`")),
+            (
+                "--workspace w send alice",
+                "`brigade send` needs `TEXT`",
+                Some("`brigade --workspace w send alice TEXT`"),
+            ),
+            (
+                "log --until x",
+                "unknown option `--until` for `brigade log`",
+                Some("`brigade log --help` lists the options"),
+            ),
             ("inbox --read --take", "`--read` cannot be used with `--take`", Some("`brigade inbox --help`")),
-            ("tasks --status", "`--status STATUS` needs a value", None),
+            ("tasks --status", "`--status STATUS` needs a value", Some("`brigade tasks --help` describes the values")),
         ] {
             let (shown, hinted) = explained(line);
             assert!(shown.starts_with(message), "{line}: {shown}");

@@ -42,7 +42,10 @@ where
 {
     move |text| {
         let read = text.trim().parse().ok().filter(|number| bounds.contains(number));
-        let sentence = || format!("expected a whole number from {} to {}", bounds.start(), bounds.end());
+        let sentence = || match *bounds.end() {
+            end if end >= u32::MAX.into() => format!("expected a whole number from {}", bounds.start()),
+            end => format!("expected a whole number from {} to {end}", bounds.start()),
+        };
         read.and_then(|number| T::try_from(number).ok()).ok_or_else(sentence)
     }
 }
@@ -53,6 +56,26 @@ where
 /// The expected form.
 pub fn whole_number(text: &str) -> Result<i64, String> {
     text.trim().parse().map_err(|_| "expected a whole number such as 5 or -1".to_owned())
+}
+
+/// Parses a text that must not be empty.
+///
+/// # Errors
+/// The text is empty.
+pub fn text(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() { Err("expected a text".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+/// Parses the subject of a task.
+///
+/// # Errors
+/// The text is empty or has several lines.
+pub fn subject(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("the subject is empty".to_owned()),
+        text if text.contains('\n') => Err("a subject has one line; put the rest into --description".to_owned()),
+        text => Ok(text.to_owned()),
+    }
 }
 
 /// Parses one of several words that are separated by commas. An empty text stands for no words.
@@ -116,7 +139,7 @@ impl ActingAs {
     /// Returns the actor.
     ///
     /// # Errors
-    /// The name is invalid.
+    /// The name is invalid, or a teammate uses force.
     pub fn actor(&self) -> CliResult<Actor> {
         let Some(name) = &self.name else {
             return Ok(Actor::new(HUMAN, ActorKind::Person).forcing(self.force));
@@ -125,6 +148,10 @@ impl ActingAs {
         let kind = match name.as_str() {
             HUMAN => ActorKind::Person,
             LEAD => ActorKind::Lead,
+            _ if self.force => {
+                let message = format!("cannot use --force as `{name}`: only a person and the lead override a holder");
+                return Err(CliError::usage(message).hint("leave out --as to act as a person"));
+            }
             _ => ActorKind::Teammate,
         };
         let attempt = self.attempt;

@@ -20,9 +20,8 @@ static ROOT: LazyLock<Command> = LazyLock::new(|| {
 });
 
 /// The names of the commands that work on a workspace, so that hints add the flags that name it.
-static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-    listed(root()).map(Command::get_name).filter(|name| !["init", "completions"].contains(name)).collect()
-});
+static WORKSPACE_COMMANDS: LazyLock<Vec<&'static str>> =
+    LazyLock::new(|| listed(root()).map(Command::get_name).filter(|name| *name != "completions").collect());
 
 /// The names of the commands that a session offers. In a session a team runs already, and shells have their own terminal.
 static SESSION_COMMANDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {

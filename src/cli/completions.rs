@@ -62,7 +62,7 @@ complete -c brigade -f -k -a '(__brigade_complete)'
 ///
 /// bash: brigade completions bash > ~/.local/share/bash-completion/completions/brigade
 ///
-/// zsh: brigade completions zsh > a file `_brigade` in a folder of your fpath
+/// zsh: brigade completions zsh > "${fpath[1]}/_brigade"
 ///
 /// fish: brigade completions fish > ~/.config/fish/completions/brigade.fish
 #[derive(Debug, clap::Args)]

@@ -13,8 +13,9 @@ use super::running::{Running, heartbeat_in};
 use super::session::screen::Printer;
 use crate::config::diagnostics::ConfigError;
 use crate::config::search::{check_owner, find_folder_upwards, find_upwards};
-use crate::config::{CONFIG_FILE, Config, Durability, Environment, TeamFlags, UnknownVariable, VARIABLE_PREFIX};
+use crate::config::{Config, Durability, Environment, TeamFlags, UnknownVariable, VARIABLE_PREFIX};
 use crate::domain::name::Name;
+use crate::domain::system_error;
 use crate::domain::task::Task;
 use crate::domain::time::UnixMs;
 use crate::embed::{self, SystemClock};
@@ -205,23 +206,30 @@ impl Context {
     pub fn workspace(&self) -> CliResult<PathBuf> {
         let folder = match (self.named_workspace(), self.named_config()) {
             (Some(folder), _) => Some(folder),
-            (None, Some(file)) if !file.metadata().is_ok_and(|there| !there.is_dir()) => {
-                let named = self.global.config.as_deref().unwrap_or(&file).display();
-                return Err(CliError::usage(format!("cannot find the config file {named}")));
+            (None, Some(file)) => {
+                let reason = match file.metadata() {
+                    Ok(about) if about.is_dir() => Some("it is a folder".to_owned()),
+                    about => about.err().map(|error| system_error::reason(&error)),
+                };
+                if let Some(reason) = reason {
+                    let path = self.global.config.clone().unwrap_or(file);
+                    return Err(ConfigError::Unreadable { path, reason }.into());
+                }
+                file.parent().map(Path::to_owned)
             }
-            (None, Some(file)) => file.parent().map(Path::to_owned),
             (None, None) => self.found_workspace()?,
         };
         let Some(folder) = folder else {
-            let message = format!("no {CONFIG_FILE} in {} or any folder above it", self.current_folder().display());
-            let hint = "run `brigade init` to start here, or pass --workspace DIR or --config FILE";
-            return Err(CliError::usage(message).hint(hint));
+            return Err(ConfigError::NotFound(self.current_folder().to_owned()).into());
         };
-        let shown = folder.display();
+        let unusable = |reason: String| {
+            let message = format!("cannot use the workspace {}: {reason}", folder.display());
+            CliError::usage(message).hint("name its folder with --workspace DIR or BRIGADE_WORKSPACE")
+        };
         match folder.canonicalize() {
             Ok(folder) if folder.is_dir() => Ok(folder),
-            Ok(_) => Err(CliError::usage(format!("cannot use the workspace {shown}: it is not a folder"))),
-            Err(error) => Err(CliError::usage(format!("cannot use the workspace {shown}: {error}"))),
+            Ok(_) => Err(unusable("it is not a folder".to_owned())),
+            Err(error) => Err(unusable(system_error::reason(&error))),
         }
     }
 

@@ -54,7 +54,11 @@ impl Cost {
         }
         let (budget, prices) = spec.map(|spec| (spec.budget, spec.prices)).unwrap_or_default();
         let view = CostView::of(&team, book.spent().iter(), book.open_requests(&team), budget, &prices);
-        context.output.answer(&view, || render(&view, context.output.columns))
+        context.output.answer(&view, || {
+            let reset =
+                if self.reset { format!("the counters of {} are reset\n", one_line(&team)) } else { String::new() };
+            reset + &render(&view, context.output.columns)
+        })
     }
 }
 

@@ -9,9 +9,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::context::Context;
-use super::error::CliResult;
+use super::error::{CliError, CliResult};
 use super::exit::Exit;
 use super::output::Answer;
+use crate::config::diagnostics::Problem;
 use crate::config::{TeamFlags, UnknownVariable};
 use crate::domain::dependencies::{find_cycles, unfinished_blockers};
 use crate::domain::task::TaskId;
@@ -28,7 +29,7 @@ use crate::stores::git::inspection::{Inspection, inspect};
 use crate::team::spec::{Isolation, TeamSpec};
 use crate::ui::style::{BAD, DIM, GOOD, WARN, paint};
 use crate::ui::tasks::TaskViewContext;
-use crate::ui::text::{bytes, count, one_line, wrap};
+use crate::ui::text::{bytes, count, cut, one_line, printable, wrap};
 use crate::ui::why::restore_hint;
 
 /// The timeout of a connection to a server.
@@ -115,8 +116,12 @@ fn text(findings: &[Finding], columns: usize) -> String {
             Verdict::Warn => ("warn", WARN),
             Verdict::Fail => ("FAIL", BAD),
         };
-        let line = wrap(&one_line(&format!("{}: {}", finding.check, finding.text)), columns.saturating_sub(6), 6);
+        let (first, excerpt) = finding.text.split_once('\n').unwrap_or((&finding.text, ""));
+        let line = wrap(&one_line(&format!("{}: {first}", finding.check)), columns.saturating_sub(6), 6);
         out.push_str(&format!("{}  {line}\n", paint(style, mark)));
+        for line in excerpt.lines() {
+            out.push_str(&format!("      {}\n", cut(&printable(line), columns.saturating_sub(6))));
+        }
         if let Some(hint) = finding.hint.as_ref().filter(|hint| !hint.is_empty()) {
             out.push_str(&format!(
                 "      {}\n",
@@ -130,14 +135,11 @@ fn text(findings: &[Finding], columns: usize) -> String {
 fn config(context: &Context) -> Vec<Finding> {
     let config = match context.config() {
         Ok(config) => config,
-        Err(error) => {
-            let hint = error.hint.unwrap_or_else(|| "`brigade config show`".to_owned());
-            return vec![fail("config", error.message, hint)];
-        }
+        Err(error) => return config_errors(error),
     };
     let names = config.team_names();
     if let (true, Err(error)) = (names.is_empty(), config.select(None)) {
-        return vec![fail("config", error.to_string(), error.hint().unwrap_or_default())];
+        return config_errors(error.into());
     }
     let check = |name: &String| match config.team(name, &TeamFlags::default()) {
         Ok(team) => {
@@ -146,9 +148,18 @@ fn config(context: &Context) -> Vec<Finding> {
             findings.extend(isolation_of(name, &team.spec, context));
             findings
         }
-        Err(error) => vec![fail("config", error.to_string(), format!("team {name} cannot start"))],
+        Err(error) => config_errors(error.into()),
     };
     names.iter().flat_map(check).collect()
+}
+
+/// The errors of a config, each with its own hint.
+fn config_errors(error: CliError) -> Vec<Finding> {
+    if error.problems.is_empty() {
+        return vec![fail("config", error.message, error.hint.unwrap_or_default())];
+    }
+    let finding = |problem: Problem| fail("config", problem.report(), problem.hint.unwrap_or_default());
+    error.problems.into_iter().map(finding).collect()
 }
 
 /// The errors in the members' model settings, each once. It sends no requests.
@@ -162,7 +173,7 @@ fn models_of(team: &str, spec: &TeamSpec) -> Vec<Finding> {
         }
     }
     let finding = |(trouble, member): (String, &str)| {
-        fail("model", format!("member `{member}`: {trouble}"), format!("team {team} cannot start"))
+        fail("model", format!("team {team} cannot use the model of {member}: {trouble}"), "")
     };
     troubles.into_iter().map(finding).collect()
 }
@@ -175,7 +186,10 @@ fn isolation_of(team: &str, spec: &TeamSpec, context: &Context) -> Option<Findin
             Ok(Some(why)) => warn("isolation", why, ""),
             _ => ok("isolation", format!("team {team}: a worktree for each task, merged into {into}")),
         },
-        Err(error) => fail("isolation", error.to_string(), format!("team {team} cannot start")),
+        Err(error) => {
+            let error = CliError::from(error);
+            fail("isolation", format!("team {team}: {}", error.message), error.hint.unwrap_or_default())
+        }
     })
 }
 

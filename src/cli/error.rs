@@ -4,13 +4,12 @@ use serde_json::json;
 
 use super::exit::Exit;
 use crate::config::CONFIG_FILE;
-use crate::config::diagnostics::ConfigError;
+use crate::config::diagnostics::{ConfigError, Problem, nearest};
 use crate::domain::name::InvalidName;
-use crate::domain::plan::PlanErrors;
 use crate::domain::task::{TaskId, TaskStatus};
 use crate::domain::task_error::TaskError;
 use crate::embed::EmbedError;
-use crate::ports::StoreError;
+use crate::ports::{RepositoryError, StoreError};
 use crate::stores::fs::LockTimeout;
 use crate::team::LaunchError;
 use crate::ui::text::one_line;
@@ -26,6 +25,8 @@ pub struct CliError {
     pub exit: Exit,
     /// The tasks that were changed before the error.
     pub done: Vec<TaskId>,
+    /// The problems of a config or plan file. `message` has their headlines, and `hint` is that of the first.
+    pub problems: Vec<Problem>,
 }
 
 /// The result of a command.
@@ -35,13 +36,25 @@ impl CliError {
     /// The command line or the config is invalid.
     #[must_use]
     pub fn usage(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None, exit: Exit::Usage, done: Vec::new() }
+        Self::new(message.into(), Exit::Usage)
     }
 
     /// The request is refused, or a system call failed.
     #[must_use]
     pub fn refused(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None, exit: Exit::Unfinished, done: Vec::new() }
+        Self::new(message.into(), Exit::Unfinished)
+    }
+
+    /// A config or plan file has these problems.
+    #[must_use]
+    pub fn problems(problems: Vec<Problem>) -> Self {
+        let headlines: Vec<String> = problems.iter().map(Problem::headline).collect();
+        let hint = problems.first().and_then(|problem| problem.hint.clone());
+        Self { hint, problems, ..Self::usage(headlines.join("\n")) }
+    }
+
+    fn new(message: String, exit: Exit) -> Self {
+        Self { message, hint: None, exit, done: Vec::new(), problems: Vec::new() }
     }
 
     /// The command cannot start, because the system refuses a thread or an event queue.
@@ -57,6 +70,15 @@ impl CliError {
         Self { hint: Some(hint.into()), ..self }
     }
 
+    /// Changes the hint, and those of the problems.
+    #[must_use]
+    pub fn map_hints(mut self, change: impl Fn(String) -> String) -> Self {
+        for hint in self.problems.iter_mut().map(|problem| &mut problem.hint).chain([&mut self.hint]) {
+            *hint = hint.take().map(&change);
+        }
+        self
+    }
+
     /// Returns the error as one line of JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -64,13 +86,32 @@ impl CliError {
         if !self.done.is_empty() {
             error["done"] = json!(self.done);
         }
+        if !self.problems.is_empty() {
+            error["errors"] = self.problems.iter().map(problem_json).collect();
+        }
         json!({ "schema_version": 1, "error": error }).to_string()
     }
 }
 
+/// A problem for programs. Unknown positions are left out.
+fn problem_json(problem: &Problem) -> serde_json::Value {
+    let mut value = json!({ "message": problem.message, "hint": problem.hint });
+    if let Some(file) = &problem.file {
+        value["file"] = json!(file.to_string_lossy());
+        value["line"] = json!(problem.line);
+    }
+    if problem.column > 0 {
+        value["column"] = json!(problem.column);
+    }
+    value
+}
+
 impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
-        Self { hint: error.hint(), ..Self::usage(error.to_string()) }
+        match error {
+            ConfigError::Problems(problems) => Self::problems(problems),
+            error => Self { hint: error.hint(), ..Self::usage(error.to_string()) },
+        }
     }
 }
 
@@ -78,7 +119,16 @@ impl From<EmbedError> for CliError {
     fn from(error: EmbedError) -> Self {
         match error {
             EmbedError::Config(error) => error.into(),
+            EmbedError::Plan(problems) => Self::problems(problems),
             EmbedError::Store(error) | EmbedError::Launch(LaunchError::Store(error)) => error.into(),
+            EmbedError::Launch(LaunchError::Repository(error)) => Self { exit: Exit::Usage, ..error.into() },
+            EmbedError::Launch(LaunchError::Model { .. }) => {
+                Self::usage(error.to_string()).hint("`brigade doctor` checks models, keys and servers")
+            }
+            EmbedError::Launch(LaunchError::GoalWithoutModel(_)) => {
+                let hint = "set provider and model of the lead in the config, or pass --plan FILE";
+                Self::usage(error.to_string()).hint(hint)
+            }
             EmbedError::Guard(_) => Self::refused(error.to_string()),
             error => Self::usage(error.to_string()),
         }
@@ -91,9 +141,15 @@ impl From<InvalidName> for CliError {
     }
 }
 
-impl From<PlanErrors> for CliError {
-    fn from(error: PlanErrors) -> Self {
-        Self::usage(error.to_string())
+impl From<RepositoryError> for CliError {
+    fn from(error: RepositoryError) -> Self {
+        match error {
+            RepositoryError::Unusable { reason, hint } => Self { hint, ..Self::refused(reason) },
+            RepositoryError::NoGit(reason) => {
+                Self::refused(reason).hint("install a current git, or remove isolation from the config")
+            }
+            error => Self::refused(error.to_string()),
+        }
     }
 }
 
@@ -107,6 +163,9 @@ impl From<StoreError> for CliError {
             }
             StoreError::UnknownBlocker { .. } => Some("pass task numbers, such as --after 3,4".to_owned()),
             StoreError::AlreadyLed { .. } => Some("`brigade team` shows it, `brigade stop` stops it".to_owned()),
+            StoreError::UnknownRecipient { name, recipients: known } => {
+                nearest(name, known.iter().map(String::as_str)).map(|meant| format!("did you mean `{meant}`?"))
+            }
             StoreError::Refused(refusal) => refusal_hint(refusal),
             StoreError::Link(path, _) => Some(link_hint(path)),
             StoreError::Io { source, .. } if LockTimeout::in_error(source).is_some() => {
@@ -128,7 +187,7 @@ impl From<StoreError> for CliError {
             }
             other => other.to_string(),
         };
-        Self { message, hint, exit, done: Vec::new() }
+        Self { hint, ..Self::new(message, exit) }
     }
 }
 

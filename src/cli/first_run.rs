@@ -32,7 +32,8 @@ const VERIFY_COLUMNS_MAX: usize = 500;
 struct Tracked {
     /// The plan and the tasks, as lines for people.
     sources: Vec<String>,
-    commands: BTreeSet<String>,
+    /// In the order of the files, each once.
+    commands: Vec<String>,
     /// The addresses of models that the config names.
     addresses: BTreeSet<String>,
 }
@@ -55,11 +56,15 @@ pub(super) fn confirm(
     if lines.is_empty() {
         return Ok(());
     }
-    context.note(&format!("{} this team takes these from files that git tracks:", paint(WARN, "first run:")));
+    context.note(&format!("{} files that git tracks tell the team what to run:", paint(WARN, "first run:")));
     for line in lines {
         context.note(&format!("  {line}"));
     }
-    if !may_ask || is_agreed(context, "Run these commands? [y/N]")? {
+    if !may_ask {
+        context.note("It starts without asking, because no person is at a terminal.");
+        return Ok(());
+    }
+    if is_agreed(context, "Run these commands? [y/N]")? {
         return Ok(());
     }
     Err(CliError::usage("cannot launch the team: you did not answer yes")
@@ -128,7 +133,7 @@ impl Tracked {
         let mut tracked = Self::default();
         let runs_blocks = spec.members.iter().any(|member| member.model.provider == PROVIDER_DEFAULT);
         if context.config_file()?.is_some_and(|file| is_tracked(&file)) {
-            tracked.commands.extend(spec.done_when.clone());
+            tracked.add(spec.done_when.clone());
             let members = std::iter::once(&spec.lead).chain(&spec.members);
             tracked.addresses.extend(members.filter_map(|member| member.model.base_url.clone()));
         }
@@ -158,9 +163,17 @@ impl Tracked {
 
     /// Adds the commands of a task.
     fn take(&mut self, verify: Option<&str>, description: &str, runs_blocks: bool) {
-        self.commands.extend(verify.map(str::to_owned));
         if runs_blocks {
-            self.commands.extend(runbook::shell_blocks(description));
+            self.add(runbook::shell_blocks(description));
+        }
+        self.add(verify.map(str::to_owned));
+    }
+
+    fn add(&mut self, commands: impl IntoIterator<Item = String>) {
+        for command in commands {
+            if !self.commands.contains(&command) {
+                self.commands.push(command);
+            }
         }
     }
 

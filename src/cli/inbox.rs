@@ -54,7 +54,7 @@ impl Inbox {
         let stores = context.stores(OpenMode::Write).await?;
         let team = context.open_inboxes(&stores).await?;
         if self.read {
-            return read_before(context, stores.transcripts.load(HUMAN).await?);
+            return read_before(context, stores.transcripts.load(HUMAN).await?, &stores.requests.all().await?);
         }
         let members = || team.iter().flat_map(|team| &team.members).map(|member| &member.name);
         let whose = members().find(|name| name.is_same(&self.name)).map_or(self.name.as_str(), |name| name.as_str());
@@ -104,7 +104,7 @@ impl Inbox {
 }
 
 /// The last mail that the person has read.
-fn read_before(context: &Context, records: Vec<Record>) -> CliResult<Answer> {
+fn read_before(context: &Context, records: Vec<Record>, book: &Approvals) -> CliResult<Answer> {
     let told = records.into_iter().filter_map(|record| match record.entry {
         TranscriptEntry::Message(message) if message.role == Role::User => Some(message.content),
         _ => None,
@@ -115,7 +115,7 @@ fn read_before(context: &Context, records: Vec<Record>) -> CliResult<Answer> {
     };
     let messages: Vec<Message> = told.flatten().filter_map(text_of).collect();
     let last: Vec<&Message> = messages.iter().skip(messages.len().saturating_sub(READ_MAX)).collect();
-    let answer = shown_as(context, &last, None)?;
+    let answer = shown_as(context, &last, Some(book))?;
     Ok(if last.is_empty() { answer.note(paint(DIM, "no mail was read")) } else { answer })
 }
 
@@ -184,7 +184,7 @@ fn as_text(context: &Context, message: &Message, review: Option<&Request>) -> St
     let kind = match (message.kind, &message.request_id) {
         (MessageType::Message, Some(id)) if message.approve.is_none() => format!("asks for review {}, ", one_line(id)),
         (MessageType::Message, _) => String::new(),
-        (MessageType::PlanApprovalRequest, Some(id)) => format!("hands in plan {}, ", one_line(id)),
+        (MessageType::PlanApprovalRequest, Some(id)) => format!("submits plan {}, ", one_line(id)),
         (kind, _) => format!("{}, ", kind.as_str().replace('_', " ")),
     };
     let from = if message.from.is_empty() { "?" } else { &message.from };

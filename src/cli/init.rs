@@ -27,7 +27,7 @@ const IGNORED: [&str; 3] = ["/.tasks/", "/.team/", "/agent_state.json"];
 
 /// Write a working brigade.toml
 ///
-/// Also writes a small plan, prompts/ and .gitignore lines. The team needs no key: its provider `runbook` runs the `sh` blocks of
+/// Also writes a small plan, the prompt of a role and .gitignore lines. The team needs no key: its provider `runbook` runs the `sh` blocks of
 /// its tasks. Existing files are kept.
 #[derive(Debug, clap::Args)]
 pub struct Init {
@@ -52,8 +52,10 @@ impl Init {
         let folder = context.new_workspace()?;
         let config = folder.join(CONFIG_FILE);
         if config.exists() && !self.force && !self.prompts {
-            let message = format!("{} already exists", super::context::shown(&config, context.current_folder()));
-            return Err(CliError::usage(message).hint("edit it, or overwrite it with `brigade init --force`"));
+            let shown = super::context::shown(&config, context.current_folder());
+            let message = format!("cannot write {shown}: it exists already");
+            let hint = format!("edit it, or overwrite it: `brigade init {team} --force`");
+            return Err(CliError::usage(message).hint(hint));
         }
         let prompts = Prompts::default();
         let mut files: Vec<(PathBuf, String)> = vec![
@@ -70,7 +72,7 @@ impl Init {
                 ("prompts/cleanup.md".into(), prompts.cleanup),
             ]);
         }
-        let (mut written, mut replaced, mut kept_files) = (Vec::new(), Vec::new(), Vec::new());
+        let mut changes = Changes { folder: folder.to_string_lossy().into_owned(), ..Changes::default() };
         for (path, text) in &files {
             let file = folder.join(path);
             let is_there = file.symlink_metadata().is_ok();
@@ -78,42 +80,55 @@ impl Init {
             let is_same = || there().is_ok_and(|bytes| bytes == text.as_bytes());
             if !is_there {
                 write(&file, text)?;
-                written.push(path.display().to_string());
+                changes.written.push(path.display().to_string());
             } else if self.force && !is_same() {
                 let kept = keep(&file)?;
                 write(&file, text)?;
-                replaced.push(Replaced {
+                changes.replaced.push(Replaced {
                     file: path.display().to_string(),
                     kept: path.with_file_name(kept).display().to_string(),
                 });
             } else {
-                kept_files.push(path.display().to_string());
+                changes.kept.push(path.display().to_string());
             }
         }
         if ignore(&folder)? {
-            written.push(".gitignore".to_owned());
+            changes.written.push(".gitignore".to_owned());
         }
-        // JSON cannot hold a folder name that is not text.
-        let folder = folder.to_string_lossy();
-        let data =
-            serde_json::json!({ "folder": folder, "written": written, "replaced": replaced, "kept": kept_files });
-        context.output.answer(&data, || said(&written, &replaced, &kept_files, &team))
+        context.output.answer(&changes, || {
+            let shown = |file: &str| super::context::shown(&folder.join(file), context.current_folder());
+            context.hint(&said(&changes, shown, self.force, &team))
+        })
     }
 }
 
-fn said(written: &[String], replaced: &[Replaced], kept_files: &[String], team: &Name) -> String {
-    let mut files: String = written.iter().map(|file| format!("  {} {file}\n", paint(GOOD, "wrote"))).collect();
-    for Replaced { file, kept } in replaced {
-        files.push_str(&format!("  {} {file} (the old one is {kept})\n", paint(WARN, "replaced")));
+fn said(changes: &Changes, shown: impl Fn(&str) -> String, is_forced: bool, team: &Name) -> String {
+    let mut files = String::new();
+    for file in &changes.written {
+        files.push_str(&format!("  {} {}\n", paint(GOOD, "wrote"), shown(file)));
     }
-    for file in kept_files {
-        files.push_str(&format!("  {} {file}, which existed\n", paint(DIM, "kept")));
+    for Replaced { file, kept } in &changes.replaced {
+        files.push_str(&format!("  {} {} (the old one is {})\n", paint(WARN, "replaced"), shown(file), shown(kept)));
+    }
+    for file in &changes.kept {
+        let reason = if is_forced { "is unchanged" } else { "existed" };
+        files.push_str(&format!("  {} {}, which {reason}\n", paint(DIM, "kept"), shown(file)));
     }
     format!(
         "{files}\nRun the team, without a key:\n  {}\nThen edit plan.md and brigade.toml; {} checks them.\n",
         paint(BOLD, &format!("`brigade run {team}`")),
         paint(BOLD, "`brigade doctor`"),
     )
+}
+
+/// The files of the new workspace, relative to its folder.
+#[derive(Debug, Default, serde::Serialize)]
+struct Changes {
+    /// A name that is not text is shown with replaced bytes.
+    folder: String,
+    written: Vec<String>,
+    replaced: Vec<Replaced>,
+    kept: Vec<String>,
 }
 
 /// A file that was overwritten.

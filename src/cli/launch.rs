@@ -12,8 +12,9 @@ use super::first_run;
 use super::output::Answer;
 use super::run_output::{OutputFormat, Report};
 use super::session::Session;
+use crate::config::diagnostics::ConfigError;
 use crate::config::settings::PROVIDER_DEFAULT;
-use crate::config::{Durability, TeamFlags};
+use crate::config::{Config, Durability, TeamFlags};
 use crate::domain::state::Mode;
 use crate::domain::task::NewTask;
 use crate::embed::read_plan;
@@ -71,12 +72,6 @@ pub struct LaunchArguments {
     /// A plan file to import tasks from
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// The mode to run in
-    #[arg(long, value_parser = mode_parser())]
-    pub mode: Option<Mode>,
-    /// Print events and read nothing from the terminal; `run` always does
-    #[arg(long)]
-    pub headless: bool,
     /// The format of what is printed
     #[arg(long, value_enum, value_name = "FORMAT")]
     output_format: Option<OutputFormat>,
@@ -101,7 +96,7 @@ impl LaunchArguments {
     fn prepare(self, context: &Context, lifetime: Lifetime, may_interact: bool) -> CliResult<LaunchRequest> {
         let config = context.config()?;
         config.check_variables()?;
-        let name = config.select(self.team.as_deref())?;
+        let name = self.select_team(&config, lifetime)?;
         let flags = TeamFlags { goal: self.goal.or(self.goal_option), plan: self.plan };
         let mut resolved = config.team(&name, &flags)?;
         check_lead_has_model(&resolved.spec, flags.goal.as_deref(), lifetime)?;
@@ -146,6 +141,26 @@ impl LaunchArguments {
             named_config: context.named_config(),
         })
     }
+
+    /// Returns the name of the team. The hint for a wrong name is a whole command: a goal may have been typed in place of the team.
+    fn select_team(&self, config: &Config, lifetime: Lifetime) -> CliResult<String> {
+        let verb = if matches!(lifetime, Lifetime::Session(_)) { "run" } else { "up" };
+        config.select(self.team.as_deref()).map_err(|error| {
+            let hint = match &error {
+                ConfigError::AmbiguousTeam(known) => known.first().map(|team| format!("`brigade {verb} {team}`")),
+                ConfigError::UnknownTeam { name, known } if name.contains(' ') => {
+                    let goal = name.replace(['"', '`', '$', '\\', '!'], "");
+                    known.first().map(|team| format!("`brigade {verb} {team} \"{}\"`", one_line(&goal)))
+                }
+                _ => None,
+            };
+            let error = CliError::from(error);
+            match hint {
+                Some(hint) => error.hint(hint),
+                None => error,
+            }
+        })
+    }
 }
 
 /// Refuses a goal of the command line, or a cleanup session, for a lead without a model: it would be ignored.
@@ -184,10 +199,11 @@ pub(in crate::cli) fn note_blocks(context: &Context, spec: Option<&TeamSpec>, ta
     }
 }
 
-/// Parses a mode. The help lists every mode and its effect.
+/// Parses one of these modes. The help lists each and its effect.
 #[must_use]
-pub fn mode_parser() -> impl TypedValueParser<Value = Mode> {
-    let values = Mode::ALL.map(|mode| PossibleValue::new(mode.as_str()).help(effect(mode)));
+pub fn mode_parser(modes: &[Mode]) -> impl TypedValueParser<Value = Mode> + use<> {
+    let values: Vec<PossibleValue> =
+        modes.iter().map(|mode| PossibleValue::new(mode.as_str()).help(effect(*mode))).collect();
     PossibleValuesParser::new(values).map(|word| Mode::from_word(&word).unwrap_or(Mode::Pause))
 }
 

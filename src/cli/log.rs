@@ -11,6 +11,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::output::Answer;
 use super::run_selection::{self, Instant, Run, RunChoice};
+use crate::config::diagnostics::nearest;
 use crate::domain::event::{Event, EventKind, KINDS};
 use crate::domain::task::TaskId;
 use crate::domain::time::UnixMs;
@@ -109,7 +110,10 @@ impl Log {
         if !self.follow {
             let chosen: Vec<&Event> = events.iter().map(|(_, event)| event).collect();
             let answer = context.output.answer(&chosen, || lines(&mut shown))?;
-            return Ok(if events.is_empty() { answer.note(shown.empty_note(choice)) } else { answer });
+            return match events.as_slice() {
+                [] => shown.unknown().map_or_else(|| Ok(answer.note(shown.empty_note(choice))), Err),
+                _ => Ok(answer),
+            };
         }
         let mut text = lines(&mut shown);
         loop {
@@ -256,31 +260,37 @@ impl<'a> LogView<'a> {
         text + &self.timeline.finish()
     }
 
-    /// The note for an empty result. It says if the name or the task is unknown, and how to search all runs.
+    /// The note for an empty result. It says how to search all runs.
     fn empty_note(&self, choice: RunChoice) -> String {
-        if self.last_seq.is_none() {
-            return EMPTY_LOG.to_owned();
+        match choice {
+            _ if self.last_seq.is_none() => EMPTY_LOG.to_owned(),
+            RunChoice::All => "no event matches".to_owned(),
+            RunChoice::Nth(nth) => {
+                let run = if nth == 1 { "the newest run".to_owned() } else { format!("run {nth}") };
+                format!("no event of {run} matches; in all runs: `brigade log{} --run all`", self.log.filters())
+            }
         }
+    }
+
+    /// The error for a name or a task that is unknown.
+    fn unknown(&self) -> Option<CliError> {
+        self.last_seq?;
         if let Some(name) = &self.log.teammate {
             let known: BTreeSet<&str> = self.names.iter().chain(&self.seen_names).map(String::as_str).collect();
             if !known.is_empty() && !known.iter().any(|one| one.eq_ignore_ascii_case(name)) {
+                let meant = nearest(name, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
                 let known = known.into_iter().take(NAMES_MAX).collect::<Vec<_>>().join(", ");
-                let name = one_line(name);
-                return format!("no teammate `{name}` in the log; known: {}", one_line(&known));
+                let (name, known) = (one_line(name), one_line(&known));
+                let error = CliError::refused(format!("cannot find the teammate `{name}` in the log: it has {known}"));
+                return Some(error.hint(meant.unwrap_or_else(|| "`brigade log --runs` lists the runs".to_owned())));
             }
         }
-        match self.log.task {
-            Some(task) if !self.seen_tasks.contains(&task.0) && !self.subjects.contains_key(&task) => {
-                format!("task {task} is neither in the log nor on the board")
-            }
-            _ => match choice {
-                RunChoice::All => "no event matches".to_owned(),
-                RunChoice::Nth(nth) => {
-                    let run = if nth == 1 { "the newest run".to_owned() } else { format!("run {nth}") };
-                    format!("no event of {run} matches; in all runs: `brigade log{} --run all`", self.log.filters())
-                }
-            },
+        let task = self.log.task?;
+        if self.seen_tasks.contains(&task.0) || self.subjects.contains_key(&task) {
+            return None;
         }
+        let message = format!("cannot find {task}: it is neither in the log nor on the board");
+        Some(CliError::refused(message).hint("`brigade tasks` lists the tasks"))
     }
 
     fn begin(&mut self, began: UnixMs) {

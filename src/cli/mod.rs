@@ -153,7 +153,7 @@ impl Command {
         let complete = |text: String| context.hint(&text);
         match self.act(context, launcher) {
             Ok(answer) => Ok(Answer { notes: answer.notes.into_iter().map(complete).collect(), ..answer }),
-            Err(error) => Err(CliError { hint: error.hint.map(complete), ..error }),
+            Err(error) => Err(error.map_hints(complete)),
         }
     }
 
@@ -203,8 +203,8 @@ pub fn answer(context: &Context, words: Vec<String>) -> String {
         Err(error) => {
             let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
             let error = argument_error(&error, &words);
-            let hint = error.hint.as_deref().map(|hint| context.hint(hint));
-            return context.output.render_error(&CliError { message: context.hint(&error.message), hint, ..error });
+            let error = CliError { message: context.hint(&error.message), ..error };
+            return context.output.render_error(&error.map_hints(|hint| context.hint(&hint)));
         }
     };
     let output = Output { json: cli.global.json, ..context.output };

@@ -192,9 +192,17 @@ impl Output {
         if self.json {
             return escape_json(&error.to_json()) + "\n";
         }
-        let hint = error.hint.as_ref().map(|hint| format!("{} {}\n", paint(BOLD, "hint:"), printable(hint)));
-        format!("{} {}\n{}", paint(BAD, "error:"), printable(&error.message), hint.unwrap_or_default())
+        if error.problems.is_empty() {
+            return lines(&error.message, error.hint.as_deref());
+        }
+        error.problems.iter().map(|problem| lines(&problem.report(), problem.hint.as_deref())).collect()
     }
+}
+
+/// An error and its hint, each on its own line.
+fn lines(message: &str, hint: Option<&str>) -> String {
+    let hint = hint.map(|hint| format!("{} {}\n", paint(BOLD, "hint:"), printable(hint)));
+    format!("{} {}\n{}", paint(BAD, "error:"), printable(message), hint.unwrap_or_default())
 }
 
 fn ignore_closed_pipe(outcome: io::Result<()>) -> io::Result<()> {

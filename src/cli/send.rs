@@ -13,6 +13,7 @@ use crate::domain::transcript::{Record, TranscriptEntry};
 use crate::ports::StoreError;
 use crate::stores::workspace::OpenMode;
 use crate::team::spec::TeamSpec;
+use crate::ui::text::{count, one_line};
 
 /// Send a message to a teammate, to `lead`, or to `all`, even if the team does not run
 #[derive(Debug, clap::Args)]
@@ -49,7 +50,7 @@ impl Send {
         let mut sent = Vec::with_capacity(recipients.len());
         for to in recipients {
             let message = Message::new(kind, HUMAN, text.clone(), context.now());
-            let id = stores.mailbox.send(&to, message).await.map_err(|error| unknown(error, &to))?;
+            let id = stores.mailbox.send(&to, message).await.map_err(unknown)?;
             sent.push(serde_json::json!({ "to": to, "id": id }));
         }
         // The record answers open questions. The message is sent already, so an error here is only a warning.
@@ -60,13 +61,9 @@ impl Send {
         if let Err(error) = stores.transcripts.append(HUMAN, &[record], false).await {
             tracing::warn!("cannot record the message as an answer: {error}");
         }
-        let count = sent.len();
+        let number = sent.len();
         let answer = context.output.answer(&sent, || {
-            let whom = if to_all {
-                format!("all {}", crate::ui::text::count(count, "member"))
-            } else {
-                crate::ui::text::one_line(&self.to)
-            };
+            let whom = if to_all { format!("all {}", count(number, "member")) } else { one_line(&self.to) };
             format!("sent to {whom}\n")
         })?;
         let answer = match reader_without_model(&self.to, team.as_ref()) {
@@ -75,11 +72,9 @@ impl Send {
             }
             None => answer,
         };
-        if self.to.eq_ignore_ascii_case(HUMAN) {
-            return Ok(answer);
-        }
         let running = context.running().await.unwrap_or_default();
         Ok(match (running.team, running.desired) {
+            _ if self.to.eq_ignore_ascii_case(HUMAN) => answer.note("it is in your own inbox: `brigade inbox`"),
             (None, _) => answer.note("no team runs: the message is delivered at the next launch"),
             (Some(_), Some(Mode::Pause)) => {
                 answer.note("the team is paused: the message is read after `brigade state continuous`")
@@ -96,15 +91,12 @@ fn reader_without_model(to: &str, team: Option<&TeamSpec>) -> Option<String> {
     (member.model.provider == PROVIDER_DEFAULT).then(|| member.name.to_string())
 }
 
-fn unknown(error: StoreError, to: &str) -> CliError {
-    let known = match &error {
-        StoreError::UnknownRecipient { recipients, .. } => recipients.clone(),
-        _ => Vec::new(),
+fn unknown(error: StoreError) -> CliError {
+    let message = match &error {
+        StoreError::UnknownRecipient { name, recipients } => {
+            format!("cannot send to `{}`: recipients are {}, {ALL}", one_line(name), recipients.join(", "))
+        }
+        other => other.to_string(),
     };
-    let meant = crate::config::diagnostics::nearest(to, known.iter().map(String::as_str)).map(str::to_owned);
-    let error = CliError::from(error);
-    match meant {
-        Some(meant) => error.hint(format!("did you mean `{meant}`?")),
-        None => error,
-    }
+    CliError { message, ..error.into() }
 }

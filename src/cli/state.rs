@@ -20,7 +20,7 @@ use crate::ui::text::one_line;
 #[derive(Debug, clap::Args)]
 pub struct State {
     /// The desired state
-    #[arg(value_parser = mode_parser())]
+    #[arg(value_parser = mode_parser(&Mode::ALL))]
     mode: Option<Mode>,
     /// The reason, for others
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, requires = "mode")]

@@ -14,8 +14,9 @@ use crate::config::diagnostics::nearest;
 use crate::domain::message::{Message, MessageType};
 use crate::domain::name::{HUMAN, Name};
 use crate::domain::state::TeammateReport;
+use crate::domain::task::{Task, TaskStatus};
 use crate::platform;
-use crate::ports::Stores;
+use crate::ports::{Board as _, Stores};
 use crate::stores::file::links::refuse_links;
 use crate::stores::workspace::OpenMode;
 use crate::ui::text::one_line;
@@ -113,7 +114,7 @@ async fn check_teammate(context: &Context, name: &str) -> CliResult<()> {
     if known.is_empty() || known.iter().any(|known| known.eq_ignore_ascii_case(name)) {
         return Ok(());
     }
-    let message = format!("no teammate `{}`; known: {}", one_line(name), one_line(&known.join(", ")));
+    let message = format!("cannot find the teammate `{}`: there are {}", one_line(name), one_line(&known.join(", ")));
     let error = CliError::refused(message);
     Err(match nearest(name, known.iter().map(String::as_str)) {
         Some(meant) => error.hint(format!("did you mean `{meant}`?")),
@@ -156,7 +157,8 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
     // Reading and sending need no lock. The running team has opened the inboxes.
     refuse_links(&context.workspace()?)?;
     let stores = context.stores(OpenMode::ReadOnly).await?;
-    if has_stopped(&stores, name).await? {
+    let report = report_of(&stores, name).await?;
+    if report.as_ref().is_some_and(TeammateReport::is_gone) {
         let done = context.output.answer(&serde_json::json!({ "asked": null, "stopped": name }), String::new)?;
         return Ok(done.note(format!("{} is already stopped; the next launch starts it", one_line(name))));
     }
@@ -166,14 +168,26 @@ async fn ask(context: &Context, name: &str, now: bool) -> CliResult<Answer> {
     message.now = now.then_some(true);
     let id = stores.mailbox.send(name, message).await?;
     let data = serde_json::json!({ "asked": name, "id": id, "now": now });
-    let when = if now { "stops now" } else { "stops after its turn" };
+    let is_idle = report.is_some_and(|report| report.phase == "idle") && !holds_task(context, name).await?;
+    let when = match (now, is_idle) {
+        (true, _) => "stops now",
+        (false, true) => "stops",
+        (false, false) => "stops after its turn",
+    };
     context.output.answer(&data, || format!("{} {when}; the next launch starts it again\n", one_line(name)))
 }
 
-/// Returns true if the running team reports this teammate as stopped.
-async fn has_stopped(stores: &Stores, name: &str) -> CliResult<bool> {
-    let Some(state) = stores.state.read().await? else { return Ok(false) };
+/// Returns true if the teammate works on a task. The board says it before the team reports it.
+async fn holds_task(context: &Context, name: &str) -> CliResult<bool> {
+    let view = context.board_read_only()?.view().await?;
+    let is_its = |task: &Task| task.owner.as_ref().is_some_and(|owner| owner.eq_ignore_ascii_case(name));
+    Ok(view.tasks.values().any(|task| task.status == TaskStatus::InProgress && is_its(task)))
+}
+
+/// Returns the report of the running team about this teammate.
+async fn report_of(stores: &Stores, name: &str) -> CliResult<Option<TeammateReport>> {
+    let Some(state) = stores.state.read().await? else { return Ok(None) };
     let teammates: BTreeMap<String, TeammateReport> =
         state.document.get("teammates").ok().flatten().unwrap_or_default();
-    Ok(teammates.iter().any(|(known, report)| known.eq_ignore_ascii_case(name) && report.is_gone()))
+    Ok(teammates.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, report)| report))
 }

@@ -2,8 +2,9 @@
 
 use super::context::Context;
 use super::error::CliResult;
-use super::launch::{LaunchArguments, Launcher, Lifetime};
+use super::launch::{LaunchArguments, Launcher, Lifetime, mode_parser};
 use super::output::Answer;
+use crate::domain::state::Mode;
 
 /// Launch a team, and keep it running until it is stopped
 ///
@@ -12,6 +13,12 @@ use super::output::Answer;
 pub struct Up {
     #[command(flatten)]
     arguments: LaunchArguments,
+    /// The mode to run in
+    #[arg(long, value_parser = mode_parser(&Mode::ALL))]
+    mode: Option<Mode>,
+    /// Print events and read nothing from the terminal
+    #[arg(long)]
+    headless: bool,
 }
 
 impl Up {
@@ -20,7 +27,7 @@ impl Up {
     /// # Errors
     /// The config is invalid, or the team cannot be launched.
     pub fn run(self, context: &Context, launcher: Launcher) -> CliResult<Answer> {
-        let (lifetime, may_interact) = (Lifetime::Obey(self.arguments.mode), !self.arguments.headless);
+        let (lifetime, may_interact) = (Lifetime::Obey(self.mode), !self.headless);
         self.arguments.launch(context, lifetime, may_interact, launcher)
     }
 }

@@ -11,7 +11,7 @@ use super::team::reports_of;
 use crate::domain::dependencies::TaskLookup;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::waiting_for::WaitingFor;
-use crate::ports::Board as _;
+use crate::ports::{Board as _, StoreError};
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::ui::style::{BOLD, DIM, paint};
@@ -57,6 +57,12 @@ impl Why {
             dropped: dropped(context, view.task(self.id)),
             now: context.now(),
         };
+        if !view.tasks.contains_key(&self.id)
+            && !view.is_invalid(self.id)
+            && !situation.set_aside.contains_key(&self.id)
+        {
+            return Err(StoreError::NoTask(self.id).into());
+        }
         let mut reasons = explain(self.id, &situation);
         for hint in reasons.iter_mut().filter_map(|reason| reason.hint.as_mut()) {
             *hint = context.hint(hint);

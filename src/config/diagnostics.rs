@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::domain::system_error;
+
 /// The text of a config file, for errors that point into it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFile {
@@ -26,7 +28,7 @@ impl SourceFile {
     /// # Errors
     /// The file is outside of these folders or does not exist.
     pub fn real_path_below(&self, path: &Path) -> Result<PathBuf, String> {
-        let path = path.canonicalize().map_err(|error| error.to_string())?;
+        let path = path.canonicalize().map_err(|error| system_error::reason(&error))?;
         let real = self.path.canonicalize().ok();
         let folders = [self.folder().canonicalize().ok(), real.and_then(|file| file.parent().map(Path::to_owned))];
         if folders.into_iter().flatten().any(|folder| path.starts_with(folder)) {
@@ -75,7 +77,7 @@ pub struct Problem {
     pub file: Option<PathBuf>,
     /// The line, from 1; 0 without a file.
     pub line: usize,
-    /// The character in the line, from 1.
+    /// The character in the line, from 1; 0 for the whole line.
     pub column: usize,
     /// The text of the line.
     pub text: String,
@@ -106,47 +108,73 @@ impl Problem {
         Self { file: None, line: 0, column: 0, text: String::new(), marked_chars: 0, message, hint: None }
     }
 
+    /// Returns a problem with a whole line of a file.
+    #[must_use]
+    pub fn in_line(file: impl Into<PathBuf>, line: usize, message: impl Into<String>) -> Self {
+        Self { file: Some(file.into()), line, ..Self::without_file(message) }
+    }
+
     /// Sets the hint.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
+
+    /// Returns the position and the message, in one line.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        match &self.file {
+            Some(file) if self.column == 0 => format!("{}:{}: {}", file.display(), self.line, self.message),
+            Some(file) => format!("{}:{}:{}: {}", file.display(), self.line, self.column, self.message),
+            None => self.message.clone(),
+        }
+    }
+
+    /// Returns the headline and the marked line of the file, without the hint.
+    #[must_use]
+    pub fn report(&self) -> String {
+        if self.text.is_empty() {
+            return self.headline();
+        }
+        let number = self.line.to_string();
+        let gutter = " ".repeat(number.len());
+        // A tab before the mark must be as wide as the tab above it.
+        let before = self.text.chars().take(self.column.saturating_sub(1));
+        let before: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+        let mark = "^".repeat(self.marked_chars);
+        format!("{}\n {number} | {}\n {gutter} | {before}{mark}", self.headline(), self.text)
+    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.file {
-            Some(file) => write!(f, "{}:{}:{}: {}", file.display(), self.line, self.column, self.message)?,
-            None => f.write_str(&self.message)?,
-        }
-        if self.file.is_some() && !self.text.is_empty() {
-            let number = self.line.to_string();
-            let gutter = " ".repeat(number.len());
-            // A tab before the mark must be as wide as the tab above it.
-            let lead: String =
-                self.text.chars().take(self.column - 1).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
-            write!(f, "\n {number} | {}\n {gutter} | {lead}{}", self.text, "^".repeat(self.marked_chars))?;
-        }
+        f.write_str(&self.report())?;
         match &self.hint {
-            Some(hint) => write!(f, "\n hint: {hint}"),
+            Some(hint) => write!(f, "\nhint: {hint}"),
             None => Ok(()),
         }
     }
 }
 
+/// Returns the problems as text, one after the other.
+#[must_use]
+pub fn listed(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
 /// The reason why a config cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("no brigade.toml in {} or any folder above it", .0.display())]
+    #[error("cannot find brigade.toml in {} or any folder above it", .0.display())]
     NotFound(PathBuf),
     /// Another user could have written the file or folder that was found.
     #[error("cannot use {}: {reason}", path.display())]
     NotTrusted { path: PathBuf, reason: String },
     #[error("cannot read {}: {reason}", path.display())]
     Unreadable { path: PathBuf, reason: String },
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    #[error("{}", listed(.0))]
     Problems(Vec<Problem>),
-    #[error("no team `{}`{}", name.escape_debug(), known_teams(known))]
+    #[error("cannot find the team `{}`{}", name.escape_debug(), known_teams(known))]
     UnknownTeam { name: String, known: Vec<String> },
     #[error("cannot choose a team: there are {}", .0.join(", "))]
     AmbiguousTeam(Vec<String>),
@@ -160,7 +188,7 @@ pub enum ConfigError {
     /// A variable with a name similar to that of a setting's variable.
     #[error("unknown variable `{}`", name.escape_debug())]
     UnknownVariable { name: String, meant: &'static str },
-    #[error("{} has no team", .0.display())]
+    #[error("cannot choose a team: {} has no team", .0.display())]
     NoTeam(PathBuf),
 }
 
@@ -170,7 +198,7 @@ fn teams(names: &[String]) -> String {
 }
 
 fn known_teams(known: &[String]) -> String {
-    if known.is_empty() { String::new() } else { format!("; known: {}", known.join(", ")) }
+    if known.is_empty() { String::new() } else { format!(": the config has {}", known.join(", ")) }
 }
 
 impl ConfigError {
@@ -178,7 +206,9 @@ impl ConfigError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::NotFound(_) => Some("run `brigade init` to create one, or name one with --config FILE".to_owned()),
+            Self::NotFound(_) => {
+                Some("run `brigade init` to start here, or pass --workspace DIR or --config FILE".to_owned())
+            }
             Self::NotTrusted { path, .. } if path.is_dir() => {
                 let workspace = path.parent().unwrap_or(path).display();
                 Some(format!("if you trust its author, pass --workspace {workspace}"))
@@ -187,9 +217,7 @@ impl ConfigError {
             Self::UnknownTeam { name, known } => {
                 nearest(name, known.iter().map(String::as_str)).map(|meant| format!("did you mean `{meant}`?"))
             }
-            Self::AmbiguousTeam(names) => {
-                Some(format!("name one, for example: `brigade run {}`", names.first().map_or("TEAM", String::as_str)))
-            }
+            Self::AmbiguousTeam(_) => Some("add the name of one to the command".to_owned()),
             Self::OnlyInUserFile { names, file } => {
                 let name = names.first().map_or("NAME", String::as_str);
                 let file = file.display();
@@ -200,10 +228,9 @@ impl ConfigError {
             Self::UnknownVariable { name, meant } => {
                 Some(format!("did you mean `{meant}`? Otherwise remove it: `unset {}`", name.escape_debug()))
             }
-            Self::NoTeam(_) => {
-                Some("add [teams.NAME], or run `brigade init` in a new folder for an example".to_owned())
-            }
-            Self::Unreadable { .. } | Self::Problems(_) => None,
+            Self::NoTeam(_) => Some("add [teams.NAME] with its lead and members".to_owned()),
+            Self::Problems(problems) => problems.first()?.hint.clone(),
+            Self::Unreadable { .. } => Some("name another config with --config FILE or BRIGADE_CONFIG".to_owned()),
         }
     }
 }
@@ -238,7 +265,7 @@ mod tests {
         let problem = file.problem(7..9, "no such key").hint("did you mean `e`?");
         assert_eq!(
             problem.to_string(),
-            "brigade.toml:2:2: no such key\n 2 | \té = 2 # x\n   | \t^\n hint: did you mean `e`?"
+            "brigade.toml:2:2: no such key\n 2 | \té = 2 # x\n   | \t^\nhint: did you mean `e`?"
         );
         assert_eq!(file.problem(99..120, "ends early").line, 3);
         assert_eq!(file.problem(8..8, "within a letter").column, 2);

@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostics::{ConfigError, InvalidValue, Problem, SourceFile, nearest};
 use super::settings::{self, LIMITS, NOT_ENFORCED, Setting, ValueKind};
+use crate::domain::system_error;
 use crate::models::PROVIDER_ALIASES;
 use crate::platform::reading::{self, AllowedKinds};
 
@@ -68,8 +69,10 @@ pub struct ConfigFile {
 /// # Errors
 /// [`ConfigError`]: the file cannot be read, or [`parse`] finds problems.
 pub fn read(path: &Path, display_path: &Path, accept: AllowedKinds<'_>) -> Result<ConfigFile, ConfigError> {
-    let unreadable =
-        |error: io::Error| ConfigError::Unreadable { path: display_path.to_owned(), reason: error.to_string() };
+    let unreadable = |error: io::Error| ConfigError::Unreadable {
+        path: display_path.to_owned(),
+        reason: system_error::reason(&error),
+    };
     let text = reading::read_text(path, accept, CONFIG_BYTES_MAX).map_err(unreadable)?;
     parse(SourceFile { path: path.to_owned(), display_path: display_path.to_owned(), text })
 }
@@ -116,7 +119,7 @@ impl Reader<'_> {
                         teams.push((name.get_ref().to_string(), self.team((name, team))));
                     }
                 }
-                Some(setting) => self.value(setting, "", value, values),
+                Some(setting) => self.value(setting, ("", ""), value, values),
                 None => {}
             }
         }
@@ -128,7 +131,7 @@ impl Reader<'_> {
             let location = format!("in [prices.{:?}]", model.get_ref());
             for (key, value) in self.table(model.get_ref(), price).into_iter().flatten() {
                 if let Some(setting) = self.find(key, settings, &location) {
-                    self.value(setting, &format!("prices.{}.", model.get_ref()), value, values);
+                    self.value(setting, (&format!("prices.{}.", model.get_ref()), ""), value, values);
                 }
             }
         }
@@ -136,13 +139,14 @@ impl Reader<'_> {
 
     fn team(&mut self, (name, value): TableEntry<'_>) -> TeamTable {
         let mut team = TeamTable { span: name.span(), ..TeamTable::default() };
-        let location = format!("in [teams.{}]", name.get_ref().escape_debug());
+        let table = format!("teams.{}", name.get_ref().escape_debug());
+        let location = format!("in [{table}]");
         for (key, value) in self.table(name.get_ref(), value).into_iter().flatten() {
             match self.find(key, settings::TEAM_SETTINGS, &location) {
                 Some(Setting { kind: ValueKind::Tables(members), .. }) => {
                     team.members = Some(self.members(name.get_ref(), members, value));
                 }
-                Some(setting) => self.value(setting, "", value, &mut team.values),
+                Some(setting) => self.value(setting, ("", &format!("{table}.")), value, &mut team.values),
                 None => {}
             }
         }
@@ -162,7 +166,7 @@ impl Reader<'_> {
             let mut values = Values::new();
             for (key, value) in self.table("members", row).into_iter().flatten() {
                 if let Some(setting) = self.find(key, settings, &location) {
-                    self.value(setting, "", value, &mut values);
+                    self.value(setting, ("", ""), value, &mut values);
                 }
             }
             members.push(MemberTable { span: row.span(), values });
@@ -213,17 +217,24 @@ impl Reader<'_> {
         self.problems.push(problem);
     }
 
-    /// Adds the value of `setting`, or those of its table, to `values`.
-    fn value(&mut self, setting: &Setting, prefix: &str, value: &Spanned<DeValue<'_>>, values: &mut Values) {
+    /// Adds the value of `setting`, or those of its table, to `values`. `prefix` begins its key there, and `table` the name of its table.
+    fn value(
+        &mut self,
+        setting: &Setting,
+        (prefix, table): (&str, &str),
+        value: &Spanned<DeValue<'_>>,
+        values: &mut Values,
+    ) {
+        let location = format!("in [{table}{}]", setting.key);
         match setting.kind {
             ValueKind::Table(inner) => {
                 for (key, value) in self.table(setting.key, value).into_iter().flatten() {
-                    if let Some(inner_setting) = self.find(key, inner, &format!("in `{}`", setting.key)) {
-                        self.value(inner_setting, &format!("{}.", setting.key), value, values);
+                    if let Some(inner_setting) = self.find(key, inner, &location) {
+                        self.value(inner_setting, (&format!("{}.", setting.key), ""), value, values);
                     }
                 }
             }
-            ValueKind::Limits => self.limits(value, values),
+            ValueKind::Limits => self.limits(&location, value, values),
             _ => match checked_value(setting, value.get_ref()) {
                 Ok(plain) => {
                     let key = format!("{prefix}{}", setting.key);
@@ -236,11 +247,11 @@ impl Reader<'_> {
         }
     }
 
-    fn limits(&mut self, value: &Spanned<DeValue<'_>>, values: &mut Values) {
+    fn limits(&mut self, place: &str, value: &Spanned<DeValue<'_>>, values: &mut Values) {
         for (key, value) in self.table("limits", value).into_iter().flatten() {
             let Some(limit) = LIMITS.iter().find(|limit| limit.key == key.get_ref()) else {
                 let allowed: Vec<&str> = LIMITS.iter().map(|limit| limit.key).collect();
-                self.unknown(key, &allowed, "in `limits`");
+                self.unknown(key, &allowed, place);
                 continue;
             };
             match integer(limit.key, limit.min, limit.max, value.get_ref()) {
@@ -301,7 +312,12 @@ fn checked_value(setting: &Setting, value: &DeValue<'_>) -> Result<Value, Invali
 pub(super) fn checked_text(setting: &Setting, text: &str) -> Result<(), InvalidValue> {
     let key = setting.key;
     let allowed = match setting.kind {
-        ValueKind::Choice(words) if !words.contains(&text) => format!("one of {}", words.join(", ")),
+        ValueKind::Choice(words) if words.contains(&text) => return Ok(()),
+        ValueKind::Choice(words) => {
+            let message = format!("`{key}` must be one of {}, not `{}`", words.join(", "), text.escape_debug());
+            let hint = nearest(text, words.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
+            return Err(InvalidValue { message, hint });
+        }
         ValueKind::Provider => return checked_provider(text),
         ValueKind::Integer(min, max) if !number(text).is_some_and(|number| (min..=max).contains(&number)) => {
             format!("a whole number from {min} to {max}")

@@ -56,6 +56,9 @@ impl Resolver<'_> {
         // not get the other provider's key.
         let model = text("model").map(|model| self.model(&provider.value, &model));
         let model = model.or_else(|| lead.model.as_ref().filter(|_| is_leads).map(inherited));
+        if !is_leads {
+            self.check_model(&provider, model.as_ref());
+        }
         let is_leads_model = is_leads && !row.values.contains_key("model");
         let context_window = text("context_window_tokens")
             .or_else(|| lead.context_window.as_ref().filter(|_| is_leads_model).map(inherited));

@@ -14,6 +14,8 @@ use super::members::Member;
 use super::settings::{self, PROVIDER_DEFAULT, ValueKind};
 use super::{Config, Durability, TeamFlags};
 use crate::domain::name::{LEAD, Name};
+use crate::domain::system_error;
+use crate::models;
 use crate::platform::reading::{self, AllowedKinds};
 use crate::platform::{has_same_owner, is_trusted_owner};
 use crate::team::spec::{Prompts, TeamSpec};
@@ -240,7 +242,7 @@ impl Resolver<'_> {
         let path = self.absolute(plan, &plan.value);
         // A pipe that a person named can be read only once, by the command.
         let checked = match &plan.location {
-            None => path.metadata().map(drop).map_err(|error| error.to_string()),
+            None => path.metadata().map(drop).map_err(|error| system_error::reason(&error)),
             Some((file, _)) => open_below(&path, file).map(drop),
         };
         if let Err(reason) = checked {
@@ -321,7 +323,17 @@ impl Resolver<'_> {
         let prompt = self.text("lead.prompt");
         let prompt = prompt.map(|prompt| self.prompt(&prompt)).unwrap_or_default();
         let model = model.map(|model| self.model(&provider_or_default.value, &model));
+        self.check_model(&provider_or_default, model.as_ref());
         Member { prompt, capabilities: Vec::new(), provider: provider_or_default, model, base_url, context_window }
+    }
+
+    /// Adds a problem if the provider needs a model and has none.
+    pub(super) fn check_model(&mut self, provider: &Sourced<String>, model: Option<&Sourced<String>>) {
+        let needed = models::PROVIDERS.iter().find(|known| known.name == provider.value).and_then(|known| known.model);
+        if let (Some(model), None) = (needed, model.filter(|model| !model.value.trim().is_empty())) {
+            let problem = provider.problem(format!("the provider `{}` needs `model`", provider.value));
+            self.problems.push(problem.hint(format!("add model = \"…\": {model}")));
+        }
     }
 
     /// Returns the model's name, or for `scripted` the absolute path of the script, which must exist.
@@ -413,7 +425,7 @@ pub(super) fn words_of(value: &Value) -> Vec<String> {
 /// root, or the config's owner.
 fn open_below(path: &Path, file: &SourceFile) -> Result<File, String> {
     let path = file.real_path_below(path)?;
-    let opened = reading::open(&path, AllowedKinds::FilesHere).map_err(|error| error.to_string())?;
+    let opened = reading::open(&path, AllowedKinds::FilesHere).map_err(|error| system_error::reason(&error))?;
     let (metadata, config) = (opened.metadata(), file.path.metadata());
     let is_trusted = |metadata: &Metadata| {
         is_trusted_owner(metadata) || config.is_ok_and(|config| has_same_owner(&config, metadata))
@@ -429,9 +441,9 @@ fn open_below(path: &Path, file: &SourceFile) -> Result<File, String> {
 fn read_prompt(path: &Path, file: Option<&SourceFile>) -> Result<String, String> {
     let opened = match file {
         Some(file) => open_below(path, file)?,
-        None => reading::open(path, AllowedKinds::FilesAndPipes).map_err(|error| error.to_string())?,
+        None => reading::open(path, AllowedKinds::FilesAndPipes).map_err(|error| system_error::reason(&error))?,
     };
-    let bytes = reading::read_all(opened, PROMPT_BYTES_MAX).map_err(|error| error.to_string())?;
+    let bytes = reading::read_all(opened, PROMPT_BYTES_MAX).map_err(|error| system_error::reason(&error))?;
     String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".to_owned())
 }
 

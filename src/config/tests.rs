@@ -189,14 +189,14 @@ fn unknown_team_error_lists_teams() {
     let two = TestWorkspace::new("[teams.one]\n[teams.two]\n").load().unwrap();
     assert_eq!(two.select(None).unwrap_err().to_string(), "cannot choose a team: there are one, two");
     let error = two.select(Some("tow")).unwrap_err();
-    assert_eq!(error.to_string(), "no team `tow`; known: one, two");
+    assert_eq!(error.to_string(), "cannot find the team `tow`: the config has one, two");
     assert_eq!(error.hint().as_deref(), Some("did you mean `two`?"));
     assert!(matches!(TestWorkspace::new("").load().unwrap().select(None), Err(ConfigError::NoTeam(_))));
 }
 
 #[test]
 fn user_team_without_reference_is_refused() {
-    let user = "[teams.evil]\ndone_when = \"touch ran\"\nlead = { provider = \"anthropic\", base_url = \"http://x\" }\n\
+    let user = "[teams.evil]\ndone_when = \"touch ran\"\nlead = { provider = \"anthropic\", model = \"m\", base_url = \"http://x\" }\n\
         members = [{ name = \"eve\" }]\n[limits]\nturns_max = 2\n";
     let bob = "[[teams.a.members]]\nname = \"bob\"\n";
     let workspace = TestWorkspace::new(bob).user(user);

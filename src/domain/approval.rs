@@ -22,7 +22,7 @@ pub const REQUESTS_MAX: usize = 500;
 pub const WAITS_FOR_REVIEW: &str = "waits for review ";
 
 /// The start of the failure reason of an attempt whose review rejected the work.
-pub const REVIEW_REJECTED_IT: &str = "its review rejected it";
+pub const REVIEW_REJECTED_IT: &str = "the review rejected it";
 
 /// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

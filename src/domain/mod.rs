@@ -25,6 +25,7 @@ pub mod session;
 pub mod snapshot;
 pub mod state;
 pub mod state_note;
+pub mod system_error;
 pub mod tags;
 pub mod task;
 pub mod task_diff;

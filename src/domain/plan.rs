@@ -7,7 +7,6 @@
 //! fence are errors. As text they would silently drop a check or a task.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use super::dependencies;
 use super::task::{NewTask, TaskId};
@@ -16,8 +15,6 @@ use super::task::{NewTask, TaskId};
 pub const PLAN_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum number of tasks in a plan.
 pub const PLAN_TASKS_MAX: usize = 5_000;
-/// Maximum number of problems in one error message.
-const PROBLEMS_MAX: usize = 20;
 
 /// Minimum similarity of a title that is suggested for an unknown one, from 0 to 1.
 const SIMILARITY_MIN: f64 = 0.8;
@@ -109,18 +106,8 @@ fn describe_suggestion(suggestion: Option<&str>) -> String {
 }
 
 /// All problems of a plan, in line order.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanErrors(pub Vec<PlanError>);
-
-impl fmt::Display for PlanErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, error) in self.0.iter().take(PROBLEMS_MAX).enumerate() {
-            write!(f, "{}{error}", if index > 0 { "\n" } else { "" })?;
-        }
-        let more = self.0.len().saturating_sub(PROBLEMS_MAX);
-        if more > 0 { write!(f, "\nand {more} more") } else { Ok(()) }
-    }
-}
 
 /// A section that is being parsed.
 #[derive(Debug, Default)]

@@ -128,7 +128,10 @@ pub fn plan_update(task: &Task, new: &NewTask, after: &[TaskId], lookup: &dyn Ta
     after.sort_unstable();
     after.dedup();
     let imported = ImportRecord { text, after };
-    if ImportRecord::stored_in(task).as_ref() == Some(&imported) || imported.matches_task(task, lookup) {
+    // A completed task waits for nothing, so only its text counts.
+    let has_only_new_blockers = task.status == TaskStatus::Completed && imported.text == ImportRecord::of(task).text;
+    let is_known = ImportRecord::stored_in(task).as_ref() == Some(&imported);
+    if is_known || has_only_new_blockers || imported.matches_task(task, lookup) {
         return PlanUpdate::Unchanged;
     }
     match check_updatable(task, lookup) {
@@ -144,6 +147,12 @@ pub fn plan_update(task: &Task, new: &NewTask, after: &[TaskId], lookup: &dyn Ta
             ..TaskEdit::default()
         })),
     }
+}
+
+/// Returns the name of the plan in `source`, the source of a task with this title.
+#[must_use]
+pub fn plan_of<'a>(source: &'a str, title: &str) -> Option<&'a str> {
+    source.strip_prefix("plan:")?.strip_suffix(title)?.strip_suffix('#')
 }
 
 /// Returns the FNV-1a hash of a plan's content for a task except its title. Files store it, so it must be the same in every
@@ -192,6 +201,13 @@ mod tests {
         assert!(matches!(with(|task| task.owner = Some("bob".into())), PlanUpdate::Update(_)));
         assert_eq!(with(|task| task.status = TaskStatus::InProgress), PlanUpdate::Keep(KeepReason::InProgress));
         assert_eq!(with(|task| task.status = TaskStatus::Completed), PlanUpdate::Keep(KeepReason::Completed));
+        let mut done = task.clone();
+        done.status = TaskStatus::Completed;
+        assert_eq!(
+            plan_update(&done, &old, &[TaskId(7)], &board(&[&done])),
+            PlanUpdate::Unchanged,
+            "only blockers differ"
+        );
         assert_eq!(with(|task| task.priority = 1), PlanUpdate::Keep(KeepReason::Changed));
         assert_eq!(with(|task| task.blocked_by = vec![TaskId(7)]), PlanUpdate::Keep(KeepReason::Changed));
         assert_eq!(with(|task| task.description = "b".into()), PlanUpdate::Unchanged, "board and plan already agree");

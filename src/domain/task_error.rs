@@ -8,7 +8,7 @@ use TaskStatus::{Completed, Failed, InProgress, Pending};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
     /// The holder's attempt is not the current one: it lost its claim.
-    #[error("attempt {attempt} of task {task} is stale: {}; stop working on it", describe_stale(*current_attempt, *status, owner))]
+    #[error("cannot change task {task} in attempt {attempt}: {}; stop working on it", describe_stale(*current_attempt, *status, owner))]
     Stale {
         /// The task.
         task: TaskId,
@@ -65,7 +65,7 @@ pub enum TaskError {
 
 fn describe_stale(current_attempt: u32, status: TaskStatus, owner: &str) -> String {
     match status {
-        InProgress => format!("{owner} holds it as attempt {current_attempt}"),
+        InProgress => format!("{owner} holds it in attempt {current_attempt}"),
         Pending => "its lease expired or it was released, and it has no holder".to_owned(),
         Completed | Failed => format!("it is {status}"),
     }

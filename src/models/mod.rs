@@ -20,6 +20,8 @@ pub struct Provider {
     pub name: &'static str,
     /// The description for people.
     pub about: &'static str,
+    /// The meaning of `model`, if the provider needs it.
+    pub model: Option<&'static str>,
     /// The environment variables that can hold its key.
     pub keys: &'static [&'static str],
     /// True if its tokens cost money.
@@ -35,6 +37,7 @@ pub const PROVIDERS: &[Provider] = &[
     Provider {
         name: "anthropic",
         about: "models of Anthropic, or of another server with the Messages API; the key is in ANTHROPIC_API_KEY",
+        model: Some("the model's name in the API"),
         keys: &[anthropic::API_KEY, anthropic::AUTH_TOKEN],
         costs_money: true,
         server: anthropic::server,
@@ -43,6 +46,7 @@ pub const PROVIDERS: &[Provider] = &[
     Provider {
         name: "runbook",
         about: "needs no key: runs the fenced sh blocks of a task's description",
+        model: None,
         keys: &[],
         costs_money: false,
         server: |_| None,
@@ -51,6 +55,7 @@ pub const PROVIDERS: &[Provider] = &[
     Provider {
         name: "scripted",
         about: "answers from the script file that `model` names, for tests and examples",
+        model: Some("the path of its script"),
         keys: &[],
         costs_money: false,
         server: |_| None,
@@ -100,5 +105,8 @@ pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
         let known: Vec<&str> = PROVIDERS.iter().map(|provider| provider.name).collect();
         format!("unknown provider `{}`; known: {}", spec.provider, known.join(", "))
     })?;
+    if let Some(model) = provider.model.filter(|_| spec.model.trim().is_empty()) {
+        return Err(format!("the provider `{}` needs `model`, {model}", provider.name));
+    }
     (provider.connect)(spec)
 }

@@ -32,6 +32,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::domain::system_error;
 use crate::domain::transcript::{Block, Role, Usage};
 use crate::platform::reading::{self, AllowedKinds};
 use crate::ports::{
@@ -43,7 +44,7 @@ const SCRIPT_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// One answer of the model.
 #[derive(Debug, Clone, Deserialize, Default)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a step, such as {\"say\": \"Done.\"}")]
 pub struct ScriptStep {
     /// The text of the answer.
     pub say: String,
@@ -61,7 +62,7 @@ pub struct ScriptStep {
 
 /// A tool call.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a call, such as {\"tool\": \"bash\", \"input\": {\"command\": \"ls\"}}")]
 pub struct ScriptedCall {
     /// The name of the tool.
     pub tool: String,
@@ -72,20 +73,43 @@ pub struct ScriptedCall {
 
 /// An error instead of an answer.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "snake_case")]
+#[serde(try_from = "ErrorFields")]
 pub enum ScriptedError {
     /// The context is too long.
     TooLong(String),
     /// A retry cannot succeed.
     Final(String),
     /// A retry can succeed.
-    #[serde(untagged)]
     Temporary {
         /// The error message.
         temporary: String,
         /// The requested wait before a retry, in milliseconds.
         retry_after_ms: Option<u64>,
     },
+}
+
+/// The fields of an error in a script: one text, and for `temporary` a wait.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default, expecting = "an error, such as {\"temporary\": \"busy\"}")]
+struct ErrorFields {
+    temporary: Option<String>,
+    retry_after_ms: Option<u64>,
+    too_long: Option<String>,
+    #[serde(rename = "final")]
+    is_final: Option<String>,
+}
+
+impl TryFrom<ErrorFields> for ScriptedError {
+    type Error = &'static str;
+
+    fn try_from(fields: ErrorFields) -> Result<Self, Self::Error> {
+        match (fields.temporary, fields.too_long, fields.is_final, fields.retry_after_ms) {
+            (Some(temporary), None, None, retry_after_ms) => Ok(Self::Temporary { temporary, retry_after_ms }),
+            (None, Some(text), None, None) => Ok(Self::TooLong(text)),
+            (None, None, Some(text), None) => Ok(Self::Final(text)),
+            _ => Err("`error` must have one of `temporary` (with `retry_after_ms`), `too_long` and `final`"),
+        }
+    }
 }
 
 /// The steps by trigger.
@@ -106,14 +130,37 @@ pub struct Scripted {
 /// The file cannot be read, or is not a script.
 pub fn connect(spec: &ModelSpec) -> Result<Arc<dyn ModelClient>, String> {
     let path = &spec.model;
-    if path.is_empty() {
-        return Err("the scripted provider needs `model`: the path of its script".to_owned());
-    }
     let file = Path::new(path);
     let text = reading::read_text(file, AllowedKinds::within_folder_of(file), SCRIPT_BYTES_MAX)
-        .map_err(|error| format!("cannot read script {path}: {error}"))?;
-    let script: Script = serde_json::from_str(&text).map_err(|error| format!("cannot read script {path}: {error}"))?;
+        .map_err(|error| format!("cannot read the script {path}: {}", system_error::reason(&error)))?;
+    let script = parse(&text).map_err(|error| format!("cannot use the script {path}: {error}"))?;
     Ok(Arc::new(Scripted::new(script)))
+}
+
+/// Parses a script.
+///
+/// # Errors
+/// The text is not a script. The error names the wrong key or step and what is allowed.
+pub fn parse(text: &str) -> Result<Script, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let Value::Object(entries) = value else { return Err("it must be a JSON object with steps by trigger".to_owned()) };
+    let mut script = Script::new();
+    for (key, steps) in entries {
+        let trigger = key.rsplit('.').next().unwrap_or_default();
+        if !TRIGGER_NAMES.contains(&trigger) {
+            let allowed = TRIGGER_NAMES.join(", ");
+            return Err(format!("unknown key `{key}`; allowed are {allowed}, each also for one teammate: ada.task"));
+        }
+        let Value::Array(steps) = steps else { return Err(format!("`{key}` must be a list of steps")) };
+        let mut parsed = Vec::with_capacity(steps.len());
+        for (index, step) in steps.into_iter().enumerate() {
+            let step =
+                ScriptStep::deserialize(step).map_err(|error| format!("`{key}`, step {}: {error}", index + 1))?;
+            parsed.push(step);
+        }
+        script.insert(key, parsed);
+    }
+    Ok(script)
 }
 
 impl Scripted {
@@ -180,9 +227,14 @@ struct Trigger {
 const TRIGGERS: [(&str, &str); 4] =
     [("<auto-claimed>", "task"), ("<inbox>", "mail"), ("<goal>", "goal"), ("<report>", "report")];
 
+/// The triggers that a script can have steps for.
+const TRIGGER_NAMES: [&str; 5] = ["task", "mail", "goal", "report", COMPACT];
+
+const COMPACT: &str = "compact";
+
 impl Trigger {
     fn compaction(request: &ModelRequest) -> Self {
-        Self { name: "compact", task: String::new(), answers: 0, message_index: request.messages.len() }
+        Self { name: COMPACT, task: String::new(), answers: 0, message_index: request.messages.len() }
     }
 
     /// All triggers in the messages, the latest first.
@@ -306,6 +358,25 @@ mod tests {
             Block::Text { text } => text.clone(),
             other => format!("{other:?}"),
         })
+    }
+
+    #[test]
+    fn script_error_names_key_step_and_allowed_values() {
+        for (text, says) in [
+            ("[]", "it must be a JSON object"),
+            (r#"{"foo": []}"#, "unknown key `foo`; allowed are task, mail, goal, report, compact"),
+            (r#"{"ada": []}"#, "unknown key `ada`"),
+            (r#"{"task": {}}"#, "`task` must be a list of steps"),
+            (r#"{"ada.task": [{}, 3]}"#, "`ada.task`, step 2: invalid type: integer `3`, expected a step, such as"),
+            (r#"{"task": [{"sya": "x"}]}"#, "`task`, step 1: unknown field `sya`, expected one of `say`, `call`"),
+            (r#"{"task": [{"call": [1]}]}"#, "expected a call, such as"),
+            (r#"{"task": [{"error": 1}]}"#, "expected an error, such as"),
+            (r#"{"task": [{"error": {"final": "a", "too_long": "b"}}]}"#, "`error` must have one of `temporary`"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+        assert_eq!(parse(r#"{"ada.task": [{"error": {"final": "no"}}], "compact": []}"#).unwrap().len(), 2);
     }
 
     #[tokio::test]

@@ -20,6 +20,7 @@ use crate::domain::message::Message;
 use crate::domain::name::Name;
 use crate::domain::records::{RosterMember, WorkerRecord, WorkerTeammate};
 use crate::domain::state::{SharedState, StateUpdate};
+use crate::domain::system_error;
 use crate::domain::task::{NewTask, Task, TaskId};
 use crate::domain::task_error::TaskError;
 use crate::domain::time::UnixMs;
@@ -81,10 +82,10 @@ pub enum StoreError {
     #[error("{0}")]
     Invalid(String),
     /// The dependencies would form this cycle.
-    #[error("these dependencies would form a cycle: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(" -> "))]
+    #[error("cannot make the change: the dependencies would form a cycle: {}", .0.iter().chain(.0.first()).map(ToString::to_string).collect::<Vec<_>>().join(" -> "))]
     Cycle(Vec<TaskId>),
     /// No inbox has this name.
-    #[error("unknown recipient `{name}`; recipients are: {}", .recipients.join(", "))]
+    #[error("cannot find an inbox for `{name}`: there are inboxes for {}", .recipients.join(", "))]
     UnknownRecipient {
         /// The given name.
         name: String,
@@ -133,7 +134,7 @@ pub enum StoreError {
         pid: u32,
     },
     /// A system call failed.
-    #[error("cannot {action} {path}: {source}")]
+    #[error("cannot {action} {path}: {}", system_error::reason(source))]
     Io {
         /// The attempted action: "write", "lock".
         action: &'static str,

@@ -15,8 +15,13 @@ pub enum RepositoryError {
     #[error("{0}")]
     NoGit(String),
     /// The workspace cannot be used with worktrees.
-    #[error("{0}")]
-    Unusable(String),
+    #[error("{reason}{}", hint.as_ref().map(|hint| format!(". hint: {hint}")).unwrap_or_default())]
+    Unusable {
+        /// The reason.
+        reason: String,
+        /// The next step, with the command to run.
+        hint: Option<String>,
+    },
     /// The disk is full or its quota is used up.
     #[error("cannot {action}: {reason}")]
     DiskFull {
@@ -36,6 +41,18 @@ pub enum RepositoryError {
 }
 
 impl RepositoryError {
+    /// The workspace cannot be used with worktrees, and nothing is known that helps.
+    #[must_use]
+    pub fn unusable(reason: impl Into<String>) -> Self {
+        Self::Unusable { reason: reason.into(), hint: None }
+    }
+
+    /// The workspace cannot be used with worktrees until the person follows the hint.
+    #[must_use]
+    pub fn unusable_until(reason: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Unusable { reason: reason.into(), hint: Some(hint.into()) }
+    }
+
     /// Returns true if the error concerns the repository or the machine, so that other tasks would fail as well.
     #[must_use]
     pub fn is_general(&self) -> bool {

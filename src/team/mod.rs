@@ -96,7 +96,7 @@ pub enum LaunchError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A member's model settings are invalid.
-    #[error("member `{name}`: {reason}")]
+    #[error("cannot use the model of {name}: {reason}")]
     Model {
         /// The member.
         name: String,
@@ -107,7 +107,7 @@ pub enum LaunchError {
     #[error(transparent)]
     Repository(#[from] RepositoryError),
     /// There is a goal, but no plan, no task and no lead with a model.
-    #[error("a `{0}` lead cannot plan a goal; give the team a plan, or the lead a model")]
+    #[error("cannot plan the goal: the lead's provider `{0}` has no model")]
     GoalWithoutModel(String),
 }
 

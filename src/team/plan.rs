@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use crate::domain::plan_update::{PlanUpdate, plan_update};
+use crate::domain::plan_update::{PlanUpdate, plan_of, plan_update};
 use crate::domain::task::{NewTask, Task, TaskId, TaskStatus};
 use crate::domain::transition::{Actor, Change, TaskEdit};
 use crate::ports::{Board, BoardView, StoreResult};
@@ -86,19 +86,15 @@ async fn apply_edits(board: &dyn Board, by: &Actor, mut edits: Vec<(&NewTask, Ta
 
 fn difference(new: &NewTask, task: TaskId, reason: &str, hint: String) -> Difference {
     let line = new.source_line.map(|line| format!(" line {line}")).unwrap_or_default();
-    let plan = plan_of(new).unwrap_or("its plan");
+    let plan = new.source.as_deref().and_then(|source| plan_of(source, &new.subject)).unwrap_or("its plan");
     let text = format!("{task} {} differs from {plan}{line}: the board's text is used, because {reason}", new.subject);
     Difference { task, text, hint: format!("to use the plan's text: {hint}") }
 }
 
-/// Returns the name of the plan that the task comes from.
-fn plan_of(new: &NewTask) -> Option<&str> {
-    new.source.as_deref()?.strip_prefix("plan:")?.strip_suffix(&new.subject)?.strip_suffix('#')
-}
-
 /// Returns unfinished tasks that came from the plan and are no longer in it.
 fn removed_from_plan(tasks: &[NewTask], view: &BoardView) -> Vec<Difference> {
-    let Some(plan) = tasks.first().and_then(plan_of) else { return Vec::new() };
+    let first = tasks.first().and_then(|task| plan_of(task.source.as_deref()?, &task.subject));
+    let Some(plan) = first else { return Vec::new() };
     let prefix = format!("plan:{plan}#");
     let present: HashSet<&str> = tasks.iter().filter_map(|task| task.source.as_deref()).collect();
     let is_removed = |task: &&Task| {

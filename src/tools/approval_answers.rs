@@ -136,7 +136,11 @@ pub async fn send_answer(
     let id = id.trim();
     let request = stores.requests.reserve(id, kind, by.name, by.process, now).await?;
     let mut message = compose(&request);
-    let text = message.feedback.clone().unwrap_or_else(|| message.content.clone());
+    // The content of an answer to a plan or a review tells an agent what to do next.
+    let text = match kind {
+        RequestKind::Shutdown => message.content.clone(),
+        RequestKind::PlanApproval | RequestKind::Review => message.feedback.clone().unwrap_or_default(),
+    };
     message.request_id = Some(id.to_owned());
     message.approve = Some(approve);
     // First send, then record: after a crash in between it can be answered again. The other order would lose the answer.

@@ -45,7 +45,10 @@ impl ReviewStatus {
     pub fn of(approvals: &Approvals, work: &ReviewSubject) -> Self {
         let review = approvals.review_of(work);
         let answer = review.and_then(|review| review.answer.as_ref());
-        let feedback = || answer.map(|answer| answer.text.clone()).unwrap_or_default();
+        let feedback = || {
+            let text = answer.map(|answer| answer.text.clone()).filter(|text| !text.trim().is_empty());
+            text.unwrap_or_else(|| "no reason was given".to_owned())
+        };
         match review {
             Some(review) if review.is_approved() => {
                 Self::Approved(answer.map(|answer| answer.by.clone()).unwrap_or_default())

@@ -58,7 +58,7 @@ pub fn card(request: &Request, now: UnixMs, columns: usize, renders_markdown: bo
 /// Returns the status of one request in one line, followed by the lines of its answer.
 #[must_use]
 pub fn summary(request: &Request, now: UnixMs) -> String {
-    let head = format!("{} of {}", one_line(&request.id), one_line(&request.from));
+    let head = format!("{} by {}", one_line(&request.id), one_line(&request.from));
     match &request.answer {
         None => format!("{head}, sent {}: waits for {}", ago(request.at, now), responder(request)),
         Some(answer) if answer.text.trim().is_empty() => {

@@ -450,7 +450,7 @@ fn result(outcome: &Outcome) -> (anstyle::Style, String) {
     let took = duration(Duration::from_millis(outcome.ms));
     let tokens = match outcome.input_tokens.saturating_add(outcome.output_tokens) {
         0 => String::new(),
-        tokens => format!(", {tokens} tokens"),
+        tokens => format!(", {} tokens", super::cost::grouped(tokens)),
     };
     match (total, outcome.is_all_done()) {
         (0, _) if outcome.trouble.is_some() => (BAD, outcome.trouble.clone().unwrap_or_default()),
@@ -460,7 +460,7 @@ fn result(outcome: &Outcome) -> (anstyle::Style, String) {
         (0, _) => (
             WARN,
             format!(
-                "There was nothing to do: the board has no tasks. Give the team a goal or a plan ({took}{tokens})."
+                "There was nothing to do: the board has no tasks. Give the team a plan, or a goal if its lead has a model ({took}{tokens})."
             ),
         ),
         (1, true) => (GOOD, format!("The task is done ({took}{tokens}).")),

@@ -57,7 +57,7 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext
         table.row(vec![
             Cell::new(&task.id.0.to_string(), PLAIN),
             Cell::new(status, style),
-            Cell::new(holder(task), PLAIN),
+            Cell::new(holder(task).unwrap_or_default(), PLAIN),
             Cell::new(&task.subject, if task.status == TaskStatus::Completed { DIM } else { PLAIN }),
             match task.status {
                 TaskStatus::Failed => Cell::reason(&note(task, &blockers, options), DIM),
@@ -66,12 +66,6 @@ pub fn list<'a>(tasks: impl Iterator<Item = &'a Task>, options: &TaskViewContext
         ]);
     }
     table.render(columns)
-}
-
-/// The one who has or had the task. A pending task has only a member that it is reserved for.
-fn holder(task: &Task) -> &str {
-    let owner = task.owner.as_deref().filter(|_| task.status != TaskStatus::Pending);
-    owner.unwrap_or_default()
 }
 
 /// Returns the status as shown: a pending task with unfinished blockers is `blocked`.
@@ -182,7 +176,7 @@ pub fn card(task: &Task, requests: &[&Request], options: &TaskViewContext<'_>, c
     let is_over = matches!(task.status, TaskStatus::Completed | TaskStatus::Failed);
     let _ = writeln!(out, "{} {}", label_cell("status"), paint(style, word));
     for (label, text) in [
-        ("owner", holder(task)),
+        ("owner", holder(task).unwrap_or_default()),
         ("note", &if is_over { String::new() } else { note(task, &blockers, options) }),
         ("blocked by", &ids(&task.blocked_by)),
         ("blocks", &ids(&task.blocks)),
@@ -235,6 +229,11 @@ fn result(out: &mut String, result: &TaskResult, columns: usize) {
 
 fn ids(ids: &[TaskId]) -> String {
     ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The teammate that has claimed the task. The note of a pending task says for whom it is reserved.
+fn holder(task: &Task) -> Option<&str> {
+    task.owner.as_deref().filter(|_| task.status != TaskStatus::Pending)
 }
 
 fn attempts(task: &Task) -> String {

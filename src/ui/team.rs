@@ -125,7 +125,8 @@ pub fn states(desired: Mode, current: Mode) -> String {
 /// A member as a few lines, for a narrow terminal.
 fn block(member: &MemberView, now: UnixMs, columns: usize) -> String {
     let since = member.since.map(|since| format!(" for {}", duration(now.since(since)))).unwrap_or_default();
-    let tokens = if member.tokens == 0 { String::new() } else { format!(", {} tokens", member.tokens) };
+    let tokens =
+        if member.tokens == 0 { String::new() } else { format!(", {} tokens", super::cost::grouped(member.tokens)) };
     let cost = if member.cost_usd > 0.0 { format!(", ${:.2}", member.cost_usd) } else { String::new() };
     let (name, role) = (one_line(&member.name), one_line(&member.role));
     let phase = one_line(&member.phase);

@@ -131,12 +131,13 @@ pub fn pad_left(text: &str, columns: usize) -> String {
     format!("{}{text}", " ".repeat(missing))
 }
 
-/// Breaks the text at spaces into lines of at most `columns`, and indents all but the first by `indent` spaces.
+/// Breaks the text at spaces into lines of at most `columns`, and indents all but the first by `indent` spaces. A code span that fits
+/// into a line is not broken, because a person copies it.
 #[must_use]
 pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
     let mut out = String::new();
     let mut used = 0;
-    for word in text.split(' ') {
+    for word in words(text, columns.saturating_sub(indent)) {
         let length = width(word);
         if used > 0 && used + 1 + length > columns {
             out.push('\n');
@@ -150,6 +151,26 @@ pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
         used += length;
     }
     out
+}
+
+/// Splits the text at the spaces outside of code spans of at most `columns`.
+fn words(text: &str, columns: usize) -> Vec<&str> {
+    let mut words = Vec::new();
+    let mut rest = Some(text);
+    while let Some(text) = rest {
+        let (mut word, mut after) = text.split_once(' ').map_or((text, None), |(word, after)| (word, Some(after)));
+        if word.matches('`').count() % 2 == 1
+            && let Some(end) = text[word.len()..].find('`').map(|place| word.len() + place + 1)
+        {
+            let end = text[end..].find(' ').map_or(text.len(), |place| end + place);
+            if width(&text[..end]) <= columns {
+                (word, after) = (&text[..end], text.get(end + 1..));
+            }
+        }
+        words.push(word);
+        rest = after;
+    }
+    words
 }
 
 /// Indents the lines of a text by `indent` spaces and breaks them at spaces to `columns`. Keeps their own indentation, and
@@ -259,6 +280,13 @@ mod tests {
     fn terminal_control_codes_are_escaped() {
         assert_eq!(one_line("a\x1b[2J\nb\u{9b}31m\r\n c\x07"), "a\\u{1b}[2J b\\u{9b}31m c\\u{7}");
         assert_eq!(printable("a\u{202e}b\n\tc\r"), "a\\u{202e}b\n\tc\\r");
+    }
+
+    #[test]
+    fn code_span_that_fits_is_not_wrapped() {
+        assert_eq!(wrap("2 failed: `brigade why 2`, to see why", 20, 2), "2 failed:\n  `brigade why 2`,\n  to see why");
+        assert_eq!(wrap("`a code span that fits nowhere` b", 12, 0), "`a code span\nthat fits\nnowhere` b");
+        assert_eq!(wrap("an open `quotation of a model", 12, 0), "an open\n`quotation\nof a model");
     }
 
     #[test]

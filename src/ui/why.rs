@@ -435,7 +435,7 @@ fn team(situation: &TaskContext<'_>) -> Option<Reason> {
     }
     if situation.running.is_none() {
         let text = "No team is running in this workspace.";
-        return Some(reason("no_team", text).hint("`brigade up`, or `brigade run TEAM`"));
+        return Some(reason("no_team", text).hint("`brigade up`, or `brigade run`"));
     }
     if let Some(silent) = silent_lead(situation) {
         return Some(silent);

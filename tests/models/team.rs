@@ -295,7 +295,7 @@ async fn missing_key_or_model_is_reported_before_start() {
     workspace.write("brigade.toml", &config.replace("model = \"m-1\", ", ""));
     let output = workspace.run(&["run", "crew"], &[("ANTHROPIC_API_KEY", KEY)]).await;
     assert_eq!(output.status.code(), Some(2), "{}", both(&output));
-    assert!(both(&output).contains("the anthropic provider needs `model`"), "{}", both(&output));
+    assert!(both(&output).contains("the provider `anthropic` needs `model`"), "{}", both(&output));
 }
 
 /// A usage of 2^63 tokens, in a complete or a broken answer, must not use up the budget.

@@ -288,7 +288,7 @@ fn plan_file(bytes: &[u8]) {
                 assert!(!task.subject.trim().is_empty() && !task.subject.contains('\n'), "{task:?}");
             }
         }
-        Err(errors) => assert!(!errors.0.is_empty() && errors.to_string().len() < 100_000),
+        Err(errors) => assert!(!errors.0.is_empty() && errors.0.iter().all(|error| error.to_string().len() < 100_000)),
     }
 }
 

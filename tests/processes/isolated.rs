@@ -287,19 +287,19 @@ fn isolation_without_usable_git_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let none = with_git(&workspace, folder.path());
     assert_eq!(none.code, Some(2), "{none:?}");
-    assert!(none.err.contains("isolation needs git: no git was found in PATH"), "{none:?}");
+    assert!(none.err.contains("cannot use isolation: no git was found in PATH"), "{none:?}");
     let git = folder.path().join("git");
     fs::write(&git, "#!/bin/sh\necho git version 2.30.1\n").unwrap();
     fs::set_permissions(&git, fs::Permissions::from_mode(0o755)).unwrap();
     let old = with_git(&workspace, folder.path());
     assert_eq!(old.code, Some(2), "{old:?}");
-    assert!(old.err.contains("needs git 2.38 or newer: this is git version 2.30.1"), "{old:?}");
+    assert!(old.err.contains("needs git 2.38 or newer, and this is git version 2.30.1"), "{old:?}");
     fs::remove_dir_all(workspace.join(".git")).unwrap();
     let outside = workspace.run(&["run", "crew"]);
     assert_eq!(outside.code, Some(2), "{outside:?}");
-    assert!(outside.err.contains("isolation needs a git repository"), "{outside:?}");
+    assert!(outside.err.contains("is not in a git repository"), "{outside:?}");
     let doctor = workspace.run(&["doctor"]);
-    assert!(doctor.out.contains("FAIL") && doctor.out.contains("isolation needs a git repository"), "{doctor:?}");
+    assert!(doctor.out.contains("FAIL") && doctor.out.contains("is not in a git repository"), "{doctor:?}");
 }
 
 /// A repository with two members in worktrees: `m1` of role `first` and `m2` of role `second`, with this script.

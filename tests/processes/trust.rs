@@ -203,7 +203,7 @@ fn first_run_names_some_commands_and_counts_rest() {
     let answer = run_in(&workspace, "clone", &["run"]);
     assert_eq!(
         answer.err.lines().filter(|line| line.starts_with("    touch ") && line.ends_with(" # and ⏎ true")).count(),
-        4,
+        5,
         "{answer:?}"
     );
     assert!(

@@ -163,7 +163,9 @@ async fn filter_added_later_runs_in_sandbox() {
     );
     // A command could make this file.
     fs::remove_file(&include).unwrap();
-    let Err(RepositoryError::Unusable(refused)) = open(repo.path()).await else { panic!("the repository was opened") };
+    let Err(RepositoryError::Unusable { reason: refused, .. }) = open(repo.path()).await else {
+        panic!("the repository was opened")
+    };
     assert!(refused.contains("which is not a file") && refused.contains(include.to_str().unwrap()), "{refused}");
 }
 

@@ -14,7 +14,7 @@ fn error_text(error: RepositoryError) -> String {
 async fn unusable_repository_error_names_reason() {
     let folder = tempfile::tempdir().unwrap();
     let none = error_text(open(folder.path()).await.err().unwrap());
-    assert!(none.contains("needs a git repository") && none.contains("git init"), "{none}");
+    assert!(none.contains("is not in a git repository") && none.contains("git init"), "{none}");
     git(folder.path(), &["init", "-q", "-b", "main", "."]);
     let empty = error_text(open(folder.path()).await.err().unwrap());
     assert!(empty.contains("`main` has no commit"), "{empty}");

@@ -30,6 +30,7 @@ const SEARCHES: &[&str] = &[
 const PERMITTED: &[(&str, &str, &str)] = &[
     ("domain/state_note.rs", "the budget of ", "the format of `note` in the state file; it is written there too"),
     ("domain/state_note.rs", " is spent", "the format of `note` in the state file; it is written there too"),
+    ("domain/system_error.rs", " (os error {code})", "the number that the standard library appends to a system error"),
     ("domain/waiting_for.rs", "a person: ", "the format of `waitingFor` in the state file; it is written there too"),
     ("domain/waiting_for.rs", "its model: ", "the format of `waitingFor` in the state file; it is written there too"),
     ("models/runbook.rs", "; task #", "a runbook poses as a model, so it reads what models read"),

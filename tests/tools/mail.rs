@@ -31,8 +31,8 @@ async fn send_message_reaches_inbox_and_events() {
     harness.alice.expect_text("send_message", json!({ "to": "lead", "content": "x" })).await;
     harness.alice.expect_text("send_message", json!({ "to": "human", "content": "x" })).await;
     for (to, says) in [
-        ("alice", "cannot send a message to itself"),
-        ("carol", "unknown recipient `carol`"),
+        ("alice", "itself"),
+        ("carol", "cannot find an inbox for `carol`"),
         ("all", "has no inbox"),
         ("system", "has no inbox"),
     ] {

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::cli::commands::{about, arguments, listed, root, session_commands};
+use crate::cli::error::{CliError, CliResult};
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::{indented, pad};
 
@@ -48,7 +49,7 @@ pub enum SessionCommand {
 const OWN: [(&str, &str, SessionCommand, &str); 4] = [
     ("compact", "[NAME]", SessionCommand::Compact, "Replace the context of the lead, or a teammate, by a summary"),
     ("watch", "[NAME]", SessionCommand::Watch, "Show a teammate's output as it is written; again: stop that"),
-    ("help", "", SessionCommand::Help, "Show this list"),
+    ("help", "", SessionCommand::Help, "Show this list; `help` and `?` too"),
     ("quit", "", SessionCommand::Quit, "Stop the team and leave; `q`, `exit` and Ctrl-D too"),
 ];
 
@@ -75,6 +76,9 @@ pub fn commands() -> &'static [SlashCommand] {
 
 /// Lines that mean /quit.
 const QUIT_WORDS: [&str; 8] = ["q", "quit", "exit", "stop", ":q", "/q", "/exit", "/stop"];
+
+/// Lines that mean /help.
+const HELP_WORDS: [&str; 3] = ["help", "?", "/?"];
 
 /// A parsed line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,8 +114,8 @@ impl Input {
     /// Parses a line.
     ///
     /// # Errors
-    /// A sentence for the person.
-    pub fn parse(typed: &str) -> Result<Self, String> {
+    /// The command is unknown, or a name, a text or a quotation mark is missing.
+    pub fn parse(typed: &str) -> CliResult<Self> {
         let typed = typed.trim();
         if typed.is_empty() {
             return Ok(Self::Nothing);
@@ -122,6 +126,9 @@ impl Input {
         if QUIT_WORDS.contains(&typed) {
             return Ok(Self::Own { own: SessionCommand::Quit, arguments: Vec::new() });
         }
+        if HELP_WORDS.contains(&typed) {
+            return Ok(Self::Own { own: SessionCommand::Help, arguments: Vec::new() });
+        }
         match typed.strip_prefix('/') {
             Some(command) => slash(command),
             None => Ok(Self::ToLead(typed.to_owned())),
@@ -130,32 +137,38 @@ impl Input {
 }
 
 /// `@alice @bob text`.
-fn to(typed: &str) -> Result<Input, String> {
+fn to(typed: &str) -> CliResult<Input> {
     let mut names = Vec::new();
     let mut rest = typed;
     while let Some(named) = rest.strip_prefix('@') {
         let (name, behind) = named.split_once(char::is_whitespace).unwrap_or((named, ""));
         let name = name.trim_end_matches([',', ':']);
         if name.is_empty() {
-            return Err("a name is missing: `@NAME TEXT` writes to a teammate, `@all TEXT` to all".to_owned());
+            let hint = "`@NAME TEXT` writes to a teammate, `@all TEXT` to all";
+            return Err(CliError::usage("cannot send the message: a name is missing").hint(hint));
         }
         names.push(name.to_owned());
         rest = behind.trim_start();
     }
     if rest.is_empty() {
-        return Err(format!("a text is missing: `@{} TEXT`", names.join(" @")));
+        let hint = format!("`@{} TEXT`", names.join(" @"));
+        return Err(CliError::usage("cannot send the message: a text is missing").hint(hint));
     }
     Ok(Input::To { names, text: rest.to_owned() })
 }
 
-fn slash(command: &str) -> Result<Input, String> {
+fn slash(command: &str) -> CliResult<Input> {
     let (name, behind) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
     let Some(found) = commands().iter().find(|command| command.name == name) else {
         let nearest = crate::config::diagnostics::nearest(name, commands().iter().map(|command| command.name));
-        let meant = nearest.map_or_else(String::new, |nearest| format!(" Did you mean `/{nearest}`?"));
-        return Err(format!("unknown command `/{name}`.{meant} `/help` lists the commands"));
+        let hint = match nearest {
+            Some(nearest) => format!("did you mean `/{nearest}`?"),
+            None => "`/help` lists the commands".to_owned(),
+        };
+        return Err(CliError::usage(format!("unknown command `/{name}`")).hint(hint));
     };
-    let arguments = shlex::split(behind).ok_or_else(|| format!("`/{name}`: a quotation mark is not closed"))?;
+    let arguments = shlex::split(behind)
+        .ok_or_else(|| CliError::usage(format!("cannot run `/{name}`: a quotation mark is not closed")))?;
     Ok(match found.target {
         CommandTarget::Own(own) => Input::Own { own, arguments },
         CommandTarget::Brigade => Input::Brigade { name: found.name, arguments },
@@ -206,6 +219,8 @@ mod tests {
             ("/quit", Input::Own { own: SessionCommand::Quit, arguments: Vec::new() }),
             ("exit ", Input::Own { own: SessionCommand::Quit, arguments: Vec::new() }),
             ("/stop", Input::Own { own: SessionCommand::Quit, arguments: Vec::new() }),
+            ("?", Input::Own { own: SessionCommand::Help, arguments: Vec::new() }),
+            ("help me", Input::ToLead("help me".into())),
             ("/stop ada", Input::Brigade { name: "stop", arguments: words(&["ada"]) }),
             ("stop ada", Input::ToLead("stop ada".into())),
             ("/compact ada", Input::Own { own: SessionCommand::Compact, arguments: words(&["ada"]) }),
@@ -228,11 +243,12 @@ mod tests {
         for (typed, said) in [
             ("@", "a name is missing"),
             ("@alice", "a text is missing"),
-            ("/taks", "Did you mean `/tasks`?"),
+            ("/taks", "did you mean `/tasks`?"),
             ("/xyzzy", "unknown command `/xyzzy`"),
             ("/tasks add 'a", "not closed"),
         ] {
             let error = Input::parse(typed).unwrap_err();
+            let error = format!("{} {}", error.message, error.hint.unwrap_or_default());
             assert!(error.contains(said), "{typed}: {error}");
         }
     }

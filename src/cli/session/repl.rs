@@ -17,6 +17,7 @@ use super::screen::Printer;
 use super::stream_view::StreamView;
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
+use crate::cli::output::Output;
 use crate::cli::run_output::{Report, STOPPING_NOW, stopping};
 use crate::cli::signals::{Kind, Signals, Suspensions, end_in_time};
 use crate::domain::event::{Event as TeamEvent, EventKind};
@@ -58,6 +59,7 @@ pub struct Repl {
     commands: mpsc::Sender<TeamCommand>,
     screen: Printer,
     vocabulary: Arc<Mutex<CompletionIndex>>,
+    output: Output,
     jobs: Jobs,
     /// The members whose text is shown while their models write it.
     speeches: BTreeMap<String, StreamView>,
@@ -73,6 +75,7 @@ impl Repl {
     pub fn new(context: Context, team: &TeamHandle, screen: Printer, vocabulary: Arc<Mutex<CompletionIndex>>) -> Self {
         Self {
             lead_is_llm: team.lead_is_llm(),
+            output: context.output,
             live: Arc::clone(team.live()),
             commands: team.commands(),
             jobs: Jobs::new(context, screen.clone(), Arc::clone(&vocabulary), team.lead_is_llm()),
@@ -268,8 +271,8 @@ impl Repl {
     async fn handle_line(&mut self, typed: &str) -> Option<Vec<Argv>> {
         let line = match Input::parse(typed) {
             Ok(line) => line,
-            Err(reason) => {
-                self.screen.note(&reason);
+            Err(error) => {
+                self.screen.print(&self.output.render_error(&error));
                 return None;
             }
         };

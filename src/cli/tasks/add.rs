@@ -2,7 +2,9 @@
 
 use super::bulk::unclaimable_notes;
 use super::show::document;
-use crate::cli::arguments::{ActingAs, acting_name, number, task_id, text_or_stdin, whole_number, word, words};
+use crate::cli::arguments::{
+    ActingAs, acting_name, number, subject, task_id, text_or_stdin, whole_number, word, words,
+};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::output::Answer;
@@ -12,6 +14,7 @@ use crate::domain::task::{NewTask, TaskId};
 #[derive(Debug, clap::Args)]
 pub struct Add {
     /// The subject, in one line
+    #[arg(value_parser = subject)]
     subject: String,
     /// The full description; `-` reads it from stdin
     #[arg(short, long, value_name = "TEXT", default_value = "", hide_default_value = true)]
@@ -41,15 +44,10 @@ pub struct Add {
 
 impl Add {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
-        let subject = self.subject.trim().to_owned();
-        if subject.is_empty() || subject.contains('\n') {
-            return Err(CliError::usage("cannot add the task: the subject must be one line")
-                .hint("put the rest into --description TEXT"));
-        }
         let owner = self.owner.as_deref().map(acting_name).transpose()?;
         let by = ActingAs { name: self.by, ..ActingAs::default() }.actor()?;
         let task = NewTask {
-            subject,
+            subject: self.subject,
             description: text_or_stdin(self.description)?,
             blocked_by: self.after,
             requires: words(&self.requires),

@@ -59,8 +59,8 @@ impl Claim {
         let Some(task) = claimed else {
             let nothing = context.output.answer(&(), String::new)?;
             let view = board.view().await?;
-            let first = view.tasks.values().find(|task| task.status == TaskStatus::Pending);
-            let why = first.map(|task| format!("; `brigade why {}` says why", task.id.0)).unwrap_or_default();
+            let is_any_pending = view.tasks.values().any(|task| task.status == TaskStatus::Pending);
+            let why = if is_any_pending { "; `brigade tasks` shows why each task waits" } else { "" };
             return Ok(nothing.note(format!("no task is claimable for {name}{why}")));
         };
         let view = board.view().await?;

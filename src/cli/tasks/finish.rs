@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::bulk::each;
 use super::show::document;
 use super::verify;
-use crate::cli::arguments::{ActingAs, lease, task_id};
+use crate::cli::arguments::{ActingAs, lease, task_id, text};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::first_run;
@@ -60,6 +60,7 @@ pub(super) async fn complete(context: &Context, id: TaskId, mut result: TaskResu
     // With --force a person takes responsibility for work that is not merged or not reviewed.
     let insists = by.kind == ActorKind::Person && by.force;
     if let (Some(team), false) = (&team, insists) {
+        result.reviewed_by = approved(context, team, &task).await?;
         merged(context, team, &task)?;
     }
     if let Some(command) = &task.verify {
@@ -70,8 +71,10 @@ pub(super) async fn complete(context: &Context, id: TaskId, mut result: TaskResu
             if result.evidence.is_empty() { evidence.to_owned() } else { format!("{}; {evidence}", result.evidence) };
         result.verify = Some(run);
     }
-    if let (Some(team), false) = (&team, insists) {
-        result.reviewed_by = reviewed(context, team, &task, &result, by).await?;
+    if let (Some(team), false, None) = (&team, insists, &result.reviewed_by)
+        && let Some(reviewer) = &team.review
+    {
+        return Err(request_review(context, team, reviewer, (&task, &result), by).await?);
     }
     change(context, board.as_ref(), id, Change::Complete(result), by, "completed").await
 }
@@ -82,7 +85,7 @@ fn merged(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<()> {
         return Ok(());
     }
     let unmerged = GitRepository::unmerged(&context.workspace()?, team.name.as_str(), team.merge_into.clone(), task.id);
-    match unmerged.map_err(|error| CliError::refused(error.to_string()))?.as_slice() {
+    match unmerged?.as_slice() {
         [] => Ok(()),
         branches => {
             let message = format!("cannot complete {}: its work on {} is not merged", task.id, branches.join(", "));
@@ -95,46 +98,56 @@ fn merged(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<()> {
     }
 }
 
-/// Returns the approver if the team reviews its tasks. Requests a review if none was requested.
-async fn reviewed(
-    context: &Context,
-    team: &TeamSpec,
-    task: &Task,
-    result: &TaskResult,
-    by: &Actor,
-) -> CliResult<Option<String>> {
-    let Some(what) = &team.review else { return Ok(None) };
-    let stores = context.stores(OpenMode::Write).await?;
-    let about = ReviewSubject::of(task, None);
-    let waits = |id: &str, to: &str| {
-        let message = format!("{} {WAITS_FOR_REVIEW}{} by {}", task.id, one_line(id), one_line(to));
-        Err(CliError::refused(message)
-            .hint("`brigade review` shows its state; complete the task again after the approval"))
-    };
-    match ReviewStatus::of(&stores.requests.all().await?, &about) {
+/// Returns the approver of the work, if the team reviews its tasks. `None` if no review was requested yet.
+///
+/// # Errors
+/// The review waits for an answer, or rejected the work.
+async fn approved(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<Option<String>> {
+    if team.review.is_none() {
+        return Ok(None);
+    }
+    let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+    match ReviewStatus::of(&book, &ReviewSubject::of(task, None)) {
         ReviewStatus::Approved(by) => Ok(Some(by)),
-        ReviewStatus::Pending { id, to } => waits(&id, &to),
+        ReviewStatus::NotRequested => Ok(None),
+        ReviewStatus::Pending { id, to } => Err(waits_for_review(task, &id, &to)),
         ReviewStatus::Rejected(words) | ReviewStatus::Abandoned(words) => {
-            let message = format!("cannot complete {}: its review rejected it: {}", task.id, one_line(&words));
+            let message = format!("cannot complete {}: the review rejected it: {}", task.id, one_line(&words));
             Err(CliError::refused(message)
                 .hint(format!("`brigade tasks release {}`, or `brigade tasks fail {}`", task.id.0, task.id.0)))
         }
-        ReviewStatus::NotRequested => {
-            // A runbook member cannot review.
-            let is_fit = |member: &&MemberSpec| {
-                !member.name.is_same(&by.name) && member.can(what) && member.model.provider != PROVIDER_DEFAULT
-            };
-            // Without a running team no member answers, so a person does.
-            context.open_inboxes(&stores).await?;
-            let member =
-                team.members.iter().find(is_fit).filter(|_| context.running_team().is_ok_and(|who| who.lead.is_some()));
-            let to = member.map_or(HUMAN, |member| member.name.as_str());
-            let (summary, verify) = (result.summary.as_str(), result.verify.as_ref());
-            let work = ReviewRequest { task, about, by: &by.name, summary, verify, worktree: String::new() };
-            let (id, _) = review::send_review_request(&stores, &work, to, context.now()).await?;
-            waits(&id, to)
-        }
     }
+}
+
+/// Requests a review. Returns the error that says so, because the task is completed only after the approval.
+async fn request_review(
+    context: &Context,
+    team: &TeamSpec,
+    reviewer: &str,
+    (task, result): (&Task, &TaskResult),
+    by: &Actor,
+) -> CliResult<CliError> {
+    let stores = context.stores(OpenMode::Write).await?;
+    // A runbook member cannot review.
+    let is_fit = |member: &&MemberSpec| {
+        !member.name.is_same(&by.name) && member.can(reviewer) && member.model.provider != PROVIDER_DEFAULT
+    };
+    // Without a running team no member answers, so a person does.
+    context.open_inboxes(&stores).await?;
+    let member =
+        team.members.iter().find(is_fit).filter(|_| context.running_team().is_ok_and(|who| who.lead.is_some()));
+    let to = member.map_or(HUMAN, |member| member.name.as_str());
+    let (summary, verify) = (result.summary.as_str(), result.verify.as_ref());
+    let about = ReviewSubject::of(task, None);
+    let work = ReviewRequest { task, about, by: &by.name, summary, verify, worktree: String::new() };
+    let (id, _) = review::send_review_request(&stores, &work, to, context.now()).await?;
+    Ok(waits_for_review(task, &id, to))
+}
+
+fn waits_for_review(task: &Task, id: &str, to: &str) -> CliError {
+    let id = one_line(id);
+    let message = format!("{} {WAITS_FOR_REVIEW}{id} by {}", task.id, one_line(to));
+    CliError::refused(message).hint(format!("`brigade review approve {id}`, then complete the task again"))
 }
 
 /// The error of a refused change. Its hint names the actor.
@@ -212,8 +225,18 @@ pub(super) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: Tas
     Err(match (task.status, &task.owner) {
         (TaskStatus::InProgress, Some(owner)) => {
             let (owner, attempt) = (one_line(owner), task.attempt);
-            let hint =
-                format!("`brigade tasks {verb} {number} --as {owner} --attempt {attempt}`, or --force as a person");
+            let hint = match &by.name {
+                Some(name) if !name.eq_ignore_ascii_case(&owner) => {
+                    return Err(CliError::refused(format!(
+                        "cannot {verb} {id}: {owner} holds it, not {}",
+                        one_line(name)
+                    ))
+                    .hint(format!("as a person, override {owner}: `brigade tasks {verb} {number} --force`")));
+                }
+                _ => {
+                    format!("`brigade tasks {verb} {number} --as {owner} --attempt {attempt}`, or --force as a person")
+                }
+            };
             CliError { message: format!("{}; {owner} holds it", error.message), ..error }.hint(hint)
         }
         (TaskStatus::InProgress, None) => error,
@@ -235,7 +258,7 @@ pub struct Fail {
     #[arg(value_parser = task_id)]
     id: TaskId,
     /// The reason
-    #[arg(long, short, value_name = "TEXT")]
+    #[arg(long, short, value_name = "TEXT", value_parser = text)]
     reason: String,
     /// Do not retry the task
     #[arg(long = "final")]
@@ -247,16 +270,9 @@ pub struct Fail {
 impl Fail {
     pub(super) async fn run(self, context: &Context) -> CliResult<Answer> {
         let by = holder(context, &self.by, "fail", self.id).await?;
-        let fail = Change::Fail { reason: reason(self.reason)?, is_final: self.is_final };
+        let fail = Change::Fail { reason: self.reason, is_final: self.is_final };
         change(context, context.board()?.as_ref(), self.id, fail, &by, "failed").await
     }
-}
-
-fn reason(text: String) -> CliResult<String> {
-    if text.trim().is_empty() {
-        return Err(CliError::usage("cannot fail the task: a reason is needed").hint("pass --reason TEXT"));
-    }
-    Ok(text)
 }
 
 /// Release claimed tasks, so that others can claim them

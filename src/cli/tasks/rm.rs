@@ -1,11 +1,14 @@
 //! `brigade tasks rm`.
 
+use std::collections::BTreeSet;
+
 use super::bulk::each;
 use super::show::document;
 use crate::cli::arguments::{ActingAs, task_id};
 use crate::cli::context::Context;
 use crate::cli::error::CliResult;
 use crate::cli::output::Answer;
+use crate::domain::plan_update::plan_of;
 use crate::domain::task::{Task, TaskId};
 use crate::domain::transition::Action;
 use crate::ui::text::one_line;
@@ -38,6 +41,14 @@ impl Rm {
                 left.map(|folder| format!("; its worktree stays: {}", worktree_location(folder))).unwrap_or_default();
             format!("deleted {} {}{left}\n", task.id, one_line(&task.subject))
         };
-        context.output.answer(&documents, || deleted.iter().map(line).collect())
+        let answer = context.output.answer(&documents, || deleted.iter().map(line).collect())?;
+        let plan_of = |task: &Task| plan_of(&task.source()?, &task.subject).map(one_line);
+        let plans: BTreeSet<String> = deleted.iter().filter_map(plan_of).collect();
+        let note = |answer: Answer, plan: &String| {
+            answer.note(format!(
+                "the next import of {plan}, also at a launch, adds the deleted tasks again: delete them there too"
+            ))
+        };
+        Ok(plans.iter().fold(answer, note))
     }
 }

@@ -75,14 +75,11 @@ impl Update {
     }
 
     fn edit(self) -> CliResult<TaskEdit> {
-        if self.subject.as_deref().is_some_and(|subject| subject.trim().is_empty() || subject.contains('\n')) {
-            return Err(CliError::usage("cannot change the task: the subject must be one line"));
-        }
         if let Some(owner) = self.owner.as_deref().filter(|owner| !owner.is_empty()) {
             acting_name(owner)?;
         }
         Ok(TaskEdit {
-            subject: self.subject.map(|subject| subject.trim().to_owned()),
+            subject: self.subject,
             description: self.description.map(text_or_stdin).transpose()?,
             active_form: None,
             priority: self.priority,

@@ -78,9 +78,6 @@ impl Anthropic {
     /// # Errors
     /// As [`connect`].
     pub fn new(spec: &ModelSpec, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
-        if spec.model.trim().is_empty() {
-            return Err("the anthropic provider needs `model`: the model's name in the API".to_owned());
-        }
         let configured = spec.base_url.clone().map(|url| ("base_url", url));
         let from_variable = || variable(BASE_URL).filter(|url| !url.trim().is_empty()).map(|url| (BASE_URL, url));
         let (setting, base) =

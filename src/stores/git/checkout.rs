@@ -60,20 +60,27 @@ pub(super) fn target_of_detached(branch: &str) -> Option<&str> {
     (end.is_empty() || is_number).then_some(target)
 }
 
-/// The reason why a merge must not move a branch. A rebase of it may be unfinished, or another worktree may have it checked out: a commit
+/// The reason why a merge must not move a branch, and the next step.
+pub(super) struct MergeObstacle {
+    pub(super) reason: String,
+    pub(super) hint: &'static str,
+}
+
+/// Returns the reason why a merge must not move a branch. A rebase of it may be unfinished, or another worktree may have it checked out: a commit
 /// there would undo the merge. The user's checkout in `main` itself may have it checked out, because it follows.
-pub(super) fn merge_obstacle(main: &RepoPath, target: &str) -> Option<String> {
+pub(super) fn merge_obstacle(main: &RepoPath, target: &str) -> Option<MergeObstacle> {
     let name = format!("refs/heads/{target}");
     let is_rebased = |git_dir: &Path| {
         ["rebase-merge", "rebase-apply"].into_iter().any(|folder| {
             bounded_read::text(&git_dir.join(folder).join("head-name")).is_some_and(|head| head.trim_end() == name)
         })
     };
-    let rebase_reason = |place: &str| {
-        format!("a rebase of {target} is unfinished {place}. hint: `git rebase --continue`, or `git rebase --abort`")
+    let rebase = |place: &str| {
+        let reason = format!("a rebase of {target} is unfinished {place}");
+        MergeObstacle { reason, hint: "`git rebase --continue`, or `git rebase --abort`" }
     };
     if is_rebased(&main.git_dir) {
-        return Some(rebase_reason("here"));
+        return Some(rebase("here"));
     }
     let linked = fs::read_dir(main.common_dir.join("worktrees")).into_iter().flatten().flatten();
     let head = format!("ref: {name}");
@@ -90,11 +97,10 @@ pub(super) fn merge_obstacle(main: &RepoPath, target: &str) -> Option<String> {
             continue;
         }
         return Some(if is_rebased {
-            rebase_reason(&format!("in {place}"))
+            rebase(&format!("in {place}"))
         } else {
-            format!(
-                "{target} is also checked out in {place}, where a commit would undo merges. hint: run `git switch --detach` there"
-            )
+            let reason = format!("{target} is also checked out in {place}, where a commit would undo merges");
+            MergeObstacle { reason, hint: "run `git switch --detach` there" }
         });
     }
     None

@@ -284,8 +284,7 @@ impl GitCommand<'_> {
     }
 
     fn command(&self) -> Result<Command, RepositoryError> {
-        let no_git =
-            || RepositoryError::NoGit("isolation needs git: no git was found in PATH. hint: install git".to_owned());
+        let no_git = || RepositoryError::NoGit("cannot use isolation: no git was found in PATH".to_owned());
         let mut command = Command::new(program().ok_or_else(no_git)?);
         command.env_clear().envs(environment().iter().map(|(name, value)| (name, value)));
         if let Some(at) = self.at {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::checkout::{CheckoutState, merge_obstacle};
+use super::checkout::{CheckoutState, MergeObstacle, merge_obstacle};
 use super::checkout_update::CheckoutUpdate;
 use super::command::{RepoPath, failure, path_of, pathspec, text_of};
 use super::commits::{list_files, message};
@@ -282,7 +282,8 @@ impl RepositoryInner {
         let _merge_lock = self.lock_merges();
         let Merge { onto, commit } = merge;
         let (target, merged) = (self.target_ref(), self.merged_ref(assignment));
-        if let Some(reason) = merge_obstacle(&self.main, &self.target_branch) {
+        if let Some(MergeObstacle { reason, hint }) = merge_obstacle(&self.main, &self.target_branch) {
+            let reason = format!("{reason}. hint: {hint}");
             return Err(RepositoryError::Failed { action: format!("move the branch {}", self.target_branch), reason });
         }
         if self.commit_of(&target)? != *onto {

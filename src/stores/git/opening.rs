@@ -20,45 +20,41 @@ pub(super) fn open_checked(
     check_version()?;
     let main = find_checkout(workspace, drivers)?;
     if main.common_dir.join("reftable").exists() {
-        let text = "isolation cannot use a repository that stores its refs as reftable. hint: `git refs migrate --ref-format=files`";
-        return Err(RepositoryError::Unusable(text.to_owned()));
+        let reason = "cannot use isolation: the repository stores its refs as reftable";
+        return Err(RepositoryError::unusable_until(reason, "`git refs migrate --ref-format=files`"));
     }
     let target = match target {
         Some(branch) => branch,
         None => {
             let branch = checked_out_branch(&main)?.ok_or_else(|| {
-                let text =
-                    "cannot choose a branch to merge into: no branch is checked out. hint: `git switch BRANCH`, or set merge_into";
-                RepositoryError::Unusable(text.to_owned())
+                let reason = "cannot choose a branch to merge into: no branch is checked out";
+                RepositoryError::unusable_until(reason, "`git switch BRANCH`, or set merge_into")
             })?;
             checkout::target_of_detached(&branch).map_or_else(|| branch.clone(), str::to_owned)
         }
     };
-    if let Some(reason) = checkout::merge_obstacle(&main, &target) {
-        return Err(RepositoryError::Unusable(reason));
+    if let Some(checkout::MergeObstacle { reason, hint }) = checkout::merge_obstacle(&main, &target) {
+        return Err(RepositoryError::unusable_until(format!("cannot merge into {target}: {reason}"), hint));
     }
     // Git stores a branch name as a path, so this branch would be a file in place of a folder.
     let parent = format!("refs/heads/{BRANCHES}");
     if main.git(["show-ref", "--verify", "--quiet", &parent]).exit_as_bool()? {
-        return Err(RepositoryError::Unusable(format!(
-            "cannot create task branches {BRANCHES}/TEAM/task-ID: there is a branch `{BRANCHES}`. hint: `git branch -m {BRANCHES} OTHER`"
-        )));
+        let reason = format!("cannot create task branches {BRANCHES}/TEAM/task-ID: there is a branch `{BRANCHES}`");
+        return Err(RepositoryError::unusable_until(reason, format!("`git branch -m {BRANCHES} OTHER`")));
     }
     let head = format!("refs/heads/{target}^{{commit}}");
     if main.git(["rev-parse", "--verify", "--quiet", &head]).exit_as_bool()? {
         return Ok((main, target));
     }
     let has_commits = main.git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).exit_as_bool()?;
-    let reason = if has_commits {
-        format!(
-            "cannot merge into `{target}`: there is no such branch. hint: `git branch {target}`, or set merge_into to an existing branch"
-        )
+    let (reason, hint) = if has_commits {
+        let reason = format!("cannot merge into `{target}`: there is no such branch");
+        (reason, format!("`git branch {target}`, or set merge_into to an existing branch"))
     } else {
-        format!(
-            "cannot create worktrees: the branch `{target}` has no commit. hint: `git commit`, then launch the team again"
-        )
+        let reason = format!("cannot create worktrees: the branch `{target}` has no commit");
+        (reason, "`git add -A && git commit -m Start`, then launch the team again".to_owned())
     };
-    Err(RepositoryError::Unusable(reason))
+    Err(RepositoryError::unusable_until(reason, hint))
 }
 
 fn check_version() -> Result<(), RepositoryError> {
@@ -70,7 +66,9 @@ fn check_version() -> Result<(), RepositoryError> {
         return Ok(());
     }
     let (major, minor) = VERSION_MIN;
-    Err(RepositoryError::NoGit(format!("isolation needs git {major}.{minor} or newer: this is {version_text}")))
+    Err(RepositoryError::NoGit(format!(
+        "cannot use isolation: it needs git {major}.{minor} or newer, and this is {version_text}"
+    )))
 }
 
 /// The user's checkout. `workspace` must be the top folder of a repository's working tree.
@@ -82,19 +80,21 @@ pub(super) fn find_checkout(workspace: &Path, drivers: DriverOptions) -> Result<
     let lines: Vec<&str> = text.lines().collect();
     let [git_dir, common_dir, top] = lines[..] else {
         let is_none = output.err.trim().is_empty() || output.err.contains("not a git repository");
-        let text = if is_none {
-            format!("isolation needs a git repository: {folder} is not in one. hint: `git init`")
+        return Err(if is_none {
+            let reason = format!("cannot use isolation: {folder} is not in a git repository");
+            RepositoryError::unusable_until(reason, "`git init && git add -A && git commit -m Start`")
         } else {
-            format!("isolation cannot use the repository of {folder}: {}", output.err.trim())
-        };
-        return Err(RepositoryError::Unusable(text));
+            RepositoryError::unusable(format!("cannot use the repository of {folder}: {}", output.err.trim()))
+        });
     };
     let resolved = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     if resolved(Path::new(top)) != resolved(workspace) {
-        let text = format!(
-            "isolation needs a workspace that is the top folder of its repository: the workspace is {folder}, the top folder is {top}"
-        );
-        return Err(RepositoryError::Unusable(text));
+        let reason =
+            format!("cannot use isolation: the workspace {folder} is not the top folder of its repository, {top}");
+        return Err(RepositoryError::unusable_until(
+            reason,
+            format!("move the config there, or pass --workspace {top}"),
+        ));
     }
     let git_dir = PathBuf::from(git_dir);
     let running_lock_file = git_dir.join(RUNNING_LOCK_FILE);

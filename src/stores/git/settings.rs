@@ -459,5 +459,5 @@ fn stamp(path: &Path) -> Option<FileStamp> {
 }
 
 fn unusable(reason: &str) -> RepositoryError {
-    RepositoryError::Unusable(format!("cannot use the repository's git settings: {reason}"))
+    RepositoryError::unusable(format!("cannot use the repository's git settings: {reason}"))
 }

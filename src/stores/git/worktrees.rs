@@ -149,10 +149,10 @@ impl RepositoryInner {
         let merged = self.merged_ref(assignment);
         let mut refs = self.refs_at(&[&own, &target, &merged])?;
         let target = refs.remove(&target).ok_or_else(|| {
-            RepositoryError::Unusable(format!(
-                "the branch {} does not exist any more. hint: `git branch {}`, or stop the team and launch it with another branch",
-                self.target_branch, self.target_branch
-            ))
+            let reason = format!("cannot merge into {}: the branch does not exist any more", self.target_branch);
+            let hint =
+                format!("`git branch {}`, or stop the team and launch it with another branch", self.target_branch);
+            RepositoryError::unusable_until(reason, hint)
         })?;
         Ok(BranchTips { own: refs.remove(&own), target, merged: refs.remove(&merged) })
     }
