@@ -898,7 +898,7 @@ fn task_of_dead_worker_is_marked() {
     );
     let text = |line: &str| String::from_utf8(workspace.output(line).stdout).unwrap();
     assert!(text("brigade tasks").contains("its worker is gone"), "{}", text("brigade tasks"));
-    assert!(text("COLUMNS=200 brigade doctor").contains("in progress, but their worker is gone: #1"));
+    assert!(text("COLUMNS=200 brigade doctor").contains("tasks in progress whose worker has died: #1"));
 }
 
 #[test]

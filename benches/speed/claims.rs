@@ -19,7 +19,7 @@ use super::workspace::{TestWorkspace, mostly_closed, now_ns, open_board, pending
 const TASKS: u64 = 2000;
 const PROCESSES: usize = 4;
 const CLAIMERS_PER_PROCESS: usize = 2;
-/// Claims in one round of [`measure_one`]. The outsider edits files in the pause between two rounds.
+/// Claims in one round of [`measure_one`].
 const CLAIMS_PER_ROUND: usize = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 /// The interval between two edits of the outsider.

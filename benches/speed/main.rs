@@ -47,7 +47,7 @@ const ROWS: [Row; 14] = [
     ("wake", "from a new task to the idle teammate's request, and what idling costs", wakeups::measure),
     ("idle", "1,000 idle teammates with a long memory", scale::measure_idle),
     ("crowd", "300 teammates whose model takes a second", scale::measure_busy),
-    ("start", "from nothing to the first request on a board of 10,000 tasks", sessions::measure_start),
+    ("start", "from process start to the first request, on a board of 10,000 tasks", sessions::measure_start),
     ("resume", "a team of 50 that was killed at work, up again to the first request", resumes::measure),
     ("worktree", "a worktree for a task, and what a merge costs beside git and verify", worktrees::measure),
     ("death", "from the death of a worker to its task in other hands", worker_death::measure),

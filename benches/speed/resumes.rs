@@ -107,7 +107,7 @@ fn write_config(workspace: &TestWorkspace, address: &str) {
     workspace.write("brigade.toml", &format!("[teams.bench]\n{members}"));
 }
 
-/// Writes the transcript of each teammate. Returns the number of bytes.
+/// Writes the transcript of each teammate. Returns their size in megabytes.
 fn write_transcripts(workspace: &TestWorkspace) -> usize {
     let folder = workspace.join(TEAM_FOLDER);
     let transcripts = FileTranscripts::new(Arc::new(RealFileSystem::default()), Durability::Process, &folder);

@@ -59,7 +59,7 @@ pub fn measure(report: &mut Report) {
     let beside =
         format!("by git alone {}, by Brigade {}", figure(median(&bare_merged), "ms"), figure(median(&merged), "ms"));
     let more = (median(&merged) / median(&bare_merged) - 1.0) * 100.0;
-    report.add("what a merge with a verify of 1 s costs more", more, "%", Target::Below(5.0), beside);
+    report.add("extra time of a merge with a verify of 1 s", more, "%", Target::Below(5.0), beside);
 }
 
 fn copy(from: &Path, to: &Path) -> usize {

@@ -15,6 +15,7 @@ use crate::ports::{StoreError, Stores};
 use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::tools::approval_answers::{self, ApprovalRef, Responder};
+use crate::ui::command_form::shell_word;
 use crate::ui::text::{one_line, printable};
 use crate::ui::{approvals, review};
 
@@ -142,9 +143,9 @@ async fn list(context: &Context, kind: RequestKind) -> CliResult<Answer> {
     Ok(match open.as_slice() {
         [] => answer.note(format!("no {noun} waits for an answer")),
         [first, ..] => {
-            let id = one_line(&first.id);
+            let id = shell_word(&first.id);
             let answer = answer.note(format!("show:    `brigade {noun} show {id}`"));
-            how_to_answer(answer, kind, &id)
+            how_to_answer(answer, kind, &first.id)
         }
     })
 }
@@ -214,11 +215,15 @@ fn first_lines(text: &str, id: &str) -> String {
         return text.to_owned();
     }
     let start: String = text.split_inclusive('\n').take(SESSION_LINES_MAX).collect();
-    format!("{start}… {} more lines: in another terminal, `brigade review show {id}`\n", count - SESSION_LINES_MAX)
+    format!(
+        "{start}… {} more lines: in another terminal, `brigade review show {}`\n",
+        count - SESSION_LINES_MAX,
+        shell_word(id)
+    )
 }
 
 fn how_to_answer(answer: Answer, kind: RequestKind, id: &str) -> Answer {
-    let noun = kind.noun();
+    let (noun, id) = (kind.noun(), shell_word(id));
     let answer = answer.note(format!("approve: `brigade {noun} approve {id}`"));
     answer.note(format!("reject:  `brigade {noun} reject {id} --feedback TEXT`"))
 }
@@ -246,7 +251,8 @@ async fn answer(
     let word = if approve { "approved" } else { "rejected" };
     let data =
         serde_json::json!({ "id": id, "from": given.request.from, "approve": approve, "message": given.message });
-    let answer = context.output.answer(&data, || format!("{} {id} {word}; {from} is notified\n", kind.noun()))?;
+    let answer =
+        context.output.answer(&data, || format!("{} {} {word}; {from} is notified\n", kind.noun(), one_line(&id)))?;
     note_delivery(context, &stores, answer).await
 }
 

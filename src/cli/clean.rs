@@ -20,6 +20,7 @@ use crate::stores::fs::RealFileSystem;
 use crate::stores::git::GitRepository;
 use crate::stores::git::orphans::Leftover;
 use crate::stores::workspace::OpenMode;
+use crate::ui::command_form::shell_word;
 use crate::ui::style::{DIM, paint};
 use crate::ui::text::{bytes, count, one_line};
 
@@ -139,8 +140,8 @@ impl Clean {
 fn of_leftover(left: &Leftover) -> String {
     let places = [left.folder.clone(), left.branch.as_ref().map(|branch| format!("branch {branch}"))];
     let places = places.into_iter().flatten().collect::<Vec<_>>().join(", ");
-    let folder = left.folder.as_ref().map(|folder| format!("git worktree remove --force {folder}"));
-    let branch = left.branch.as_ref().map(|branch| format!("git branch -D {branch}"));
+    let folder = left.folder.as_ref().map(|folder| format!("git worktree remove --force {}", shell_word(folder)));
+    let branch = left.branch.as_ref().map(|branch| format!("git branch -D {}", shell_word(branch)));
     let how = [folder, branch].into_iter().flatten().collect::<Vec<_>>().join(" && ");
     one_line(&format!("work of deleted {} is still in the repository: {places} (remove it: `{how}`)", left.task))
 }

@@ -12,6 +12,7 @@ use crate::domain::approval::RequestKind;
 use crate::domain::name::{ALL, HUMAN, LEAD};
 use crate::ports::Board as _;
 use crate::stores::workspace::OpenMode;
+use crate::ui::command_form::shell_word;
 use crate::ui::text::{cut, one_line};
 
 /// The most candidates that are offered at once.
@@ -109,7 +110,7 @@ impl Position {
         self.positionals += 1;
     }
 
-    /// The option that a word without a value names.
+    /// Returns the option with this name, such as `--status` or `-h`.
     fn named(&self, word: &str) -> Option<&'static Arg> {
         let mut options = self.command.get_opts();
         match word.strip_prefix("--") {
@@ -196,7 +197,10 @@ pub fn matching(candidates: impl IntoIterator<Item = Candidate>, word: &str) -> 
     let prefix = word.to_lowercase();
     let begins =
         |candidate: &Candidate| candidate.value.to_lowercase().starts_with(&prefix) || candidate.value == FILES;
-    candidates.into_iter().filter(begins).take(CANDIDATES_MAX).collect()
+    // A shell runs what it completed as it stands, and names and ids may come from other programs.
+    let is_word = |text: &str| text.split('=').all(|part| part.is_empty() || shell_word(part) == part);
+    let is_plain = |candidate: &Candidate| is_word(&candidate.value) || candidate.value == FILES;
+    candidates.into_iter().filter(begins).filter(is_plain).take(CANDIDATES_MAX).collect()
 }
 
 /// Print the words that complete a command line; the scripts of `brigade completions` call it
@@ -226,16 +230,8 @@ impl Complete {
         let word = words.pop().unwrap_or_default();
         let files = WorkspaceVocabulary { context: with_named_workspace(context, &words) };
         let line = |candidate: Candidate| match candidate.about.is_empty() {
-            true => {
-                candidate.value
-                    + "
-"
-            }
-            false => format!(
-                "{}	{}
-",
-                candidate.value, candidate.about
-            ),
+            true => format!("{}\n", candidate.value),
+            false => format!("{}\t{}\n", candidate.value, candidate.about),
         };
         let text = complete(&words, word, &files).into_iter().map(line).collect();
         Ok(Answer { text, notes: Vec::new(), exit: Exit::Done })

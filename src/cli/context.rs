@@ -31,7 +31,7 @@ use crate::stores::fs::RealFileSystem;
 use crate::stores::workspace::{OpenMode, OpenOptions, open_with};
 use crate::team::retry_on_full::low_disk_reason;
 use crate::team::spec::{MemberSpec, TeamSpec};
-use crate::ui::command_form::{CommandForm, GlobalFlags};
+use crate::ui::command_form::{CommandForm, GlobalFlags, shell_word};
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::one_line;
 use crate::ui::why::ClaimCandidate;
@@ -176,9 +176,7 @@ impl Context {
         let mut flags = Vec::new();
         for (flag, path) in named {
             let Some(path) = path.as_ref().filter(|path| !path.as_os_str().is_empty()) else { continue };
-            if let Ok(path) = shlex::try_quote(&path.to_string_lossy()) {
-                flags.push(format!("{flag} {path}"));
-            }
+            flags.push(format!("{flag} {}", shell_word(&path.to_string_lossy())));
         }
         GlobalFlags { flags: flags.join(" "), commands: workspace_commands() }
     }

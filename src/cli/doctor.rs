@@ -335,7 +335,7 @@ fn confinement(context: &Context) -> Finding {
     };
     let confinement = match &sandbox {
         Ok(sandbox) => sandbox.confinement(),
-        Err(error) => return fail("commands", error.clone(), "correct this: no team can start until then"),
+        Err(error) => return fail("commands", error.clone(), "correct this: no team can start until it is corrected"),
     };
     let reason = &confinement.reason;
     match confinement.level {
@@ -346,7 +346,7 @@ fn confinement(context: &Context) -> Finding {
         }
         Level::Off => {
             let text = format!("they can write the control files ({reason})");
-            warn("commands", text, "their prompt forbids it; allow user namespaces to prevent it")
+            warn("commands", text, "only the agents' prompt forbids this; allow user namespaces to prevent it")
         }
     }
 }
@@ -395,7 +395,7 @@ fn servers(specs: &[ModelSpec]) -> Vec<Finding> {
 }
 
 fn reach(server: &str) -> std::io::Result<()> {
-    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "its name has no address");
+    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address");
     for address in server.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
             Ok(_) => return Ok(()),
@@ -415,7 +415,7 @@ fn abandoned(context: &Context, view: &BoardView) -> Option<Finding> {
     if ids.is_empty() {
         return None;
     }
-    let text = format!("in progress, but their worker is gone: {}", named(&ids));
+    let text = format!("tasks in progress whose worker has died: {}", named(&ids));
     let hint = format!("the next `brigade up` or `brigade run` reclaims them; or: {}", release_command(&ids));
     Some(warn("board", text, hint))
 }
@@ -469,7 +469,7 @@ async fn board(context: &Context) -> Vec<Finding> {
     }
     let foreign: Vec<TaskId> = view.tasks.values().filter(|task| task.is_foreign()).map(|task| task.id).collect();
     if !foreign.is_empty() {
-        let text = format!("in progress for other programs, without a claim: {}", named(&foreign));
+        let text = format!("tasks that other programs set to in progress without a claim: {}", named(&foreign));
         findings.push(warn("board", text, release_command(&foreign)));
     }
     findings.push(ok("board", crate::ui::tasks::tally(&view)));

@@ -12,6 +12,7 @@ use crate::embed::EmbedError;
 use crate::ports::{RepositoryError, StoreError};
 use crate::stores::fs::LockTimeout;
 use crate::team::LaunchError;
+use crate::ui::command_form::shell_word;
 use crate::ui::text::one_line;
 
 /// An error for a person or for a program that reads JSON.
@@ -198,7 +199,7 @@ fn is_not_writable(error: &std::io::Error) -> bool {
 
 fn link_hint(path: &str) -> String {
     let other = if path.ends_with(CONFIG_FILE) { ", or pass --config FILE --workspace DIR" } else { "" };
-    format!("`rm {path}`{other}")
+    format!("`rm {}`{other}", shell_word(path))
 }
 
 fn refusal_hint(refusal: &TaskError) -> Option<String> {

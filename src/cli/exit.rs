@@ -30,10 +30,10 @@ impl Exit {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "done",
-            Self::Unfinished => "refused, or tasks failed or stay blocked",
+            Self::Unfinished => "the command was refused, or tasks failed, are blocked or are pending",
             Self::Usage => "usage or config error",
             Self::BudgetSpent => {
-                "the budget does not cover the next request; nothing is lost, and a larger budget continues"
+                "the budget does not cover the next request; nothing is lost; raise the budget and launch again"
             }
             Self::Occupied => "another team runs in the workspace",
             Self::Interrupted => "stopped with work pending",

@@ -16,6 +16,7 @@ use crate::domain::time::UnixMs;
 use crate::domain::transcript::{Block, MessageRecord, Record, Role, TranscriptEntry};
 use crate::ports::{Delivery, Stores};
 use crate::stores::workspace::OpenMode;
+use crate::ui::command_form::shell_word;
 use crate::ui::style::{BOLD, DIM, paint};
 use crate::ui::text::{ago, indented, one_line};
 use crate::ui::{approvals, markdown, review};
@@ -25,7 +26,7 @@ const READ_MAX: usize = 20;
 /// Spaces before each line of a message.
 const INDENT: usize = 2;
 
-/// Show the mail of a member that is not read yet: yours, a teammate's or the lead's
+/// Show unread mail: yours, a teammate's or the lead's
 ///
 /// Showing mail does not mark it as read. `--take` does that for your own mail; `--read` shows it again.
 #[derive(Debug, clap::Args)]
@@ -45,7 +46,7 @@ impl Inbox {
     /// Shows the inbox.
     ///
     /// # Errors
-    /// There is no inbox of that name, or the terminal does not take the mail; then it stays unread.
+    /// There is no inbox of that name, or the mail cannot be printed and stays unread.
     pub async fn run(self, context: &Context) -> CliResult<Answer> {
         if (self.take || self.read) && self.name != HUMAN {
             let message = format!("cannot take the mail of {}: only its owner reads it", one_line(&self.name));
@@ -119,7 +120,8 @@ fn read_before(context: &Context, records: Vec<Record>, book: &Approvals) -> Cli
     Ok(if last.is_empty() { answer.note(paint(DIM, "no mail was read")) } else { answer })
 }
 
-/// The messages as an answer. Mail of the person comes with `book`: each request then shows its answer, or how to answer it.
+/// The messages as an answer. Renders messages. With `approvals`, which is set for the person's mail, each request shows its
+/// answer or the command that answers it.
 fn shown_as(context: &Context, messages: &[&Message], book: Option<&Approvals>) -> CliResult<Answer> {
     let text = || {
         let shown = |message: &&Message| {
@@ -133,7 +135,7 @@ fn shown_as(context: &Context, messages: &[&Message], book: Option<&Approvals>) 
     context.output.answer(&as_json(messages), text)
 }
 
-/// The review that a message asks for. Its message speaks to the agent that reviews; the person reads the report.
+/// The review that a message asks for. The message text is for a reviewing agent, so the person sees the report instead.
 fn review_of<'a>(message: &Message, book: &'a Approvals) -> Option<&'a Request> {
     let id = message.request_id.as_ref().filter(|_| message.approve.is_none())?;
     book.requests.iter().find(|request| request.id == *id && request.report.is_some())
@@ -156,7 +158,7 @@ fn how_to_answer(message: &Message) -> Option<String> {
             Some(approvals::how_to_answer(RequestKind::Review, &one_line(id)))
         }
         _ if Questions::is_question_to_person(message) => {
-            Some(format!("`brigade send {} TEXT` answers", one_line(&message.from)))
+            Some(format!("`brigade send {} TEXT` answers", shell_word(&message.from)))
         }
         _ => None,
     }
@@ -179,7 +181,7 @@ fn as_json(messages: &[&Message]) -> Vec<Box<RawValue>> {
 }
 
 fn as_text(context: &Context, message: &Message, review: Option<&Request>) -> String {
-    // A float holds the milliseconds of some thousand years.
+    // The timestamp is in seconds. An `f64` is exact enough for milliseconds.
     let at = UnixMs((message.timestamp * 1000.0) as i64);
     let kind = match (message.kind, &message.request_id) {
         (MessageType::Message, Some(id)) if message.approve.is_none() => format!("asks for review {}, ", one_line(id)),
@@ -197,7 +199,7 @@ fn as_text(context: &Context, message: &Message, review: Option<&Request>) -> St
     let details = review::details(request, columns, renders_markdown);
     let show = format!(
         "  {}\n",
-        paint(DIM, &context.hint(&format!("`brigade review show {}` shows the diff", one_line(&request.id))))
+        paint(DIM, &context.hint(&format!("`brigade review show {}` shows the diff", shell_word(&request.id))))
     );
     format!("{heading}{title}{details}{show}")
 }

@@ -21,6 +21,7 @@ use crate::embed::read_plan;
 use crate::models::{self, runbook};
 use crate::platform::terminal;
 use crate::team::spec::TeamSpec;
+use crate::ui::command_form::shell_word;
 use crate::ui::style::{WARN, paint};
 use crate::ui::text::one_line;
 
@@ -150,7 +151,7 @@ impl LaunchArguments {
                 ConfigError::AmbiguousTeam(known) => known.first().map(|team| format!("`brigade {verb} {team}`")),
                 ConfigError::UnknownTeam { name, known } if name.contains(' ') => {
                     let goal = name.replace(['"', '`', '$', '\\', '!'], "");
-                    known.first().map(|team| format!("`brigade {verb} {team} \"{}\"`", one_line(&goal)))
+                    known.first().map(|team| format!("`brigade {verb} {team} {}`", shell_word(&goal)))
                 }
                 _ => None,
             };

@@ -8,6 +8,7 @@ use crate::domain::approval::Request;
 use crate::domain::message::Message;
 use crate::domain::pending_questions::{Question, Questions};
 use crate::ui::approvals::how_to_answer;
+use crate::ui::command_form::shell_word;
 use crate::ui::text::{first_line, one_line, width};
 
 /// Items that one reminder names.
@@ -34,7 +35,7 @@ impl Reminder {
     pub fn of_question(question: &Question) -> Self {
         let (from, text) = (one_line(&question.from), question.text.trim());
         if text.contains('\n') {
-            let line = format!("{from} asks you (`brigade send {from} TEXT` answers):");
+            let line = format!("{from} asks you (`brigade send {} TEXT` answers):", shell_word(&question.from));
             return Self { line, text: Some(text.to_owned()) };
         }
         Self::line(question_line(question))
@@ -51,7 +52,8 @@ impl Reminder {
 #[must_use]
 pub fn question_line(question: &Question) -> String {
     let from = one_line(&question.from);
-    format!("{from} asks you: {} (`brigade send {from} TEXT` answers)", first_line(&question.text))
+    let (text, to) = (first_line(&question.text), shell_word(&question.from));
+    format!("{from} asks you: {text} (`brigade send {to} TEXT` answers)")
 }
 
 /// The items that were printed before.
@@ -82,7 +84,7 @@ impl Reminders {
             }
         }
         if news.len() == mail_count && !std::mem::replace(&mut self.has_told_of_mail, true) {
-            let sender = waiting.mail.last().map_or_else(|| "NAME".to_owned(), |message| one_line(&message.from));
+            let sender = waiting.mail.last().map_or_else(|| "NAME".to_owned(), |message| shell_word(&message.from));
             let how = "`brigade inbox --take` shows your mail and marks it as read";
             news.push(Reminder::line(format!("{how}, `brigade send {sender} TEXT` answers")));
         }

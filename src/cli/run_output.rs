@@ -222,7 +222,7 @@ impl Report {
         self.screen = None;
     }
 
-    /// Prints the events of a team until it has ended. The first signal stops the team in order, the second at once.
+    /// Prints the events of a team until it has ended. The first signal lets running turns finish, the second stops the team at once.
     ///
     /// # Errors
     /// The lead's task panicked.
@@ -283,7 +283,7 @@ impl Report {
         }
     }
 
-    /// Waits for a moment without events while a line is held back; forever if none is.
+    /// Waits for [`QUIET`] if a line is held back, otherwise forever.
     pub async fn quiet(&self) {
         if self.is_flushed {
             std::future::pending::<()>().await;
@@ -310,7 +310,7 @@ impl Report {
         self.timeline.set_columns(self.output.columns);
     }
 
-    /// Prints. After an error nothing more is printed: the team's work goes on without output.
+    /// Prints the text. After a write error it prints nothing more, and the team continues without output.
     fn print(&mut self, text: &str) {
         if text.is_empty() || self.is_mute {
             return;
@@ -327,7 +327,7 @@ impl Report {
         }
     }
 
-    /// Prints the closing by what the board says now, with what waits for the person. Returns the exit code of the process.
+    /// Prints the closing table from the current board, with the items that wait for the person. Returns the exit code of the process.
     ///
     /// # Errors
     /// The outcome cannot be written as JSON.
@@ -352,7 +352,7 @@ impl Report {
     }
 }
 
-/// The exit code of a run that ended like this. A run that was stopped is done, unfinished or has work pending, by its tasks.
+/// Returns the exit code of a run. A stopped run gives `Interrupted` if work is left; otherwise its tasks decide.
 fn exit(outcome: &summary::Outcome, end: TeamEnd) -> Exit {
     match end {
         TeamEnd::BudgetSpent => Exit::BudgetSpent,
@@ -364,7 +364,8 @@ fn exit(outcome: &summary::Outcome, end: TeamEnd) -> Exit {
     }
 }
 
-/// Tasks that other programs have in progress are not the run's to finish. A goal that is not met is not done.
+/// Returns `Done` if the goal is met and no task is failed, blocked or pending. Tasks in progress belong to other programs and do
+/// not count.
 fn exit_of_tasks(outcome: &summary::Outcome) -> Exit {
     let tally = &outcome.tally;
     let is_met = outcome.goal.as_ref().is_none_or(|goal| goal.met);

@@ -129,7 +129,7 @@ fn killed_at_work(context: &Context, team: &TeamView, view: &BoardView) -> Optio
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let named = held[..held.len().min(NAMED_MAX)].join(", ");
     (!team.running && !held.is_empty())
-        .then(|| format!("the team was killed at work: `brigade up` continues {named}{more}"))
+        .then(|| format!("the team was killed while it worked: `brigade up` continues {named}{more}"))
 }
 
 /// The person's open questions and how to answer them, also a question that the lead asked without a message.

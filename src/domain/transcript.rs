@@ -3,17 +3,19 @@
 //! A transcript only grows. A compaction is a record, not a rewrite: `covers` is the number of earlier records that its summary
 //! replaces for the model. [`super::prompt`] decides which records the model reads.
 
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::task::TaskId;
 use super::time::UnixMs;
 
 /// The author of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// The harness: tasks, mail, tool results.
+    #[default]
     User,
     /// The model.
     Assistant,
@@ -129,7 +131,7 @@ pub enum TranscriptEntry {
         #[serde(default)]
         covers: u64,
         /// The list of the tool `todo` at that time. The model loses it with its context otherwise.
-        #[serde(default, skip_serializing_if = "String::is_empty")]
+        #[serde(default, deserialize_with = "valid_or_default", skip_serializing_if = "String::is_empty")]
         todo_list: String,
     },
 }
@@ -150,15 +152,16 @@ pub enum PromptKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MessageRecord {
     /// The author.
+    #[serde(default)]
     pub role: Role,
     /// Its parts.
     #[serde(default)]
     pub content: Vec<Block>,
     /// The kind of a prompt; `None` for a message that needs no answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "valid_or_default", skip_serializing_if = "Option::is_none")]
     pub prompt: Option<PromptKind>,
     /// The recipient of a message that a person wrote.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "valid_or_default", skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// The task it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,6 +183,12 @@ impl MessageRecord {
     pub fn new(role: Role, content: Vec<Block>) -> Self {
         Self { role, content, prompt: None, to: None, task: None, attempt: None, usage: None, delivered: Vec::new() }
     }
+}
+
+/// Reads an optional field. A value that this version does not know counts as none, so that the rest of the record is kept.
+fn valid_or_default<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(deserializer: D) -> Result<T, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(value).unwrap_or_default())
 }
 
 /// The version of the format, at the start of each line.
@@ -228,6 +237,17 @@ mod tests {
             let record = Record { at: UnixMs(7), entry };
             assert_eq!(Record::parse(record.to_line().as_bytes()).unwrap(), record);
         }
+    }
+
+    #[test]
+    fn record_with_unknown_optional_values_is_kept() {
+        let line =
+            br#"{"v":1,"at":1,"kind":"message","content":[{"type":"text","text":"hi"}],"prompt":"other","to":5}"#;
+        let TranscriptEntry::Message(message) = Record::parse(line).unwrap().entry else { panic!("a message") };
+        assert_eq!(message, MessageRecord::new(Role::User, vec![Block::text("hi")]));
+        let line = br#"{"v":1,"at":1,"kind":"compaction","summary":"s","covers":1,"todo_list":5}"#;
+        let TranscriptEntry::Compaction { todo_list, .. } = Record::parse(line).unwrap().entry else { panic!("one") };
+        assert_eq!(todo_list, "");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The name of a task's worktree. Its folder and its branch are made from it.
 
+use super::name::Name;
 use super::task::TaskId;
 
 /// The folder of all worktrees, relative to the workspace.
@@ -31,20 +32,20 @@ impl WorktreeName {
         format!("{BRANCHES}/{}/task-{}", self.team, self.end())
     }
 
-    /// Returns the name of a folder of this form.
+    /// Returns the name of a folder of exactly this form.
     #[must_use]
     pub fn of_folder(folder: &str) -> Option<Self> {
         let name = folder.strip_prefix(WORKTREES_FOLDER)?.strip_prefix('/')?;
         let (team, end) = name.rsplit_once("-task-")?;
-        Self::parse(team, end)
+        Self::parse(team, end).filter(|name| name.folder() == folder)
     }
 
-    /// Returns the name of a branch of this form.
+    /// Returns the name of a branch of exactly this form.
     #[must_use]
     pub fn of_branch(branch: &str) -> Option<Self> {
         let name = branch.strip_prefix(BRANCHES)?.strip_prefix('/')?;
         let (team, end) = name.rsplit_once("/task-")?;
-        Self::parse(team, end)
+        Self::parse(team, end).filter(|name| name.branch() == branch)
     }
 
     fn parse(team: &str, end: &str) -> Option<Self> {
@@ -52,7 +53,7 @@ impl WorktreeName {
             Some((task, number)) => (task, number.parse().ok().filter(|number| *number > 1)?),
             None => (end, 1),
         };
-        Some(Self { task: TaskId(task.parse().ok()?), team: team.to_owned(), number })
+        Some(Self { task: TaskId(task.parse().ok()?), team: Name::new(team).ok()?.to_string(), number })
     }
 
     fn end(&self) -> String {
@@ -68,7 +69,15 @@ mod tests {
 
     #[test]
     fn foreign_folder_is_no_worktree_name() {
-        for folder in ["web-task-7", ".worktrees/web", ".worktrees/web-task-x", ".worktrees/a-task-7-1"] {
+        for folder in [
+            "web-task-7",
+            ".worktrees/web",
+            ".worktrees/web-task-x",
+            ".worktrees/a-task-7-1",
+            ".worktrees/a-task-07",
+            ".worktrees/a-task-+7",
+            ".worktrees/x;id;-task-7",
+        ] {
             assert_eq!(WorktreeName::of_folder(folder), None, "{folder}");
         }
         assert_eq!(WorktreeName::of_branch("main"), None);

@@ -26,7 +26,7 @@ use crate::domain::transcript::PromptKind;
 use crate::ports::{BoardView, StoreResult};
 use crate::tools::command_runner::{self, CommandContext};
 
-/// The number of times that a session continues because the lead added tasks in its report.
+/// Maximum number of times that a session continues because tasks or mail were left after the report.
 const ROUNDS_MAX: u32 = 5;
 /// The time limit of `done_when`.
 const DONE_WHEN_TIMEOUT: Duration = Duration::from_secs(1800);
@@ -198,8 +198,8 @@ impl Session {
     }
 }
 
-/// Records a plan by another program as one that the person has to answer, because a `runbook` lead does not answer plans. It is
-/// recorded before its mail counts as read.
+/// Records the plan of another program as a request to the person, because a `runbook` lead answers no plans. The record is written
+/// before the mail counts as read.
 async fn record_plan(lead: &super::agent::AgentServices, plan: &Message) {
     let request = request_of(plan, RequestKind::PlanApproval, HUMAN, lead.clock.now());
     if let Some(request) = request.filter(|_| plan.kind == MessageType::PlanApprovalRequest)
@@ -229,7 +229,7 @@ impl Drop for Session {
 }
 
 impl Lead {
-    /// Begins a session: the teammates may claim, and the lead gets the goal of a cleanup.
+    /// Begins a session, so that teammates may claim. In mode `run_cleanup`, sends the cleanup instructions to the lead.
     pub(super) fn begin(&mut self, mode: Mode) {
         let session = &mut self.session;
         session.number += 1;
@@ -247,7 +247,7 @@ impl Lead {
         }
     }
 
-    /// Starts the check of the goal, and lets the lead report.
+    /// Enters the reporting stage. Starts `done_when`, unless the desired state is `pause`.
     pub(super) fn start_report(&mut self) {
         let SessionStage::Running(mode) = self.session.stage else { return };
         self.session.stage = SessionStage::Reporting(mode);
@@ -277,7 +277,7 @@ impl Lead {
         }
     }
 
-    /// Ends the session after the lead's report, or continues it if the report added tasks.
+    /// Requests the lead's report at the first call. At the next call, ends the session, or continues it if tasks or mail are left.
     pub(super) async fn finish_session(&mut self) {
         let SessionStage::Reporting(mode) = self.session.stage else { return };
         if let Some(check) = self.session.check.take() {

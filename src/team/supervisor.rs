@@ -50,7 +50,7 @@ pub struct RunningMember {
     /// True if a model plans its steps; false for `runbook`.
     pub is_llm: bool,
     pub status: watch::Receiver<TeammateStatus>,
-    /// Its signs of life, as the harness sees them.
+    /// Its activity, as Brigade observes it.
     pub progress: Arc<Progress>,
     /// The start of its current phase.
     pub since: UnixMs,
@@ -84,14 +84,14 @@ impl RunningMember {
         self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Idle { .. } | Phase::OnCall)
     }
 
-    /// Returns true in WORK, while it waits for an approval, and while it stops. Then it keeps a session open.
+    /// Returns true if it works, waits for an approval or is stopping. A session does not end while a member is busy.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         let phase = self.status.borrow().phase;
         self.exit.is_none() && matches!(phase, Phase::Work { .. } | Phase::Waiting { .. } | Phase::Stopping { .. })
     }
 
-    /// Returns true if it has ended or has nothing left to do.
+    /// Returns true if it has exited or its phase is `Stopped`.
     #[must_use]
     pub fn has_stopped(&self) -> bool {
         self.exit.is_some() || self.status.borrow().phase == Phase::Stopped
@@ -103,8 +103,8 @@ impl RunningMember {
         self.exit.is_none() && matches!(self.status.borrow().phase, Phase::Waiting { .. })
     }
 
-    /// Returns true if it may have changed after that generation. A working member always may: its progress changes without a
-    /// report.
+    /// Returns true if it may have changed after that generation. This is always true for a working member, because its progress
+    /// changes without a report.
     #[must_use]
     pub fn has_changed_since(&self, generation: u64) -> bool {
         self.status_generation > generation
@@ -152,8 +152,8 @@ impl RunningMember {
         }
     }
 
-    /// Sends a command. If the queue is full, a poll is dropped, because each queued command causes one. So is a compaction: its
-    /// reply channel closes. No other command may be lost, so the member is aborted.
+    /// Sends a command. If the queue is full, a poll is dropped, because each queued command causes a poll. A compaction is dropped
+    /// too, and its reply channel closes. For any other command the member is aborted, because that command must not be lost.
     pub fn send(&self, command: TeammateCommand) {
         let Err(mpsc::error::TrySendError::Full(command)) = self.commands.try_send(command) else { return };
         if !matches!(command, TeammateCommand::Poll | TeammateCommand::Compact(_)) {
@@ -495,6 +495,6 @@ fn join_error_text(error: &JoinError, is_stalled: bool) -> &'static str {
     } else if error.is_panic() {
         "it panicked"
     } else {
-        "its task was aborted"
+        "it was aborted"
     }
 }

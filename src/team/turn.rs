@@ -1,6 +1,7 @@
 //! One turn: the model is asked, then the requested tools run. Each part is recorded before the next starts.
 //!
-//! A turn always runs to its end; [`super::cancellation`] decides how soon. A call that was not made or not finished gets a
+//! A turn is never dropped. [`super::cancellation`] decides which of its remaining steps are skipped. A call that was not made or
+//! not finished gets a
 //! result that says so, because providers refuse a context with a missing result.
 
 use std::sync::{Arc, PoisonError};
@@ -84,7 +85,7 @@ impl Agent {
         }
     }
 
-    /// Lets a `runbook` model that must stop report the result of its last turn, which costs nothing. It does nothing else.
+    /// Lets a `runbook` member report the result of its last turn before it stops. Makes no other call.
     pub(super) async fn report_if_done(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
         let no_report = vec![TurnOutcome::Event(PhaseEvent::TurnEnded)];
         let is_aborted = self.control.level() >= StopLevel::ClaimLost;
@@ -222,7 +223,7 @@ impl Agent {
         Ok(outcomes)
     }
 
-    /// Tells a model once that its call written as text was not made. Returns true if it was told now and should continue.
+    /// Warns a model once that it wrote a tool call as text. Returns true if it was warned now, and should get another turn.
     async fn warn_of_text_call(&mut self, text: &str) -> Result<bool, AgentError> {
         if self.has_warned_of_text_call || !contains_tool_call(text, &tool_signatures(&self.tool_specs)) {
             return Ok(false);
@@ -383,7 +384,7 @@ impl Agent {
     }
 
     /// Replaces the context by a summary from its model or, if the model cannot write one, by the end of the context. Returns an
-    /// outcome if the context was kept: the model is out of reach, or the turn was aborted.
+    /// outcome if the context was kept: the model is out of reach, the budget is spent or the turn was aborted.
     async fn compact(&mut self) -> Result<Option<TurnOutcome>, AgentError> {
         self.compact_unless(|error| matches!(error, ModelError::Temporary { .. })).await
     }
@@ -405,8 +406,8 @@ impl Agent {
         Ok(None)
     }
 
-    /// Compacts on a person's request. Only a context that is too long for its model is dropped without a summary. The inner
-    /// result is the reason why the context was kept.
+    /// Compacts on a person's request. Compacts without a summary only if the context is too long for the model. The inner error
+    /// says why the context was kept.
     pub(super) async fn compact_on_request(&mut self) -> Result<Result<(), String>, AgentError> {
         if self.conversation.is_empty() {
             return Ok(Err("there is nothing to compact: the context is empty".to_owned()));
@@ -489,9 +490,11 @@ fn elapsed_ms(since: Instant) -> u64 {
 fn skip_reason_after(outcome: &TurnOutcome) -> Option<&'static str> {
     match outcome {
         TurnOutcome::Event(PhaseEvent::ClaimLost) => Some("Not called: the task is not yours any more."),
-        TurnOutcome::Event(PhaseEvent::WorkEnded) => Some("Not called: your work ended with the call before."),
+        TurnOutcome::Event(PhaseEvent::WorkEnded) => Some("Not called: your previous call ended your work."),
         TurnOutcome::Event(PhaseEvent::StopRequested) => Some("Not called: you agreed to stop."),
-        TurnOutcome::HarnessFailed(_) => Some("Not called: the previous call failed, through no fault of yours."),
+        TurnOutcome::HarnessFailed(_) => {
+            Some("Not called: the previous call failed because of an error outside your work.")
+        }
         _ => None,
     }
 }

@@ -139,7 +139,7 @@ impl TaskUpdate {
             return Err(ToolError::Recoverable(ReadOnly::NoPlan.explanation().to_owned()));
         }
         if !call.holds && task.worktree.is_some() {
-            let text = "the work is in a worktree, and only its holder's report merges it. Set the task to `pending`, so that a teammate reports it again. A person can complete it anyway";
+            let text = "the work is in a worktree, and is merged only when the task's holder reports it. Set the task to `pending`, so that a teammate can claim and report it. A person can complete the task without the merge";
             return Err(ToolError::Recoverable(text.to_owned()));
         }
         let task_worktree = context

@@ -16,7 +16,7 @@ pub(super) struct Todo;
 #[async_trait::async_trait]
 impl TypedTool for Todo {
     const NAME: &'static str = "todo";
-    const DESCRIPTION: &'static str = "Keeps your list of steps, for a task of three or more steps. With `content` it replaces the list, without it shows the list. For work of others use `task_create`.";
+    const DESCRIPTION: &'static str = "Keeps your list of steps, for a task of three or more steps. With `content` it replaces the list, without it shows the list. To add work for others, use `task_create`.";
     const PARAMETERS: &'static [Parameter] =
         &[optional("content", ParameterType::Text, "The full list, one step a line")];
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::command_form::shell_word;
 use super::markdown;
 use super::style::{BOLD, DIM, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
@@ -82,7 +83,7 @@ pub fn waits_for(request: &Request) -> String {
 /// Returns the commands that show, approve and reject a request of this kind.
 #[must_use]
 pub fn commands(kind: RequestKind, id: &str) -> [String; 3] {
-    let noun = kind.noun();
+    let (noun, id) = (kind.noun(), shell_word(id));
     let reject = format!("`brigade {noun} reject {id} --feedback TEXT`");
     [format!("`brigade {noun} show {id}`"), format!("`brigade {noun} approve {id}`"), reject]
 }
@@ -90,7 +91,7 @@ pub fn commands(kind: RequestKind, id: &str) -> [String; 3] {
 /// Returns the commands that answer a request of this kind.
 #[must_use]
 pub fn how_to_answer(kind: RequestKind, id: &str) -> String {
-    let noun = kind.noun();
+    let (noun, id) = (kind.noun(), shell_word(id));
     format!("`brigade {noun} approve {id}`, or `brigade {noun} reject {id} --feedback TEXT`")
 }
 

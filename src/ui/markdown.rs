@@ -25,11 +25,19 @@ const RULE_WIDTH_MAX: usize = 40;
 /// A line has room for at least so many columns of text.
 const ROOM_MIN: usize = 4;
 
-/// The lines of a text after `indent` spaces: rendered Markdown, or the text as it is written if `is_rendered` is false.
+/// A longer text is printed as it is written, because rendering nested links takes quadratic time.
+const RENDERED_BYTES_MAX: usize = 64 * 1024;
+
+/// The lines of a text after `indent` spaces: rendered Markdown, or the text as it is written if `is_rendered` is false or the text is
+/// longer than 64 KiB.
 #[must_use]
 pub fn body(text: &str, columns: usize, indent: usize, is_rendered: bool) -> String {
     let text = text.trim_end();
-    if is_rendered { render(text, columns, indent) } else { indented(text, columns, indent) }
+    if is_rendered && text.len() <= RENDERED_BYTES_MAX {
+        render(text, columns, indent)
+    } else {
+        indented(text, columns, indent)
+    }
 }
 
 /// A text of Markdown as lines of at most `columns`, each after `indent` spaces. Tables that are too wide and link definitions stay as
@@ -143,7 +151,7 @@ struct Page<'a> {
     containers: Vec<Container>,
     /// No line was written since the innermost block began.
     is_fresh: bool,
-    /// The next number of each open list; `None` for a list of bullets.
+    /// The first number of each open list; `None` for a list of bullets.
     lists: Vec<Option<u64>>,
     bold: usize,
     italic: usize,
@@ -178,7 +186,7 @@ impl<'a> Page<'a> {
     fn event(&mut self, event: Event<'_>, start: usize) {
         match event {
             Event::Start(tag) => self.start(tag, start),
-            Event::End(tag) => self.end(tag),
+            Event::End(tag) => self.end(tag, start),
             Event::Text(text) => match &mut self.code {
                 Some(code) => code.push_str(&text),
                 None => self.push(self.style(), &text),
@@ -205,18 +213,26 @@ impl<'a> Page<'a> {
         }
     }
 
+    /// True if the markup at this place is written with `_`. It is shown as it is written, because names such as `__init__.py` have it.
+    fn has_underscore(&self, start: usize) -> bool {
+        self.source[start..].starts_with('_')
+    }
+
     fn start(&mut self, tag: Tag<'_>, start: usize) {
         match tag {
+            Tag::Strong if self.has_underscore(start) => self.push(self.style(), "__"),
+            Tag::Emphasis if self.has_underscore(start) => self.push(self.style(), "_"),
             Tag::Strong => self.bold += 1,
             Tag::Emphasis => self.italic += 1,
             Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => self.begin_link(&dest_url),
             Tag::Item => {
                 self.begin_block(start);
-                let marker = match self.lists.last_mut() {
-                    Some(Some(number)) => {
-                        let marker = format!("{number}. ");
-                        *number = number.saturating_add(1);
-                        marker
+                let marker = match self.lists.last() {
+                    // The number as it is written: Markdown would count from the first one.
+                    Some(Some(_)) => {
+                        let item = &self.source[start..];
+                        let digits = item.bytes().take_while(u8::is_ascii_digit).count();
+                        format!("{}. ", &item[..digits])
                     }
                     _ => "- ".to_owned(),
                 };
@@ -249,8 +265,10 @@ impl<'a> Page<'a> {
         }
     }
 
-    fn end(&mut self, tag: TagEnd) {
+    fn end(&mut self, tag: TagEnd, start: usize) {
         match tag {
+            TagEnd::Strong if self.has_underscore(start) => self.push(self.style(), "__"),
+            TagEnd::Emphasis if self.has_underscore(start) => self.push(self.style(), "_"),
             TagEnd::Strong => self.bold = self.bold.saturating_sub(1),
             TagEnd::Emphasis => self.italic = self.italic.saturating_sub(1),
             TagEnd::Link | TagEnd::Image => self.end_link(),

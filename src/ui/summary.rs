@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::command_form::CommandForm;
+use super::command_form::{CommandForm, shell_word};
 use super::style::{BAD, BOLD, BUSY, DIM, GOOD, PLAIN, WARN, paint};
 use super::table::{Cell, Column, Table};
 use super::text::{count, cut, duration, first_line, fold, one_line, reason, wrap};
@@ -140,9 +140,9 @@ impl PendingView {
                 continue;
             }
             let verb = if ids.len() == 1 { "waits" } else { "wait" };
-            let named = ids.iter().take(HINTED_MAX).cloned().collect::<Vec<_>>().join(", ");
+            let named = ids.iter().take(HINTED_MAX).map(|id| one_line(id)).collect::<Vec<_>>().join(", ");
             let more = if ids.len() > HINTED_MAX { ", …" } else { "" };
-            let id = ids.first().map_or("ID", String::as_str);
+            let id = ids.first().map_or_else(|| "ID".to_owned(), |id| shell_word(id));
             let commands = format!(
                 "`brigade {noun} show {id}`, then `brigade {noun} approve {id}` or `brigade {noun} reject {id}`"
             );

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 pub use completed::worktree_location;
 
+use super::command_form::shell_word;
 use super::lead_health::LeadHealth;
 use super::text::{self, ago, count, one_line};
 use crate::domain::approval::Request;
@@ -112,7 +113,7 @@ fn no_task(id: TaskId, situation: &TaskContext<'_>) -> Reason {
         Some(spoiled) => reason("spoiled", format!("Its file {file} is invalid: {}.", one_line(&spoiled.reason)))
             .hint("correct the file, or remove it"),
         None => match situation.set_aside.get(&id) {
-            Some(path) => reason("spoiled", format!("Its file was invalid and was set aside as {path}."))
+            Some(path) => reason("spoiled", format!("Its file was invalid and was set aside as {}.", one_line(path)))
                 .hint(restore_hint(id, path)),
             None => reason("missing", format!("There is no task {id} on the board.")).hint("`brigade tasks`"),
         },
@@ -122,7 +123,7 @@ fn no_task(id: TaskId, situation: &TaskContext<'_>) -> Reason {
 /// Returns the hint for the file of task `id` that was set aside as `path`.
 #[must_use]
 pub fn restore_hint(id: TaskId, path: &str) -> String {
-    format!("correct it, then: `mv {path} .tasks/{}`; or remove it to drop the task", id.file_name())
+    format!("correct it, then: `mv {} .tasks/{}`; or remove it to drop the task", shell_word(path), id.file_name())
 }
 
 fn failed(task: &Task) -> Reason {
@@ -267,7 +268,7 @@ fn root_reason(
     let (text, hint) = match (state, task) {
         (BlockerState::Missing, _) if situation.set_aside.contains_key(&id) => {
             let path = &situation.set_aside[&id];
-            (format!("whose file was invalid and was set aside as {path}"), Some(restore_hint(id, path)))
+            (format!("whose file was invalid and was set aside as {}", one_line(path)), Some(restore_hint(id, path)))
         }
         (BlockerState::Missing, _) => {
             let hint = format!("`brigade tasks update {} --not-after {}`", waiter.0, id.0);

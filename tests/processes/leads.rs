@@ -224,7 +224,7 @@ fn claims_of_killed_team_are_named_until_reclaimed() {
     run.kill();
     let team = workspace.run(&["team"]);
     assert!(
-        team.err.contains("the team was killed at work") && team.err.contains(&format!("#1 of {owner}")),
+        team.err.contains("the team was killed while it worked") && team.err.contains(&format!("#1 of {owner}")),
         "{team:?}"
     );
     let mut run = start_working(&workspace);

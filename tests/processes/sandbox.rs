@@ -388,7 +388,7 @@ fn command_of_team_sees_team_as_running() {
     assert_eq!(answer.code, Some(0), "{answer:?}");
     let output = attack.workspace.read("said.txt");
     assert!(output.contains("crew is running (pid") && output.contains("m1 is working on it"), "{output}");
-    assert!(!output.contains("is gone") && !output.contains("killed at work"), "{output}");
+    assert!(!output.contains("is gone") && !output.contains("killed while it worked"), "{output}");
     if attack.is_confined() {
         assert!(output.contains("cannot stop the team from one of its commands"), "{output}");
         assert!(output.contains("commands that a team runs cannot write its control files"), "{output}");

@@ -22,7 +22,7 @@ use super::plan::{Action, Setup};
 pub const WORKSPACE: &str = "/w";
 /// Kernels write unsynced data back after this time.
 const WRITE_BACK_TIME: Duration = Duration::from_secs(30);
-/// The largest clock error, in milliseconds: a task that waits for its time then waits no longer than a run lasts.
+/// Maximum clock offset. It is shorter than a run, so that a task in back-off becomes claimable within the run.
 const JUMPED_MS_MAX: i64 = 7_200_000;
 /// The lines of the log that are kept.
 const LOG_LINES_MAX: usize = 400;
@@ -208,7 +208,7 @@ impl Clock for Environment {
 
 /// The processes' changes of the disk.
 impl Environment {
-    /// A file appeared at `path`, or is gone.
+    /// Checks a changed file against the invariants, and sends the hint about it.
     pub fn changed(&self, by: &ProcessFiles, path: &Path) {
         let Ok(relative_path) = path.strip_prefix(WORKSPACE) else { return };
         let name = relative_path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -236,7 +236,8 @@ impl Environment {
         }
     }
 
-    /// A file is about to be renamed or removed: it must be no lock in use, unless its holder is dead.
+    /// Records a violation if a lock file is renamed or removed. Locks of workers may be, because another process removes those
+    /// of dead workers.
     pub fn check_rename(&self, by: &ProcessFiles, from: &Path, to: Option<&Path>) {
         let is_lock = |path: &Path| path.extension().is_some_and(|end| end == "lock") || path.ends_with(".lock");
         let is_workers = from.parent().is_some_and(|folder| folder.ends_with("workers"));
@@ -258,7 +259,7 @@ impl Environment {
         Section { environment: self, path: path.to_owned() }
     }
 
-    /// Outsiders read, and write without locks.
+    /// Reads a file as a program without locks does.
     pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.disk().read(path, 0, 1 << 24).map(|(bytes, _)| bytes)
     }

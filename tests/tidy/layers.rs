@@ -91,7 +91,7 @@ const CRATES: &[(&str, &[&str], &str)] = &[
     ("terminal_size", &["ui", "cli"],            "the terminal"),
     ("rustyline",     &["cli"],                  "the line editor of an interactive session"),
     ("pulldown_cmark", &["ui"],                  "the Markdown of agents"),
-    ("shlex",         &["cli"],                  "slash commands are quoted as in a shell"),
+    ("shlex",         &["cli", "ui"],            "slash commands and the values of hints are quoted as in a shell"),
     ("unicode_width", &["ui"],                   "the terminal"),
 ];
 

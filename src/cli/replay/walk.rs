@@ -181,7 +181,7 @@ impl Stepper<'_> {
         }
     }
 
-    /// The indexes of the events at which this task, or without one the board, changed.
+    /// Returns the indexes of the events that changed this task, or the board if `task` is `None`.
     fn changes_of(&self, task: Option<TaskId>) -> Vec<usize> {
         let mut state = State::default();
         let mut places = Vec::new();

@@ -322,7 +322,7 @@ impl Repl {
             match done {
                 Some(Ok(())) => {}
                 Some(Err(reason)) => screen.note(&format!("`/compact {name}`: {reason}")),
-                None => screen.note(&format!("`/compact {name}`: it stopped before that")),
+                None => screen.note(&format!("`/compact {name}`: {name} stopped before it compacted its context")),
             }
         });
     }

@@ -22,6 +22,7 @@ use crate::stores::git::GitRepository;
 use crate::stores::workspace::OpenMode;
 use crate::team::spec::{Isolation, MemberSpec, TeamSpec};
 use crate::tools::review::{self, ReviewRequest, ReviewStatus};
+use crate::ui::command_form::shell_word;
 use crate::ui::text::{ago, one_line};
 
 /// Complete a task
@@ -89,7 +90,7 @@ fn merged(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<()> {
         [] => Ok(()),
         branches => {
             let message = format!("cannot complete {}: its work on {} is not merged", task.id, branches.join(", "));
-            let branch = branches.first().map_or("BRANCH", String::as_str);
+            let branch = branches.first().map_or_else(|| "BRANCH".to_owned(), |branch| shell_word(branch));
             let hint = format!(
                 "`git merge {branch}`, then complete the task again; or release it for a teammate; --force skips the merge"
             );
@@ -147,6 +148,7 @@ async fn request_review(
 fn waits_for_review(task: &Task, id: &str, to: &str) -> CliError {
     let id = one_line(id);
     let message = format!("{} {WAITS_FOR_REVIEW}{id} by {}", task.id, one_line(to));
+    let id = shell_word(&id);
     CliError::refused(message).hint(format!("`brigade review approve {id}`, then complete the task again"))
 }
 
@@ -154,7 +156,7 @@ fn waits_for_review(task: &Task, id: &str, to: &str) -> CliError {
 fn refusal(error: StoreError, by: &Actor) -> CliError {
     match &error {
         StoreError::Refused(TaskError::Stale { task, status: TaskStatus::Pending, .. }) => {
-            let hint = format!("claim it again: `brigade tasks claim {} --as {}`", task.0, one_line(&by.name));
+            let hint = format!("claim it again: `brigade tasks claim {} --as {}`", task.0, shell_word(&by.name));
             CliError::from(error).hint(hint)
         }
         _ => error.into(),
@@ -234,14 +236,17 @@ pub(super) async fn holder(context: &Context, by: &ActingAs, verb: &str, id: Tas
                     .hint(format!("as a person, override {owner}: `brigade tasks {verb} {number} --force`")));
                 }
                 _ => {
-                    format!("`brigade tasks {verb} {number} --as {owner} --attempt {attempt}`, or --force as a person")
+                    format!(
+                        "`brigade tasks {verb} {number} --as {} --attempt {attempt}`, or --force as a person",
+                        shell_word(&owner)
+                    )
                 }
             };
             CliError { message: format!("{}; {owner} holds it", error.message), ..error }.hint(hint)
         }
         (TaskStatus::InProgress, None) => error,
         (TaskStatus::Pending, _) => {
-            let name = by.name.as_deref().map_or_else(|| "NAME".to_owned(), one_line);
+            let name = by.name.as_deref().map_or_else(|| "NAME".to_owned(), shell_word);
             is_not_held(format!("claim it first: `brigade tasks claim {number} --as {name}`"))
         }
         (TaskStatus::Completed, _) => is_not_held(format!("`brigade tasks reopen {number}`")),

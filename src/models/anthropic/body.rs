@@ -1,10 +1,9 @@
 //! The body of a request to the Messages API (<https://platform.claude.com/docs/en/api/messages>). Each body of a growing
-//! conversation begins with the body before it.
-//!
-//! Prompt caching (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>) compares beginnings, in the order tools,
-//! system, messages, up to at most four marked blocks. Brigade marks the last tool (the same for all teammates), the system prompt, and
-//! the ends of the last two user messages. The request before ended at the earlier of these two. So its cache entry is found,
-//! independent of the number of new blocks.
+//! conversation begins with the body before it. Prompt caching
+//! (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>) compares beginnings, in the order tools, system,
+//! messages, up to at most four marked blocks. Brigade marks the last tool (the same for all teammates), the system prompt, and the
+//! ends of the last two user messages. The previous request ended at the first of these two messages, so its cache entry is found,
+//! whatever the number of new blocks.
 
 use std::borrow::Cow;
 

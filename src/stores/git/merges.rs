@@ -134,7 +134,7 @@ impl RepositoryInner {
         }
         Ok(if !control_files.is_empty() {
             Some(format!(
-                "the task branch changes files that configure the team, and only the user may change them: {}. Undo that with git restore --staged --source={} -- FILE, and commit",
+                "the task branch changes files that configure the team, and only the person may change them: {}. Undo that with git restore --staged --source={} -- FILE, and commit",
                 list_files(&control_files),
                 self.target_branch
             ))

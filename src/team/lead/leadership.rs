@@ -20,7 +20,7 @@ pub(super) struct VanishedTask {
 }
 
 impl Lead {
-    /// Checks the lead's lock and record. A lead that lost them stops its members in order, and reclaims nothing.
+    /// Checks the lead's lock and record. A lead that lost them lets its members finish their turns, and reclaims nothing.
     pub(super) async fn check_leadership(&mut self) {
         match self.shared.stores.workers.leader_status().await {
             Ok(LeaderStatus::Held) => {}

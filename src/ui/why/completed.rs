@@ -4,6 +4,7 @@ use super::{Reason, TaskContext, reason};
 use crate::domain::dropped_lines::short_commit;
 use crate::domain::task::Task;
 use crate::domain::worktree_name::WorktreeName;
+use crate::ui::command_form::shell_word;
 use crate::ui::review::verify_line;
 use crate::ui::text::{ago, one_line};
 
@@ -33,7 +34,10 @@ pub(super) fn completed(task: &Task, context: &TaskContext<'_>) -> Vec<Reason> {
     }
     if let Some(commit) = &result.commit {
         let short = one_line(short_commit(commit));
-        facts.push(reason("commit", format!("The work is in commit {short}.")).hint(format!("`git show {short}`")));
+        facts.push(
+            reason("commit", format!("The work is in commit {short}."))
+                .hint(format!("`git show {}`", shell_word(&short))),
+        );
     }
     for dropped in &context.dropped {
         facts.push(reason("dropped", format!("It removes lines of others on purpose: {}", one_line(dropped))));
