@@ -46,6 +46,8 @@ fn task_is_merged_after_person_approves_review() {
     let early = workspace.run(&["tasks", "complete", "1", "--as", holder.as_str().unwrap(), "--attempt", "1"]);
     assert_eq!(early.code, Some(1), "{early:?}");
     assert!(!workspace.all_are("completed"), "{early:?}");
+    let approve = format!("`brigade review approve {}`", review["id"].as_str().unwrap());
+    assert!(early.err.contains("waits for review") && early.err.contains(&approve), "the merge comes later: {early:?}");
 
     // The same work is not reviewed twice after a kill.
     run.kill();

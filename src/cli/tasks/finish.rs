@@ -11,7 +11,7 @@ use crate::cli::error::{CliError, CliResult};
 use crate::cli::first_run;
 use crate::cli::output::Answer;
 use crate::config::settings::PROVIDER_DEFAULT;
-use crate::domain::approval::{ReviewSubject, WAITS_FOR_REVIEW};
+use crate::domain::approval::{RequestKind, ReviewSubject, WAITS_FOR_REVIEW};
 use crate::domain::name::HUMAN;
 use crate::domain::task::{Task, TaskId, TaskResult, TaskStatus};
 use crate::domain::task_error::TaskError;
@@ -108,6 +108,12 @@ async fn approved(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<
         return Ok(None);
     }
     let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+    // A review of a commit waits for longer than the attempt that requested it.
+    let is_of_commit = |about: &ReviewSubject| about.task == task.id && about.commit.is_some();
+    let mut open = book.open(RequestKind::Review);
+    if let Some(review) = open.find(|review| review.about.as_ref().is_some_and(is_of_commit)) {
+        return Err(waits_for_review(task, &review.id, &review.to));
+    }
     match ReviewStatus::of(&book, &ReviewSubject::of(task, None)) {
         ReviewStatus::Approved(by) => Ok(Some(by)),
         ReviewStatus::NotRequested => Ok(None),
