@@ -317,7 +317,7 @@ mod tests {
                 ValueKind::Task => &["3", "31"],
                 ValueKind::Request(RequestKind::Review) => &["9c00"],
                 ValueKind::Request(_) => &["9b1d"],
-                ValueKind::Teammate => &["alice", "bob"],
+                ValueKind::Teammate => &["alice", "bob", "x;touch y", "`id`"],
                 ValueKind::Inbox => &["alice", "bob", "lead", "human"],
                 ValueKind::Recipient => &["alice", "bob", "lead", "all"],
                 ValueKind::Team => &["crew"],

@@ -373,7 +373,7 @@ fn member_without_task_writes_nothing() {
     let answer = workspace.run(&["run", "crew"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     let transcript = workspace.read(".team/transcripts/m1.jsonl");
-    let refusal = "you can write files only in the worktree of a task";
+    let refusal = "files can be written only in the worktree of a task";
     assert_eq!(transcript.matches(refusal).count(), 2, "{transcript}");
     assert!(!workspace.join("by-tool.txt").exists());
     if is_confined {

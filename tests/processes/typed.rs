@@ -15,7 +15,7 @@ const TYPED: &[(&str, i32, &[&str])] = &[
     ("help nothing", 2, &["nothing"]),
     ("approve 3", 2, &["review approve", "plan approve"]),
     ("run ghost", 2, &["ghost", "crew"]),
-    ("run 'Build me a compiler'", 2, &["brigade run crew \"Build me a compiler\""]),
+    ("run 'Build me a compiler'", 2, &["brigade run crew 'Build me a compiler'"]),
     ("review reject", 2, &["--feedback"]),
     ("plan reject 1 --feedback ''", 2, &["--feedback"]),
     ("run crew --plan nope.md", 2, &["nope.md"]),
