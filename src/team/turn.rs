@@ -55,10 +55,10 @@ struct ToolCall {
 impl Agent {
     /// Runs one turn: asks the model and runs the tools that it calls.
     pub async fn turn(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
-        if self.control.level() >= StopLevel::FinishTurn {
+        if self.turn_control.level() >= StopLevel::FinishTurn {
             return Ok(vec![TurnOutcome::Event(PhaseEvent::TurnEnded)]);
         }
-        self.shared.events.wait_for_room().await;
+        self.services.events.wait_for_room().await;
         if self.is_llm()
             && self.is_context_large().await
             && let Some(outcome) = self.compact().await?
@@ -69,7 +69,7 @@ impl Agent {
             Ok(response) => {
                 self.compactions_in_a_row = 0;
                 let mut outcomes = self.handle_response(response).await?;
-                if self.control.level() == StopLevel::FinishTurn
+                if self.turn_control.level() == StopLevel::FinishTurn
                     && outcomes == [TurnOutcome::Event(PhaseEvent::TurnEnded)]
                 {
                     outcomes = self.report_if_done().await?;
@@ -87,7 +87,7 @@ impl Agent {
     /// Lets a `runbook` model that must stop report the result of its last turn, which costs nothing. It does nothing else.
     pub(super) async fn report_if_done(&mut self) -> Result<Vec<TurnOutcome>, AgentError> {
         let no_report = vec![TurnOutcome::Event(PhaseEvent::TurnEnded)];
-        let is_aborted = self.control.level() >= StopLevel::ClaimLost;
+        let is_aborted = self.turn_control.level() >= StopLevel::ClaimLost;
         if self.is_llm() || is_aborted || self.task().is_none() {
             return Ok(no_report);
         }
@@ -99,7 +99,7 @@ impl Agent {
     async fn repair_context(&mut self, reason: String) -> Result<Vec<TurnOutcome>, AgentError> {
         if self.compactions_in_a_row >= COMPACTIONS_IN_A_ROW_MAX {
             self.compactions_in_a_row = 0;
-            return Ok(vec![TurnOutcome::ModelFailed { reason, is_final: true, retry_after: None }]);
+            return Ok(vec![TurnOutcome::ModelFailed { reason, is_permanent: true, retry_after: None }]);
         }
         Ok(vec![self.compact().await?.unwrap_or(TurnOutcome::Event(PhaseEvent::TurnEnded))])
     }
@@ -127,15 +127,15 @@ impl Agent {
             tools: Arc::clone(&self.tool_specs),
             output_tokens_max: self.output_tokens_max(),
             purpose,
-            silence_timeout: self.shared.limits.model_silence_timeout,
-            answer_timeout: self.shared.limits.model_answer_timeout,
+            silence_timeout: self.services.limits.model_silence_timeout,
+            answer_timeout: self.services.limits.model_answer_timeout,
         };
         let (teammate, task) = (self.name().to_owned(), self.task());
-        self.shared.events.record(EventKind::TurnStarted { teammate: teammate.clone(), task });
+        self.services.events.record(EventKind::TurnStarted { teammate: teammate.clone(), task });
         let started = Instant::now();
         let response = self.request(&request, max_usage).await?;
         let usage = response.usage.unwrap_or_default();
-        self.shared.events.record(EventKind::TurnFinished {
+        self.services.events.record(EventKind::TurnFinished {
             teammate,
             task,
             input_tokens: usage.input_tokens,
@@ -193,7 +193,7 @@ impl Agent {
             return None;
         }
         let limit = format!("cut at {} tokens (output_tokens_max)", self.output_tokens_max());
-        self.shared.events.warn(self.name(), format!("answer {limit}"));
+        self.services.events.warn(self.name(), format!("answer {limit}"));
         if self.cut_in_a_row < CUT_IN_A_ROW_MAX {
             return None;
         }
@@ -216,7 +216,7 @@ impl Agent {
                 None => outcomes.extend(self.run_call(call).await?),
             }
         }
-        if self.control.level() >= StopLevel::ClaimLost {
+        if self.turn_control.level() >= StopLevel::ClaimLost {
             outcomes.push(TurnOutcome::Aborted);
         }
         Ok(outcomes)
@@ -233,7 +233,7 @@ impl Agent {
     }
 
     fn skip_reason(&self) -> Option<&'static str> {
-        match self.control.level() {
+        match self.turn_control.level() {
             StopLevel::Run | StopLevel::FinishTurn => None,
             StopLevel::ClaimLost => Some("Not called: the task is not yours any more."),
             StopLevel::Abort => Some("Not called: the turn was aborted."),
@@ -245,7 +245,7 @@ impl Agent {
             let Block::Text { text } = block else { continue };
             if !text.trim().is_empty() {
                 let (teammate, task) = (self.name().to_owned(), self.task());
-                self.shared.events.record(EventKind::Said { teammate, task, text: text.clone() });
+                self.services.events.record(EventKind::Said { teammate, task, text: text.clone() });
             }
         }
     }
@@ -287,7 +287,7 @@ impl Agent {
         name: String,
         input: Value,
     ) -> Option<Result<ToolOutput, ToolError>> {
-        let (teammate, task, events) = (self.name().to_owned(), self.task(), &self.shared.events);
+        let (teammate, task, events) = (self.name().to_owned(), self.task(), &self.services.events);
         events.wait_for_room().await;
         events.record(EventKind::ToolStarted {
             teammate: teammate.clone(),
@@ -299,11 +299,11 @@ impl Agent {
         let started = Instant::now();
         let busy = self
             .progress
-            .start_activity(Activity::RunningTool, self.shared.limits.command_timeout_max.saturating_mul(2));
+            .start_activity(Activity::RunningTool, self.services.limits.command_timeout_max.saturating_mul(2));
         let result = tokio::select! {
             biased;
             result = tool.run(input, &self.context) => Some(result),
-            () = self.control.tool_deadline() => None,
+            () = self.turn_control.tool_deadline() => None,
         };
         drop(busy);
         events.record(EventKind::ToolFinished {
@@ -324,7 +324,7 @@ impl Agent {
 
     /// Reports to people and to the model why a call was not made.
     async fn skip_call(&mut self, id: String, tool: String, text: String) -> Result<Vec<TurnOutcome>, AgentError> {
-        self.shared.events.record(EventKind::ToolFinished {
+        self.services.events.record(EventKind::ToolFinished {
             teammate: self.name().to_owned(),
             task: self.task(),
             tool: tool.chars().take(TOOL_NAME_CHARS_MAX).collect(),
@@ -343,7 +343,7 @@ impl Agent {
         text: String,
         claim: ClaimRef,
     ) -> Result<(String, bool, Vec<TurnOutcome>), AgentError> {
-        let task = self.shared.stores.board.get(claim.task).await?;
+        let task = self.services.stores.board.get(claim.task).await?;
         Ok(match self.prepare_worktree(&task).await? {
             WorktreeSetup::Ready => {
                 let outcomes = self.apply_effect(ToolEffect::Claimed { task: claim.task, attempt: claim.attempt });
@@ -364,11 +364,11 @@ impl Agent {
             ToolEffect::Idle => vec![TurnOutcome::Event(PhaseEvent::WorkEnded)],
             ToolEffect::Claimed { task, attempt } => {
                 let claim = ClaimRef { task, attempt };
-                self.control.set_claim(Some(claim));
+                self.turn_control.set_claim(Some(claim));
                 vec![TurnOutcome::Event(PhaseEvent::Claimed(claim))]
             }
             ToolEffect::Finished => {
-                self.control.clear_reported_claim();
+                self.turn_control.clear_reported_claim();
                 vec![TurnOutcome::Event(PhaseEvent::Finished)]
             }
             ToolEffect::Stop => vec![TurnOutcome::Event(PhaseEvent::StopRequested)],
@@ -388,12 +388,15 @@ impl Agent {
         self.compact_unless(|error| matches!(error, ModelError::Temporary { .. })).await
     }
 
-    /// Compacts as [`Self::compact`]. Errors for which `keep_on` is true keep the context.
-    async fn compact_unless(&mut self, keep_on: fn(&ModelError) -> bool) -> Result<Option<TurnOutcome>, AgentError> {
+    /// Compacts as [`Self::compact`], but keeps the context if `keeps_context` is true for the error.
+    async fn compact_unless(
+        &mut self,
+        keeps_context: fn(&ModelError) -> bool,
+    ) -> Result<Option<TurnOutcome>, AgentError> {
         self.compactions_in_a_row += 1;
         let summary = match self.summarise().await {
             Ok(summary) => summary,
-            Err(RequestFailure::Model(error)) if !keep_on(&error) => {
+            Err(RequestFailure::Model(error)) if !keeps_context(&error) => {
                 self.conversation.tail_text(SUMMARY_FALLBACK_BYTES)
             }
             Err(failure) => return Ok(Some(outcome_of(failure))),
@@ -401,7 +404,7 @@ impl Agent {
         let todo_list = self.context.todos.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let covers = self.conversation.compact(summary, todo_list).await?;
         self.forget_identity_block();
-        self.shared.events.record(EventKind::Compacted { teammate: self.name().to_owned(), covers });
+        self.services.events.record(EventKind::Compacted { teammate: self.name().to_owned(), covers });
         Ok(None)
     }
 
@@ -426,13 +429,13 @@ impl Agent {
     async fn summarise(&mut self) -> Result<String, RequestFailure> {
         let identity_block = self.identity_block().await;
         let mut messages = self.conversation.messages(&identity_block).to_vec();
-        let instruction = Block::text(self.shared.prompts.compact.clone());
+        let instruction = Block::text(self.services.prompts.compact.clone());
         match messages.last_mut() {
             Some(last) if last.role == Role::User => Arc::make_mut(last).content.push(instruction),
             _ => messages.push(Arc::new(ChatMessage { role: Role::User, content: vec![instruction] })),
         }
         let messages: Arc<[Arc<ChatMessage>]> = messages.into();
-        let max_usage = self.max_usage(&identity_block, self.shared.prompts.compact.len()).await;
+        let max_usage = self.max_usage(&identity_block, self.services.prompts.compact.len()).await;
         let mut summary = None;
         for purpose in [RequestPurpose::Summary, RequestPurpose::SummaryWithoutTools] {
             let response = self.send(Arc::clone(&messages), purpose, max_usage).await?;
@@ -475,8 +478,8 @@ fn outcome_of(failure: RequestFailure) -> TurnOutcome {
                 ModelError::Temporary { retry_after, .. } => *retry_after,
                 _ => None,
             };
-            let is_final = !matches!(error, ModelError::Temporary { .. });
-            TurnOutcome::ModelFailed { reason: error.to_string(), is_final, retry_after }
+            let is_permanent = !matches!(error, ModelError::Temporary { .. });
+            TurnOutcome::ModelFailed { reason: error.to_string(), is_permanent, retry_after }
         }
     }
 }

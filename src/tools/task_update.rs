@@ -328,7 +328,7 @@ impl TaskUpdate {
 
 /// Sends the request to the reviewer of the caller's team. Returns its id and the reviewer.
 async fn request_review(work: &ReviewRequest<'_>, context: &ToolContext) -> Result<(String, String), ToolError> {
-    let to = context.control.reviewer(&context.name, context.review.as_deref().unwrap_or_default());
+    let to = context.team_control.reviewer(&context.name, context.review.as_deref().unwrap_or_default());
     let (id, message) = review::send_review_request(&context.stores, work, &to, context.clock.now()).await?;
     let about = format!("asks for review {id} of task {}", work.task.id);
     (context.events)(EventKind::MessageSent { from: context.name.to_string(), to: to.clone(), message, about });
