@@ -453,9 +453,9 @@ async fn board(context: &Context) -> Vec<Finding> {
         findings.push(warn("board", text, "repair it by hand; it blocks the tasks that wait for it"));
     }
     let is_missing = |id: &TaskId| !view.tasks.contains_key(id);
-    for (id, place) in set_aside.iter().filter(|(id, _)| is_missing(id)) {
-        let text = format!("the file of {id} was invalid and was set aside as {place}");
-        findings.push(warn("board", text, restore_hint(*id, place)));
+    for (id, path) in set_aside.iter().filter(|(id, _)| is_missing(id)) {
+        let text = format!("the file of {id} was invalid and was set aside as {path}");
+        findings.push(warn("board", text, restore_hint(*id, path)));
     }
     findings.extend(abandoned(context, &view));
     let blockers_of = |id: TaskId| {

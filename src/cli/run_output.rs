@@ -335,9 +335,9 @@ impl Report {
         self.flush();
         let trouble = team.error.clone();
         let outcome = summary::Outcome { trouble, for_you, ..self.summary.outcome(&self.team, view) };
-        let place = WorkspaceView { workspace: &self.workspace, commands: &self.commands };
+        let workspace_view = WorkspaceView { workspace: &self.workspace, commands: &self.commands };
         let text = match self.format {
-            OutputFormat::Text => summary::render(&outcome, &place, self.output.columns),
+            OutputFormat::Text => summary::render(&outcome, &workspace_view, self.output.columns),
             OutputFormat::Json => {
                 let output = Output { json: true, ..self.output };
                 output.answer(&outcome, String::new)?.text
