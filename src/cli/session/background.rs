@@ -149,8 +149,9 @@ impl JobContext {
         if look == PollKind::AtMail {
             self.print_pending(&waiting);
         }
-        for ask in gone {
-            self.screen.note(&format!("no longer waits: {}", cut(&ask.shown, columns().saturating_sub(GONE_WIDTH))));
+        for question in gone {
+            self.screen
+                .note(&format!("no longer waits: {}", cut(&question.text, columns().saturating_sub(GONE_WIDTH))));
         }
     }
 
@@ -180,25 +181,25 @@ impl JobContext {
 
     /// Updates the items on the prompt. Returns those that no longer wait.
     fn update_prompt(&self, waiting: &PendingForUser) -> Vec<OpenQuestion> {
-        let ask = |from: &str, what: &str, typed: String, how| {
-            let shown = one_line(&format!("{from} {what}"));
-            OpenQuestion { shown, typed, how }
+        let open_question = |from: &str, what: &str, answer_prefix: String, how| {
+            let text = one_line(&format!("{from} {what}"));
+            OpenQuestion { text, answer_prefix, how }
         };
         let questions = waiting.questions.iter().map(|question| {
             let is_heard = self.lead_is_llm && question.from == LEAD;
-            let (typed, how) = match is_heard {
+            let (answer_prefix, how) = match is_heard {
                 true => (String::new(), "type your answer"),
                 false => (format!("@{} ", one_line(&question.from)), "Tab starts the answer"),
             };
-            ask(&question.from, &format!("asks: {}", question.text), typed, how)
+            open_question(&question.from, &format!("asks: {}", question.text), answer_prefix, how)
         });
         let approvals = waiting.approvals_for_you().map(|request| {
             let noun = request.kind.noun();
             let what = format!("waits for {noun} {}: {}", request.id, review::title(request));
-            ask(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")
+            open_question(&request.from, &what, format!("/{noun} show {}", one_line(&request.id)), "Tab shows it")
         });
         let ids = waiting.approvals.iter().map(OpenApproval::of).collect();
-        CompletionIndex::of(&self.vocabulary).wait_for(questions.chain(approvals).collect(), ids)
+        CompletionIndex::of(&self.vocabulary).replace_open(questions.chain(approvals).collect(), ids)
     }
 }
 

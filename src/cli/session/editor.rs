@@ -306,11 +306,11 @@ impl Helper {
 
 impl rustyline::hint::Hint for Hint {
     fn display(&self) -> &str {
-        &self.shown
+        &self.display
     }
 
     fn completion(&self) -> Option<&str> {
-        self.typed.as_deref()
+        self.completion.as_deref()
     }
 }
 
@@ -324,9 +324,9 @@ impl Completer for Helper {
     fn complete(&self, line: &str, pos: usize, _: &rustyline::Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
         let (start, candidates) = CompletionIndex::of(&self.vocabulary).complete(&line[..pos]);
         let room = super::columns();
-        let pair = |candidate: super::completion::Candidate| Pair {
-            display: cut(&candidate.shown, room),
-            replacement: candidate.typed,
+        let pair = |candidate: super::completion::InputCandidate| Pair {
+            display: cut(&candidate.display, room),
+            replacement: candidate.replacement,
         };
         Ok((start, candidates.into_iter().map(pair).collect()))
     }
@@ -341,7 +341,7 @@ impl Hinter for Helper {
             return None;
         }
         if line.is_empty() && !self.has_colours {
-            return self.asked().map(|shown| Hint { shown, typed: None });
+            return self.asked().map(|display| Hint { display, completion: None });
         }
         CompletionIndex::of(&self.vocabulary).hint(line)
     }
