@@ -289,8 +289,8 @@ impl WorkspaceVocabulary {
     }
 
     async fn requests(&self, kind: RequestKind) -> CliResult<Vec<Candidate>> {
-        let book = self.context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-        let open = book.open_approvals().filter(|request| request.kind == kind);
+        let approvals = self.context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+        let open = approvals.open_approvals().filter(|request| request.kind == kind);
         Ok(open.map(|request| Candidate::new(one_line(&request.id), &request.plan)).collect())
     }
 

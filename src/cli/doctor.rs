@@ -313,7 +313,7 @@ fn event_arrives(folder: &Path) -> std::io::Result<bool> {
 }
 
 fn free_space(workspace: &Path, context: &Context) -> Finding {
-    if let Some(trouble) = context.too_little_room(context.team_if_valid(None).as_ref()) {
+    if let Some(trouble) = context.low_disk_reason(context.team_if_valid(None).as_ref()) {
         return fail("free space", format!("the team takes no work: {trouble}"), "free space on the disk");
     }
     match platform::free_bytes(workspace) {
@@ -472,7 +472,7 @@ async fn board(context: &Context) -> Vec<Finding> {
         let text = format!("in progress for other programs, without a claim: {}", named(&foreign));
         findings.push(warn("board", text, release_command(&foreign)));
     }
-    findings.push(ok("board", crate::ui::tasks::tally(&view)));
+    findings.push(ok("board", crate::ui::tasks::counts_text(&view)));
     findings
 }
 

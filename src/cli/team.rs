@@ -75,11 +75,16 @@ impl Team {
                 "your checkout could not follow a merge and is unchanged on branch {branch}: `brigade doctor` says how to update it"
             ))
         });
-        let answer = match &running.stray {
-            Some(stray) => answer.note(format!("{} {}; {}", paint(WARN, "warning:"), stray.message(), stray.remedy())),
+        let answer = match &running.unrecorded_lock {
+            Some(unrecorded_lock) => answer.note(format!(
+                "{} {}; {}",
+                paint(WARN, "warning:"),
+                unrecorded_lock.message(),
+                unrecorded_lock.remedy()
+            )),
             None => answer,
         };
-        let trouble = context.too_little_room(spec.as_ref()).filter(|_| team.running);
+        let trouble = context.low_disk_reason(spec.as_ref()).filter(|_| team.running);
         let answer = match trouble {
             Some(trouble) => answer.note(format!("{} the team takes no work: {trouble}", paint(WARN, "warning:"))),
             None => answer,

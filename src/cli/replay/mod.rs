@@ -1,6 +1,6 @@
 //! `brigade replay`.
 
-mod walk;
+mod stepper;
 
 use std::io::IsTerminal as _;
 
@@ -83,18 +83,18 @@ impl Replay {
             return Err(CliError::usage("cannot replay all runs: choose one").hint("`brigade log --runs` lists them"));
         };
         let run = &run_selection::nth(context, nth)?;
-        let walk = Stepper { run, now: context.now(), task: self.task };
+        let stepper = Stepper { run, now: context.now(), task: self.task };
         if self.from.is_some() || self.to.is_some() {
-            let from = self.from.unwrap_or(Moment::First).index_in(run, walk.now)?;
-            let to = self.to.unwrap_or(Moment::Latest).index_in(run, walk.now)?;
-            return walk.between(context, from, to);
+            let from = self.from.unwrap_or(Moment::First).index_in(run, stepper.now)?;
+            let to = self.to.unwrap_or(Moment::Latest).index_in(run, stepper.now)?;
+            return stepper.between(context, from, to);
         }
-        let is_walked = self.at.is_none() && !context.output.json && !context.is_in_session();
-        if is_walked && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
-            return walk.step_through(context);
+        let is_interactive = self.at.is_none() && !context.output.json && !context.is_in_session();
+        if is_interactive && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
+            return stepper.step_through(context);
         }
-        let index = self.at.unwrap_or(Moment::Latest).index_in(run, walk.now)?;
-        walk.moment(context, walk.back_to_task(index))
+        let index = self.at.unwrap_or(Moment::Latest).index_in(run, stepper.now)?;
+        stepper.moment(context, stepper.back_to_task(index))
     }
 }
 

@@ -106,8 +106,8 @@ async fn approved(context: &Context, team: &TeamSpec, task: &Task) -> CliResult<
     if team.review.is_none() {
         return Ok(None);
     }
-    let book = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
-    match ReviewStatus::of(&book, &ReviewSubject::of(task, None)) {
+    let approvals = context.stores(OpenMode::ReadOnly).await?.requests.all().await?;
+    match ReviewStatus::of(&approvals, &ReviewSubject::of(task, None)) {
         ReviewStatus::Approved(by) => Ok(Some(by)),
         ReviewStatus::NotRequested => Ok(None),
         ReviewStatus::Pending { id, to } => Err(waits_for_review(task, &id, &to)),

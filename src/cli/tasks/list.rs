@@ -105,13 +105,13 @@ impl List {
             let text = if chosen.is_empty() { String::new() } else { text };
             context.output.answer(&(), || text)?
         };
-        let tally = match (view.tasks.len(), chosen.len()) {
+        let counts = match (view.tasks.len(), chosen.len()) {
             (0, _) => "no tasks yet: `brigade tasks add SUBJECT`, or `brigade tasks import FILE`".to_owned(),
             (all, 0) => format!("no task matches; the board has {}", count(all, "task")),
-            (all, chosen) if chosen < all => format!("{chosen} of {}", tasks::tally(&view)),
-            _ => tasks::tally(&view),
+            (all, chosen) if chosen < all => format!("{chosen} of {}", tasks::counts_text(&view)),
+            _ => tasks::counts_text(&view),
         };
         let answer = tasks::spoiled(&view).into_iter().fold(answer, Answer::note);
-        Ok(answer.note(paint(DIM, &tally)))
+        Ok(answer.note(paint(DIM, &counts)))
     }
 }

@@ -82,35 +82,36 @@ impl StepCommand {
 impl Stepper<'_> {
     /// Steps through the run until the person quits.
     pub(super) fn step_through(&self, context: &Context) -> CliResult<Answer> {
-        let cannot = |error: &dyn std::fmt::Display| CliError::refused(format!("cannot use the terminal: {error}"));
+        let terminal_error =
+            |error: &dyn std::fmt::Display| CliError::refused(format!("cannot use the terminal: {error}"));
         let config = Config::builder().auto_add_history(true).build();
-        let mut lines: Editor<(), MemHistory> =
-            Editor::with_history(config, MemHistory::new()).map_err(|error| cannot(&error))?;
-        let mut index = self.back_to_task(self.beginning());
-        let mut before = String::new();
+        let mut editor: Editor<(), MemHistory> =
+            Editor::with_history(config, MemHistory::new()).map_err(|error| terminal_error(&error))?;
+        let mut index = self.back_to_task(self.first_complete_index());
+        let mut last_move = String::new();
         let mut message = "Enter: the next event; ?: help; q: quit".to_owned();
         loop {
-            self.show(context, index, &message).map_err(|error| cannot(&error))?;
+            self.show(context, index, &message).map_err(|error| terminal_error(&error))?;
             message.clear();
-            let typed = match lines.readline(&format!("{}/{}> ", self.run.events[index].seq, self.run.span().1)) {
+            let typed = match editor.readline(&format!("{}/{}> ", self.run.events[index].seq, self.run.span().1)) {
                 Ok(typed) => typed,
                 Err(ReadlineError::Interrupted | ReadlineError::Eof) => break,
-                Err(error) => return Err(cannot(&error)),
+                Err(error) => return Err(terminal_error(&error)),
             };
             // Enter repeats the last move.
-            let typed = if typed.trim().is_empty() { before.clone() } else { typed };
+            let typed = if typed.trim().is_empty() { last_move.clone() } else { typed };
             match StepCommand::parse(&typed) {
                 Ok(StepCommand::Quit) => break,
                 Ok(StepCommand::Help) => HELP.clone_into(&mut message),
                 Ok(command) => match self.target(index, command) {
                     Ok(next) => {
-                        before = if matches!(command, StepCommand::By(_) | StepCommand::ToChange { .. }) {
+                        last_move = if matches!(command, StepCommand::By(_) | StepCommand::ToChange { .. }) {
                             typed
                         } else {
                             String::new()
                         };
                         if !matches!(command, StepCommand::By(1) | StepCommand::To(_)) {
-                            message = format!("Enter: `{}` again", before.trim());
+                            message = format!("Enter: `{}` again", last_move.trim());
                         }
                         index = next;
                     }
@@ -123,7 +124,7 @@ impl Stepper<'_> {
     }
 
     /// The index of the first event at which the board and the team are completely known, or 0.
-    fn beginning(&self) -> usize {
+    fn first_complete_index(&self) -> usize {
         let mut state = ReplayState::default();
         let mut events = self.run.events.iter();
         let is_known = |event| {
@@ -151,7 +152,7 @@ impl Stepper<'_> {
             StepCommand::By(steps) => {
                 let by = usize::try_from(steps.unsigned_abs()).unwrap_or(usize::MAX);
                 match if steps < 0 { index.saturating_sub(by) } else { index.saturating_add(by).min(last) } {
-                    same if same == index && steps != 0 => Err(self.end(steps < 0)),
+                    same if same == index && steps != 0 => Err(self.no_event_message(steps < 0)),
                     next => Ok(next),
                 }
             }
@@ -171,7 +172,7 @@ impl Stepper<'_> {
         }
     }
 
-    fn end(&self, back: bool) -> String {
+    fn no_event_message(&self, back: bool) -> String {
         if back {
             return "this is the first stored event".to_owned();
         }
@@ -188,11 +189,11 @@ impl Stepper<'_> {
         for (index, event) in self.run.events.iter().enumerate() {
             let before = task.and_then(|task| state.tasks.get(&task).cloned());
             state.apply(event);
-            let is_other = match task {
+            let is_change = match task {
                 Some(task) => before.as_ref() != state.tasks.get(&task),
                 None => ReplayState::is_board_event(&event.kind),
             };
-            indexes.extend(is_other.then_some(index));
+            indexes.extend(is_change.then_some(index));
         }
         indexes
     }
